@@ -1,0 +1,52 @@
+"""What all sections of a ds_config share: unknown keys are refused, `"auto"` is in the types.
+
+Types are strict: DeepSpeed takes `"3"` for 3 in some sections and crashes on it in others, so a
+string is never a number here. Integers written as `2e8` were already made integers by `source`.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+
+Auto = Literal["auto"]
+T = TypeVar("T")
+
+
+class Section(BaseModel):
+    """One JSON object of a ds_config: frozen, strict, closed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+
+
+def _auto_or_value(value: Any) -> str:
+    return "<auto>" if value == "auto" else "<value>"
+
+
+MaybeAuto = Annotated[
+    Annotated[T, Tag("<value>")] | Annotated[Auto, Tag("<auto>")],
+    Discriminator(_auto_or_value),
+]
+"""A value, or the word "auto" for a key that the Trainer, accelerate or zlaunch can fill in.
+
+The tags are in angle brackets so that `check` can tell them from keys in pydantic's locations.
+"""
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+AnyCase = Annotated[T, BeforeValidator(_lower)]
+"""A word that DeepSpeed reads in upper or lower case."""
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Rates = float | list[float]
+"""A learning rate for all parameter groups, or one for each."""
+
+DtypeName = Literal[
+    "fp32", "float32", "float", "torch.float32",
+    "fp16", "float16", "half", "torch.float16",
+    "bf16", "bfloat16", "torch.bfloat16",
+]  # fmt: skip
+"""The spellings `deepspeed.runtime.config.DtypeEnum` understands, of the three training types."""

@@ -1,0 +1,103 @@
+"""What can go wrong, as values: findings that a user mends, errors that keep us from knowing.
+
+A `Finding` is a mistake in something the user wrote; all of them are collected and raised once,
+as `Refused`. A `ZlaunchError` of another kind says that an answer could not be had at all. Each
+kind has one exit status, and `ExitStatus` is the only table of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+
+class ExitStatus(IntEnum):
+    """What the exit status of zlaunch says; otherwise it is the job's own, 128+n for signal n."""
+
+    OK = 0
+    USAGE = 2
+    REFUSED = 65
+    NO_INPUT = 66
+    UNAVAILABLE = 69
+
+
+class Severity(Enum):
+    """What happens if a finding is left alone."""
+
+    ERROR = "error"
+    """DeepSpeed, or zlaunch before it, refuses."""
+
+    LATE = "late"
+    """DeepSpeed refuses only after the model is loaded."""
+
+    SILENT = "silent"
+    """DeepSpeed accepts it and does something else."""
+
+    ADVICE = "advice"
+    """It works, and there is a better way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a file something stands; lines and columns count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        """Write the place as compilers do, so that editors can jump to it."""
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One mistake: what it is, where it stands, and what to type instead."""
+
+    code: str
+    message: str
+    hint: str | None = None
+    where: str = ""
+    severity: Severity = Severity.ERROR
+    place: Place | None = None
+
+
+class ZlaunchError(Exception):
+    """Something the user must know and act on; `status` is what the program exits with."""
+
+    status = ExitStatus.UNAVAILABLE
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        """Keep the message and, when there is one, what to type next."""
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class WrongUsage(ZlaunchError):
+    """The command line itself makes no sense."""
+
+    status = ExitStatus.USAGE
+
+
+class InputMissing(ZlaunchError):
+    """A file that was named does not exist or cannot be read."""
+
+    status = ExitStatus.NO_INPUT
+
+
+class Unavailable(ZlaunchError):
+    """This machine lacks what the job needs."""
+
+    status = ExitStatus.UNAVAILABLE
+
+
+class Refused(ZlaunchError):
+    """The job cannot work as it was asked for; `findings` says every reason at once."""
+
+    status = ExitStatus.REFUSED
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        """Keep all findings; the message only counts them."""
+        self.findings = tuple(findings)
+        count = len(self.findings)
+        super().__init__(f"{count} problem{'s' if count != 1 else ''} found")

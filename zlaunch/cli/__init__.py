@@ -1,0 +1,49 @@
+"""The command line: one verb, one file; a noun with verbs is a folder. Parse, call, show.
+
+Nothing heavy is imported here: each command imports what it needs when it runs.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from zlaunch import __version__
+from zlaunch.cli.config import config
+from zlaunch.cli.script_command import ScriptCommand
+from zlaunch.cli.train import train
+from zlaunch.errors import ZlaunchError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"token_normalize_func": lambda token: token.replace("_", "-")},
+)
+app.command(cls=ScriptCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(train)
+app.add_typer(config, name="config")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"zlaunch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def zlaunch(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
+    """Make ZeRO runs work the first time."""
+
+
+def main() -> None:
+    """Run the program; a ZlaunchError becomes its message and its exit status."""
+    try:
+        app()
+    except ZlaunchError as error:
+        from zlaunch import console
+
+        console.show_error(error)
+        sys.exit(error.status)

@@ -1,0 +1,27 @@
+"""A command line that ends in another program's: `[SCRIPT] [OPTIONS] [-- SCRIPT ARGS]`."""
+
+from typing import Any
+
+from typer.core import TyperCommand
+
+from zlaunch.errors import WrongUsage
+
+
+class ScriptCommand(TyperCommand):
+    """Takes its own options wherever they stand before `--`; what it does not know goes to the script."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Cut the command line at `--`, so that what follows is never parsed."""
+        own, after = args, []
+        if "--" in args:
+            cut = args.index("--")
+            own, after = args[:cut], args[cut + 1 :]
+        result: list[str] = super().parse_args(ctx, own)
+        script = ctx.params.get("script")
+        if script is not None and str(script).startswith("-"):
+            raise WrongUsage(
+                f"zlaunch train has no option `{script}`",
+                f"see `zlaunch train --help`; arguments of the script go after it, or after `--`: `-- {script} …`",
+            )
+        ctx.args = [*ctx.args, *after]
+        return result

@@ -1,0 +1,64 @@
+"""A plan as a person reads it, before anything starts."""
+
+import os
+import shlex
+from collections.abc import Iterator
+
+from zlaunch import console
+from zlaunch.dsconfig.source import dotted
+from zlaunch.plan import LaunchPlan
+from zlaunch.units import plural
+
+
+def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
+    """Write a plan: in a few lines before a start, with everything in a dry run."""
+    yield from console.table(list(_summary(plan)), indent="")
+    if complete:
+        yield from _details(plan)
+
+
+def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
+    zero = plan.values.config()["zero_optimization"]
+    offloads = {name: zero[f"offload_{name}"]["device"] for name in ("optimizer", "param") if f"offload_{name}" in zero}
+    moved = ", ".join(f"{name} on {device}" for name, device in offloads.items()) or "nothing offloaded"
+    yield "job", f"ZeRO stage {zero['stage']}, {moved}, {plan.precision}"
+    yield "script", shlex.join(plan.script[:1])
+    yield "ranks", _ranks(plan)
+    batch = plan.values.leaves.get(("train_batch_size",))
+    if batch is not None:
+        yield "batch", f"{batch.value} = {batch.source}"
+    for key, who in plan.left.items():
+        yield "left open", f"{key}: {who}"
+    yield "run", os.path.relpath(plan.layout.root)
+
+
+def _ranks(plan: LaunchPlan) -> str:
+    count = plural(plan.topology.world_size, "rank")
+    if plan.accelerator == "cpu" and not plan.topology.over_ssh:
+        return f"{count} on the CPU: no accelerator was found, so DeepSpeed's CPU accelerator is used"
+    return f"{count} on {plural(len(plan.topology.hosts), 'host')}: " + "; ".join(
+        f"{host.name} {'GPU' if plan.accelerator == 'cuda' else 'slot'} {', '.join(map(str, host.devices))}"
+        for host in plan.topology.hosts
+    )
+
+
+def _details(plan: LaunchPlan) -> Iterator[str]:
+    yield "\nds_config, and who set each value"
+    rows = [(dotted(path), _short(leaf.value), leaf.source) for path, leaf in plan.values.leaves.items()]
+    yield from console.table(rows)
+    yield f"\ncommand, started by {plan.launcher}"
+    yield f"  {shlex.join(plan.argv)}"
+    yield "\nenvironment of every rank, where it differs from this one"
+    yield from console.table([(name, variable.value, variable.why) for name, variable in plan.environment.items()])
+    if len(plan.topology.hosts) > 1 or plan.accelerator == "cuda":
+        yield "\nranks"
+        header = ("rank", "host", "LOCAL_RANK", "device")
+        slots = [(str(s.rank), s.host, str(s.local_rank), str(s.device)) for s in plan.topology.slots()]
+        yield from console.table([header, *slots])
+    if plan.ops:
+        yield "\nnative ops, compiled once if they are not there yet"
+        yield from console.table([(op.name, op.why) for op in plan.ops])
+
+
+def _short(value: object) -> str:
+    return {True: "true", False: "false", None: "null"}.get(value, str(value)) if isinstance(value, bool | None) else str(value)

@@ -1,0 +1,117 @@
+"""The only printer. Data and the job's own output go to stdout, everything else to stderr.
+
+What is printed is whole without colour; colour is added on a terminal, unless NO_COLOR is set.
+"""
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from zlaunch.errors import Finding, Refused, Severity, ZlaunchError
+
+_COLOURS = {"error": "31", "late": "31", "silent": "33", "advice": "36", "hint": "36", "done": "32", "dim": "2"}
+
+
+def say(text: str) -> None:
+    """Tell the person something."""
+    _write_line(text)
+
+
+def data(text: str) -> None:
+    """Print what was asked for."""
+    print(text, flush=True)
+
+
+def data_json(value: Any) -> None:
+    """Print what was asked for, for programs."""
+    print(json.dumps(value, indent=2), flush=True)
+
+
+def job_output(chunk: bytes) -> None:
+    """Pass on what the job printed, byte for byte."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(chunk)
+    sys.stdout.buffer.flush()
+
+
+def show_error(error: ZlaunchError) -> None:
+    """Show an error with all its reasons, and what to type."""
+    _write_line(f"{_paint('error', 'error')}: {error.message}")
+    if isinstance(error, Refused):
+        show_findings(error.findings)
+    if error.hint:
+        _write_line(f"{_paint('hint', 'hint')}: {error.hint}")
+
+
+def show_findings(findings: Iterable[Finding]) -> None:
+    """Show findings: the place first, then the cause, then what to type."""
+    for finding in findings:
+        _write_line(f"  {describe(finding)}")
+        if finding.hint:
+            _write_line(f"    {_paint('hint', 'hint')}: {finding.hint}")
+
+
+def describe(finding: Finding) -> str:
+    """Write a finding in one line; its severity is named unless it is an error."""
+    place = f"{finding.place}: " if finding.place else ""
+    key = f"{finding.where}: " if finding.where and not finding.place else ""
+    severity = finding.severity.value
+    kind = f"{_paint(severity, severity)}: " if finding.severity is not Severity.ERROR else ""
+    return f"{place}{key}{kind}{finding.message} [{finding.code}]"
+
+
+def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
+    """Align columns; the last one is cut into lines that fit."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines: list[str] = []
+    for row in rows:
+        start = indent + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
+        room = max(24, _width() - len(start))
+        wrapped = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
+        lines += [(start + wrapped[0]).rstrip(), *(" " * len(start) + line for line in wrapped[1:])]
+    return lines
+
+
+class Progress:
+    """One line that is rewritten on a terminal; in a pipe, one line for each milestone."""
+
+    def __init__(self) -> None:
+        """Begin without a line."""
+        self._live = sys.stderr.isatty()
+        self._milestone: str | None = None
+
+    def show(self, milestone: str, detail: str = "") -> None:
+        """Show how far something is; the detail changes often and is only for terminals."""
+        if self._live:
+            line = f"{milestone} {detail}".rstrip()
+            sys.stderr.write(f"\r\033[K{line[: _width() - 1]}")
+            sys.stderr.flush()
+        elif milestone != self._milestone:
+            _write_line(milestone)
+        self._milestone = milestone
+
+    def end(self, text: str) -> None:
+        """Replace the line by what came of it."""
+        if self._live:
+            sys.stderr.write("\r\033[K")
+        _write_line(text)
+        self._milestone = None
+
+
+def _write_line(text: str) -> None:
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+
+
+def _paint(kind: str, text: str) -> str:
+    if not sys.stderr.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\033[{_COLOURS[kind]}m{text}\033[0m"
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((80, 24)).columns

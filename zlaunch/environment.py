@@ -1,0 +1,105 @@
+"""How the environment of the ranks differs from the one zlaunch was started in, and why."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zlaunch.layout import RunLayout
+from zlaunch.machine import Machine
+from zlaunch.script import Interface
+from zlaunch.topology import Topology
+
+FORWARDED = ("CUDA_", "DS_", "GLOO_", "HF_", "NCCL_", "OMP_", "TORCH_", "TRANSFORMERS_", "UCX_")
+"""Beginnings of names that also count on other hosts."""
+
+SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
+"""Names whose values are never written down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable that the ranks get, and why."""
+
+    value: str
+    why: str
+
+
+def job_environment(
+    machine: Machine,
+    topology: Topology,
+    environ: Mapping[str, str],
+    interface: Interface,
+    layout: RunLayout,
+    precision: str,
+) -> dict[str, Variable]:
+    """Decide the variables of the ranks; what the user has set is left alone."""
+    wanted = {
+        **dict(_program_path(environ)),
+        **_threads(machine, topology),
+        **_devices(machine, topology, environ),
+        **_quiet(),
+        **(_accelerate(machine, layout, precision) if interface is Interface.ACCELERATE else {}),
+    }
+    forced = {"PATH", "CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR"}
+    chosen = {name: variable for name, variable in wanted.items() if name in forced or name not in environ}
+    return {**(_forwarded(environ) if topology.over_ssh else {}), **chosen}
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable's name says that its value must not be written down."""
+    return SECRET.search(name) is not None
+
+
+def _program_path(environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:
+    programs = str(Path(sys.executable).parent)
+    path = environ.get("PATH", os.defpath)
+    if programs not in path.split(os.pathsep):
+        yield "PATH", Variable(f"{programs}{os.pathsep}{path}", "the launchers and ninja of this Python")
+
+
+def _threads(machine: Machine, topology: Topology) -> dict[str, Variable]:
+    """Torchrun gives each rank one thread, which starves an optimizer on the CPU; deepspeed gives it all."""
+    ranks = max(len(host.devices) for host in topology.hosts)
+    threads = max(1, machine.num_cores // ranks)
+    return {"OMP_NUM_THREADS": Variable(str(threads), f"{machine.num_cores} cores for {ranks} ranks")}
+
+
+def _devices(machine: Machine, topology: Topology, environ: Mapping[str, str]) -> dict[str, Variable]:
+    if not machine.gpus:
+        return {"DS_ACCELERATOR": Variable("cpu", "this machine has no accelerator")}
+    order = {"CUDA_DEVICE_ORDER": Variable("PCI_BUS_ID", "device numbers are those of nvidia-smi")}
+    if topology.over_ssh:
+        return order
+    chosen = ",".join(str(device) for host in topology.hosts for device in host.devices)
+    if chosen == environ.get("CUDA_VISIBLE_DEVICES"):
+        return order
+    return {**order, "CUDA_VISIBLE_DEVICES": Variable(chosen, "the devices of this job")}
+
+
+def _quiet() -> dict[str, Variable]:
+    """DeepSpeed calls names that torch 2.13 warns about, at every collective of every step."""
+    filter_ = "ignore::FutureWarning:torch.distributed.c10d_logger"
+    return {"PYTHONWARNINGS": Variable(filter_, "torch warns DeepSpeed at every collective")}
+
+
+def _accelerate(machine: Machine, layout: RunLayout, precision: str) -> dict[str, Variable]:
+    why = "how accelerate takes a ds_config"
+    variables = {
+        "ACCELERATE_USE_DEEPSPEED": Variable("true", why),
+        "ACCELERATE_DEEPSPEED_CONFIG_FILE": Variable(str(layout.ds_config), why),
+        "ACCELERATE_MIXED_PRECISION": Variable("no" if precision == "fp32" else precision, why),
+    }
+    if not machine.gpus:
+        variables["ACCELERATE_USE_CPU"] = Variable("true", "this machine has no accelerator")
+    return variables
+
+
+def _forwarded(environ: Mapping[str, str]) -> dict[str, Variable]:
+    return {
+        name: Variable(value, "forwarded to every host")
+        for name, value in sorted(environ.items())
+        if name.startswith(FORWARDED) and not is_secret(name)
+    }

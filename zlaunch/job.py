@@ -1,0 +1,100 @@
+"""What the user asked for, in the user's words. Nothing here knows DeepSpeed's."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from zlaunch.errors import WrongUsage
+
+Device = Literal["none", "cpu", "nvme"]
+Stage = Literal[0, 1, 2, 3]
+Precision = Literal["bf16", "fp16", "fp32"]
+Launcher = Literal["torchrun", "deepspeed"]
+
+_DEVICES: dict[str, Device] = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
+
+
+class Offload(BaseModel):
+    """Where optimizer states and parameters go; None for a part means: as the stage allows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: Device | None = None
+    param: Device | None = None
+
+
+class GpuChoice(BaseModel):
+    """`--gpus 2` is a count, `--gpus 0,2` names devices."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    count: int | None = None
+    devices: tuple[int, ...] | None = None
+
+
+class JobSpec(BaseModel):
+    """One job. What was not said is None, so that later layers know who decided."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    script: Path
+    script_args: tuple[str, ...] = ()
+    stage: Stage | None = None
+    offload: Offload | None = None
+    nvme_dir: Path | None = None
+    precision: Precision | None = None
+    gpus: GpuChoice | None = None
+    launcher: Launcher | None = None
+    ds_config: Path | None = None
+    overrides: tuple[tuple[str, Any], ...] = ()
+    hostfile: Path | None = None
+    include: str | None = None
+    exclude: str | None = None
+
+
+def parse_offload(text: str) -> Offload:
+    """Read `cpu`, or `optimizer:cpu,param:nvme`; raise WrongUsage for anything else."""
+    if text in _DEVICES:
+        device = _DEVICES[text]
+        return Offload(optimizer=device, param="none" if device == "none" else None)
+    parts: dict[str, Device] = {"optimizer": "none", "param": "none"}
+    for term in text.split(","):
+        part, _, device_name = term.strip().partition(":")
+        if part not in parts or device_name not in _DEVICES:
+            raise WrongUsage(
+                f"`--offload {text}`: `{term.strip()}` makes no sense",
+                "write none, cpu or nvme, or each part: `optimizer:cpu,param:nvme`",
+            )
+        parts[part] = _DEVICES[device_name]
+    return Offload.model_validate(parts)
+
+
+def parse_gpus(text: str) -> GpuChoice:
+    """Read a count, or device numbers with commas (`2,` is device 2 alone)."""
+    numbers = [number.strip() for number in text.split(",")]
+    if numbers and numbers[-1] == "" and len(numbers) > 1:
+        numbers.pop()
+    if not all(number.isdecimal() for number in numbers):
+        raise WrongUsage(f"`--gpus {text}` is neither a count nor device numbers", "write `--gpus 2` or `--gpus 0,2`")
+    devices = tuple(int(number) for number in numbers)
+    if "," not in text:
+        if devices[0] == 0:
+            raise WrongUsage("`--gpus 0` leaves nothing to train on", "write `--gpus 0,` for device 0 alone")
+        return GpuChoice(count=devices[0])
+    if len(set(devices)) != len(devices):
+        raise WrongUsage(f"`--gpus {text}` names a device twice")
+    return GpuChoice(devices=devices)
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Read `a.b.c=value`; the value is JSON, or a word. Raises WrongUsage without a key and a value."""
+    key, equals, raw = text.partition("=")
+    if not equals or not all(key.split(".")):
+        raise WrongUsage(f"`--set {text}` is not KEY=VALUE", "write `--set zero_optimization.sub_group_size=1e8`")
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        value = raw
+    return key, int(value) if isinstance(value, float) and value.is_integer() else value

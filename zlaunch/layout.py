@@ -1,0 +1,73 @@
+"""The shape of a run directory: which file holds what. `rundir` writes it, `rank` fills it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunLayout:
+    """Paths below one run's directory."""
+
+    root: Path
+
+    @property
+    def ds_config(self) -> Path:
+        """The resolved ds_config, strict JSON: what DeepSpeed reads."""
+        return self.root / "ds_config.json"
+
+    @property
+    def provenance(self) -> Path:
+        """Who set each value of it, and what is left for the script to fill in."""
+        return self.root / "provenance.json"
+
+    @property
+    def job(self) -> Path:
+        """What was asked, where it runs, and how the environment of the ranks differs."""
+        return self.root / "job.json"
+
+    @property
+    def environment(self) -> Path:
+        """Versions of packages, the state of git, the machine."""
+        return self.root / "environment.json"
+
+    @property
+    def command(self) -> Path:
+        """A script that repeats the run by hand."""
+        return self.root / "run.sh"
+
+    @property
+    def hostfile(self) -> Path:
+        """The hosts of the job, for DeepSpeed's runner."""
+        return self.root / "hostfile"
+
+    @property
+    def outcome(self) -> Path:
+        """How the run ended."""
+        return self.root / "outcome.json"
+
+    @property
+    def logs(self) -> Path:
+        """One log per rank, and the launcher's own."""
+        return self.root / "logs"
+
+    @property
+    def launcher_log(self) -> Path:
+        """What the launcher itself printed."""
+        return self.logs / "launcher.log"
+
+    @property
+    def ranks(self) -> Path:
+        """One record per rank: process id, host, start, end, exit status."""
+        return self.root / "ranks"
+
+    def build_log(self, op: str) -> Path:
+        """What the compiler said about one native op."""
+        return self.logs / f"build-{op}.log"
+
+    def rank_log(self, rank: int) -> Path:
+        """What one rank printed, output and errors in their order."""
+        return self.logs / f"rank-{rank}.log"
+
+    def rank_record(self, rank: int) -> Path:
+        """How one rank started and ended."""
+        return self.ranks / f"rank-{rank}.json"

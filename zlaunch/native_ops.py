@@ -1,0 +1,69 @@
+"""Which of DeepSpeed's native ops a job needs, and why. They are compiled at their first use."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.optimizer import AdamOptimizer, AdagradOptimizer, LambOptimizer, LionOptimizer
+
+
+@dataclass(frozen=True, slots=True)
+class NativeOp:
+    """One op: the name of its build folder, the class that builds it, and why the job needs it."""
+
+    name: str
+    builder: str
+    why: str
+
+
+SHM_COMM = NativeOp("deepspeed_shm_comm", "ShareMemCommBuilder", "ranks on one CPU reduce through shared memory")
+ASYNC_IO = NativeOp("async_io", "AsyncIOBuilder", "the offload to NVMe reads and writes asynchronously")
+CPU_ADAM = NativeOp("cpu_adam", "CPUAdamBuilder", "the optimizer is offloaded, so Adam runs on the CPU")
+CPU_ADAGRAD = NativeOp("cpu_adagrad", "CPUAdagradBuilder", "the optimizer is offloaded, so Adagrad runs on the CPU")
+CPU_LION = NativeOp("cpu_lion", "CPULionBuilder", "the optimizer is offloaded, so Lion runs on the CPU")
+FUSED_ADAM = NativeOp("fused_adam", "FusedAdamBuilder", "`optimizer` asks for DeepSpeed's Adam")
+FUSED_LION = NativeOp("fused_lion", "FusedLionBuilder", "`optimizer` asks for DeepSpeed's Lion")
+FUSED_LAMB = NativeOp("fused_lamb", "FusedLambBuilder", "`optimizer` asks for DeepSpeed's Lamb")
+
+
+def needed_ops(config: DsConfig, accelerator: str, trainer_optimizer: str) -> tuple[NativeOp, ...]:
+    """Name the ops a job compiles before its first step, in the order in which it meets them."""
+    return tuple(_needed(config, accelerator, trainer_optimizer))
+
+
+def _needed(config: DsConfig, accelerator: str, trainer_optimizer: str) -> Iterator[NativeOp]:
+    zero = config.zero_optimization
+    offloads = [section for section in (zero.offload_optimizer, zero.offload_param) if section is not None]
+    if accelerator == "cpu":
+        yield SHM_COMM
+    if zero.offload_optimizer is not None and zero.offload_optimizer.device != "none":
+        yield from _on_the_host(config, trainer_optimizer)
+    else:
+        yield from _on_the_gpu(config)
+    if zero.stage == 3 and any(section.device == "nvme" for section in offloads):
+        yield ASYNC_IO
+
+
+def _on_the_host(config: DsConfig, trainer_optimizer: str) -> Iterator[NativeOp]:
+    """Accelerate puts DeepSpeed's own optimizer in the place of the script's (`map_pytorch_optim_to_deepspeed`)."""
+    match config.optimizer:
+        case AdamOptimizer(params=params) if params.torch_adam:
+            return
+        case AdagradOptimizer():
+            yield CPU_ADAGRAD
+        case LionOptimizer():
+            yield CPU_LION
+        case None if trainer_optimizer == "adagrad":
+            yield CPU_ADAGRAD
+        case AdamOptimizer() | None:
+            yield CPU_ADAM
+
+
+def _on_the_gpu(config: DsConfig) -> Iterator[NativeOp]:
+    match config.optimizer:
+        case AdamOptimizer(params=params) if not params.torch_adam:
+            yield FUSED_ADAM
+        case LionOptimizer():
+            yield FUSED_LION
+        case LambOptimizer():
+            yield FUSED_LAMB

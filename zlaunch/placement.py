@@ -1,0 +1,69 @@
+"""Job and machine → which ranks run where."""
+
+from collections.abc import Sequence
+
+from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.job import GpuChoice, JobSpec
+from zlaunch.machine import Machine
+from zlaunch.topology import Host, Topology, select
+
+DEFAULT_CPU_RANKS = 2
+"""Enough for ZeRO to have something to partition."""
+
+
+def place(job: JobSpec, machine: Machine, hosts: Sequence[Host] | None) -> Topology:
+    """Decide which slots of which hosts a job uses; raise Unavailable if they do not exist."""
+    if hosts is not None:
+        return _on_hosts(job, hosts)
+    if not machine.gpus:
+        return Topology((Host("localhost", tuple(range(_cpu_ranks(job.gpus, machine)))),))
+    visible = Host("localhost", tuple(gpu.index for gpu in machine.gpus))
+    if job.include or job.exclude:
+        return Topology(select([visible], job.include, job.exclude))
+    return Topology((Host("localhost", _devices(job.gpus, machine)),))
+
+
+def _on_hosts(job: JobSpec, hosts: Sequence[Host]) -> Topology:
+    if job.gpus is not None:
+        raise WrongUsage("`--gpus` is for this machine alone", "with `--hostfile`, use `--include HOST:0,1`")
+    return Topology(select(hosts, job.include, job.exclude), over_ssh=True)
+
+
+def most_slots(num_gpus: int, num_cores: int) -> int:
+    """Say how many ranks a machine can have: one per GPU, or one per core but at least two."""
+    return num_gpus or max(DEFAULT_CPU_RANKS, num_cores)
+
+
+def _cpu_ranks(choice: GpuChoice | None, machine: Machine) -> int:
+    if choice is None:
+        return DEFAULT_CPU_RANKS
+    if choice.devices is not None:
+        raise Unavailable("this machine has no GPU to choose", "`--gpus 2` starts two ranks on the CPU")
+    count = choice.count or DEFAULT_CPU_RANKS
+    most = most_slots(0, machine.num_cores)
+    if count > most:
+        raise Unavailable(
+            f"{count} ranks were asked for; this machine has no GPU, and {machine.num_cores} CPU cores",
+            f"`--gpus {most}` is the most",
+        )
+    return count
+
+
+def _devices(choice: GpuChoice | None, machine: Machine) -> tuple[int, ...]:
+    visible = tuple(gpu.index for gpu in machine.gpus)
+    names = ", ".join(str(index) for index in visible)
+    if choice is None:
+        return visible
+    if choice.devices is None:
+        if (count := choice.count or 0) > len(visible):
+            raise Unavailable(
+                f"{count} GPUs were asked for, {len(visible)} are visible: {names}",
+                f"`--gpus {len(visible)}` is the most",
+            )
+        return visible[: choice.count]
+    for device in choice.devices:
+        if device in machine.hidden_gpus:
+            raise Unavailable(f"GPU {device} is hidden by CUDA_VISIBLE_DEVICES; visible are {names}")
+        if device not in visible:
+            raise Unavailable(f"there is no GPU {device}; there are {names}")
+    return choice.devices

@@ -1,0 +1,205 @@
+"""Everything a job will do, decided before anything starts: the value that is shown, then carried out."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zlaunch.backends import BACKENDS
+from zlaunch.backends.target import Target
+from zlaunch.compose import OFFLOADS, ZERO, compose
+from zlaunch.dsconfig.check import check, check_value
+from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.source import Document, KeyPath, dotted
+from zlaunch.environment import Variable, job_environment
+from zlaunch.errors import Finding, Refused, Severity, WrongUsage
+from zlaunch.handover import agree, script_arguments
+from zlaunch.job import JobSpec, Launcher
+from zlaunch.layout import RunLayout
+from zlaunch.machine import Machine
+from zlaunch.model import ModelShape
+from zlaunch.native_ops import NativeOp, needed_ops
+from zlaunch.provenance import Values
+from zlaunch.resolve import TOTAL, Known, Resolved, resolve
+from zlaunch.rules import judge
+from zlaunch.rules.subject import Subject
+from zlaunch.script import Interface, Script
+from zlaunch.topology import Topology
+from zlaunch.trainer_args import read_arguments
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a plan is made from; the plan is a function of it."""
+
+    job: JobSpec
+    script: Script
+    base: Document | None
+    """The user's own ds_config."""
+    model: ModelShape | None
+    machine: Machine
+    topology: Topology
+    port: int
+    """A free port, for launchers that do not pick one."""
+    layout: RunLayout
+    environ: Mapping[str, str]
+    """The environment zlaunch was started in."""
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """What will be started, where, with which ds_config, and why."""
+
+    layout: RunLayout
+    topology: Topology
+    accelerator: str
+    launcher: Launcher
+    values: Values
+    left: Mapping[str, str]
+    """ds_config keys that stay for the script to fill in → who does it."""
+    script: tuple[str, ...]
+    """The script and all its arguments."""
+    argv: tuple[str, ...]
+    """The launcher's command line, with the script in its place."""
+    watched_argv: tuple[str, ...]
+    """The same, with zlaunch's rank program around the script."""
+    environment: Mapping[str, Variable]
+    ops: tuple[NativeOp, ...]
+    swap_dirs: tuple[Path, ...]
+    """Directories on NVMe that belong to this run alone."""
+    interface: Interface
+    precision: str
+
+
+def make_plan(inputs: Inputs) -> LaunchPlan:
+    """Decide everything; raise Refused with every reason if the job cannot work."""
+    job, script, topology = inputs.job, inputs.script, inputs.topology
+    launcher = _launcher(job, topology)
+    args, findings = read_arguments(job.script_args, script.defaults)
+    composed = compose(job, _checked(inputs.base))
+    agreement = agree(composed, args, job.precision, inputs.machine, script.interface)
+    known = Known(agreement.args, inputs.model, topology.world_size, script.interface)
+    resolved = _finish(resolve(composed, known), inputs)
+    config, more = _judge(resolved, inputs)
+    _refuse([*findings, *agreement.findings, *more])
+
+    words = script_arguments(agreement, script.interface, inputs.layout.ds_config)
+    command = (str(script.path), *job.script_args, *words)
+    precision = _precision(config)
+    return LaunchPlan(
+        layout=inputs.layout,
+        topology=topology,
+        accelerator=inputs.machine.accelerator,
+        launcher=launcher,
+        values=resolved.values,
+        left=resolved.left,
+        script=command,
+        argv=_argv(launcher, Target(command[0], command[1:]), inputs),
+        watched_argv=_argv(launcher, Target("zlaunch.rank", (str(inputs.layout.root),), is_module=True), inputs),
+        environment=job_environment(inputs.machine, topology, inputs.environ, script.interface, inputs.layout, precision),
+        ops=needed_ops(config, inputs.machine.accelerator, str(agreement.args["optim"].value)),
+        swap_dirs=tuple(sorted({Path(path) for path in _swap_paths(resolved.values)})),
+        interface=script.interface,
+        precision=precision,
+    )
+
+
+def _launcher(job: JobSpec, topology: Topology) -> Launcher:
+    if not topology.over_ssh:
+        return job.launcher or "torchrun"
+    if job.launcher == "torchrun":
+        raise WrongUsage("torchrun does not reach other hosts by itself", "drop `--launcher`, or use `--launcher deepspeed`")
+    return "deepspeed"
+
+
+def _argv(launcher: Launcher, target: Target, inputs: Inputs) -> tuple[str, ...]:
+    if inputs.topology.over_ssh:
+        target = replace(target, hostfile=str(inputs.layout.hostfile))
+    return BACKENDS[launcher].build_argv(target, inputs.topology, inputs.machine.accelerator, inputs.port)
+
+
+def _checked(base: Document | None) -> Document | None:
+    if base is not None:
+        _refuse([*(remark for remark in base.remarks if remark.severity is not Severity.ADVICE), *check(base)[1]])
+    return base
+
+
+def _finish(resolved: Resolved, inputs: Inputs) -> Resolved:
+    """Make the last changes, which need all other values: NVMe directories, buffers, the CPU's exception."""
+    values, left = resolved.values, dict(resolved.left)
+    for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
+        if isinstance(directory := values[path], str) and directory != "auto":
+            source = f"{values.leaves[path].source}, and a directory of this run's own"
+            values = values.put(path, str(Path(directory) / f"zlaunch-{inputs.layout.root.name}"), source)
+    values = _fit_buffers(values, inputs.model, inputs.topology.world_size)
+    if _counts_one_rank(values, inputs):
+        values = values.without(TOTAL)
+        left[dotted(TOTAL)] = (
+            "DeepSpeed works it out: on a CPU, transformers would let it count one rank while the model is "
+            "created; call `deepspeed.init_distributed()` in the script to have it written out"
+        )
+    return Resolved(values, left)
+
+
+def _counts_one_rank(values: Values, inputs: Inputs) -> bool:
+    """On a CPU, TrainingArguments start torch's communication only, and `zero.Init` sees one rank."""
+    return (
+        inputs.machine.accelerator == "cpu"
+        and inputs.script.interface is Interface.TRAINER
+        and values[(ZERO, "stage")] == 3
+        and inputs.topology.world_size > 1
+        and not inputs.script.mentions("init_distributed")
+    )
+
+
+def _fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> Values:
+    """Every partitioned parameter must fit into one staging buffer (`partitioned_param_swapper.py`)."""
+    path = (ZERO, "offload_param", "buffer_size")
+    if values[(ZERO, "offload_param", "device")] != "nvme" or values.has(path):
+        return values
+    if model is None or model.largest_parameter is None:
+        return values
+    largest = -(-model.largest_parameter // world_size)
+    default = 100_000_000
+    if largest <= default:
+        return values
+    return values.put(path, largest, f"the largest matrix in {model.source}, divided by {world_size} ranks")
+
+
+def _judge(resolved: Resolved, inputs: Inputs) -> tuple[DsConfig, list[Finding]]:
+    config, findings = check_value(resolved.values.config())
+    findings += [
+        Finding("auto-nobody-fills", f'nobody fills in "auto" for `{key}`', "write a value", where=key)
+        for key, who in resolved.left.items()
+        if not who
+    ]
+    if config is None:
+        raise Refused([_located(finding, inputs.base) for finding in findings])
+    findings += judge(Subject(config, inputs.topology.world_size))
+    return config, [_located(finding, inputs.base) for finding in findings]
+
+
+def _located(finding: Finding, base: Document | None) -> Finding:
+    """Point at the place in the user's file, if the key stands there."""
+    path: KeyPath = tuple(finding.where.split("."))
+    if base is not None and path in base.spans:
+        return replace(finding, place=base.place(path))
+    return finding
+
+
+def _swap_paths(values: Values) -> Iterator[str]:
+    for name in OFFLOADS:
+        if values[(ZERO, name, "device")] == "nvme" and isinstance(path := values[(ZERO, name, "nvme_path")], str):
+            yield path
+
+
+def _precision(config: DsConfig) -> str:
+    bf16 = config.bf16 or config.bfloat16
+    if bf16 is not None and bf16.enabled is True:
+        return "bf16"
+    return "fp16" if config.fp16.enabled is True else "fp32"
+
+
+def _refuse(findings: list[Finding]) -> None:
+    serious = [finding for finding in findings if finding.severity is not Severity.ADVICE]
+    if serious:
+        raise Refused(serious)

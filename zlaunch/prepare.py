@@ -1,0 +1,117 @@
+"""Job → plan: look at the files, the machine and the hosts it names, then decide.
+
+Nothing is written and nothing is started here. Every file that is missing and every directory that
+cannot be written comes out now.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+from zlaunch import rundir
+from zlaunch.dsconfig.source import read
+from zlaunch.errors import InputMissing, Refused, Unavailable, WrongUsage
+from zlaunch.hosts import ask_most_slots
+from zlaunch.hub import fetch_config
+from zlaunch.job import JobSpec
+from zlaunch.machine import Machine
+from zlaunch.misplaced import refuse_misplaced
+from zlaunch.model import ModelShape, model_flag, read_shape, shape
+from zlaunch.placement import most_slots, place
+from zlaunch.plan import Inputs, LaunchPlan, make_plan
+from zlaunch.probe import probe_machine
+from zlaunch.script import read_script
+from zlaunch.topology import Host, read_hostfile, too_many_slots
+from zlaunch.trainer_args import take_ds_config
+
+HUB_ID = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that was looked into, and the directory that was asked for."""
+
+    inputs: Inputs
+    run_dir: Path | None
+
+    def plan(self) -> LaunchPlan:
+        """Decide everything, for the next free run directory."""
+        return make_plan(self.inputs)
+
+
+def default_recipe() -> Path:
+    """Find the training program that comes with zlaunch."""
+    return Path(str(resources.files("zlaunch") / "recipes" / "causal_lm.py")).resolve()
+
+
+def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, ...], Path | None]:
+    """Take a ds_config that the script's command line names, as it would be under another launcher."""
+    rest, named = take_ds_config(argv)
+    if named is not None and chosen is not None:
+        raise WrongUsage(f"the script's arguments name the ds_config `{named}` beside `--ds-config {chosen}`", "keep one")
+    return rest, Path(named) if named is not None else chosen
+
+
+def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
+    """Look at all that the job names; raise the first thing that is missing."""
+    script = read_script(job.script)
+    refuse_misplaced(script, job.script_args)
+    base = None if job.ds_config is None else read(job.ds_config)
+    machine = probe_machine(os.environ)
+    topology = place(job, machine, _hosts(job, machine))
+    if job.nvme_dir is not None:
+        rundir.check_writable(job.nvme_dir, "--nvme")
+    if run_dir is not None:
+        rundir.check_writable(run_dir, "--run-dir")
+        rundir.check_unused(run_dir)
+    layout = next(rundir.candidates(run_dir, job.script))
+    model = _model(job)
+    inputs = Inputs(job, script, base, model, machine, topology, _free_port(), layout, dict(os.environ))
+    return Prepared(inputs, run_dir)
+
+
+def reserve(prepared: Prepared, asked: Sequence[str]) -> LaunchPlan:
+    """Write the run directory; if another run takes the name first, plan for the next one."""
+    for layout in rundir.candidates(prepared.run_dir, prepared.inputs.job.script):
+        plan = make_plan(replace(prepared.inputs, layout=layout))
+        try:
+            rundir.create(plan, prepared.inputs.machine, asked)
+        except FileExistsError:
+            continue
+        return plan
+    raise Unavailable("no run directory could be made", "name one with `--run-dir DIR`")
+
+
+def _hosts(job: JobSpec, machine: Machine) -> list[Host] | None:
+    if job.hostfile is None:
+        return None
+    lines = read_hostfile(job.hostfile)
+    here = {"localhost", "127.0.0.1", machine.hostname}
+    most = {name: most_slots(len(machine.gpus), machine.num_cores) for name in here}
+    most |= ask_most_slots([line.host.name for line in lines if line.host.name not in here])
+    if findings := too_many_slots(lines, most):
+        raise Refused(findings)
+    return [line.host for line in lines]
+
+
+def _model(job: JobSpec) -> ModelShape | None:
+    """Find the model the script will load: its config.json, local or from the hub."""
+    name = model_flag(job.script_args)
+    if name is None:
+        return read_shape(default_recipe().parent / "small_llama") if job.script == default_recipe() else None
+    if Path(name).exists():
+        return read_shape(Path(name))
+    if not HUB_ID.fullmatch(name):
+        raise InputMissing(f"there is no model directory `{name}`")
+    config = fetch_config(name)
+    return None if config is None else shape(config, f"{name}/config.json")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

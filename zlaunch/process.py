@@ -1,0 +1,145 @@
+"""The only door out: start a program, pass signals on, wait for it, leave nothing running.
+
+The child leads its own session. The starting process becomes the reaper of everything below it
+(`PR_SET_CHILD_SUBREAPER`), so that a process whose parent died is still found and ended, and the
+kernel kills the child when the starting process dies (`PR_SET_PDEATHSIG`).
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from zlaunch.errors import Unavailable
+
+TICK_SECONDS = 0.2
+RELAYED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def find_program(name: str) -> str:
+    """Find a program beside this Python; raise Unavailable if it is not there."""
+    program = Path(sys.executable).with_name(name)
+    if not os.access(program, os.X_OK):
+        raise Unavailable(f"`{name}` is not installed beside {sys.executable}", "install zlaunch into this environment anew")
+    return str(program)
+
+
+def exit_status(returncode: int) -> int:
+    """Killed by signal n is 128+n, as in every shell; it never looks like success."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+def output_of(argv: Sequence[str], timeout: float) -> str | None:
+    """Ask a program a question; None if it is not there, fails or takes too long."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        result = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=True)
+        return result.stdout.rstrip("\n")
+    return None
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the one that started it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Child:
+    """A running program and everything below it."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes], grace: float) -> None:
+        """Start a program whose output goes to a log; `grace` is its time to end, in seconds, once told to."""
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self.stopped_by: signal.Signals | None = None
+        self._grace = grace
+        self._passed_on: set[int] = set()
+        self._deadline = float("inf")
+        self._process = subprocess.Popen(
+            argv,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process id of the program, which is that of its session too."""
+        return self._process.pid
+
+    def wait(self, tick: Callable[[], None]) -> int:
+        """Wait for the end, calling `tick` now and then; return the exit status or minus the signal."""
+        with self._relaying():
+            while (returncode := self._poll()) is None:
+                tick()
+                if time.monotonic() > self._deadline:
+                    end_descendants()
+            end_descendants()
+        tick()
+        return returncode
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Pass the first signal of each kind on, and give the program its time to end."""
+        if number in self._passed_on:
+            return
+        self._passed_on.add(number)
+        if self.stopped_by is None:
+            self.stopped_by = signal.Signals(number)
+            self._deadline = time.monotonic() + self._grace
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def _poll(self) -> int | None:
+        try:
+            return self._process.wait(TICK_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+
+    @contextlib.contextmanager
+    def _relaying(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.on_signal) for number in RELAYED}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class Foreground(Child):
+    """A program a person waits for: the same signal a second time means at once."""
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Pass the first signal of each kind on; at the second, stop waiting."""
+        if number in self._passed_on:
+            self._deadline = 0.0
+        super().on_signal(number, frame)
+
+
+def end_descendants() -> None:
+    """Kill and reap whatever runs below this process, however often it forked."""
+    import psutil
+
+    me = psutil.Process()
+    for _ in range(100):
+        left = me.children(recursive=True)
+        if not left:
+            return
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=0.1)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

@@ -1,0 +1,195 @@
+"""Every "auto" → a number, with its source.
+
+The Trainer's rules are those of `transformers.integrations.deepspeed` (5.x), the rest those of
+`accelerate.utils.dataclasses.DeepSpeedPlugin` (1.x); contract tests hold both. Only what depends on
+the length of the dataset is left, and named.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zlaunch.dsconfig.source import KeyPath, dotted
+from zlaunch.model import ModelShape
+from zlaunch.provenance import AUTO, Sourced, Values
+from zlaunch.script import Interface
+from zlaunch.trainer_args import TrainerArgs
+
+MICRO, ACCUMULATION, TOTAL = (
+    ("train_micro_batch_size_per_gpu",),
+    ("gradient_accumulation_steps",),
+    ("train_batch_size",),
+)
+
+
+@dataclass(frozen=True)
+class Known:
+    """All that is known before the job starts."""
+
+    args: TrainerArgs
+    model: ModelShape | None
+    world_size: int
+    interface: Interface
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A ds_config whose values are known, and why the few others are not."""
+
+    values: Values
+    left: Mapping[str, str]
+    """Key → who fills it in, and from what."""
+
+
+def resolve(values: Values, known: Known) -> Resolved:
+    """Fill in every "auto" that can be known."""
+    values = _fill_batch(values, known)
+    left: dict[str, str] = {}
+    for path in values.autos():
+        filled = _FILL[path](values, known) if path in _FILL else None
+        if filled is not None:
+            values = values.put(path, filled.value, filled.source)
+        else:
+            left[dotted(path)] = _LEFT.get(path, "")
+    return Resolved(values, left)
+
+
+def _fill_batch(values: Values, known: Known) -> Values:
+    """Solve train_batch_size = micro-batch x accumulation x ranks.
+
+    Two numbers in the config give the third; what is missing comes from the Trainer arguments.
+    """
+    world = known.world_size
+    micro, accumulation, total = (_number(values[path]) for path in (MICRO, ACCUMULATION, TOTAL))
+    if micro is None and accumulation and total and not _given(known, "per_device_train_batch_size"):
+        values = _derive(values, MICRO, total, accumulation * world, f"{total} / ({accumulation} x {world} ranks)")
+    if accumulation is None and micro and total and not _given(known, "gradient_accumulation_steps"):
+        values = _derive(values, ACCUMULATION, total, micro * world, f"{total} / ({micro} x {world} ranks)")
+    if known.interface is Interface.ACCELERATE and not known.args.arguments:
+        return values
+    for path, name in ((MICRO, "per_device_train_batch_size"), (ACCUMULATION, "gradient_accumulation_steps")):
+        if values[path] == AUTO:
+            values = values.put(path, known.args[name].value, known.args[name].source)
+    micro, accumulation = _number(values[MICRO]), _number(values[ACCUMULATION])
+    if values[TOTAL] == AUTO and micro and accumulation:
+        equation = f"{micro} per rank x {accumulation} accumulated x {world} rank{'s' if world > 1 else ''}"
+        values = values.put(TOTAL, micro * accumulation * world, equation)
+    return values
+
+
+def _derive(values: Values, path: KeyPath, total: int, divisor: int, source: str) -> Values:
+    return values if total % divisor else values.put(path, total // divisor, source)
+
+
+def _given(known: Known, name: str) -> bool:
+    return known.args[name].given
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+_Fill = Callable[[Values, Known], Sourced | None]
+
+
+def _argument(name: str) -> _Fill:
+    def fill(_: Values, known: Known) -> Sourced | None:
+        return Sourced(known.args[name].value, known.args[name].source)
+
+    return fill
+
+
+def _constant(value: Any, source: str) -> _Fill:
+    return lambda _values, _known: Sourced(value, source)
+
+
+def _switch(*names: str) -> _Fill:
+    def fill(_: Values, known: Known) -> Sourced | None:
+        on = next((known.args[name] for name in names if known.args[name].value), None)
+        return Sourced(True, on.source) if on else Sourced(False, known.args[names[0]].source)
+
+    return fill
+
+
+def _betas(_: Values, known: Known) -> Sourced | None:
+    first, second = known.args["adam_beta1"], known.args["adam_beta2"]
+    source = first.source if first.source == second.source else f"{first.source}, {second.source}"
+    return Sourced([first.value, second.value], source)
+
+
+def _from_hidden(formula: str, of: Callable[[int], int]) -> _Fill:
+    def fill(_: Values, known: Known) -> Sourced | None:
+        if known.model is None or known.model.hidden_size is None:
+            return None
+        hidden = known.model.hidden_size
+        return Sourced(of(hidden), f"hidden_size {hidden} in {known.model.source}: {formula}")
+
+    return fill
+
+
+def _only_at_stage_3(fill: _Fill, default: int) -> _Fill:
+    def fill_or_default(values: Values, known: Known) -> Sourced | None:
+        if values[("zero_optimization", "stage")] == 3:
+            return fill(values, known)
+        return Sourced(default, "DeepSpeed's default; not read below stage 3")
+
+    return fill_or_default
+
+
+def _warmup(_: Values, known: Known) -> Sourced | None:
+    """`TrainingArguments.get_warmup_steps`: a whole number of steps, or a share of all of them."""
+    warmup, steps = known.args["warmup_steps"], known.args["max_steps"]
+    amount = float(warmup.value)
+    if amount >= 1 or amount == 0:
+        return Sourced(max(1, int(amount)), warmup.source)
+    if float(steps.value) > 0:
+        return Sourced(max(1, math.ceil(float(steps.value) * amount)), f"{warmup.source}, {steps.source}")
+    return None
+
+
+def _total_steps(_: Values, known: Known) -> Sourced | None:
+    steps = known.args["max_steps"]
+    return Sourced(steps.value, steps.source) if float(steps.value) > 0 else None
+
+
+_ZERO = "zero_optimization"
+_FILL: Mapping[KeyPath, _Fill] = {
+    ("gradient_clipping",): _argument("max_grad_norm"),
+    ("optimizer", "params", "lr"): _argument("learning_rate"),
+    ("optimizer", "params", "betas"): _betas,
+    ("optimizer", "params", "eps"): _argument("adam_epsilon"),
+    ("optimizer", "params", "weight_decay"): _argument("weight_decay"),
+    ("scheduler", "params", "warmup_min_lr"): _constant(0, "the Trainer's constant"),
+    ("scheduler", "params", "warmup_max_lr"): _argument("learning_rate"),
+    ("scheduler", "params", "warmup_num_steps"): _warmup,
+    ("scheduler", "params", "total_num_steps"): _total_steps,
+    ("bf16", "enabled"): _switch("bf16", "bf16_full_eval"),
+    ("fp16", "enabled"): _switch("fp16", "fp16_full_eval"),
+    (_ZERO, "stage"): _constant(2, "accelerate's default"),
+    (_ZERO, "reduce_bucket_size"): _from_hidden("squared", lambda hidden: hidden * hidden),
+    (_ZERO, "stage3_prefetch_bucket_size"): _only_at_stage_3(
+        _from_hidden("squared x 0.9", lambda hidden: int(0.9 * hidden * hidden)), 50_000_000
+    ),
+    (_ZERO, "stage3_param_persistence_threshold"): _only_at_stage_3(
+        _from_hidden("x 10", lambda hidden: 10 * hidden), 100_000
+    ),
+    (_ZERO, "stage3_gather_16bit_weights_on_model_save"): _constant(False, "accelerate's default"),
+    (_ZERO, "offload_optimizer", "device"): _constant("none", "accelerate's default"),
+    (_ZERO, "offload_param", "device"): _constant("none", "accelerate's default"),
+}
+
+_HIDDEN = "the Trainer fills it in from the model; name one with `--model`"
+_LENGTH = "the Trainer fills it in from the length of the dataset, or give `--max_steps`"
+_LOADER = "accelerate fills it in from the script's data loader"
+_LEFT: Mapping[KeyPath, str] = {
+    MICRO: _LOADER,
+    ACCUMULATION: _LOADER,
+    TOTAL: _LOADER,
+    ("scheduler", "params", "total_num_steps"): _LENGTH,
+    ("scheduler", "params", "warmup_num_steps"): _LENGTH,
+    (_ZERO, "reduce_bucket_size"): _HIDDEN,
+    (_ZERO, "stage3_prefetch_bucket_size"): _HIDDEN,
+    (_ZERO, "stage3_param_persistence_threshold"): _HIDDEN,
+}
+"""Who fills in what cannot be known here; any other "auto" that is left, nobody fills in."""

@@ -1,0 +1,94 @@
+"""What a training script's source says: how it takes a ds_config, and which defaults it sets.
+
+Read with `ast`, never imported. Where the source does not tell, the Trainer's way is assumed.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from zlaunch.errors import InputMissing, Place
+from zlaunch.trainer_args import DEFAULTS, Argument
+
+
+class Interface(Enum):
+    """How a script takes a ds_config."""
+
+    TRAINER = "`--deepspeed FILE`, as TrainingArguments do"
+    DEEPSPEED = "`--deepspeed --deepspeed_config FILE`, as `deepspeed.add_config_arguments` does"
+    ACCELERATE = "the environment, as Accelerator and DeepSpeedPlugin do"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A training script as far as its source tells."""
+
+    path: Path
+    source: str
+    interface: Interface
+    defaults: Mapping[str, Argument] = field(default_factory=dict)
+
+    def mentions(self, word: str) -> bool:
+        """Whether a word, in either spelling of a flag, stands anywhere in the source."""
+        spelling = re.escape(word).replace("_", "[_-]").replace(r"\-", "[_-]")
+        return re.search(rf"(?<![\w-]){spelling}(?![\w-])", self.source) is not None
+
+
+def read_script(path: Path) -> Script:
+    """Read a script; raise InputMissing if there is none."""
+    try:
+        source = path.read_bytes().decode("utf-8", "replace")
+    except OSError as error:
+        raise InputMissing(f"cannot read the script `{path}`: {error.strerror}") from None
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        raise InputMissing(f"{Place(str(path), line, 1)}: the script is not valid Python: {error}") from None
+    defaults = {name: argument for name, argument in _defaults(tree, path.name)}
+    return Script(path, source, _interface(tree), defaults)
+
+
+def _interface(tree: ast.Module) -> Interface:
+    names = {_last_name(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)}
+    literals = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    if "add_config_arguments" in names or "--deepspeed_config" in literals:
+        return Interface.DEEPSPEED
+    parses_arguments = names & {"HfArgumentParser", "TrlParser"} or "--deepspeed" in literals
+    if not parses_arguments and names & {"Accelerator", "TrainingArguments", "Seq2SeqTrainingArguments"}:
+        return Interface.ACCELERATE
+    return Interface.TRAINER
+
+
+def _defaults(tree: ast.Module, file: str) -> Iterator[tuple[str, Argument]]:
+    """Find constants given to TrainingArguments, or set by a class derived from it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any(_is_arguments(base) for base in node.bases):
+            for statement in node.body:
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    yield from _constant(statement.target.id, statement.value, file)
+        elif isinstance(node, ast.Call) and _is_arguments(node.func):
+            for keyword in node.keywords:
+                yield from _constant(keyword.arg or "", keyword.value, file)
+
+
+def _constant(name: str, node: ast.expr | None, file: str) -> Iterator[tuple[str, Argument]]:
+    if name not in DEFAULTS or node is None:
+        return
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return
+    if isinstance(value, bool | int | float | str):
+        yield name, Argument(value, f"`{name}` in {file}:{node.lineno}")
+
+
+def _is_arguments(node: ast.expr) -> bool:
+    return _last_name(node).endswith(("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig"))
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

@@ -1,0 +1,163 @@
+"""Hosts, their slots, and which of them a job uses; DeepSpeed's hostfile and filter grammar.
+
+A slot is one accelerator, or one CPU rank on a machine that has none. One host is the case of one.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
+
+_HOST_LINE = re.compile(r"(?P<name>\S+)\s+slots=(?P<slots>\d+)(?:\s+max_slots=\d+)?\s*(?:#.*)?")
+_HOST_NAME = re.compile(r"(?:[\w.-]+@)?[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine and the devices of it that a job may use."""
+
+    name: str
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostLine:
+    """One host, and where the hostfile names it."""
+
+    host: Host
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one rank runs."""
+
+    rank: int
+    host: str
+    local_rank: int
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All hosts of a job, in the order of their ranks."""
+
+    hosts: tuple[Host, ...]
+    over_ssh: bool = False
+    """Started on other machines from a hostfile, even if a filter left only one."""
+
+    @property
+    def world_size(self) -> int:
+        """Count the ranks."""
+        return sum(len(host.devices) for host in self.hosts)
+
+    def slots(self) -> Iterator[Slot]:
+        """Number the ranks: host by host, device by device."""
+        rank = 0
+        for host in self.hosts:
+            for local_rank, device in enumerate(host.devices):
+                yield Slot(rank, host.name, local_rank, device)
+                rank += 1
+
+
+def read_hostfile(file: Path) -> tuple[HostLine, ...]:
+    """Read a hostfile; raise InputMissing if there is none, Refused with every bad line."""
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InputMissing(f"cannot read the hostfile `{file}`: {reason}") from None
+    lines, findings = parse_hostfile(text, str(file))
+    if not lines and not findings:
+        findings = [Finding("no-hosts", "no host is named here", "write `HOST slots=N`", place=Place(str(file), 1, 1))]
+    if findings:
+        raise Refused(findings)
+    return lines
+
+
+def parse_hostfile(text: str, file: str) -> tuple[tuple[HostLine, ...], list[Finding]]:
+    """Read `HOST slots=N` lines; blank lines and `#` comments are skipped."""
+    lines: dict[str, HostLine] = {}
+    findings: list[Finding] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        host, problem = _host(line.strip())
+        place = Place(file, number, 1)
+        if host is not None and host.name in lines:
+            problem = ("duplicate-host", f"`{host.name}` stands on line {lines[host.name].place.line} already", None)
+        if problem is not None:
+            findings.append(Finding(*problem, place=place))
+        elif host is not None:
+            lines[host.name] = HostLine(host, place)
+    return tuple(lines.values()), findings
+
+
+def too_many_slots(lines: Iterable[HostLine], most: Mapping[str, int]) -> list[Finding]:
+    """Find hosts that are given more slots than they can have."""
+    return [
+        Finding(
+            "too-many-slots",
+            f"`{line.host.name}` is given {len(line.host.devices)} slots, but can have {most[line.host.name]}",
+            f"write `{line.host.name} slots={most[line.host.name]}`",
+            place=line.place,
+        )
+        for line in lines
+        if len(line.host.devices) > most.get(line.host.name, len(line.host.devices))
+    ]
+
+
+def _host(line: str) -> tuple[Host | None, tuple[str, str, str | None] | None]:
+    match = _HOST_LINE.fullmatch(line)
+    if match is None:
+        return None, ("bad-host-line", f"`{line}` is no hostfile line", "write `HOST slots=N`, without spaces around =")
+    name, count = match["name"], int(match["slots"])
+    if not _HOST_NAME.fullmatch(name):
+        return None, ("bad-host-line", f"`{name}` is no host name", "write `HOST slots=N`")
+    if count == 0:
+        return None, ("no-slots", f"`{name}` has no slots", "delete the line, or write how many GPUs it has")
+    return Host(name, tuple(range(count))), None
+
+
+def select(hosts: Sequence[Host], include: str | None, exclude: str | None) -> tuple[Host, ...]:
+    """Keep what DeepSpeed's `--include` names, or drop what its `--exclude` names.
+
+    The grammar is `HOST[:SLOT[,SLOT…]]`, joined by `@`. Raises WrongUsage for anything else.
+    """
+    if include and exclude:
+        raise WrongUsage("`--include` and `--exclude` cannot be used together", "keep one of them")
+    if include:
+        named = _filter(include, hosts, "--include")
+        kept = [replace(host, devices=tuple(named[host.name])) for host in hosts if host.name in named]
+    elif exclude:
+        named = _filter(exclude, hosts, "--exclude")
+        kept = [
+            replace(host, devices=tuple(d for d in host.devices if d not in named.get(host.name, ()))) for host in hosts
+        ]
+    else:
+        return tuple(hosts)
+    if not any(host.devices for host in kept):
+        raise WrongUsage("`--exclude` leaves no slot at all", "exclude less")
+    return tuple(host for host in kept if host.devices)
+
+
+def _filter(text: str, hosts: Iterable[Host], flag: str) -> dict[str, list[int]]:
+    known = {host.name: host for host in hosts}
+    named: dict[str, list[int]] = {}
+    for term in [text] if text.partition(":")[0] in known else text.split("@"):
+        name, colon, slots = term.partition(":")
+        if name not in known:
+            raise WrongUsage(f"`{flag}`: there is no host `{name}`; there are {_list(known)}")
+        if colon and not re.fullmatch(r"\d+(,\d+)*", slots):
+            raise WrongUsage(f"`{flag}`: `{term}` is not `HOST:SLOT,SLOT`", f"write `{name}:0,1`")
+        wanted = [int(slot) for slot in slots.split(",")] if colon else list(known[name].devices)
+        if missing := [slot for slot in wanted if slot not in known[name].devices]:
+            raise WrongUsage(f"`{flag}`: `{name}` has no slot {missing[0]}; it has {_list(known[name].devices)}")
+        named[name] = sorted({*named.get(name, []), *wanted})
+    return named
+
+
+def _list(items: Iterable[object]) -> str:
+    return ", ".join(f"`{item}`" for item in items)

@@ -17,7 +17,7 @@ from zlaunch.errors import Unavailable
 from zlaunch.layout import RunLayout
 from zlaunch.native_ops import NativeOp
 from zlaunch.probe import install_time, torch_cuda
-from zlaunch.process import Foreground, exit_status
+from zlaunch.process import Foreground
 from zlaunch.units import duration
 
 GRACE_SECONDS = 5.0
@@ -41,8 +41,8 @@ def missing_ops(ops: Sequence[NativeOp], environment: Mapping[str, str]) -> list
     return [op for op in ops if not _is_built(folder / op.name, installed)]
 
 
-def build_missing(ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunLayout) -> int:
-    """Compile what is missing; return 0, or the exit status if a signal ended it.
+def build_missing(ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunLayout) -> int | None:
+    """Compile what is missing; return the signal that ended it, if one did.
 
     Raises Unavailable with the compiler's first error if an op cannot be built.
     """
@@ -63,12 +63,12 @@ def build_missing(ops: Sequence[NativeOp], environment: Mapping[str, str], layou
         if child.stopped_by is not None:
             clear_stale_lock(folder / op.name / "lock")
             progress.end(f"{title}: stopped after {took}")
-            return exit_status(-child.stopped_by)
+            return child.stopped_by
         if returncode != 0:
             progress.end(f"{title}: failed after {took}")
             raise _failure(op, layout)
         progress.end(f"{title}: done in {took}")
-    return 0
+    return None
 
 
 def clear_stale_lock(lock: Path) -> None:

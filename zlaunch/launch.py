@@ -1,12 +1,12 @@
 """Carrying out a plan: write the run directory, build ops, start, follow, record the end."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
 from zlaunch import console, rundir
 from zlaunch.build import build_missing
-from zlaunch.layout import RunLayout
 from zlaunch.outcome import Outcome, judge_end
 from zlaunch.plan import LaunchPlan
 from zlaunch.process import Foreground, find_program
@@ -21,13 +21,13 @@ def carry_out(plan: LaunchPlan) -> int:
     environment = {**os.environ, **{name: variable.value for name, variable in plan.environment.items()}}
     started = time.time()
     try:
-        stopped = build_missing(plan.ops, environment, plan.layout)
-        outcome = Outcome("stopped", stopped) if stopped else _run(plan, environment)
+        stopped_by = build_missing(plan.ops, environment, plan.layout)
+        outcome = _run(plan, environment) if stopped_by is None else judge_end(0, stopped_by, [])
     finally:
         rundir.remove_swap(plan)
     seconds = time.time() - started
     rundir.write_outcome(plan.layout, outcome, started, seconds)
-    _tell(plan.layout, outcome, seconds)
+    _tell(plan, outcome, seconds)
     return outcome.exit_status
 
 
@@ -36,8 +36,8 @@ def _run(plan: LaunchPlan, environment: dict[str, str]) -> Outcome:
     with plan.layout.launcher_log.open("wb") as log:
         job = Foreground([program, *plan.watched_argv[1:]], environment, log, GRACE_SECONDS)
     follower = _Follower(plan.layout.rank_log(0))
-    status = job.wait(follower.pump)
-    return judge_end(status, job.stopped_by, rundir.read_ranks(plan.layout))
+    returncode = job.wait(follower.pump)
+    return judge_end(returncode, job.stopped_by, rundir.read_ranks(plan.layout))
 
 
 class _Follower:
@@ -60,33 +60,36 @@ class _Follower:
             console.job_output(chunk)
 
 
-def _tell(layout: RunLayout, outcome: Outcome, seconds: float) -> None:
-    """Say in two lines how it ended and where to look."""
-    took = duration(seconds)
-    where = os.path.relpath(layout.root)
+def _tell(plan: LaunchPlan, outcome: Outcome, seconds: float) -> None:
+    """Say how it ended and where to look."""
+    took, run = duration(seconds), os.path.relpath(plan.layout.root)
     match outcome.how:
         case "finished":
-            console.say(f"finished in {took}; everything about this run is in {where}")
+            console.say(f"finished in {took}; all about this run is in {run}")
         case "stopped":
-            console.say(f"stopped by a signal after {took}; everything about this run is in {where}")
+            name = signal.Signals(outcome.exit_status - 128).name
+            console.say(f"stopped by {name} after {took}; all about this run is in {run}")
         case _:
-            console.say(_failure(layout, outcome, took))
+            console.say(f"failed after {took}: {_cause(plan, outcome)}")
 
 
-def _failure(layout: RunLayout, outcome: Outcome, took: str) -> str:
-    first = outcome.first_failure
+def _cause(plan: LaunchPlan, outcome: Outcome) -> str:
+    layout, first = plan.layout, outcome.first_failure
     if first is None:
-        tail = _last_lines(layout.launcher_log)
-        return f"failed after {took}: the launcher ended with status {outcome.exit_status}\n{tail}\nsee {layout.launcher_log}"
-    rank, log = first["rank"], layout.rank_log(first["rank"])
-    returncode = first.get("returncode")
-    ended = "was lost" if returncode is None else f"was killed by signal {-returncode}" if returncode < 0 else f"exited with {returncode}"
-    text = f"failed after {took}: rank {rank} on {first['host']} {ended}"
-    if rank != 0:
-        text += f"\n{_last_lines(log)}"
-    return f"{text}\nits log is {os.path.relpath(log)}"
+        text, log = f"{plan.launcher} {_ended(outcome.exit_status)}", layout.launcher_log
+        printed = _last_lines(log)
+    else:
+        rank = int(first["rank"])
+        status = "was lost with its launcher" if "returncode" not in first else _ended(outcome.exit_status)
+        text, log = f"rank {rank} on {first['host']} {status}", layout.rank_log(rank)
+        printed = [] if rank == 0 else _last_lines(log)
+    return "\n".join([text, *printed, f"its log is {os.path.relpath(log)}"])
 
 
-def _last_lines(file: Path, count: int = 12) -> str:
+def _ended(status: int) -> str:
+    return f"was killed by {signal.Signals(status - 128).name}" if status > 128 else f"exited with status {status}"
+
+
+def _last_lines(file: Path, count: int = 12) -> list[str]:
     lines = file.read_text("utf-8", "replace").splitlines() if file.exists() else []
-    return "\n".join(f"  {line}" for line in lines[-count:])
+    return [f"  {line}" for line in lines[-count:]]

@@ -1,5 +1,6 @@
 """How a job ended: the launcher's status and the ranks' own records → one exit status, one cause."""
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,19 +17,25 @@ class Outcome:
     """The record of the rank that failed first, of itself."""
 
 
-def judge_end(launcher_status: int, stop_signal: int | None, ranks: Sequence[Mapping[str, Any]]) -> Outcome:
-    """Decide how a job ended.
+def judge_end(launcher: int, stopped_by: int | None, ranks: Sequence[Mapping[str, Any]]) -> Outcome:
+    """Decide how a job ended, from return codes as `subprocess` gives them.
 
-    A rank that was told to stop did not fail: another one, or the person, ended the job.
+    A rank that was told to stop did not fail: another one, or the person, ended the job. A rank
+    without a return code was lost together with what ran around it.
     """
+    if stopped_by is not None:
+        return Outcome("stopped", 128 + stopped_by)
     failed = [record for record in ranks if record.get("returncode") and record.get("stopped_by") is None]
-    first = min(failed, key=lambda record: float(record["ended"]), default=None)
-    if stop_signal is not None:
-        return Outcome("stopped", 128 + stop_signal)
-    if first is not None:
-        returncode = int(first["returncode"])
-        return Outcome("failed", 128 - returncode if returncode < 0 else returncode, first)
-    lost = [record for record in ranks if "returncode" not in record]
-    if lost:
-        return Outcome("failed", launcher_status or 137, lost[0])
-    return Outcome("finished" if launcher_status == 0 else "failed", launcher_status)
+    if failed:
+        first = min(failed, key=lambda record: float(record["ended"]))
+        return Outcome("failed", exit_status(int(first["returncode"])), first)
+    if launcher != 0:
+        return Outcome("failed", exit_status(launcher))
+    if unfinished := [record for record in ranks if record.get("returncode") != 0]:
+        return Outcome("failed", exit_status(-signal.SIGKILL), unfinished[0])
+    return Outcome("finished", 0)
+
+
+def exit_status(returncode: int) -> int:
+    """Killed by signal n is 128+n, as in every shell; it never looks like success."""
+    return 128 - returncode if returncode < 0 else returncode

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+import psutil
+
 from zlaunch.errors import Unavailable
 
 TICK_SECONDS = 0.2
@@ -32,11 +34,6 @@ def find_program(name: str) -> str:
     if not os.access(program, os.X_OK):
         raise Unavailable(f"`{name}` is not installed beside {sys.executable}", "install zlaunch into this environment anew")
     return str(program)
-
-
-def exit_status(returncode: int) -> int:
-    """Killed by signal n is 128+n, as in every shell; it never looks like success."""
-    return 128 - returncode if returncode < 0 else returncode
 
 
 def output_of(argv: Sequence[str], timeout: float) -> str | None:
@@ -84,6 +81,9 @@ class Child:
                 tick()
                 if time.monotonic() > self._deadline:
                     end_descendants()
+            while self.stopped_by and time.monotonic() < self._deadline and descendants():
+                tick()
+                time.sleep(TICK_SECONDS)
             end_descendants()
         tick()
         return returncode
@@ -125,19 +125,30 @@ class Foreground(Child):
         super().on_signal(number, frame)
 
 
+def descendants() -> list[psutil.Process]:
+    """List what runs below this process, and reap what has ended."""
+    found = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs(found, timeout=0)
+    return alive
+
+
 def end_descendants() -> None:
     """Kill and reap whatever runs below this process, however often it forked."""
-    import psutil
-
-    me = psutil.Process()
     for _ in range(100):
-        left = me.children(recursive=True)
-        if not left:
+        if not (left := descendants()):
             return
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, timeout=0.1)
+
+
+def started_at(pid: int) -> float | None:
+    """When a process of this machine started, which tells it from a later one of the same number."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    return None
 
 
 def _prctl(option: int, value: int) -> None:

@@ -13,12 +13,13 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zlaunch.errors import ExitStatus
 from zlaunch.layout import RunLayout
-from zlaunch.process import Child, die_with_parent
+from zlaunch.process import Child, started_at
 
 GRACE_SECONDS = 5.0
 """How long the script may take to end after a signal was passed on to it."""
@@ -48,15 +49,21 @@ def main(run_dir: Path) -> int:
         where = f"{socket.gethostname()} cannot read {layout.job}: {error.strerror}"
         print(f"error: {where}\nhint: put the run directory where all hosts see it, with `--run-dir`", file=sys.stderr)
         return ExitStatus.NO_INPUT
-    die_with_parent()
     rank = int(os.environ["RANK"])
     record = _Record(layout.rank_record(rank), rank)
     with layout.rank_log(rank).open("ab") as log:
         child = Child([sys.executable, "-u", *job["script"]], {**os.environ, **job["environment"]}, log, GRACE_SECONDS)
     record.add(pid=child.pid)
-    returncode = child.wait(lambda: None)
+    returncode = child.wait(partial(_end_without_launcher, child, job["zlaunch"], os.getppid()))
     record.add(ended=time.time(), returncode=returncode, stopped_by=child.stopped_by)
     return returncode
+
+
+def _end_without_launcher(child: Child, zlaunch: dict[str, Any], parent: int) -> None:
+    """End the rank when the launcher that started it, or zlaunch itself, is gone."""
+    is_here = zlaunch["host"] == socket.gethostname()
+    if os.getppid() != parent or (is_here and started_at(zlaunch["pid"]) != zlaunch["started"]):
+        child.on_signal(signal.SIGTERM, None)
 
 
 def end_like(returncode: int) -> None:

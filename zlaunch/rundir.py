@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from zlaunch.machine import Machine
 from zlaunch.outcome import Outcome
 from zlaunch.plan import LaunchPlan
 from zlaunch.probe import package_versions
-from zlaunch.process import output_of
+from zlaunch.process import output_of, started_at
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
@@ -125,7 +126,7 @@ def _job(plan: LaunchPlan, asked: Sequence[str]) -> dict[str, Any]:
         "ranks": [asdict(slot) for slot in plan.topology.slots()],
         "environment": {name: v.value for name, v in plan.environment.items() if not is_secret(name)},
         "native_ops": [op.name for op in plan.ops],
-        "zlaunch_pid": os.getpid(),
+        "zlaunch": {"host": socket.gethostname(), "pid": os.getpid(), "started": started_at(os.getpid())},
     }
 
 

@@ -79,7 +79,7 @@ def _from_preset(job: JobSpec) -> Values:
     stage = DEFAULT_STAGE if job.stage is None else job.stage
     nvme_dir = None if job.nvme_dir is None else str(job.nvme_dir)
     config = preset(stage, job.offload or Offload(), nvme_dir)
-    values = Values.of(config, f"zlaunch's preset for stage {stage}")
+    values = Values.of(config, f"preset for stage {stage}")
     if job.stage is not None:
         values = values.put((ZERO, "stage"), stage, "`--stage`")
     return _with_offload_sources(values)

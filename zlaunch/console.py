@@ -8,7 +8,8 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from zlaunch.errors import Finding, Refused, Severity, ZlaunchError
@@ -42,17 +43,12 @@ def show_error(error: ZlaunchError) -> None:
     """Show an error with all its reasons, and what to type."""
     _write_line(f"{_paint('error', 'error')}: {error.message}")
     if isinstance(error, Refused):
-        show_findings(error.findings)
+        for finding in error.findings:
+            _write_line(f"  {describe(replace(finding, severity=Severity.ERROR))}")
+            if finding.hint:
+                _write_line(f"    {_paint('hint', 'hint')}: {finding.hint}")
     if error.hint:
         _write_line(f"{_paint('hint', 'hint')}: {error.hint}")
-
-
-def show_findings(findings: Iterable[Finding]) -> None:
-    """Show findings: the place first, then the cause, then what to type."""
-    for finding in findings:
-        _write_line(f"  {describe(finding)}")
-        if finding.hint:
-            _write_line(f"    {_paint('hint', 'hint')}: {finding.hint}")
 
 
 def describe(finding: Finding) -> str:
@@ -73,6 +69,19 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
         room = max(24, _width() - len(start))
         wrapped = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
         lines += [(start + wrapped[0]).rstrip(), *(" " * len(start) + line for line in wrapped[1:])]
+    return lines
+
+
+def notes(rows: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
+    """Write each item with a note beside it, or below it where there is no room."""
+    column = min(max(len(item) for item, _ in rows) + 2, _width() // 2)
+    room = max(24, _width() - len(indent) - column)
+    lines: list[str] = []
+    for item, note in rows:
+        wrapped = textwrap.wrap(note, room, break_long_words=False, break_on_hyphens=False)
+        beside = wrapped.pop(0) if wrapped and len(item) < column else ""
+        lines.append(f"{indent}{item:<{column}}{beside}".rstrip())
+        lines += [f"{indent}{'':<{column}}{line}" for line in wrapped]
     return lines
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,14 @@ class Variable:
 
     value: str
     why: str
+    prepended: str | None = None
+    """What was put before the value that was there, if that is all that changed."""
+
+    def shown(self, name: str) -> str:
+        """Write the value for a shell, as a person would: `$PATH` stands for what was there."""
+        if self.prepended is None:
+            return shlex.quote(self.value)
+        return f"{shlex.quote(self.prepended)}{os.pathsep}${name}"
 
 
 def job_environment(
@@ -57,7 +66,7 @@ def _program_path(environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:
     programs = str(Path(sys.executable).parent)
     path = environ.get("PATH", os.defpath)
     if programs not in path.split(os.pathsep):
-        yield "PATH", Variable(f"{programs}{os.pathsep}{path}", "the launchers and ninja of this Python")
+        yield "PATH", Variable(f"{programs}{os.pathsep}{path}", "the launchers and ninja of this Python", programs)
 
 
 def _threads(machine: Machine, topology: Topology) -> dict[str, Variable]:

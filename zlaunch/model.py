@@ -1,6 +1,7 @@
 """What a model's `config.json` tells about its shape; never its weights."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ def read_shape(directory: Path) -> ModelShape:
         raise Refused(
             [Finding("not-json", f"this is no JSON: {error}", place=Place(str(file), line, 1))]
         ) from None
-    return shape(config, str(file))
+    return shape(config, os.path.relpath(file))
 
 
 def shape(config: Mapping[str, Any], source: str) -> ModelShape:

@@ -19,7 +19,7 @@ from zlaunch.machine import Machine
 from zlaunch.model import ModelShape
 from zlaunch.native_ops import NativeOp, needed_ops
 from zlaunch.provenance import Values
-from zlaunch.resolve import TOTAL, Known, Resolved, resolve
+from zlaunch.resolve import TOTAL, Known, Resolved, derive_batch, resolve
 from zlaunch.rules import judge
 from zlaunch.rules.subject import Subject
 from zlaunch.script import Interface, Script
@@ -75,12 +75,11 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
     job, script, topology = inputs.job, inputs.script, inputs.topology
     launcher = _launcher(job, topology)
     args, findings = read_arguments(job.script_args, script.defaults)
-    composed = compose(job, _checked(inputs.base))
+    composed = derive_batch(compose(job, _checked(inputs.base)), args, topology.world_size)
     agreement = agree(composed, args, job.precision, inputs.machine, script.interface)
     known = Known(agreement.args, inputs.model, topology.world_size, script.interface)
     resolved = _finish(resolve(composed, known), inputs)
-    config, more = _judge(resolved, inputs)
-    _refuse([*findings, *agreement.findings, *more])
+    config = _judge(resolved, inputs, [*findings, *agreement.findings])
 
     words = script_arguments(agreement, script.interface, inputs.layout.ds_config)
     command = (str(script.path), *job.script_args, *words)
@@ -119,7 +118,9 @@ def _argv(launcher: Launcher, target: Target, inputs: Inputs) -> tuple[str, ...]
 
 def _checked(base: Document | None) -> Document | None:
     if base is not None:
-        _refuse([*(remark for remark in base.remarks if remark.severity is not Severity.ADVICE), *check(base)[1]])
+        remarks = [remark for remark in base.remarks if remark.severity is not Severity.ADVICE]
+        if findings := [*remarks, *check(base)[1]]:
+            raise Refused(findings)
     return base
 
 
@@ -165,17 +166,19 @@ def _fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> V
     return values.put(path, largest, f"the largest matrix in {model.source}, divided by {world_size} ranks")
 
 
-def _judge(resolved: Resolved, inputs: Inputs) -> tuple[DsConfig, list[Finding]]:
-    config, findings = check_value(resolved.values.config())
-    findings += [
+def _judge(resolved: Resolved, inputs: Inputs, findings: list[Finding]) -> DsConfig:
+    """Read the result as DeepSpeed would; raise Refused with these and all further findings."""
+    config, wrong = check_value(resolved.values.config())
+    nobody = [
         Finding("auto-nobody-fills", f'nobody fills in "auto" for `{key}`', "write a value", where=key)
         for key, who in resolved.left.items()
         if not who
     ]
-    if config is None:
-        raise Refused([_located(finding, inputs.base) for finding in findings])
-    findings += judge(Subject(config, inputs.topology.world_size))
-    return config, [_located(finding, inputs.base) for finding in findings]
+    rules = [] if config is None else judge(Subject(config, inputs.topology.world_size))
+    found = [_located(finding, inputs.base) for finding in [*findings, *wrong, *nobody, *rules]]
+    if config is None or found:
+        raise Refused(found)
+    return config
 
 
 def _located(finding: Finding, base: Document | None) -> Finding:
@@ -198,8 +201,3 @@ def _precision(config: DsConfig) -> str:
         return "bf16"
     return "fp16" if config.fp16.enabled is True else "fp32"
 
-
-def _refuse(findings: list[Finding]) -> None:
-    serious = [finding for finding in findings if finding.severity is not Severity.ADVICE]
-    if serious:
-        raise Refused(serious)

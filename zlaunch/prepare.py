@@ -78,9 +78,11 @@ def reserve(prepared: Prepared, asked: Sequence[str]) -> LaunchPlan:
     """Write the run directory; if another run takes the name first, plan for the next one."""
     for layout in rundir.candidates(prepared.run_dir, prepared.inputs.job.script):
         plan = make_plan(replace(prepared.inputs, layout=layout))
+        rundir.create_swap(plan)
         try:
             rundir.create(plan, prepared.inputs.machine, asked)
         except FileExistsError:
+            rundir.remove_swap(plan)
             continue
         return plan
     raise Unavailable("no run directory could be made", "name one with `--run-dir DIR`")

@@ -15,6 +15,7 @@ from zlaunch.model import ModelShape
 from zlaunch.provenance import AUTO, Sourced, Values
 from zlaunch.script import Interface
 from zlaunch.trainer_args import TrainerArgs
+from zlaunch.units import plural
 
 MICRO, ACCUMULATION, TOTAL = (
     ("train_micro_batch_size_per_gpu",),
@@ -42,11 +43,26 @@ class Resolved:
     """Key → who fills it in, and from what."""
 
 
+def derive_batch(values: Values, args: TrainerArgs, world_size: int) -> Values:
+    """Work out one of the three batch keys where the config has the other two.
+
+    An argument that was given goes before: then the numbers may disagree, and a rule will say so.
+    """
+    micro, accumulation, total = (_number(values[path]) for path in (MICRO, ACCUMULATION, TOTAL))
+    ranks = f"{world_size} ranks"
+    if micro is None and accumulation and total and not args["per_device_train_batch_size"].given:
+        values = _derive(values, MICRO, total, accumulation * world_size, f"{total} / ({accumulation} x {ranks})")
+    if accumulation is None and micro and total and not args["gradient_accumulation_steps"].given:
+        values = _derive(values, ACCUMULATION, total, micro * world_size, f"{total} / ({micro} x {ranks})")
+    return values
+
+
 def resolve(values: Values, known: Known) -> Resolved:
     """Fill in every "auto" that can be known."""
-    values = _fill_batch(values, known)
     left: dict[str, str] = {}
-    for path in values.autos():
+    for path in [*(path for path in values.autos() if path != TOTAL), TOTAL]:
+        if values[path] != AUTO:
+            continue
         filled = _FILL[path](values, known) if path in _FILL else None
         if filled is not None:
             values = values.put(path, filled.value, filled.source)
@@ -55,35 +71,8 @@ def resolve(values: Values, known: Known) -> Resolved:
     return Resolved(values, left)
 
 
-def _fill_batch(values: Values, known: Known) -> Values:
-    """Solve train_batch_size = micro-batch x accumulation x ranks.
-
-    Two numbers in the config give the third; what is missing comes from the Trainer arguments.
-    """
-    world = known.world_size
-    micro, accumulation, total = (_number(values[path]) for path in (MICRO, ACCUMULATION, TOTAL))
-    if micro is None and accumulation and total and not _given(known, "per_device_train_batch_size"):
-        values = _derive(values, MICRO, total, accumulation * world, f"{total} / ({accumulation} x {world} ranks)")
-    if accumulation is None and micro and total and not _given(known, "gradient_accumulation_steps"):
-        values = _derive(values, ACCUMULATION, total, micro * world, f"{total} / ({micro} x {world} ranks)")
-    if known.interface is Interface.ACCELERATE and not known.args.arguments:
-        return values
-    for path, name in ((MICRO, "per_device_train_batch_size"), (ACCUMULATION, "gradient_accumulation_steps")):
-        if values[path] == AUTO:
-            values = values.put(path, known.args[name].value, known.args[name].source)
-    micro, accumulation = _number(values[MICRO]), _number(values[ACCUMULATION])
-    if values[TOTAL] == AUTO and micro and accumulation:
-        equation = f"{micro} per rank x {accumulation} accumulated x {world} rank{'s' if world > 1 else ''}"
-        values = values.put(TOTAL, micro * accumulation * world, equation)
-    return values
-
-
 def _derive(values: Values, path: KeyPath, total: int, divisor: int, source: str) -> Values:
     return values if total % divisor else values.put(path, total // divisor, source)
-
-
-def _given(known: Known, name: str) -> bool:
-    return known.args[name].given
 
 
 def _number(value: Any) -> int | None:
@@ -98,6 +87,26 @@ def _argument(name: str) -> _Fill:
         return Sourced(known.args[name].value, known.args[name].source)
 
     return fill
+
+
+def _batch_argument(name: str) -> _Fill:
+    """An accelerate script has its batch sizes in its data loader, unless its arguments tell."""
+
+    def fill(_: Values, known: Known) -> Sourced | None:
+        if known.interface is Interface.ACCELERATE and name not in known.args.arguments:
+            return None
+        return Sourced(known.args[name].value, known.args[name].source)
+
+    return fill
+
+
+def _total(values: Values, known: Known) -> Sourced | None:
+    micro, accumulation = _number(values[MICRO]), _number(values[ACCUMULATION])
+    if micro is None or accumulation is None:
+        return None
+    world = known.world_size
+    equation = f"{micro} per rank x {accumulation} accumulated x {plural(world, 'rank')}"
+    return Sourced(micro * accumulation * world, equation)
 
 
 def _constant(value: Any, source: str) -> _Fill:
@@ -123,7 +132,7 @@ def _from_hidden(formula: str, of: Callable[[int], int]) -> _Fill:
         if known.model is None or known.model.hidden_size is None:
             return None
         hidden = known.model.hidden_size
-        return Sourced(of(hidden), f"hidden_size {hidden} in {known.model.source}: {formula}")
+        return Sourced(of(hidden), f"hidden_size {hidden} {formula}, {known.model.source}")
 
     return fill
 
@@ -155,6 +164,9 @@ def _total_steps(_: Values, known: Known) -> Sourced | None:
 
 _ZERO = "zero_optimization"
 _FILL: Mapping[KeyPath, _Fill] = {
+    MICRO: _batch_argument("per_device_train_batch_size"),
+    ACCUMULATION: _batch_argument("gradient_accumulation_steps"),
+    TOTAL: _total,
     ("gradient_clipping",): _argument("max_grad_norm"),
     ("optimizer", "params", "lr"): _argument("learning_rate"),
     ("optimizer", "params", "betas"): _betas,

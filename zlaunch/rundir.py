@@ -72,6 +72,16 @@ def create(plan: LaunchPlan, machine: Machine, asked: Sequence[str]) -> None:
     layout.command.chmod(0o755)
 
 
+def create_swap(plan: LaunchPlan) -> None:
+    """Make this run's own directories on NVMe; raise Unavailable if that fails."""
+    for directory in plan.swap_dirs:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remove_swap(plan)
+            raise Unavailable(f"cannot write to the NVMe directory `{directory.parent}`: {error.strerror}", "name another with `--nvme`") from None
+
+
 def write_new(file: Path, text: str) -> None:
     """Write a file that does not exist yet; raise Unavailable if it does, or cannot be written."""
     try:
@@ -106,7 +116,7 @@ def command_script(plan: LaunchPlan) -> str:
     Over ssh it goes through zlaunch's rank program: it brings the arguments to the other hosts,
     which DeepSpeed's runner would hand to their shells unquoted.
     """
-    exports = [f"export {name}={shlex.quote(v.value)}" for name, v in plan.environment.items() if not is_secret(name)]
+    exports = [f"export {name}={v.shown(name)}" for name, v in plan.environment.items() if not is_secret(name)]
     argv = plan.watched_argv if plan.topology.over_ssh else plan.argv
     swap = [f"trap 'rm -rf {shlex.quote(str(d))}' EXIT" for d in plan.swap_dirs]
     lines = ["#!/bin/sh", f"# Repeats this run by hand. Written by zlaunch {__version__}.", f"cd {shlex.quote(str(Path.cwd()))} || exit"]

@@ -53,7 +53,7 @@ class TrainerArgs:
 
     def __getitem__(self, name: str) -> Argument:
         """Look an argument up by the name it has in TrainingArguments."""
-        return self.arguments.get(name) or Argument(DEFAULTS[name], f"the Trainer's default for `{name}`")
+        return self.arguments.get(name) or Argument(DEFAULTS[name], f"default of `--{name}`")
 
     def over(self, name: str, argument: Argument) -> "TrainerArgs":
         """Set one argument."""
@@ -83,7 +83,7 @@ def read_arguments(
                 )
             )
         else:
-            arguments[name] = Argument(value, f"`--{name}` on the command line", given=True)
+            arguments[name] = Argument(value, f"`--{name}`", given=True)
     return TrainerArgs(arguments), findings
 
 

@@ -1,12 +1,15 @@
 """A plan as a person reads it, before anything starts."""
 
+import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from zlaunch import console
-from zlaunch.dsconfig.source import dotted
+from zlaunch.dsconfig.source import KeyPath
 from zlaunch.plan import LaunchPlan
+from zlaunch.provenance import Values
 from zlaunch.units import plural
 
 
@@ -44,12 +47,11 @@ def _ranks(plan: LaunchPlan) -> str:
 
 def _details(plan: LaunchPlan) -> Iterator[str]:
     yield "\nds_config, and who set each value"
-    rows = [(dotted(path), _short(leaf.value), leaf.source) for path, leaf in plan.values.leaves.items()]
-    yield from console.table(rows)
-    yield f"\ncommand, started by {plan.launcher}"
+    yield from console.notes(list(_config_lines(plan)))
+    yield f"\ncommand, as {plan.launcher} gets it"
     yield f"  {shlex.join(plan.argv)}"
     yield "\nenvironment of every rank, where it differs from this one"
-    yield from console.table([(name, variable.value, variable.why) for name, variable in plan.environment.items()])
+    yield from console.notes([(f"{name}={v.shown(name)}", v.why) for name, v in plan.environment.items()])
     if len(plan.topology.hosts) > 1 or plan.accelerator == "cuda":
         yield "\nranks"
         header = ("rank", "host", "LOCAL_RANK", "device")
@@ -60,5 +62,17 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
         yield from console.table([(op.name, op.why) for op in plan.ops])
 
 
-def _short(value: object) -> str:
-    return {True: "true", False: "false", None: "null"}.get(value, str(value)) if isinstance(value, bool | None) else str(value)
+def _config_lines(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
+    """Write each value with its source, below the names of the sections around it."""
+    yield from _section_lines(plan.values, plan.values.config(), ())
+
+
+def _section_lines(values: Values, section: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[str, str]]:
+    for key, value in section.items():
+        leaf = values.leaves.get((*path, key))
+        indent = "  " * len(path)
+        if leaf is not None:
+            yield f"{indent}{key} = {json.dumps(value)}", leaf.source
+        else:
+            yield f"{indent}{key}", ""
+            yield from _section_lines(values, value, (*path, key))

@@ -11,7 +11,7 @@ def train(
     context: typer.Context,
     script: Annotated[
         str | None,
-        typer.Argument(metavar="[SCRIPT] [-- SCRIPT ARGS]", help="Training program; a small language model if left out."),
+        typer.Argument(metavar="SCRIPT [-- SCRIPT ARGS]", help="Training program; a small language model if left out."),
     ] = None,
     stage: Annotated[
         Literal["0", "1", "2", "3"] | None, typer.Option(help="ZeRO stage; 2 if no --ds-config says otherwise.")

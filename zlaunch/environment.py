@@ -50,7 +50,7 @@ def job_environment(
         **_threads(machine, topology),
         **_devices(machine, topology, environ),
         **_quiet(),
-        **(_accelerate(machine, layout, precision) if interface is Interface.ACCELERATE else {}),
+        **(_accelerate(layout, precision) if interface is Interface.ACCELERATE else {}),
     }
     forced = {"PATH", "CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR"}
     chosen = {name: variable for name, variable in wanted.items() if name in forced or name not in environ}
@@ -94,16 +94,13 @@ def _quiet() -> dict[str, Variable]:
     return {"PYTHONWARNINGS": Variable(filter_, "torch warns DeepSpeed at every collective")}
 
 
-def _accelerate(machine: Machine, layout: RunLayout, precision: str) -> dict[str, Variable]:
+def _accelerate(layout: RunLayout, precision: str) -> dict[str, Variable]:
     why = "how accelerate takes a ds_config"
-    variables = {
+    return {
         "ACCELERATE_USE_DEEPSPEED": Variable("true", why),
         "ACCELERATE_DEEPSPEED_CONFIG_FILE": Variable(str(layout.ds_config), why),
         "ACCELERATE_MIXED_PRECISION": Variable("no" if precision == "fp32" else precision, why),
     }
-    if not machine.gpus:
-        variables["ACCELERATE_USE_CPU"] = Variable("true", "this machine has no accelerator")
-    return variables
 
 
 def _forwarded(environ: Mapping[str, str]) -> dict[str, Variable]:

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from zlaunch import console, rundir
@@ -32,9 +34,12 @@ def carry_out(plan: LaunchPlan) -> int:
 
 
 def _run(plan: LaunchPlan, environment: dict[str, str]) -> Outcome:
-    program = find_program(plan.watched_argv[0])
+    guard = [sys.executable, "-m", "zlaunch.guard", str(os.getpid())]
+    launcher = [find_program(plan.watched_argv[0]), *plan.watched_argv[1:]]
+    # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
+    tell = partial(rundir.write_stop, plan.layout) if plan.topology.over_ssh else None
     with plan.layout.launcher_log.open("wb") as log:
-        job = Foreground([program, *plan.watched_argv[1:]], environment, log, GRACE_SECONDS)
+        job = Foreground([*guard, *launcher], environment, log, GRACE_SECONDS, tell)
     follower = _Follower(plan.layout.rank_log(0))
     returncode = job.wait(follower.pump)
     return judge_end(returncode, job.stopped_by, rundir.read_ranks(plan.layout))

@@ -46,6 +46,11 @@ class RunLayout:
         return self.root / "outcome.json"
 
     @property
+    def stop(self) -> Path:
+        """Number of the signal that all ranks are to pass on; how other hosts are told."""
+        return self.root / "stop"
+
+    @property
     def logs(self) -> Path:
         """One log per rank, and the launcher's own."""
         return self.root / "logs"

@@ -1,9 +1,9 @@
-"""Launcher flags that stand after the script, where they reach the script and not the launcher."""
+"""What a script and its command line do behind the launcher's back."""
 
 from collections.abc import Mapping, Sequence
 
-from zlaunch.errors import WrongUsage
-from zlaunch.script import Script
+from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.script import Interface, Script
 from zlaunch.trainer_args import flags
 
 INSTEAD: Mapping[str, str] = {
@@ -53,3 +53,18 @@ def refuse_misplaced(script: Script, argv: Sequence[str]) -> None:
                 f"`--{name}` stands where the script's own arguments stand, and {script.path.name} does not know it",
                 advice,
             )
+
+
+def refuse_unreachable(script: Script, accelerator: str) -> None:
+    """Raise if a ds_config would not reach the script, and it would train without it in silence."""
+    if script.own_ds_config is not None:
+        raise WrongUsage(
+            f"{script.path}:{script.own_ds_config} gives TrainingArguments a ds_config of its own, "
+            "which would be used instead of zlaunch's",
+            "drop `deepspeed=` there",
+        )
+    if script.interface is Interface.ACCELERATE and accelerator == "cpu":
+        raise Unavailable(
+            f"{script.path.name} takes its ds_config through accelerate, which runs DeepSpeed on GPUs only",
+            "on a CPU, read TrainingArguments with HfArgumentParser, as `recipes/causal_lm.py` does",
+        )

@@ -19,7 +19,7 @@ from zlaunch.hosts import ask_most_slots
 from zlaunch.hub import fetch_config
 from zlaunch.job import JobSpec
 from zlaunch.machine import Machine
-from zlaunch.misplaced import refuse_misplaced
+from zlaunch.misplaced import refuse_misplaced, refuse_unreachable
 from zlaunch.model import ModelShape, model_flag, read_shape, shape
 from zlaunch.placement import most_slots, place
 from zlaunch.plan import Inputs, LaunchPlan, make_plan
@@ -62,6 +62,7 @@ def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
     refuse_misplaced(script, job.script_args)
     base = None if job.ds_config is None else read(job.ds_config)
     machine = probe_machine(os.environ)
+    refuse_unreachable(script, machine.accelerator)
     topology = place(job, machine, _hosts(job, machine))
     if job.nvme_dir is not None:
         rundir.check_writable(job.nvme_dir, "--nvme")

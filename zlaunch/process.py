@@ -8,6 +8,7 @@ kernel kills the child when the starting process dies (`PR_SET_PDEATHSIG`).
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, NoReturn
 
 import psutil
 
@@ -49,13 +50,30 @@ def die_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def outlive_parent() -> None:
+    """Take back `die_with_parent`, for a process that has to clean up then."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
 class Child:
     """A running program and everything below it."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes], grace: float) -> None:
-        """Start a program whose output goes to a log; `grace` is its time to end, in seconds, once told to."""
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        log: IO[bytes],
+        grace: float,
+        tell: Callable[[int], None] | None = None,
+    ) -> None:
+        """Start a program whose output goes to a log.
+
+        `grace` is its time to end, in seconds, once it was told to; `tell` is how it is told, if
+        not by a signal to its process group.
+        """
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self.stopped_by: signal.Signals | None = None
+        self._tell = tell or self._signal_group
         self._grace = grace
         self._passed_on: set[int] = set()
         self._deadline = float("inf")
@@ -81,9 +99,7 @@ class Child:
                 tick()
                 if time.monotonic() > self._deadline:
                     end_descendants()
-            while self.stopped_by and time.monotonic() < self._deadline and descendants():
-                tick()
-                time.sleep(TICK_SECONDS)
+            self._wait_for_rest(tick)
             end_descendants()
         tick()
         return returncode
@@ -96,8 +112,19 @@ class Child:
         if self.stopped_by is None:
             self.stopped_by = signal.Signals(number)
             self._deadline = time.monotonic() + self._grace
+        self._tell(number)
+
+    def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
+
+    def depend_on(self, processes: Sequence[psutil.Process]) -> None:
+        """Tell the program to end as soon as one of these is gone."""
+        if not all(process.is_running() for process in processes):
+            self.on_signal(signal.SIGTERM, None)
+
+    def _wait_for_rest(self, tick: Callable[[], None]) -> None:
+        """What a program leaves behind is ended at once."""
 
     def _poll(self) -> int | None:
         try:
@@ -116,13 +143,19 @@ class Child:
 
 
 class Foreground(Child):
-    """A program a person waits for: the same signal a second time means at once."""
+    """A launcher and its ranks: they get their time to end, unless the same signal comes twice."""
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Pass the first signal of each kind on; at the second, stop waiting."""
         if number in self._passed_on:
             self._deadline = 0.0
         super().on_signal(number, frame)
+
+    def _wait_for_rest(self, tick: Callable[[], None]) -> None:
+        """Leave the ranks their time to end, even if their launcher ended at once."""
+        while self.stopped_by and time.monotonic() < self._deadline and descendants():
+            tick()
+            time.sleep(TICK_SECONDS)
 
 
 def descendants() -> list[psutil.Process]:
@@ -143,12 +176,24 @@ def end_descendants() -> None:
         psutil.wait_procs(left, timeout=0.1)
 
 
-def started_at(pid: int) -> float | None:
-    """When a process of this machine started, which tells it from a later one of the same number."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-    return None
+def lifeline(top: int) -> list[psutil.Process]:
+    """List the processes this one depends on: its ancestors up to `top`, or to the ssh session it came by."""
+    line: list[psutil.Process] = []
+    for process in psutil.Process().parents():
+        line.append(process)
+        if process.pid == top or process.name().startswith("sshd"):
+            return line
+    return line[:1]
+
+
+def end_like(returncode: int) -> NoReturn:
+    """End this process as another one ended, by the same signal if there was one, without a core dump."""
+    if returncode < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError):
+            signal.signal(-returncode, signal.SIG_DFL)
+        os.kill(os.getpid(), -returncode)
+    sys.exit(returncode)
 
 
 def _prctl(option: int, value: int) -> None:

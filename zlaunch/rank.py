@@ -8,18 +8,19 @@ ended: a launcher's own exit status does not tell (torchrun always says 1, deeps
 import contextlib
 import json
 import os
-import resource
-import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from zlaunch.errors import ExitStatus
 from zlaunch.layout import RunLayout
-from zlaunch.process import Child, started_at
+from zlaunch.process import Child, end_like, lifeline
 
 GRACE_SECONDS = 5.0
 """How long the script may take to end after a signal was passed on to it."""
@@ -54,26 +55,16 @@ def main(run_dir: Path) -> int:
     with layout.rank_log(rank).open("ab") as log:
         child = Child([sys.executable, "-u", *job["script"]], {**os.environ, **job["environment"]}, log, GRACE_SECONDS)
     record.add(pid=child.pid)
-    returncode = child.wait(partial(_end_without_launcher, child, job["zlaunch"], os.getppid()))
+    returncode = child.wait(partial(_heed, child, layout, lifeline(job["zlaunch_pid"])))
     record.add(ended=time.time(), returncode=returncode, stopped_by=child.stopped_by)
     return returncode
 
 
-def _end_without_launcher(child: Child, zlaunch: dict[str, Any], parent: int) -> None:
-    """End the rank when the launcher that started it, or zlaunch itself, is gone."""
-    is_here = zlaunch["host"] == socket.gethostname()
-    if os.getppid() != parent or (is_here and started_at(zlaunch["pid"]) != zlaunch["started"]):
-        child.on_signal(signal.SIGTERM, None)
-
-
-def end_like(returncode: int) -> None:
-    """End this process as the script ended, by the same signal if there was one, without a core dump."""
-    if returncode < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(OSError):
-            signal.signal(-returncode, signal.SIG_DFL)
-        os.kill(os.getpid(), -returncode)
-    sys.exit(returncode)
+def _heed(child: Child, layout: RunLayout, depends_on: Sequence[psutil.Process]) -> None:
+    """End the rank when its launcher or zlaunch is gone, or when the run directory says so."""
+    child.depend_on(depends_on)
+    with contextlib.suppress(FileNotFoundError):
+        child.on_signal(int(layout.stop.read_text()), None)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from zlaunch.machine import Machine
 from zlaunch.outcome import Outcome
 from zlaunch.plan import LaunchPlan
 from zlaunch.probe import package_versions
-from zlaunch.process import output_of, started_at
+from zlaunch.process import output_of
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
@@ -93,6 +92,11 @@ def write_new(file: Path, text: str) -> None:
         raise Unavailable(f"`{file}` cannot be written: {error.strerror}") from None
 
 
+def write_stop(layout: RunLayout, number: int) -> None:
+    """Tell the ranks on all hosts to stop, as a signal would."""
+    layout.stop.write_text(str(number))
+
+
 def write_outcome(layout: RunLayout, outcome: Outcome, started: float, seconds: float) -> None:
     """Write how the run ended."""
     _write(layout.outcome, {**asdict(outcome), "started": started, "seconds": seconds, "ranks": read_ranks(layout)})
@@ -136,7 +140,7 @@ def _job(plan: LaunchPlan, asked: Sequence[str]) -> dict[str, Any]:
         "ranks": [asdict(slot) for slot in plan.topology.slots()],
         "environment": {name: v.value for name, v in plan.environment.items() if not is_secret(name)},
         "native_ops": [op.name for op in plan.ops],
-        "zlaunch": {"host": socket.gethostname(), "pid": os.getpid(), "started": started_at(os.getpid())},
+        "zlaunch_pid": os.getpid(),
     }
 
 

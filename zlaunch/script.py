@@ -30,6 +30,8 @@ class Script:
     source: str
     interface: Interface
     defaults: Mapping[str, Argument] = field(default_factory=dict)
+    own_ds_config: int | None = None
+    """Line on which the script gives TrainingArguments a ds_config of its own."""
 
     def mentions(self, word: str) -> bool:
         """Whether a word, in either spelling of a flag, stands anywhere in the source."""
@@ -49,7 +51,7 @@ def read_script(path: Path) -> Script:
         line = getattr(error, "lineno", None) or 1
         raise InputMissing(f"{Place(str(path), line, 1)}: the script is not valid Python: {error}") from None
     defaults = {name: argument for name, argument in _defaults(tree, path.name)}
-    return Script(path, source, _interface(tree), defaults)
+    return Script(path, source, _interface(tree), defaults, _own_ds_config(tree))
 
 
 def _interface(tree: ast.Module) -> Interface:
@@ -61,6 +63,12 @@ def _interface(tree: ast.Module) -> Interface:
     if not parses_arguments and names & {"Accelerator", "TrainingArguments", "Seq2SeqTrainingArguments"}:
         return Interface.ACCELERATE
     return Interface.TRAINER
+
+
+def _own_ds_config(tree: ast.Module) -> int | None:
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_arguments(node.func))
+    keywords = (keyword for call in calls for keyword in call.keywords if keyword.arg == "deepspeed")
+    return next((keyword.value.lineno for keyword in keywords if isinstance(keyword.value, ast.Constant | ast.Dict)), None)
 
 
 def _defaults(tree: ast.Module, file: str) -> Iterator[tuple[str, Argument]]:

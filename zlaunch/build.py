@@ -32,7 +32,11 @@ def extensions_dir(environment: Mapping[str, str]) -> Path:
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cuda = torch_cuda()
     kind = f"cu{cuda.replace('.', '')}" if cuda else "cpu"
-    return cache / "torch_extensions" / f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}_{kind}"
+    return (
+        cache
+        / "torch_extensions"
+        / f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}_{kind}"
+    )
 
 
 def missing_ops(ops: Sequence[NativeOp], environment: Mapping[str, str]) -> list[NativeOp]:
@@ -78,7 +82,9 @@ def clear_stale_lock(lock: Path) -> None:
     holder = _holder(lock)
     if holder is None:
         lock.unlink(missing_ok=True)
-        console.say(f"removed {lock}, left by a build that was killed: every run would have waited for it forever")
+        console.say(
+            f"removed {lock}, left by a build that was killed: every run would have waited for it forever"
+        )
     elif holder != os.getpid():
         console.say(f"process {holder} is building there already; waiting for it")
 
@@ -93,7 +99,7 @@ def _holder(lock: Path) -> int | None:
     target = str(lock.resolve())
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
-            if os.readlink(link) == target:
+            if str(link.readlink()) == target:
                 return int(link.parts[2])
         except OSError:
             continue

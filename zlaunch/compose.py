@@ -49,7 +49,7 @@ def offload_sections(stage: int, offload: Offload, nvme_dir: str | None) -> dict
     param = offload.param
     if param is None:
         param = offload.optimizer if stage == 3 else "none"
-    sections = {}
+    sections: dict[str, dict[str, Any]] = {}
     for name, device in zip(OFFLOADS, (offload.optimizer, param), strict=True):
         if device in (None, "none"):
             continue
@@ -107,7 +107,9 @@ def _from_file(job: JobSpec, base: Document) -> Values:
         for name in OFFLOADS:
             values = values.without((ZERO, name))
         sections = offload_sections(stage if isinstance(stage, int) else 0, job.offload, nvme_dir)
-        values = _with_offload_sources(Values.of({ZERO: sections} if sections else {}, "`--offload`")).over(values)
+        values = _with_offload_sources(Values.of({ZERO: sections} if sections else {}, "`--offload`")).over(
+            values
+        )
     elif job.nvme_dir is not None:
         for name in OFFLOADS:
             if values[(ZERO, name, "device")] == "nvme":

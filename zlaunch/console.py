@@ -14,7 +14,15 @@ from typing import Any
 
 from zlaunch.errors import Finding, Refused, Severity, ZlaunchError
 
-_COLOURS = {"error": "31", "late": "31", "silent": "33", "advice": "36", "hint": "36", "done": "32", "dim": "2"}
+_COLOURS = {
+    "error": "31",
+    "late": "31",
+    "silent": "33",
+    "advice": "36",
+    "hint": "36",
+    "done": "32",
+    "dim": "2",
+}
 
 
 def say(text: str) -> None:

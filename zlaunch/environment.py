@@ -10,7 +10,6 @@ from pathlib import Path
 
 from zlaunch.layout import RunLayout
 from zlaunch.machine import Machine
-from zlaunch.script import Interface
 from zlaunch.topology import Topology
 
 FORWARDED = ("CUDA_", "DS_", "GLOO_", "HF_", "NCCL_", "OMP_", "TORCH_", "TRANSFORMERS_", "UCX_")
@@ -37,20 +36,18 @@ class Variable:
 
 
 def job_environment(
-    machine: Machine,
-    topology: Topology,
-    environ: Mapping[str, str],
-    interface: Interface,
-    layout: RunLayout,
-    precision: str,
+    machine: Machine, topology: Topology, environ: Mapping[str, str], config: Mapping[str, Variable]
 ) -> dict[str, Variable]:
-    """Decide the variables of the ranks; what the user has set is left alone."""
+    """Decide the variables of the ranks; what the user has set is left alone.
+
+    `config` are the variables that carry the ds_config, for scripts that take it that way.
+    """
     wanted = {
         **dict(_program_path(environ)),
         **_threads(machine, topology),
         **_devices(machine, topology, environ),
         **_quiet(),
-        **(_accelerate(layout, precision) if interface is Interface.ACCELERATE else {}),
+        **config,
     }
     forced = {"PATH", "CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR"}
     chosen = {name: variable for name, variable in wanted.items() if name in forced or name not in environ}
@@ -66,7 +63,10 @@ def _program_path(environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:
     programs = str(Path(sys.executable).parent)
     path = environ.get("PATH", os.defpath)
     if programs not in path.split(os.pathsep):
-        yield "PATH", Variable(f"{programs}{os.pathsep}{path}", "the launchers and ninja of this Python", programs)
+        yield (
+            "PATH",
+            Variable(f"{programs}{os.pathsep}{path}", "the launchers and ninja of this Python", programs),
+        )
 
 
 def _threads(machine: Machine, topology: Topology) -> dict[str, Variable]:
@@ -94,7 +94,8 @@ def _quiet() -> dict[str, Variable]:
     return {"PYTHONWARNINGS": Variable(filter_, "torch warns DeepSpeed at every collective")}
 
 
-def _accelerate(layout: RunLayout, precision: str) -> dict[str, Variable]:
+def accelerate_variables(layout: RunLayout, precision: str) -> dict[str, Variable]:
+    """Write the variables by which accelerate takes a ds_config."""
     why = "how accelerate takes a ds_config"
     return {
         "ACCELERATE_USE_DEEPSPEED": Variable("true", why),

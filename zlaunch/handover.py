@@ -40,7 +40,9 @@ class Agreement:
     findings: tuple[Finding, ...]
 
 
-def agree(values: Values, args: TrainerArgs, precision: str | None, machine: Machine, interface: Interface) -> Agreement:
+def agree(
+    values: Values, args: TrainerArgs, precision: str | None, machine: Machine, interface: Interface
+) -> Agreement:
     """Bring the Trainer arguments and the ds_config together; explicit arguments that differ are disputes."""
     findings = [*_disputes(values, args), *_precision_disputes(values, args, precision)]
     added: dict[str, Argument] = {}
@@ -54,7 +56,9 @@ def agree(values: Values, args: TrainerArgs, precision: str | None, machine: Mac
         added["use_cpu"] = Argument(True, "this machine has no accelerator")
     for name, argument in added.items():
         args = args.over(name, argument)
-    passed_on = tuple((name, argument.value) for name, argument in added.items() if argument.value is not False)
+    passed_on = tuple(
+        (name, argument.value) for name, argument in added.items() if argument.value is not False
+    )
     return Agreement(args, passed_on if interface is Interface.TRAINER else (), tuple(findings))
 
 
@@ -70,7 +74,9 @@ def script_arguments(agreement: Agreement, interface: Interface, ds_config: Path
     return tuple(words)
 
 
-def _precision(values: Values, args: TrainerArgs, precision: str | None, machine: Machine) -> dict[str, Argument]:
+def _precision(
+    values: Values, args: TrainerArgs, precision: str | None, machine: Machine
+) -> dict[str, Argument]:
     """Switch on the format that a flag, the config or the machine decides, if no argument did."""
     if args.is_on(*PRECISIONS, *(f"{name}_full_eval" for name in PRECISIONS)):
         return {}
@@ -109,7 +115,9 @@ def _precision_disputes(values: Values, args: TrainerArgs, precision: str | None
     given = [name for name in PRECISIONS if args.is_on(name, f"{name}_full_eval")]
     for name in given:
         if precision not in (None, name):
-            yield Finding("differs-from-argument", f"`--precision {precision}` and `--{name}` exclude each other")
+            yield Finding(
+                "differs-from-argument", f"`--precision {precision}` and `--{name}` exclude each other"
+            )
         elif values[(name, "enabled")] is False:
             source = values.leaves[(name, "enabled")].source
             yield Finding(

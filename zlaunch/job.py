@@ -13,6 +13,7 @@ Stage = Literal[0, 1, 2, 3]
 Precision = Literal["bf16", "fp16", "fp32"]
 Launcher = Literal["torchrun", "deepspeed"]
 
+STAGES: dict[str, Stage] = {"0": 0, "1": 1, "2": 2, "3": 3}
 _DEVICES: dict[str, Device] = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
 
 
@@ -77,7 +78,9 @@ def parse_gpus(text: str) -> GpuChoice:
     if numbers and numbers[-1] == "" and len(numbers) > 1:
         numbers.pop()
     if not all(number.isdecimal() for number in numbers):
-        raise WrongUsage(f"`--gpus {text}` is neither a count nor device numbers", "write `--gpus 2` or `--gpus 0,2`")
+        raise WrongUsage(
+            f"`--gpus {text}` is neither a count nor device numbers", "write `--gpus 2` or `--gpus 0,2`"
+        )
     devices = tuple(int(number) for number in numbers)
     if "," not in text:
         if devices[0] == 0:
@@ -92,7 +95,9 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Read `a.b.c=value`; the value is JSON, or a word. Raises WrongUsage without a key and a value."""
     key, equals, raw = text.partition("=")
     if not equals or not all(key.split(".")):
-        raise WrongUsage(f"`--set {text}` is not KEY=VALUE", "write `--set zero_optimization.sub_group_size=1e8`")
+        raise WrongUsage(
+            f"`--set {text}` is not KEY=VALUE", "write `--set zero_optimization.sub_group_size=1e8`"
+        )
     try:
         value = json.loads(raw)
     except ValueError:

@@ -92,7 +92,11 @@ def _cause(plan: LaunchPlan, outcome: Outcome) -> str:
 
 
 def _ended(status: int) -> str:
-    return f"was killed by {signal.Signals(status - 128).name}" if status > 128 else f"exited with status {status}"
+    return (
+        f"was killed by {signal.Signals(status - 128).name}"
+        if status > 128
+        else f"exited with status {status}"
+    )
 
 
 def _last_lines(file: Path, count: int = 12) -> list[str]:

@@ -48,10 +48,9 @@ def refuse_misplaced(script: Script, argv: Sequence[str]) -> None:
         return
     for name, _ in flags(argv):
         if name in INSTEAD and not script.mentions(name):
-            advice = f"put `{INSTEAD[name]}` before the script" if INSTEAD[name] else "leave it out: zlaunch sees to it"
             raise WrongUsage(
-                f"`--{name}` stands where the script's own arguments stand, and {script.path.name} does not know it",
-                advice,
+                f"`--{name}` stands among the arguments of {script.path.name}, which does not know it",
+                f"put `{INSTEAD[name]}` before the script" if INSTEAD[name] else "leave it out",
             )
 
 

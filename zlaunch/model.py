@@ -53,7 +53,9 @@ def shape(config: Mapping[str, Any], source: str) -> ModelShape:
     text: Mapping[str, Any] = config.get("text_config") or {}
     hidden = _size(config) or _size(text)
     sizes = {**text, **config}
-    widest = max((int(sizes[key]) for key in ("vocab_size", "intermediate_size") if sizes.get(key)), default=0)
+    widest = max(
+        (int(sizes[key]) for key in ("vocab_size", "intermediate_size") if sizes.get(key)), default=0
+    )
     return ModelShape(hidden, hidden * widest if hidden and widest else None, source)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.optimizer import AdamOptimizer, AdagradOptimizer, LambOptimizer, LionOptimizer
+from zlaunch.dsconfig.optimizer import AdagradOptimizer, AdamOptimizer, LambOptimizer, LionOptimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +16,14 @@ class NativeOp:
     why: str
 
 
-SHM_COMM = NativeOp("deepspeed_shm_comm", "ShareMemCommBuilder", "ranks on one CPU reduce through shared memory")
+SHM_COMM = NativeOp(
+    "deepspeed_shm_comm", "ShareMemCommBuilder", "ranks on one CPU reduce through shared memory"
+)
 ASYNC_IO = NativeOp("async_io", "AsyncIOBuilder", "the offload to NVMe reads and writes asynchronously")
 CPU_ADAM = NativeOp("cpu_adam", "CPUAdamBuilder", "the optimizer is offloaded, so Adam runs on the CPU")
-CPU_ADAGRAD = NativeOp("cpu_adagrad", "CPUAdagradBuilder", "the optimizer is offloaded, so Adagrad runs on the CPU")
+CPU_ADAGRAD = NativeOp(
+    "cpu_adagrad", "CPUAdagradBuilder", "the optimizer is offloaded, so Adagrad runs on the CPU"
+)
 CPU_LION = NativeOp("cpu_lion", "CPULionBuilder", "the optimizer is offloaded, so Lion runs on the CPU")
 FUSED_ADAM = NativeOp("fused_adam", "FusedAdamBuilder", "`optimizer` asks for DeepSpeed's Adam")
 FUSED_LION = NativeOp("fused_lion", "FusedLionBuilder", "`optimizer` asks for DeepSpeed's Lion")
@@ -45,7 +49,7 @@ def _needed(config: DsConfig, accelerator: str, trainer_optimizer: str) -> Itera
 
 
 def _on_the_host(config: DsConfig, trainer_optimizer: str) -> Iterator[NativeOp]:
-    """Accelerate puts DeepSpeed's own optimizer in the place of the script's (`map_pytorch_optim_to_deepspeed`)."""
+    """Accelerate replaces the script's optimizer by DeepSpeed's (`map_pytorch_optim_to_deepspeed`)."""
     match config.optimizer:
         case AdamOptimizer(params=params) if params.torch_adam:
             return

@@ -10,7 +10,7 @@ from zlaunch.compose import OFFLOADS, ZERO, compose
 from zlaunch.dsconfig.check import check, check_value
 from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.source import Document, KeyPath, dotted
-from zlaunch.environment import Variable, job_environment
+from zlaunch.environment import Variable, accelerate_variables, job_environment
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.handover import agree, script_arguments
 from zlaunch.job import JobSpec, Launcher
@@ -84,6 +84,8 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
     words = script_arguments(agreement, script.interface, inputs.layout.ds_config)
     command = (str(script.path), *job.script_args, *words)
     precision = _precision(config)
+    by_environment = script.interface is Interface.ACCELERATE
+    variables = accelerate_variables(inputs.layout, precision) if by_environment else {}
     return LaunchPlan(
         layout=inputs.layout,
         topology=topology,
@@ -93,8 +95,10 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
         left=resolved.left,
         script=command,
         argv=_argv(launcher, Target(command[0], command[1:]), inputs),
-        watched_argv=_argv(launcher, Target("zlaunch.rank", (str(inputs.layout.root),), is_module=True), inputs),
-        environment=job_environment(inputs.machine, topology, inputs.environ, script.interface, inputs.layout, precision),
+        watched_argv=_argv(
+            launcher, Target("zlaunch.rank", (str(inputs.layout.root),), is_module=True), inputs
+        ),
+        environment=job_environment(inputs.machine, topology, inputs.environ, variables),
         ops=needed_ops(config, inputs.machine.accelerator, str(agreement.args["optim"].value)),
         swap_dirs=tuple(sorted({Path(path) for path in _swap_paths(resolved.values)})),
         interface=script.interface,
@@ -106,7 +110,10 @@ def _launcher(job: JobSpec, topology: Topology) -> Launcher:
     if not topology.over_ssh:
         return job.launcher or "torchrun"
     if job.launcher == "torchrun":
-        raise WrongUsage("torchrun does not reach other hosts by itself", "drop `--launcher`, or use `--launcher deepspeed`")
+        raise WrongUsage(
+            "torchrun does not reach other hosts by itself",
+            "drop `--launcher`, or use `--launcher deepspeed`",
+        )
     return "deepspeed"
 
 
@@ -191,7 +198,9 @@ def _located(finding: Finding, base: Document | None) -> Finding:
 
 def _swap_paths(values: Values) -> Iterator[str]:
     for name in OFFLOADS:
-        if values[(ZERO, name, "device")] == "nvme" and isinstance(path := values[(ZERO, name, "nvme_path")], str):
+        if values[(ZERO, name, "device")] == "nvme" and isinstance(
+            path := values[(ZERO, name, "nvme_path")], str
+        ):
             yield path
 
 
@@ -200,4 +209,3 @@ def _precision(config: DsConfig) -> str:
     if bf16 is not None and bf16.enabled is True:
         return "bf16"
     return "fp16" if config.fp16.enabled is True else "fp32"
-

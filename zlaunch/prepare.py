@@ -52,7 +52,9 @@ def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, .
     """Take a ds_config that the script's command line names, as it would be under another launcher."""
     rest, named = take_ds_config(argv)
     if named is not None and chosen is not None:
-        raise WrongUsage(f"the script's arguments name the ds_config `{named}` beside `--ds-config {chosen}`", "keep one")
+        raise WrongUsage(
+            f"the script's arguments name the ds_config `{named}` beside `--ds-config {chosen}`", "keep one"
+        )
     return rest, Path(named) if named is not None else chosen
 
 

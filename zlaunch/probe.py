@@ -101,7 +101,11 @@ def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
     visible: list[Gpu] = []
     for term in selection.split(","):
         name = term.strip()
-        found = [gpu for gpu in gpus if name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))]
+        found = [
+            gpu
+            for gpu in gpus
+            if name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
+        ]
         if not found:
             break
         visible += found

@@ -33,7 +33,9 @@ def find_program(name: str) -> str:
     """Find a program beside this Python; raise Unavailable if it is not there."""
     program = Path(sys.executable).with_name(name)
     if not os.access(program, os.X_OK):
-        raise Unavailable(f"`{name}` is not installed beside {sys.executable}", "install zlaunch into this environment anew")
+        raise Unavailable(
+            f"`{name}` is not installed beside {sys.executable}", "install zlaunch into this environment anew"
+        )
     return str(program)
 
 
@@ -84,7 +86,7 @@ class Child:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads here
         )
 
     @property

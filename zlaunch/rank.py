@@ -48,12 +48,17 @@ def main(run_dir: Path) -> int:
         job = json.loads(layout.job.read_text("utf-8"))
     except OSError as error:
         where = f"{socket.gethostname()} cannot read {layout.job}: {error.strerror}"
-        print(f"error: {where}\nhint: put the run directory where all hosts see it, with `--run-dir`", file=sys.stderr)
+        print(
+            f"error: {where}\nhint: put the run directory where all hosts see it, with `--run-dir`",
+            file=sys.stderr,
+        )
         return ExitStatus.NO_INPUT
     rank = int(os.environ["RANK"])
     record = _Record(layout.rank_record(rank), rank)
     with layout.rank_log(rank).open("ab") as log:
-        child = Child([sys.executable, "-u", *job["script"]], {**os.environ, **job["environment"]}, log, GRACE_SECONDS)
+        child = Child(
+            [sys.executable, "-u", *job["script"]], {**os.environ, **job["environment"]}, log, GRACE_SECONDS
+        )
     record.add(pid=child.pid)
     returncode = child.wait(partial(_heed, child, layout, lifeline(job["zlaunch_pid"])))
     record.add(ended=time.time(), returncode=returncode, stopped_by=child.stopped_by)

@@ -46,13 +46,17 @@ def check_writable(directory: Path, flag: str) -> None:
     if not nearest.is_dir():
         raise Unavailable(f"`{flag} {directory}`: {nearest} is not a directory")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise Unavailable(f"`{flag} {directory}`: {nearest} cannot be written", f"name another directory with `{flag}`")
+        raise Unavailable(
+            f"`{flag} {directory}`: {nearest} cannot be written", f"name another directory with `{flag}`"
+        )
 
 
 def check_unused(directory: Path) -> None:
     """Raise Unavailable if a run directory holds anything already."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise Unavailable(f"`--run-dir {directory}` is not empty", "name a new directory: nothing is ever overwritten")
+        raise Unavailable(
+            f"`--run-dir {directory}` is not empty", "name a new directory: nothing is ever overwritten"
+        )
 
 
 def create(plan: LaunchPlan, machine: Machine, asked: Sequence[str]) -> None:
@@ -66,7 +70,9 @@ def create(plan: LaunchPlan, machine: Machine, asked: Sequence[str]) -> None:
     _write(layout.job, _job(plan, asked))
     _write(layout.environment, _environment(machine))
     if plan.topology.over_ssh:
-        layout.hostfile.write_text("".join(f"{h.name} slots={max(h.devices) + 1}\n" for h in plan.topology.hosts))
+        layout.hostfile.write_text(
+            "".join(f"{h.name} slots={max(h.devices) + 1}\n" for h in plan.topology.hosts)
+        )
     layout.command.write_text(command_script(plan))
     layout.command.chmod(0o755)
 
@@ -78,7 +84,10 @@ def create_swap(plan: LaunchPlan) -> None:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             remove_swap(plan)
-            raise Unavailable(f"cannot write to the NVMe directory `{directory.parent}`: {error.strerror}", "name another with `--nvme`") from None
+            raise Unavailable(
+                f"cannot write to the NVMe directory `{directory.parent}`: {error.strerror}",
+                "name another with `--nvme`",
+            ) from None
 
 
 def write_new(file: Path, text: str) -> None:
@@ -87,7 +96,9 @@ def write_new(file: Path, text: str) -> None:
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
     except FileExistsError:
-        raise Unavailable(f"`{file}` exists already", "name another file: nothing is ever overwritten") from None
+        raise Unavailable(
+            f"`{file}` exists already", "name another file: nothing is ever overwritten"
+        ) from None
     except OSError as error:
         raise Unavailable(f"`{file}` cannot be written: {error.strerror}") from None
 
@@ -99,7 +110,10 @@ def write_stop(layout: RunLayout, number: int) -> None:
 
 def write_outcome(layout: RunLayout, outcome: Outcome, started: float, seconds: float) -> None:
     """Write how the run ended."""
-    _write(layout.outcome, {**asdict(outcome), "started": started, "seconds": seconds, "ranks": read_ranks(layout)})
+    _write(
+        layout.outcome,
+        {**asdict(outcome), "started": started, "seconds": seconds, "ranks": read_ranks(layout)},
+    )
 
 
 def read_ranks(layout: RunLayout) -> list[dict[str, Any]]:
@@ -120,10 +134,16 @@ def command_script(plan: LaunchPlan) -> str:
     Over ssh it goes through zlaunch's rank program: it brings the arguments to the other hosts,
     which DeepSpeed's runner would hand to their shells unquoted.
     """
-    exports = [f"export {name}={v.shown(name)}" for name, v in plan.environment.items() if not is_secret(name)]
+    exports = [
+        f"export {name}={v.shown(name)}" for name, v in plan.environment.items() if not is_secret(name)
+    ]
     argv = plan.watched_argv if plan.topology.over_ssh else plan.argv
     swap = [f"trap 'rm -rf {shlex.quote(str(d))}' EXIT" for d in plan.swap_dirs]
-    lines = ["#!/bin/sh", f"# Repeats this run by hand. Written by zlaunch {__version__}.", f"cd {shlex.quote(str(Path.cwd()))} || exit"]
+    lines = [
+        "#!/bin/sh",
+        f"# Repeats this run by hand. Written by zlaunch {__version__}.",
+        f"cd {shlex.quote(str(Path.cwd()))} || exit",
+    ]
     return "\n".join([*lines, *exports, *swap, shlex.join(argv), ""])
 
 
@@ -160,7 +180,11 @@ def _git() -> dict[str, Any] | None:
     if commit is None:
         return None
     changed = _ask_git("status", "--porcelain") or ""
-    return {"commit": commit, "branch": _ask_git("rev-parse", "--abbrev-ref", "HEAD"), "changed": changed.splitlines()}
+    return {
+        "commit": commit,
+        "branch": _ask_git("rev-parse", "--abbrev-ref", "HEAD"),
+        "changed": changed.splitlines(),
+    }
 
 
 def _ask_git(*args: str) -> str | None:

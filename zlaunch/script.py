@@ -50,13 +50,17 @@ def read_script(path: Path) -> Script:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         raise InputMissing(f"{Place(str(path), line, 1)}: the script is not valid Python: {error}") from None
-    defaults = {name: argument for name, argument in _defaults(tree, path.name)}
+    defaults = dict(_defaults(tree, path.name))
     return Script(path, source, _interface(tree), defaults, _own_ds_config(tree))
 
 
 def _interface(tree: ast.Module) -> Interface:
     names = {_last_name(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)}
-    literals = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    literals = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     if "add_config_arguments" in names or "--deepspeed_config" in literals:
         return Interface.DEEPSPEED
     parses_arguments = names & {"HfArgumentParser", "TrlParser"} or "--deepspeed" in literals
@@ -68,7 +72,10 @@ def _interface(tree: ast.Module) -> Interface:
 def _own_ds_config(tree: ast.Module) -> int | None:
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_arguments(node.func))
     keywords = (keyword for call in calls for keyword in call.keywords if keyword.arg == "deepspeed")
-    return next((keyword.value.lineno for keyword in keywords if isinstance(keyword.value, ast.Constant | ast.Dict)), None)
+    return next(
+        (keyword.value.lineno for keyword in keywords if isinstance(keyword.value, ast.Constant | ast.Dict)),
+        None,
+    )
 
 
 def _defaults(tree: ast.Module, file: str) -> Iterator[tuple[str, Argument]]:

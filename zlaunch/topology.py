@@ -71,7 +71,9 @@ def read_hostfile(file: Path) -> tuple[HostLine, ...]:
         raise InputMissing(f"cannot read the hostfile `{file}`: {reason}") from None
     lines, findings = parse_hostfile(text, str(file))
     if not lines and not findings:
-        findings = [Finding("no-hosts", "no host is named here", "write `HOST slots=N`", place=Place(str(file), 1, 1))]
+        findings = [
+            Finding("no-hosts", "no host is named here", "write `HOST slots=N`", place=Place(str(file), 1, 1))
+        ]
     if findings:
         raise Refused(findings)
     return lines
@@ -87,7 +89,11 @@ def parse_hostfile(text: str, file: str) -> tuple[tuple[HostLine, ...], list[Fin
         host, problem = _host(line.strip())
         place = Place(file, number, 1)
         if host is not None and host.name in lines:
-            problem = ("duplicate-host", f"`{host.name}` stands on line {lines[host.name].place.line} already", None)
+            problem = (
+                "duplicate-host",
+                f"`{host.name}` stands on line {lines[host.name].place.line} already",
+                None,
+            )
         if problem is not None:
             findings.append(Finding(*problem, place=place))
         elif host is not None:
@@ -100,7 +106,7 @@ def too_many_slots(lines: Iterable[HostLine], most: Mapping[str, int]) -> list[F
     return [
         Finding(
             "too-many-slots",
-            f"`{line.host.name}` is given {len(line.host.devices)} slots, but can have {most[line.host.name]}",
+            f"`{line.host.name}` is given {len(line.host.devices)} slots, but has {most[line.host.name]}",
             f"write `{line.host.name} slots={most[line.host.name]}`",
             place=line.place,
         )
@@ -112,7 +118,11 @@ def too_many_slots(lines: Iterable[HostLine], most: Mapping[str, int]) -> list[F
 def _host(line: str) -> tuple[Host | None, tuple[str, str, str | None] | None]:
     match = _HOST_LINE.fullmatch(line)
     if match is None:
-        return None, ("bad-host-line", f"`{line}` is no hostfile line", "write `HOST slots=N`, without spaces around =")
+        return None, (
+            "bad-host-line",
+            f"`{line}` is no hostfile line",
+            "write `HOST slots=N`, without spaces around =",
+        )
     name, count = match["name"], int(match["slots"])
     if not _HOST_NAME.fullmatch(name):
         return None, ("bad-host-line", f"`{name}` is no host name", "write `HOST slots=N`")
@@ -134,7 +144,8 @@ def select(hosts: Sequence[Host], include: str | None, exclude: str | None) -> t
     elif exclude:
         named = _filter(exclude, hosts, "--exclude")
         kept = [
-            replace(host, devices=tuple(d for d in host.devices if d not in named.get(host.name, ()))) for host in hosts
+            replace(host, devices=tuple(d for d in host.devices if d not in named.get(host.name, ())))
+            for host in hosts
         ]
     else:
         return tuple(hosts)
@@ -154,7 +165,9 @@ def _filter(text: str, hosts: Iterable[Host], flag: str) -> dict[str, list[int]]
             raise WrongUsage(f"`{flag}`: `{term}` is not `HOST:SLOT,SLOT`", f"write `{name}:0,1`")
         wanted = [int(slot) for slot in slots.split(",")] if colon else list(known[name].devices)
         if missing := [slot for slot in wanted if slot not in known[name].devices]:
-            raise WrongUsage(f"`{flag}`: `{name}` has no slot {missing[0]}; it has {_list(known[name].devices)}")
+            raise WrongUsage(
+                f"`{flag}`: `{name}` has no slot {missing[0]}; it has {_list(known[name].devices)}"
+            )
         named[name] = sorted({*named.get(name, []), *wanted})
     return named
 

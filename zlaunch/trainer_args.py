@@ -90,10 +90,10 @@ def read_arguments(
 def flags(argv: Sequence[str]) -> list[tuple[str, str | None]]:
     """Split a command line into flags and their values; `-` in a name counts as `_`."""
     found: list[tuple[str, str | None]] = []
-    for position, token in enumerate(argv):
-        if not token.startswith("--") or token == "--":
+    for position, word in enumerate(argv):
+        if not word.startswith("--") or len(word) == 2:
             continue
-        name, equals, text = token[2:].partition("=")
+        name, equals, text = word[2:].partition("=")
         following = argv[position + 1] if position + 1 < len(argv) else "--"
         value = text if equals else None if following.startswith("--") else following
         found.append((name.replace("-", "_"), value))
@@ -121,7 +121,9 @@ def take_ds_config(argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
 
 
 def _kind(name: str) -> str:
-    return {bool: "true or false", int: "a whole number", float: "a number"}.get(type(DEFAULTS[name]), "a word")
+    return {bool: "true or false", int: "a whole number", float: "a number"}.get(
+        type(DEFAULTS[name]), "a word"
+    )
 
 
 def _convert(name: str, text: str | None) -> Value | None:

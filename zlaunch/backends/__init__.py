@@ -12,9 +12,8 @@ from zlaunch.topology import Topology
 class Backend(Protocol):
     """What a module here provides."""
 
-    @property
-    def PROGRAM(self) -> str:
-        """Name the program it starts."""
+    PROGRAM: str
+    """The program it starts."""
 
     def build_argv(self, target: Target, topology: Topology, accelerator: str, port: int) -> tuple[str, ...]:
         """Write the command line that runs the target on every slot."""

@@ -21,7 +21,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"token_normalize_func": lambda token: token.replace("_", "-")},
 )
-app.command(cls=ScriptCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(train)
+app.command(cls=ScriptCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(
+    train
+)
 app.add_typer(config, name="config")
 
 
@@ -33,7 +35,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def zlaunch(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     """Make ZeRO runs work the first time."""
 

@@ -22,7 +22,11 @@ def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
 
 def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     zero = plan.values.config()["zero_optimization"]
-    offloads = {name: zero[f"offload_{name}"]["device"] for name in ("optimizer", "param") if f"offload_{name}" in zero}
+    offloads = {
+        name: zero[f"offload_{name}"]["device"]
+        for name in ("optimizer", "param")
+        if f"offload_{name}" in zero
+    }
     moved = ", ".join(f"{name} on {device}" for name, device in offloads.items()) or "nothing offloaded"
     yield "job", f"ZeRO stage {zero['stage']}, {moved}, {plan.precision}"
     yield "script", shlex.join(plan.script[:1])

@@ -11,39 +11,54 @@ def train(
     context: typer.Context,
     script: Annotated[
         str | None,
-        typer.Argument(metavar="SCRIPT [-- SCRIPT ARGS]", help="Training program; a small language model if left out."),
+        typer.Argument(
+            metavar="SCRIPT [-- SCRIPT ARGS]", help="Training program; a small language model if left out."
+        ),
     ] = None,
     stage: Annotated[
-        Literal["0", "1", "2", "3"] | None, typer.Option(help="ZeRO stage; 2 if no --ds-config says otherwise.")
+        Literal["0", "1", "2", "3"] | None,
+        typer.Option(help="ZeRO stage; 2 if no --ds-config says otherwise."),
     ] = None,
     offload: Annotated[
-        str | None, typer.Option(metavar="WHERE", help="none, cpu, nvme, or by part: optimizer:cpu,param:nvme.")
+        str | None,
+        typer.Option(metavar="WHERE", help="none, cpu, nvme, or by part: optimizer:cpu,param:nvme."),
     ] = None,
     nvme: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory on the NVMe drive.")] = None,
     precision: Annotated[
-        Literal["bf16", "fp16", "fp32"] | None, typer.Option(help="Number format; the best the accelerator has.")
+        Literal["bf16", "fp16", "fp32"] | None,
+        typer.Option(help="Number format; the best the accelerator has."),
     ] = None,
     gpus: Annotated[
         str | None, typer.Option(metavar="N|LIST", help="How many GPUs, or which: 2 or 0,2; all if left out.")
     ] = None,
     launcher: Annotated[
-        Literal["torchrun", "deepspeed"] | None, typer.Option(help="Who starts the ranks; torchrun on one host.")
+        Literal["torchrun", "deepspeed"] | None,
+        typer.Option(help="Who starts the ranks; torchrun on one host."),
     ] = None,
     ds_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Start from this ds_config; other options override it.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Start from this ds_config; other options override it."),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set one key: --set zero_optimization.sub_group_size=1e8.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set one key: --set zero_optimization.sub_group_size=1e8."
+        ),
     ] = None,
     hostfile: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Hosts to run on: `HOST slots=N` on each line.")
     ] = None,
-    include: Annotated[str | None, typer.Option(metavar="HOST:SLOTS", help="Use only these: w0@w1:0,2.")] = None,
+    include: Annotated[
+        str | None, typer.Option(metavar="HOST:SLOTS", help="Use only these: w0@w1:0,2.")
+    ] = None,
     exclude: Annotated[str | None, typer.Option(metavar="HOST:SLOTS", help="Use all but these.")] = None,
     run_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the run is recorded; runs/<time>-<name> if left out.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the run is recorded; runs/<time>-<name> if left out."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show everything; write and start nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show everything; write and start nothing.")
+    ] = False,
 ) -> None:
     """Start a ZeRO job and see it through.
 
@@ -51,7 +66,7 @@ def train(
     """
     from zlaunch import console
     from zlaunch.cli.show_plan import plan_lines
-    from zlaunch.job import JobSpec, parse_gpus, parse_offload, parse_override
+    from zlaunch.job import STAGES, JobSpec, parse_gpus, parse_offload, parse_override
     from zlaunch.launch import carry_out
     from zlaunch.prepare import default_recipe, ds_config_of, prepare, reserve
 
@@ -59,7 +74,7 @@ def train(
     job = JobSpec(
         script=default_recipe() if script is None else Path(script),
         script_args=script_args,
-        stage=None if stage is None else {"0": 0, "1": 1, "2": 2, "3": 3}[stage],
+        stage=None if stage is None else STAGES[stage],
         offload=None if offload is None else parse_offload(offload),
         nvme_dir=None if nvme is None else nvme.absolute(),
         precision=precision,

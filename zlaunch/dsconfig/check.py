@@ -29,8 +29,9 @@ _KIND_NAMES = {
 def check(document: Document) -> tuple[DsConfig | None, list[Finding]]:
     """Read a document as a ds_config; the config is None if there is any finding about it."""
     config, found = _validate(document.value)
-    placed = [replace(finding, place=document.place(path)) for path, finding in found]
-    return config, sorted(placed, key=lambda finding: (finding.place.line, finding.place.column) if finding.place else ())
+    placed = [(document.place(path), finding) for path, finding in found]
+    placed.sort(key=lambda pair: (pair[0].line, pair[0].column))
+    return config, [replace(finding, place=place) for place, finding in placed]
 
 
 def check_value(value: dict[str, Any]) -> tuple[DsConfig | None, list[Finding]]:
@@ -54,13 +55,10 @@ def _path(value: Any, error: ErrorDetails) -> KeyPath:
     """Leave out of pydantic's location what is no key: tags of unions and names of types."""
     path: KeyPath = ()
     for part in error["loc"]:
-        if isinstance(value, dict) and part in value:
-            value = value[part]
-        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
-            value = value[part]
-        else:
-            continue
-        path = (*path, part)
+        children = dict(enumerate(value)) if isinstance(value, list) else value
+        if isinstance(children, dict) and part in children:
+            value = children[part]
+            path = (*path, part)
     return (*path, error["loc"][-1]) if error["type"] == "missing" else path
 
 

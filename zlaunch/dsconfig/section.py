@@ -31,6 +31,7 @@ MaybeAuto = Annotated[
 The tags are in angle brackets so that `check` can tell them from keys in pydantic's locations.
 """
 
+
 def _lower(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 

@@ -26,6 +26,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+MAX_DEPTH = 50
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 
 
@@ -61,7 +62,9 @@ def read(file: Path) -> Document:
         text = file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise Refused([Finding("not-text", "this is not UTF-8 text", place=Place(str(file), line, 1))]) from None
+        raise Refused(
+            [Finding("not-text", "this is not UTF-8 text", place=Place(str(file), line, 1))]
+        ) from None
     except OSError as error:
         raise InputMissing(f"cannot read the ds_config `{file}`: {error.strerror}") from None
     return parse(text, str(file))
@@ -98,9 +101,13 @@ class _Parser:
     spans: dict[KeyPath, Span] = field(default_factory=dict)
     remarks: list[Finding] = field(default_factory=list)
 
+    _token: "_Token" = field(init=False)
+    _end: int = 0
+    """Where the last token ended."""
+
     def __post_init__(self) -> None:
         self._tokens = self._scan()
-        self._next()
+        self._token = next(self._tokens)
 
     def document(self) -> dict[str, Any]:
         start = self._token.start
@@ -127,11 +134,13 @@ class _Parser:
         yield _Token("end", "the end of the file", len(self.text))
 
     def _next(self) -> None:
-        self._end = self._token.start + len(self._token.text) if hasattr(self, "_token") else 0
+        self._end = self._token.start + len(self._token.text)
         self._token = next(self._tokens)
 
     def _value(self, path: KeyPath) -> Any:
         token = self._token
+        if len(path) > MAX_DEPTH:
+            self._fail(f"this is nested more than {MAX_DEPTH} deep")
         if token.text in ("{", "["):
             self._next()
             return self._object(path) if token.text == "{" else self._array(path)
@@ -154,15 +163,16 @@ class _Parser:
             if key_token.kind not in ("string", "word"):
                 self._fail(f"a key is expected here, not {_quoted(key_token)}")
             key = self._string(key_token)
+            here = (*path, key)
             self._next()
             self._expect(":", f"a `:` is missing after the key `{key}`")
             start = self._token.start
             if key in members:
-                self._duplicate((*path, key), key_token.start)
-                self._value((*path, key, "duplicate"))
+                self._duplicate(here, key_token.start)
+                self._value((*here, "duplicate"))
             else:
-                members[key] = self._value((*path, key))
-                self.spans[(*path, key)] = Span(key_token.start, start, self._end)
+                members[key] = self._value(here)
+                self.spans[here] = Span(key_token.start, start, self._end)
             self._separator("}")
         self._next()
         return members

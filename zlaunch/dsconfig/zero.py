@@ -216,9 +216,7 @@ class Zero(Section):
     )
     """Gather parameters with all-reduce, for interconnects on which that is faster (stage 3)."""
 
-    stage3_allgather_sequential: bool = Field(
-        False, validation_alias=_either("stage3_allgather_sequential")
-    )
+    stage3_allgather_sequential: bool = Field(False, validation_alias=_either("stage3_allgather_sequential"))
     """Gather one parameter after another (stage 3)."""
 
     stage3_gather_fp16_weights_on_model_save: bool | None = None

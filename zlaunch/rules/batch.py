@@ -11,7 +11,9 @@ def batch_equation(subject: Subject) -> Iterator[Finding]:
     config, world = subject.config, subject.world_size
     total, micro = config.train_batch_size, config.train_micro_batch_size_per_gpu
     accumulation = config.gradient_accumulation_steps
-    if world is None or not (isinstance(total, int) and isinstance(micro, int) and isinstance(accumulation, int)):
+    if world is None or not (
+        isinstance(total, int) and isinstance(micro, int) and isinstance(accumulation, int)
+    ):
         return
     if total != micro * accumulation * world:
         yield Finding(

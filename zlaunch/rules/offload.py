@@ -10,7 +10,10 @@ _ZERO = "zero_optimization"
 
 def _devices(subject: Subject) -> Iterator[tuple[str, str, str | None]]:
     zero = subject.config.zero_optimization
-    for name, section in (("offload_optimizer", zero.offload_optimizer), ("offload_param", zero.offload_param)):
+    for name, section in (
+        ("offload_optimizer", zero.offload_optimizer),
+        ("offload_param", zero.offload_param),
+    ):
         if section is not None and section.device != "none":
             yield name, section.device, section.nvme_path
 
@@ -44,7 +47,9 @@ def offload_param_needs_stage_3(subject: Subject) -> Iterator[Finding]:
 def nvme_needs_stage_3(subject: Subject) -> Iterator[Finding]:
     """At stages 1 and 2 DeepSpeed takes `nvme` for `cpu` and never touches the drive."""
     stage = subject.config.zero_optimization.stage
-    if stage in (1, 2) and ("offload_optimizer", "nvme") in [(name, device) for name, device, _ in _devices(subject)]:
+    if stage in (1, 2) and ("offload_optimizer", "nvme") in [
+        (name, device) for name, device, _ in _devices(subject)
+    ]:
         yield Finding(
             code="nvme-needs-stage-3",
             where=f"{_ZERO}.offload_optimizer.device",

@@ -8,21 +8,26 @@ import typer
 
 def write(
     stage: Annotated[Literal["0", "1", "2", "3"], typer.Option(help="ZeRO stage.")] = "2",
-    offload: Annotated[str | None, typer.Option(help="none, cpu, nvme, or each part: optimizer:cpu,param:nvme.")] = None,
+    offload: Annotated[
+        str | None, typer.Option(help="none, cpu, nvme, or each part: optimizer:cpu,param:nvme.")
+    ] = None,
     nvme: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory on the NVMe drive.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; stdout if left out.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to write it; stdout if left out."),
+    ] = None,
 ) -> None:
     """Write a ds_config; "auto" stands where the Trainer arguments, the model or the ranks decide."""
     from zlaunch import console, rundir
     from zlaunch.compose import preset, to_json
     from zlaunch.dsconfig.check import check_value
     from zlaunch.errors import Refused
-    from zlaunch.job import Offload, parse_offload
+    from zlaunch.job import STAGES, Offload, parse_offload
     from zlaunch.rules import judge
     from zlaunch.rules.subject import Subject
 
     chosen = Offload() if offload is None else parse_offload(offload)
-    written = preset({"0": 0, "1": 1, "2": 2, "3": 3}[stage], chosen, None if nvme is None else str(nvme))
+    written = preset(STAGES[stage], chosen, None if nvme is None else str(nvme))
     config, findings = check_value(written)
     findings += [] if config is None else judge(Subject(config))
     if findings:

@@ -21,7 +21,7 @@ class ScriptCommand(TyperCommand):
         if script is not None and str(script).startswith("-"):
             raise WrongUsage(
                 f"zlaunch train has no option `{script}`",
-                f"see `zlaunch train --help`; the arguments of a script go after it, or after `--`",
+                "see `zlaunch train --help`; the arguments of a script go after it, or after `--`",
             )
         ctx.args = [*ctx.args, *after]
         return result

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zlaunch import console, rundir
 from zlaunch.build import build_missing
-from zlaunch.outcome import Outcome, judge_end
+from zlaunch.outcome import Outcome, first_failure, judge_end
 from zlaunch.plan import LaunchPlan
 from zlaunch.process import Foreground, find_program
 from zlaunch.units import duration
@@ -40,9 +40,15 @@ def _run(plan: LaunchPlan, environment: dict[str, str]) -> Outcome:
     tell = partial(rundir.write_stop, plan.layout) if plan.topology.over_ssh else None
     with plan.layout.launcher_log.open("wb") as log:
         job = Foreground([*guard, *launcher], environment, log, GRACE_SECONDS, tell)
-    follower = _Follower(plan.layout.rank_log(0))
-    returncode = job.wait(follower.pump)
+    returncode = job.wait(partial(_follow, plan, _Follower(plan.layout.rank_log(0))))
     return judge_end(returncode, job.stopped_by, rundir.read_ranks(plan.layout))
+
+
+def _follow(plan: LaunchPlan, log: "_Follower") -> None:
+    """Show what is new, and end the other hosts when one has failed: pdsh would wait for them."""
+    log.pump()
+    if plan.topology.over_ssh and first_failure(rundir.read_ranks(plan.layout)):
+        rundir.write_stop(plan.layout, signal.SIGTERM)
 
 
 class _Follower:

@@ -25,15 +25,19 @@ def judge_end(launcher: int, stopped_by: int | None, ranks: Sequence[Mapping[str
     """
     if stopped_by is not None:
         return Outcome("stopped", 128 + stopped_by)
-    failed = [record for record in ranks if record.get("returncode") and record.get("stopped_by") is None]
-    if failed:
-        first = min(failed, key=lambda record: float(record["ended"]))
+    if first := first_failure(ranks):
         return Outcome("failed", exit_status(int(first["returncode"])), first)
     if launcher != 0:
         return Outcome("failed", exit_status(launcher))
     if unfinished := [record for record in ranks if record.get("returncode") != 0]:
         return Outcome("failed", exit_status(-signal.SIGKILL), unfinished[0])
     return Outcome("finished", 0)
+
+
+def first_failure(ranks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Find the rank that failed first, of itself."""
+    failed = [record for record in ranks if record.get("returncode") and record.get("stopped_by") is None]
+    return min(failed, key=lambda record: float(record["ended"]), default=None)
 
 
 def exit_status(returncode: int) -> int:

@@ -1,0 +1,61 @@
+# `make train` and `make test` do all the set-up they need; nothing has to be activated.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help train test fast check clean
+
+help:
+	@echo "make train   set up, and train a small language model with ZeRO-3 and CPU offload"
+	@echo "make test    set up, and run all tests (make fast: only those that take seconds)"
+	@echo "make check   set up, and run the linters and the type checker"
+	@echo "make clean   remove the environment and what tests and runs left behind"
+
+train: .venv/installed
+	$(BIN)/zlaunch train --stage 3 --offload cpu
+
+test: .venv/installed-for-tests system-packages
+	$(BIN)/python -m pytest
+
+fast: .venv/installed-for-tests
+	$(BIN)/python -m pytest -m "not job and not hosts"
+
+check: .venv/installed-for-tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
+
+# torch is named first, exactly: then pip takes a CPU build of it where one lies ready.
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) "$$(grep ^torch== constraints.txt)"
+	$(PIP) --editable .
+	@touch $@
+
+.venv/installed-for-tests: .venv/installed
+	$(PIP) --editable '.[test,check]'
+	@touch $@
+
+# What tests on several hosts and on NVMe need besides Python. Only root can install it.
+APT_PACKAGES := libaio-dev pdsh openssh-client openssh-server iproute2 procps
+
+.PHONY: system-packages
+system-packages:
+	@missing=""; \
+	for package in $(APT_PACKAGES); do \
+	    dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q "ok installed" || missing="$$missing $$package"; \
+	done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing$$missing"; \
+	    apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	else \
+	    echo "missing:$$missing"; \
+	    echo "without libaio-dev the tests of NVMe offload are skipped, without the others those on two hosts"; \
+	fi
+
+clean:
+	rm -rf .venv runs trainer_output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,111 @@
+"""What zlaunch takes for accelerate's choices, against `DeepSpeedPlugin` and `Accelerator`."""
+
+import ast
+import inspect
+import textwrap
+from typing import Any
+
+import pytest
+from accelerate import Accelerator
+from accelerate.utils import DeepSpeedPlugin
+from zlaunch.dsconfig.source import KeyPath, dotted
+from zlaunch.model import ModelShape
+from zlaunch.provenance import AUTO, Values
+from zlaunch.resolve import Known, Resolved, resolve
+from zlaunch.script import Interface
+from zlaunch.trainer_args import TrainerArgs
+
+ZERO = "zero_optimization"
+PLUGIN_FILLS: tuple[KeyPath, ...] = (
+    (ZERO, "stage"),
+    (ZERO, "offload_optimizer", "device"),
+    (ZERO, "offload_param", "device"),
+    (ZERO, "stage3_gather_16bit_weights_on_model_save"),
+)
+NVME_PATHS: tuple[KeyPath, ...] = (
+    (ZERO, "offload_optimizer", "nvme_path"),
+    (ZERO, "offload_param", "nvme_path"),
+)
+"""Accelerate fills these in with the word "none", a directory below the working one: zlaunch refuses."""
+
+
+def autos(*paths: KeyPath) -> Values:
+    values = Values.of({"gradient_accumulation_steps": 1}, "file")
+    for path in paths:
+        values = values.put(path, AUTO, "file")
+    return values
+
+
+def resolved(values: Values) -> Resolved:
+    model = ModelShape(256, None, "config.json")
+    return resolve(values, Known(TrainerArgs(), model, 2, Interface.ACCELERATE))
+
+
+def plugin_fills(values: Values) -> Values:
+    plugin: Any = DeepSpeedPlugin(hf_ds_config=values.config())
+    return Values.of(plugin.deepspeed_config, "plugin")
+
+
+@pytest.mark.parametrize("path", PLUGIN_FILLS, ids=dotted)
+def test_a_default_of_accelerate_is_the_plugins(path: KeyPath) -> None:
+    values = autos((ZERO, "stage"), path)
+    assert resolved(values).values[path] == plugin_fills(values)[path]
+
+
+def test_the_plugin_fills_in_nothing_else() -> None:
+    everything = autos(
+        *PLUGIN_FILLS,
+        *NVME_PATHS,
+        ("train_batch_size",),
+        ("train_micro_batch_size_per_gpu",),
+        ("gradient_accumulation_steps",),
+        ("gradient_clipping",),
+        ("bf16", "enabled"),
+        ("fp16", "enabled"),
+        (ZERO, "reduce_bucket_size"),
+        (ZERO, "overlap_comm"),
+    )
+    filled = plugin_fills(everything)
+    assert {path for path in everything.autos() if filled[path] != AUTO} == {*PLUGIN_FILLS, *NVME_PATHS}
+
+
+@pytest.mark.parametrize("path", NVME_PATHS, ids=dotted)
+def test_a_directory_that_accelerate_would_make_up_is_not_filled_in(path: KeyPath) -> None:
+    assert dotted(path) in resolved(autos((ZERO, "stage"), path)).left
+
+
+def test_the_clip_of_accelerate_is_its_own() -> None:
+    path: KeyPath = ("gradient_clipping",)
+    assert resolved(autos(path)).values[path] == prepared_constants()["gradient_clipping"]
+
+
+def prepare_dicts() -> list[ast.Dict]:
+    """Find the tables from which `Accelerator.prepare` fills in a ds_config."""
+    source = textwrap.dedent(inspect.getsource(Accelerator._prepare_deepspeed))
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Dict)]
+
+
+def prepared_constants() -> dict[str, Any]:
+    return {
+        str(key.value): value.value
+        for node in prepare_dicts()
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
+    }
+
+
+def keys_from_the_scripts_objects() -> set[str]:
+    return {
+        str(key.value)
+        for node in prepare_dicts()
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and not isinstance(value, ast.Constant)
+    }
+
+
+@pytest.mark.parametrize(
+    "key",
+    sorted(key for key in keys_from_the_scripts_objects() if key.startswith(("optimizer", "scheduler"))),
+)
+def test_what_a_script_gives_to_dummy_optim_or_dummy_scheduler_is_left_to_it(key: str) -> None:
+    assert key in resolved(autos(tuple(key.split(".")))).left

@@ -1,0 +1,201 @@
+"""The models of sections that DeepSpeed reads key by key, against the keys it asks for."""
+
+import inspect
+import re
+from typing import Any, get_type_hints
+
+import pytest
+from deepspeed.autotuning import constants as autotuning_constants
+from deepspeed.module_inject.auto_ep_config import AutoEPConfig
+from deepspeed.module_inject.autotp_config import AutoTPConfig, PartitionType
+from deepspeed.runtime import config as runtime
+from deepspeed.runtime.data_pipeline import constants as data_constants
+from deepspeed.runtime.model_checkpointing import constants as checkpoint_constants
+from deepspeed.runtime.pipe.engine import PipelineEngine
+
+from tests.contract.deepspeed_side import Asked, asked
+from tests.contract.zlaunch_side import choices, plain, plain_defaults
+from zlaunch.dsconfig import autotuning, compute, data, monitor, parallel, precision, storage
+from zlaunch.dsconfig.optimizer import AdamOptimizer
+from zlaunch.dsconfig.scheduler import WarmupLR
+from zlaunch.dsconfig.section import Section
+
+Block = tuple[tuple[str, ...], dict[str, Any], type[Section]]
+
+SAMPLING = ("data_efficiency", "data_sampling")
+CURRICULUM = {"enabled": True, "curriculum_metrics": {}}
+BATCHING = {"enabled": True, "max_tokens": 1, "max_batch_size": 1}
+
+BLOCKS: dict[str, Block] = {
+    "aio": (("aio",), {}, storage.Aio),
+    "checkpoint": (("checkpoint",), {}, storage.Checkpoint),
+    "checkpoint.writer": (("checkpoint", "writer"), {}, storage.Writer),
+    "checkpoint.parallel_write": (("checkpoint", "parallel_write"), {}, storage.ParallelWrite),
+    "activation_checkpointing": (("activation_checkpointing",), {}, compute.ActivationCheckpointing),
+    "flops_profiler": (("flops_profiler",), {}, monitor.FlopsProfiler),
+    "timers": (("timers",), {}, monitor.Timers),
+    "data_types": (("data_types",), {}, precision.DataTypes),
+    "torch_autocast": (("torch_autocast",), {}, precision.TorchAutocast),
+    "autotuning": (("autotuning",), {}, autotuning.Autotuning),
+    "autotuning.model_info": (("autotuning", "model_info"), {}, autotuning.ModelInfo),
+    "data_efficiency": (("data_efficiency",), {}, data.DataEfficiency),
+    "data_sampling": (SAMPLING, {}, data.DataSampling),
+    "curriculum_learning": ((*SAMPLING, "curriculum_learning"), CURRICULUM, data.CurriculumLearning),
+    "dynamic_batching": ((*SAMPLING, "dynamic_batching"), BATCHING, data.DynamicBatching),
+    "data_routing": (("data_efficiency", "data_routing"), {}, data.DataRouting),
+    "random_ltd": (("data_efficiency", "data_routing", "random_ltd"), {"enabled": True}, data.RandomLtd),
+    "expert_parallel": (("expert_parallel",), {}, parallel.ExpertParallel),
+}
+
+READ_LATER = {
+    "curriculum_learning": {data_constants.CURRICULUM_LEARNING_CLUSTER_PATH},
+    "dynamic_batching": {data_constants.DYNAMIC_BATCHING_METRICS_PATH},
+    "random_ltd": {
+        data_constants.RANDOM_LTD_GLOBAL_BATCH_SIZE,
+        data_constants.RANDOM_LTD_HIDDEN_STATE_ORDER,
+        data_constants.RANDOM_LTD_LAYER_ID,
+        data_constants.RANDOM_LTD_LAYER_NUM,
+        data_constants.RANDOM_LTD_LAYER_TOKEN_LR_SCHEDULE,
+        data_constants.RANDOM_LTD_MICRO_BATCH_SIZE,
+        data_constants.RANDOM_LTD_MODEL_MASK_NAME,
+        data_constants.RANDOM_LTD_MODEL_TYPE,
+        data_constants.RANDOM_LTD_SCHEDULER,
+        data_constants.RANDOM_LTD_TOTAL_LAYER_NUM,
+    },
+}
+"""Keys that the config class hands on whole, to be read by the data sampler or the layers."""
+
+METRIC_KEYS = {
+    data_constants.CURRICULUM_LEARNING_CLUSTERING_TYPE,
+    data_constants.CURRICULUM_LEARNING_DIFFICULTY_TYPE,
+    data_constants.CURRICULUM_LEARNING_MAX_DIFFICULTY,
+    data_constants.CURRICULUM_LEARNING_METRIC_PATH,
+    data_constants.CURRICULUM_LEARNING_MIN_DIFFICULTY,
+    data_constants.CURRICULUM_LEARNING_SAMPLE_PATH,
+    data_constants.CURRICULUM_LEARNING_SCHEDULE_CONFIG,
+    data_constants.CURRICULUM_LEARNING_SCHEDULE_TYPE,
+}
+
+BLOCK = pytest.mark.parametrize("name", BLOCKS)
+
+
+@BLOCK
+def test_a_section_has_the_keys_that_deepspeed_asks_for(name: str) -> None:
+    path, content, model = BLOCKS[name]
+    assert {*model.model_fields} == {*asked(*path, **content).defaults} | READ_LATER.get(name, set())
+
+
+@BLOCK
+def test_a_section_has_the_defaults_that_deepspeed_falls_back_to(name: str) -> None:
+    path, content, model = BLOCKS[name]
+    theirs = asked(*path, **content).scalar_defaults()
+    ours = {key: value for key, value in lowered(plain_defaults(model)).items() if key in theirs}
+    assert ours == {key: value for key, value in lowered(theirs).items() if key in ours}
+
+
+def lowered(values: dict[str, Any]) -> dict[str, Any]:
+    """DeepSpeed has some words in capitals and reads them in any case; zlaunch writes them small."""
+    return {key: value.lower() if isinstance(value, str) else value for key, value in values.items()}
+
+
+def test_a_curriculum_metric_has_deepspeeds_keys() -> None:
+    assert {*data.CurriculumMetric.model_fields} == METRIC_KEYS
+
+
+def test_the_pipeline_section_has_the_keys_that_its_engine_reads() -> None:
+    read = set(re.findall(r"_config\.pipeline(?:\.get\(|\[)'(\w+)'", inspect.getsource(PipelineEngine)))
+    assert {*compute.Pipeline.model_fields} == {*runtime.get_pipeline_config({})} | read
+
+
+def test_the_pipeline_section_has_deepspeeds_defaults() -> None:
+    theirs = runtime.get_pipeline_config({})
+    ours = plain_defaults(compute.Pipeline)
+    assert {key: ours.get(key) for key in theirs} == theirs
+
+
+def partition_asked() -> tuple[Asked, Asked]:
+    spec = Asked({})
+    partition = Asked({"layer_specs": [spec]})
+    AutoTPConfig.from_dict(partition)
+    return partition, spec
+
+
+def test_the_partition_section_has_the_keys_that_deepspeed_asks_for() -> None:
+    assert {*parallel.PartitionConfig.model_fields} == {*partition_asked()[0].defaults}
+
+
+def test_the_partition_section_has_deepspeeds_defaults() -> None:
+    theirs = partition_asked()[0].defaults
+    assert plain_defaults(parallel.PartitionConfig) == theirs
+
+
+def test_a_layer_spec_has_the_keys_that_deepspeed_asks_for() -> None:
+    assert {*parallel.LayerSpec.model_fields} == {*partition_asked()[1].defaults}
+
+
+def test_a_layer_spec_has_deepspeeds_defaults() -> None:
+    assert plain_defaults(parallel.LayerSpec) == partition_asked()[1].defaults
+
+
+ENUMERATED = (
+    "score_apply",
+    "combine_impl",
+    "row_weighting_impl",
+    "gate_up_impl",
+    "comm_backend",
+    "score_func",
+)
+
+
+def test_expert_parallel_has_the_choices_of_deepspeeds_dataclass() -> None:
+    hints = get_type_hints(AutoEPConfig)
+    theirs = {key: {*getattr(hints[key], "__args__", ())} - {"auto"} for key in ENUMERATED}
+    assert {key: choices(parallel.ExpertParallel, key) for key in ENUMERATED} == theirs
+
+
+def test_optimizers_have_the_keys_that_deepspeed_asks_for() -> None:
+    assert {*AdamOptimizer.model_fields} == {*asked("optimizer", type="Adam").defaults}
+
+
+def test_schedulers_have_the_keys_that_deepspeed_asks_for() -> None:
+    assert {*WarmupLR.model_fields} == {*asked("scheduler", type="WarmupLR").defaults}
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "theirs"),
+    [
+        (storage.Checkpoint, "tag_validation", checkpoint_constants.CHECKPOINT_TAG_VALIDATION_MODES),
+        (storage.Writer, "type", checkpoint_constants.CHECKPOINT_WRITER_TYPES),
+        (storage.Writer, "data_parallel", checkpoint_constants.CHECKPOINT_DATA_PARALLEL_UNITS),
+        (parallel.LayerSpec, "partition_type", [plain(kind) for kind in PartitionType]),
+        (
+            autotuning.Autotuning,
+            "tuner_type",
+            [
+                autotuning_constants.AUTOTUNING_TUNER_GRIDSEARCH,
+                autotuning_constants.AUTOTUNING_TUNER_RANDOM,
+                autotuning_constants.AUTOTUNING_TUNER_MODELBASED,
+            ],
+        ),
+        (
+            data.CurriculumMetric,
+            "schedule_type",
+            [
+                data_constants.CURRICULUM_LEARNING_SCHEDULE_FIXED_DISCRETE,
+                data_constants.CURRICULUM_LEARNING_SCHEDULE_FIXED_ROOT,
+                data_constants.CURRICULUM_LEARNING_SCHEDULE_FIXED_LINEAR,
+                data_constants.CURRICULUM_LEARNING_SCHEDULE_CUSTOM,
+            ],
+        ),
+        (
+            data.CurriculumMetric,
+            "difficulty_type",
+            [
+                data_constants.CURRICULUM_LEARNING_VALUE_BASED,
+                data_constants.CURRICULUM_LEARNING_PERCENTILE_BASED,
+            ],
+        ),
+    ],
+)
+def test_the_choices_of_a_key_are_deepspeeds(model: type[Section], key: str, theirs: list[str]) -> None:
+    assert choices(model, key) == {word.lower() for word in theirs}

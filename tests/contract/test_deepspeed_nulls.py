@@ -1,0 +1,16 @@
+"""Where zlaunch lets `null` pass, DeepSpeed reads it; elsewhere it crashes with a raw AttributeError."""
+
+import pytest
+
+from tests.contract.deepspeed_side import deepspeed_reads
+from tests.contract.zlaunch_side import Path, all_paths, nested
+from zlaunch.dsconfig.check import check_value
+
+BATCH = {"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
+
+NULLABLE = [path for path in all_paths() if check_value(nested(path, None))[0] is not None]
+
+
+@pytest.mark.parametrize("path", NULLABLE, ids=".".join)
+def test_deepspeed_reads_every_null_that_zlaunch_lets_pass(path: Path) -> None:
+    assert deepspeed_reads({**BATCH, **nested(path, None)})

@@ -1,0 +1,148 @@
+"""What zlaunch hands over, the Trainer accepts: it compares a ds_config with its arguments."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.test_trainer import all_auto
+from tests.contract.trainer_side import trainer_fills
+from zlaunch.compose import to_json
+from zlaunch.dsconfig.source import KeyPath, dotted, parse
+from zlaunch.errors import Refused
+from zlaunch.handover import MATCHED, PRECISIONS
+from zlaunch.job import JobSpec
+from zlaunch.layout import RunLayout
+from zlaunch.machine import Gpu, Machine
+from zlaunch.model import ModelShape
+from zlaunch.plan import Inputs, LaunchPlan, make_plan
+from zlaunch.provenance import Values
+from zlaunch.script import Interface, Script
+from zlaunch.topology import Host, Topology
+from zlaunch.trainer_args import take_ds_config
+
+COMPARED_BY_RULE = {"train_batch_size"}
+"""Held against its three factors by `zlaunch.rules.batch`, whose numbers are the Trainer's by then."""
+
+COMPARED = (
+    {dotted(path) for path, _ in MATCHED} | {f"{name}.enabled" for name in PRECISIONS} | COMPARED_BY_RULE
+)
+
+LINE = ("--max_steps", "100", "--warmup_steps", "10")
+
+
+def written_out() -> Values:
+    """Take a ds_config with every key the Trainer knows, and numbers it agrees with."""
+    config = trainer_fills(all_auto(3), LINE).config
+    config["zero_optimization"] |= {"overlap_comm": True, "sub_group_size": 1000}
+    return Values.of({**config, "steps_per_print": 10, "wall_clock_breakdown": False}, "")
+
+
+def another(value: Any) -> Any:
+    match value:
+        case bool():
+            return not value
+        case list():
+            return [number / 2 for number in value]
+    return value + 1
+
+
+KEYS = [path for path in written_out().leaves if path[-1] != "type"]
+
+
+@pytest.mark.parametrize("path", KEYS, ids=dotted)
+def test_the_trainer_compares_a_key_if_zlaunch_says_so_and_only_then(path: KeyPath) -> None:
+    values = written_out()
+    config = values.put(path, another(values[path]), "").config()
+    assert trainer_fills(config, LINE).mismatched == {dotted(path)} & COMPARED
+
+
+@pytest.mark.parametrize(("path", "name"), MATCHED, ids=str)
+def test_the_argument_of_a_compared_key_is_the_one_that_settles_it(path: KeyPath, name: str) -> None:
+    config = Values.of({}, "").put(path, 7, "").config()
+    assert trainer_fills(config, [f"--{name}", "7"]).mismatched == set()
+
+
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "a micro-batch": ({"train_micro_batch_size_per_gpu": 3}, ""),
+    "an accumulation": ({"gradient_accumulation_steps": 5}, ""),
+    "a total batch": ({"train_batch_size": 32}, ""),
+    "a total batch and a micro-batch": ({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}, ""),
+    "a total batch and an accumulation": ({"train_batch_size": 32, "gradient_accumulation_steps": 4}, ""),
+    "a clip": ({"gradient_clipping": 0.3}, ""),
+    "no clip": ({"gradient_clipping": 0}, ""),
+    "a learning rate": ({"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}, ""),
+    "betas": ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.95]}}}, ""),
+    "an epsilon": ({"optimizer": {"type": "AdamW", "params": {"eps": 1e-5}}}, ""),
+    "a weight decay": ({"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.1}}}, ""),
+    "a warmup rate": ({"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3}}}, ""),
+    "two learning rates": (
+        {
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+            "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 2e-3}},
+        },
+        "",
+    ),
+    "warmup steps": ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}}, ""),
+    "one warmup step": ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 1}}}, ""),
+    "warmup steps against no warmup": (
+        {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}},
+        "--warmup_steps 0",
+    ),
+    "warmup steps against another share": (
+        {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}},
+        "--warmup_steps 0.5 --max_steps 100",
+    ),
+    "total steps": (
+        {"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 50, "warmup_num_steps": 5}}},
+        "",
+    ),
+    "bf16": ({"bf16": {"enabled": True}}, ""),
+    "fp16": ({"fp16": {"enabled": True}}, ""),
+    "bf16 against --fp16": ({"bf16": {"enabled": True}}, "--fp16"),
+    "fp16 against --bf16": ({"fp16": {"enabled": True}}, "--bf16"),
+    "no bf16 against --bf16": ({"bf16": {"enabled": False}}, "--bf16"),
+    "no bf16 against evaluation in it": ({"bf16": {"enabled": False}}, "--bf16_full_eval"),
+    "bf16 left open": ({"bf16": {"enabled": "auto"}}, ""),
+    "no format against --bf16": ({}, "--bf16"),
+}
+
+
+NO_WAY_OUT = {"a total batch", "two learning rates"}
+"""Numbers of one file that no argument can reconcile, with the other factors at their defaults."""
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if not CASES[name][1] and name not in NO_WAY_OUT])
+def test_a_number_that_only_the_file_has_is_no_dispute(case: str) -> None:
+    config, line = CASES[case]
+    assert planned(config, line)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_trainer_has_no_quarrel_with_a_plan(case: str) -> None:
+    config, line = CASES[case]
+    try:
+        plan = planned(config, line)
+    except Refused:
+        return
+    argv, _ = take_ds_config(plan.script[1:])
+    assert trainer_fills(plan.values.config(), argv, world_size=2).mismatched == set()
+
+
+def planned(config: dict[str, Any], line: str) -> LaunchPlan:
+    """Plan a job of two ranks on GPUs that know bf16, for a script that has nothing of its own."""
+    script = Path("train.py")
+    gpus = tuple(Gpu(index, "A100", f"GPU-{index}", 80 << 30, (8, 0)) for index in range(2))
+    return make_plan(
+        Inputs(
+            job=JobSpec(script=script, script_args=tuple(line.split())),
+            script=Script(script, "", Interface.TRAINER),
+            base=parse(to_json({"zero_optimization": {"stage": 2}, **config}), "ds_config.json"),
+            model=ModelShape(256, None, "config.json"),
+            machine=Machine("here", 8, 64 << 30, gpus),
+            topology=Topology((Host("localhost", (0, 1)),)),
+            port=29500,
+            layout=RunLayout(Path("run")),
+            environ={},
+        )
+    )

@@ -1,0 +1,101 @@
+"""Native ops: their builders, their folders, and which of them DeepSpeed's optimizers need."""
+
+import os
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from deepspeed.accelerator import get_accelerator
+from deepspeed.ops.op_builder.builder import OpBuilder
+from deepspeed.runtime.engine import DeepSpeedEngine
+from tests.contract.deepspeed_side import deepspeed_reads
+from torch.utils.cpp_extension import _get_build_directory
+from zlaunch import native_ops
+from zlaunch.build import extensions_dir
+from zlaunch.dsconfig.config import DsConfig
+from zlaunch.native_ops import NativeOp, needed_ops
+
+OPS = [op for op in vars(native_ops).values() if isinstance(op, NativeOp)]
+CUDA_MODULES = {
+    "FusedAdamBuilder": "fused_adam",
+    "FusedLambBuilder": "fused_lamb",
+    "FusedLionBuilder": "fused_lion",
+    "AsyncIOBuilder": "async_io",
+}
+ON_A_CPU = {"ShareMemCommBuilder", "AsyncIOBuilder", "CPUAdamBuilder", "CPUAdagradBuilder", "CPULionBuilder"}
+
+OP = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+
+
+def builders(op: NativeOp) -> list[Any]:
+    """Find an op's builder classes: the CPU accelerator's, and the one for CUDA."""
+    on_cpu = [get_accelerator().get_op_builder(op.builder)] if op.builder in ON_A_CPU else []
+    module = CUDA_MODULES.get(op.builder)
+    on_cuda = [getattr(import_module(f"deepspeed.ops.op_builder.{module}"), op.builder)] if module else []
+    return [*on_cpu, *on_cuda]
+
+
+@OP
+def test_an_op_has_a_builder(op: NativeOp) -> None:
+    assert [builder for builder in builders(op) if issubclass(builder, OpBuilder)]
+
+
+@OP
+def test_an_op_is_named_as_its_builder_names_its_folder(op: NativeOp) -> None:
+    assert {builder.NAME for builder in builders(op)} == {op.name}
+
+
+@pytest.mark.parametrize("builder", sorted(ON_A_CPU))
+def test_the_cpu_accelerator_can_build_what_a_cpu_job_needs(builder: str) -> None:
+    assert get_accelerator().get_op_builder(builder).__name__ == builder
+
+
+ADAMS = {"FusedAdam": "fused_adam", "DeepSpeedCPUAdam": "cpu_adam", "AdamW": None, "Adam": None}
+"""What the engine chooses → the op that class loads when it is made."""
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "Muon"])
+@pytest.mark.parametrize("device", ["none", "cpu"])
+@pytest.mark.parametrize("torch_adam", [False, True])
+def test_the_op_of_an_adam_is_the_one_that_the_engine_will_load(
+    kind: str, device: str, torch_adam: bool
+) -> None:
+    params = {"torch_adam": torch_adam}
+    config = {
+        "train_batch_size": 1,
+        "optimizer": {"type": kind, "params": dict(params)},
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": device}},
+    }
+    needed = {op.name for op in needed_ops(DsConfig.model_validate(config), "cuda", "adamw_torch")}
+    engine = SimpleNamespace(
+        _config=deepspeed_reads(config), zenflow=False, bf16_optimizer_states=lambda: False
+    )
+    engine.zero_use_cpu_optimizer = lambda: DeepSpeedEngine.zero_use_cpu_optimizer(engine)
+    chosen, _ = DeepSpeedEngine.get_optimizer_configuration(engine, params, adam_w_mode=True)
+    assert needed == {ADAMS[chosen.__name__]} - {None}
+
+
+ENVIRONMENTS: dict[str, dict[str, str]] = {
+    "nothing": {},
+    "a folder": {"TORCH_EXTENSIONS_DIR": "{}/ours"},
+    "a cache": {"XDG_CACHE_HOME": "{}/cache"},
+    "a folder and a cache": {"TORCH_EXTENSIONS_DIR": "{}/ours", "XDG_CACHE_HOME": "{}/cache"},
+    "a folder that is relative": {"TORCH_EXTENSIONS_DIR": "ours"},
+    "an empty folder": {"TORCH_EXTENSIONS_DIR": ""},
+}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_extensions_are_where_torch_keeps_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable in ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in ENVIRONMENTS[name].items():
+        monkeypatch.setenv(variable, value.format(tmp_path))
+    theirs = Path(_get_build_directory("cpu_adam", verbose=False))
+    assert (extensions_dir(os.environ) / "cpu_adam").resolve() == theirs.resolve()

@@ -1,0 +1,70 @@
+"""The files in `configs/`: what zlaunch writes, what it accepts, and what DeepSpeed accepts of them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.deepspeed_side import deepspeed_reads
+from zlaunch.compose import preset, to_json
+from zlaunch.dsconfig.source import read
+from zlaunch.job import Offload, Stage, parse_offload
+from zlaunch.model import ModelShape
+from zlaunch.provenance import Values
+from zlaunch.resolve import Known, Resolved, resolve
+from zlaunch.script import Interface
+from zlaunch.trainer_args import TrainerArgs
+from zlaunch.validation import findings_in
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+WRITTEN_FOR: dict[str, tuple[Stage, Offload, str | None]] = {
+    "ddp": (0, Offload(), None),
+    "zero1": (1, Offload(), None),
+    "zero2": (2, Offload(), None),
+    "zero2_cpu": (2, parse_offload("cpu"), None),
+    "zero3": (3, Offload(), None),
+    "zero3_cpu": (3, parse_offload("cpu"), None),
+    "zero3_nvme": (3, parse_offload("nvme"), "/local_nvme"),
+}
+
+PRESET = pytest.mark.parametrize("name", WRITTEN_FOR)
+RANKS = pytest.mark.parametrize("world_size", [1, 2, 8])
+
+
+def resolved(name: str, world_size: int) -> Resolved:
+    model = ModelShape(hidden_size=256, largest_parameter=None, source="config.json")
+    known = Known(TrainerArgs(), model, world_size, Interface.TRAINER)
+    return resolve(Values.of(read(CONFIGS / f"{name}.json").value, name), known)
+
+
+def test_every_file_is_a_preset() -> None:
+    assert {file.stem for file in CONFIGS.iterdir()} == {*WRITTEN_FOR}
+
+
+@PRESET
+def test_a_file_is_what_config_write_writes(name: str) -> None:
+    stage, offload, nvme_dir = WRITTEN_FOR[name]
+    assert (CONFIGS / f"{name}.json").read_bytes() == to_json(preset(stage, offload, nvme_dir)).encode()
+
+
+@PRESET
+def test_a_file_has_no_mistakes(name: str) -> None:
+    assert findings_in(CONFIGS / f"{name}.json") == []
+
+
+@PRESET
+def test_nothing_of_a_file_is_left_open_when_the_model_is_known(name: str) -> None:
+    assert resolved(name, 2).left == {}
+
+
+@PRESET
+@RANKS
+def test_deepspeed_accepts_a_file_once_it_is_resolved(name: str, world_size: int) -> None:
+    config = resolved(name, world_size).values.config()
+    assert deepspeed_reads(config, world_size).train_batch_size == 8 * world_size
+
+
+@PRESET
+def test_deepspeed_sees_the_stage_of_a_file(name: str) -> None:
+    stage, _, _ = WRITTEN_FOR[name]
+    assert deepspeed_reads(resolved(name, 1).values.config()).zero_optimization_stage == stage

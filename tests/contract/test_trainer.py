@@ -1,0 +1,131 @@
+"""Trainer arguments, and every "auto" they fill in, against the installed transformers."""
+
+import dataclasses
+import itertools
+import json
+from typing import Any
+
+import pytest
+from transformers import TrainingArguments
+
+from tests.contract.trainer_side import PARSER, trainer_fills
+from zlaunch.dsconfig.source import dotted
+from zlaunch.model import ModelShape
+from zlaunch.provenance import Values
+from zlaunch.resolve import Known, Resolved, resolve
+from zlaunch.script import Interface
+from zlaunch.trainer_args import DEFAULTS, read_arguments
+
+ARGUMENTS = {
+    "nothing": "",
+    "batch": "--per_device_train_batch_size 4",
+    "accumulation": "--gradient_accumulation_steps 3 --per_device_train_batch_size 2",
+    "lr": "--learning_rate 3e-4",
+    "betas": "--adam_beta1 0.95 --adam_beta2 0.98",
+    "eps": "--adam_epsilon 1e-6",
+    "weight decay": "--weight_decay 0.1",
+    "clip": "--max_grad_norm 0.5",
+    "no clip": "--max_grad_norm 0",
+    "warmup steps": "--warmup_steps 20",
+    "warmup one and a half": "--warmup_steps 1.5",
+    "warmup share, unknown length": "--warmup_steps 0.1",
+    "steps": "--max_steps 1000",
+    "warmup share": "--warmup_steps 0.07 --max_steps 100",
+    "warmup smallest share": "--warmup_steps 0.0001 --max_steps 7",
+    "no warmup": "--warmup_steps 0 --max_steps 7",
+    "bf16": "--bf16",
+    "fp16": "--fp16",
+    "bf16 evaluation": "--bf16_full_eval",
+    "fp16 evaluation": "--fp16_full_eval True",
+    "everything": "--per_device_train_batch_size 2 --gradient_accumulation_steps 8 --learning_rate 1e-3 "
+    "--adam_beta1 0.8 --adam_beta2 0.9 --adam_epsilon 1e-7 --weight_decay 0.01 --max_grad_norm 2 "
+    "--warmup_steps 0.5 --max_steps 11 --bf16",
+}
+
+JOBS = ((2, 64, 1), (2, 1000, 8), (3, 64, 2), (3, 1000, 8))
+"""Stage, hidden size, ranks."""
+
+CELLS = pytest.mark.parametrize(
+    ("given", "stage", "hidden", "ranks"),
+    [(given, *job) for given, job in itertools.product(ARGUMENTS, JOBS)],
+)
+
+
+def all_auto(stage: int) -> dict[str, Any]:
+    """Write "auto" wherever the Trainer fills something in."""
+    at_stage_3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+    warmup = ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps")
+    return {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "optimizer": {
+            "type": "AdamW",
+            "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto"),
+        },
+        "scheduler": {"type": "WarmupDecayLR", "params": dict.fromkeys(warmup, "auto")},
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+        "zero_optimization": {
+            "stage": stage,
+            "reduce_bucket_size": "auto",
+            **(dict.fromkeys(at_stage_3, "auto") if stage == 3 else {}),
+        },
+    }
+
+
+def resolved(config: dict[str, Any], argv: list[str], hidden: int, ranks: int) -> Resolved:
+    args, findings = read_arguments(argv)
+    assert findings == []
+    model = ModelShape(hidden, None, "config.json")
+    return resolve(Values.of(config, "file"), Known(args, model, ranks, Interface.TRAINER))
+
+
+def leaves(config: dict[str, Any]) -> dict[str, str]:
+    """Write each value as JSON does, so that 1, 1.0 and true differ."""
+    return {dotted(path): json.dumps(leaf.value) for path, leaf in Values.of(config, "").leaves.items()}
+
+
+def test_the_defaults_are_those_of_training_arguments() -> None:
+    fields = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
+    assert {name: fields.get(name) for name in DEFAULTS} == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *ARGUMENTS.values(),
+        "--bf16 false",
+        "--bf16=1",
+        "--fp16 No",
+        "--use_cpu --bf16",
+        "--learning-rate 1e-3",
+        "--learning_rate=1",
+        "--max_steps -1",
+        "--optim adagrad",
+        "--gradient_accumulation_steps 2 --gradient_accumulation_steps 4",
+        "--learning_ra 1e-3",
+    ],
+)
+def test_a_command_line_is_read_as_the_trainer_reads_it(line: str) -> None:
+    theirs = vars(PARSER.parse_args(line.split()))
+    args, _ = read_arguments(line.split())
+    assert {name: args[name].value for name in DEFAULTS} == {name: theirs[name] for name in DEFAULTS}
+
+
+@CELLS
+def test_every_value_is_the_one_the_trainer_fills_in(given: str, stage: int, hidden: int, ranks: int) -> None:
+    argv, config = ARGUMENTS[given].split(), all_auto(stage)
+    ours = resolved(config, argv, hidden, ranks)
+    model_config = type("Config", (), {"hidden_size": hidden})
+    theirs = leaves(trainer_fills(config, argv, world_size=ranks, model_config=model_config).config)
+    known = {key: value for key, value in leaves(ours.values.config()).items() if key not in ours.left}
+    assert known == {key: value for key, value in theirs.items() if key not in ours.left}
+
+
+@pytest.mark.parametrize("given", ARGUMENTS)
+def test_only_what_depends_on_the_length_of_the_dataset_is_left_to_the_trainer(given: str) -> None:
+    config, argv = all_auto(3), ARGUMENTS[given].split()
+    short, long = (leaves(trainer_fills(config, argv, steps=steps).config) for steps in (10_000, 20_000))
+    assert {*resolved(config, argv, 256, 1).left} == {key for key in short if short[key] != long[key]}

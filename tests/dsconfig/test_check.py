@@ -1,0 +1,162 @@
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.making import json_objects, json_values
+from zlaunch.compose import preset
+from zlaunch.dsconfig.check import check, check_value
+from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.releases import REMOVED_IN_0_19
+from zlaunch.dsconfig.source import parse
+from zlaunch.errors import Finding
+from zlaunch.job import STAGES, Offload, Stage
+
+MISTAKES: list[tuple[dict[str, Any], str, str]] = [
+    ({"foo": 1}, "unknown-key", "foo"),
+    ({"foo": 1, "zero_optimization": {}}, "unknown-key", "foo"),
+    ({"zero_optimization": {"stag": 3}}, "unknown-key", "zero_optimization.stag"),
+    ({"zero_optimization": {"offload_param": {"devise": "cpu"}}}, "unknown-key",
+     "zero_optimization.offload_param.devise"),
+    ({"optimizer": {"type": "Adam", "params": {"momentum": 1.0}}}, "unknown-key", "optimizer.params.momentum"),
+    ({"optimizer": {"params": {}}}, "missing-key", "optimizer.type"),
+    ({"scheduler": {"type": "WarmupLR"}}, "missing-key", "scheduler.params"),
+    ({"zero_optimization": {"sub_group_size": "auto"}}, "auto-not-here", "zero_optimization.sub_group_size"),
+    ({"zero_optimization": {"overlap_comm": "auto"}}, "auto-not-here", "zero_optimization.overlap_comm"),
+    ({"zero_optimization": {"stage": 4}}, "bad-value", "zero_optimization.stage"),
+    ({"zero_optimization": {"stage": True}}, "bad-value", "zero_optimization.stage"),
+    ({"zero_optimization": {"sub_group_size": -1}}, "bad-value", "zero_optimization.sub_group_size"),
+    ({"train_batch_size": 0}, "bad-value", "train_batch_size"),
+    ({"train_batch_size": "32"}, "bad-type", "train_batch_size"),
+    ({"train_batch_size": 1.5}, "bad-type", "train_batch_size"),
+    ({"bf16": None, "fp16": None}, "bad-type", "fp16"),
+    ({"bf16": {"enabled": "true"}}, "bad-type", "bf16.enabled"),
+    ({"bf16": {"enabled": 1}}, "bad-type", "bf16.enabled"),
+    ({"zero_optimization": 3}, "bad-type", "zero_optimization"),
+    ({"optimizer": 3}, "bad-type", "optimizer"),
+    ({"optimizer": {"type": "Adam", "params": {"lr": "fast"}}}, "bad-type", "optimizer.params.lr"),
+]  # fmt: skip
+
+HINTS: list[tuple[dict[str, Any], str | None]] = [
+    ({"zero_optimisation": {}}, "did you mean `zero_optimization`?"),
+    ({"zero_optimization": {"stag": 3}}, "did you mean `stage`?"),
+    ({"zero_optimization.stage": 3}, "nest the keys: a dot means nothing in JSON"),
+    ({"zero_optimization": {"bf16": {}}}, "move `bf16` to the top level"),
+    ({"offload_param": {}, "zero_optimization": {}}, "move `offload_param` into `zero_optimization`"),
+    ({"offload_param": {}}, "move `offload_param` into `zero_optimization`"),
+    ({"bf16": {"favourite": 1}}, "delete it"),
+    ({"optimizer": {"params": {}}}, 'add `"type": …`'),
+    ({"optimizer": {"type": "adam_w"}}, 'did you mean `"AdamW"`?'),
+    ({"zero_optimization": {"offload_param": {"device": "CPU"}}}, 'did you mean `"cpu"`?'),
+    ({"bf16": {"enabled": "False"}}, "write false, without quotes"),
+    ({"train_batch_size": "32"}, "write 32, without quotes"),
+    ({"gradient_clipping": "0.5"}, "write 0.5, without quotes"),
+    ({"fp16": None}, "delete the key"),
+    ({"train_batch_size": "many"}, None),
+    ({"train_batch_size": "1.5"}, None),
+    ({"gradient_clipping": "inf"}, None),
+]
+
+OFFLOADS = [
+    Offload(),
+    Offload(optimizer="cpu"),
+    Offload(optimizer="nvme"),
+    Offload(optimizer="cpu", param="none"),
+]
+
+
+def _only(value: dict[str, Any]) -> Finding:
+    (finding,) = check_value(value)[1]
+    return finding
+
+
+@pytest.mark.parametrize("stage", STAGES.values())
+@pytest.mark.parametrize("offload", OFFLOADS)
+def test_a_preset_has_no_mistake(stage: Stage, offload: Offload) -> None:
+    assert check_value(preset(stage, offload, "/nvme"))[1] == []
+
+
+@pytest.mark.parametrize(("value", "code", "where"), MISTAKES)
+def test_a_mistake_is_found_once_and_at_its_key(value: dict[str, Any], code: str, where: str) -> None:
+    assert [(finding.code, finding.where) for finding in check_value(value)[1]] == [(code, where)]
+
+
+@pytest.mark.parametrize(("value", "_code", "_where"), MISTAKES)
+def test_a_mistaken_config_is_none(value: dict[str, Any], _code: str, _where: str) -> None:
+    assert check_value(value)[0] is None
+
+
+@pytest.mark.parametrize(("value", "hint"), HINTS)
+def test_a_mistake_comes_with_what_to_type(value: dict[str, Any], hint: str | None) -> None:
+    assert _only(value).hint == hint
+
+
+@pytest.mark.parametrize("key", REMOVED_IN_0_19)
+def test_a_removed_key_is_told_from_one_that_never_was(key: str) -> None:
+    section, dot, name = key.rpartition(".")
+    finding = _only({section: {name: None}} if dot else {name: None})
+    assert (finding.code, finding.hint) == ("removed-key", REMOVED_IN_0_19[key])
+
+
+def test_a_value_out_of_range_is_shown() -> None:
+    assert _only({"zero_optimization": {"stage": 7}}).message == "`stage` is 7; it can be 0, 1, 2 or 3"
+
+
+def test_a_choice_of_one_word_reads_well() -> None:
+    finding = _only({"zero_optimization": {"zenflow": {"select_interval": "often"}}})
+    assert "  " not in finding.message
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (True, "true"),
+        (None, "null"),
+        ([], "a list"),
+        ({}, "an object"),
+        ("x", 'the string "x"'),
+        (1.5, "1.5"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_shown_as_json(value: object, shown: str) -> None:
+    assert f"is {shown}" in _only({"fp16": {"initial_scale_power": value}}).message
+
+
+def test_findings_of_a_document_have_their_places() -> None:
+    document = parse('{\n  "zero_optimization": {\n    "stage": 9\n  }\n}', "ds.json")
+    assert [str(finding.place) for finding in check(document)[1]] == ["ds.json:3:5"]
+
+
+def test_findings_of_a_document_come_in_its_order() -> None:
+    document = parse('{\n"fp16": {"x": 1},\n"bf16": {"y": 1},\n"train_batch_size": 0}', "ds.json")
+    assert [finding.place and finding.place.line for finding in check(document)[1]] == [2, 3, 4]
+
+
+def test_a_missing_key_has_the_place_of_its_object() -> None:
+    document = parse('{\n  "optimizer": {"params": {}}\n}', "ds.json")
+    assert [str(finding.place) for finding in check(document)[1]] == ["ds.json:2:3"]
+
+
+def test_findings_of_a_plain_value_have_no_place() -> None:
+    assert _only({"foo": 1, "zero_optimization": {}}).place is None
+
+
+def test_a_key_may_be_written_without_its_prefix() -> None:
+    config, _ = check_value({"zero_optimization": {"prefetch_bucket_size": 7}})
+    assert config is not None
+    assert config.zero_optimization.stage3_prefetch_bucket_size == 7
+
+
+def test_a_word_may_be_written_in_capitals_where_deepspeed_does_not_care() -> None:
+    assert check_value({"communication_data_type": "FP16"})[1] == []
+
+
+_keys = st.sampled_from([*DsConfig.model_fields, "foo", "zero.stage"])
+
+
+@given(st.dictionaries(_keys, json_values, max_size=4) | json_objects)
+@example({"foo": 1})
+def test_a_config_is_none_exactly_if_there_are_findings(value: dict[str, Any]) -> None:
+    config, findings = check_value(value)
+    assert (config is None) == bool(findings)

@@ -1,0 +1,148 @@
+"""Real training: two ranks, real DeepSpeed, every preset. The loss falls."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import CONFIGS, RECIPE, run, start, the_run, zlaunch
+
+pytestmark = pytest.mark.job
+
+SHORT = ["--max_steps", "10", "--logging_steps", "2"]
+WITNESS = Path(__file__).with_name("witness.py")
+
+
+def losses(text: str) -> tuple[float, float]:
+    """Read the recipe's last line: the first and the last loss."""
+    match = re.search(r"^loss ([\d.]+) -> ([\d.]+) in \d+ steps$", text, re.MULTILINE)
+    assert match, text[-2000:]
+    return float(match.group(1)), float(match.group(2))
+
+
+def leaves(config: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
+def look_up(config: dict[str, Any], path: tuple[str, ...]) -> Any:
+    for key in path:
+        config = config[key]
+    return config
+
+
+@pytest.mark.parametrize("preset", ["ddp", "zero1", "zero2", "zero2_cpu", "zero3", "zero3_cpu"])
+def test_every_preset_trains_with_exactly_the_ds_config_that_was_shown(
+    preset: str, small_model: Path, tmp_path: Path
+) -> None:
+    env = {"WITNESS": str(tmp_path / "seen.json"), "RECIPE": str(RECIPE)}
+    model = ["--model", small_model, "--from_scratch", "--learning_rate", "1e-3"]
+    preset_file = CONFIGS / f"{preset}.json"
+    result = zlaunch(
+        "train", WITNESS, "--ds-config", preset_file, "--", *model, *SHORT, cwd=tmp_path, env=env
+    )
+    assert result.status == 0, result.err
+    first, last = losses(result.out)
+    assert last < first
+    shown = json.loads((the_run(tmp_path) / "ds_config.json").read_text())
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert "auto" not in [value for _, value in leaves(shown)]
+    assert {path: look_up(seen, path) for path, _ in leaves(shown)} == dict(leaves(shown))
+
+
+@pytest.mark.parametrize(("stage", "offload"), [("2", "none"), ("3", "cpu")])
+def test_the_deepspeed_launcher_trains(stage: str, offload: str, tmp_path: Path) -> None:
+    flags = ["--stage", stage, "--offload", offload, "--launcher", "deepspeed"]
+    result = zlaunch("train", *flags, "--", *SHORT, cwd=tmp_path)
+    assert result.status == 0, result.err
+    first, last = losses(result.out)
+    assert last < first
+
+
+@pytest.mark.usefixtures("libaio")
+def test_nvme_offload_swaps_to_a_directory_of_its_own_and_cleans_it_up(
+    swapped_model: Path, tmp_path: Path
+) -> None:
+    drive = tmp_path / "drive"
+    drive.mkdir()
+    preset = ["--ds-config", CONFIGS / "zero3_nvme.json", "--nvme", drive]
+    model = ["--model", swapped_model, "--from_scratch", "--per_device_train_batch_size", "2"]
+    job = start("train", *preset, "--run-dir", tmp_path / "r", "--", *model, *SHORT, cwd=tmp_path)
+    most = 0
+    while job.poll() is None:
+        most = max(most, bytes_in(drive / "zlaunch-r"))
+        time.sleep(0.05)
+    assert job.returncode == 0, (tmp_path / "r" / "logs" / "rank-0.log").read_text()[-2000:]
+    first, last = losses((tmp_path / "r" / "logs" / "rank-0.log").read_text())
+    assert last < first
+    num_parameters = 2 * (2 * 1024 * 1024 + 2 * 1024 * 512 + 3 * 1024 * 3072)
+    adam_bytes_of_the_swapped_matrices = 12 * num_parameters
+    assert most > adam_bytes_of_the_swapped_matrices * 0.8
+    assert list(drive.iterdir()) == []
+
+
+def bytes_in(folder: Path) -> int:
+    total = 0
+    for root, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += (Path(root) / name).stat().st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def test_a_file_with_comments_and_derived_batch_sizes_trains(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(
+        """{ // what people have
+        "train_batch_size": 16, "gradient_accumulation_steps": 2,
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "weight_decay": 0.1}},
+        "scheduler": {"type": "WarmupDecayLR", "params": {
+            "total_num_steps": "auto", "warmup_num_steps": "auto", "warmup_max_lr": "auto"}},
+        "bf16": {"enabled": "auto"},
+        "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e7, "offload_optimizer": {"device": "cpu"}},
+        }"""
+    )
+    result = zlaunch("train", "--ds-config", "mine.json", "--", *SHORT, cwd=tmp_path)
+    assert result.status == 0, result.err
+    first, last = losses(result.out)
+    assert last < first
+    written = json.loads((the_run(tmp_path) / "ds_config.json").read_text())
+    assert written["train_micro_batch_size_per_gpu"] == 4
+
+
+def test_the_script_it_leaves_repeats_the_run_by_hand(tmp_path: Path) -> None:
+    zlaunch("train", "--stage", "1", "--", *SHORT, cwd=tmp_path)
+    result = run("sh", the_run(tmp_path) / "run.sh", cwd=tmp_path)
+    assert result.status == 0, result.err
+    first, last = losses(result.out)
+    assert last < first
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["python"],
+        ["torchrun", "--standalone", "--nproc-per-node=2"],
+        ["deepspeed", "--num_gpus=2"],
+    ],
+)
+def test_the_recipe_runs_without_zlaunch(launcher: list[str], tmp_path: Path) -> None:
+    import sys
+
+    program = Path(sys.executable).with_name(launcher[0])
+    config = [] if launcher == ["python"] else ["--deepspeed", CONFIGS / "zero3.json"]
+    env = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    args = [program, *launcher[1:], RECIPE, "--use_cpu", "--bf16", *config, *SHORT]
+    result = run(*args, cwd=tmp_path, env=env)
+    assert result.status == 0, result.err
+    first, last = losses(result.out)
+    assert last < first

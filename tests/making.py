@@ -1,0 +1,66 @@
+"""Values that many tests need, and strategies that make more of them."""
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from zlaunch.layout import RunLayout
+from zlaunch.machine import Gpu, Machine
+from zlaunch.model import ModelShape
+from zlaunch.script import Interface, Script
+from zlaunch.topology import Host, Topology
+from zlaunch.units import GIB
+
+LAYOUT = RunLayout(Path("/runs/20260101-120000-job"))
+SHAPE = ModelShape(hidden_size=64, largest_parameter=64 * 256, source="model/config.json")
+
+
+def gpu(index: int, capability: tuple[int, int] = (9, 0)) -> Gpu:
+    return Gpu(index, "NVIDIA H200", f"GPU-{index}", 139 * GIB, capability)
+
+
+def machine(*gpus: Gpu, cores: int = 8, hidden: tuple[int, ...] = ()) -> Machine:
+    return Machine("here", cores, 64 * GIB, gpus, hidden)
+
+
+CPU_MACHINE = machine()
+TWO_GPUS = machine(gpu(0), gpu(1))
+
+
+def script(source: str = "", interface: Interface = Interface.TRAINER, line: int | None = None) -> Script:
+    return Script(Path("train.py"), source, interface, own_ds_config=line)
+
+
+def local(*devices: int) -> Topology:
+    return Topology((Host("localhost", devices),))
+
+
+def over_ssh(*hosts: Host) -> Topology:
+    return Topology(hosts, over_ssh=True)
+
+
+_LEAVES: st.SearchStrategy[Any] = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False).filter(lambda number: not number.is_integer())
+)
+
+
+def _containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4)
+
+
+json_values = st.recursive(_LEAVES, _containers, max_leaves=12)
+"""Any JSON, but for floats that are whole numbers: those are integers to DeepSpeed."""
+
+json_objects: st.SearchStrategy[dict[str, Any]] = st.dictionaries(st.text(), json_values, max_size=4)
+
+nested_objects: st.SearchStrategy[dict[str, Any]] = st.recursive(
+    st.dictionaries(st.sampled_from("abc"), st.integers(), max_size=3),
+    lambda children: st.dictionaries(st.sampled_from("abc"), st.integers() | children, max_size=3),
+    max_leaves=8,
+)
+"""Objects in objects over so few keys that two of them often meet."""

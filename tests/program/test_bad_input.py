@@ -1,0 +1,144 @@
+"""Bad input gets one clear error that says what to type; nothing is started, nothing is written."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.running import zlaunch
+
+Case = tuple[list[str], int, str]
+
+CASES: dict[str, Case] = {
+    "a missing script": (["nosuch.py"], 66, "nosuch.py"),
+    "a folder for a script": (["."], 66, "`.`"),
+    "a script that is not Python": (["broken.py"], 66, "broken.py:1"),
+    "an unknown stage": (["--stage", "7"], 2, "--stage"),
+    "an unknown option": (["--stgae", "3"], 2, "--stgae"),
+    "an unknown offload": (["--offload", "disk"], 2, "optimizer:cpu,param:nvme"),
+    "NVMe without a directory": (["--stage", "3", "--offload", "nvme"], 65, "--nvme DIR"),
+    "NVMe below stage 3": (["--stage", "2", "--offload", "nvme", "--nvme", "."], 65, "--stage 3"),
+    "an NVMe directory that cannot be made": (
+        ["--stage", "3", "--offload", "nvme", "--nvme", "/proc/nvme"],
+        69,
+        "/proc/nvme",
+    ),
+    "an NVMe directory below a file": (
+        ["--stage", "3", "--offload", "nvme", "--nvme", "script.py/x"],
+        69,
+        "script.py is not a directory",
+    ),
+    "stage 0 with offload": (["--stage", "0", "--offload", "cpu"], 65, "--stage 2"),
+    "parameters offloaded below stage 3": (
+        ["--stage", "2", "--offload", "optimizer:cpu,param:cpu"],
+        65,
+        "--stage 3",
+    ),
+    "a model without config.json": (["--", "--model", "empty"], 66, "config.json"),
+    "a model that does not exist": (["--", "--model", "./nosuch/model"], 66, "./nosuch/model"),
+    "a model whose config.json is broken": (["--", "--model", "broken"], 65, "broken/config.json:1"),
+    "more ranks than the machine can have": (["--gpus", "999"], 69, "--gpus"),
+    "no ranks at all": (["--gpus", "0"], 2, "--gpus 0,"),
+    "a ds_config that is not there": (["--ds-config", "nosuch.json"], 66, "nosuch.json"),
+    "a ds_config that is not JSON": (["--ds-config", "script.py"], 65, "script.py:1:1"),
+    "a ds_config with mistakes": (["--ds-config", "wrong.json"], 65, "did you mean `zero_optimization`?"),
+    "a ds_config against the arguments": (
+        ["--ds-config", "batch.json", "--", "--per_device_train_batch_size", "8"],
+        65,
+        "batch.json:1",
+    ),
+    "two ds_configs": (["--ds-config", "batch.json", "--", "--deepspeed", "x.json"], 2, "x.json"),
+    "a hostfile that is not there": (["--hostfile", "nosuch"], 66, "nosuch"),
+    "a hostfile with mistakes": (["--hostfile", "hosts"], 65, "hosts:2:1"),
+    "a hostfile for torchrun": (
+        ["--hostfile", "localhosts", "--launcher", "torchrun"],
+        2,
+        "--launcher deepspeed",
+    ),
+    "slots that this host cannot have": (["--hostfile", "toomany"], 65, "toomany:1:1"),
+    "include together with exclude": (
+        ["--hostfile", "localhosts", "--include", "localhost", "--exclude", "localhost:0"],
+        2,
+        "--include",
+    ),
+    "an override without a value": (["--set", "bf16.enabled"], 2, "KEY=VALUE"),
+    "an override of an unknown key": (["--set", "zero_optimization.stge=3"], 65, "did you mean `stage`?"),
+    "both precisions": (["--", "--bf16", "--fp16"], 65, "--bf16"),
+    "two opinions about precision": (["--precision", "fp16", "--", "--bf16"], 65, "--precision fp16"),
+    "a Trainer argument of the wrong type": (["--", "--max_steps", "many"], 65, "--max_steps many"),
+    "a launcher flag after the script": (["script.py", "--", "--nproc_per_node", "2"], 2, "--gpus N"),
+    "a run directory that is in use": (["--run-dir", "empty/.."], 69, "not empty"),
+    "a script with a ds_config of its own": (["own.py"], 2, "own.py:2"),
+}
+
+SCRIPT = "import argparse\nargparse.ArgumentParser().parse_args()\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    files = {
+        "script.py": SCRIPT,
+        "broken.py": "def (:\n",
+        "own.py": "from transformers import TrainingArguments\nTrainingArguments('x', deepspeed='mine.json')\n",
+        "wrong.json": '{"zero_optimisation": {"stage": 2}}',
+        "batch.json": '{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}',
+        "hosts": "w0 slots=1\nw1 slots = 2\nw0 slots=1\n",
+        "localhosts": "localhost slots=1\n",
+        "toomany": "localhost slots=999\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    return tmp_path
+
+
+def everything_in(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_refused_with_one_message_and_nothing_written(case: str, folder: Path) -> None:
+    args, status, named = CASES[case]
+    before = everything_in(folder)
+    result = zlaunch("train", *args, cwd=folder)
+    assert (result.status, result.out) == (status, "")
+    assert named in result.err
+    assert "Traceback" not in result.err
+    assert everything_in(folder) == before
+
+
+def test_a_hostfile_is_refused_with_every_bad_line_at_once(folder: Path) -> None:
+    err = zlaunch("train", "--hostfile", "hosts", cwd=folder).err
+    assert "hosts:2:1" in err
+    assert "hosts:3:1: `w0` stands on line 1 already" in err
+
+
+def test_a_gpu_that_this_machine_does_not_have_is_refused(folder: Path) -> None:
+    result = zlaunch("train", "--gpus", "997,998", cwd=folder)
+    assert result.status == 69
+
+
+@pytest.mark.parametrize("write", [json.dumps, lambda value: json.dumps(value, indent=4)])
+def test_validate_names_file_line_and_column(write: Callable[[object], str], tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text(write({"fp16": {"enabld": True}}))
+    result = zlaunch("config", "validate", "c.json", cwd=tmp_path)
+    assert result.status == 65
+    line, column = ("1", "11") if write is json.dumps else ("3", "9")
+    assert f"c.json:{line}:{column}: DeepSpeed knows no key `enabld` in `fp16`" in result.out
+
+
+def test_validate_goes_on_after_a_file_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_text("{}")
+    result = zlaunch("config", "validate", "nosuch.json", "good.json", cwd=tmp_path)
+    assert result.status == 66
+    assert "good.json: valid" in result.err
+
+
+def test_write_never_overwrites(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text("{}")
+    result = zlaunch("config", "write", "--stage", "3", "-o", "mine.json", cwd=tmp_path)
+    assert result.status == 69
+    assert (tmp_path / "mine.json").read_text() == "{}"

@@ -1,0 +1,103 @@
+"""The house rules that no linter knows."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.running import ROOT
+
+PACKAGE = ROOT / "zlaunch"
+MODULES = sorted(file for file in PACKAGE.rglob("*.py") if "recipes" not in file.parts)
+MAX_MODULE_LINES = 300
+MAX_FUNCTION_LINES = 45
+FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "manager"}
+HEAVY = ("torch", "transformers", "accelerate", "datasets", "deepspeed", "huggingface_hub", "numpy", "rich")
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
+    for file in MODULES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                yield f"{file.relative_to(ROOT)}:{node.name}", node
+
+
+def num_lines(node: ast.FunctionDef) -> int:
+    """Count the body; a signature whose parameters are options is a table, not code."""
+    return (node.end_lineno or 0) - node.body[0].lineno + 1
+
+
+def test_no_module_is_longer_than_the_ceiling() -> None:
+    long = {str(file): len(file.read_text().splitlines()) for file in MODULES}
+    assert {file: lines for file, lines in long.items() if lines > MAX_MODULE_LINES} == {}
+
+
+def test_no_function_is_longer_than_the_ceiling() -> None:
+    assert [name for name, node in functions() if num_lines(node) > MAX_FUNCTION_LINES] == []
+
+
+def test_no_module_is_an_attic() -> None:
+    assert [
+        file for file in MODULES if FORBIDDEN_NAMES & {*file.relative_to(ROOT).with_suffix("").parts}
+    ] == []
+
+
+def test_every_program_is_started_behind_one_door() -> None:
+    doors = {
+        file.name
+        for file in MODULES
+        if re.search(r"^import subprocess|os\.exec|os\.fork", file.read_text(), re.MULTILINE)
+    }
+    assert doors == {"process.py"}
+
+
+def test_one_room_prints() -> None:
+    printers = {
+        file.name
+        for file in MODULES
+        if re.search(r"(?<![\w.])print\(|sys\.std(out|err)\.(buffer\.)?write", file.read_text())
+    }
+    assert printers == {"console.py", "rank.py"}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["--help"], ["train", "--help"], ["train", "--dry-run"], ["config", "validate", "configs/zero3.json"]],
+)
+def test_a_command_that_trains_nothing_imports_nothing_heavy(argv: list[str]) -> None:
+    program = (
+        f"import sys\nfrom zlaunch.cli import main\nsys.argv = ['zlaunch', *{argv!r}]\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        f"print('heavy:', [name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "heavy: []"
+
+
+def test_the_image_installs_what_the_makefile_installs() -> None:
+    makefile, dockerfile = ((ROOT / name).read_text() for name in ("Makefile", "Dockerfile"))
+    packages = re.search(r"^APT_PACKAGES := (.*)$", makefile, re.MULTILINE)
+    assert packages
+    assert [name for name in packages.group(1).split() if name not in dockerfile.split()] == []
+    assert "RUN make .venv/installed" in dockerfile
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("http")]
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_recipe_is_one_file_in_the_checkout_and_in_the_package() -> None:
+    assert (PACKAGE / "recipes").resolve() == ROOT / "recipes"
+
+
+def test_ci_runs_what_a_person_would_run() -> None:
+    commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and line[0] != "#"]
+    assert commands == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "make check", "make test"]

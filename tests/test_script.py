@@ -1,0 +1,143 @@
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.making import script
+from zlaunch.errors import InputMissing
+from zlaunch.script import Interface, Script, read_script
+from zlaunch.trainer_args import Argument
+
+TRAINER = "args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()"
+ACCELERATE = "accelerator = Accelerator()"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "train.py"
+
+
+def _read(file: Path, source: str) -> Script:
+    file.write_text(source, "utf-8")
+    return read_script(file)
+
+
+@pytest.mark.parametrize(
+    ("source", "interface"),
+    [
+        ("", Interface.TRAINER),
+        (TRAINER, Interface.TRAINER),
+        ("TrlParser((SFTConfig,))", Interface.TRAINER),
+        (
+            "parser.add_argument('--deepspeed')\nTrainingArguments(deepspeed=args.deepspeed)",
+            Interface.TRAINER,
+        ),
+        ("deepspeed.add_config_arguments(parser)", Interface.DEEPSPEED),
+        ("parser.add_argument('--deepspeed_config')", Interface.DEEPSPEED),
+        (ACCELERATE, Interface.ACCELERATE),
+        ("accelerate.Accelerator()", Interface.ACCELERATE),
+        ("TrainingArguments(output_dir='x')", Interface.ACCELERATE),
+        (f"{TRAINER}\n{ACCELERATE}", Interface.TRAINER),
+        ("# deepspeed.add_config_arguments(parser)", Interface.TRAINER),
+    ],
+)
+def test_the_source_tells_how_a_script_takes_a_ds_config(
+    file: Path, source: str, interface: Interface
+) -> None:
+    assert _read(file, source).interface is interface
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "TrainingArguments(max_steps=7)",
+        "transformers.Seq2SeqTrainingArguments('out', max_steps=7)",
+        "SFTConfig(max_steps=7)",
+        "class A(TrainingArguments):\n    max_steps: int = 7",
+        "class A(trl.GRPOConfig):\n    max_steps: int = 7",
+    ],
+)
+def test_a_default_that_the_script_sets_is_found(file: Path, source: str) -> None:
+    assert _read(file, source).defaults["max_steps"].value == 7
+
+
+def test_a_default_names_the_line_that_sets_it(file: Path) -> None:
+    script = _read(file, "\nTrainingArguments(\n  max_steps=7)")
+    assert script.defaults["max_steps"] == Argument(7, "`max_steps` in train.py:3")
+
+
+def test_a_negative_default_is_found(file: Path) -> None:
+    assert _read(file, "TrainingArguments(max_steps=-1)").defaults["max_steps"].value == -1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "TrainingArguments(max_steps=steps)",
+        "TrainingArguments(max_steps=None)",
+        "TrainingArguments(**more)",
+        "TrainingArguments(output_dir='x')",
+        "Other(max_steps=7)",
+        "class A(Other):\n    max_steps: int = 7",
+        "class A(TrainingArguments):\n    max_steps: int",
+        "class A(TrainingArguments):\n    max_steps: int = field(default=7)",
+    ],
+)
+def test_what_is_no_constant_of_the_arguments_is_no_default(file: Path, source: str) -> None:
+    assert _read(file, source).defaults == {}
+
+
+@pytest.mark.parametrize("value", ["'ds.json'", "{'zero_optimization': {}}"])
+def test_a_ds_config_of_the_scripts_own_is_found(file: Path, value: str) -> None:
+    assert _read(file, f"x = 1\nTrainingArguments(deepspeed={value})").own_ds_config == 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "TrainingArguments(deepspeed=args.ds)",
+        "TrainingArguments(deepspeed=None)",
+        "Other(deepspeed='ds.json')",
+    ],
+)
+def test_a_script_that_leaves_the_ds_config_open_has_none_of_its_own(file: Path, source: str) -> None:
+    assert _read(file, source).own_ds_config is None
+
+
+@pytest.mark.parametrize("word", ["num_gpus", "num-gpus"])
+@pytest.mark.parametrize("source", ["args.num_gpus", "'--num_gpus'", "'--num-gpus'", "num_gpus: int = 1"])
+def test_a_word_is_mentioned_in_either_spelling(word: str, source: str) -> None:
+    assert script(source).mentions(word)
+
+
+@pytest.mark.parametrize("source", ["", "my_num_gpus", "num_gpus_per_node", "--num-gpus-max", "numXgpus"])
+def test_a_part_of_a_longer_word_is_no_mention(source: str) -> None:
+    assert not script(source).mentions("num_gpus")
+
+
+def test_a_missing_script_is_missing_input(file: Path) -> None:
+    with pytest.raises(InputMissing, match=r"train\.py"):
+        read_script(file)
+
+
+@pytest.mark.parametrize(("source", "line"), [("def", 1), ("x = 1\ny = (", 2), ("\0", 1)])
+def test_a_script_that_is_no_python_is_missing_input(file: Path, source: str, line: int) -> None:
+    with pytest.raises(InputMissing, match=rf"train\.py:{line}:1"):
+        _read(file, source)
+
+
+def test_a_script_need_not_be_utf_8(file: Path) -> None:
+    file.write_bytes(b"# -*- coding: latin-1 -*-\n# \xe9\nAccelerator()\n")
+    assert read_script(file).interface is Interface.ACCELERATE
+
+
+@given(st.binary() | st.text("()[]{}:=.,'\"#\n abTrainingArguments0").map(str.encode))
+def test_any_bytes_are_a_script_or_missing_input(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.py"
+    file.write_bytes(data)
+    with suppress(InputMissing):
+        read_script(file)

@@ -1,0 +1,40 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zlaunch.units import GIB, duration, gib, plural
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (42.4, "42 s"),
+        (59.6, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (3599.7, "1 h 00 min"),
+        (7620, "2 h 07 min"),
+        (100_000, "27 h 46 min"),
+    ],
+)
+def test_a_time_is_written_in_its_two_largest_units(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@given(st.floats(0, 1e6))
+def test_no_part_of_a_time_reaches_sixty(seconds: float) -> None:
+    units = {"s": 60, "min": 60, "h": 1000}
+    words = duration(seconds).split()
+    assert all(int(amount) < units[unit] for amount, unit in zip(words[::2], words[1::2], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(0, "0.0 GiB"), (GIB * 3 // 2, "1.5 GiB"), (139 * GIB, "139.0 GiB")]
+)
+def test_bytes_are_written_as_gib(num_bytes: int, text: str) -> None:
+    assert gib(num_bytes) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks")])
+def test_a_noun_follows_its_count(count: int, text: str) -> None:
+    assert plural(count, "rank") == text

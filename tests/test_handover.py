@@ -5,7 +5,7 @@ import pytest
 
 from tests.making import CPU_MACHINE, TWO_GPUS, gpu, machine
 from zlaunch.dsconfig.source import KeyPath
-from zlaunch.handover import MATCHED, Agreement, agree, script_arguments
+from zlaunch.handover import Agreement, agree, script_arguments
 from zlaunch.machine import Machine
 from zlaunch.provenance import Values
 from zlaunch.script import Interface
@@ -13,6 +13,19 @@ from zlaunch.trainer_args import Argument, TrainerArgs, Value, read_arguments
 
 AUTO_FORMATS = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
 NO_AUTO = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
+
+
+MATCHED: list[tuple[KeyPath, str]] = [
+    (("train_micro_batch_size_per_gpu",), "per_device_train_batch_size"),
+    (("gradient_accumulation_steps",), "gradient_accumulation_steps"),
+    (("gradient_clipping",), "max_grad_norm"),
+    (("optimizer", "params", "lr"), "learning_rate"),
+    (("optimizer", "params", "eps"), "adam_epsilon"),
+    (("optimizer", "params", "weight_decay"), "weight_decay"),
+    (("scheduler", "params", "warmup_max_lr"), "learning_rate"),
+    (("scheduler", "params", "total_num_steps"), "max_steps"),
+    (("scheduler", "params", "warmup_num_steps"), "warmup_steps"),
+]
 
 
 def _agree(
@@ -54,6 +67,10 @@ def test_an_argument_that_differs_is_a_dispute(path: KeyPath, name: str) -> None
     ]
 
 
+def test_an_argument_that_differs_is_not_overridden() -> None:
+    assert _agree({"gradient_clipping": 7}, "--max_grad_norm=8").added == ()
+
+
 @pytest.mark.parametrize(("path", "name"), MATCHED)
 def test_an_argument_that_agrees_is_no_dispute(path: KeyPath, name: str) -> None:
     assert _agree(_nested(path, 7), f"--{name}=7").findings == ()
@@ -77,7 +94,7 @@ def test_what_the_config_fixes_goes_before_the_scripts_own_default() -> None:
 
 def test_betas_that_the_config_fixes_are_passed_on() -> None:
     agreement = _agree({"optimizer": {"params": {"betas": [0.9, 0.95]}}})
-    assert dict(agreement.added) == {"adam_beta2": 0.95}
+    assert dict(agreement.added)["adam_beta2"] == 0.95
 
 
 def test_betas_that_differ_are_a_dispute() -> None:
@@ -90,7 +107,12 @@ def test_two_keys_that_want_one_argument_to_differ_are_a_dispute() -> None:
     assert len(_agree(config).findings) == 1
 
 
-def test_a_share_of_the_steps_cannot_be_compared_with_a_number() -> None:
+def test_a_share_of_a_known_number_of_steps_can_be_compared() -> None:
+    config = {"scheduler": {"params": {"warmup_num_steps": 10}}}
+    assert len(_agree(config, "--warmup_steps=0.1", "--max_steps=50").findings) == 1
+
+
+def test_a_share_of_an_unknown_number_of_steps_cannot_be_compared() -> None:
     assert _agree({"scheduler": {"params": {"warmup_num_steps": 10}}}, "--warmup_steps=0.1").findings == ()
 
 

@@ -31,6 +31,21 @@ def test_a_flag_that_the_script_declares_is_its_own(name: str) -> None:
     refuse_misplaced(script(f"{PARSER}\nparser.add_argument('--{name}')"), [f"--{name}", "1"])
 
 
+@pytest.mark.parametrize("flag", ["--learn", "--per-device-train", "--grad"])
+def test_a_shortened_argument_of_the_trainer_is_to_be_written_out(flag: str) -> None:
+    with pytest.raises(WrongUsage, match="is short for"):
+        refuse_misplaced(script(PARSER), [flag, "1"])
+
+
+@pytest.mark.parametrize("flag", ["--learning_rate", "--lr", "--max"])
+def test_an_argument_that_is_not_shortened_is_the_scripts_own(flag: str) -> None:
+    refuse_misplaced(script(PARSER), [flag, "1"])
+
+
+def test_a_flag_that_the_script_declares_is_no_shortened_one() -> None:
+    refuse_misplaced(script(f"{PARSER}\nparser.add_argument('--warmup')"), ["--warmup", "1"])
+
+
 def test_a_flag_that_the_script_has_as_a_field_is_its_own() -> None:
     refuse_misplaced(script("HfArgumentParser(Mine)\nclass Mine:\n    stage: str"), ["--stage", "sft"])
 

@@ -34,6 +34,8 @@ def test_a_job_with_torchs_optimizer_on_the_gpu_needs_no_op(zero: dict[str, Any]
         (_type("AdamW", torch_adam=True), []),
         (_type("Lion"), ["fused_lion"]),
         (_type("Lamb"), ["fused_lamb"]),
+        (_type("Muon"), ["fused_adam"]),
+        (_type("Muon", torch_adam=True), []),
         (_type("Adagrad"), []),
         (_type("SGD"), []),
     ],
@@ -50,6 +52,8 @@ def test_deepspeeds_optimizer_on_the_gpu_is_fused(optimizer: dict[str, Any], ops
         (_type("AdamW", torch_adam=True), []),
         (_type("Lion"), ["cpu_lion"]),
         (_type("Adagrad"), ["cpu_adagrad"]),
+        (_type("Muon"), ["cpu_adam"]),
+        (_type("Muon", torch_adam=True), []),
         (_type("SGD"), []),
     ],
 )

@@ -31,7 +31,7 @@ def _devices(on: Machine, **asked: Any) -> tuple[int, ...]:
     [
         ({}, (0, 1, 2, 3)),
         ({"gpus": GpuChoice(count=2)}, (0, 1)),
-        ({"gpus": GpuChoice(devices=(3, 1))}, (3, 1)),
+        ({"gpus": GpuChoice(devices=(3, 1))}, (1, 3)),
         ({"include": "localhost:1,2"}, (1, 2)),
         ({"exclude": "localhost:0"}, (1, 2, 3)),
     ],
@@ -40,8 +40,8 @@ def test_a_job_gets_the_gpus_it_asks_for(asked: dict[str, Any], devices: tuple[i
     assert _devices(FOUR_GPUS, **asked) == devices
 
 
-def test_a_job_that_asks_for_nothing_gets_the_visible_gpus_in_their_order() -> None:
-    assert _devices(SOME_VISIBLE) == (2, 0)
+def test_a_job_that_asks_for_nothing_gets_all_visible_gpus_in_their_order() -> None:
+    assert _devices(SOME_VISIBLE) == (0, 2)
 
 
 def test_a_count_takes_the_first_visible_gpus() -> None:

@@ -1,3 +1,4 @@
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -6,11 +7,11 @@ import pytest
 
 from tests.making import CPU_MACHINE, LAYOUT, SHAPE, TWO_GPUS, local, over_ssh, script
 from zlaunch.compose import to_json
-from zlaunch.dsconfig.source import Document, parse
+from zlaunch.dsconfig.source import parse
 from zlaunch.errors import Finding, Refused, WrongUsage
-from zlaunch.job import GpuChoice, JobSpec, Offload
+from zlaunch.job import JobSpec, Offload
 from zlaunch.model import ModelShape
-from zlaunch.plan import Inputs, LaunchPlan, make_plan
+from zlaunch.plan import Inputs, make_plan
 from zlaunch.script import Interface
 from zlaunch.topology import Host
 
@@ -107,6 +108,10 @@ def test_a_plan_has_the_precision_of_the_users_file() -> None:
     assert make_plan(_with_file('{"bfloat16": {"enabled": true}}')).precision == "bf16"
 
 
+def test_a_plan_has_the_precision_that_the_arguments_turn_on() -> None:
+    assert make_plan(_with_file("{}", "--bf16")).precision == "bf16"
+
+
 def test_a_plan_has_no_auto_left() -> None:
     assert make_plan(_asked(stage=3)).values.autos() == []
 
@@ -196,9 +201,9 @@ def test_a_plan_names_the_ops_it_needs(inputs: Inputs, ops: list[str]) -> None:
 
 
 def test_every_reason_is_given_at_once() -> None:
-    inputs = _asked(
-        DEFAULTS, "--max_steps=many", "--bf16", stage=0, offload=Offload(optimizer="cpu"), precision="fp16"
-    )
+    argv = ["--max_steps=many", "--max_grad_norm=1"]
+    overrides = (("gradient_clipping", 7),)
+    inputs = _asked(DEFAULTS, *argv, stage=0, offload=Offload(optimizer="cpu"), overrides=overrides)
     assert _codes(inputs) == ["bad-argument", "differs-from-argument", "offload-needs-partitioning"]
 
 
@@ -209,8 +214,7 @@ def test_every_reason_is_given_at_once() -> None:
         ({"stage": 3, "offload": Offload(optimizer="nvme")}, "nvme-needs-a-path"),
         ({"overrides": (("zero_optimization.stag", 3),)}, "unknown-key"),
         ({"overrides": (("train_batch_size", 7),)}, "batch-equation"),
-        ({"overrides": (("bf16.enabled", "yes"),)}, "bad-type"),
-        ({"overrides": (("zero_optimization.sub_group_size", "auto"),)}, "auto-not-here"),
+        ({"overrides": (("steps_per_print", "many"),)}, "bad-type"),
         ({"overrides": (("zero_optimization.offload_param.nvme_path", "auto"),)}, "auto-nobody-fills"),
     ],
 )
@@ -218,9 +222,22 @@ def test_a_job_that_cannot_work_is_refused_for_one_reason(asked: dict[str, Any],
     assert _codes(_asked(**asked)) == [code]
 
 
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        _asked(overrides=(("zero_optimization.sub_group_size", "auto"),)),
+        _asked(overrides=(("bf16.enabled", "yes"),)),
+        _asked(DEFAULTS, "--bf16", precision="fp16"),
+    ],
+    ids=["auto", "type", "precision"],
+)
+def test_one_mistake_is_told_once(inputs: Inputs) -> None:
+    assert len(_findings(inputs)) == 1
+
+
 def test_an_auto_in_an_object_that_nobody_fills_in_is_refused() -> None:
-    asked = {"overrides": (("zero_optimization.offload_param", {"device": "cpu", "nvme_path": "auto"}),)}
-    assert "auto-nobody-fills" in _codes(_asked(stage=3, **asked))
+    overrides = (("zero_optimization.offload_param", {"device": "cpu", "nvme_path": "auto"}),)
+    assert "auto-nobody-fills" in _codes(_asked(stage=3, overrides=overrides))
 
 
 @pytest.mark.parametrize(
@@ -246,20 +263,16 @@ def test_a_comment_in_the_users_file_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "inputs",
+    ("text", "argv", "asked"),
     [
-        _asked(DEFAULTS, "--max_grad_norm=inf"),
-        _asked(overrides=(("gradient_clipping", float("nan")),)),
-        _with_file('{"gradient_clipping": 1e999}'),
+        ('{"gradient_clipping": 1e999}', [], {}),
+        ("{}", ["--max_grad_norm=inf"], {}),
+        ("{}", [], {"overrides": (("gradient_clipping", float("nan")),)}),
     ],
-    ids=["argument", "override", "file"],
+    ids=["file", "argument", "override"],
 )
-def test_a_number_that_json_cannot_write_is_refused_or_written(inputs: Inputs) -> None:
-    assert _written_or_refused(inputs)
-
-
-def _written_or_refused(inputs: Inputs) -> bool:
-    try:
-        return bool(to_json(make_plan(inputs).values.config()))
-    except Refused:
-        return True
+def test_a_number_that_json_cannot_write_is_refused_or_written(
+    text: str, argv: list[str], asked: dict[str, Any]
+) -> None:
+    with suppress(Refused):
+        to_json(make_plan(_with_file(text, *argv, **asked)).values.config())

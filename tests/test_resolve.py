@@ -41,6 +41,10 @@ def _derived(config: dict[str, Any], *argv: str, world_size: int = 2) -> dict[st
     return derive_batch(Values.of(config, "test"), read_arguments(argv)[0], world_size).config()
 
 
+def _autos(micro: Any = "auto", accumulation: Any = "auto") -> dict[str, Any]:
+    return {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": accumulation}
+
+
 FILLED: list[tuple[KeyPath, Any]] = [
     (MICRO, 3),
     (ACCUMULATION, 5),
@@ -62,11 +66,19 @@ FILLED: list[tuple[KeyPath, Any]] = [
     ((ZERO, "offload_param", "device"), "none"),
 ]
 
-ARGV = (
-    "--per_device_train_batch_size=3 --gradient_accumulation_steps=5 --max_grad_norm=0.5 --learning_rate=3e-4 "
-    "--adam_beta1=0.8 --adam_beta2=0.95 --adam_epsilon=1e-6 --weight_decay=0.1 --warmup_steps=10 "
-    "--max_steps=100 --bf16"
-).split()
+ARGV = [
+    "--per_device_train_batch_size=3",
+    "--gradient_accumulation_steps=5",
+    "--max_grad_norm=0.5",
+    "--learning_rate=3e-4",
+    "--adam_beta1=0.8",
+    "--adam_beta2=0.95",
+    "--adam_epsilon=1e-6",
+    "--weight_decay=0.1",
+    "--warmup_steps=10",
+    "--max_steps=100",
+    "--bf16",
+]
 
 
 @pytest.mark.parametrize(("path", "value"), FILLED)
@@ -169,10 +181,6 @@ def test_the_total_is_the_product_of_its_parts_in_the_config(
 ) -> None:
     config = {"train_batch_size": "auto", **_autos(micro, accumulation)}
     assert _resolved(config, *ARGV, world_size=world).values[TOTAL] == micro * accumulation * world
-
-
-def _autos(micro: Any = "auto", accumulation: Any = "auto") -> dict[str, Any]:
-    return {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": accumulation}
 
 
 def test_the_total_shows_how_it_was_worked_out() -> None:

@@ -4,12 +4,11 @@ Left to the ranks, the first compiles for minutes while all others wait without 
 that was killed leaves a `lock` file for which every later run waits forever.
 """
 
-import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from zlaunch import console
@@ -18,16 +17,24 @@ from zlaunch.layout import RunLayout
 from zlaunch.native_ops import NativeOp
 from zlaunch.probe import install_time, torch_cuda
 from zlaunch.process import Foreground
-from zlaunch.units import duration
+from zlaunch.units import duration, plural
 
 GRACE_SECONDS = 5.0
-_DONE = re.compile(rb"^\[(\d+)/(\d+)\] ", re.MULTILINE)
+_MADE = re.compile(r"^build (\S+\.s?o): ", re.MULTILINE)
 _ERROR = re.compile(r"\berror\b|Error|cannot find|No such file|not found", re.IGNORECASE)
+
+_ADVICE = {
+    "Python.h": "install the headers of Python (Debian: `apt-get install python3-dev`)",
+    "libaio": "install libaio (Debian: `apt-get install libaio-dev`)",
+    "CUDA_HOME": "install the CUDA toolkit that torch was built for, and set CUDA_HOME",
+    "c++": "install a C++ compiler (Debian: `apt-get install g++`)",
+}
+"""What the output of a failed build holds → what to do; the first that fits."""
 
 
 def extensions_dir(environment: Mapping[str, str]) -> Path:
     """Where torch keeps compiled extensions (`torch/utils/cpp_extension.py`, `_get_build_directory`)."""
-    if chosen := environment.get("TORCH_EXTENSIONS_DIR"):
+    if (chosen := environment.get("TORCH_EXTENSIONS_DIR")) is not None:
         return Path(chosen)
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cuda = torch_cuda()
@@ -45,48 +52,58 @@ def missing_ops(ops: Sequence[NativeOp], environment: Mapping[str, str]) -> list
     return [op for op in ops if not _is_built(folder / op.name, installed)]
 
 
-def build_missing(ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunLayout) -> int | None:
+def build_missing(
+    ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunLayout
+) -> signal.Signals | None:
     """Compile what is missing; return the signal that ended it, if one did.
 
     Raises Unavailable with the compiler's first error if an op cannot be built.
     """
-    missing = missing_ops(ops, environment)
     folder = extensions_dir(environment)
+    clear_stale_locks(folder)
+    missing = missing_ops(ops, environment)
+    if missing:
+        console.say(f"compiling {plural(len(missing), 'native op')}, once; kept in {folder}")
     for number, op in enumerate(missing, start=1):
-        title = f"building {op.name} ({number} of {len(missing)})"
-        console.say(f"{title}: {op.why}; compiled once, kept in {folder}")
-        clear_stale_lock(folder / op.name / "lock")
-        started = time.monotonic()
-        with layout.build_log(op.name).open("wb") as log:
-            argv = [sys.executable, "-u", "-m", "zlaunch.build_op", op.builder]
-            child = Foreground(argv, environment, log, GRACE_SECONDS)
-        progress = console.Progress()
-        show = partial(_show, progress, title, layout.build_log(op.name), started)
-        returncode = child.wait(show)
-        took = duration(time.monotonic() - started)
-        if child.stopped_by is not None:
-            clear_stale_lock(folder / op.name / "lock")
-            progress.end(f"{title}: stopped after {took}")
-            return child.stopped_by
-        if returncode != 0:
-            progress.end(f"{title}: failed after {took}")
-            raise _failure(op, layout)
-        progress.end(f"{title}: done in {took}")
+        title = f"{op.name} ({number} of {len(missing)})"
+        console.say(f"{title}: {op.why}")
+        stopped_by = _build(op, title, environment, layout)
+        if stopped_by is not None:
+            clear_stale_locks(folder)
+            return stopped_by
     return None
 
 
-def clear_stale_lock(lock: Path) -> None:
-    """Remove the lock of a build that was killed: one that no process holds open."""
-    if not lock.exists():
-        return
-    holder = _holder(lock)
-    if holder is None:
-        lock.unlink(missing_ok=True)
-        console.say(
-            f"removed {lock}, left by a build that was killed: every run would have waited for it forever"
-        )
-    elif holder != os.getpid():
-        console.say(f"process {holder} is building there already; waiting for it")
+def _build(
+    op: NativeOp, title: str, environment: Mapping[str, str], layout: RunLayout
+) -> signal.Signals | None:
+    started = time.time()
+    with layout.build_log(op.name).open("wb") as log:
+        argv = [sys.executable, "-u", "-m", "zlaunch.build_op", op.builder]
+        child = Foreground(argv, environment, log, GRACE_SECONDS)
+    progress = console.Progress()
+    folder = extensions_dir(environment) / op.name
+    returncode = child.wait(lambda: progress.show(*_so_far(title, folder, started)))
+    took = duration(time.time() - started)
+    if child.stopped_by is not None:
+        progress.end(f"{title}: stopped after {took}")
+    elif returncode != 0:
+        progress.end(f"{title}: failed after {took}")
+        raise _failure(op, layout)
+    else:
+        progress.end(f"{title}: compiled in {took}")
+    return child.stopped_by
+
+
+def clear_stale_locks(folder: Path) -> None:
+    """Remove locks of builds that were killed: those that no process holds open."""
+    for lock in sorted(folder.glob("*/lock")):
+        holder = _holder(lock)
+        if holder is None:
+            lock.unlink(missing_ok=True)
+            console.say(f"removed {lock}: its build was killed, and every later one would wait for it")
+        else:
+            console.say(f"process {holder} is building {lock.parent.name} already; waiting for it")
 
 
 def _is_built(folder: Path, installed: float) -> bool:
@@ -106,19 +123,19 @@ def _holder(lock: Path) -> int | None:
     return None
 
 
-def _show(progress: console.Progress, title: str, log: Path, started: float) -> None:
-    steps = _DONE.findall(log.read_bytes())
-    done, total = steps[-1] if steps else (b"0", b"?")
-    bar = f"{int(done)} of {total.decode()} files compiled" if steps else "starting the compiler"
-    progress.show(f"{title}: {bar}", duration(time.monotonic() - started))
+def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:
+    """Say how many of the files that ninja is to make it has made, and for how long it has worked."""
+    plan = folder / "build.ninja"
+    named = _MADE.findall(plan.read_text("utf-8", "replace")) if plan.exists() else []
+    made = [name for name in named if (folder / name).exists() and (folder / name).stat().st_mtime > started]
+    return f"{title}: {len(made)} of {len(named) or '?'} files compiled", duration(time.time() - started)
 
 
 def _failure(op: NativeOp, layout: RunLayout) -> Unavailable:
     log = layout.build_log(op.name)
-    lines = log.read_text("utf-8", "replace").splitlines()
-    first = next((line for line in lines if _ERROR.search(line)), lines[-1] if lines else "no output")
-    advice = {"async_io": "install libaio (Debian: `apt-get install libaio-dev`)"}
+    text = log.read_text("utf-8", "replace")
+    first = next((line for line in text.splitlines() if _ERROR.search(line)), "the compiler said nothing")
+    advice = next((advice for sign, advice in _ADVICE.items() if sign in text), "see what the compiler says")
     return Unavailable(
-        f"{op.name} cannot be built: {first.strip()}",
-        f"{advice.get(op.name, 'see that a C++ compiler and ninja work')}; the whole output is in {log}",
+        f"{op.name} cannot be compiled: {first.strip()}", f"{advice}; its whole output is {log}"
     )

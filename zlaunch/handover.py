@@ -1,34 +1,62 @@
 """What a script must be told so that it agrees with its ds_config.
 
 The Trainer refuses a ds_config whose numbers differ from its arguments, whoever set them. So what
-the config fixes and the command line leaves open is passed on as an argument.
+the config fixes and the command line leaves open is passed on as an argument, and what still
+differs then is a finding before anything starts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from zlaunch.dsconfig.source import KeyPath, dotted
 from zlaunch.errors import Finding
 from zlaunch.machine import Machine
 from zlaunch.provenance import AUTO, Values
+from zlaunch.resolve import num_warmup_steps
 from zlaunch.script import Interface
 from zlaunch.trainer_args import Argument, TrainerArgs, Value
 
-MATCHED: tuple[tuple[KeyPath, str], ...] = (
-    (("train_micro_batch_size_per_gpu",), "per_device_train_batch_size"),
-    (("gradient_accumulation_steps",), "gradient_accumulation_steps"),
-    (("gradient_clipping",), "max_grad_norm"),
-    (("optimizer", "params", "lr"), "learning_rate"),
-    (("optimizer", "params", "eps"), "adam_epsilon"),
-    (("optimizer", "params", "weight_decay"), "weight_decay"),
-    (("scheduler", "params", "warmup_max_lr"), "learning_rate"),
-    (("scheduler", "params", "total_num_steps"), "max_steps"),
-    (("scheduler", "params", "warmup_num_steps"), "warmup_steps"),
-)
-"""Keys that the Trainer compares with an argument (`HfTrainerDeepSpeedConfig`)."""
-
 PRECISIONS = ("bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Match:
+    """A key that the Trainer compares with its arguments, and with which."""
+
+    names: tuple[str, ...]
+    expected: Callable[[TrainerArgs], Any]
+    """What the Trainer wants the key to be; None if only the dataset can tell."""
+
+
+def _same(name: str) -> Match:
+    return Match((name,), lambda args: args[name].value)
+
+
+def _switch(name: str) -> Match:
+    return Match((name, f"{name}_full_eval"), lambda args: args.is_on(name, f"{name}_full_eval"))
+
+
+MATCHED: Mapping[KeyPath, Match] = {
+    ("train_micro_batch_size_per_gpu",): _same("per_device_train_batch_size"),
+    ("gradient_accumulation_steps",): _same("gradient_accumulation_steps"),
+    ("gradient_clipping",): _same("max_grad_norm"),
+    ("optimizer", "params", "lr"): _same("learning_rate"),
+    ("optimizer", "params", "betas"): Match(
+        ("adam_beta1", "adam_beta2"), lambda args: [args["adam_beta1"].value, args["adam_beta2"].value]
+    ),
+    ("optimizer", "params", "eps"): _same("adam_epsilon"),
+    ("optimizer", "params", "weight_decay"): _same("weight_decay"),
+    ("scheduler", "params", "warmup_max_lr"): _same("learning_rate"),
+    ("scheduler", "params", "total_num_steps"): Match(
+        ("max_steps",), lambda args: args["max_steps"].value if float(args["max_steps"].value) > 0 else None
+    ),
+    ("scheduler", "params", "warmup_num_steps"): Match(("warmup_steps",), num_warmup_steps),
+    ("bf16", "enabled"): _switch("bf16"),
+    ("fp16", "enabled"): _switch("fp16"),
+}
+"""Keys with `must_match` in `HfTrainerDeepSpeedConfig`, but for train_batch_size, which a rule judges."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +71,19 @@ class Agreement:
 def agree(
     values: Values, args: TrainerArgs, precision: str | None, machine: Machine, interface: Interface
 ) -> Agreement:
-    """Bring the Trainer arguments and the ds_config together; explicit arguments that differ are disputes."""
-    findings = [*_disputes(values, args), *_precision_disputes(values, args, precision)]
-    added: dict[str, Argument] = {}
+    """Bring the Trainer arguments and the ds_config together; what cannot agree is a dispute."""
+    findings = list(_precision_disputes(args, precision))
+    added = _format(values, args, precision, machine)
     if interface is Interface.TRAINER:
-        for path, name in MATCHED:
-            value = values[path]
-            if value not in (None, AUTO) and not args[name].given and value != args[name].value:
-                added.setdefault(name, Argument(value, f"`{dotted(path)}` in the ds_config"))
-    added |= _precision(values, args, precision, machine)
+        added |= _from_config(values, args)
     if machine.accelerator == "cpu" and not args["use_cpu"].value:
         added["use_cpu"] = Argument(True, "this machine has no accelerator")
     for name, argument in added.items():
         args = args.over(name, argument)
-    passed_on = tuple(
-        (name, argument.value) for name, argument in added.items() if argument.value is not False
-    )
-    return Agreement(args, passed_on if interface is Interface.TRAINER else (), tuple(findings))
+    if interface is Interface.TRAINER:
+        findings += _disputes(values, args)
+    words = tuple((name, argument.value) for name, argument in added.items())
+    return Agreement(args, words if interface is Interface.TRAINER else (), tuple(findings))
 
 
 def script_arguments(agreement: Agreement, interface: Interface, ds_config: Path) -> tuple[str, ...]:
@@ -74,57 +98,55 @@ def script_arguments(agreement: Agreement, interface: Interface, ds_config: Path
     return tuple(words)
 
 
-def _precision(
+def _from_config(values: Values, args: TrainerArgs) -> dict[str, Argument]:
+    """Find the arguments that nobody gave and that the config decides."""
+    added: dict[str, Argument] = {}
+    for path, match in MATCHED.items():
+        value = values[path]
+        if value in (None, AUTO) or value == match.expected(args) or isinstance(value, bool):
+            continue
+        parts = value if isinstance(value, list) else [value]
+        for name, part in zip(match.names, parts, strict=False):
+            if not args[name].given:
+                added.setdefault(name, Argument(part, f"`{dotted(path)}` in the ds_config"))
+    return added
+
+
+def _format(
     values: Values, args: TrainerArgs, precision: str | None, machine: Machine
 ) -> dict[str, Argument]:
-    """Switch on the format that a flag, the config or the machine decides, if no argument did."""
+    """Switch on the number format that a flag, the config or the machine decides, if no argument did."""
     if args.is_on(*PRECISIONS, *(f"{name}_full_eval" for name in PRECISIONS)):
         return {}
     if precision is not None:
         return {precision: Argument(True, "`--precision`")} if precision in PRECISIONS else {}
     if on := [name for name in PRECISIONS if values[(name, "enabled")] is True]:
         return {on[0]: Argument(True, f"`{on[0]}.enabled` in the ds_config")}
-    if not any(values[(name, "enabled")] == AUTO for name in PRECISIONS):
-        return {}
     best = machine.best_precision
-    source = f"the best format of {machine.gpus[0].name if machine.gpus else 'a CPU'}"
-    return {best: Argument(True, source)} if best in PRECISIONS and values[(best, "enabled")] == AUTO else {}
+    if best not in PRECISIONS or values[(best, "enabled")] != AUTO:
+        return {}
+    return {best: Argument(True, f"the best format of {machine.gpus[0].name if machine.gpus else 'a CPU'}")}
 
 
 def _disputes(values: Values, args: TrainerArgs) -> Iterator[Finding]:
-    for path, name in MATCHED:
-        value, argument = values[path], args[name]
-        if value in (None, AUTO) or not argument.given or value == argument.value:
+    for path, match in MATCHED.items():
+        value, expected = values[path], match.expected(args)
+        if value in (None, AUTO) or expected is None or value == expected:
             continue
-        if name in ("max_steps", "warmup_steps") and not _is_count(argument.value):
-            continue
-        source = values.leaves[path].source
+        said = ", ".join(f"`--{name}` is {args[name].value} ({args[name].source})" for name in match.names)
         yield Finding(
             "differs-from-argument",
-            f"`{dotted(path)}` is {value} ({source}), but `--{name} {argument.value}` was given",
-            hint=f'write "auto" in the ds_config, or drop `--{name}`',
+            f"`{dotted(path)}` is {value} ({values.leaves[path].source}), but {said}",
+            hint='write "auto" in the ds_config, or make both the same',
             where=dotted(path),
         )
 
 
-def _is_count(value: Value) -> bool:
-    return not isinstance(value, str) and value >= 1
-
-
-def _precision_disputes(values: Values, args: TrainerArgs, precision: str | None) -> Iterator[Finding]:
+def _precision_disputes(args: TrainerArgs, precision: str | None) -> Iterator[Finding]:
     given = [name for name in PRECISIONS if args.is_on(name, f"{name}_full_eval")]
-    for name in given:
-        if precision not in (None, name):
-            yield Finding(
-                "differs-from-argument", f"`--precision {precision}` and `--{name}` exclude each other"
-            )
-        elif values[(name, "enabled")] is False:
-            source = values.leaves[(name, "enabled")].source
-            yield Finding(
-                "differs-from-argument",
-                f"`{name}.enabled` is false ({source}), but `--{name}` is on",
-                hint=f"set `{name}.enabled` to true, or drop `--{name}`",
-                where=f"{name}.enabled",
-            )
-    if len(given) == 2:
+    if len(given) == len(PRECISIONS):
         yield Finding("both-precisions", "`--bf16` and `--fp16` exclude each other", hint="keep one of them")
+    elif given and precision not in (None, *given):
+        yield Finding(
+            "differs-from-argument", f"`--precision {precision}` and `--{given[0]}` exclude each other"
+        )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from zlaunch import console, rundir
 from zlaunch.build import build_missing
+from zlaunch.errors import ZlaunchError
 from zlaunch.outcome import Outcome, first_failure, judge_end
 from zlaunch.plan import LaunchPlan
 from zlaunch.process import Foreground, find_program
@@ -25,11 +26,13 @@ def carry_out(plan: LaunchPlan) -> int:
     try:
         stopped_by = build_missing(plan.ops, environment, plan.layout)
         outcome = _run(plan, environment) if stopped_by is None else judge_end(0, stopped_by, [])
+    except ZlaunchError as error:
+        rundir.write_outcome(plan.layout, Outcome("failed", error.status), started)
+        raise
     finally:
         rundir.remove_swap(plan)
-    seconds = time.time() - started
-    rundir.write_outcome(plan.layout, outcome, started, seconds)
-    _tell(plan, outcome, seconds)
+    rundir.write_outcome(plan.layout, outcome, started)
+    _tell(plan, outcome, time.time() - started)
     return outcome.exit_status
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.script import Interface, Script
-from zlaunch.trainer_args import flags
+from zlaunch.trainer_args import DEFAULTS, flags
 
 INSTEAD: Mapping[str, str] = {
     "num_gpus": "--gpus N",
@@ -47,11 +47,22 @@ def refuse_misplaced(script: Script, argv: Sequence[str]) -> None:
     if not any(script.mentions(parser) for parser in ("ArgumentParser", "HfArgumentParser", "TrlParser")):
         return
     for name, _ in flags(argv):
+        if not script.mentions(name) and (
+            whole := [known for known in DEFAULTS if _is_short_for(name, known)]
+        ):
+            raise WrongUsage(
+                f"`--{name}` is short for `--{whole[0]}`", "write it out: zlaunch reads whole names"
+            )
         if name in INSTEAD and not script.mentions(name):
             raise WrongUsage(
                 f"`--{name}` stands among the arguments of {script.path.name}, which does not know it",
                 f"put `{INSTEAD[name]}` before the script" if INSTEAD[name] else "leave it out",
             )
+
+
+def _is_short_for(name: str, known: str) -> bool:
+    """Argparse takes a beginning for the whole; four letters are no accident."""
+    return known.startswith(name) and name not in DEFAULTS and len(name) >= 4
 
 
 def refuse_unreachable(script: Script, accelerator: str) -> None:

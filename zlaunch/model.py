@@ -13,6 +13,9 @@ from zlaunch.trainer_args import flags
 MODEL_FLAGS = ("model", "model_name_or_path", "model_id", "model_name", "model_path", "base_model")
 """How scripts name the flag that takes a model."""
 
+UNMAPPED = frozenset({"omdet-turbo"})
+"""Model types whose `d_model` is not their width to transformers."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
@@ -49,20 +52,21 @@ def read_shape(directory: Path) -> ModelShape:
 
 
 def shape(config: Mapping[str, Any], source: str) -> ModelShape:
-    """Read the sizes as `transformers.integrations.deepspeed` does: the text model's if it has parts."""
+    """Read the sizes as `transformers.integrations.deepspeed` does: the model's, then its text model's.
+
+    Older models call the width `n_embd` or `d_model`, which transformers maps to `hidden_size`.
+    """
     text: Mapping[str, Any] = config.get("text_config") or {}
-    hidden = _size(config) or _size(text)
+    older = () if config.get("model_type") in UNMAPPED else ("n_embd", "d_model")
+    named = [(config, key) for key in ("hidden_size", "hidden_sizes", *older)]
+    named += [(text, key) for key in ("hidden_size", "hidden_sizes")]
+    hidden = next((size for part, key in named if (size := _largest(part.get(key)))), None)
     sizes = {**text, **config}
-    widest = max(
-        (int(sizes[key]) for key in ("vocab_size", "intermediate_size") if sizes.get(key)), default=0
-    )
+    widest = max((_largest(sizes.get(key)) or 0) for key in ("vocab_size", "intermediate_size"))
     return ModelShape(hidden, hidden * widest if hidden and widest else None, source)
 
 
-def _size(config: Mapping[str, Any]) -> int | None:
-    """Widths go by many names; `n_embd` and `d_model` are what `hidden_size` maps to in older models."""
-    for key in ("hidden_size", "n_embd", "d_model"):
-        if isinstance(config.get(key), int):
-            return int(config[key])
-    sizes = config.get("hidden_sizes")
-    return max(sizes) if sizes else None
+def _largest(size: Any) -> int | None:
+    """Some models give one size, some one for each layer."""
+    sizes = size if isinstance(size, list) else [size]
+    return max((number for number in sizes if isinstance(number, int)), default=None)

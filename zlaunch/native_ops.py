@@ -4,7 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.optimizer import AdagradOptimizer, AdamOptimizer, LambOptimizer, LionOptimizer
+from zlaunch.dsconfig.optimizer import (
+    AdagradOptimizer,
+    AdamOptimizer,
+    LambOptimizer,
+    LionOptimizer,
+    MuonOptimizer,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ def _needed(config: DsConfig, accelerator: str, trainer_optimizer: str) -> Itera
 def _on_the_host(config: DsConfig, trainer_optimizer: str) -> Iterator[NativeOp]:
     """Accelerate replaces the script's optimizer by DeepSpeed's (`map_pytorch_optim_to_deepspeed`)."""
     match config.optimizer:
-        case AdamOptimizer(params=params) if params.torch_adam:
+        case (AdamOptimizer() | MuonOptimizer()) as optimizer if optimizer.params.torch_adam:
             return
         case AdagradOptimizer():
             yield CPU_ADAGRAD
@@ -59,13 +65,15 @@ def _on_the_host(config: DsConfig, trainer_optimizer: str) -> Iterator[NativeOp]
             yield CPU_LION
         case None if trainer_optimizer == "adagrad":
             yield CPU_ADAGRAD
-        case AdamOptimizer() | None:
+        case LambOptimizer():
+            yield FUSED_LAMB
+        case AdamOptimizer() | MuonOptimizer() | None:
             yield CPU_ADAM
 
 
 def _on_the_gpu(config: DsConfig) -> Iterator[NativeOp]:
     match config.optimizer:
-        case AdamOptimizer(params=params) if not params.torch_adam:
+        case (AdamOptimizer() | MuonOptimizer()) as optimizer if not optimizer.params.torch_adam:
             yield FUSED_ADAM
         case LionOptimizer():
             yield FUSED_LION

@@ -53,17 +53,17 @@ def _devices(choice: GpuChoice | None, machine: Machine) -> tuple[int, ...]:
     visible = tuple(gpu.index for gpu in machine.gpus)
     names = ", ".join(str(index) for index in visible)
     if choice is None:
-        return visible
+        return tuple(sorted(visible))
     if choice.devices is None:
         if (count := choice.count or 0) > len(visible):
             raise Unavailable(
                 f"{count} GPUs were asked for, {len(visible)} are visible: {names}",
                 f"`--gpus {len(visible)}` is the most",
             )
-        return visible[: choice.count]
+        return tuple(sorted(visible[: choice.count]))
     for device in choice.devices:
         if device in machine.hidden_gpus:
             raise Unavailable(f"GPU {device} is hidden by CUDA_VISIBLE_DEVICES; visible are {names}")
         if device not in visible:
             raise Unavailable(f"there is no GPU {device}; there are {names}")
-    return choice.devices
+    return tuple(sorted(choice.devices))

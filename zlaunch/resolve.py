@@ -68,7 +68,7 @@ def resolve(values: Values, known: Known) -> Resolved:
         filled = _FILL[path](values, known) if path in _FILL else None
         if filled is not None:
             values = values.put(path, filled.value, filled.source)
-        else:
+        elif known.interface is not Interface.DEEPSPEED or path not in OWN_WORDS:
             left[dotted(path)] = _LEFT.get(path, "")
     return Resolved(values, left)
 
@@ -85,14 +85,7 @@ _Fill = Callable[[Values, Known], Sourced | None]
 
 
 def _argument(name: str) -> _Fill:
-    def fill(_: Values, known: Known) -> Sourced | None:
-        return Sourced(known.args[name].value, known.args[name].source)
-
-    return fill
-
-
-def _batch_argument(name: str) -> _Fill:
-    """An accelerate script has its batch sizes in its data loader, unless its arguments tell."""
+    """An accelerate script has these in its own objects, unless its TrainingArguments tell."""
 
     def fill(_: Values, known: Known) -> Sourced | None:
         if known.interface is Interface.ACCELERATE and name not in known.args.arguments:
@@ -100,6 +93,11 @@ def _batch_argument(name: str) -> _Fill:
         return Sourced(known.args[name].value, known.args[name].source)
 
     return fill
+
+
+def _clip(_: Values, known: Known) -> Sourced | None:
+    """The Trainer's default is accelerate's too."""
+    return Sourced(known.args["max_grad_norm"].value, known.args["max_grad_norm"].source)
 
 
 def _total(values: Values, known: Known) -> Sourced | None:
@@ -148,15 +146,22 @@ def _only_at_stage_3(fill: _Fill, default: int) -> _Fill:
     return fill_or_default
 
 
+def num_warmup_steps(args: TrainerArgs) -> int | None:
+    """Count warmup steps as `TrainingArguments.get_warmup_steps` does: a number, or a share of all."""
+    warmup, steps = float(args["warmup_steps"].value), float(args["max_steps"].value)
+    if warmup >= 1 or warmup == 0:
+        return max(1, int(warmup))
+    return max(1, math.ceil(steps * warmup)) if steps > 0 else None
+
+
 def _warmup(_: Values, known: Known) -> Sourced | None:
-    """`TrainingArguments.get_warmup_steps`: a whole number of steps, or a share of all of them."""
-    warmup, steps = known.args["warmup_steps"], known.args["max_steps"]
-    amount = float(warmup.value)
-    if amount >= 1 or amount == 0:
-        return Sourced(max(1, int(amount)), warmup.source)
-    if float(steps.value) > 0:
-        return Sourced(max(1, math.ceil(float(steps.value) * amount)), f"{warmup.source}, {steps.source}")
-    return None
+    if known.interface is Interface.ACCELERATE:
+        return None
+    number, warmup = num_warmup_steps(known.args), known.args["warmup_steps"]
+    source = (
+        warmup.source if float(warmup.value) >= 1 else f"{warmup.source}, {known.args['max_steps'].source}"
+    )
+    return None if number is None else Sourced(number, source)
 
 
 def _total_steps(_: Values, known: Known) -> Sourced | None:
@@ -166,10 +171,10 @@ def _total_steps(_: Values, known: Known) -> Sourced | None:
 
 _ZERO = "zero_optimization"
 _FILL: Mapping[KeyPath, _Fill] = {
-    MICRO: _batch_argument("per_device_train_batch_size"),
-    ACCUMULATION: _batch_argument("gradient_accumulation_steps"),
+    MICRO: _argument("per_device_train_batch_size"),
+    ACCUMULATION: _argument("gradient_accumulation_steps"),
     TOTAL: _total,
-    ("gradient_clipping",): _argument("max_grad_norm"),
+    ("gradient_clipping",): _clip,
     ("optimizer", "params", "lr"): _argument("learning_rate"),
     ("optimizer", "params", "betas"): _betas,
     ("optimizer", "params", "eps"): _argument("adam_epsilon"),
@@ -193,13 +198,36 @@ _FILL: Mapping[KeyPath, _Fill] = {
     (_ZERO, "offload_param", "device"): _constant("none", "accelerate's default"),
 }
 
+OWN_WORDS: frozenset[KeyPath] = frozenset(
+    {
+        ("data_types", "keep_in_fp32_modules"),
+        *((_ZERO, "zenflow", key) for key in ("select_strategy", "select_interval", "update_interval")),
+        *(
+            ("expert_parallel", key)
+            for key in (
+                "score_apply",
+                "score_func",
+                "combine_impl",
+                "row_weighting_impl",
+                "top_k",
+                "routed_scaling_factor",
+            )
+        ),
+    }
+)
+"""Keys for which "auto" is DeepSpeed's own word; accelerate, and so the Trainer, still refuses it."""
+
 _HIDDEN = "the Trainer fills it in from the model; name one with `--model`"
 _LENGTH = "the Trainer fills it in from the length of the dataset, or give `--max_steps`"
 _LOADER = "accelerate fills it in from the script's data loader"
+_OBJECTS = "accelerate fills it in from the script's optimizer and scheduler"
 _LEFT: Mapping[KeyPath, str] = {
     MICRO: _LOADER,
     ACCUMULATION: _LOADER,
     TOTAL: _LOADER,
+    ("optimizer", "params", "lr"): _OBJECTS,
+    ("optimizer", "params", "weight_decay"): _OBJECTS,
+    ("scheduler", "params", "warmup_max_lr"): _OBJECTS,
     ("scheduler", "params", "total_num_steps"): _LENGTH,
     ("scheduler", "params", "warmup_num_steps"): _LENGTH,
     (_ZERO, "reduce_bucket_size"): _HIDDEN,

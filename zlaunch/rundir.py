@@ -108,12 +108,10 @@ def write_stop(layout: RunLayout, number: int) -> None:
     layout.stop.write_text(str(number))
 
 
-def write_outcome(layout: RunLayout, outcome: Outcome, started: float, seconds: float) -> None:
+def write_outcome(layout: RunLayout, outcome: Outcome, started: float) -> None:
     """Write how the run ended."""
-    _write(
-        layout.outcome,
-        {**asdict(outcome), "started": started, "seconds": seconds, "ranks": read_ranks(layout)},
-    )
+    times = {"started": started, "seconds": time.time() - started}
+    _write(layout.outcome, {**asdict(outcome), **times, "ranks": read_ranks(layout)})
 
 
 def read_ranks(layout: RunLayout) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
 
 _HOST_LINE = re.compile(r"(?P<name>\S+)\s+slots=(?P<slots>\d+)(?:\s+max_slots=\d+)?\s*(?:#.*)?")
-_HOST_NAME = re.compile(r"(?:[\w.-]+@)?[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?")
+_HOST_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def parse_hostfile(text: str, file: str) -> tuple[tuple[HostLine, ...], list[Fin
     """Read `HOST slots=N` lines; blank lines and `#` comments are skipped."""
     lines: dict[str, HostLine] = {}
     findings: list[Finding] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         host, problem = _host(line.strip())
@@ -124,6 +124,13 @@ def _host(line: str) -> tuple[Host | None, tuple[str, str, str | None] | None]:
             "write `HOST slots=N`, without spaces around =",
         )
     name, count = match["name"], int(match["slots"])
+    if "@" in name:
+        user, _, host = name.partition("@")
+        return None, (
+            "bad-host-line",
+            f"`{name}` names a user",
+            f"put `User {user}` for {host} into ~/.ssh/config",
+        )
     if not _HOST_NAME.fullmatch(name):
         return None, ("bad-host-line", f"`{name}` is no host name", "write `HOST slots=N`")
     if count == 0:
@@ -157,12 +164,16 @@ def select(hosts: Sequence[Host], include: str | None, exclude: str | None) -> t
 def _filter(text: str, hosts: Iterable[Host], flag: str) -> dict[str, list[int]]:
     known = {host.name: host for host in hosts}
     named: dict[str, list[int]] = {}
-    for term in [text] if text.partition(":")[0] in known else text.split("@"):
+    colons: dict[str, bool] = {}
+    for term in text.split("@"):
         name, colon, slots = term.partition(":")
         if name not in known:
             raise WrongUsage(f"`{flag}`: there is no host `{name}`; there are {_list(known)}")
         if colon and not re.fullmatch(r"\d+(,\d+)*", slots):
             raise WrongUsage(f"`{flag}`: `{term}` is not `HOST:SLOT,SLOT`", f"write `{name}:0,1`")
+        if colons.get(name, bool(colon)) != bool(colon):
+            raise WrongUsage(f"`{flag}`: `{name}` is named both as a whole and by slots", "name it once")
+        colons[name] = bool(colon)
         wanted = [int(slot) for slot in slots.split(",")] if colon else list(known[name].devices)
         if missing := [slot for slot in wanted if slot not in known[name].devices]:
             raise WrongUsage(

@@ -3,8 +3,14 @@
 import logging
 import os
 
-os.environ.setdefault("DS_ACCELERATOR", "cpu")
-for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
-    del os.environ[name]
+import pytest
 
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
 logging.getLogger("DeepSpeed").setLevel(logging.CRITICAL)
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_accelerate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accelerate fills in from these variables before it falls back to its own defaults."""
+    for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
+        monkeypatch.delenv(name)

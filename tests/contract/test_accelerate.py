@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from accelerate import Accelerator
 from accelerate.utils import DeepSpeedPlugin
+
 from zlaunch.dsconfig.source import KeyPath, dotted
 from zlaunch.model import ModelShape
 from zlaunch.provenance import AUTO, Values
@@ -67,6 +68,12 @@ def test_the_plugin_fills_in_nothing_else() -> None:
     )
     filled = plugin_fills(everything)
     assert {path for path in everything.autos() if filled[path] != AUTO} == {*PLUGIN_FILLS, *NVME_PATHS}
+
+
+def test_accelerate_refuses_an_auto_that_nobody_fills_in() -> None:
+    plugin: Any = DeepSpeedPlugin(hf_ds_config=autos((ZERO, "stage"), (ZERO, "overlap_comm")).config())
+    with pytest.raises(ValueError, match="overlap_comm"):
+        plugin.deepspeed_config_process(must_match=False)
 
 
 @pytest.mark.parametrize("path", NVME_PATHS, ids=dotted)

@@ -136,7 +136,7 @@ def test_muon_has_the_parameters_that_the_engine_reads() -> None:
 def muon_asked() -> set[str]:
     """Ask the code that splits Muon's groups, and the code that marks the parameters for it."""
     weight = torch.nn.Parameter(torch.zeros(2, 2))
-    weight.use_muon = True  # type: ignore[attr-defined]
+    weight.use_muon = True
     params = Asked({})
     DeepSpeedEngine._muon_param_groups([weight], params)
     marked = SimpleNamespace(optimizer_name="muon", optimizer_params=params)

@@ -10,8 +10,9 @@ import pytest
 from deepspeed.accelerator import get_accelerator
 from deepspeed.ops.op_builder.builder import OpBuilder
 from deepspeed.runtime.engine import DeepSpeedEngine
-from tests.contract.deepspeed_side import deepspeed_reads
 from torch.utils.cpp_extension import _get_build_directory
+
+from tests.contract.deepspeed_side import deepspeed_reads
 from zlaunch import native_ops
 from zlaunch.build import extensions_dir
 from zlaunch.dsconfig.config import DsConfig
@@ -24,7 +25,14 @@ CUDA_MODULES = {
     "FusedLionBuilder": "fused_lion",
     "AsyncIOBuilder": "async_io",
 }
-ON_A_CPU = {"ShareMemCommBuilder", "AsyncIOBuilder", "CPUAdamBuilder", "CPUAdagradBuilder", "CPULionBuilder"}
+ON_A_CPU = {
+    "AsyncIOBuilder",
+    "CPUAdagradBuilder",
+    "CPUAdamBuilder",
+    "CPULionBuilder",
+    "FusedAdamBuilder",
+    "ShareMemCommBuilder",
+}
 
 OP = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import TrainingArguments
 
-from tests.contract.trainer_side import PARSER, trainer_fills
+from tests.contract.trainer_side import PARSER, all_auto, trainer_fills
 from zlaunch.dsconfig.source import dotted
 from zlaunch.model import ModelShape
 from zlaunch.provenance import Values
@@ -51,30 +51,6 @@ CELLS = pytest.mark.parametrize(
 )
 
 
-def all_auto(stage: int) -> dict[str, Any]:
-    """Write "auto" wherever the Trainer fills something in."""
-    at_stage_3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
-    warmup = ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps")
-    return {
-        "train_batch_size": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
-        "gradient_clipping": "auto",
-        "optimizer": {
-            "type": "AdamW",
-            "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto"),
-        },
-        "scheduler": {"type": "WarmupDecayLR", "params": dict.fromkeys(warmup, "auto")},
-        "bf16": {"enabled": "auto"},
-        "fp16": {"enabled": "auto"},
-        "zero_optimization": {
-            "stage": stage,
-            "reduce_bucket_size": "auto",
-            **(dict.fromkeys(at_stage_3, "auto") if stage == 3 else {}),
-        },
-    }
-
-
 def resolved(config: dict[str, Any], argv: list[str], hidden: int, ranks: int) -> Resolved:
     args, findings = read_arguments(argv)
     assert findings == []
@@ -105,7 +81,6 @@ def test_the_defaults_are_those_of_training_arguments() -> None:
         "--max_steps -1",
         "--optim adagrad",
         "--gradient_accumulation_steps 2 --gradient_accumulation_steps 4",
-        "--learning_ra 1e-3",
     ],
 )
 def test_a_command_line_is_read_as_the_trainer_reads_it(line: str) -> None:

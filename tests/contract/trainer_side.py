@@ -24,6 +24,30 @@ class Filled:
     mismatched: set[str]
 
 
+def all_auto(stage: int) -> dict[str, Any]:
+    """Write "auto" wherever the Trainer fills something in."""
+    at_stage_3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+    warmup = ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps")
+    return {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "optimizer": {
+            "type": "AdamW",
+            "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto"),
+        },
+        "scheduler": {"type": "WarmupDecayLR", "params": dict.fromkeys(warmup, "auto")},
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+        "zero_optimization": {
+            "stage": stage,
+            "reduce_bucket_size": "auto",
+            **(dict.fromkeys(at_stage_3, "auto") if stage == 3 else {}),
+        },
+    }
+
+
 @functools.cache
 def training_arguments(argv: Sequence[str]) -> Any:
     (args,) = PARSER.parse_args_into_dataclasses([*argv, "--use_cpu"], look_for_args_file=False)

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.keys import section_at
+from zlaunch.dsconfig.keys import field_at, section_at
 from zlaunch.dsconfig.section import Section
 
 Path = tuple[str, ...]
@@ -57,6 +57,12 @@ def all_paths(path: Path = ()) -> Iterator[Path]:
         yield (*path, name)
         if name not in ("optimizer", "scheduler"):
             yield from all_paths((*path, name))
+
+
+def can_be_auto(path: Path) -> bool:
+    """Whether the word "auto" stands in the type of a key; any text can be "auto" by chance."""
+    field = field_at(nested(path, {}), path)
+    return field is not None and "auto" in _literals(field.annotation)
 
 
 def _literals(annotation: Any) -> Iterator[Any]:

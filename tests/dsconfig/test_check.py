@@ -34,6 +34,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     ({"bf16": {"enabled": "true"}}, "bad-type", "bf16.enabled"),
     ({"bf16": {"enabled": 1}}, "bad-type", "bf16.enabled"),
     ({"zero_optimization": 3}, "bad-type", "zero_optimization"),
+    ({"optimizer": None}, "bad-type", "optimizer"),
     ({"optimizer": 3}, "bad-type", "optimizer"),
     ({"optimizer": {"type": "Adam", "params": {"lr": "fast"}}}, "bad-type", "optimizer.params.lr"),
 ]  # fmt: skip
@@ -53,6 +54,7 @@ HINTS: list[tuple[dict[str, Any], str | None]] = [
     ({"train_batch_size": "32"}, "write 32, without quotes"),
     ({"gradient_clipping": "0.5"}, "write 0.5, without quotes"),
     ({"fp16": None}, "delete the key"),
+    ({"optimizer": None}, "delete the key"),
     ({"train_batch_size": "many"}, None),
     ({"train_batch_size": "1.5"}, None),
     ({"gradient_clipping": "inf"}, None),

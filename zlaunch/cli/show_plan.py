@@ -12,6 +12,9 @@ from zlaunch.plan import LaunchPlan
 from zlaunch.provenance import Values
 from zlaunch.units import plural
 
+PARTS = {"optimizer": "optimizer", "param": "parameters"}
+PLACES = {"cpu": "the CPU", "nvme": "NVMe"}
+
 
 def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
     """Write a plan: in a few lines before a start, with everything in a dry run."""
@@ -27,8 +30,10 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         for name in ("optimizer", "param")
         if f"offload_{name}" in zero
     }
-    moved = ", ".join(f"{name} on {device}" for name, device in offloads.items()) or "nothing offloaded"
-    yield "job", f"ZeRO stage {zero['stage']}, {moved}, {plan.precision}"
+    moved = ", ".join(
+        f"{PARTS[name]} on {PLACES[device]}" for name, device in offloads.items() if device in PLACES
+    )
+    yield "job", f"ZeRO stage {zero['stage']}, {moved or 'nothing offloaded'}, {plan.precision}"
     yield "script", shlex.join(plan.script[:1])
     yield "ranks", _ranks(plan)
     batch = plan.values.leaves.get(("train_batch_size",))

@@ -22,6 +22,7 @@ _KIND_NAMES = {
     "list_type": "a list",
     "model_type": "an object",
     "none_required": "null",
+    "null": "a value, and DeepSpeed crashes on null",
     "string_type": "a string",
 }
 
@@ -122,7 +123,7 @@ def _shown(value: Any) -> str:
 
 def _retyped(given: Any, expected: str) -> str | None:
     """Say how to write a value that only has the wrong type."""
-    if expected == "an object" and given is None:
+    if given is None:
         return "delete the key"
     if not isinstance(given, str):
         return None

@@ -22,9 +22,9 @@ from zlaunch.dsconfig.monitor import (
 )
 from zlaunch.dsconfig.optimizer import Optimizer
 from zlaunch.dsconfig.parallel import ExpertParallel, TensorParallel
-from zlaunch.dsconfig.precision import Bf16, DataTypes, Fp16, TorchAutocast
+from zlaunch.dsconfig.precision import Bf16, DataTypes, Fp16, OldBf16, TorchAutocast
 from zlaunch.dsconfig.scheduler import Scheduler
-from zlaunch.dsconfig.section import AnyCase, MaybeAuto, Positive, Section
+from zlaunch.dsconfig.section import Absent, AnyCase, MaybeAuto, Positive, Section
 from zlaunch.dsconfig.storage import Aio, Checkpoint
 from zlaunch.dsconfig.zero import Zero
 
@@ -46,10 +46,10 @@ class DsConfig(Section):
     managed_gradient_accumulation: bool = True
     """DeepSpeed finds the accumulation boundary itself."""
 
-    optimizer: Optimizer | None = None
+    optimizer: Absent[Optimizer] = None
     """The optimizer DeepSpeed builds; absent when the script brings its own."""
 
-    scheduler: Scheduler | None = None
+    scheduler: Absent[Scheduler] = None
     """The learning-rate schedule DeepSpeed builds."""
 
     gradient_clipping: MaybeAuto[float] = 1.0
@@ -64,10 +64,10 @@ class DsConfig(Section):
     bf16: Bf16 | None = None
     """Half precision with the range of fp32."""
 
-    bfloat16: Bf16 | None = None
+    bfloat16: Absent[OldBf16] = None
     """Old name of `bf16`; not read when `bf16` is there."""
 
-    torch_autocast: TorchAutocast | None = None
+    torch_autocast: Absent[TorchAutocast] = None
     """Let PyTorch choose the format of each operation."""
 
     data_types: DataTypes = DataTypes()
@@ -133,7 +133,7 @@ class DsConfig(Section):
     allgather_size: Positive | None = None
     """Only for the old `"zero_optimization": true`."""
 
-    activation_checkpointing: ActivationCheckpointing | None = None
+    activation_checkpointing: Absent[ActivationCheckpointing] = None
     """For scripts that call `deepspeed.checkpointing.configure`."""
 
     aio: Aio | None = None
@@ -175,17 +175,17 @@ class DsConfig(Section):
     expert_parallel: ExpertParallel | None = None
     """Experts spread over ranks."""
 
-    pipeline: Pipeline | None = None
+    pipeline: Absent[Pipeline] = None
     """Settings of a `PipelineModule`."""
 
     hybrid_engine: HybridEngine = HybridEngine()
     """Training and generation with one model."""
 
-    weight_quantization: WeightQuantization | None = None
+    weight_quantization: Absent[WeightQuantization] = None
     """Quantized weights for inference."""
 
-    data_efficiency: DataEfficiency | None = None
+    data_efficiency: Absent[DataEfficiency] = None
     """Curriculum learning, dynamic batching, token dropping."""
 
-    autotuning: Autotuning | None = None
+    autotuning: Absent[Autotuning] = None
     """DeepSpeed's own search for a configuration."""

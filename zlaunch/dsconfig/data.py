@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from zlaunch.dsconfig.section import Count, Positive, Section
+from zlaunch.dsconfig.section import Absent, Count, Positive, Section
 
 
 class CurriculumMetric(Section):
@@ -63,7 +63,7 @@ class DynamicBatching(Section):
     min_batch_size: Positive = 1
     """Smallest batch."""
 
-    max_batch_size: Positive | None = None
+    max_batch_size: Absent[Positive] = None
     """Largest batch."""
 
     sequence_picking_order: Literal["random", "seqlen", "dataloader"] = "dataloader"
@@ -91,10 +91,10 @@ class DataSampling(Section):
     pin_memory: bool = False
     """Page-lock the batches."""
 
-    curriculum_learning: CurriculumLearning | None = None
+    curriculum_learning: Absent[CurriculumLearning] = None
     """Easy samples first."""
 
-    dynamic_batching: DynamicBatching | None = None
+    dynamic_batching: Absent[DynamicBatching] = None
     """Batches of equal tokens rather than equal samples."""
 
 
@@ -143,7 +143,7 @@ class DataRouting(Section):
     enabled: bool = False
     """Use it."""
 
-    random_ltd: RandomLtd | None = None
+    random_ltd: Absent[RandomLtd] = None
     """Drop random tokens in the middle layers."""
 
 
@@ -156,8 +156,8 @@ class DataEfficiency(Section):
     seed: int = 1234
     """Seed of the sampler."""
 
-    data_sampling: DataSampling | None = None
+    data_sampling: Absent[DataSampling] = None
     """Which samples, in which order."""
 
-    data_routing: DataRouting | None = None
+    data_routing: Absent[DataRouting] = None
     """Which tokens reach which layers."""

@@ -65,6 +65,15 @@ class AdamParams(_Params):
     set_grad_none: bool = True
     """FusedAdam's own; drops gradients after the step."""
 
+    maximize: bool = False
+    """Passed to `torch.optim` when `torch_adam` is on."""
+
+    capturable: bool = False
+    """Passed to `torch.optim` when `torch_adam` is on."""
+
+    differentiable: bool = False
+    """Passed to `torch.optim` when `torch_adam` is on."""
+
 
 class LionParams(_Params):
     """Lion."""
@@ -80,7 +89,22 @@ class LionParams(_Params):
 
 
 class AdagradParams(_Params):
-    """Adagrad."""
+    """Adagrad, on the GPU (torch's) or the host (DeepSpeedCPUAdagrad)."""
+
+    lr: MaybeAuto[Rates] = 1e-2
+    """Learning rate."""
+
+    foreach: bool | None = None
+    """torch's own."""
+
+    fused: bool | None = None
+    """torch's own."""
+
+    maximize: bool = False
+    """torch's own."""
+
+    differentiable: bool = False
+    """torch's own."""
 
     eps: MaybeAuto[float] = 1e-10
     """Added to the denominator."""
@@ -135,14 +159,17 @@ class MuonParams(_Params):
     momentum: float = 0.95
     """Momentum of the Muon part."""
 
-    betas: MaybeAuto[Betas] = [0.9, 0.999]
+    betas: MaybeAuto[Betas] = [0.9, 0.95]
     """Decay of the Adam part's moments."""
 
-    eps: MaybeAuto[float] = 1e-8
+    eps: MaybeAuto[float] = 1e-10
     """Added to the Adam part's denominator."""
 
-    ns_method: str | None = None
+    ns_method: Literal["standard", "gram"] | None = None
     """Newton-Schulz variant."""
+
+    foreach: bool | None = None
+    """Passed to `torch.optim` when `torch_adam` is on."""
 
     per_head_muon: bool | None = None
     """Orthogonalize attention matrices head by head."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zlaunch.dsconfig.section import DtypeName, MaybeAuto, Positive, Section
+from zlaunch.dsconfig.section import Absent, DtypeName, MaybeAuto, Positive, Section
 
 
 class Fp16(Section):
@@ -57,6 +57,13 @@ class Bf16(Section):
     """Keep optimizer states in bf16; needs `bf16_master_weights_and_grads`."""
 
 
+class OldBf16(Bf16):
+    """`bfloat16`, the old name of `bf16`, which nobody fills in."""
+
+    enabled: bool = False
+    """Train in bf16."""
+
+
 class DataTypes(Section):
     """`data_types`: formats that differ from the model's."""
 
@@ -69,7 +76,7 @@ class DataTypes(Section):
     buffer_dtype: DtypeName | None = None
     """Format of the module buffers."""
 
-    keep_in_fp32_modules: Literal["auto"] | list[str] | None = None
+    keep_in_fp32_modules: Literal["auto"] | list[str] = "auto"
     """Modules that stay in fp32; `auto` asks the model."""
 
 
@@ -79,8 +86,8 @@ class TorchAutocast(Section):
     enabled: bool = False
     """Run forward under `torch.autocast`."""
 
-    dtype: DtypeName | None = None
+    dtype: Absent[DtypeName] = None
     """The lower format; always name it, PyTorch's own default differs by device."""
 
-    lower_precision_safe_modules: list[str] | None = None
+    lower_precision_safe_modules: Absent[list[str]] = None
     """Module classes whose gradients may be reduced in the lower format."""

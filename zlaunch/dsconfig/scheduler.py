@@ -27,21 +27,26 @@ class _Warmup(Section):
     """Where to go on from."""
 
 
-class WarmupParams(_Warmup):
-    """Rise, then stay."""
-
+class _WarmupFrom(_Warmup):
     warmup_min_lr: MaybeAuto[Rates] = 0.0
     """Learning rate at the start."""
+
+
+class WarmupParams(_WarmupFrom):
+    """Rise, then stay."""
 
     warmup_max_lr: MaybeAuto[Rates] | None = None
     """Learning rate after the warmup; the optimizer's own if absent."""
 
 
-class WarmupDecayParams(WarmupParams):
+class WarmupDecayParams(_WarmupFrom):
     """Rise, then fall to zero."""
 
     total_num_steps: MaybeAuto[Positive]
     """Steps of the whole run."""
+
+    warmup_max_lr: MaybeAuto[Rates] = 0.001
+    """Learning rate after the warmup."""
 
 
 class WarmupCosineParams(_Warmup):

@@ -7,6 +7,7 @@ string is never a number here. Integers written as `2e8` were already made integ
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 Auto = Literal["auto"]
 T = TypeVar("T")
@@ -38,6 +39,16 @@ def _lower(value: Any) -> Any:
 
 AnyCase = Annotated[T, BeforeValidator(_lower)]
 """A word that DeepSpeed reads in upper or lower case."""
+
+
+def _not_null(value: Any) -> Any:
+    if value is None:
+        raise PydanticCustomError("null", "DeepSpeed crashes on null")
+    return value
+
+
+Absent = Annotated[T | None, BeforeValidator(_not_null)]
+"""A key that may be left out, but not be null."""
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]

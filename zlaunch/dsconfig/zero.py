@@ -109,8 +109,12 @@ class ZenFlow(Section):
 class LeafModule(Section):
     """Modules that stage 3 gathers as a whole, such as blocks of experts."""
 
-    classes: list[str] | None = None
-    """Class names; the default names the MoE blocks of Mixtral, Qwen2-MoE and Qwen3-MoE."""
+    classes: list[str] = [
+        "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
+        "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
+        "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
+    ]
+    """Class names."""
 
     names: list[str] = []
     """Full module names."""
@@ -219,7 +223,7 @@ class Zero(Section):
     stage3_allgather_sequential: bool = Field(False, validation_alias=_either("stage3_allgather_sequential"))
     """Gather one parameter after another (stage 3)."""
 
-    stage3_gather_fp16_weights_on_model_save: bool | None = None
+    stage3_gather_fp16_weights_on_model_save: bool = False
     """Old name of `stage3_gather_16bit_weights_on_model_save`."""
 
     ignore_unused_parameters: bool = True

@@ -1,0 +1,33 @@
+"""A plan as zlaunch makes it, for two GPUs and a script that has nothing of its own."""
+
+from pathlib import Path
+from typing import Any
+
+from zlaunch.compose import to_json
+from zlaunch.dsconfig.source import parse
+from zlaunch.job import JobSpec
+from zlaunch.layout import RunLayout
+from zlaunch.machine import Gpu, Machine
+from zlaunch.model import ModelShape
+from zlaunch.plan import Inputs, LaunchPlan, make_plan
+from zlaunch.script import Interface, Script
+from zlaunch.topology import Host, Topology
+
+
+def planned(config: dict[str, Any], line: str, interface: Interface = Interface.TRAINER) -> LaunchPlan:
+    """Plan a job with a ds_config of the user's and a line of arguments; raise Refused as zlaunch does."""
+    script = Path("train.py")
+    gpus = tuple(Gpu(index, "A100", f"GPU-{index}", 80 << 30, (8, 0)) for index in range(2))
+    return make_plan(
+        Inputs(
+            job=JobSpec(script=script, script_args=tuple(line.split())),
+            script=Script(script, "", interface),
+            base=parse(to_json({"zero_optimization": {"stage": 2}, **config}), "ds_config.json"),
+            model=ModelShape(256, None, "config.json"),
+            machine=Machine("here", 8, 64 << 30, gpus),
+            topology=Topology((Host("localhost", (0, 1)),)),
+            port=29500,
+            layout=RunLayout(Path("run")),
+            environ={},
+        )
+    )

@@ -1,0 +1,46 @@
+"""Where a ds_config may say "auto": what somebody fills in, and what DeepSpeed reads itself."""
+
+import pytest
+
+from tests.contract.deepspeed_side import deepspeed_reads
+from tests.contract.planned_side import planned
+from tests.contract.test_accelerate import NVME_PATHS, PLUGIN_FILLS
+from tests.contract.trainer_side import all_auto
+from tests.contract.zlaunch_side import Path, all_paths, can_be_auto, nested
+from zlaunch.provenance import Values
+from zlaunch.script import Interface
+
+READ_BY_DEEPSPEED: set[Path] = {
+    ("data_types", "keep_in_fp32_modules"),
+    ("expert_parallel", "combine_impl"),
+    ("expert_parallel", "routed_scaling_factor"),
+    ("expert_parallel", "row_weighting_impl"),
+    ("expert_parallel", "score_apply"),
+    ("expert_parallel", "score_func"),
+    ("expert_parallel", "top_k"),
+    ("zero_optimization", "zenflow", "select_interval"),
+    ("zero_optimization", "zenflow", "select_strategy"),
+    ("zero_optimization", "zenflow", "update_interval"),
+}
+"""Here "auto" is a word of DeepSpeed's own."""
+
+FILLED_IN = {*Values.of(all_auto(3), "").autos(), *PLUGIN_FILLS, *NVME_PATHS}
+
+
+def test_auto_is_accepted_where_somebody_fills_it_in_or_deepspeed_reads_it() -> None:
+    accepted = {path for path in all_paths() if can_be_auto(path)}
+    in_fixed_places = {path for path in FILLED_IN if path[0] not in ("optimizer", "scheduler")}
+    assert accepted == in_fixed_places | READ_BY_DEEPSPEED
+
+
+@pytest.mark.parametrize("path", sorted(READ_BY_DEEPSPEED), ids=".".join)
+def test_deepspeed_reads_an_auto_of_its_own(path: Path) -> None:
+    assert deepspeed_reads({"train_batch_size": 1, **nested(path, "auto")})
+
+
+@pytest.mark.parametrize("path", sorted(READ_BY_DEEPSPEED), ids=".".join)
+def test_a_script_that_hands_its_ds_config_to_deepspeed_may_use_deepspeeds_own_autos(path: Path) -> None:
+    """Accelerate refuses any "auto" that it does not know; DeepSpeed alone does not."""
+    stage_2 = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    config = Values.of(stage_2, "").put(path, "auto", "").config()
+    assert planned(config, "", Interface.DEEPSPEED)

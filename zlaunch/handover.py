@@ -19,6 +19,7 @@ from zlaunch.script import Interface
 from zlaunch.trainer_args import Argument, TrainerArgs, Value
 
 PRECISIONS = ("bf16", "fp16")
+FORMATS = tuple(f"{name}.enabled" for name in PRECISIONS)
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,18 @@ def agree(
     for name, argument in added.items():
         args = args.over(name, argument)
     if interface is Interface.TRAINER:
-        findings += _disputes(values, args)
+        findings += [one for one in _disputes(values, args) if not findings or one.where not in FORMATS]
     words = tuple((name, argument.value) for name, argument in added.items())
     return Agreement(args, words if interface is Interface.TRAINER else (), tuple(findings))
+
+
+def write_formats(values: Values, args: TrainerArgs) -> Values:
+    """Write out the section that accelerate would add for a number format the config does not mention."""
+    for name in PRECISIONS:
+        old = "bfloat16" if name == "bf16" else name
+        if args.is_on(name, f"{name}_full_eval") and not (values.has((name,)) or values.has((old,))):
+            values = values.put((name, "enabled"), True, args[name].source)
+    return values
 
 
 def script_arguments(agreement: Agreement, interface: Interface, ds_config: Path) -> tuple[str, ...]:
@@ -107,7 +117,7 @@ def _from_config(values: Values, args: TrainerArgs) -> dict[str, Argument]:
             continue
         parts = value if isinstance(value, list) else [value]
         for name, part in zip(match.names, parts, strict=False):
-            if not args[name].given:
+            if not args[name].given and args[name].value != part:
                 added.setdefault(name, Argument(part, f"`{dotted(path)}` in the ds_config"))
     return added
 

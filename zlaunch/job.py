@@ -1,6 +1,8 @@
 """What the user asked for, in the user's words. Nothing here knows DeepSpeed's."""
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,7 +79,7 @@ def parse_gpus(text: str) -> GpuChoice:
     numbers = [number.strip() for number in text.split(",")]
     if numbers and numbers[-1] == "" and len(numbers) > 1:
         numbers.pop()
-    if not all(number.isdecimal() for number in numbers):
+    if not all(re.fullmatch(r"[0-9]{1,6}", number) for number in numbers):
         raise WrongUsage(
             f"`--gpus {text}` is neither a count nor device numbers", "write `--gpus 2` or `--gpus 0,2`"
         )
@@ -99,7 +101,17 @@ def parse_override(text: str) -> tuple[str, Any]:
             f"`--set {text}` is not KEY=VALUE", "write `--set zero_optimization.sub_group_size=1e8`"
         )
     try:
-        value = json.loads(raw)
+        value = json.loads(raw, parse_float=_number)
     except ValueError:
         value = raw
-    return key, int(value) if isinstance(value, float) and value.is_integer() else value
+    except RecursionError:
+        raise WrongUsage(f"the value of `--set {key}` is nested too deep") from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise WrongUsage(f"`--set {text}`: a ds_config holds no such number")
+    return key, value
+
+
+def _number(text: str) -> int | float:
+    """Read `1e8` as a whole number, as DeepSpeed's reader does."""
+    value = float(text)
+    return int(value) if value.is_integer() else value

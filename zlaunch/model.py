@@ -48,6 +48,10 @@ def read_shape(directory: Path) -> ModelShape:
         raise Refused(
             [Finding("not-json", f"this is no JSON: {error}", place=Place(str(file), line, 1))]
         ) from None
+    if not isinstance(config, dict):
+        raise Refused(
+            [Finding("not-json", "a model's config is one JSON object", place=Place(str(file), 1, 1))]
+        )
     return shape(config, os.path.relpath(file))
 
 
@@ -56,7 +60,8 @@ def shape(config: Mapping[str, Any], source: str) -> ModelShape:
 
     Older models call the width `n_embd` or `d_model`, which transformers maps to `hidden_size`.
     """
-    text: Mapping[str, Any] = config.get("text_config") or {}
+    part = config.get("text_config")
+    text: Mapping[str, Any] = part if isinstance(part, Mapping) else {}
     older = () if config.get("model_type") in UNMAPPED else ("n_embd", "d_model")
     named = [(config, key) for key in ("hidden_size", "hidden_sizes", *older)]
     named += [(text, key) for key in ("hidden_size", "hidden_sizes")]

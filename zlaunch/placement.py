@@ -13,14 +13,12 @@ DEFAULT_CPU_RANKS = 2
 
 def place(job: JobSpec, machine: Machine, hosts: Sequence[Host] | None) -> Topology:
     """Decide which slots of which hosts a job uses; raise Unavailable if they do not exist."""
+    if job.gpus is not None and (job.include or job.exclude):
+        raise WrongUsage("`--gpus` and `--include` or `--exclude` both choose devices", "keep one of them")
     if hosts is not None:
         return _on_hosts(job, hosts)
-    if not machine.gpus:
-        return Topology((Host("localhost", tuple(range(_cpu_ranks(job.gpus, machine)))),))
-    visible = Host("localhost", tuple(gpu.index for gpu in machine.gpus))
-    if job.include or job.exclude:
-        return Topology(select([visible], job.include, job.exclude))
-    return Topology((Host("localhost", _devices(job.gpus, machine)),))
+    devices = _devices(job.gpus, machine) if machine.gpus else tuple(range(_cpu_ranks(job.gpus, machine)))
+    return Topology(select([Host("localhost", devices)], job.include, job.exclude))
 
 
 def _on_hosts(job: JobSpec, hosts: Sequence[Host]) -> Topology:

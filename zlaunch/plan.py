@@ -12,7 +12,7 @@ from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.source import Document, KeyPath, dotted
 from zlaunch.environment import Variable, accelerate_variables, job_environment
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
-from zlaunch.handover import agree, script_arguments
+from zlaunch.handover import agree, script_arguments, write_formats
 from zlaunch.job import JobSpec, Launcher
 from zlaunch.layout import RunLayout
 from zlaunch.machine import Machine
@@ -77,6 +77,7 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
     args, findings = read_arguments(job.script_args, script.defaults)
     composed = derive_batch(compose(job, _checked(inputs.base)), args, topology.world_size)
     agreement = agree(composed, args, job.precision, inputs.machine, script.interface)
+    composed = write_formats(composed, agreement.args)
     known = Known(agreement.args, inputs.model, topology.world_size, script.interface)
     resolved = _finish(resolve(composed, known), inputs)
     config = _judge(resolved, inputs, [*findings, *agreement.findings])
@@ -182,7 +183,9 @@ def _judge(resolved: Resolved, inputs: Inputs, findings: list[Finding]) -> DsCon
         if not who
     ]
     rules = [] if config is None else judge(Subject(config, inputs.topology.world_size))
-    found = [_located(finding, inputs.base) for finding in [*findings, *wrong, *nobody, *rules]]
+    told = {finding.where for finding in wrong if finding.where}
+    others = [finding for finding in [*findings, *nobody] if finding.where not in told]
+    found = [_located(finding, inputs.base) for finding in [*others, *wrong, *rules]]
     if config is None or found:
         raise Refused(found)
     return config

@@ -38,7 +38,10 @@ class Values:
         return any(leaf[: len(path)] == path for leaf in self.leaves)
 
     def put(self, path: KeyPath, value: Any, source: str) -> "Values":
-        """Set one key; what stood at it, below it, or as a value above it goes."""
+        """Set a key to a value or a section; what stood at it, below it, or as a value above it goes."""
+        if isinstance(value, Mapping) and value:
+            below = Values({(*path, *leaf): s for leaf, s in Values.of(value, source).leaves.items()})
+            return below.over(self.without(path))
         if path in self.leaves:
             return Values({**self.leaves, path: Sourced(value, source)})
         kept = {leaf: sourced for leaf, sourced in self.leaves.items() if not _clash(leaf, path)}

@@ -50,11 +50,21 @@ def derive_batch(values: Values, args: TrainerArgs, world_size: int) -> Values:
     """
     micro, accumulation, total = (_number(values[path]) for path in (MICRO, ACCUMULATION, TOTAL))
     ranks = f"{world_size} ranks"
-    if micro is None and accumulation and total and not args["per_device_train_batch_size"].given:
+    if (
+        values[MICRO] in (None, AUTO)
+        and accumulation
+        and total
+        and not args["per_device_train_batch_size"].given
+    ):
         values = _derive(
             values, MICRO, total, accumulation * world_size, f"{total} / ({accumulation} x {ranks})"
         )
-    if accumulation is None and micro and total and not args["gradient_accumulation_steps"].given:
+    if (
+        values[ACCUMULATION] in (None, AUTO)
+        and micro
+        and total
+        and not args["gradient_accumulation_steps"].given
+    ):
         values = _derive(values, ACCUMULATION, total, micro * world_size, f"{total} / ({micro} x {ranks})")
     return values
 

@@ -36,7 +36,7 @@ class Script:
     def mentions(self, word: str) -> bool:
         """Whether a word, in either spelling of a flag, stands anywhere in the source."""
         spelling = re.escape(word).replace("_", "[_-]").replace(r"\-", "[_-]")
-        return re.search(rf"(?<![\w-]){spelling}(?![\w-])", self.source) is not None
+        return re.search(rf"(?<![\w-])-{{0,2}}{spelling}(?![\w-])", self.source) is not None
 
 
 def read_script(path: Path) -> Script:
@@ -72,10 +72,8 @@ def _interface(tree: ast.Module) -> Interface:
 def _own_ds_config(tree: ast.Module) -> int | None:
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_arguments(node.func))
     keywords = (keyword for call in calls for keyword in call.keywords if keyword.arg == "deepspeed")
-    return next(
-        (keyword.value.lineno for keyword in keywords if isinstance(keyword.value, ast.Constant | ast.Dict)),
-        None,
-    )
+    given = (node.value for node in keywords if isinstance(node.value, ast.Constant | ast.Dict))
+    return next((node.lineno for node in given if getattr(node, "value", node) is not None), None)
 
 
 def _defaults(tree: ast.Module, file: str) -> Iterator[tuple[str, Argument]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
 
-_HOST_LINE = re.compile(r"(?P<name>\S+)\s+slots=(?P<slots>\d+)(?:\s+max_slots=\d+)?\s*(?:#.*)?")
+_HOST_LINE = re.compile(r"(?P<name>\S+)\s+slots=(?P<slots>\d{1,6})(?:\s+max_slots=\d+)?\s*(?:#.*)?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?")
 
 
@@ -169,7 +169,7 @@ def _filter(text: str, hosts: Iterable[Host], flag: str) -> dict[str, list[int]]
         name, colon, slots = term.partition(":")
         if name not in known:
             raise WrongUsage(f"`{flag}`: there is no host `{name}`; there are {_list(known)}")
-        if colon and not re.fullmatch(r"\d+(,\d+)*", slots):
+        if colon and not re.fullmatch(r"\d{1,6}(,\d{1,6})*", slots):
             raise WrongUsage(f"`{flag}`: `{term}` is not `HOST:SLOT,SLOT`", f"write `{name}:0,1`")
         if colons.get(name, bool(colon)) != bool(colon):
             raise WrongUsage(f"`{flag}`: `{name}` is named both as a whole and by slots", "name it once")

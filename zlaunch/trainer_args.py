@@ -4,9 +4,10 @@ They are read from the script's command line and, where the script sets its own 
 source. Names and defaults follow `transformers.TrainingArguments` 5.x; a contract test holds them.
 """
 
+import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 from zlaunch.errors import Finding
 
@@ -104,19 +105,16 @@ def take_ds_config(argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     """Take `--deepspeed FILE` or `--deepspeed_config FILE` out of a script's command line."""
     rest: list[str] = []
     taken: str | None = None
-    words = iter(argv)
-    for word in words:
-        name, equals, text = word.partition("=")
+    words = deque(argv)
+    while words:
+        name, equals, text = words[0].partition("=")
+        word = words.popleft()
         if name not in ("--deepspeed", "--deepspeed_config", "--deepspeed-config"):
             rest.append(word)
         elif equals:
             taken = text
-        else:
-            following = next(words, None)
-            if following is not None and following.startswith("--"):
-                words = chain([following], words)
-            else:
-                taken = following or taken
+        elif words and not words[0].startswith("--"):
+            taken = words.popleft()
     return tuple(rest), taken
 
 
@@ -135,6 +133,7 @@ def _convert(name: str, text: str | None) -> Value | None:
             return text
         case int() | float() as default:
             try:
-                return type(default)(text or "")
+                number = type(default)(text or "")
             except ValueError:
                 return None
+            return number if math.isfinite(number) else None

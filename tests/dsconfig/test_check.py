@@ -25,7 +25,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     ({"zero_optimization": {"sub_group_size": "auto"}}, "auto-not-here", "zero_optimization.sub_group_size"),
     ({"zero_optimization": {"overlap_comm": "auto"}}, "auto-not-here", "zero_optimization.overlap_comm"),
     ({"zero_optimization": {"stage": 4}}, "bad-value", "zero_optimization.stage"),
-    ({"zero_optimization": {"stage": True}}, "bad-value", "zero_optimization.stage"),
+    ({"zero_optimization": {"stage": True}}, "bad-type", "zero_optimization.stage"),
     ({"zero_optimization": {"sub_group_size": -1}}, "bad-value", "zero_optimization.sub_group_size"),
     ({"train_batch_size": 0}, "bad-value", "train_batch_size"),
     ({"train_batch_size": "32"}, "bad-type", "train_batch_size"),

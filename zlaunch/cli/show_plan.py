@@ -26,7 +26,7 @@ def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
 def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     zero = plan.values.config()["zero_optimization"]
     offloads = {
-        name: zero[f"offload_{name}"]["device"]
+        name: zero[f"offload_{name}"].get("device")
         for name in ("optimizer", "param")
         if f"offload_{name}" in zero
     }

@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -102,7 +103,8 @@ def _unknown_key(whole: dict[str, Any], path: KeyPath) -> tuple[str, str, str | 
 
 def _not_one_of(key: str | int, given: Any, expected: str) -> tuple[str, str | None]:
     choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
-    message = f"`{key}` is {_shown(given)}; it can be {', '.join(choices[:-1])} or {choices[-1]}"
+    listed = " or ".join([*([", ".join(choices[:-1])] if choices[:-1] else []), choices[-1]])
+    message = f"`{key}` is {_shown(given)}; it can be {listed}"
     spelled = {choice.lower(): choice for choice in choices}
     close = difflib.get_close_matches(str(given).lower(), spelled, n=1, cutoff=0.6)
     return message, f'did you mean `"{spelled[close[0]]}"`?' if close else None
@@ -133,5 +135,8 @@ def _retyped(given: Any, expected: str) -> str | None:
     if expected in ("a number", "a whole number"):
         with contextlib.suppress(ValueError):
             number = float(plain)
-            return f"write {int(number) if number.is_integer() else number}, without quotes"
+            if number.is_integer():
+                return f"write {int(number)}, without quotes"
+            if expected == "a number" and math.isfinite(number):
+                return f"write {number}, without quotes"
     return None

@@ -21,7 +21,7 @@ def section_at(whole: dict[str, Any], path: KeyPath) -> type[Section] | None:
     section: type[Section] | None = DsConfig
     value: Any = whole
     for part in path:
-        value = value[part]
+        value = _child(value, part)
         if section is None:
             return None
         if info := section.model_fields.get(str(part)):
@@ -29,6 +29,12 @@ def section_at(whole: dict[str, Any], path: KeyPath) -> type[Section] | None:
         elif isinstance(part, str) and not isinstance(value, dict):
             return None
     return section
+
+
+def _child(value: Any, part: str | int) -> Any:
+    if isinstance(value, dict):
+        return value.get(part)
+    return value[part] if isinstance(value, list) and isinstance(part, int) else None
 
 
 def field_at(whole: dict[str, Any], path: KeyPath) -> FieldInfo | None:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from zlaunch.dsconfig.section import AnyCase, Count, Positive, Section
+from zlaunch.dsconfig.section import AnyCase, Count, Positive, Section, Whole
 
 
 class LayerSpec(Section):
@@ -114,7 +114,7 @@ class ExpertParallel(Section):
     autoep_size: Positive = 1
     """Ranks that share the experts."""
 
-    expert_tensor_parallel_size: Literal[1] = 1
+    expert_tensor_parallel_size: Whole[Literal[1]] = 1
     """Must be 1."""
 
     validate_folding_routing: bool = False

@@ -7,7 +7,7 @@ string is never a number here. Integers written as `2e8` were already made integ
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 Auto = Literal["auto"]
 T = TypeVar("T")
@@ -49,6 +49,16 @@ def _not_null(value: Any) -> Any:
 
 Absent = Annotated[T | None, BeforeValidator(_not_null)]
 """A key that may be left out, but not be null."""
+
+
+def _not_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticKnownError("int_type")
+    return value
+
+
+Whole = Annotated[T, BeforeValidator(_not_bool)]
+"""A choice of whole numbers; Python takes true for 1."""
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]

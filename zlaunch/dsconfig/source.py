@@ -6,6 +6,9 @@ single quotes, makes `2e8` an integer as DeepSpeed's reader does, keeps the firs
 keys, and reports every such thing as a finding with its place.
 """
 
+import contextlib
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +30,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 MAX_DEPTH = 50
+MAX_DIGITS = 400
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 
 
@@ -149,7 +153,7 @@ class _Parser:
         self._next()
         match token.kind:
             case "number":
-                return _number(token.text)
+                return self._number(token)
             case "string":
                 return self._string(token)
         if token.text not in _WORDS:
@@ -169,7 +173,7 @@ class _Parser:
             start = self._token.start
             if key in members:
                 self._duplicate(here, key_token.start)
-                self._value((*here, "duplicate"))
+                self._value((*here, -1))
             else:
                 members[key] = self._value(here)
                 self.spans[here] = Span(key_token.start, start, self._end)
@@ -209,6 +213,13 @@ class _Parser:
             self._remark("single-quotes", "single quotes", token.start)
         return _unescape(token.text[1:-1])
 
+    def _number(self, token: _Token) -> int | float:
+        if len(token.text) > MAX_DIGITS or math.isinf(value := float(token.text)):
+            self._fail("this number is too large", offset=token.start)
+        if re.fullmatch(r"[+-]?\d+", token.text):
+            return int(token.text)
+        return int(value) if value.is_integer() else value
+
     def _duplicate(self, path: KeyPath, offset: int) -> None:
         first = _place(self.file, self.text, self.spans[path].key)
         self.remarks.append(
@@ -243,20 +254,17 @@ def _quoted(token: _Token) -> str:
     return token.text if token.kind == "end" else f"`{token.text}`"
 
 
-def _number(text: str) -> int | float:
-    if re.fullmatch(r"[+-]?\d+", text):
-        return int(text)
-    value = float(text)
-    return int(value) if value.is_integer() else value
-
-
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED: Mapping[str, str] = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
 def _unescape(text: str) -> str:
+    """Read the inside of a string as JSON does; what JSON would refuse, as JavaScript does."""
+
     def plain(match: re.Match[str]) -> str:
         code = match.group(1)
         return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
 
+    with contextlib.suppress(ValueError):
+        return str(json.loads(f'"{text}"', strict=False))
     return _ESCAPE.sub(plain, text)

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from zlaunch.dsconfig.section import Count, Fraction, MaybeAuto, Positive, Section
+from zlaunch.dsconfig.section import Count, Fraction, MaybeAuto, Positive, Section, Whole
 
 Device = Literal["none", "cpu", "nvme"]
-Stage = Literal[0, 1, 2, 3]
+Stage = Whole[Literal[0, 1, 2, 3]]
 
 
 def _either(name: str) -> AliasChoices:

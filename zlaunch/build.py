@@ -15,7 +15,7 @@ from zlaunch import console
 from zlaunch.errors import Unavailable
 from zlaunch.layout import RunLayout
 from zlaunch.native_ops import NativeOp
-from zlaunch.probe import install_time, torch_cuda
+from zlaunch.probe import install_place, torch_cuda
 from zlaunch.process import Foreground
 from zlaunch.units import duration, plural
 
@@ -47,9 +47,9 @@ def extensions_dir(environment: Mapping[str, str]) -> Path:
 
 
 def missing_ops(ops: Sequence[NativeOp], environment: Mapping[str, str]) -> list[NativeOp]:
-    """Name the ops that were not compiled yet, or before the installed DeepSpeed came."""
-    folder, installed = extensions_dir(environment), install_time("deepspeed")
-    return [op for op in ops if not _is_built(folder / op.name, installed)]
+    """Name the ops that were not compiled yet from the sources of the installed DeepSpeed."""
+    folder = extensions_dir(environment)
+    return [op for op in ops if not _is_built(folder / op.name)]
 
 
 def build_missing(
@@ -106,9 +106,13 @@ def clear_stale_locks(folder: Path) -> None:
             console.say(f"process {holder} is building {lock.parent.name} already; waiting for it")
 
 
-def _is_built(folder: Path, installed: float) -> bool:
-    library = folder / f"{folder.name}.so"
-    return library.exists() and library.stat().st_mtime >= installed and not (folder / "lock").exists()
+def _is_built(folder: Path) -> bool:
+    """Torch compiles anew when the sources are newer or, with another environment, elsewhere."""
+    library, recipe = folder / f"{folder.name}.so", folder / "build.ninja"
+    if not library.exists() or (folder / "lock").exists() or not recipe.exists():
+        return False
+    sources, installed = install_place("deepspeed")
+    return sources in recipe.read_text("utf-8", "replace") and library.stat().st_mtime >= installed
 
 
 def _holder(lock: Path) -> int | None:

@@ -47,13 +47,17 @@ def package_versions(names: Sequence[str]) -> dict[str, str | None]:
     return {name: _version(name) for name in names} | {"python": platform.python_version()}
 
 
-def install_time(package: str) -> float:
-    """When a package was installed, in seconds since the epoch; 0 if that is not known."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError, OSError):
-        files = importlib.metadata.distribution(package).files or []
-        record = next((file for file in files if file.name == "RECORD"), None)
-        return 0.0 if record is None else Path(str(record.locate())).stat().st_mtime
-    return 0.0
+def install_place(package: str) -> tuple[str, float]:
+    """Say where a package is installed, and since when, in seconds since the epoch."""
+    try:
+        installed = importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise Unavailable(
+            f"{package} is not installed", "install zlaunch into this environment anew"
+        ) from None
+    record = next((file for file in installed.files or [] if file.name == "RECORD"), None)
+    since = 0.0 if record is None else Path(str(record.locate())).stat().st_mtime
+    return str(installed.locate_file(package)), since
 
 
 def _version(name: str) -> str | None:

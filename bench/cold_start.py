@@ -13,13 +13,14 @@ import time
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
+CONFIG = Path(__file__).parent.parent / "configs" / "zero3.json"
 BASELINE = "import typer, pydantic"
 COMMANDS = {
     BASELINE: [sys.executable, "-c", BASELINE],
     "zlaunch --help": [BIN / "zlaunch", "--help"],
     "zlaunch train --help": [BIN / "zlaunch", "train", "--help"],
     "zlaunch train --dry-run": [BIN / "zlaunch", "train", "--dry-run"],
-    "zlaunch config validate": [BIN / "zlaunch", "config", "validate", "configs/zero3.json"],
+    "zlaunch config validate": [BIN / "zlaunch", "config", "validate", CONFIG],
     "torchrun --help": [BIN / "torchrun", "--help"],
     "accelerate launch --help": [BIN / "accelerate", "launch", "--help"],
     "deepspeed --help": [BIN / "deepspeed", "--help"],

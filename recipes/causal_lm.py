@@ -40,7 +40,6 @@ class RecipeArguments:
     dataset: str | None = field(default=None, metadata={"help": "hub id or local file"})
     text_column: str = field(default="text", metadata={"help": "column that holds the text"})
     sequence_length: int = field(default=128, metadata={"help": "tokens per sample"})
-    max_samples: int = field(default=4096, metadata={"help": "documents to read at most"})
     from_scratch: bool = field(default=False, metadata={"help": "random weights for --model"})
 
 
@@ -66,10 +65,9 @@ def read_dataset(recipe: RecipeArguments) -> Dataset:
     """Read the corpus: a local file, a hub dataset, or Python's own source."""
     if recipe.dataset is None:
         return python_sources()
-    split = f"train[:{recipe.max_samples}]"
     if reader := READERS.get(Path(recipe.dataset).suffix):
-        return load_dataset(reader, data_files=recipe.dataset, split=split)
-    return load_dataset(recipe.dataset, split=split)
+        return load_dataset(reader, data_files=recipe.dataset, split="train")
+    return load_dataset(recipe.dataset, split="train")
 
 
 def into_blocks(dataset: Dataset, tokenizer, recipe: RecipeArguments) -> Dataset:

@@ -10,18 +10,17 @@ from zlaunch.machine import Gpu, Machine
 from zlaunch.model import ModelShape
 from zlaunch.script import Interface, Script
 from zlaunch.topology import Host, Topology
-from zlaunch.units import GIB
 
 LAYOUT = RunLayout(Path("/runs/20260101-120000-job"))
 SHAPE = ModelShape(hidden_size=64, largest_parameter=64 * 256, source="model/config.json")
 
 
 def gpu(index: int, capability: tuple[int, int] = (9, 0)) -> Gpu:
-    return Gpu(index, "NVIDIA H200", f"GPU-{index}", 139 * GIB, capability)
+    return Gpu(index, "NVIDIA H200", f"GPU-{index}", 139 << 30, capability)
 
 
 def machine(*gpus: Gpu, cores: int = 8, hidden: tuple[int, ...] = ()) -> Machine:
-    return Machine("here", cores, 64 * GIB, gpus, hidden)
+    return Machine("here", cores, 64 << 30, gpus, hidden)
 
 
 CPU_MACHINE = machine()

@@ -1,9 +1,16 @@
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.console import describe, notes, table
+from zlaunch.console import finding_lines, notes, table
 from zlaunch.errors import Finding, Place, Severity
+
+
+def first_line(finding: Finding) -> str:
+    return finding_lines(finding, sys.stdout)[0]
+
 
 PLACE = Place("ds.json", 3, 5)
 words = st.text("abc ", max_size=12)
@@ -16,20 +23,20 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_finding_begins_with_its_place() -> None:
-    assert describe(Finding("a-code", "it is wrong", place=PLACE)) == "ds.json:3:5: it is wrong [a-code]"
+    assert first_line(Finding("a-code", "it is wrong", place=PLACE)) == "ds.json:3:5: it is wrong [a-code]"
 
 
 def test_a_finding_without_a_place_begins_with_its_key() -> None:
-    assert describe(Finding("a-code", "it is wrong", where="bf16")) == "bf16: it is wrong [a-code]"
+    assert first_line(Finding("a-code", "it is wrong", where="bf16")) == "bf16: it is wrong [a-code]"
 
 
 def test_a_finding_with_a_place_leaves_its_key_out() -> None:
-    assert describe(Finding("c", "wrong", where="bf16", place=PLACE)) == "ds.json:3:5: wrong [c]"
+    assert first_line(Finding("c", "wrong", where="bf16", place=PLACE)) == "ds.json:3:5: wrong [c]"
 
 
 @pytest.mark.parametrize("severity", [Severity.LATE, Severity.SILENT, Severity.ADVICE])
 def test_a_finding_that_is_no_error_names_its_severity(severity: Severity) -> None:
-    assert describe(Finding("c", "wrong", severity=severity)) == f"{severity.value}: wrong [c]"
+    assert first_line(Finding("c", "wrong", severity=severity)) == f"{severity.value}: wrong [c]"
 
 
 def test_the_columns_of_a_table_are_aligned() -> None:

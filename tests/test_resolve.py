@@ -38,7 +38,9 @@ def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
 
 
 def _derived(config: dict[str, Any], *argv: str, world_size: int = 2) -> dict[str, Any]:
-    return derive_batch(Values.of(config, "test"), read_arguments(argv)[0], world_size).config()
+    return derive_batch(
+        Values.of(config, "test"), read_arguments(argv)[0], world_size, Interface.TRAINER
+    ).config()
 
 
 def _autos(micro: Any = "auto", accumulation: Any = "auto") -> dict[str, Any]:

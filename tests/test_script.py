@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import script
-from zlaunch.errors import InputMissing
+from zlaunch.errors import InputMissing, Place, Refused
 from zlaunch.script import Interface, Script, read_script
 from zlaunch.trainer_args import Argument
 
@@ -123,9 +123,15 @@ def test_a_missing_script_is_missing_input(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("source", "line"), [("def", 1), ("x = 1\ny = (", 2), ("\0", 1)])
-def test_a_script_that_is_no_python_is_missing_input(file: Path, source: str, line: int) -> None:
-    with pytest.raises(InputMissing, match=rf"train\.py:{line}:1"):
+def test_a_script_that_is_no_python_is_refused_with_its_line(file: Path, source: str, line: int) -> None:
+    with pytest.raises(Refused) as refused:
         _read(file, source)
+    assert refused.value.findings[0].place == Place(str(file), line, 1)
+
+
+def test_a_script_may_begin_with_a_byte_order_mark(file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbfAccelerator()\n")
+    assert read_script(file).interface is Interface.ACCELERATE
 
 
 def test_a_script_need_not_be_utf_8(file: Path) -> None:
@@ -134,10 +140,8 @@ def test_a_script_need_not_be_utf_8(file: Path) -> None:
 
 
 @given(st.binary() | st.text("()[]{}:=.,'\"#\n abTrainingArguments0").map(str.encode))
-def test_any_bytes_are_a_script_or_missing_input(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
+def test_any_bytes_are_a_script_or_are_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     file = tmp_path_factory.getbasetemp() / "any.py"
     file.write_bytes(data)
-    with suppress(InputMissing):
+    with suppress(Refused):
         read_script(file)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.units import GIB, duration, gib, plural
+from zlaunch.units import duration, plural
 
 
 @pytest.mark.parametrize(
@@ -26,13 +26,6 @@ def test_no_part_of_a_time_reaches_sixty(seconds: float) -> None:
     units = {"s": 60, "min": 60, "h": 1000}
     words = duration(seconds).split()
     assert all(int(amount) < units[unit] for amount, unit in zip(words[::2], words[1::2], strict=True))
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"), [(0, "0.0 GiB"), (GIB * 3 // 2, "1.5 GiB"), (139 * GIB, "139.0 GiB")]
-)
-def test_bytes_are_written_as_gib(num_bytes: int, text: str) -> None:
-    assert gib(num_bytes) == text
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks")])

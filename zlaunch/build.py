@@ -60,16 +60,17 @@ def build_missing(
     Raises Unavailable with the compiler's first error if an op cannot be built.
     """
     folder = extensions_dir(environment)
-    clear_stale_locks(folder)
     missing = missing_ops(ops, environment)
     if missing:
         console.say(f"compiling {plural(len(missing), 'native op')}, once; kept in {folder}")
     for number, op in enumerate(missing, start=1):
         title = f"{op.name} ({number} of {len(missing)})"
         console.say(f"{title}: {op.why}")
+        for name in (op.name, *op.along):
+            clear_stale_lock(folder / name / "lock")
         stopped_by = _build(op, title, environment, layout)
         if stopped_by is not None:
-            clear_stale_locks(folder)
+            clear_stale_lock(folder / op.name / "lock")
             return stopped_by
     return None
 
@@ -95,15 +96,17 @@ def _build(
     return child.stopped_by
 
 
-def clear_stale_locks(folder: Path) -> None:
-    """Remove locks of builds that were killed: those that no process holds open."""
-    for lock in sorted(folder.glob("*/lock")):
-        holder = _holder(lock)
-        if holder is None:
-            lock.unlink(missing_ok=True)
-            console.say(f"removed {lock}: its build was killed, and every later one would wait for it")
-        else:
-            console.say(f"process {holder} is building {lock.parent.name} already; waiting for it")
+def clear_stale_lock(lock: Path) -> None:
+    """Remove the lock of a build that was killed: one that no process holds open."""
+    if not lock.exists():
+        return
+    holder = _holder(lock)
+    if holder is None:
+        age = duration(time.time() - lock.stat().st_mtime)
+        lock.unlink(missing_ok=True)
+        console.say(f"removed {lock}, {age} old: its build was killed, and every run would wait for it")
+    else:
+        console.say(f"process {holder} is building {lock.parent.name} already; waiting for it")
 
 
 def _is_built(folder: Path) -> bool:

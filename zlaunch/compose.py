@@ -69,7 +69,7 @@ def compose(job: JobSpec, base: Document | None) -> Values:
     for path in ALWAYS_WRITTEN:
         if not values.has(path):
             values = values.put(path, AUTO, "zlaunch")
-    if not values.has((ZERO, "stage")):
+    if not (values.has((ZERO, "stage")) or values[(ZERO,)]):
         values = values.put((ZERO, "stage"), 0, "DeepSpeed's default, written out")
     for name in OFFLOADS:
         if values.has((ZERO, name, "device")) and not values.has((ZERO, name, "pin_memory")):

@@ -3,14 +3,13 @@
 What is printed is whole without colour; colour is added on a terminal, unless NO_COLOR is set.
 """
 
-import json
 import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TextIO
 
 from zlaunch.errors import Finding, Refused, Severity, ZlaunchError
 
@@ -35,11 +34,6 @@ def data(text: str) -> None:
     print(text, flush=True)
 
 
-def data_json(value: Any) -> None:
-    """Print what was asked for, for programs."""
-    print(json.dumps(value, indent=2), flush=True)
-
-
 def job_output(chunk: bytes) -> None:
     """Pass on what the job printed, byte for byte."""
     sys.stdout.flush()
@@ -49,23 +43,29 @@ def job_output(chunk: bytes) -> None:
 
 def show_error(error: ZlaunchError) -> None:
     """Show an error with all its reasons, and what to type."""
-    _write_line(f"{_paint('error', 'error')}: {error.message}")
+    _write_line(f"{_paint('error', 'error', sys.stderr)}: {error.message}")
     if isinstance(error, Refused):
         for finding in error.findings:
-            _write_line(f"  {describe(replace(finding, severity=Severity.ERROR))}")
-            if finding.hint:
-                _write_line(f"    {_paint('hint', 'hint')}: {finding.hint}")
+            for line in finding_lines(replace(finding, severity=Severity.ERROR), sys.stderr):
+                _write_line(f"  {line}")
     if error.hint:
-        _write_line(f"{_paint('hint', 'hint')}: {error.hint}")
+        _write_line(f"{_paint('hint', 'hint', sys.stderr)}: {error.hint}")
 
 
-def describe(finding: Finding) -> str:
-    """Write a finding in one line; its severity is named unless it is an error."""
+def show_finding(finding: Finding) -> None:
+    """Print a finding that was asked for."""
+    for line in finding_lines(finding, sys.stdout):
+        data(line)
+
+
+def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
+    """Write a finding: the place first, then the cause, then what to type; an error needs no severity."""
     place = f"{finding.place}: " if finding.place else ""
     key = f"{finding.where}: " if finding.where and not finding.place else ""
     severity = finding.severity.value
-    kind = f"{_paint(severity, severity)}: " if finding.severity is not Severity.ERROR else ""
-    return f"{place}{key}{kind}{finding.message} [{finding.code}]"
+    kind = f"{_paint(severity, severity, stream)}: " if finding.severity is not Severity.ERROR else ""
+    lines = [f"{place}{key}{kind}{finding.message} [{finding.code}]"]
+    return [*lines, f"  {_paint('hint', 'hint', stream)}: {finding.hint}"] if finding.hint else lines
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
@@ -82,7 +82,7 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
 
 def notes(rows: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
     """Write each item with a note beside it, or below it where there is no room."""
-    column = min(max(len(item) for item, _ in rows) + 2, _width() // 2)
+    column = min(max((len(item) for item, _ in rows), default=0) + 2, _width() // 2)
     room = max(24, _width() - len(indent) - column)
     lines: list[str] = []
     for item, note in rows:
@@ -124,8 +124,8 @@ def _write_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _paint(kind: str, text: str) -> str:
-    if not sys.stderr.isatty() or os.environ.get("NO_COLOR"):
+def _paint(kind: str, text: str, stream: TextIO) -> str:
+    if not stream.isatty() or os.environ.get("NO_COLOR"):
         return text
     return f"\033[{_COLOURS[kind]}m{text}\033[0m"
 

@@ -3,10 +3,9 @@
 import os
 import re
 import shlex
-import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from zlaunch.layout import RunLayout
 from zlaunch.machine import Machine
@@ -14,6 +13,9 @@ from zlaunch.topology import Topology
 
 FORWARDED = ("CUDA_", "DS_", "GLOO_", "HF_", "NCCL_", "OMP_", "TORCH_", "TRANSFORMERS_", "UCX_")
 """Beginnings of names that also count on other hosts."""
+
+EXPORTED = ("MLFLOW", "MV2", "NCCL", "PYTHON", "UCX")
+"""Beginnings of names that DeepSpeed's runner exports (`deepspeed/launcher/runner.py`)."""
 
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
 """Names whose values are never written down."""
@@ -54,13 +56,18 @@ def job_environment(
     return {**(_forwarded(environ) if topology.over_ssh else {}), **chosen}
 
 
+def is_exported(name: str) -> bool:
+    """Whether DeepSpeed's runner takes a variable to other hosts by itself, and logs its value."""
+    return name.startswith(EXPORTED)
+
+
 def is_secret(name: str) -> bool:
     """Whether a variable's name says that its value must not be written down."""
     return SECRET.search(name) is not None
 
 
 def _program_path(environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:
-    programs = str(Path(sys.executable).parent)
+    programs = sysconfig.get_path("scripts")
     path = environ.get("PATH", os.defpath)
     if programs not in path.split(os.pathsep):
         yield (
@@ -108,5 +115,5 @@ def _forwarded(environ: Mapping[str, str]) -> dict[str, Variable]:
     return {
         name: Variable(value, "forwarded to every host")
         for name, value in sorted(environ.items())
-        if name.startswith(FORWARDED) and not is_secret(name)
+        if name.startswith(FORWARDED) and not is_secret(name) and name != "CUDA_VISIBLE_DEVICES"
     }

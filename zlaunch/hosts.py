@@ -4,30 +4,49 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from zlaunch.errors import Unavailable
-from zlaunch.placement import most_slots
+from zlaunch.machine import Gpu, Machine
 from zlaunch.process import output_of
 
 CONNECT_SECONDS = 10
-_QUESTION = "nproc; nvidia-smi --list-gpus 2>/dev/null | wc -l"
+_MARK = "zlaunch asks"
+_GPU_FIELDS = "index,name,uuid,memory.total,compute_cap"
+_QUESTION = (
+    f"echo {_MARK}; nproc; awk '/MemTotal/ {{print $2}}' /proc/meminfo; "
+    f"nvidia-smi --query-gpu={_GPU_FIELDS} --format=csv,noheader,nounits 2>/dev/null"
+)
+"""What a login prints before the mark is no answer; without a driver the last line stays out."""
 
 
-def ask_most_slots(names: Sequence[str]) -> Mapping[str, int]:
-    """Ask each host over ssh how many ranks it can have; raise Unavailable naming all that do not answer."""
+def ask_machines(names: Sequence[str]) -> Mapping[str, Machine]:
+    """Ask each host over ssh what it has; raise Unavailable naming all that do not answer."""
     with ThreadPoolExecutor(max_workers=32) as pool:
         answers = dict(zip(names, pool.map(_ask, names), strict=True))
-    if silent := [name for name, answer in answers.items() if answer is None]:
+    if silent := [name for name, machine in answers.items() if machine is None]:
         raise Unavailable(
             f"not reachable over ssh without a password: {', '.join(silent)}",
             f"make `ssh -o BatchMode=yes {silent[0]} true` work first",
         )
-    return {name: answer for name, answer in answers.items() if answer is not None}
+    return {name: machine for name, machine in answers.items() if machine is not None}
 
 
-def _ask(name: str) -> int | None:
+def _ask(name: str) -> Machine | None:
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}"]
-    answer = output_of(["ssh", *options, name, _QUESTION], timeout=3 * CONNECT_SECONDS)
-    numbers = (answer or "").split()
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+    # nvidia-smi may be missing, which is an answer too
+    answer = output_of(["ssh", *options, name, f"{_QUESTION}; true"], timeout=3 * CONNECT_SECONDS)
+    return None if answer is None else read_answer(name, answer)
+
+
+def read_answer(name: str, answer: str) -> Machine | None:
+    """Read what a host answered; None if it is no answer."""
+    _, mark, said = answer.partition(f"{_MARK}\n")
+    lines = said.splitlines()
+    if not mark or len(lines) < 2 or not all(line.isdecimal() for line in lines[:2]):
         return None
-    cores, gpus = int(numbers[0]), int(numbers[1])
-    return most_slots(gpus, cores)
+    gpus = tuple(_gpu(line.split(", ")) for line in lines[2:])
+    return Machine(name, num_cores=int(lines[0]), memory_bytes=int(lines[1]) * 1024, gpus=gpus)
+
+
+def _gpu(fields: Sequence[str]) -> Gpu:
+    index, name, uuid, mebibytes, capability = fields
+    major, minor = capability.split(".")
+    return Gpu(int(index), name, uuid, int(mebibytes) << 20, (int(major), int(minor)))

@@ -101,17 +101,17 @@ def parse_override(text: str) -> tuple[str, Any]:
             f"`--set {text}` is not KEY=VALUE", "write `--set zero_optimization.sub_group_size=1e8`"
         )
     try:
-        value = json.loads(raw, parse_float=_number)
+        value = json.loads(raw, parse_float=_number, parse_constant=_number)
     except ValueError:
         value = raw
     except RecursionError:
         raise WrongUsage(f"the value of `--set {key}` is nested too deep") from None
-    if isinstance(value, float) and not math.isfinite(value):
-        raise WrongUsage(f"`--set {text}`: a ds_config holds no such number")
     return key, value
 
 
 def _number(text: str) -> int | float:
     """Read `1e8` as a whole number, as DeepSpeed's reader does."""
     value = float(text)
+    if not math.isfinite(value):
+        raise WrongUsage(f"a ds_config cannot hold the number {text}")
     return int(value) if value.is_integer() else value

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from zlaunch import console, rundir
 from zlaunch.build import build_missing
-from zlaunch.errors import ZlaunchError
+from zlaunch.environment import is_exported, is_secret
+from zlaunch.errors import ExitStatus
 from zlaunch.outcome import Outcome, first_failure, judge_end
 from zlaunch.plan import LaunchPlan
 from zlaunch.process import Foreground, find_program
@@ -21,30 +22,43 @@ GRACE_SECONDS = 8.0
 
 def carry_out(plan: LaunchPlan) -> int:
     """Run the job of a plan whose run directory was written; return the exit status."""
-    environment = {**os.environ, **{name: variable.value for name, variable in plan.environment.items()}}
+    environment = {**_own(plan), **{name: variable.value for name, variable in plan.environment.items()}}
     started = time.time()
+    outcome = Outcome("failed", ExitStatus.UNAVAILABLE, ExitStatus.UNAVAILABLE)
     try:
         stopped_by = build_missing(plan.ops, environment, plan.layout)
-        outcome = _run(plan, environment) if stopped_by is None else judge_end(0, stopped_by, [])
-    except ZlaunchError as error:
-        rundir.write_outcome(plan.layout, Outcome("failed", error.status), started)
-        raise
+        outcome = _run(plan, environment) if stopped_by is None else judge_end(0, stopped_by, [], 0)
     finally:
         rundir.remove_swap(plan)
-    rundir.write_outcome(plan.layout, outcome, started)
+        rundir.write_outcome(plan.layout, outcome, started)
     _tell(plan, outcome, time.time() - started)
     return outcome.exit_status
 
 
+def _own(plan: LaunchPlan) -> dict[str, str]:
+    """Take the environment over, but for secrets that DeepSpeed's runner would log with its exports."""
+    if not plan.topology.over_ssh:
+        return dict(os.environ)
+    return {name: value for name, value in os.environ.items() if not (is_secret(name) and is_exported(name))}
+
+
 def _run(plan: LaunchPlan, environment: dict[str, str]) -> Outcome:
-    guard = [sys.executable, "-m", "zlaunch.guard", str(os.getpid())]
+    over_ssh = plan.topology.over_ssh
+    guard = [
+        sys.executable,
+        "-m",
+        "zlaunch.guard",
+        str(os.getpid()),
+        str(plan.layout.stop) if over_ssh else "-",
+    ]
     launcher = [find_program(plan.watched_argv[0]), *plan.watched_argv[1:]]
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
-    tell = partial(rundir.write_stop, plan.layout) if plan.topology.over_ssh else None
+    tell = partial(rundir.write_stop, plan.layout) if over_ssh else None
     with plan.layout.launcher_log.open("wb") as log:
         job = Foreground([*guard, *launcher], environment, log, GRACE_SECONDS, tell)
     returncode = job.wait(partial(_follow, plan, _Follower(plan.layout.rank_log(0))))
-    return judge_end(returncode, job.stopped_by, rundir.read_ranks(plan.layout))
+    ranks = rundir.read_ranks(plan.layout)
+    return judge_end(returncode, job.stopped_by, ranks, plan.topology.world_size)
 
 
 def _follow(plan: LaunchPlan, log: "_Follower") -> None:
@@ -81,8 +95,9 @@ def _tell(plan: LaunchPlan, outcome: Outcome, seconds: float) -> None:
         case "finished":
             console.say(f"finished in {took}; all about this run is in {run}")
         case "stopped":
-            name = signal.Signals(outcome.exit_status - 128).name
-            console.say(f"stopped by {name} after {took}; all about this run is in {run}")
+            console.say(
+                f"stopped by {_name(-outcome.returncode)} after {took}; all about this run is in {run}"
+            )
         case _:
             console.say(f"failed after {took}: {_cause(plan, outcome)}")
 
@@ -90,22 +105,23 @@ def _tell(plan: LaunchPlan, outcome: Outcome, seconds: float) -> None:
 def _cause(plan: LaunchPlan, outcome: Outcome) -> str:
     layout, first = plan.layout, outcome.first_failure
     if first is None:
-        text, log = f"{plan.launcher} {_ended(outcome.exit_status)}", layout.launcher_log
+        text, log = f"{plan.launcher} {_ended(outcome.returncode)}", layout.launcher_log
         printed = _last_lines(log)
     else:
         rank = int(first["rank"])
-        status = "was lost with its launcher" if "returncode" not in first else _ended(outcome.exit_status)
+        status = "was lost with its launcher" if "returncode" not in first else _ended(outcome.returncode)
         text, log = f"rank {rank} on {first['host']} {status}", layout.rank_log(rank)
         printed = [] if rank == 0 else _last_lines(log)
     return "\n".join([text, *printed, f"its log is {os.path.relpath(log)}"])
 
 
-def _ended(status: int) -> str:
-    return (
-        f"was killed by {signal.Signals(status - 128).name}"
-        if status > 128
-        else f"exited with status {status}"
-    )
+def _ended(returncode: int) -> str:
+    return f"was killed by {_name(-returncode)}" if returncode < 0 else f"exited with status {returncode}"
+
+
+def _name(number: int) -> str:
+    """Name a signal; real-time signals have no name."""
+    return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
 
 
 def _last_lines(file: Path, count: int = 12) -> list[str]:

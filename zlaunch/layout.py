@@ -76,3 +76,10 @@ class RunLayout:
     def rank_record(self, rank: int) -> Path:
         """How one rank started and ended."""
         return self.ranks / f"rank-{rank}.json"
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file that others read meanwhile: they see all of it, or what was there before."""
+    partial = file.with_name(f".{file.name}.partial")
+    partial.write_text(text, "utf-8")
+    partial.replace(file)

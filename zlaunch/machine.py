@@ -1,7 +1,9 @@
 """What a machine has, as far as a plan needs to know."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from zlaunch.errors import Unavailable
 from zlaunch.job import Precision
 
 
@@ -45,3 +47,20 @@ class Machine:
             return "bf16"
         capability = min(gpu.compute_capability for gpu in self.gpus)
         return "bf16" if capability >= (8, 0) else "fp16" if capability >= (7, 0) else "fp32"
+
+
+def weakest(machines: Sequence[Machine]) -> Machine:
+    """Describe what every machine has at least; raise Unavailable if only some have GPUs."""
+    without = [machine.hostname for machine in machines if not machine.gpus]
+    if without and len(without) < len(machines):
+        raise Unavailable(
+            f"some hosts have GPUs, but not {', '.join(without)}", "take them out of the hostfile"
+        )
+    oldest = min(
+        machines, key=lambda machine: min((gpu.compute_capability for gpu in machine.gpus), default=(0, 0))
+    )
+    return replace(
+        oldest,
+        num_cores=min(machine.num_cores for machine in machines),
+        memory_bytes=min(machine.memory_bytes for machine in machines),
+    )

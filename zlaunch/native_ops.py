@@ -20,12 +20,16 @@ class NativeOp:
     name: str
     builder: str
     why: str
+    along: tuple[str, ...] = ()
+    """Ops that are built along with it."""
 
 
 SHM_COMM = NativeOp(
     "deepspeed_shm_comm", "ShareMemCommBuilder", "ranks on one CPU reduce through shared memory"
 )
-ASYNC_IO = NativeOp("async_io", "AsyncIOBuilder", "the offload to NVMe reads and writes asynchronously")
+ASYNC_IO = NativeOp(
+    "async_io", "AsyncIOBuilder", "the offload to NVMe reads and writes asynchronously", ("pin_memory",)
+)
 CPU_ADAM = NativeOp("cpu_adam", "CPUAdamBuilder", "the optimizer is offloaded, so Adam runs on the CPU")
 CPU_ADAGRAD = NativeOp(
     "cpu_adagrad", "CPUAdagradBuilder", "the optimizer is offloaded, so Adagrad runs on the CPU"

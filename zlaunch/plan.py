@@ -1,5 +1,6 @@
 """Everything a job will do, decided before anything starts: the value that is shown, then carried out."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from zlaunch.compose import OFFLOADS, ZERO, compose
 from zlaunch.dsconfig.check import check, check_value
 from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.source import Document, KeyPath, dotted
+from zlaunch.dsconfig.zero import OffloadParam
 from zlaunch.environment import Variable, accelerate_variables, job_environment
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.handover import agree, script_arguments, write_formats
@@ -66,7 +68,6 @@ class LaunchPlan:
     ops: tuple[NativeOp, ...]
     swap_dirs: tuple[Path, ...]
     """Directories on NVMe that belong to this run alone."""
-    interface: Interface
     precision: str
 
 
@@ -75,7 +76,7 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
     job, script, topology = inputs.job, inputs.script, inputs.topology
     launcher = _launcher(job, topology)
     args, findings = read_arguments(job.script_args, script.defaults)
-    composed = derive_batch(compose(job, _checked(inputs.base)), args, topology.world_size)
+    composed = derive_batch(compose(job, _checked(inputs.base)), args, topology.world_size, script.interface)
     agreement = agree(composed, args, job.precision, inputs.machine, script.interface)
     composed = write_formats(composed, agreement.args)
     known = Known(agreement.args, inputs.model, topology.world_size, script.interface)
@@ -102,7 +103,6 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
         environment=job_environment(inputs.machine, topology, inputs.environ, variables),
         ops=needed_ops(config, inputs.machine.accelerator, str(agreement.args["optim"].value)),
         swap_dirs=tuple(sorted({Path(path) for path in _swap_paths(resolved.values)})),
-        interface=script.interface,
         precision=precision,
     )
 
@@ -138,7 +138,11 @@ def _finish(resolved: Resolved, inputs: Inputs) -> Resolved:
     for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
         if isinstance(directory := values[path], str) and directory != "auto":
             source = f"{values.leaves[path].source}, and a directory of this run's own"
-            values = values.put(path, str(Path(directory) / f"zlaunch-{inputs.layout.root.name}"), source)
+            values = values.put(
+                path,
+                str(Path(directory) / f"zlaunch-{inputs.layout.root.name}-{_mark(inputs.layout)}"),
+                source,
+            )
     values = _fit_buffers(values, inputs.model, inputs.topology.world_size)
     if _counts_one_rank(values, inputs):
         values = values.without(TOTAL)
@@ -147,6 +151,11 @@ def _finish(resolved: Resolved, inputs: Inputs) -> Resolved:
             "created; call `deepspeed.init_distributed()` in the script to have it written out"
         )
     return Resolved(values, left)
+
+
+def _mark(layout: RunLayout) -> str:
+    """Tell runs of the same name in different places apart."""
+    return hashlib.sha256(str(layout.root).encode()).hexdigest()[:8]
 
 
 def _counts_one_rank(values: Values, inputs: Inputs) -> bool:
@@ -168,8 +177,7 @@ def _fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> V
     if model is None or model.largest_parameter is None:
         return values
     largest = -(-model.largest_parameter // world_size)
-    default = 100_000_000
-    if largest <= default:
+    if largest <= OffloadParam().buffer_size:
         return values
     return values.put(path, largest, f"the largest matrix in {model.source}, divided by {world_size} ranks")
 

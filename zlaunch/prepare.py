@@ -15,20 +15,20 @@ from pathlib import Path
 from zlaunch import rundir
 from zlaunch.dsconfig.source import read
 from zlaunch.errors import InputMissing, Refused, Unavailable, WrongUsage
-from zlaunch.hosts import ask_most_slots
+from zlaunch.hosts import ask_machines
 from zlaunch.hub import fetch_config
 from zlaunch.job import JobSpec
-from zlaunch.machine import Machine
+from zlaunch.machine import Machine, weakest
 from zlaunch.misplaced import refuse_misplaced, refuse_unreachable
 from zlaunch.model import ModelShape, model_flag, read_shape, shape
 from zlaunch.placement import most_slots, place
 from zlaunch.plan import Inputs, LaunchPlan, make_plan
 from zlaunch.probe import probe_machine
-from zlaunch.script import read_script
+from zlaunch.script import Script, read_script
 from zlaunch.topology import Host, read_hostfile, too_many_slots
 from zlaunch.trainer_args import take_ds_config
 
-HUB_ID = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
+HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class Prepared:
 
     def plan(self) -> LaunchPlan:
         """Decide everything, for the next free run directory."""
-        return make_plan(self.inputs)
+        plan = make_plan(self.inputs)
+        _refuse_idle_nvme(self.inputs.job, plan)
+        return plan
 
 
 def default_recipe() -> Path:
@@ -63,16 +65,16 @@ def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
     script = read_script(job.script)
     refuse_misplaced(script, job.script_args)
     base = None if job.ds_config is None else read(job.ds_config)
-    machine = probe_machine(os.environ)
+    hosts, machine = _hosts(job, probe_machine(os.environ))
     refuse_unreachable(script, machine.accelerator)
-    topology = place(job, machine, _hosts(job, machine))
+    topology = place(job, machine, hosts)
     if job.nvme_dir is not None:
         rundir.check_writable(job.nvme_dir, "--nvme")
-    if run_dir is not None:
-        rundir.check_writable(run_dir, "--run-dir")
-        rundir.check_unused(run_dir)
     layout = next(rundir.candidates(run_dir, job.script))
-    model = _model(job)
+    rundir.check_writable(layout.root, "--run-dir")
+    if run_dir is not None:
+        rundir.check_unused(run_dir)
+    model = _model(job, script)
     inputs = Inputs(job, script, base, model, machine, topology, _free_port(), layout, dict(os.environ))
     return Prepared(inputs, run_dir)
 
@@ -80,40 +82,50 @@ def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
 def reserve(prepared: Prepared, asked: Sequence[str]) -> LaunchPlan:
     """Write the run directory; if another run takes the name first, plan for the next one."""
     for layout in rundir.candidates(prepared.run_dir, prepared.inputs.job.script):
-        plan = make_plan(replace(prepared.inputs, layout=layout))
-        rundir.create_swap(plan)
+        plan = replace(prepared, inputs=replace(prepared.inputs, layout=layout)).plan()
         try:
-            rundir.create(plan, prepared.inputs.machine, asked)
+            rundir.claim(plan)
         except FileExistsError:
-            rundir.remove_swap(plan)
             continue
+        rundir.fill(plan, prepared.inputs.machine, asked)
         return plan
-    raise Unavailable("no run directory could be made", "name one with `--run-dir DIR`")
+    raise Unavailable("another run took the run directory", "name another with `--run-dir DIR`")
 
 
-def _hosts(job: JobSpec, machine: Machine) -> list[Host] | None:
+def _hosts(job: JobSpec, here: Machine) -> tuple[list[Host] | None, Machine]:
+    """Read the hosts of a job and say what each has at least; without a hostfile, what this machine has."""
     if job.hostfile is None:
-        return None
+        return None, here
     lines = read_hostfile(job.hostfile)
-    here = {"localhost", "127.0.0.1", machine.hostname}
-    most = {name: most_slots(len(machine.gpus), machine.num_cores) for name in here}
-    most |= ask_most_slots([line.host.name for line in lines if line.host.name not in here])
+    names = [line.host.name for line in lines]
+    local = {name: here for name in names if name in ("localhost", "127.0.0.1", here.hostname)}
+    machines = {**local, **ask_machines([name for name in names if name not in local])}
+    most = {name: most_slots(len(machine.gpus), machine.num_cores) for name, machine in machines.items()}
     if findings := too_many_slots(lines, most):
         raise Refused(findings)
-    return [line.host for line in lines]
+    return [line.host for line in lines], weakest(list(machines.values()))
 
 
-def _model(job: JobSpec) -> ModelShape | None:
+def _model(job: JobSpec, script: Script) -> ModelShape | None:
     """Find the model the script will load: its config.json, local or from the hub."""
     name = model_flag(job.script_args)
     if name is None:
         return read_shape(default_recipe().parent / "small_llama") if job.script == default_recipe() else None
     if Path(name).exists():
         return read_shape(Path(name))
+    if not script.mentions("from_pretrained"):
+        return None
     if not HUB_ID.fullmatch(name):
         raise InputMissing(f"there is no model directory `{name}`")
     config = fetch_config(name)
     return None if config is None else shape(config, f"{name}/config.json")
+
+
+def _refuse_idle_nvme(job: JobSpec, plan: LaunchPlan) -> None:
+    if job.nvme_dir is not None and not plan.swap_dirs:
+        raise WrongUsage(
+            "`--nvme` names a directory, but nothing is offloaded to NVMe", "add `--offload nvme`"
+        )
 
 
 def _free_port() -> int:

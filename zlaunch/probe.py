@@ -110,6 +110,10 @@ def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
             for gpu in gpus
             if name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
         ]
+        if not found and name.startswith(("GPU-", "MIG-")):
+            raise Unavailable(
+                f"CUDA_VISIBLE_DEVICES names `{name}`, which is no GPU here", "name GPUs by number"
+            )
         if not found:
             break
         visible += found

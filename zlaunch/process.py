@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def find_program(name: str) -> str:
     """Find a program beside this Python; raise Unavailable if it is not there."""
-    program = Path(sys.executable).with_name(name)
+    program = Path(sysconfig.get_path("scripts")) / name
     if not os.access(program, os.X_OK):
         raise Unavailable(
             f"`{name}` is not installed beside {sys.executable}", "install zlaunch into this environment anew"
@@ -42,7 +43,9 @@ def find_program(name: str) -> str:
 def output_of(argv: Sequence[str], timeout: float) -> str | None:
     """Ask a program a question; None if it is not there, fails or takes too long."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        result = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=True)
+        result = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=True
+        )
         return result.stdout.rstrip("\n")
     return None
 
@@ -100,6 +103,7 @@ class Child:
             while (returncode := self._poll()) is None:
                 tick()
                 if time.monotonic() > self._deadline:
+                    self._process.kill()
                     end_descendants()
             self._wait_for_rest(tick)
             end_descendants()
@@ -122,7 +126,7 @@ class Child:
 
     def depend_on(self, processes: Sequence[psutil.Process]) -> None:
         """Tell the program to end as soon as one of these is gone."""
-        if not all(process.is_running() for process in processes):
+        if not all(is_alive(process) for process in processes):
             self.on_signal(signal.SIGTERM, None)
 
     def _wait_for_rest(self, tick: Callable[[], None]) -> None:
@@ -136,7 +140,8 @@ class Child:
 
     @contextlib.contextmanager
     def _relaying(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self.on_signal) for number in RELAYED}
+        heeded = [number for number in RELAYED if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self.on_signal) for number in heeded}
         try:
             yield
         finally:
@@ -144,8 +149,17 @@ class Child:
                 signal.signal(number, handler)
 
 
-class Foreground(Child):
-    """A launcher and its ranks: they get their time to end, unless the same signal comes twice."""
+class Launcher(Child):
+    """A program that starts ranks: they get their time to end, even if it ended at once."""
+
+    def _wait_for_rest(self, tick: Callable[[], None]) -> None:
+        while self.stopped_by and time.monotonic() < self._deadline and descendants():
+            tick()
+            time.sleep(TICK_SECONDS)
+
+
+class Foreground(Launcher):
+    """A launcher that a person waits for: the same signal a second time means at once."""
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Pass the first signal of each kind on; at the second, stop waiting."""
@@ -153,11 +167,13 @@ class Foreground(Child):
             self._deadline = 0.0
         super().on_signal(number, frame)
 
-    def _wait_for_rest(self, tick: Callable[[], None]) -> None:
-        """Leave the ranks their time to end, even if their launcher ended at once."""
-        while self.stopped_by and time.monotonic() < self._deadline and descendants():
-            tick()
-            time.sleep(TICK_SECONDS)
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process still works; one that ended and was not reaped does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def descendants() -> list[psutil.Process]:

@@ -8,6 +8,7 @@ ended: a launcher's own exit status does not tell (torchrun always says 1, deeps
 import contextlib
 import json
 import os
+import shutil
 import socket
 import sys
 import time
@@ -19,7 +20,7 @@ from typing import Any
 import psutil
 
 from zlaunch.errors import ExitStatus
-from zlaunch.layout import RunLayout
+from zlaunch.layout import RunLayout, write_whole
 from zlaunch.process import Child, end_like, lifeline
 
 GRACE_SECONDS = 5.0
@@ -36,9 +37,7 @@ class _Record:
     def add(self, **news: Any) -> None:
         """Write the record anew and swap it in, so that a reader never sees half of it."""
         self._facts |= news
-        partial = self._file.with_suffix(".partial")
-        partial.write_text(json.dumps(self._facts) + "\n")
-        partial.replace(self._file)
+        write_whole(self._file, json.dumps(self._facts) + "\n")
 
 
 def main(run_dir: Path) -> int:
@@ -61,6 +60,8 @@ def main(run_dir: Path) -> int:
         )
     record.add(pid=child.pid)
     returncode = child.wait(partial(_heed, child, layout, lifeline(job["zlaunch_pid"])))
+    for directory in job["swap_dirs"] if os.environ.get("LOCAL_RANK") == "0" else []:
+        shutil.rmtree(directory, ignore_errors=True)
     record.add(ended=time.time(), returncode=returncode, stopped_by=child.stopped_by)
     return returncode
 

@@ -43,30 +43,38 @@ class Resolved:
     """Key → who fills it in, and from what."""
 
 
-def derive_batch(values: Values, args: TrainerArgs, world_size: int) -> Values:
+def derive_batch(values: Values, args: TrainerArgs, world_size: int, interface: Interface) -> Values:
     """Work out one of the three batch keys where the config has the other two.
 
     An argument that was given goes before: then the numbers may disagree, and a rule will say so.
+    A raw DeepSpeed script has no Trainer arguments; its total alone means one forward pass per step.
     """
-    micro, accumulation, total = (_number(values[path]) for path in (MICRO, ACCUMULATION, TOTAL))
-    ranks = f"{world_size} ranks"
-    if (
-        values[MICRO] in (None, AUTO)
-        and accumulation
-        and total
-        and not args["per_device_train_batch_size"].given
-    ):
-        values = _derive(
-            values, MICRO, total, accumulation * world_size, f"{total} / ({accumulation} x {ranks})"
+    if interface is Interface.DEEPSPEED and _number(values[TOTAL]) and _is_open(values[MICRO]):
+        values = (
+            values.put(ACCUMULATION, 1, "DeepSpeed's own choice")
+            if _is_open(values[ACCUMULATION])
+            else values
         )
-    if (
-        values[ACCUMULATION] in (None, AUTO)
-        and micro
-        and total
-        and not args["gradient_accumulation_steps"].given
-    ):
-        values = _derive(values, ACCUMULATION, total, micro * world_size, f"{total} / ({micro} x {ranks})")
+    pairs = (
+        (MICRO, ACCUMULATION, "per_device_train_batch_size"),
+        (ACCUMULATION, MICRO, "gradient_accumulation_steps"),
+    )
+    for path, other, name in pairs:
+        total, factor = _number(values[TOTAL]), _number(values[other])
+        if (
+            _is_open(values[path])
+            and total
+            and factor
+            and not args[name].given
+            and total % (factor * world_size) == 0
+        ):
+            equation = f"{total} / ({factor} x {plural(world_size, 'rank')})"
+            values = values.put(path, total // (factor * world_size), equation)
     return values
+
+
+def _is_open(value: Any) -> bool:
+    return value in (None, AUTO)
 
 
 def resolve(values: Values, known: Known) -> Resolved:
@@ -81,10 +89,6 @@ def resolve(values: Values, known: Known) -> Resolved:
         elif known.interface is not Interface.DEEPSPEED or path not in OWN_WORDS:
             left[dotted(path)] = _LEFT.get(path, "")
     return Resolved(values, left)
-
-
-def _derive(values: Values, path: KeyPath, total: int, divisor: int, source: str) -> Values:
-    return values if total % divisor else values.put(path, total // divisor, source)
 
 
 def _number(value: Any) -> int | None:

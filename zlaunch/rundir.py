@@ -1,5 +1,6 @@
 """The only writer: one directory per run, of the shape that `layout` describes."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -13,9 +14,8 @@ from typing import Any
 
 from zlaunch import __version__
 from zlaunch.compose import to_json
-from zlaunch.environment import is_secret
 from zlaunch.errors import Unavailable
-from zlaunch.layout import RunLayout
+from zlaunch.layout import RunLayout, write_whole
 from zlaunch.machine import Machine
 from zlaunch.outcome import Outcome
 from zlaunch.plan import LaunchPlan
@@ -59,35 +59,42 @@ def check_unused(directory: Path) -> None:
         )
 
 
-def create(plan: LaunchPlan, machine: Machine, asked: Sequence[str]) -> None:
-    """Write a run's directory; raise FileExistsError if another run was faster."""
+def claim(plan: LaunchPlan) -> None:
+    """Make a run's directories; raise FileExistsError if another run was faster."""
     layout = plan.layout
-    layout.root.mkdir(parents=True, exist_ok=layout.root.exists() and not any(layout.root.iterdir()))
+    layout.root.mkdir(parents=True, exist_ok=True)
     layout.logs.mkdir()
+    for directory in plan.swap_dirs:
+        try:
+            directory.mkdir(parents=True)
+        except OSError as error:
+            release(plan)
+            raise Unavailable(
+                f"cannot write to the NVMe directory `{directory.parent}`: {error.strerror}",
+                "name another with `--nvme`",
+            ) from None
+
+
+def release(plan: LaunchPlan) -> None:
+    """Take back a claim on directories in which nothing was written yet."""
+    for directory in (*plan.swap_dirs, plan.layout.logs, plan.layout.root, plan.layout.root.parent):
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+
+
+def fill(plan: LaunchPlan, machine: Machine, asked: Sequence[str]) -> None:
+    """Write all that is known of a run before it starts."""
+    layout = plan.layout
     layout.ranks.mkdir()
     layout.ds_config.write_text(to_json(plan.values.config()))
     _write(layout.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
     _write(layout.job, _job(plan, asked))
     _write(layout.environment, _environment(machine))
     if plan.topology.over_ssh:
-        layout.hostfile.write_text(
-            "".join(f"{h.name} slots={max(h.devices) + 1}\n" for h in plan.topology.hosts)
-        )
+        hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
+        layout.hostfile.write_text("".join(hosts))
     layout.command.write_text(command_script(plan))
     layout.command.chmod(0o755)
-
-
-def create_swap(plan: LaunchPlan) -> None:
-    """Make this run's own directories on NVMe; raise Unavailable if that fails."""
-    for directory in plan.swap_dirs:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            remove_swap(plan)
-            raise Unavailable(
-                f"cannot write to the NVMe directory `{directory.parent}`: {error.strerror}",
-                "name another with `--nvme`",
-            ) from None
 
 
 def write_new(file: Path, text: str) -> None:
@@ -105,7 +112,8 @@ def write_new(file: Path, text: str) -> None:
 
 def write_stop(layout: RunLayout, number: int) -> None:
     """Tell the ranks on all hosts to stop, as a signal would."""
-    layout.stop.write_text(str(number))
+    if not layout.stop.exists():
+        write_whole(layout.stop, str(number))
 
 
 def write_outcome(layout: RunLayout, outcome: Outcome, started: float) -> None:
@@ -132,17 +140,19 @@ def command_script(plan: LaunchPlan) -> str:
     Over ssh it goes through zlaunch's rank program: it brings the arguments to the other hosts,
     which DeepSpeed's runner would hand to their shells unquoted.
     """
-    exports = [
-        f"export {name}={v.shown(name)}" for name, v in plan.environment.items() if not is_secret(name)
-    ]
+    exports = [f"export {name}={variable.shown(name)}" for name, variable in plan.environment.items()]
     argv = plan.watched_argv if plan.topology.over_ssh else plan.argv
-    swap = [f"trap 'rm -rf {shlex.quote(str(d))}' EXIT" for d in plan.swap_dirs]
+    swap = shlex.quote(f"rm -rf {shlex.join(map(str, plan.swap_dirs))}")
     lines = [
         "#!/bin/sh",
         f"# Repeats this run by hand. Written by zlaunch {__version__}.",
         f"cd {shlex.quote(str(Path.cwd()))} || exit",
+        *exports,
+        *([f"trap {swap} EXIT"] if plan.swap_dirs else []),
+        *([f"rm -f {shlex.quote(str(plan.layout.stop))}"] if plan.topology.over_ssh else []),
+        shlex.join(argv),
     ]
-    return "\n".join([*lines, *exports, *swap, shlex.join(argv), ""])
+    return "\n".join(lines) + "\n"
 
 
 def _job(plan: LaunchPlan, asked: Sequence[str]) -> dict[str, Any]:
@@ -156,7 +166,8 @@ def _job(plan: LaunchPlan, asked: Sequence[str]) -> dict[str, Any]:
         "accelerator": plan.accelerator,
         "precision": plan.precision,
         "ranks": [asdict(slot) for slot in plan.topology.slots()],
-        "environment": {name: v.value for name, v in plan.environment.items() if not is_secret(name)},
+        "environment": {name: variable.value for name, variable in plan.environment.items()},
+        "swap_dirs": [str(directory) for directory in plan.swap_dirs] if plan.topology.over_ssh else [],
         "native_ops": [op.name for op in plan.ops],
         "zlaunch_pid": os.getpid(),
     }

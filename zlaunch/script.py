@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from zlaunch.errors import InputMissing, Place
+from zlaunch.errors import Finding, InputMissing, Place, Refused
 from zlaunch.trainer_args import DEFAULTS, Argument
 
 
@@ -42,14 +42,15 @@ class Script:
 def read_script(path: Path) -> Script:
     """Read a script; raise InputMissing if there is none."""
     try:
-        source = path.read_bytes().decode("utf-8", "replace")
+        source = path.read_bytes().decode("utf-8-sig", "replace")
     except OSError as error:
         raise InputMissing(f"cannot read the script `{path}`: {error.strerror}") from None
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
-        raise InputMissing(f"{Place(str(path), line, 1)}: the script is not valid Python: {error}") from None
+        place = Place(str(path), line, 1)
+        raise Refused([Finding("not-python", f"this is no Python: {error}", place=place)]) from None
     defaults = dict(_defaults(tree, path.name))
     return Script(path, source, _interface(tree), defaults, _own_ds_config(tree))
 

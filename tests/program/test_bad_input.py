@@ -13,7 +13,7 @@ Case = tuple[list[str], int, str]
 CASES: dict[str, Case] = {
     "a missing script": (["nosuch.py"], 66, "nosuch.py"),
     "a folder for a script": (["."], 66, "`.`"),
-    "a script that is not Python": (["broken.py"], 66, "broken.py:1"),
+    "a script that is not Python": (["broken.py"], 65, "broken.py:1"),
     "an unknown stage": (["--stage", "7"], 2, "--stage"),
     "an unknown option": (["--stgae", "3"], 2, "--stgae"),
     "an unknown offload": (["--offload", "disk"], 2, "optimizer:cpu,param:nvme"),

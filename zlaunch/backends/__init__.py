@@ -1,4 +1,4 @@
-"""The launchers a job can be started with: a table of modules, each with the same two names."""
+"""The launchers a job can be started with: a table of modules, each with the same function."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -11,9 +11,6 @@ from zlaunch.topology import Topology
 
 class Backend(Protocol):
     """What a module here provides."""
-
-    PROGRAM: str
-    """The program it starts."""
 
     def build_argv(self, target: Target, topology: Topology, accelerator: str, port: int) -> tuple[str, ...]:
         """Write the command line that runs the target on every slot."""

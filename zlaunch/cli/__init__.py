@@ -3,8 +3,10 @@
 Nothing heavy is imported here: each command imports what it needs when it runs.
 """
 
+import os
+import signal
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -12,7 +14,7 @@ from zlaunch import __version__
 from zlaunch.cli.config import config
 from zlaunch.cli.script_command import ScriptCommand
 from zlaunch.cli.train import train
-from zlaunch.errors import ZlaunchError
+from zlaunch.errors import Unavailable, ZlaunchError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,7 +49,16 @@ def main() -> None:
     try:
         app()
     except ZlaunchError as error:
-        from zlaunch import console
+        _end_with(error)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        _end_with(Unavailable(f"{error.filename or 'the system'}: {error.strerror or error}"))
 
-        console.show_error(error)
-        sys.exit(error.status)
+
+def _end_with(error: ZlaunchError) -> NoReturn:
+    from zlaunch import console
+
+    console.show_error(error)
+    sys.exit(error.status)

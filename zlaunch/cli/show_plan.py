@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zlaunch import console
+from zlaunch.compose import ZERO
 from zlaunch.dsconfig.source import KeyPath
 from zlaunch.plan import LaunchPlan
 from zlaunch.provenance import Values
@@ -24,16 +25,10 @@ def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
 
 
 def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
-    zero = plan.values.config()["zero_optimization"]
-    offloads = {
-        name: zero[f"offload_{name}"].get("device")
-        for name in ("optimizer", "param")
-        if f"offload_{name}" in zero
-    }
-    moved = ", ".join(
-        f"{PARTS[name]} on {PLACES[device]}" for name, device in offloads.items() if device in PLACES
-    )
-    yield "job", f"ZeRO stage {zero['stage']}, {moved or 'nothing offloaded'}, {plan.precision}"
+    places = {PARTS[name]: plan.values[(ZERO, f"offload_{name}", "device")] for name in PARTS}
+    moved = [f"{part} on {PLACES[device]}" for part, device in places.items() if device in PLACES]
+    stage = plan.values[(ZERO, "stage")]
+    yield "job", f"ZeRO stage {stage}, {', '.join(moved) or 'nothing offloaded'}, {plan.precision}"
     yield "script", shlex.join(plan.script[:1])
     yield "ranks", _ranks(plan)
     batch = plan.values.leaves.get(("train_batch_size",))

@@ -23,9 +23,7 @@ def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE…", help
             continue
         serious = [finding for finding in findings if finding.severity is not Severity.ADVICE]
         for finding in findings:
-            console.data(console.describe(finding))
-            if finding.hint:
-                console.data(f"  hint: {finding.hint}")
+            console.show_finding(finding)
         console.say(f"{file}: {plural(len(serious), 'problem')}" if serious else f"{file}: valid")
         status = max(status, ExitStatus.REFUSED if serious else ExitStatus.OK)
     raise typer.Exit(status)

@@ -1,0 +1,29 @@
+import pytest
+
+from zlaunch.errors import Unavailable
+from zlaunch.hosts import read_answer
+from zlaunch.machine import Machine, weakest
+
+ANSWER = "Welcome!\nzlaunch asks\n96\n2113389312\n"
+GPUS = "0, NVIDIA H100 80GB HBM3, GPU-1, 81559, 9.0\n1, NVIDIA H100 80GB HBM3, GPU-2, 81559, 9.0\n"
+
+
+def test_a_greeting_before_the_answer_is_no_part_of_it() -> None:
+    assert read_answer("w0", ANSWER) == Machine("w0", 96, 2113389312 * 1024)
+
+
+def test_a_host_with_gpus_names_them() -> None:
+    machine = read_answer("w0", ANSWER + GPUS)
+    assert machine is not None
+    assert [gpu.compute_capability for gpu in machine.gpus] == [(9, 0), (9, 0)]
+
+
+@pytest.mark.parametrize("answer", ["", "96\n2113389312\n", "zlaunch asks\n", "zlaunch asks\nno\nno\n"])
+def test_what_is_no_answer_is_none(answer: str) -> None:
+    assert read_answer("w0", answer) is None
+
+
+def test_hosts_of_which_only_some_have_gpus_are_refused_by_name() -> None:
+    machines = [read_answer("w0", ANSWER), read_answer("w1", ANSWER + GPUS)]
+    with pytest.raises(Unavailable, match="w0"):
+        weakest([machine for machine in machines if machine])

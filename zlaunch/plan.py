@@ -82,6 +82,7 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
     known = Known(agreement.args, inputs.model, topology.world_size, script.interface)
     resolved = _finish(resolve(composed, known), inputs)
     config = _judge(resolved, inputs, [*findings, *agreement.findings])
+    resolved = _leave_total(resolved, inputs)
 
     words = script_arguments(agreement, script.interface, inputs.layout.ds_config)
     command = (str(script.path), *job.script_args, *words)
@@ -134,7 +135,7 @@ def _checked(base: Document | None) -> Document | None:
 
 def _finish(resolved: Resolved, inputs: Inputs) -> Resolved:
     """Make the last changes, which need all other values: NVMe directories, buffers, the CPU's exception."""
-    values, left = resolved.values, dict(resolved.left)
+    values = resolved.values
     for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
         if isinstance(directory := values[path], str) and directory != "auto":
             source = f"{values.leaves[path].source}, and a directory of this run's own"
@@ -144,13 +145,19 @@ def _finish(resolved: Resolved, inputs: Inputs) -> Resolved:
                 source,
             )
     values = _fit_buffers(values, inputs.model, inputs.topology.world_size)
-    if _counts_one_rank(values, inputs):
-        values = values.without(TOTAL)
-        left[dotted(TOTAL)] = (
-            "DeepSpeed works it out: on a CPU, transformers would let it count one rank while the model is "
-            "created; call `deepspeed.init_distributed()` in the script to have it written out"
-        )
-    return Resolved(values, left)
+    return Resolved(values, resolved.left)
+
+
+def _leave_total(resolved: Resolved, inputs: Inputs) -> Resolved:
+    """Leave a global batch that was judged to DeepSpeed where it would be compared with one rank's."""
+    if not _counts_one_rank(resolved.values, inputs):
+        return resolved
+    total = resolved.values[TOTAL]
+    why = (
+        f"{total}, as DeepSpeed works it out; on a CPU, transformers would let it count one rank "
+        "while the model is created"
+    )
+    return Resolved(resolved.values.without(TOTAL), {**resolved.left, dotted(TOTAL): why})
 
 
 def _mark(layout: RunLayout) -> str:

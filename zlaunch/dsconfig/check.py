@@ -106,6 +106,8 @@ def _not_one_of(key: str | int, given: Any, expected: str) -> tuple[str, str | N
     listed = " or ".join([*([", ".join(choices[:-1])] if choices[:-1] else []), choices[-1]])
     message = f"`{key}` is {_shown(given)}; it can be {listed}"
     spelled = {choice.lower(): choice for choice in choices}
+    if str(given) in choices:
+        return message, f"write {given}, without quotes"
     close = difflib.get_close_matches(str(given).lower(), spelled, n=1, cutoff=0.6)
     return message, f'did you mean `"{spelled[close[0]]}"`?' if close else None
 

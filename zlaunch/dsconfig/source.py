@@ -157,7 +157,12 @@ class _Parser:
             case "string":
                 return self._string(token)
         if token.text not in _WORDS:
-            self._fail(f"`{token.text}` is no JSON value", f'write `"{token.text}"`', token.start)
+            plain = token.text.lower()
+            self._fail(
+                f"`{token.text}` is no JSON value",
+                f"write {plain}" if plain in _WORDS else f'write `"{token.text}"`',
+                token.start,
+            )
         return _WORDS[token.text]
 
     def _object(self, path: KeyPath) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from zlaunch.placement import most_slots, place
 from zlaunch.plan import Inputs, LaunchPlan, make_plan
 from zlaunch.probe import probe_machine
 from zlaunch.script import Script, read_script
-from zlaunch.topology import Host, read_hostfile, too_many_slots
+from zlaunch.topology import Host, read_hostfile, select, too_many_slots
 from zlaunch.trainer_args import take_ds_config
 
 HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
@@ -97,7 +97,8 @@ def _hosts(job: JobSpec, here: Machine) -> tuple[list[Host] | None, Machine]:
     if job.hostfile is None:
         return None, here
     lines = read_hostfile(job.hostfile)
-    names = [line.host.name for line in lines]
+    chosen = {host.name for host in select([line.host for line in lines], job.include, job.exclude)}
+    names = [line.host.name for line in lines if line.host.name in chosen]
     local = {name: here for name in names if name in ("localhost", "127.0.0.1", here.hostname)}
     machines = {**local, **ask_machines([name for name in names if name not in local])}
     most = {name: most_slots(len(machine.gpus), machine.num_cores) for name, machine in machines.items()}

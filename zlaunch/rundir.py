@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -147,6 +148,7 @@ def command_script(plan: LaunchPlan) -> str:
         "#!/bin/sh",
         f"# Repeats this run by hand. Written by zlaunch {__version__}.",
         f"cd {shlex.quote(str(Path.cwd()))} || exit",
+        f"PATH={shlex.quote(sysconfig.get_path('scripts'))}:$PATH",
         *exports,
         *([f"trap {swap} EXIT"] if plan.swap_dirs else []),
         *([f"rm -f {shlex.quote(str(plan.layout.stop))}"] if plan.topology.over_ssh else []),

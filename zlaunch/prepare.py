@@ -69,6 +69,10 @@ def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
     refuse_unreachable(script, machine.accelerator)
     topology = place(job, machine, hosts)
     if job.nvme_dir is not None:
+        if not job.nvme_dir.is_dir():
+            raise Unavailable(
+                f"`--nvme {job.nvme_dir}`: there is no such directory", "make it on the drive first"
+            )
         rundir.check_writable(job.nvme_dir, "--nvme")
     layout = next(rundir.candidates(run_dir, job.script))
     rundir.check_writable(layout.root, "--run-dir")

@@ -27,7 +27,7 @@ CASES: dict[str, Case] = {
     "an NVMe directory below a file": (
         ["--stage", "3", "--offload", "nvme", "--nvme", "script.py/x"],
         69,
-        "script.py is not a directory",
+        "script.py/x",
     ),
     "stage 0 with offload": (["--stage", "0", "--offload", "cpu"], 65, "--stage 2"),
     "parameters offloaded below stage 3": (

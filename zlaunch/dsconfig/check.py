@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,15 @@ from pydantic_core import ErrorDetails
 from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.keys import known_keys
 from zlaunch.dsconfig.releases import REMOVED_IN_0_19
+from zlaunch.dsconfig.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.dsconfig.source import Document, KeyPath, dotted
 from zlaunch.errors import Finding
+
+OWN_NAMES: dict[KeyPath, tuple[str, ...]] = {
+    ("optimizer", "type"): ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon"),
+    ("scheduler", "type"): DEEPSPEED_SCHEDULERS,
+}
+"""Names that DeepSpeed builds itself; beside them it takes the classes of torch."""
 
 _KIND_NAMES = {
     "bool_type": "true or false",
@@ -78,7 +86,8 @@ def _explain(whole: dict[str, Any], path: KeyPath, error: ErrorDetails) -> tuple
     if given == "auto":
         return "auto-not-here", f'nobody fills in "auto" for `{key}`', "write a value, or leave the key out"
     if kind == "literal_error":
-        return "bad-value", *_not_one_of(key, given, str(error["ctx"]["expected"]))
+        explain = _no_such_name if path in OWN_NAMES else _not_one_of
+        return "bad-value", *explain(path, given, str(error["ctx"]["expected"]))
     if expected := _KIND_NAMES.get(kind):
         return "bad-type", f"`{key}` is {_shown(given)}, not {expected}", _retyped(given, expected)
     return "bad-value", f"`{key}` is {_shown(given)}: {error['msg'][0].lower()}{error['msg'][1:]}", None
@@ -101,10 +110,20 @@ def _unknown_key(whole: dict[str, Any], path: KeyPath) -> tuple[str, str, str | 
     return "unknown-key", message, "delete it"
 
 
-def _not_one_of(key: str | int, given: Any, expected: str) -> tuple[str, str | None]:
+def _no_such_name(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None]:
+    """DeepSpeed's own names come before the classes of torch, of which there are too many to list."""
+    own = OWN_NAMES[path]
+    names = [*own, *re.findall(r"'(\w+)'", expected)]
+    spelled = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(str(given).lower(), spelled, n=1, cutoff=0.6)
+    message = f"there is no {path[0]} `{given}`; DeepSpeed has {', '.join(own)}, and torch its own"
+    return message, f'did you mean `"{spelled[close[0]]}"`?' if close else None
+
+
+def _not_one_of(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None]:
     choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
     listed = " or ".join([*([", ".join(choices[:-1])] if choices[:-1] else []), choices[-1]])
-    message = f"`{key}` is {_shown(given)}; it can be {listed}"
+    message = f"`{path[-1]}` is {_shown(given)}; it can be {listed}"
     spelled = {choice.lower(): choice for choice in choices}
     if str(given) in choices:
         return message, f"write {given}, without quotes"

@@ -50,7 +50,8 @@ def _needed(config: DsConfig, accelerator: str, trainer_optimizer: str) -> Itera
     offloads = [section for section in (zero.offload_optimizer, zero.offload_param) if section is not None]
     if accelerator == "cpu":
         yield SHM_COMM
-    if zero.offload_optimizer is not None and zero.offload_optimizer.device != "none":
+    offloaded = zero.offload_optimizer is not None and zero.offload_optimizer.device != "none"
+    if offloaded or zero.cpu_offload:
         yield from _on_the_host(config, trainer_optimizer)
     else:
         yield from _on_the_gpu(config)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from zlaunch.layout import RunLayout
 from zlaunch.machine import Machine
 from zlaunch.topology import Topology
+from zlaunch.units import plural
 
 FORWARDED = ("CUDA_", "DS_", "GLOO_", "HF_", "NCCL_", "OMP_", "TORCH_", "TRANSFORMERS_", "UCX_")
 """Beginnings of names that also count on other hosts."""
@@ -80,7 +81,11 @@ def _threads(machine: Machine, topology: Topology) -> dict[str, Variable]:
     """Torchrun gives each rank one thread, which starves an optimizer on the CPU; deepspeed gives it all."""
     ranks = max(len(host.devices) for host in topology.hosts)
     threads = max(1, machine.num_cores // ranks)
-    return {"OMP_NUM_THREADS": Variable(str(threads), f"{machine.num_cores} cores for {ranks} ranks")}
+    return {
+        "OMP_NUM_THREADS": Variable(
+            str(threads), f"{plural(machine.num_cores, 'core')} for {plural(ranks, 'rank')}"
+        )
+    }
 
 
 def _devices(machine: Machine, topology: Topology, environ: Mapping[str, str]) -> dict[str, Variable]:

@@ -17,7 +17,10 @@ def write(
         typer.Option("--output", "-o", metavar="FILE", help="Where to write it; stdout if left out."),
     ] = None,
 ) -> None:
-    """Write a ds_config; "auto" stands where the Trainer arguments, the model or the ranks decide."""
+    """Write a ds_config for a stage and an offload.
+
+    "auto" stands where the Trainer arguments, the model or the number of ranks decide.
+    """
     from zlaunch import console, rundir
     from zlaunch.compose import preset, to_json
     from zlaunch.dsconfig.check import check_value

@@ -1,5 +1,6 @@
 """What a script and its command line do behind the launcher's back."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 
 from zlaunch.errors import Unavailable, WrongUsage
@@ -39,6 +40,10 @@ INSTEAD: Mapping[str, str] = {
 """Flags of deepspeed, torchrun, accelerate and zlaunch → what to type; empty where nothing is needed."""
 
 
+OWN = ("stage", "offload", "nvme", "precision", "gpus", "launcher", "hostfile", "include", "exclude")
+"""Options of zlaunch that a slip of the finger sends to the script."""
+
+
 def refuse_misplaced(script: Script, argv: Sequence[str]) -> None:
     """Raise WrongUsage for a launcher flag that the script would not understand.
 
@@ -53,6 +58,12 @@ def refuse_misplaced(script: Script, argv: Sequence[str]) -> None:
             raise WrongUsage(
                 f"`--{name}` is short for `--{whole[0]}`", "write it out: zlaunch reads whole names"
             )
+        if not script.mentions(name) and (meant := difflib.get_close_matches(name, OWN, n=1, cutoff=0.85)):
+            if name not in OWN:
+                raise WrongUsage(
+                    f"neither zlaunch nor {script.path.name} knows `--{name}`",
+                    f"did you mean `--{meant[0]}`?",
+                )
         if name in INSTEAD and not script.mentions(name):
             raise WrongUsage(
                 f"`--{name}` stands among the arguments of {script.path.name}, which does not know it",

@@ -58,12 +58,11 @@ def refuse_misplaced(script: Script, argv: Sequence[str]) -> None:
             raise WrongUsage(
                 f"`--{name}` is short for `--{whole[0]}`", "write it out: zlaunch reads whole names"
             )
-        if not script.mentions(name) and (meant := difflib.get_close_matches(name, OWN, n=1, cutoff=0.85)):
-            if name not in OWN:
-                raise WrongUsage(
-                    f"neither zlaunch nor {script.path.name} knows `--{name}`",
-                    f"did you mean `--{meant[0]}`?",
-                )
+        meant = [] if name in OWN or script.mentions(name) else difflib.get_close_matches(name, OWN, 1, 0.85)
+        if meant:
+            raise WrongUsage(
+                f"neither zlaunch nor {script.path.name} knows `--{name}`", f"did you mean `--{meant[0]}`?"
+            )
         if name in INSTEAD and not script.mentions(name):
             raise WrongUsage(
                 f"`--{name}` stands among the arguments of {script.path.name}, which does not know it",

@@ -66,6 +66,8 @@ def read_dataset(recipe: RecipeArguments) -> Dataset:
     if recipe.dataset is None:
         return python_sources()
     if reader := READERS.get(Path(recipe.dataset).suffix):
+        if not Path(recipe.dataset).is_file():
+            raise SystemExit(f"there is no dataset {recipe.dataset}")
         return load_dataset(reader, data_files=recipe.dataset, split="train")
     return load_dataset(recipe.dataset, split="train")
 
@@ -96,7 +98,10 @@ def load_model(recipe: RecipeArguments):
     """
     if recipe.model is None:
         return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(SMALL_LLAMA)), ByT5Tokenizer()
-    tokenizer = AutoTokenizer.from_pretrained(recipe.model)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(recipe.model)
+    except ValueError as error:
+        raise SystemExit(f"{recipe.model} has no tokenizer that transformers can read: {error}") from None
     if recipe.from_scratch:
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(recipe.model))
     else:
@@ -136,7 +141,7 @@ def main() -> None:
     if args.save_strategy != "no":
         trainer.save_model()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    if trainer.is_world_process_zero() and losses:
+    if trainer.is_world_process_zero() and len(losses) > 1:
         print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {trainer.state.global_step} steps")
 
 

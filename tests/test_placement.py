@@ -9,7 +9,7 @@ from tests.making import CPU_MACHINE, gpu, machine
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.job import GpuChoice, JobSpec
 from zlaunch.machine import Machine
-from zlaunch.placement import most_slots, place
+from zlaunch.placement import most_slots, place, refuse_contradictions
 from zlaunch.topology import Host, Topology
 
 FOUR_GPUS = machine(gpu(0), gpu(1), gpu(2), gpu(3))
@@ -85,9 +85,17 @@ def test_a_filter_that_names_no_host_here_is_wrong_usage(on: Machine) -> None:
         _place(on, include="w9")
 
 
-def test_two_ways_to_choose_gpus_are_wrong_usage() -> None:
-    with pytest.raises(WrongUsage):
-        _place(FOUR_GPUS, gpus=GpuChoice(count=1), include="localhost:2")
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        ({"gpus": GpuChoice(count=1), "include": "localhost:2"}, "both choose devices"),
+        ({"gpus": GpuChoice(count=1), "hostfile": Path("hosts")}, "for this machine alone"),
+        ({"launcher": "torchrun", "hostfile": Path("hosts")}, "does not reach other hosts"),
+    ],
+)
+def test_options_that_exclude_each_other_are_wrong_usage(asked: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(WrongUsage, match=complaint):
+        refuse_contradictions(JobSpec(script=Path("train.py"), **asked))
 
 
 def test_hosts_are_used_as_they_are() -> None:
@@ -96,11 +104,6 @@ def test_hosts_are_used_as_they_are() -> None:
 
 def test_a_filter_chooses_among_the_hosts() -> None:
     assert _place(FOUR_GPUS, HOSTS, include="w1") == Topology((HOSTS[1],), over_ssh=True)
-
-
-def test_a_choice_of_gpus_is_for_this_machine_alone() -> None:
-    with pytest.raises(WrongUsage, match="for this machine alone"):
-        _place(FOUR_GPUS, HOSTS, gpus=GpuChoice(count=1))
 
 
 @pytest.mark.parametrize(("gpus", "cores", "most"), [(8, 4, 8), (0, 4, 4), (0, 1, 2)])

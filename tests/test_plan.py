@@ -8,7 +8,7 @@ import pytest
 from tests.making import CPU_MACHINE, LAYOUT, SHAPE, TWO_GPUS, local, over_ssh, script
 from zlaunch.compose import to_json
 from zlaunch.dsconfig.source import parse
-from zlaunch.errors import Finding, Refused, WrongUsage
+from zlaunch.errors import Finding, Refused
 from zlaunch.job import JobSpec, Offload
 from zlaunch.model import ModelShape
 from zlaunch.plan import Inputs, make_plan
@@ -69,11 +69,6 @@ def test_deepspeed_starts_a_job_on_other_hosts() -> None:
 
 def test_the_hosts_are_read_from_the_run_directory() -> None:
     assert f"--hostfile={LAYOUT.hostfile}" in make_plan(replace(DEFAULTS, topology=HOSTS)).argv
-
-
-def test_torchrun_on_other_hosts_is_wrong_usage() -> None:
-    with pytest.raises(WrongUsage, match="torchrun does not reach other hosts"):
-        make_plan(replace(_asked(launcher="torchrun"), topology=HOSTS))
 
 
 def test_the_script_gets_its_own_arguments_first() -> None:

@@ -135,7 +135,8 @@ def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:
     plan = folder / "build.ninja"
     named = _MADE.findall(plan.read_text("utf-8", "replace")) if plan.exists() else []
     made = [name for name in named if (folder / name).exists() and (folder / name).stat().st_mtime > started]
-    return f"{title}: {len(made)} of {len(named) or '?'} files compiled", duration(time.time() - started)
+    so_far = f"{len(made)} of {len(named)} files compiled" if named else "getting ready"
+    return f"{title}: {so_far}", duration(time.time() - started)
 
 
 def _failure(op: NativeOp, layout: RunLayout) -> Unavailable:

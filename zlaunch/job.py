@@ -3,10 +3,9 @@
 import json
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict
 
 from zlaunch.errors import WrongUsage
 
@@ -19,28 +18,25 @@ STAGES: dict[str, Stage] = {"0": 0, "1": 1, "2": 2, "3": 3}
 _DEVICES: dict[str, Device] = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
 
 
-class Offload(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Offload:
     """Where optimizer states and parameters go; None for a part means: as the stage allows."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     optimizer: Device | None = None
     param: Device | None = None
 
 
-class GpuChoice(BaseModel):
+@dataclass(frozen=True, slots=True)
+class GpuChoice:
     """`--gpus 2` is a count, `--gpus 0,2` names devices."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     count: int | None = None
     devices: tuple[int, ...] | None = None
 
 
-class JobSpec(BaseModel):
+@dataclass(frozen=True, slots=True)
+class JobSpec:
     """One job. What was not said is None, so that later layers know who decided."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     script: Path
     script_args: tuple[str, ...] = ()
@@ -71,7 +67,7 @@ def parse_offload(text: str) -> Offload:
                 "write none, cpu or nvme, or each part: `optimizer:cpu,param:nvme`",
             )
         parts[part] = _DEVICES[device_name]
-    return Offload.model_validate(parts)
+    return Offload(**parts)
 
 
 def parse_gpus(text: str) -> GpuChoice:

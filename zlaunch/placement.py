@@ -11,20 +11,25 @@ DEFAULT_CPU_RANKS = 2
 """Enough for ZeRO to have something to partition."""
 
 
-def place(job: JobSpec, machine: Machine, hosts: Sequence[Host] | None) -> Topology:
-    """Decide which slots of which hosts a job uses; raise Unavailable if they do not exist."""
+def refuse_contradictions(job: JobSpec) -> None:
+    """Raise WrongUsage for options about hosts and devices that exclude each other."""
     if job.gpus is not None and (job.include or job.exclude):
         raise WrongUsage("`--gpus` and `--include` or `--exclude` both choose devices", "keep one of them")
+    if job.gpus is not None and job.hostfile is not None:
+        raise WrongUsage("`--gpus` is for this machine alone", "with `--hostfile`, use `--include HOST:0,1`")
+    if job.launcher == "torchrun" and job.hostfile is not None:
+        raise WrongUsage(
+            "torchrun does not reach other hosts by itself",
+            "drop `--launcher`, or use `--launcher deepspeed`",
+        )
+
+
+def place(job: JobSpec, machine: Machine, hosts: Sequence[Host] | None) -> Topology:
+    """Decide which slots of which hosts a job uses; raise Unavailable if they do not exist."""
     if hosts is not None:
-        return _on_hosts(job, hosts)
+        return Topology(select(hosts, job.include, job.exclude), over_ssh=True)
     devices = _devices(job.gpus, machine) if machine.gpus else tuple(range(_cpu_ranks(job.gpus, machine)))
     return Topology(select([Host("localhost", devices)], job.include, job.exclude))
-
-
-def _on_hosts(job: JobSpec, hosts: Sequence[Host]) -> Topology:
-    if job.gpus is not None:
-        raise WrongUsage("`--gpus` is for this machine alone", "with `--hostfile`, use `--include HOST:0,1`")
-    return Topology(select(hosts, job.include, job.exclude), over_ssh=True)
 
 
 def most_slots(num_gpus: int, num_cores: int) -> int:

@@ -13,7 +13,7 @@ from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.source import Document, KeyPath, dotted
 from zlaunch.dsconfig.zero import OffloadParam
 from zlaunch.environment import Variable, accelerate_variables, job_environment
-from zlaunch.errors import Finding, Refused, Severity, WrongUsage
+from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.handover import agree, script_arguments, write_formats
 from zlaunch.job import JobSpec, Launcher
 from zlaunch.layout import RunLayout
@@ -74,7 +74,7 @@ class LaunchPlan:
 def make_plan(inputs: Inputs) -> LaunchPlan:
     """Decide everything; raise Refused with every reason if the job cannot work."""
     job, script, topology = inputs.job, inputs.script, inputs.topology
-    launcher = _launcher(job, topology)
+    launcher: Launcher = "deepspeed" if topology.over_ssh else job.launcher or "torchrun"
     args, findings = read_arguments(job.script_args, script.defaults)
     composed = derive_batch(compose(job, _checked(inputs.base)), args, topology.world_size, script.interface)
     agreement = agree(composed, args, job.precision, inputs.machine, script.interface)
@@ -106,17 +106,6 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
         swap_dirs=tuple(sorted({Path(path) for path in _swap_paths(resolved.values)})),
         precision=precision,
     )
-
-
-def _launcher(job: JobSpec, topology: Topology) -> Launcher:
-    if not topology.over_ssh:
-        return job.launcher or "torchrun"
-    if job.launcher == "torchrun":
-        raise WrongUsage(
-            "torchrun does not reach other hosts by itself",
-            "drop `--launcher`, or use `--launcher deepspeed`",
-        )
-    return "deepspeed"
 
 
 def _argv(launcher: Launcher, target: Target, inputs: Inputs) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from zlaunch.job import JobSpec
 from zlaunch.machine import Machine, weakest
 from zlaunch.misplaced import refuse_misplaced, refuse_unreachable
 from zlaunch.model import ModelShape, model_flag, read_shape, shape
-from zlaunch.placement import most_slots, place
+from zlaunch.placement import most_slots, place, refuse_contradictions
 from zlaunch.plan import Inputs, LaunchPlan, make_plan
 from zlaunch.probe import probe_machine
 from zlaunch.script import Script, read_script
@@ -62,6 +62,7 @@ def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, .
 
 def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
     """Look at all that the job names; raise the first thing that is missing."""
+    refuse_contradictions(job)
     script = read_script(job.script)
     refuse_misplaced(script, job.script_args)
     base = None if job.ds_config is None else read(job.ds_config)

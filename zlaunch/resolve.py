@@ -231,7 +231,7 @@ OWN_WORDS: frozenset[KeyPath] = frozenset(
 )
 """Keys for which "auto" is DeepSpeed's own word; accelerate, and so the Trainer, still refuses it."""
 
-_HIDDEN = "the Trainer fills it in from the model; name one with `--model`"
+_HIDDEN = "the Trainer fills it in from the hidden_size of the model"
 _LENGTH = "the Trainer fills it in from the length of the dataset, or give `--max_steps`"
 _LOADER = "accelerate fills it in from the script's data loader"
 _OBJECTS = "accelerate fills it in from the script's optimizer and scheduler"

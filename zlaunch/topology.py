@@ -121,7 +121,7 @@ def _host(line: str) -> tuple[Host | None, tuple[str, str, str | None] | None]:
         return None, (
             "bad-host-line",
             f"`{line}` is no hostfile line",
-            "write `HOST slots=N`, without spaces around =",
+            "write `HOST slots=N` with a number, without spaces around =",
         )
     name, count = match["name"], int(match["slots"])
     if "@" in name:

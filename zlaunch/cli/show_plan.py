@@ -52,7 +52,7 @@ def _ranks(plan: LaunchPlan) -> str:
 def _details(plan: LaunchPlan) -> Iterator[str]:
     yield "\nds_config, and who set each value"
     yield from console.notes(list(_config_lines(plan)))
-    yield f"\ncommand, as {plan.launcher} gets it"
+    yield f"\ncommand for {plan.launcher}; the ds_config it names is written when the job starts"
     yield f"  {shlex.join(plan.argv)}"
     yield "\nenvironment of every rank, where it differs from this one"
     yield from console.notes([(f"{name}={v.shown(name)}", v.why) for name, v in plan.environment.items()])

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+import torch
 from datasets import Dataset, load_dataset
 from transformers import (
     AutoConfig,
@@ -143,6 +144,8 @@ def main() -> None:
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     if trainer.is_world_process_zero() and len(losses) > 1:
         print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {trainer.state.global_step} steps")
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from zlaunch.compose import ALWAYS_WRITTEN, DEFAULT_STAGE, compose, offload_sections, preset, to_json
-from zlaunch.dsconfig.source import Document, KeyPath, parse
+from zlaunch.dsconfig.document import Document, KeyPath
+from zlaunch.dsconfig.parser import parse
 from zlaunch.job import STAGES, JobSpec, Offload, Stage
 from zlaunch.provenance import Values
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tests.making import CPU_MACHINE, TWO_GPUS, gpu, machine
-from zlaunch.dsconfig.source import KeyPath
+from zlaunch.dsconfig.document import KeyPath
 from zlaunch.handover import Agreement, agree, script_arguments
 from zlaunch.machine import Machine
 from zlaunch.provenance import Values

@@ -7,7 +7,7 @@ import pytest
 
 from tests.making import CPU_MACHINE, LAYOUT, SHAPE, TWO_GPUS, local, over_ssh, script
 from zlaunch.compose import to_json
-from zlaunch.dsconfig.source import parse
+from zlaunch.dsconfig.parser import parse
 from zlaunch.errors import Finding, Refused
 from zlaunch.job import JobSpec, Offload
 from zlaunch.model import ModelShape

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import json_objects, nested_objects
-from zlaunch.dsconfig.source import KeyPath
+from zlaunch.dsconfig.document import KeyPath
 from zlaunch.provenance import Sourced, Values
 
 FILE = Values.of({"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": True}}, "file")

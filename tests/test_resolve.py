@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.making import SHAPE
 from zlaunch.compose import preset
-from zlaunch.dsconfig.source import KeyPath
+from zlaunch.dsconfig.document import KeyPath
 from zlaunch.job import STAGES, Device, Offload
 from zlaunch.provenance import Values
 from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL, Known, Resolved, derive_batch, resolve

@@ -7,7 +7,7 @@ decide; `resolve` turns those into numbers. The files in `configs/` are these pr
 import json
 from typing import Any
 
-from zlaunch.dsconfig.source import Document, KeyPath
+from zlaunch.dsconfig.document import Document, KeyPath
 from zlaunch.job import JobSpec, Offload, Precision, Stage
 from zlaunch.provenance import AUTO, Values
 

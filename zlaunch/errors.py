@@ -6,8 +6,9 @@ kind has one exit status, and `ExitStatus` is the only table of them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import Any
 
 
 class ExitStatus(IntEnum):
@@ -24,10 +25,10 @@ class Severity(Enum):
     """What happens if a finding is left alone."""
 
     ERROR = "error"
-    """DeepSpeed, or zlaunch before it, refuses."""
+    """DeepSpeed refuses it when it reads the config."""
 
     LATE = "late"
-    """DeepSpeed refuses only after the model is loaded."""
+    """The job fails after the model is loaded, or at its first step."""
 
     SILENT = "silent"
     """DeepSpeed accepts it and does something else."""
@@ -43,22 +44,56 @@ class Place:
     file: str
     line: int
     column: int
+    text: str = field(default="", compare=False)
+    """The whole line, to show it."""
+    length: int = field(default=1, compare=False)
+    """How many characters of it are meant."""
 
     def __str__(self) -> str:
         """Write the place as compilers do, so that editors can jump to it."""
         return f"{self.file}:{self.line}:{self.column}"
 
 
+class Act(Enum):
+    """What a mending does to the key that a finding is about."""
+
+    RENAME = "rename"
+    """Give the key another name."""
+
+    WRITE = "write"
+    """Write another value."""
+
+    DELETE = "delete"
+    """Leave the key out."""
+
+    MOVE = "move"
+    """Put the key and its value into the section of that name; at the top if it is empty."""
+
+    PLAIN = "plain"
+    """Write the whole text as strict JSON, without changing what it means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """The one safe way to mend a finding."""
+
+    act: Act
+    to: Any = None
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One mistake: what it is, where it stands, and what to type instead."""
+    """One mistake: what it is and does, where it stands, and what to type instead."""
 
     code: str
     message: str
     hint: str | None = None
     where: str = ""
+    """The key, as `zero_optimization.stage`; or a flag, as `--learning_rate`."""
     severity: Severity = Severity.ERROR
     place: Place | None = None
+    mending: Mending | None = None
+    """Absent where the mending is a choice, which is the user's."""
 
 
 class ZlaunchError(Exception):

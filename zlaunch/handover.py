@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zlaunch.dsconfig.source import KeyPath, dotted
+from zlaunch.dsconfig.document import KeyPath, dotted
 from zlaunch.errors import Finding
 from zlaunch.machine import Machine
 from zlaunch.provenance import AUTO, Values

@@ -10,7 +10,7 @@ from zlaunch.backends.target import Target
 from zlaunch.compose import OFFLOADS, ZERO, compose
 from zlaunch.dsconfig.check import check, check_value
 from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.source import Document, KeyPath, dotted
+from zlaunch.dsconfig.document import Document, KeyPath, dotted
 from zlaunch.dsconfig.zero import OffloadParam
 from zlaunch.environment import Variable, accelerate_variables, job_environment
 from zlaunch.errors import Finding, Refused, Severity

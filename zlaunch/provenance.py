@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zlaunch.dsconfig.source import KeyPath, dotted
+from zlaunch.dsconfig.document import KeyPath, dotted
 
 AUTO = "auto"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zlaunch.dsconfig.source import KeyPath, dotted
+from zlaunch.dsconfig.document import KeyPath, dotted
 from zlaunch.model import ModelShape
 from zlaunch.provenance import AUTO, Sourced, Values
 from zlaunch.script import Interface

@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from zlaunch.dsconfig.check import check
-from zlaunch.dsconfig.source import KeyPath, read
+from zlaunch.dsconfig.document import KeyPath
+from zlaunch.dsconfig.source import read
 from zlaunch.errors import Finding
 from zlaunch.rules import judge
 from zlaunch.rules.subject import Subject

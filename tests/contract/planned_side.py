@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.compose import to_json
-from zlaunch.dsconfig.source import parse
+from zlaunch.dsconfig.parser import parse
 from zlaunch.job import JobSpec
 from zlaunch.layout import RunLayout
 from zlaunch.machine import Gpu, Machine

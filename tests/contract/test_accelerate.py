@@ -9,7 +9,7 @@ import pytest
 from accelerate import Accelerator
 from accelerate.utils import DeepSpeedPlugin
 
-from zlaunch.dsconfig.source import KeyPath, dotted
+from zlaunch.dsconfig.document import KeyPath, dotted
 from zlaunch.model import ModelShape
 from zlaunch.provenance import AUTO, Values
 from zlaunch.resolve import Known, Resolved, resolve

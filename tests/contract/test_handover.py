@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.planned_side import planned
 from tests.contract.trainer_side import all_auto, trainer_fills
-from zlaunch.dsconfig.source import KeyPath, dotted
+from zlaunch.dsconfig.document import KeyPath, dotted
 from zlaunch.errors import Refused
 from zlaunch.handover import MATCHED
 from zlaunch.provenance import Values

@@ -9,7 +9,7 @@ import pytest
 from transformers import TrainingArguments
 
 from tests.contract.trainer_side import PARSER, all_auto, trainer_fills
-from zlaunch.dsconfig.source import dotted
+from zlaunch.dsconfig.document import dotted
 from zlaunch.model import ModelShape
 from zlaunch.provenance import Values
 from zlaunch.resolve import Known, Resolved, resolve

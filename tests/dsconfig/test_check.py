@@ -8,8 +8,8 @@ from tests.making import json_objects, json_values
 from zlaunch.compose import preset
 from zlaunch.dsconfig.check import check, check_value
 from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.parser import parse
 from zlaunch.dsconfig.releases import REMOVED_IN_0_19
-from zlaunch.dsconfig.source import parse
 from zlaunch.errors import Finding
 from zlaunch.job import STAGES, Offload, Stage
 

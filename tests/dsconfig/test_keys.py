@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.document import KeyPath
 from zlaunch.dsconfig.keys import field_at, known_keys, section_at
 from zlaunch.dsconfig.section import Section
-from zlaunch.dsconfig.source import KeyPath
 from zlaunch.dsconfig.zero import OffloadParam, Zero
 
 METRICS: dict[str, Any] = {"data_sampling": {"curriculum_learning": {"curriculum_metrics": {"seqlen": {}}}}}

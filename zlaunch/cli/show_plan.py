@@ -8,7 +8,7 @@ from typing import Any
 
 from zlaunch import console
 from zlaunch.compose import ZERO
-from zlaunch.dsconfig.source import KeyPath
+from zlaunch.dsconfig.document import KeyPath
 from zlaunch.plan import LaunchPlan
 from zlaunch.provenance import Values
 from zlaunch.units import plural

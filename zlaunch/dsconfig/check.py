@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.document import Document, KeyPath, dotted
 from zlaunch.dsconfig.keys import known_keys
 from zlaunch.dsconfig.releases import REMOVED_IN_0_19
 from zlaunch.dsconfig.scheduler import DEEPSPEED_SCHEDULERS
-from zlaunch.dsconfig.source import Document, KeyPath, dotted
 from zlaunch.errors import Finding
 
 OWN_NAMES: dict[KeyPath, tuple[str, ...]] = {

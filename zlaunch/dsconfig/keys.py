@@ -6,8 +6,8 @@ from pydantic import Discriminator, Tag
 from pydantic.fields import FieldInfo
 
 from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.document import KeyPath
 from zlaunch.dsconfig.section import Section
-from zlaunch.dsconfig.source import KeyPath
 
 
 def known_keys(whole: dict[str, Any], path: KeyPath) -> list[str]:

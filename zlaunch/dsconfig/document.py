@@ -1,0 +1,80 @@
+"""A ds_config as it was written: its value, and where everything in it stands."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from zlaunch.errors import Finding, Place
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offsets into the text: where a key starts, and where its value starts and ends."""
+
+    key: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A piece of text to put in place of another."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed ds_config: its plain value, and the place of everything in it."""
+
+    file: str
+    text: str
+    value: dict[str, Any]
+    spans: Mapping[KeyPath, Span]
+    remarks: tuple[Finding, ...] = ()
+    plainings: tuple[Edit, ...] = ()
+    """What would make the text strict JSON."""
+
+    def place(self, path: KeyPath) -> Place:
+        """Say where a key stands, or the innermost object around it when it is absent."""
+        while path not in self.spans:
+            path = path[:-1]
+        span = self.spans[path]
+        written = self.text[span.key : span.end]
+        return place_at(self.file, self.text, span.key, len(written) if "\n" not in written else None)
+
+    def locate(self, finding: Finding) -> Finding:
+        """Give a finding its place."""
+        return finding if finding.place else replace(finding, place=self.place(self.path_of(finding.where)))
+
+    def path_of(self, where: str) -> KeyPath:
+        """Find the key path of a dotted name; a key may have dots in it."""
+        return self._paths.get(where) or tuple(where.split("."))
+
+    def has(self, where: str) -> bool:
+        """Whether the key stands in the text."""
+        return where in self._paths
+
+    @cached_property
+    def _paths(self) -> dict[str, KeyPath]:
+        return {dotted(path): path for path in self.spans if path}
+
+
+def dotted(path: KeyPath) -> str:
+    """Write a key path as users do: `zero_optimization.offload_param.device`."""
+    return ".".join(str(part) for part in path)
+
+
+def place_at(file: str, text: str, offset: int, length: int | None = 1) -> Place:
+    """Say where an offset is; without a length, the name that starts there is meant."""
+    begin, end = text.rfind("\n", 0, offset) + 1, text.find("\n", offset)
+    line = text[begin : len(text) if end < 0 else end].rstrip("\r")
+    column = offset - begin
+    if length is None:
+        length = len(line[column:].partition(":")[0].rstrip())
+    return Place(file, text.count("\n", 0, offset) + 1, column + 1, line, max(1, length))

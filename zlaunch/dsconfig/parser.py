@@ -1,0 +1,270 @@
+"""JSON as people write it → values that know where they stand.
+
+The grammar is that of hjson, which DeepSpeed reads. Where hjson takes something for a string that
+its writer meant otherwise (`True`, `.5`, `auto, "next": 1`), the value is what was meant and the
+difference is a finding.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from zlaunch.dsconfig.document import Document, Edit, KeyPath, Span, dotted, place_at
+from zlaunch.dsconfig.tokens import TOKEN, Token, unescape
+from zlaunch.errors import Act, Finding, Mending, Refused, Severity
+
+MAX_DEPTH = 50
+MAX_DIGITS = 400
+
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_BARE_VALUE = re.compile(r"[^,}\]\n]*")
+_WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
+_PYTHON_WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
+_PLAIN = Mending(Act.PLAIN)
+
+
+def parse(text: str, file: str) -> Document:
+    """Parse the text of a ds_config; raise Refused with the place if it is none."""
+    parser = _Parser(text, file)
+    value = parser.document()
+    return Document(file, text, value, parser.spans, tuple(parser.remarks), tuple(parser.plainings))
+
+
+@dataclass
+class _Parser:
+    """One reading of one text: the value, and on the way spans, remarks and what would make it plain."""
+
+    text: str
+    file: str
+    spans: dict[KeyPath, Span] = field(default_factory=dict)
+    remarks: list[Finding] = field(default_factory=list)
+    plainings: list[Edit] = field(default_factory=list)
+
+    _token: "Token" = field(init=False)
+    _end: int = 0
+    """Where the last token ended."""
+
+    def __post_init__(self) -> None:
+        """Read the first token."""
+        self._advance(0)
+
+    def document(self) -> dict[str, Any]:
+        """Read the one object that a ds_config is; raise Refused with the place where it breaks."""
+        start = self._token.start
+        if self._token.text == "{":
+            value: dict[str, Any] = self._value(())
+        elif self._token.kind in ("word", "string"):
+            self._remark("no-braces", "an object without braces is", start)
+            self.plainings += [Edit(start, start, "{\n"), Edit(len(self.text), len(self.text), "}\n")]
+            value = self._object((), closing="")
+        else:
+            self._fail("a ds_config is one JSON object", "begin the file with `{`")
+        self.spans[()] = Span(start, start, self._end)
+        if self._token.kind != "end":
+            self._fail(f"there is more after the end of the object: {self._token.quoted}")
+        return value
+
+    def _advance(self, position: int) -> None:
+        """Read the next token from a position on; comments and space are skipped."""
+        self._end = position
+        while position < len(self.text):
+            match = TOKEN.match(self.text, position)
+            assert match is not None, "the last arm matches anything"
+            kind, position = str(match.lastgroup), match.end()
+            if kind == "comment":
+                self._comment(match.start(), position)
+            elif kind != "space":
+                self._token = Token(kind, match.group(), match.start())
+                return
+        self._token = Token("end", "", len(self.text))
+
+    def _next(self) -> None:
+        self._advance(self._token.end)
+
+    def _value(self, path: KeyPath) -> Any:
+        token = self._token
+        if len(path) > MAX_DEPTH:
+            self._fail(f"this is nested more than {MAX_DEPTH} deep")
+        if token.text in ("{", "["):
+            self._next()
+            value = self._object(path, closing="}") if token.text == "{" else self._array(path)
+            self._next()
+            return value
+        if token.kind in ("mark", "end"):
+            self._fail(f"a value is missing before {token.quoted}")
+        if token.text in ("'", '"'):
+            self._fail(f"the text that begins here has no closing `{token.text}`")
+        if token.kind == "number" and (self._ends_value(token.end) or isinstance(path[-1], int)):
+            self._next()
+            return self._number(token)
+        if token.kind in ("string", "lines"):
+            self._next()
+            return self._string(token)
+        if token.text in _WORDS and self._ends_value(token.end):
+            self._next()
+            return _WORDS[token.text]
+        return self._bare_value(token)
+
+    def _ends_value(self, position: int) -> bool:
+        """Whether a number or a word ends here; otherwise hjson reads on to the end of the line."""
+        rest = self.text[position:].split("\n", 1)[0].lstrip(" \t\r")
+        return not rest or rest.startswith((",", "}", "]", "#", "//", "/*"))
+
+    def _object(self, path: KeyPath, closing: str) -> dict[str, Any]:
+        """Read members up to the closing brace, or to the end of the text, and leave that for the caller."""
+        members: dict[str, Any] = {}
+        while self._token.text != closing:
+            key_token = self._token
+            if key_token.kind not in ("string", "word"):
+                self._fail(f"a key is expected here, not {key_token.quoted}")
+            key = self._string(key_token)
+            here = (*path, key)
+            self._next()
+            self._expect(":", f"a `:` is missing after the key `{key}`")
+            start = self._token.start
+            if key in members:
+                self._duplicate(here, key_token)
+                self._value((*here, -1))
+            else:
+                members[key] = self._value(here)
+                self.spans[here] = Span(key_token.start, start, self._end)
+            self._separator(closing)
+        return members
+
+    def _array(self, path: KeyPath) -> list[Any]:
+        items: list[Any] = []
+        while self._token.text != "]":
+            start = self._token.start
+            item_path = (*path, len(items))
+            items.append(self._value(item_path))
+            self.spans[item_path] = Span(start, start, self._end)
+            self._separator("]")
+        return items
+
+    def _separator(self, closing: str) -> None:
+        if self._token.text == closing:
+            return
+        missing = f"a `,` or `{closing}` is missing before {self._token.quoted}"
+        if (
+            self._token.kind in ("word", "string", "number")
+            and "\n" in self.text[self._end : self._token.start]
+        ):
+            self._remark("missing-comma", "a line end instead of a comma is", self._end)
+            self.plainings.append(Edit(self._end, self._end, ","))
+            return
+        comma = self._token
+        self._expect(",", missing)
+        if self._token.text == closing:
+            self._remark("trailing-comma", "a trailing comma is", comma.start)
+            self.plainings.append(Edit(comma.start, comma.end, ""))
+
+    def _expect(self, mark: str, message: str) -> None:
+        if self._token.text != mark:
+            self._fail(message)
+        self._next()
+
+    def _string(self, token: Token) -> str:
+        if token.kind == "word":
+            self._lenient("bare-key", "a key without quotes is", token, token.text)
+            return token.text
+        if token.kind == "lines":
+            lines = token.text[3:-3].strip("\n").split("\n")
+            text = "\n".join(line.strip() for line in lines)
+            self._lenient("single-quotes", "text in three quotes is", token, text)
+            return text
+        text = unescape(token.text[1:-1])
+        if token.text[0] == "'":
+            self._lenient("single-quotes", "text in single quotes is", token, text)
+        return text
+
+    def _number(self, token: Token) -> int | float:
+        if len(token.text) > MAX_DIGITS or math.isinf(value := float(token.text)):
+            self._fail("this number is too large", offset=token.start)
+        whole = re.fullmatch(r"[+-]?\d+", token.text) is not None
+        number = int(token.text) if whole else int(value) if value.is_integer() else value
+        if not _JSON_NUMBER.fullmatch(token.text):
+            self._misread(
+                token, number, "is no JSON number: DeepSpeed takes it and the rest of its line for text"
+            )
+        return number
+
+    def _bare_value(self, token: Token) -> Any:
+        """Read text without quotes: all of the line to hjson, up to the next mark to who wrote it."""
+        line_end = self.text.find("\n", token.start)
+        line = self.text[token.start : line_end if line_end >= 0 else len(self.text)].rstrip()
+        bare = str(_BARE_VALUE.match(line).group()).rstrip()  # type: ignore[union-attr]
+        meant = Token("word", bare, token.start)
+        self._advance(meant.end)
+        if bare in _PYTHON_WORDS:
+            word = _PYTHON_WORDS[bare]
+            self._misread(
+                meant, _WORDS[word], "is Python: DeepSpeed takes it and the rest of its line for text"
+            )
+            return _WORDS[word]
+        if bare != line:
+            self._misread(
+                meant, bare, f"has no quotes, so DeepSpeed takes the whole rest of the line for it: `{line}`"
+            )
+        else:
+            self._lenient("no-quotes", "text without quotes is", meant, bare)
+        return bare
+
+    def _duplicate(self, path: KeyPath, token: Token) -> None:
+        first = place_at(self.file, self.text, self.spans[path].key)
+        self.remarks.append(
+            Finding(
+                code="duplicate-key",
+                where=dotted(path),
+                message=f"`{path[-1]}` stands here a second time; the first is on line {first.line}. "
+                "DeepSpeed refuses both, the Trainer takes the last",
+                hint="keep one of the two",
+                place=place_at(self.file, self.text, token.start, len(token.text)),
+            )
+        )
+
+    def _comment(self, start: int, end: int) -> None:
+        self._remark("comment", "a comment is", start)
+        line_start = self.text.rfind("\n", 0, start) + 1
+        begin = start - len(self.text[line_start:start]) + len(self.text[line_start:start].rstrip(" \t"))
+        alone = begin == line_start and self.text[end : end + 1] in ("\n", "")
+        self.plainings.append(Edit(begin, end + 1 if alone else end, ""))
+
+    def _lenient(self, code: str, what: str, token: Token, value: str) -> None:
+        self._remark(code, what, token.start)
+        self.plainings.append(Edit(token.start, token.end, json.dumps(value, ensure_ascii=False)))
+
+    def _remark(self, code: str, what: str, offset: int) -> None:
+        """Say once for each kind what only DeepSpeed reads."""
+        if any(remark.code == code for remark in self.remarks):
+            return
+        self.remarks.append(
+            Finding(
+                code=code,
+                message=f"{what} read by DeepSpeed, but not by transformers or accelerate",
+                hint="write strict JSON, or start the job with `zlaunch train`, which does",
+                severity=Severity.ADVICE,
+                place=place_at(self.file, self.text, offset),
+                mending=_PLAIN,
+            )
+        )
+
+    def _misread(self, token: Token, meant: Any, why: str) -> None:
+        """Report what DeepSpeed does not read as it was meant."""
+        written = json.dumps(meant, ensure_ascii=False)
+        self.plainings.append(Edit(token.start, token.end, written))
+        self.remarks.append(
+            Finding(
+                code="misread-value",
+                message=f"`{token.text}` {why}",
+                hint=f"write `{written}`",
+                place=place_at(self.file, self.text, token.start, len(token.text)),
+                mending=_PLAIN,
+            )
+        )
+
+    def _fail(self, message: str, hint: str | None = None, offset: int | None = None) -> NoReturn:
+        place = place_at(self.file, self.text, self._token.start if offset is None else offset)
+        raise Refused([Finding("not-json", message, hint, place=place)])

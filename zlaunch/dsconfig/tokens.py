@@ -1,0 +1,55 @@
+"""The words and marks of hjson."""
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TOKEN = re.compile(
+    r"""(?P<space>[\s\ufeff]+)
+      | (?P<comment>//[^\n]*|\#[^\n]*|/\*.*?\*/)
+      | (?P<lines>'''.*?''')
+      | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+      | (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+      | (?P<word>[A-Za-z_$][\w$.-]*)
+      | (?P<mark>[{}\[\]:,])
+      | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of text and where it starts."""
+
+    kind: str
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        """Say where it ends."""
+        return self.start + len(self.text) if self.kind != "end" else self.start
+
+    @property
+    def quoted(self) -> str:
+        """Write it for a message."""
+        return "the end of the file" if self.kind == "end" else f"`{self.text}`"
+
+
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED: Mapping[str, str] = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+def unescape(text: str) -> str:
+    """Read the inside of a string as JSON does; what JSON would refuse, as JavaScript does."""
+
+    def plain(match: re.Match[str]) -> str:
+        code = match.group(1)
+        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
+
+    with contextlib.suppress(ValueError):
+        return str(json.loads(f'"{text}"', strict=False))
+    return _ESCAPE.sub(plain, text)

@@ -4,13 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help train test fast check clean
+.PHONY: help train test fast check releases clean
 
 help:
-	@echo "make train   set up, and train a small language model with ZeRO-3 and CPU offload"
-	@echo "make test    set up, and run all tests (make fast: only those that take seconds)"
-	@echo "make check   set up, and run the linters and the type checker"
-	@echo "make clean   remove the environment and what tests and runs left behind"
+	@echo "make train     set up, and train a small language model with ZeRO-3 and CPU offload"
+	@echo "make test      set up, and run all tests (make fast: only those that take seconds)"
+	@echo "make check     set up, and run the linters and the type checker"
+	@echo "make releases  record anew which keys each DeepSpeed release reads; needs the network"
+	@echo "make clean     remove the environment and what tests and runs left behind"
 
 train: .venv/installed
 	$(BIN)/zlaunch train --stage 3 --offload cpu
@@ -27,6 +28,12 @@ check: .venv/installed-for-tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
+
+# The last patch of each release. A new one goes to RELEASES in zlaunch/dsconfig/releases.py too.
+DEEPSPEED_RELEASES := 0.14.5 0.15.4 0.16.9 0.17.6 0.18.9 0.19.8
+
+releases: .venv/installed
+	$(BIN)/python tools/record_releases.py $(DEEPSPEED_RELEASES)
 
 # torch is named first, exactly: then pip takes a CPU build of it where one lies ready.
 .venv/installed: pyproject.toml constraints.txt

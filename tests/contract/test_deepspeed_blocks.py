@@ -13,8 +13,9 @@ from deepspeed.runtime.data_pipeline import constants as data_constants
 from deepspeed.runtime.model_checkpointing import constants as checkpoint_constants
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from tests.contract.deepspeed_side import Asked, asked
+from tests.contract.deepspeed_side import asked
 from tests.contract.zlaunch_side import choices, plain, plain_defaults
+from tools.asked import Asked
 from zlaunch.dsconfig import autotuning, compute, data, monitor, parallel, precision, storage
 from zlaunch.dsconfig.optimizer import AdamOptimizer
 from zlaunch.dsconfig.scheduler import WarmupLR

@@ -29,7 +29,6 @@ from tests.contract.deepspeed_side import asked
 from tests.contract.zlaunch_side import choices, default_of, plain, plain_defaults
 from zlaunch.dsconfig import compute, monitor, parallel, precision, zero
 from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.releases import REMOVED_IN_0_19
 from zlaunch.dsconfig.section import DtypeName, Section
 
 SECTIONS: dict[str, tuple[Any, type[Section]]] = {
@@ -111,11 +110,6 @@ def test_the_top_level_has_the_defaults_that_deepspeed_falls_back_to() -> None:
     theirs = asked(train_batch_size=1).scalar_defaults()
     ours = {key: value for key, value in plain_defaults(DsConfig).items() if key in theirs}
     assert ours == {key: theirs[key] for key in ours}
-
-
-def test_the_removed_keys_are_those_that_deepspeed_refuses() -> None:
-    below_zero = {f"zero_optimization.{key}" for key in runtime._REMOVED_ZERO_CONFIG_KEYS}
-    assert {*REMOVED_IN_0_19} == {*runtime._REMOVED_TOP_LEVEL_CONFIG_KEYS} | below_zero
 
 
 def test_number_formats_are_spelled_as_deepspeed_spells_them() -> None:

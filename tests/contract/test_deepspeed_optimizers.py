@@ -17,8 +17,8 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.zero.muon.original_muon import NS_METHODS, MuonWithAuxAdam
 from torch.optim import lr_scheduler
 
-from tests.contract.deepspeed_side import Asked
 from tests.contract.zlaunch_side import NO_DEFAULT, choices, plain, plain_defaults
+from tools.asked import Asked
 from zlaunch.dsconfig import optimizer, scheduler
 from zlaunch.dsconfig.section import Section
 

@@ -14,6 +14,7 @@ def first_line(finding: Finding) -> str:
 
 PLACE = Place("ds.json", 3, 5)
 words = st.text("abc ", max_size=12)
+sentences = st.lists(words, max_size=30).map(" ".join)
 
 
 @pytest.fixture(autouse=True)
@@ -22,21 +23,31 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
 
-def test_a_finding_begins_with_its_place() -> None:
-    assert first_line(Finding("a-code", "it is wrong", place=PLACE)) == "ds.json:3:5: it is wrong [a-code]"
+def test_a_finding_begins_with_its_place_its_severity_its_key_and_its_code() -> None:
+    finding = Finding("a-code", "it is wrong", where="bf16", severity=Severity.LATE, place=PLACE)
+    assert first_line(finding) == "ds.json:3:5: late: bf16 [a-code]"
 
 
-def test_a_finding_without_a_place_begins_with_its_key() -> None:
-    assert first_line(Finding("a-code", "it is wrong", where="bf16")) == "bf16: it is wrong [a-code]"
+def test_a_finding_without_a_place_begins_with_its_severity() -> None:
+    assert first_line(Finding("a-code", "it is wrong", where="bf16")) == "error: bf16 [a-code]"
 
 
-def test_a_finding_with_a_place_leaves_its_key_out() -> None:
-    assert first_line(Finding("c", "wrong", where="bf16", place=PLACE)) == "ds.json:3:5: wrong [c]"
+def test_what_is_meant_in_a_line_is_marked_below_it() -> None:
+    finding = Finding("c", "wrong", place=Place("ds.json", 3, 5, '    "stage": 9,', 10))
+    line, mark = finding_lines(finding, sys.stdout)[1:3]
+    assert line[mark.index("^") : mark.rindex("^") + 1] == '"stage": 9'
 
 
-@pytest.mark.parametrize("severity", [Severity.LATE, Severity.SILENT, Severity.ADVICE])
-def test_a_finding_that_is_no_error_names_its_severity(severity: Severity) -> None:
-    assert first_line(Finding("c", "wrong", severity=severity)) == f"{severity.value}: wrong [c]"
+def test_of_a_long_line_the_part_that_is_meant_is_shown() -> None:
+    finding = Finding("c", "wrong", place=Place("ds.json", 1, 500, "x" * 499 + "key" + "x" * 99, 3))
+    line, mark = finding_lines(finding, sys.stdout)[1:3]
+    assert line[mark.index("^") : mark.rindex("^") + 1] == "key"
+
+
+@given(sentences, sentences)
+def test_no_line_of_a_finding_is_wider_than_the_terminal(message: str, hint: str) -> None:
+    finding = Finding("c", message, hint, place=Place("d", 1, 1, "y" * 200, 200))
+    assert max(map(len, finding_lines(finding, sys.stdout))) <= 60
 
 
 def test_the_columns_of_a_table_are_aligned() -> None:

@@ -155,7 +155,7 @@ def test_a_staging_buffer_that_is_large_enough_stays(largest: int | None) -> Non
 
 
 def test_a_staging_buffer_that_the_user_sized_stays() -> None:
-    assert _buffer(500_000_000, overrides=((".".join(BUFFER), 7),)) == 7
+    assert _buffer(500_000_000, overrides=((".".join(BUFFER), 300_000_000),)) == 300_000_000
 
 
 def _total(inputs: Inputs) -> Any:

@@ -95,12 +95,18 @@ def _with_offload_sources(values: Values) -> Values:
     return values
 
 
-def _from_file(job: JobSpec, base: Document) -> Values:
-    """Lay flags over the user's file; each value of the file keeps its place."""
+def as_written(base: Document) -> Values:
+    """Take over the user's own values; each remembers its line."""
     values = Values.of(base.value, "")
     for path, sourced in values.leaves.items():
         place = base.place(path)
         values = values.put(path, sourced.value, f"{place.file}:{place.line}")
+    return values
+
+
+def _from_file(job: JobSpec, base: Document) -> Values:
+    """Lay flags over the user's file; each value of the file keeps its place."""
+    values = as_written(base)
     if job.stage is not None:
         values = values.put((ZERO, "stage"), job.stage, "`--stage`")
     if job.offload is not None:

@@ -8,10 +8,9 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TextIO
 
-from zlaunch.errors import Finding, Refused, Severity, ZlaunchError
+from zlaunch.errors import Finding, Place, Refused, ZlaunchError
 
 _COLOURS = {
     "error": "31",
@@ -46,8 +45,8 @@ def show_error(error: ZlaunchError) -> None:
     _write_line(f"{_paint('error', 'error', sys.stderr)}: {error.message}")
     if isinstance(error, Refused):
         for finding in error.findings:
-            for line in finding_lines(replace(finding, severity=Severity.ERROR), sys.stderr):
-                _write_line(f"  {line}")
+            for line in finding_lines(finding, sys.stderr):
+                _write_line(line)
     if error.hint:
         _write_line(f"{_paint('hint', 'hint', sys.stderr)}: {error.hint}")
 
@@ -59,13 +58,33 @@ def show_finding(finding: Finding) -> None:
 
 
 def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
-    """Write a finding: the place first, then the cause, then what to type; an error needs no severity."""
-    place = f"{finding.place}: " if finding.place else ""
-    key = f"{finding.where}: " if finding.where and not finding.place else ""
-    severity = finding.severity.value
-    kind = f"{_paint(severity, severity, stream)}: " if finding.severity is not Severity.ERROR else ""
-    lines = [f"{place}{key}{kind}{finding.message} [{finding.code}]"]
-    return [*lines, f"  {_paint('hint', 'hint', stream)}: {finding.hint}"] if finding.hint else lines
+    """Write a finding: where, how bad, which key and code; the line itself; what it does; what to type."""
+    place, severity = finding.place, finding.severity.value
+    head = [f"{place}:"] if place else []
+    head += [f"{_paint(severity, severity, stream)}:", *([finding.where] if finding.where else [])]
+    lines = [" ".join([*head, f"[{finding.code}]"])]
+    if place and place.text:
+        lines += _pointed(place, severity, stream)
+    lines += _wrapped(finding.message, "  ")
+    if finding.hint:
+        hint = _wrapped(finding.hint, "        ")
+        lines += [f"  {_paint('hint', 'hint', stream)}: {hint[0].strip()}", *hint[1:]]
+    return lines
+
+
+def _pointed(place: Place, kind: str, stream: TextIO) -> list[str]:
+    """Show a line of a file with a mark below what is meant; of a long line, the part around it."""
+    room = max(24, _width() - len("     1 | "))
+    length, before = min(place.length, room), place.column - 1
+    cut = max(0, before + length - room)
+    text = place.text[cut : cut + room].replace("\t", " ")
+    mark = _paint(kind, "^" * length, stream)
+    return [f"{place.line:>6} | {text}".rstrip(), f"       | {' ' * (before - cut)}{mark}"]
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    lines = textwrap.wrap(text, _width() - len(indent), break_long_words=False, break_on_hyphens=False)
+    return [indent + line for line in lines]
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from zlaunch.backends import BACKENDS
 from zlaunch.backends.target import Target
 from zlaunch.compose import OFFLOADS, ZERO, compose
-from zlaunch.dsconfig.check import check, check_value
+from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.document import Document, KeyPath, dotted
+from zlaunch.dsconfig.document import Document, dotted
 from zlaunch.dsconfig.zero import OffloadParam
 from zlaunch.environment import Variable, accelerate_variables, job_environment
 from zlaunch.errors import Finding, Refused, Severity
@@ -23,7 +23,7 @@ from zlaunch.native_ops import NativeOp, needed_ops
 from zlaunch.provenance import Values
 from zlaunch.resolve import TOTAL, Known, Resolved, derive_batch, resolve
 from zlaunch.rules import judge
-from zlaunch.rules.subject import Subject
+from zlaunch.rules.rule import Context, Subject
 from zlaunch.script import Interface, Script
 from zlaunch.topology import Topology
 from zlaunch.trainer_args import read_arguments
@@ -117,8 +117,9 @@ def _argv(launcher: Launcher, target: Target, inputs: Inputs) -> tuple[str, ...]
 def _checked(base: Document | None) -> Document | None:
     if base is not None:
         remarks = [remark for remark in base.remarks if remark.severity is not Severity.ADVICE]
-        if findings := [*remarks, *check(base)[1]]:
-            raise Refused(findings)
+        found = [*remarks, *map(base.locate, check(base.value).findings)]
+        if found:
+            raise Refused(found)
     return base
 
 
@@ -180,27 +181,27 @@ def _fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> V
 
 def _judge(resolved: Resolved, inputs: Inputs, findings: list[Finding]) -> DsConfig:
     """Read the result as DeepSpeed would; raise Refused with these and all further findings."""
-    config, wrong = check_value(resolved.values.config())
     nobody = [
         Finding("auto-nobody-fills", f'nobody fills in "auto" for `{key}`', "write a value", where=key)
         for key, who in resolved.left.items()
         if not who
     ]
-    rules = [] if config is None else judge(Subject(config, inputs.topology.world_size))
+    context = Context(
+        world_size=inputs.topology.world_size, model=inputs.model, interface=inputs.script.interface
+    )
+    checked = check(resolved.values.config())
+    rules = [] if checked.config is None else judge(Subject(checked.config, context))
+    wrong = [*checked.findings, *(finding for finding in rules if finding.severity is not Severity.ADVICE)]
     told = {finding.where for finding in wrong if finding.where}
-    others = [finding for finding in [*findings, *nobody] if finding.where not in told]
-    found = [_located(finding, inputs.base) for finding in [*others, *wrong, *rules]]
-    if config is None or found:
-        raise Refused(found)
-    return config
+    found = [*(finding for finding in [*findings, *nobody] if finding.where not in told), *wrong]
+    if checked.config is None or found:
+        raise Refused([_located(finding, inputs.base) for finding in found])
+    return checked.config
 
 
 def _located(finding: Finding, base: Document | None) -> Finding:
     """Point at the place in the user's file, if the key stands there."""
-    path: KeyPath = tuple(finding.where.split("."))
-    if base is not None and path in base.spans:
-        return replace(finding, place=base.place(path))
-    return finding
+    return base.locate(finding) if base is not None and base.has(finding.where) else finding
 
 
 def _swap_paths(values: Values) -> Iterator[str]:

@@ -1,22 +1,30 @@
-"""File → every finding about it: what its text, its keys and its values get wrong."""
+"""ds_config → every finding about it: what its text, its keys, its values and their rules get wrong."""
 
-from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 from zlaunch.dsconfig.check import check
-from zlaunch.dsconfig.document import KeyPath
-from zlaunch.dsconfig.source import read
+from zlaunch.dsconfig.document import Document
+from zlaunch.dsconfig.precise import imprecise_numbers
 from zlaunch.errors import Finding
 from zlaunch.rules import judge
-from zlaunch.rules.subject import Subject
+from zlaunch.rules.rule import Context, Subject
+
+NOTHING_KNOWN = Context()
 
 
-def findings_in(file: Path) -> list[Finding]:
-    """Check one ds_config file; raise InputMissing or Refused if it cannot be read at all."""
-    document = read(file)
-    config, findings = check(document)
-    if config is not None:
-        for finding in judge(Subject(config)):
-            path: KeyPath = tuple(finding.where.split("."))
-            findings.append(replace(finding, place=document.place(path)))
-    return [*document.remarks, *findings]
+def findings_in(document: Document, context: Context = NOTHING_KNOWN) -> list[Finding]:
+    """Find everything that is wrong with a document, in the order of its lines."""
+    findings = [*document.remarks, *imprecise_numbers(document), *wrong_in(document.value, context)]
+    return sorted(map(document.locate, findings), key=_order)
+
+
+def _order(finding: Finding) -> tuple[int, int]:
+    return (finding.place.line, finding.place.column) if finding.place else (0, 0)
+
+
+def wrong_in(value: dict[str, Any], context: Context = NOTHING_KNOWN) -> list[Finding]:
+    """Find everything that is wrong with a plain value; the findings have no place."""
+    checked = check(value, context.release)
+    rules = [] if checked.config is None else judge(Subject(checked.config, context))
+    told = {finding.where for finding in checked.findings}
+    return [*checked.findings, *(finding for finding in rules if finding.where not in told)]

@@ -4,11 +4,11 @@ import pytest
 
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.contract.zlaunch_side import Path, all_paths, nested
-from zlaunch.dsconfig.check import check_value
+from zlaunch.dsconfig.check import check
 
 BATCH = {"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
 
-NULLABLE = [path for path in all_paths() if check_value(nested(path, None))[0] is not None]
+NULLABLE = [path for path in all_paths() if not check(nested(path, None)).findings]
 
 
 @pytest.mark.parametrize("path", NULLABLE, ids=".".join)

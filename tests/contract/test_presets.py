@@ -49,7 +49,7 @@ def test_a_file_is_what_config_write_writes(name: str) -> None:
 
 @PRESET
 def test_a_file_has_no_mistakes(name: str) -> None:
-    assert findings_in(CONFIGS / f"{name}.json") == []
+    assert findings_in(read(CONFIGS / f"{name}.json")) == []
 
 
 @PRESET

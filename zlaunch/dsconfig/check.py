@@ -1,64 +1,91 @@
-"""Document → typed config and findings: unknown keys, wrong types, values out of range."""
+"""Value → typed config and findings: unknown keys, wrong types, values out of range."""
 
-import contextlib
-import difflib
-import math
-import re
-from dataclasses import replace
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.document import Document, KeyPath, dotted
-from zlaunch.dsconfig.keys import known_keys
-from zlaunch.dsconfig.releases import REMOVED_IN_0_19
-from zlaunch.dsconfig.scheduler import DEEPSPEED_SCHEDULERS
-from zlaunch.errors import Finding
-
-OWN_NAMES: dict[KeyPath, tuple[str, ...]] = {
-    ("optimizer", "type"): ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon"),
-    ("scheduler", "type"): DEEPSPEED_SCHEDULERS,
-}
-"""Names that DeepSpeed builds itself; beside them it takes the classes of torch."""
-
-_KIND_NAMES = {
-    "bool_type": "true or false",
-    "dict_type": "an object",
-    "float_type": "a number",
-    "int_type": "a whole number",
-    "list_type": "a list",
-    "model_type": "an object",
-    "none_required": "null",
-    "null": "a value, and DeepSpeed crashes on null",
-    "string_type": "a string",
-}
+from zlaunch.dsconfig.document import KeyPath, dotted
+from zlaunch.dsconfig.mistakes import explain
+from zlaunch.dsconfig.releases import NEWEST, Release, history
+from zlaunch.errors import Act, Finding, Severity
 
 
-def check(document: Document) -> tuple[DsConfig | None, list[Finding]]:
-    """Read a document as a ds_config; the config is None if there is any finding about it."""
-    config, found = _validate(document.value)
-    placed = [(document.place(path), finding) for path, finding in found]
-    placed.sort(key=lambda pair: (pair[0].line, pair[0].column))
-    return config, [replace(finding, place=place) for place, finding in placed]
+@dataclass(frozen=True)
+class Checked:
+    """What a ds_config says, and what is wrong with it."""
+
+    config: DsConfig | None
+    """The config as it was meant: mended where that is safe, without what is wrong otherwise.
+
+    None where too little is left to judge: the stage itself is in doubt.
+    """
+    findings: tuple[Finding, ...]
 
 
-def check_value(value: dict[str, Any]) -> tuple[DsConfig | None, list[Finding]]:
-    """Read a plain value as a ds_config; its findings have no place."""
-    config, found = _validate(value)
-    return config, [finding for _, finding in found]
+def check(value: dict[str, Any], older: Release | None = None) -> Checked:
+    """Read a plain value as a ds_config of the newest DeepSpeed release, or of an older one."""
+    errors = _errors(value, strict=True)
+    newer = () if older is None else tuple(_not_yet_known(value, older))
+    if not errors:
+        return Checked(DsConfig.model_validate(value), newer)
+    faults = _faults(value, errors, older)
+    below = _below_moved(value, faults, older)
+    findings = [fault for fault in (*faults.values(), *below) if fault is not None]
+    return Checked(_as_meant(value, faults), (*findings, *newer))
 
 
-def _validate(value: dict[str, Any]) -> tuple[DsConfig | None, list[tuple[KeyPath, Finding]]]:
+def _faults(
+    value: dict[str, Any], errors: Mapping[KeyPath, ErrorDetails], older: Release | None
+) -> dict[KeyPath, Finding | None]:
+    """Explain errors; None for one that is none in the release that was asked about."""
+    lax = _errors(value, strict=False)
+    return {
+        path: None
+        if older is not None and _is_gone(path, error, older)
+        else explain(value, path, error, path not in lax, older or NEWEST)
+        for path, error in errors.items()
+    }
+
+
+def _below_moved(
+    value: dict[str, Any], faults: Mapping[KeyPath, Finding | None], older: Release | None
+) -> Iterable[Finding]:
+    """Look into sections that stand under a wrong name or in a wrong place."""
+    meant, origins = copy.deepcopy(value), {}
+    for path, fault in faults.items():
+        mending = fault.mending if fault else None
+        if mending is not None and mending.act in (Act.RENAME, Act.MOVE):
+            _mend(meant, path, fault)
+            renamed = (*path[:-1], mending.to)
+            origins[renamed if mending.act is Act.RENAME else (*filter(None, [mending.to]), path[-1])] = path
+    errors = _errors(meant, strict=True) if origins else {}
+    for new, old in origins.items():
+        inside = {path: error for path, error in errors.items() if path[: len(new)] == new}
+        for path, fault in _faults(meant, inside, older).items():
+            if fault is not None:
+                yield replace(fault, where=dotted((*old, *path[len(new) :])))
+
+
+def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:
+    """Whether an unknown key is one that an older release reads, and the newest does not."""
+    return error["type"] == "extra_forbidden" and older.knows(path) and not NEWEST.knows(path)
+
+
+def _errors(value: Any, strict: bool) -> dict[KeyPath, ErrorDetails]:
+    """Find the first error of each key."""
     try:
-        return DsConfig.model_validate(value), []
+        DsConfig.model_validate(value, strict=strict)
     except ValidationError as error:
-        by_path: dict[KeyPath, Finding] = {}
+        by_path: dict[KeyPath, ErrorDetails] = {}
         for details in error.errors(include_url=False):
-            path = _path(value, details)
-            by_path.setdefault(path, _finding(value, path, details))
-        return None, list(by_path.items())
+            by_path.setdefault(_path(value, details), details)
+        return by_path
+    return {}
 
 
 def _path(value: Any, error: ErrorDetails) -> KeyPath:
@@ -67,97 +94,75 @@ def _path(value: Any, error: ErrorDetails) -> KeyPath:
     for part in error["loc"]:
         children = dict(enumerate(value)) if isinstance(value, list) else value
         if isinstance(children, dict) and part in children:
-            value = children[part]
+            path, value = (*path, part), children[part]
+        elif error["type"] == "missing" and part == error["loc"][-1]:
             path = (*path, part)
-    return (*path, error["loc"][-1]) if error["type"] == "missing" else path
+    return path
 
 
-def _finding(whole: dict[str, Any], path: KeyPath, error: ErrorDetails) -> Finding:
-    code, message, hint = _explain(whole, path, error)
-    return Finding(code, message, hint, where=dotted(path))
+def _not_yet_known(value: Mapping[str, Any], older: Release) -> Iterable[Finding]:
+    """Find keys that came with a later release."""
+    for path in _key_paths(value):
+        since = history(path).since
+        if since is None or older.knows(path) or not older.knows_section(path[:-1]):
+            continue
+        refused = older.refuses(path)
+        does = "refuses" if refused else "ignores"
+        yield Finding(
+            "newer-key",
+            f"`{path[-1]}` came with DeepSpeed {since}; {older.name} {does} it",
+            "leave it out, or use a newer DeepSpeed",
+            dotted(path),
+            Severity.ERROR if refused else Severity.SILENT,
+        )
 
 
-def _explain(whole: dict[str, Any], path: KeyPath, error: ErrorDetails) -> tuple[str, str, str | None]:
-    kind, given, key = error["type"], error["input"], path[-1]
-    if kind == "extra_forbidden":
-        return _unknown_key(whole, path)
-    if kind == "missing":
-        return "missing-key", f"`{key}` is missing", f'add `"{key}": …`'
-    if given == "auto":
-        return "auto-not-here", f'nobody fills in "auto" for `{key}`', "write a value, or leave the key out"
-    if kind == "literal_error":
-        explain = _no_such_name if path in OWN_NAMES else _not_one_of
-        return "bad-value", *explain(path, given, str(error["ctx"]["expected"]))
-    if expected := _KIND_NAMES.get(kind):
-        return "bad-type", f"`{key}` is {_shown(given)}, not {expected}", _retyped(given, expected)
-    return "bad-value", f"`{key}` is {_shown(given)}: {error['msg'][0].lower()}{error['msg'][1:]}", None
+def _key_paths(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
+    for key, child in value.items():
+        yield (*path, key)
+        if isinstance(child, Mapping):
+            yield from _key_paths(child, (*path, key))
 
 
-def _unknown_key(whole: dict[str, Any], path: KeyPath) -> tuple[str, str, str | None]:
-    parent, key = path[:-1], str(path[-1])
-    if advice := REMOVED_IN_0_19.get(dotted(path)):
-        return "removed-key", f"`{key}` was removed in DeepSpeed 0.19", advice
-    message = f"DeepSpeed knows no key `{key}` {f'in `{dotted(parent)}`' if parent else 'at the top level'}"
-    if not parent and "." in key:
-        return "unknown-key", message, "nest the keys: a dot means nothing in JSON"
-    siblings = known_keys(whole, parent)
-    if close := difflib.get_close_matches(key, siblings, n=1, cutoff=0.75):
-        return "unknown-key", message, f"did you mean `{close[0]}`?"
-    if parent and key in DsConfig.model_fields:
-        return "unknown-key", message, f"move `{key}` to the top level"
-    if not parent and key in known_keys(whole, ("zero_optimization",)):
-        return "unknown-key", message, f"move `{key}` into `zero_optimization`"
-    return "unknown-key", message, "delete it"
-
-
-def _no_such_name(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None]:
-    """DeepSpeed's own names come before the classes of torch, of which there are too many to list."""
-    own = OWN_NAMES[path]
-    names = [*own, *re.findall(r"'(\w+)'", expected)]
-    spelled = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(str(given).lower(), spelled, n=1, cutoff=0.6)
-    message = f"there is no {path[0]} `{given}`; DeepSpeed has {', '.join(own)}, and torch its own"
-    return message, f'did you mean `"{spelled[close[0]]}"`?' if close else None
-
-
-def _not_one_of(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None]:
-    choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
-    listed = " or ".join([*([", ".join(choices[:-1])] if choices[:-1] else []), choices[-1]])
-    message = f"`{path[-1]}` is {_shown(given)}; it can be {listed}"
-    spelled = {choice.lower(): choice for choice in choices}
-    if str(given) in choices:
-        return message, f"write {given}, without quotes"
-    close = difflib.get_close_matches(str(given).lower(), spelled, n=1, cutoff=0.6)
-    return message, f'did you mean `"{spelled[close[0]]}"`?' if close else None
-
-
-def _shown(value: Any) -> str:
-    match value:
-        case dict():
-            return "an object"
-        case list():
-            return "a list"
-        case bool() | None:
-            return {True: "true", False: "false", None: "null"}[value]
-        case str():
-            return f'the string "{value}"'
-    return str(value)
-
-
-def _retyped(given: Any, expected: str) -> str | None:
-    """Say how to write a value that only has the wrong type."""
-    if given is None:
-        return "delete the key"
-    if not isinstance(given, str):
+def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -> DsConfig | None:
+    """Read the config without its mistakes."""
+    meant = copy.deepcopy(value)
+    for path, fault in sorted(faults.items(), key=lambda item: -len(item[0])):
+        _mend(meant, path, fault)
+    if wrong := _errors(meant, strict=True):
+        for path in sorted(wrong, key=len, reverse=True):
+            _mend(meant, path, None)
+    lost = {path[:2] for path in [*faults, *wrong] if not _is_there(meant, path)}
+    if lost & {("zero_optimization",), ("zero_optimization", "stage")} or _errors(meant, strict=True):
         return None
-    plain = given.strip().lower()
-    if expected == "true or false" and plain in ("true", "false"):
-        return f"write {plain}, without quotes"
-    if expected in ("a number", "a whole number"):
-        with contextlib.suppress(ValueError):
-            number = float(plain)
-            if number.is_integer():
-                return f"write {int(number)}, without quotes"
-            if expected == "a number" and math.isfinite(number):
-                return f"write {number}, without quotes"
-    return None
+    return DsConfig.model_validate(meant)
+
+
+def _mend(value: dict[str, Any], path: KeyPath, fault: Finding | None) -> None:
+    """Do to a plain value what a mending does to a text; what has none is left out."""
+    whole = next((depth for depth, part in enumerate(path) if isinstance(part, int)), len(path))
+    path, mending = path[:whole], fault.mending if fault and whole == len(path) else None
+    node: Any = value
+    for part in path[:-1]:
+        node = node.get(part, {})
+    if not path or not isinstance(node, dict):
+        return
+    old = node.pop(path[-1], None)
+    if mending is None:
+        return
+    match mending.act:
+        case Act.RENAME:
+            node.setdefault(mending.to, old)
+        case Act.WRITE:
+            node[path[-1]] = mending.to
+        case Act.MOVE:
+            target = value.setdefault(mending.to, {}) if mending.to else value
+            target.setdefault(str(path[-1]), old)
+
+
+def _is_there(value: Any, path: KeyPath) -> bool:
+    for part in path:
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return True

@@ -36,8 +36,6 @@ REMOVED: Mapping[str, str] = {
 }
 """Key → what to do about it. Their mere presence is refused, even as `false` or `null`."""
 
-REMOVED_IN_0_19 = REMOVED
-
 
 @dataclass(frozen=True)
 class Release:

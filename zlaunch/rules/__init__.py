@@ -1,10 +1,13 @@
-"""Rules between keys of a ds_config: one function, one code, one case in the tests."""
+"""Rules between keys of a ds_config: one function, one code, one case that breaks it."""
 
 from zlaunch.errors import Finding
 from zlaunch.rules import batch, offload, precision
-from zlaunch.rules.subject import Rule, Subject
+from zlaunch.rules.rule import Rule, Subject
 
-RULES: tuple[Rule, ...] = (*batch.RULES, *offload.RULES, *precision.RULES)
+_ROOMS = (batch, offload, precision)
+RULES: tuple[Rule, ...] = tuple(
+    thing for room in _ROOMS for thing in vars(room).values() if isinstance(thing, Rule)
+)
 
 
 def judge(subject: Subject) -> list[Finding]:

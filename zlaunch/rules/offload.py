@@ -2,80 +2,140 @@
 
 from collections.abc import Iterator
 
-from zlaunch.errors import Finding, Severity
-from zlaunch.rules.subject import Rule, Subject
+from zlaunch.errors import Severity
+from zlaunch.model import ModelShape
+from zlaunch.rules.rule import Case, Context, Fault, Subject, rule, zero
 
-_ZERO = "zero_optimization"
-
-
-def _devices(subject: Subject) -> Iterator[tuple[str, str, str | None]]:
-    zero = subject.config.zero_optimization
-    for name, section in (
-        ("offload_optimizer", zero.offload_optimizer),
-        ("offload_param", zero.offload_param),
-    ):
-        if section is not None and section.device != "none":
-            yield name, section.device, section.nvme_path
+_CPU = {"device": "cpu"}
+_NVME = {"device": "nvme", "nvme_path": "/nvme"}
 
 
-def offload_needs_partitioning(subject: Subject) -> Iterator[Finding]:
+@rule(
+    "offload-needs-partitioning",
+    Severity.LATE,
+    Case({"zero_optimization": {"stage": 0, "offload_optimizer": _CPU}}, {zero("stage"): 2}),
+)
+def offload_needs_partitioning(subject: Subject) -> Iterator[Fault]:
     """At stage 0 the optimizer goes to the CPU and the parameters do not: the first step crashes."""
-    stage = subject.config.zero_optimization.stage
-    if stage == 0 and (names := [name for name, _, _ in _devices(subject)]):
-        yield Finding(
-            code="offload-needs-partitioning",
-            where=f"{_ZERO}.{names[0]}",
-            message="nothing can be offloaded at stage 0: the first optimizer step would crash",
-            hint="use `--stage 2` or `--stage 3`, or `--offload none`",
-            severity=Severity.LATE,
+    if subject.stage == 0 and subject.offloads:
+        yield Fault(
+            zero(next(iter(subject.offloads))),
+            "nothing can be offloaded at stage 0: the first optimizer step would crash",
+            "use stage 2 or 3, or offload nothing",
         )
 
 
-def offload_param_needs_stage_3(subject: Subject) -> Iterator[Finding]:
+@rule(
+    "offload-param-needs-stage-3",
+    Severity.SILENT,
+    Case({"zero_optimization": {"stage": 2, "offload_param": _CPU}}, {zero("stage"): 3}),
+)
+def offload_param_needs_stage_3(subject: Subject) -> Iterator[Fault]:
     """Below stage 3 every rank keeps all parameters, and `offload_param` is ignored."""
-    stage = subject.config.zero_optimization.stage
-    if stage in (1, 2) and any(name == "offload_param" for name, _, _ in _devices(subject)):
-        yield Finding(
-            code="offload-param-needs-stage-3",
-            where=f"{_ZERO}.offload_param",
-            message=f"parameters stay on the GPU at stage {stage}: this section is ignored",
-            hint="use `--stage 3`, or offload the optimizer alone",
-            severity=Severity.SILENT,
+    if subject.stage in (1, 2) and "offload_param" in subject.offloads:
+        yield Fault(
+            zero("offload_param"),
+            f"parameters stay on the GPU at stage {subject.stage}: this section is ignored",
+            "use stage 3, or offload the optimizer alone",
         )
 
 
-def nvme_needs_stage_3(subject: Subject) -> Iterator[Finding]:
+@rule(
+    "nvme-needs-stage-3",
+    Severity.SILENT,
+    Case({"zero_optimization": {"stage": 2, "offload_optimizer": _NVME}}, {zero("stage"): 3}),
+)
+def nvme_needs_stage_3(subject: Subject) -> Iterator[Fault]:
     """At stages 1 and 2 DeepSpeed takes `nvme` for `cpu` and never touches the drive."""
-    stage = subject.config.zero_optimization.stage
-    if stage in (1, 2) and ("offload_optimizer", "nvme") in [
-        (name, device) for name, device, _ in _devices(subject)
-    ]:
-        yield Finding(
-            code="nvme-needs-stage-3",
-            where=f"{_ZERO}.offload_optimizer.device",
-            message=f"at stage {stage} DeepSpeed offloads to the CPU and never touches the NVMe drive",
-            hint="use `--stage 3`, or `--offload cpu`",
-            severity=Severity.SILENT,
+    section = subject.offloads.get("offload_optimizer")
+    if subject.stage in (1, 2) and section is not None and section.device == "nvme":
+        yield Fault(
+            zero("offload_optimizer", "device"),
+            f"at stage {subject.stage} DeepSpeed offloads to the CPU and never touches the NVMe drive",
+            "use stage 3, or offload to the CPU",
         )
 
 
-def nvme_needs_a_path(subject: Subject) -> Iterator[Finding]:
+@rule(
+    "nvme-needs-a-path",
+    Severity.LATE,
+    Case(
+        {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}},
+        {zero("offload_param", "nvme_path"): "/nvme"},
+    ),
+)
+def nvme_needs_a_path(subject: Subject) -> Iterator[Fault]:
     """Offload to NVMe has no default directory."""
-    for name, device, path in _devices(subject):
-        if device == "nvme" and path is None and subject.config.zero_optimization.stage == 3:
-            yield Finding(
-                code="nvme-needs-a-path",
-                where=f"{_ZERO}.{name}",
-                message=f"`{name}` goes to NVMe, but no directory is named",
-                hint="add `--nvme DIR`, a directory on the drive",
-                severity=Severity.LATE,
+    for name, section in subject.offloads.items():
+        if subject.stage == 3 and section.device == "nvme" and section.nvme_path is None:
+            yield Fault(
+                zero(name),
+                f"`{name}` goes to NVMe, but no directory is named",
+                "name a directory on the drive: `nvme_path`, or `--nvme DIR`",
             )
             return
 
 
-RULES: tuple[Rule, ...] = (
-    offload_needs_partitioning,
-    offload_param_needs_stage_3,
-    nvme_needs_stage_3,
-    nvme_needs_a_path,
+@rule(
+    "nvme-path-is-none",
+    Severity.SILENT,
+    Case(
+        {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "none"}}},
+        {zero("offload_param", "nvme_path"): "/nvme"},
+    ),
 )
+def nvme_path_is_none(subject: Subject) -> Iterator[Fault]:
+    """Accelerate writes the word "none" for "auto", and DeepSpeed swaps to a directory of that name."""
+    for name, section in subject.offloads.items():
+        if section.device == "nvme" and section.nvme_path in ("none", "auto"):
+            yield Fault(
+                zero(name, "nvme_path"),
+                f'"{section.nvme_path}" becomes a directory named none where the job is started',
+                "name a directory on the drive",
+            )
+
+
+@rule(
+    "too-few-buffers",
+    Severity.LATE,
+    Case(
+        {"zero_optimization": {"stage": 3, "offload_optimizer": {**_NVME, "buffer_count": 3}}},
+        {zero("offload_optimizer", "buffer_count"): 4},
+    ),
+)
+def too_few_buffers(subject: Subject) -> Iterator[Fault]:
+    """Adam on NVMe needs four buffers: parameter, gradient, and two moments. The first step asserts it."""
+    section = subject.zero.offload_optimizer
+    if subject.stage == 3 and section is not None and section.device == "nvme" and section.buffer_count < 4:
+        yield Fault(
+            zero("offload_optimizer", "buffer_count"),
+            f"Adam needs 4 buffers for NVMe, not {section.buffer_count}: "
+            "parameter, gradient, two moments. The first step would end with an empty AssertionError",
+            "write 4, or leave it out",
+        )
+
+
+@rule(
+    "buffer-too-small",
+    Severity.LATE,
+    Case(
+        {"zero_optimization": {"stage": 3, "offload_param": {**_NVME, "buffer_size": 1_000_000}}},
+        {zero("offload_param", "buffer_size"): 4_194_304},
+        Context(world_size=1, model=ModelShape(1024, 1024 * 4096, "config.json")),
+    ),
+)
+def buffer_too_small(subject: Subject) -> Iterator[Fault]:
+    """Every parameter, as it is partitioned over the ranks, must fit into one staging buffer."""
+    section, model, world = subject.zero.offload_param, subject.context.model, subject.context.world_size
+    if section is None or section.device != "nvme" or subject.stage != 3:
+        return
+    if model is None or model.largest_parameter is None or world is None:
+        return
+    largest = -(-model.largest_parameter // world)
+    if section.buffer_size < largest:
+        yield Fault(
+            zero("offload_param", "buffer_size"),
+            f"the largest matrix in {model.source} has {largest} elements on each of "
+            f"{world} ranks, more than a buffer of {section.buffer_size}",
+            f"write {largest} or more",
+        )

@@ -2,21 +2,19 @@
 
 from collections.abc import Iterator
 
-from zlaunch.errors import Finding, Severity
-from zlaunch.rules.subject import Rule, Subject
+from zlaunch.errors import Severity
+from zlaunch.rules.rule import Case, Fault, Subject, rule
+
+_ON = {"enabled": True}
 
 
-def one_format(subject: Subject) -> Iterator[Finding]:
-    """Training is in fp16 or in bf16."""
+@rule("both-formats", Severity.ERROR, Case({"fp16": _ON, "bf16": _ON}, {"fp16.enabled": False}))
+def both_formats(subject: Subject) -> Iterator[Fault]:
+    """Training is in fp16 or in bf16. DeepSpeed asserts it."""
     bf16 = subject.config.bf16 or subject.config.bfloat16
     if subject.config.fp16.enabled is True and bf16 is not None and bf16.enabled is True:
-        yield Finding(
-            code="both-formats",
-            where="fp16.enabled",
-            message="fp16 and bf16 are both enabled",
-            hint="keep bf16, unless the GPUs are older than Ampere",
-            severity=Severity.LATE,
+        yield Fault(
+            "fp16.enabled",
+            "fp16 and bf16 are both enabled",
+            "keep bf16, unless the GPUs are older than Ampere",
         )
-
-
-RULES: tuple[Rule, ...] = (one_format,)

@@ -1,29 +1,60 @@
 """`zlaunch config validate`: every mistake in a ds_config, before anything starts."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 
-def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="ds_config files.")]) -> None:
-    """Check ds_config files and name every mistake with its place."""
-    from zlaunch import console
-    from zlaunch.errors import ExitStatus, Severity, ZlaunchError
-    from zlaunch.units import plural
-    from zlaunch.validation import findings_in
+def validate(
+    trainer: typer.Context,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE… [-- TRAINER ARGS]",
+            help="ds_config files, accelerate's YAML, - for stdin, or base64.",
+        ),
+    ],
+    world_size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Data-parallel ranks of the job.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Model directory or config.json, for buffer sizes.")
+    ] = None,
+    runner: Annotated[
+        Literal["trainer", "accelerate", "deepspeed"],
+        typer.Option("--for", help='Who reads the config, and so fills in "auto".'),
+    ] = "trainer",
+    deepspeed: Annotated[
+        str | None, typer.Option(metavar="RELEASE", help="Answer for this DeepSpeed release, such as 0.16.")
+    ] = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Mend what has one safe mending; show the diff.")
+    ] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Only show what --fix would change.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Ask the installed DeepSpeed too; takes some seconds.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 65 for silent findings as well.")
+    ] = False,
+    output: Annotated[
+        Literal["text", "json", "github"], typer.Option("--format", help="How findings are written.")
+    ] = "text",
+) -> None:
+    """Check ds_config files and name every mistake with its place.
 
-    status = ExitStatus.OK
-    for file in files:
-        try:
-            findings = findings_in(file)
-        except ZlaunchError as error:
-            console.show_error(error)
-            status = max(status, error.status)
-            continue
-        serious = [finding for finding in findings if finding.severity is not Severity.ADVICE]
-        for finding in findings:
-            console.show_finding(finding)
-        console.say(f"{file}: {plural(len(serious), 'problem')}" if serious else f"{file}: valid")
-        status = max(status, ExitStatus.REFUSED if serious else ExitStatus.OK)
-    raise typer.Exit(status)
+    error: DeepSpeed refuses it. late: the job fails after the model is loaded. silent: DeepSpeed
+    does something else. advice: there is a better way.
+    """
+    from zlaunch.cli.config.report import REPORTS
+    from zlaunch.inspection import Wish, context_of, inspect
+    from zlaunch.script import Interface
+
+    context, about_arguments = context_of(
+        trainer.args, world_size, model, Interface[runner.upper()], deepspeed
+    )
+    wish = Wish(context, about_arguments, deep=deep, mend=fix, show_diff=fix or diff)
+    reports = [inspect(name, wish) for name in files]
+    REPORTS[output](reports)
+    raise typer.Exit(max(report.status(strict) for report in reports))

@@ -23,17 +23,13 @@ def write(
     """
     from zlaunch import console, rundir
     from zlaunch.compose import preset, to_json
-    from zlaunch.dsconfig.check import check_value
     from zlaunch.errors import Refused
     from zlaunch.job import STAGES, Offload, parse_offload
-    from zlaunch.rules import judge
-    from zlaunch.rules.subject import Subject
+    from zlaunch.validation import wrong_in
 
     chosen = Offload() if offload is None else parse_offload(offload)
     written = preset(STAGES[stage], chosen, None if nvme is None else str(nvme))
-    config, findings = check_value(written)
-    findings += [] if config is None else judge(Subject(config))
-    if findings:
+    if findings := wrong_in(written):
         raise Refused(findings)
     if output is None:
         console.data(to_json(written).rstrip("\n"))

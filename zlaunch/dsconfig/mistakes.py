@@ -1,0 +1,234 @@
+"""What pydantic refuses → a finding that says what DeepSpeed makes of it, and what to type."""
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.document import KeyPath, dotted
+from zlaunch.dsconfig.keys import known_keys
+from zlaunch.dsconfig.releases import REMOVED, Release, history
+from zlaunch.dsconfig.scheduler import DEEPSPEED_SCHEDULERS
+from zlaunch.errors import Act, Finding, Mending, Severity
+
+OWN_NAMES: Mapping[KeyPath, tuple[str, ...]] = {
+    ("optimizer", "type"): ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon"),
+    ("scheduler", "type"): DEEPSPEED_SCHEDULERS,
+}
+"""Names that DeepSpeed builds itself; beside them it takes the classes of torch."""
+
+READ_AT_ONCE = frozenset(
+    {
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "wall_clock_breakdown",
+        "communication_data_type",
+        "seq_parallel_communication_data_type",
+        "gradient_allreduce_op",
+    }
+)
+"""Keys outside of the closed sections whose values DeepSpeed uses as soon as it reads them."""
+
+SURE = 0.88
+"""How alike two names must be before one is taken for the other without asking."""
+
+_KIND_NAMES = {
+    "bool_type": "true or false",
+    "dict_type": "an object",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_type": "an object",
+    "none_required": "null",
+    "null": "a value, and DeepSpeed crashes on null",
+    "string_type": "a string",
+}
+
+
+def explain(
+    whole: dict[str, Any], path: KeyPath, error: ErrorDetails, lax: bool, release: Release
+) -> Finding:
+    """Say what is wrong at `path`; `lax` tells whether pydantic without strict types would take it."""
+    kind, given, key = error["type"], error["input"], path[-1]
+    where = dotted(path)
+    if kind == "extra_forbidden":
+        return _unknown_key(whole, path, release)
+    if kind == "missing":
+        message = f"`{key}` is missing, and DeepSpeed cannot do without it"
+        return Finding("missing-key", message, f'add `"{key}": …`', where, Severity.LATE)
+    if given == "auto":
+        message = f'nobody fills in "auto" for `{key}`: the Trainer stops at it, DeepSpeed takes its default'
+        return Finding("auto-not-here", message, "write a value, or leave the key out", where, Severity.LATE)
+    lax = lax or (kind == "literal_error" and _is_digits(given, error))
+    severity = _severity(path, given, lax, release)
+    if kind == "literal_error":
+        choose = _no_such_name if path in OWN_NAMES else _not_one_of
+        message, hint, mending = choose(path, given, str(error["ctx"]["expected"]))
+        return Finding("bad-value", message, hint, where, severity, mending=mending)
+    if expected := _KIND_NAMES.get(kind):
+        hint, mending = _retyped(given, expected)
+        silent = severity is Severity.SILENT
+        accepted = ". DeepSpeed takes it for what it says, the Trainer does not" if silent else ""
+        message = f"`{key}` is {_shown(given)}, not {expected}{accepted}"
+        return Finding("bad-type", message, hint, where, severity, mending=mending)
+    return Finding("bad-value", f"`{key}` is {_shown(given)}; {_bound(error)}", None, where, severity)
+
+
+def _is_digits(given: Any, error: ErrorDetails) -> bool:
+    """Whether a number of a choice is written as text, which pydantic's enumerations take."""
+    return isinstance(given, str) and given.isdigit() and given in str(error["ctx"]["expected"])
+
+
+def _severity(path: KeyPath, given: Any, lax: bool, release: Release) -> Severity:
+    """Say when DeepSpeed notices a value that it was not written for."""
+    if path[0] in ("optimizer", "scheduler") and len(path) > 1:
+        return Severity.LATE
+    if release.is_closed(tuple(str(part) for part in path[:-1])) or given is None:
+        return Severity.SILENT if lax else Severity.ERROR
+    if path[0] in READ_AT_ONCE and isinstance(given, str | list | dict):
+        return Severity.ERROR
+    return Severity.LATE
+
+
+def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Finding:
+    parent, key, where = path[:-1], str(path[-1]), dotted(path)
+    section = tuple(str(part) for part in parent)
+    if (advice := REMOVED.get(where)) and release.refuses((*section, key)):
+        since = history((*section, key)).refused
+        message = f"DeepSpeed {since} refuses a config that has `{key}`, even switched off"
+        return Finding("removed-key", message, advice, where, mending=_off(whole, path))
+    if parent in (("optimizer", "params"), ("scheduler", "params")):
+        severity, does = (
+            Severity.LATE,
+            f"the {parent[0]} takes no argument `{key}`, and fails when it is made",
+        )
+    else:
+        place = f"in `{dotted(parent)}`" if parent else "at the top level"
+        closed = release.is_closed(section)
+        severity = Severity.ERROR if closed else Severity.SILENT
+        does = (
+            f"DeepSpeed knows no key `{key}` {place}, and {'refuses the config' if closed else 'ignores it'}"
+        )
+    hint, mending = _meant(whole, parent, key)
+    return Finding("unknown-key", does, hint, where, severity, mending=mending)
+
+
+def _off(whole: dict[str, Any], path: KeyPath) -> Mending | None:
+    """A removed section that was switched off can go; one that was on is the user's to replace."""
+    value: Any = whole
+    for part in path:
+        value = value[part]
+    on = value.get("enabled", False) if isinstance(value, dict) else value
+    return None if on else Mending(Act.DELETE)
+
+
+def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Mending | None]:
+    """Guess which key was meant, or where it belongs."""
+    if not parent and "." in key:
+        return "nest the keys: a dot means nothing in JSON", None
+    siblings = known_keys(whole, parent)
+    if close := difflib.get_close_matches(key, siblings, n=1, cutoff=0.75):
+        sure = difflib.SequenceMatcher(None, key, close[0]).ratio() >= SURE
+        free = close[0] not in _at(whole, parent)
+        return f"did you mean `{close[0]}`?", Mending(Act.RENAME, close[0]) if sure and free else None
+    if parent and key in DsConfig.model_fields:
+        return f"move `{key}` to the top level", Mending(Act.MOVE, "") if key not in whole else None
+    zero = "zero_optimization"
+    if not parent and key in known_keys(whole, (zero,)):
+        free = isinstance(section := whole.get(zero, {}), dict) and key not in section
+        return f"move `{key}` into `{zero}`", Mending(Act.MOVE, zero) if free else None
+    return "delete it", None
+
+
+def _at(whole: dict[str, Any], path: KeyPath) -> Any:
+    value: Any = whole
+    for part in path:
+        value = value[part]
+    return value
+
+
+def _no_such_name(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Mending | None]:
+    """DeepSpeed's own names come before the classes of torch, of which there are too many to list."""
+    own = OWN_NAMES[path]
+    names = [*own, *re.findall(r"'(\w+)'", expected)]
+    message = f"there is no {path[0]} `{given}`; DeepSpeed has {', '.join(own)}, and torch its own"
+    return message, *_nearest(given, names)
+
+
+def _not_one_of(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Mending | None]:
+    choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
+    listed = " or ".join([*([", ".join(choices[:-1])] if choices[:-1] else []), choices[-1]])
+    message = f"`{path[-1]}` is {_shown(given)}; it can be {listed}"
+    if str(given) in choices and str(given).isdigit():
+        message += ". DeepSpeed takes it for the number, the Trainer does not"
+        return message, f"write {given}, without quotes", Mending(Act.WRITE, int(given))
+    return message, *_nearest(given, choices)
+
+
+def _nearest(given: Any, names: list[str]) -> tuple[str | None, Mending | None]:
+    spelled = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(str(given).lower(), spelled, n=1, cutoff=0.6)
+    if not close:
+        return None, None
+    name = spelled[close[0]]
+    sure = isinstance(given, str) and given.lower() == close[0]
+    return f'did you mean `"{name}"`?', Mending(Act.WRITE, name) if sure else None
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+        case bool() | None:
+            return {True: "true", False: "false", None: "null"}[value]
+        case str():
+            return f'the string "{value}"'
+    return str(value)
+
+
+_BOUNDS = {
+    "greater_than": "it must be more than {gt:g}",
+    "greater_than_equal": "it must be at least {ge:g}",
+    "less_than": "it must be less than {lt:g}",
+    "less_than_equal": "it must be at most {le:g}",
+    "too_short": "it needs {min_length} items, and has {actual_length}",
+    "too_long": "it takes {max_length} items, and has {actual_length}",
+    "finite_number": "it must be finite",
+}
+
+
+def _bound(error: ErrorDetails) -> str:
+    """Say in our words which bound a value breaks."""
+    said = _BOUNDS.get(error["type"])
+    return said.format(**error.get("ctx", {})) if said else f"{error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _retyped(given: Any, expected: str) -> tuple[str | None, Mending | None]:
+    """Say how to write a value that only has the wrong type."""
+    if given is None:
+        return "delete the key", Mending(Act.DELETE)
+    plain = given.strip().lower() if isinstance(given, str) else None
+    if expected == "true or false" and plain in ("true", "false"):
+        return f"write {plain}, without quotes", Mending(Act.WRITE, plain == "true")
+    if plain is not None and expected in ("a number", "a whole number"):
+        number = _number(plain)
+        if number is not None and (expected == "a number" or isinstance(number, int)):
+            return f"write {number}, without quotes", Mending(Act.WRITE, number)
+    return None, None
+
+
+def _number(text: str) -> int | float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if not math.isfinite(number):
+        return None
+    return int(number) if number.is_integer() else number

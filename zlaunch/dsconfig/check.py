@@ -125,21 +125,19 @@ def _key_paths(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterable
 
 
 def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -> DsConfig | None:
-    """Read the config without its mistakes."""
+    """Read the config without its mistakes: a value that is in doubt counts as "auto", or as left out."""
     meant = copy.deepcopy(value)
     for path, fault in sorted(faults.items(), key=lambda item: -len(item[0])):
-        _mend(meant, path, fault)
-    if wrong := _errors(meant, strict=True):
-        for path in sorted(wrong, key=len, reverse=True):
-            _mend(meant, path, None)
-    lost = {path[:2] for path in [*faults, *wrong] if not _is_there(meant, path)}
-    if lost & {("zero_optimization",), ("zero_optimization", "stage")} or _errors(meant, strict=True):
+        _mend(meant, path, fault, instead="auto")
+    for path in sorted(_errors(meant, strict=True), key=len, reverse=True):
+        _mend(meant, path, None)
+    if _errors(meant, strict=True) or ("zero_optimization" in value and "zero_optimization" not in meant):
         return None
     return DsConfig.model_validate(meant)
 
 
-def _mend(value: dict[str, Any], path: KeyPath, fault: Finding | None) -> None:
-    """Do to a plain value what a mending does to a text; what has none is left out."""
+def _mend(value: dict[str, Any], path: KeyPath, fault: Finding | None, instead: str | None = None) -> None:
+    """Do to a plain value what a mending does to a text; what has none is replaced or left out."""
     whole = next((depth for depth, part in enumerate(path) if isinstance(part, int)), len(path))
     path, mending = path[:whole], fault.mending if fault and whole == len(path) else None
     node: Any = value
@@ -149,6 +147,8 @@ def _mend(value: dict[str, Any], path: KeyPath, fault: Finding | None) -> None:
         return
     old = node.pop(path[-1], None)
     if mending is None:
+        if instead is not None:
+            node[path[-1]] = instead
         return
     match mending.act:
         case Act.RENAME:
@@ -158,11 +158,3 @@ def _mend(value: dict[str, Any], path: KeyPath, fault: Finding | None) -> None:
         case Act.MOVE:
             target = value.setdefault(mending.to, {}) if mending.to else value
             target.setdefault(str(path[-1]), old)
-
-
-def _is_there(value: Any, path: KeyPath) -> bool:
-    for part in path:
-        if not isinstance(value, dict) or part not in value:
-            return False
-        value = value[part]
-    return True

@@ -21,15 +21,23 @@ OWN_NAMES: Mapping[KeyPath, tuple[str, ...]] = {
 }
 """Names that DeepSpeed builds itself; beside them it takes the classes of torch."""
 
-READ_AT_ONCE = frozenset(
+BATCH_SIZES = frozenset({"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
+USED_AT_ONCE = frozenset(
     {
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "gradient_accumulation_steps",
-        "wall_clock_breakdown",
+        *BATCH_SIZES,
+        "checkpoint.parallel_write.pipeline_stage",
+        "checkpoint.tag_validation",
+        "checkpoint.writer.data_parallel",
+        "checkpoint.writer.type",
         "communication_data_type",
-        "seq_parallel_communication_data_type",
+        "data_types.keep_in_fp32_modules",
+        "expert_parallel.load_balance_coeff",
+        "flops_profiler.enabled",
         "gradient_allreduce_op",
+        "seq_parallel_communication_data_type",
+        "torch_autocast.dtype",
+        "torch_autocast.lower_precision_safe_modules",
+        "wall_clock_breakdown",
     }
 )
 """Keys outside of the closed sections whose values DeepSpeed uses as soon as it reads them."""
@@ -61,11 +69,13 @@ def explain(
     if kind == "missing":
         message = f"`{key}` is missing, and DeepSpeed cannot do without it"
         return Finding("missing-key", message, f'add `"{key}": …`', where, Severity.LATE)
+    lax = lax or _is_taken(kind, given, error)
+    severity = _severity(path, error, lax, release)
     if given == "auto":
         message = f'nobody fills in "auto" for `{key}`: the Trainer stops at it, DeepSpeed takes its default'
-        return Finding("auto-not-here", message, "write a value, or leave the key out", where, Severity.LATE)
-    lax = lax or (kind == "literal_error" and _is_digits(given, error))
-    severity = _severity(path, given, lax, release)
+        if severity is not Severity.ERROR or release.is_closed(path[:-1]):
+            severity = Severity.LATE
+        return Finding("auto-not-here", message, "write a value, or leave the key out", where, severity)
     if kind == "literal_error":
         choose = _no_such_name if path in OWN_NAMES else _not_one_of
         message, hint, mending = choose(path, given, str(error["ctx"]["expected"]))
@@ -79,27 +89,36 @@ def explain(
     return Finding("bad-value", f"`{key}` is {_shown(given)}; {_bound(error)}", None, where, severity)
 
 
-def _is_digits(given: Any, error: ErrorDetails) -> bool:
-    """Whether a number of a choice is written as text, which pydantic's enumerations take."""
-    return isinstance(given, str) and given.isdigit() and given in str(error["ctx"]["expected"])
+def _is_taken(kind: str, given: Any, error: ErrorDetails) -> bool:
+    """Whether an enumeration takes a number that is written as text, or true for 1."""
+    if kind == "int_type":
+        return isinstance(given, bool)
+    return (
+        kind == "literal_error"
+        and isinstance(given, str)
+        and given.isdigit()
+        and given in str(error["ctx"]["expected"])
+    )
 
 
-def _severity(path: KeyPath, given: Any, lax: bool, release: Release) -> Severity:
+def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -> Severity:
     """Say when DeepSpeed notices a value that it was not written for."""
-    if path[0] in ("optimizer", "scheduler") and len(path) > 1:
-        return Severity.LATE
-    if release.is_closed(tuple(str(part) for part in path[:-1])) or given is None:
-        return Severity.SILENT if lax else Severity.ERROR
-    if path[0] in READ_AT_ONCE and isinstance(given, str | list | dict):
+    where, is_section = dotted(path), error["type"] in ("model_type", "dict_type", "null")
+    if is_section and path in release.reads.sections:
         return Severity.ERROR
-    return Severity.LATE
+    if path[0] in ("optimizer", "scheduler"):
+        return Severity.LATE
+    if release.is_closed(path[:-1]):
+        return Severity.SILENT if lax else Severity.ERROR
+    if where in BATCH_SIZES and isinstance(error["input"], float | bool):
+        return Severity.SILENT
+    return Severity.ERROR if where in USED_AT_ONCE else Severity.LATE
 
 
 def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Finding:
     parent, key, where = path[:-1], str(path[-1]), dotted(path)
-    section = tuple(str(part) for part in parent)
-    if (advice := REMOVED.get(where)) and release.refuses((*section, key)):
-        since = history((*section, key)).refused
+    if (advice := REMOVED.get(where)) and release.refuses(path):
+        since = history(path).refused
         message = f"DeepSpeed {since} refuses a config that has `{key}`, even switched off"
         return Finding("removed-key", message, advice, where, mending=_off(whole, path))
     if parent in (("optimizer", "params"), ("scheduler", "params")):
@@ -109,7 +128,7 @@ def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Find
         )
     else:
         place = f"in `{dotted(parent)}`" if parent else "at the top level"
-        closed = release.is_closed(section)
+        closed = release.is_closed(parent)
         severity = Severity.ERROR if closed else Severity.SILENT
         does = (
             f"DeepSpeed knows no key `{key}` {place}, and {'refuses the config' if closed else 'ignores it'}"

@@ -1,0 +1,148 @@
+"""`zlaunch config validate` as people and programs use it."""
+
+import base64
+import json
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.running import CONFIGS, ZLAUNCH, Result, zlaunch
+
+GOOD = '{\n  "train_micro_batch_size_per_gpu": 1\n}\n'
+BAD = '{\n  "train_micro_batch_size_per_gpu": "1"\n}\n'
+SILENT = '{\n  "train_micro_batch_size_per_gpu": 1,\n  "steps": 10\n}\n'
+MEMBERS = ["file", "line", "column", "path", "code", "severity", "message", "hint"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in {"good": GOOD, "bad": BAD, "silent": SILENT, "none": "{"}.items():
+        (tmp_path / f"{name}.json").write_text(text)
+    return tmp_path
+
+
+def validate(cwd: Path, *words: object) -> Result:
+    return zlaunch("config", "validate", *words, cwd=cwd)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["good.json"], 0),
+        (["bad.json"], 65),
+        (["none.json"], 65),
+        (["silent.json"], 0),
+        (["silent.json", "--strict"], 65),
+        (["absent.json"], 66),
+        (["bad.json", "absent.json"], 66),
+        (["good.json", "bad.json"], 65),
+        (["good.json", "--deepspeed", "0.2"], 2),
+        (["good.json", "--world-size", "0"], 2),
+        (["good.json", "--model", "absent"], 66),
+    ],
+)
+def test_the_exit_status_tells_how_bad_it_is(folder: Path, words: list[str], status: int) -> None:
+    assert validate(folder, *words).status == status
+
+
+@pytest.mark.parametrize("words", [["absent.json"], ["none.json"], ["bad.json"], ["--fix", "-"]])
+def test_nothing_ends_in_a_traceback(folder: Path, words: list[str]) -> None:
+    assert "Traceback" not in validate(folder, *words).err
+
+
+def test_json_has_every_finding_with_all_its_members(folder: Path) -> None:
+    findings = json.loads(validate(folder, "bad.json", "silent.json", "--format", "json").out)["findings"]
+    assert [list(finding) for finding in findings] == [MEMBERS, MEMBERS]
+
+
+def test_json_names_the_place_of_a_finding(folder: Path) -> None:
+    (finding,) = json.loads(validate(folder, "bad.json", "--format", "json").out)["findings"]
+    assert (finding["file"], finding["line"], finding["column"]) == ("bad.json", 2, 3)
+
+
+@pytest.mark.parametrize("name", ["absent.json", "none.json"])
+def test_json_stays_json_when_a_file_cannot_be_read(folder: Path, name: str) -> None:
+    assert len(json.loads(validate(folder, name, "--format", "json").out)["findings"]) == 1
+
+
+def test_github_is_told_in_one_line_for_each_finding(folder: Path) -> None:
+    (line,) = validate(folder, "silent.json", "--format", "github").out.splitlines()
+    assert line.startswith("::warning file=silent.json,line=3,col=3,title=unknown-key::")
+
+
+def test_stdin_is_checked_for_a_dash(folder: Path) -> None:
+    done = subprocess.run(
+        [*ZLAUNCH, "config", "validate", "-"],
+        input=BAD.encode(),
+        capture_output=True,
+        check=False,
+        cwd=folder,
+    )
+    assert done.stdout.decode().startswith("<stdin>:2:3: error: train_micro_batch_size_per_gpu [bad-type]")
+
+
+def test_base64_is_checked_as_launchers_pass_it_on(folder: Path) -> None:
+    assert validate(folder, base64.urlsafe_b64encode(BAD.encode()).decode()).status == 65
+
+
+def test_arguments_of_the_trainer_are_compared(folder: Path) -> None:
+    done = validate(folder, "good.json", "--", "--per_device_train_batch_size", "4")
+    assert "[differs-from-argument]" in done.out
+
+
+def test_the_batch_is_judged_at_the_size_that_was_asked_for(folder: Path) -> None:
+    (folder / "batch.json").write_text('{"train_batch_size": 6, "train_micro_batch_size_per_gpu": 1}')
+    assert validate(folder, "batch.json", "--world-size", "4").status == 65
+
+
+def test_an_older_release_reads_what_the_newest_refuses(folder: Path) -> None:
+    (folder / "old.json").write_text('{"train_batch_size": 8, "elasticity": {"enabled": false}}')
+    assert [validate(folder, "old.json", *words).status for words in ([], ["--deepspeed", "0.16"])] == [65, 0]
+
+
+def test_a_diff_changes_nothing(folder: Path) -> None:
+    validate(folder, "bad.json", "--diff")
+    assert (folder / "bad.json").read_text() == BAD
+
+
+def test_a_diff_shows_what_would_change(folder: Path) -> None:
+    assert '+  "train_micro_batch_size_per_gpu": 1\n' in validate(folder, "bad.json", "--diff").out
+
+
+def test_fixing_writes_the_mended_text(folder: Path) -> None:
+    validate(folder, "bad.json", "--fix")
+    assert (folder / "bad.json").read_text() == GOOD
+
+
+def test_what_was_fixed_is_valid_at_once(folder: Path) -> None:
+    assert validate(folder, "bad.json", "--fix").status == 0
+
+
+def test_fixing_keeps_the_permissions_of_a_file(folder: Path) -> None:
+    (folder / "bad.json").chmod(0o640)
+    validate(folder, "bad.json", "--fix")
+    assert stat.S_IMODE((folder / "bad.json").stat().st_mode) == 0o640
+
+
+def test_fixing_goes_through_a_link(folder: Path) -> None:
+    (folder / "link.json").symlink_to("bad.json")
+    validate(folder, "link.json", "--fix")
+    assert ((folder / "link.json").is_symlink(), (folder / "bad.json").read_text()) == (True, GOOD)
+
+
+def test_fixing_leaves_no_other_file_behind(folder: Path) -> None:
+    before = {file.name for file in folder.iterdir()}
+    validate(folder, "bad.json", "--fix")
+    assert {file.name for file in folder.iterdir()} == before
+
+
+def test_deepspeed_itself_is_asked_when_wanted(folder: Path) -> None:
+    (folder / "pipe.json").write_text('{"train_batch_size": 8, "vocabulary_size": "many"}')
+    assert "[deepspeed-refuses]" in validate(folder, "pipe.json", "--deep").out
+
+
+def test_deepspeed_itself_accepts_every_config_that_comes_with_zlaunch(folder: Path) -> None:
+    done = validate(folder, *sorted(CONFIGS.glob("*.json")), "--deep", "--world-size", "4")
+    assert (done.status, done.out) == (0, "")

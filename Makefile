@@ -4,12 +4,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help train test fast check releases clean
+.PHONY: help train test fast check docs releases clean
 
 help:
 	@echo "make train     set up, and train a small language model with ZeRO-3 and CPU offload"
 	@echo "make test      set up, and run all tests (make fast: only those that take seconds)"
 	@echo "make check     set up, and run the linters and the type checker"
+	@echo "make docs      write docs/errors.md anew from the rules"
 	@echo "make releases  record anew which keys each DeepSpeed release reads; needs the network"
 	@echo "make clean     remove the environment and what tests and runs left behind"
 
@@ -28,6 +29,9 @@ check: .venv/installed-for-tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
+
+docs: .venv/installed
+	$(BIN)/python -m tools.write_errors
 
 # The last patch of each release. A new one goes to RELEASES in zlaunch/dsconfig/releases.py too.
 DEEPSPEED_RELEASES := 0.14.5 0.15.4 0.16.9 0.17.6 0.18.9 0.19.8

@@ -18,11 +18,16 @@ BATCH = {"train_micro_batch_size_per_gpu": 1}
 
 FINE: list[Config] = [
     {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4},
-    {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3},
+    {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 3,
+        "zero_optimization": {"stage": 1},
+    },
     {**BATCH, "zero_optimization": {"stage": 0, "offload_optimizer": {"device": "none"}}},
     {**BATCH, "zero_optimization": {"stage": 2, "offload_param": {"device": "none"}}},
     {**BATCH, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}},
-    {**BATCH, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}},
+    {**BATCH, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 0}},
 ]
 
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
@@ -53,6 +58,11 @@ def found(config: Config, context: Context = Context()) -> list[Finding]:  # noq
     return judge(Subject(DsConfig.model_validate(config), context))
 
 
+def weighty(findings: list[Finding], rule: Rule) -> list[Finding]:
+    """Leave out what others advise."""
+    return [one for one in findings if one.severity is not Severity.ADVICE or one.code == rule.code]
+
+
 def test_every_code_is_a_rules_own() -> None:
     codes = [rule.code for rule in RULES]
     assert sorted(codes) == sorted(set(codes))
@@ -65,12 +75,13 @@ def test_a_rule_says_what_deepspeed_does(rule: Rule) -> None:
 
 @each_rule
 def test_a_rule_fires_on_what_it_is_about(rule: Rule) -> None:
-    assert [finding.code for finding in found(broken(rule), rule.case.context)] == [rule.code]
+    findings = found(broken(rule), rule.case.context)
+    assert {finding.code for finding in weighty(findings, rule)} == {rule.code}
 
 
 @each_rule
 def test_the_smallest_repair_silences_a_rule(rule: Rule) -> None:
-    assert found(mended(rule), rule.case.context) == []
+    assert weighty(found(mended(rule), rule.case.context), rule) == []
 
 
 @each_rule
@@ -86,10 +97,10 @@ def test_a_rule_says_what_to_type(rule: Rule) -> None:
 @each_rule
 def test_a_rule_points_at_a_key_that_is_there(rule: Rule) -> None:
     node: Any = broken(rule)
-    for part in filter(None, found(broken(rule), rule.case.context)[0].where.split(".")):
-        if not part.startswith("--"):
-            node = node[part]
-    assert node is not None
+    where = weighty(found(broken(rule), rule.case.context), rule)[0].where
+    for part in filter(None, where.split(".")):
+        assert part in node
+        node = node[part]
 
 
 @pytest.mark.parametrize("config", FINE)

@@ -69,6 +69,9 @@ class Act(Enum):
     MOVE = "move"
     """Put the key and its value into the section of that name; at the top if it is empty."""
 
+    REPLACE = "replace"
+    """Put another key with another value in its place; `to` is both."""
+
     PLAIN = "plain"
     """Write the whole text as strict JSON, without changing what it means."""
 

@@ -5,59 +5,19 @@ the config fixes and the command line leaves open is passed on as an argument, a
 differs then is a finding before anything starts.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from zlaunch.dsconfig.document import KeyPath, dotted
+from zlaunch.dsconfig.document import dotted
 from zlaunch.errors import Finding
 from zlaunch.machine import Machine
 from zlaunch.provenance import AUTO, Values
-from zlaunch.resolve import num_warmup_steps
 from zlaunch.script import Interface
-from zlaunch.trainer_args import Argument, TrainerArgs, Value
+from zlaunch.trainer_args import MATCHED, Argument, TrainerArgs, Value, disputes
 
 PRECISIONS = ("bf16", "fp16")
 FORMATS = tuple(f"{name}.enabled" for name in PRECISIONS)
-
-
-@dataclass(frozen=True)
-class Match:
-    """A key that the Trainer compares with its arguments, and with which."""
-
-    names: tuple[str, ...]
-    expected: Callable[[TrainerArgs], Any]
-    """What the Trainer wants the key to be; None if only the dataset can tell."""
-
-
-def _same(name: str) -> Match:
-    return Match((name,), lambda args: args[name].value)
-
-
-def _switch(name: str) -> Match:
-    return Match((name, f"{name}_full_eval"), lambda args: args.is_on(name, f"{name}_full_eval"))
-
-
-MATCHED: Mapping[KeyPath, Match] = {
-    ("train_micro_batch_size_per_gpu",): _same("per_device_train_batch_size"),
-    ("gradient_accumulation_steps",): _same("gradient_accumulation_steps"),
-    ("gradient_clipping",): _same("max_grad_norm"),
-    ("optimizer", "params", "lr"): _same("learning_rate"),
-    ("optimizer", "params", "betas"): Match(
-        ("adam_beta1", "adam_beta2"), lambda args: [args["adam_beta1"].value, args["adam_beta2"].value]
-    ),
-    ("optimizer", "params", "eps"): _same("adam_epsilon"),
-    ("optimizer", "params", "weight_decay"): _same("weight_decay"),
-    ("scheduler", "params", "warmup_max_lr"): _same("learning_rate"),
-    ("scheduler", "params", "total_num_steps"): Match(
-        ("max_steps",), lambda args: args["max_steps"].value if float(args["max_steps"].value) > 0 else None
-    ),
-    ("scheduler", "params", "warmup_num_steps"): Match(("warmup_steps",), num_warmup_steps),
-    ("bf16", "enabled"): _switch("bf16"),
-    ("fp16", "enabled"): _switch("fp16"),
-}
-"""Keys with `must_match` in `HfTrainerDeepSpeedConfig`, but for train_batch_size, which a rule judges."""
 
 
 @dataclass(frozen=True)
@@ -139,16 +99,12 @@ def _format(
 
 
 def _disputes(values: Values, args: TrainerArgs) -> Iterator[Finding]:
-    for path, match in MATCHED.items():
-        value, expected = values[path], match.expected(args)
-        if value in (None, AUTO) or expected is None or value == expected:
-            continue
-        said = ", ".join(f"`--{name}` is {args[name].value} ({args[name].source})" for name in match.names)
+    for one in disputes(lambda path: values[path], args):
         yield Finding(
             "differs-from-argument",
-            f"`{dotted(path)}` is {value} ({values.leaves[path].source}), but {said}",
-            hint='write "auto" in the ds_config, or make both the same',
-            where=dotted(path),
+            f"`{dotted(one.path)}` is {one.value} ({values.leaves[one.path].source}), but {one.said}",
+            hint=one.remedy,
+            where=dotted(one.path),
         )
 
 

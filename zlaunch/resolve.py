@@ -5,16 +5,16 @@ The Trainer's rules are those of `transformers.integrations.deepspeed` (5.x), th
 the length of the dataset is left, and named.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zlaunch.dsconfig.autos import OWN_WORDS
 from zlaunch.dsconfig.document import KeyPath, dotted
 from zlaunch.model import ModelShape
 from zlaunch.provenance import AUTO, Sourced, Values
 from zlaunch.script import Interface
-from zlaunch.trainer_args import TrainerArgs
+from zlaunch.trainer_args import TrainerArgs, num_warmup_steps
 from zlaunch.units import plural
 
 MICRO, ACCUMULATION, TOTAL = (
@@ -160,14 +160,6 @@ def _only_at_stage_3(fill: _Fill, default: int) -> _Fill:
     return fill_or_default
 
 
-def num_warmup_steps(args: TrainerArgs) -> int | None:
-    """Count warmup steps as `TrainingArguments.get_warmup_steps` does: a number, or a share of all."""
-    warmup, steps = float(args["warmup_steps"].value), float(args["max_steps"].value)
-    if warmup >= 1 or warmup == 0:
-        return max(1, int(warmup))
-    return max(1, math.ceil(steps * warmup)) if steps > 0 else None
-
-
 def _warmup(_: Values, known: Known) -> Sourced | None:
     if known.interface is Interface.ACCELERATE:
         return None
@@ -211,25 +203,6 @@ _FILL: Mapping[KeyPath, _Fill] = {
     (_ZERO, "offload_optimizer", "device"): _constant("none", "accelerate's default"),
     (_ZERO, "offload_param", "device"): _constant("none", "accelerate's default"),
 }
-
-OWN_WORDS: frozenset[KeyPath] = frozenset(
-    {
-        ("data_types", "keep_in_fp32_modules"),
-        *((_ZERO, "zenflow", key) for key in ("select_strategy", "select_interval", "update_interval")),
-        *(
-            ("expert_parallel", key)
-            for key in (
-                "score_apply",
-                "score_func",
-                "combine_impl",
-                "row_weighting_impl",
-                "top_k",
-                "routed_scaling_factor",
-            )
-        ),
-    }
-)
-"""Keys for which "auto" is DeepSpeed's own word; accelerate, and so the Trainer, still refuses it."""
 
 _HIDDEN = "the Trainer fills it in from the hidden_size of the model"
 _LENGTH = "the Trainer fills it in from the length of the dataset, or give `--max_steps`"

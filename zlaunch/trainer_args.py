@@ -6,8 +6,9 @@ source. Names and defaults follow `transformers.TrainingArguments` 5.x; a contra
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from zlaunch.errors import Finding
 
@@ -24,6 +25,7 @@ DEFAULTS: Mapping[str, Value] = {
     "max_grad_norm": 1.0,
     "max_steps": -1,
     "warmup_steps": 0.0,
+    "lr_scheduler_type": "linear",
     "bf16": False,
     "fp16": False,
     "bf16_full_eval": False,
@@ -63,6 +65,87 @@ class TrainerArgs:
     def is_on(self, *names: str) -> bool:
         """Whether any of these switches is on."""
         return any(bool(self[name].value) for name in names)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A key that the Trainer compares with its arguments, and with which."""
+
+    names: tuple[str, ...]
+    expected: Callable[[TrainerArgs], Any]
+    """What the Trainer wants the key to be; None if only the dataset can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """A key that is not what the Trainer wants it to be."""
+
+    path: tuple[str, ...]
+    value: Any
+    said: str
+    """What the arguments are, and who set them."""
+    remedy: str
+    """What to type."""
+
+
+def num_warmup_steps(args: TrainerArgs) -> int | None:
+    """Count warmup steps as `TrainingArguments.get_warmup_steps` does: a number, or a share of all."""
+    warmup, steps = float(args["warmup_steps"].value), float(args["max_steps"].value)
+    if warmup >= 1 or warmup == 0:
+        return max(1, int(warmup))
+    return max(1, math.ceil(steps * warmup)) if steps > 0 else None
+
+
+def num_total_steps(args: TrainerArgs) -> Value | None:
+    """Say how many steps were asked for, if they were."""
+    steps = args["max_steps"].value
+    return steps if float(steps) > 0 else None
+
+
+def _same(name: str) -> Match:
+    return Match((name,), lambda args: args[name].value)
+
+
+def _switch(name: str) -> Match:
+    return Match((name, f"{name}_full_eval"), lambda args: args.is_on(name, f"{name}_full_eval"))
+
+
+MATCHED: Mapping[tuple[str, ...], Match] = {
+    ("train_micro_batch_size_per_gpu",): _same("per_device_train_batch_size"),
+    ("gradient_accumulation_steps",): _same("gradient_accumulation_steps"),
+    ("gradient_clipping",): _same("max_grad_norm"),
+    ("optimizer", "params", "lr"): _same("learning_rate"),
+    ("optimizer", "params", "betas"): Match(
+        ("adam_beta1", "adam_beta2"), lambda args: [args["adam_beta1"].value, args["adam_beta2"].value]
+    ),
+    ("optimizer", "params", "eps"): _same("adam_epsilon"),
+    ("optimizer", "params", "weight_decay"): _same("weight_decay"),
+    ("scheduler", "params", "warmup_max_lr"): _same("learning_rate"),
+    ("scheduler", "params", "total_num_steps"): Match(("max_steps",), num_total_steps),
+    ("scheduler", "params", "warmup_num_steps"): Match(("warmup_steps",), num_warmup_steps),
+    ("bf16", "enabled"): _switch("bf16"),
+    ("fp16", "enabled"): _switch("fp16"),
+}
+"""Keys with `must_match` in `HfTrainerDeepSpeedConfig`, but for train_batch_size, which a rule judges."""
+
+
+def disputes(value_at: Callable[[tuple[str, ...]], Any], args: TrainerArgs) -> Iterator[Dispute]:
+    """Find the keys whose values the Trainer refuses; `value_at` gives None for a key that is absent."""
+    for path, match in MATCHED.items():
+        value, expected = value_at(path), match.expected(args)
+        if value in (None, "auto") or expected is None or value == expected:
+            continue
+        said = ", ".join(f"`--{name}` is {args[name].value} ({args[name].source})" for name in match.names)
+        yield Dispute(path, value, said, f'write "auto" in the ds_config, or {_agreeing(match, value)}')
+
+
+def _agreeing(match: Match, value: Any) -> str:
+    """Name the arguments that agree with a value."""
+    if isinstance(value, bool):
+        return f"give `--{match.names[0]}`" if value else f"leave out `--{match.names[0]}`"
+    parts = value if isinstance(value, list) else [value]
+    flags_and_values = zip(match.names, parts, strict=False)
+    return f"give `{' '.join(f'--{name} {part}' for name, part in flags_and_values)}`"
 
 
 def read_arguments(

@@ -139,3 +139,47 @@ def buffer_too_small(subject: Subject) -> Iterator[Fault]:
             f"{world} ranks, more than a buffer of {section.buffer_size}",
             f"write {largest} or more",
         )
+
+
+@rule(
+    "ratio-needs-stage-3",
+    Severity.ERROR,
+    Case(
+        {"zero_optimization": {"stage": 2, "offload_optimizer": {**_CPU, "ratio": 0.5}}},
+        {zero("stage"): 3},
+    ),
+)
+def ratio_needs_stage_3(subject: Subject) -> Iterator[Fault]:
+    """Part of the optimizer steps can stay on the GPU at stage 3 alone; DeepSpeed asserts it."""
+    section = subject.zero.offload_optimizer
+    if subject.stage in (0, 1, 2) and section is not None and section.ratio < 1:
+        yield Fault(
+            zero("offload_optimizer", "ratio"),
+            f"a `ratio` of {section.ratio:g} needs stage 3",
+            "use stage 3, or leave it out",
+        )
+
+
+_NVME_KEYS = {
+    "offload_optimizer": ("nvme_path", "buffer_count", "pipeline_read", "pipeline_write", "fast_init"),
+    "offload_param": ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu"),
+}
+
+
+@rule(
+    "nvme-keys-without-nvme",
+    Severity.ADVICE,
+    Case(
+        {"zero_optimization": {"stage": 3, "offload_param": {**_CPU, "max_in_cpu": 1000}}},
+        {zero("offload_param", "max_in_cpu"): None},
+    ),
+)
+def nvme_keys_without_nvme(subject: Subject) -> Iterator[Fault]:
+    """Buffers and directories are for NVMe; offload to the CPU does not read them."""
+    for name, keys in _NVME_KEYS.items():
+        section = subject.offloads.get(name)
+        for key in keys:
+            if section and section.device == "cpu" and (*zero(name).split("."), key) in subject.changed:
+                yield Fault(
+                    zero(name, key), f"`{key}` is read for NVMe alone", "delete it, or offload to NVMe"
+                )

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from zlaunch.dsconfig.autos import FILLED, OWN_WORDS
 from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.section import Section
@@ -12,6 +14,18 @@ from zlaunch.errors import Finding, Mending, Severity
 from zlaunch.model import ModelShape
 from zlaunch.script import Interface
 from zlaunch.trainer_args import TrainerArgs
+
+Keys = tuple[str, ...]
+HANDED_ON = (("optimizer", "params"), ("scheduler", "params"))
+"""Sections whose keys a constructor takes."""
+
+FORMATS: Mapping[str, str] = {
+    "fp16": "fp16",
+    "half": "fp16",
+    "float16": "fp16",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+}
 
 
 @dataclass(frozen=True)
@@ -44,14 +58,81 @@ class Subject:
         """Say the ZeRO stage; None while it is "auto"."""
         return self.zero.stage if isinstance(self.zero.stage, int) else None
 
-    @property
+    @cached_property
     def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:
-        """Find the offload sections that move something."""
+        """Find the offload sections that move something; their old names count."""
+        zero = self.zero
         sections = {
-            "offload_optimizer": self.zero.offload_optimizer,
-            "offload_param": self.zero.offload_param,
+            "offload_optimizer": zero.offload_optimizer or _moved(OffloadOptimizer, zero.cpu_offload),
+            "offload_param": zero.offload_param or _moved(OffloadParam, zero.cpu_offload_param),
         }
         return {name: s for name, s in sections.items() if s is not None and s.device in ("cpu", "nvme")}
+
+    @cached_property
+    def written(self) -> Mapping[Keys, Any]:
+        """Find every value that was written."""
+        return {keys: value for keys, value, _ in _leaves(self.config, ())}
+
+    @cached_property
+    def changed(self) -> Mapping[Keys, Any]:
+        """Find every value that was written and is neither the default nor "auto"."""
+        return {
+            keys: value
+            for keys, value, default in _leaves(self.config, ())
+            if value not in (default, "auto") or keys in OWN_WORDS
+        }
+
+    @cached_property
+    def autos(self) -> tuple[Keys, ...]:
+        """Find the keys whose "auto" somebody must fill in."""
+        return tuple(
+            keys
+            for keys, value in self.written.items()
+            if value == "auto" and (keys in FILLED or keys[:2] in HANDED_ON)
+        )
+
+    @property
+    def for_trainer(self) -> bool:
+        """Whether the config is visibly for the Trainer."""
+        context = self.context
+        return context.interface is Interface.TRAINER and (context.args is not None or bool(self.autos))
+
+    @property
+    def optimizer(self) -> str | None:
+        """Name the optimizer that DeepSpeed builds, in lower case."""
+        return None if self.config.optimizer is None else self.config.optimizer.type.lower()
+
+    def param(self, name: str) -> Any:
+        """Look up an argument of the optimizer, if it was written."""
+        return self.written.get(("optimizer", "params", name))
+
+    @property
+    def has_torch_adam(self) -> bool:
+        """Whether torch's Adam stands in for DeepSpeed's."""
+        return self.param("torch_adam") is True
+
+    def argument(self, name: str) -> Any:
+        """Look up what the Trainer will be told; None while nobody knows."""
+        args = self.context.args
+        return args[name].value if args is not None and self.for_trainer else None
+
+    def is_on(self, name: str) -> bool | None:
+        """Whether a format is switched on; None while an argument can still do it."""
+        section = self.config.fp16 if name == "fp16" else self.config.bf16 or self.config.bfloat16
+        if section is not None and section.enabled != "auto" and section.model_fields_set:
+            return section.enabled
+        if self.context.interface is Interface.DEEPSPEED:
+            return False
+        if self.context.args is not None:
+            return self.context.args.is_on(name, f"{name}_full_eval")
+        return None if self.autos else False
+
+    @property
+    def format(self) -> str | None:
+        """Name the format of the model; None while it is open."""
+        switches = {name: self.is_on(name) for name in ("bf16", "fp16")}
+        on = [name for name, is_on in switches.items() if is_on]
+        return on[0] if on else None if None in switches.values() else "fp32"
 
     def has(self, where: str) -> bool:
         """Whether a key was written, whatever its value."""
@@ -61,6 +142,27 @@ class Subject:
                 return False
             node = getattr(node, part)
         return True
+
+
+def _moved(section: Callable[..., Any], old: bool | None) -> Any:
+    """Read an old name as DeepSpeed does."""
+    return section(device="cpu") if old else None
+
+
+def _leaves(node: Section | Mapping[str, Any], above: Keys) -> Iterator[tuple[Keys, Any, Any]]:
+    """Find what was written below a section: its keys, its value and its default."""
+    if isinstance(node, Section):
+        fields = type(node).model_fields
+        items = [
+            (key, getattr(node, key), fields[key].default) for key in fields if key in node.model_fields_set
+        ]
+    else:
+        items = [(str(key), value, None) for key, value in node.items()]
+    for key, value, default in items:
+        if isinstance(value, Section | dict):
+            yield from _leaves(value, (*above, key))
+        else:
+            yield (*above, key), value, default
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +216,10 @@ def rule(code: str, severity: Severity, case: Case) -> Callable[[Check], Rule]:
 def zero(*keys: str) -> str:
     """Name a key below `zero_optimization`."""
     return ".".join(("zero_optimization", *keys))
+
+
+def number(value: Any, filled: Any = None) -> float | None:
+    """Read a number; `filled` is what "auto" will become."""
+    if value == "auto":
+        value = filled
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

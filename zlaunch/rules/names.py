@@ -1,0 +1,124 @@
+"""Rules about names that DeepSpeed has replaced, and still reads."""
+
+from collections.abc import Iterator, Mapping
+
+from zlaunch.errors import Act, Mending, Severity
+from zlaunch.rules.rule import Case, Fault, Subject, rule, zero
+
+_CPU = {"device": "cpu"}
+REPLACED: Mapping[str, str] = {
+    "cpu_offload": "offload_optimizer",
+    "cpu_offload_param": "offload_param",
+    "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
+}
+"""Old key of `zero_optimization` → the key that DeepSpeed makes of it."""
+
+
+def _written(subject: Subject) -> Iterator[tuple[str, str, bool]]:
+    """Find the old names that were written, what each is now, and whether it is on."""
+    for old, new in REPLACED.items():
+        if subject.has(zero(old)):
+            yield old, new, bool(getattr(subject.zero, old))
+
+
+def _renamed(new: str, is_on: bool) -> tuple[str, Mending]:
+    if not new.startswith("offload_"):
+        return f"write `{new}`", Mending(Act.RENAME, new)
+    if not is_on:
+        return "delete it", Mending(Act.DELETE)
+    return f'write `"{new}": {{"device": "cpu"}}`', Mending(Act.REPLACE, (new, _CPU))
+
+
+@rule(
+    "old-name",
+    Severity.ADVICE,
+    Case(
+        {"zero_optimization": {"stage": 2, "cpu_offload": True}},
+        {zero("cpu_offload"): None, zero("offload_optimizer"): _CPU},
+    ),
+)
+def old_name(subject: Subject) -> Iterator[Fault]:
+    """DeepSpeed warns of the old name and reads it as the new one; its next release may not."""
+    for old, new, is_on in _written(subject):
+        if not subject.has(zero(new)):
+            hint, mending = _renamed(new, is_on)
+            yield Fault(zero(old), f"`{old}` is the old name of `{new}`", hint, mending)
+
+
+@rule(
+    "old-and-new-name",
+    Severity.ERROR,
+    Case(
+        {"zero_optimization": {"stage": 2, "cpu_offload": True, "offload_optimizer": _CPU}},
+        {zero("cpu_offload"): None},
+    ),
+)
+def old_and_new_name(subject: Subject) -> Iterator[Fault]:
+    """DeepSpeed refuses an old name beside the new one, even if both say the same."""
+    for old, new, is_on in _written(subject):
+        if subject.has(zero(new)):
+            agree = is_on == (new in subject.offloads or getattr(subject.zero, new) is True)
+            yield Fault(
+                zero(old),
+                f"`{old}` and `{new}` are one key under two names, and are refused together",
+                f"delete `{old}`",
+                Mending(Act.DELETE) if agree else None,
+            )
+
+
+@rule(
+    "old-pinning",
+    Severity.SILENT,
+    Case(
+        {"zero_optimization": {"stage": 2, "offload_optimizer": _CPU, "cpu_offload_use_pin_memory": True}},
+        {zero("cpu_offload_use_pin_memory"): None, zero("offload_optimizer", "pin_memory"): True},
+    ),
+)
+def old_pinning(subject: Subject) -> Iterator[Fault]:
+    """The old key for pinned memory is accepted with a warning, and then nobody reads it."""
+    if subject.has(zero("cpu_offload_use_pin_memory")):
+        yield Fault(
+            zero("cpu_offload_use_pin_memory"),
+            "nobody reads `cpu_offload_use_pin_memory` any more",
+            "write `pin_memory` in the offload section; it is on by default since DeepSpeed 0.19",
+        )
+
+
+@rule(
+    "old-offload-unseen",
+    Severity.LATE,
+    Case(
+        {
+            "zero_optimization": {"stage": 2, "cpu_offload": True},
+            "train_micro_batch_size_per_gpu": "auto",
+        },
+        {zero("cpu_offload"): None, zero("offload_optimizer"): _CPU},
+    ),
+)
+def old_offload_unseen(subject: Subject) -> Iterator[Fault]:
+    """The Trainer looks for `offload_optimizer` alone, and hands DeepSpeed an optimizer that it refuses."""
+    if subject.for_trainer and subject.zero.cpu_offload and subject.config.optimizer is None:
+        yield Fault(
+            zero("cpu_offload"),
+            "the Trainer does not know `cpu_offload`; DeepSpeed then refuses the Trainer's optimizer",
+            'write `"offload_optimizer": {"device": "cpu"}`',
+        )
+
+
+@rule("bf16-by-its-old-name", Severity.ADVICE, Case({"bfloat16": {"enabled": True}}, {"bfloat16": None}))
+def bf16_by_its_old_name(subject: Subject) -> Iterator[Fault]:
+    """DeepSpeed still reads `bfloat16` if `bf16` is absent; the Trainer never does."""
+    if subject.config.bfloat16 is not None and subject.config.bf16 is None:
+        rename = None if subject.has("bf16") else Mending(Act.RENAME, "bf16")
+        yield Fault("bfloat16", "`bfloat16` is the old name of `bf16`", "write `bf16`", rename)
+
+
+@rule(
+    "bf16-under-both-names",
+    Severity.SILENT,
+    Case({"bf16": {"enabled": False}, "bfloat16": {"enabled": True}}, {"bfloat16": None}),
+)
+def bf16_under_both_names(subject: Subject) -> Iterator[Fault]:
+    """Beside `bf16`, DeepSpeed does not read `bfloat16`."""
+    if subject.config.bfloat16 is not None and subject.config.bf16 is not None:
+        yield Fault("bfloat16", "`bfloat16` is not read beside `bf16`", "delete it", Mending(Act.DELETE))

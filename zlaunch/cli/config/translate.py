@@ -1,0 +1,38 @@
+"""`zlaunch config translate`: another launcher's command line, in zlaunch's words."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def translate(
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COMMAND…",
+            help="A whole command of deepspeed, torchrun, accelerate; or CONFIG.yaml [-- SCRIPT ARGS].",
+        ),
+    ],
+) -> None:
+    """Say in zlaunch's words what another launcher was told.
+
+    The command line goes to stdout, ready to paste; what changes, and what is lost, to stderr.
+    """
+    from zlaunch import accelerate_config, console, translate
+    from zlaunch.translate.pieces import Note
+
+    understood = translate.understand(command)
+    named, notes = translate.config_file(understood), []
+    default = accelerate_config.default_file(os.environ)
+    if named is None and translate.reads_default_config(understood) and default.is_file():
+        named = str(default)
+        notes.append(Note("accelerate launch", f"reads {named}, and so does this"))
+    config = None if named is None else accelerate_config.read(Path(named))
+    hostfile = understood.launcher.hostfile
+    found = hostfile if hostfile and Path(hostfile).is_file() else None
+    translation = translate.translate(understood, config, found)
+    for line in console.notes([(note.about, note.text) for note in (*notes, *translation.notes)], indent=""):
+        console.say(line)
+    console.data(translation.line)

@@ -5,7 +5,8 @@ import difflib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from zlaunch.compose import as_written
@@ -16,14 +17,12 @@ from zlaunch.errors import ExitStatus, Finding, Refused, Severity, Unavailable, 
 from zlaunch.layout import write_whole
 from zlaunch.mending import mended
 from zlaunch.model import model_flag, read_shape
-from zlaunch.probe import package_versions
-from zlaunch.process import output_of
 from zlaunch.resolve import Known, derive_batch, resolve
 from zlaunch.rules.rule import Context
 from zlaunch.script import Interface
 from zlaunch.trainer_args import TrainerArgs, read_arguments, take_ds_config
 from zlaunch.units import plural
-from zlaunch.validation import findings_in
+from zlaunch.validation import findings_in, in_order
 
 DEEP_SECONDS = 120.0
 _ALWAYS_COUNT = frozenset({Severity.ERROR, Severity.LATE})
@@ -88,18 +87,17 @@ def _release(asked: str | None) -> Release | None:
     """Find the release that was asked about, or that is installed; None for the newest."""
     if asked is not None:
         return release(asked)
-    installed = package_versions(["deepspeed"]).get("deepspeed")
-    if installed is None:
-        return None
-    with contextlib.suppress(WrongUsage):
-        found = release(installed)
-        return None if found == NEWEST else found
+    with contextlib.suppress(PackageNotFoundError, WrongUsage):
+        installed = release(version("deepspeed"))
+        return None if installed == NEWEST else installed
     return None
 
 
 def inspect(name: str, wish: Wish) -> Report:
     """Look at one ds_config; what hinders it is part of the report."""
     try:
+        if name.endswith((".yaml", ".yml")):
+            return _follow(name, wish)
         document = read(name)
     except Refused as error:
         return Report(name, error.findings)
@@ -116,6 +114,22 @@ def inspect(name: str, wish: Wish) -> Report:
     if wish.deep and not any(finding.severity is Severity.ERROR for finding in findings):
         findings += _second_opinion(document, wish.context)
     return Report(name, tuple(findings), diff=diff)
+
+
+def _follow(name: str, wish: Wish) -> Report:
+    """Look at the ds_config that an accelerate config names, or holds in its own words."""
+    from zlaunch import accelerate_config
+
+    config = accelerate_config.read(Path(name))
+    match config.ds_config:
+        case accelerate_config.Named(file=file):
+            report = inspect(str(file), wish)
+            return replace(report, name=name, findings=(*config.findings, *report.findings))
+        case Document() as document:
+            findings = [*config.findings, *findings_in(document, wish.context)]
+            return Report(name, tuple(sorted(findings, key=in_order)))
+    nothing = "this accelerate config does not use DeepSpeed"
+    return Report(name, (*config.findings, Finding("no-deepspeed", nothing, severity=Severity.ADVICE)))
 
 
 def _diff(old: Document, new: Document) -> str:
@@ -141,6 +155,8 @@ def _write_back(file: Path, text: str) -> None:
 def _second_opinion(document: Document, context: Context) -> list[Finding]:
     """Ask the installed DeepSpeed about the config as the job would hand it over."""
     world = context.world_size or 1
+    from zlaunch.process import output_of
+
     args = context.args or TrainerArgs()
     values = derive_batch(as_written(document), args, world, context.interface)
     resolved = resolve(values, Known(args, context.model, world, context.interface)).values

@@ -15,10 +15,11 @@ NOTHING_KNOWN = Context()
 def findings_in(document: Document, context: Context = NOTHING_KNOWN) -> list[Finding]:
     """Find everything that is wrong with a document, in the order of its lines."""
     findings = [*document.remarks, *imprecise_numbers(document), *wrong_in(document.value, context)]
-    return sorted(map(document.locate, findings), key=_order)
+    return sorted(map(document.locate, findings), key=in_order)
 
 
-def _order(finding: Finding) -> tuple[int, int]:
+def in_order(finding: Finding) -> tuple[int, int]:
+    """Sort findings as a person reads a file."""
     return (finding.place.line, finding.place.column) if finding.place else (0, 0)
 
 

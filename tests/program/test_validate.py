@@ -146,3 +146,16 @@ def test_deepspeed_itself_is_asked_when_wanted(folder: Path) -> None:
 def test_deepspeed_itself_accepts_every_config_that_comes_with_zlaunch(folder: Path) -> None:
     done = validate(folder, *sorted(CONFIGS.glob("*.json")), "--deep", "--world-size", "4")
     assert (done.status, done.out) == (0, "")
+
+
+def test_the_ds_config_inside_an_accelerate_config_is_checked(folder: Path) -> None:
+    (folder / "a.yaml").write_text(
+        "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n  offload_param_device: cpu\n"
+    )
+    assert "a.yaml:4:3: silent: zero_optimization.offload_param" in validate(folder, "a.yaml").out
+
+
+def test_the_ds_config_that_an_accelerate_config_names_is_checked(folder: Path) -> None:
+    named = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: bad.json\n"
+    (folder / "a.yml").write_text(named)
+    assert "bad.json:2:3: error" in validate(folder, "a.yml").out

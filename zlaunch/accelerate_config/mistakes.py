@@ -67,9 +67,8 @@ def in_the_section(source: Document, fields: Mapping[str, Any]) -> Iterator[Find
     for key in source.value.get(SECTION) or ():
         if key not in SECTION_KEYS:
             hint = "move it to the top" if key in KEYS else _close(key, SECTION_KEYS)
-            yield _finding(
-                source, (SECTION, key), "unknown-key", f"accelerate ignores `{key}` in `{SECTION}`", hint
-            )
+            message = f"accelerate ignores `{key}` in `{SECTION}`"
+            yield _finding(source, (SECTION, key), "unknown-key", message, hint, severity=Severity.SILENT)
     if source.value.get("num_machines") in (None, 1):
         for key in FOR_SEVERAL_HOSTS:
             if key in fields:

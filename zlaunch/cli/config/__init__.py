@@ -2,6 +2,7 @@
 
 import typer
 
+from zlaunch.cli.config.resolve import resolve
 from zlaunch.cli.config.translate import translate
 from zlaunch.cli.config.validate import validate
 from zlaunch.cli.config.write import write
@@ -9,5 +10,6 @@ from zlaunch.cli.script_command import ScriptCommand
 
 config = typer.Typer(no_args_is_help=True, help="Check and write ds_config files.", rich_markup_mode=None)
 config.command(cls=ScriptCommand)(validate)
+config.command(cls=ScriptCommand)(resolve)
 config.command()(write)
 config.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(translate)

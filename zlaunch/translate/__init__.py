@@ -80,7 +80,9 @@ def translate(
 
 
 def _refuse_mistakes(config: AccelerateConfig) -> None:
-    mistakes = [one for one in config.findings if one.severity is Severity.ERROR]
+    mistakes = [
+        one for one in config.findings if one.severity is Severity.ERROR or one.code == "unknown-key"
+    ]
     if mistakes:
         raise Refused(mistakes)
 

@@ -128,42 +128,60 @@ class WarmupLR(Section):
     """`WarmupLR`."""
 
     type: Literal["WarmupLR"]
+    """Name of the schedule."""
+
     params: WarmupParams
+    """Settings of the schedule."""
 
 
 class WarmupDecayLR(Section):
     """`WarmupDecayLR`."""
 
     type: Literal["WarmupDecayLR"]
+    """Name of the schedule."""
+
     params: WarmupDecayParams
+    """Settings of the schedule."""
 
 
 class WarmupCosineLR(Section):
     """`WarmupCosineLR`."""
 
     type: Literal["WarmupCosineLR"]
+    """Name of the schedule."""
+
     params: WarmupCosineParams
+    """Settings of the schedule."""
 
 
 class OneCycle(Section):
     """`OneCycle`."""
 
     type: Literal["OneCycle"]
+    """Name of the schedule."""
+
     params: OneCycleParams
+    """Settings of the schedule."""
 
 
 class LRRangeTest(Section):
     """`LRRangeTest`."""
 
     type: Literal["LRRangeTest"]
+    """Name of the schedule."""
+
     params: LrRangeTestParams
+    """Settings of the schedule."""
 
 
 class TorchScheduler(Section):
     """Any class of `torch.optim.lr_scheduler`."""
 
     type: TorchSchedulerName
+    """Name of the schedule."""
+
     params: dict[str, Any]
+    """Settings of the schedule."""
 
 
 def _kind(value: Any) -> str:

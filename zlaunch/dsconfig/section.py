@@ -33,21 +33,23 @@ The tags are in angle brackets so that `check` can tell them from keys in pydant
 """
 
 
-def _lower(value: Any) -> Any:
+def in_lower_case(value: Any) -> Any:
+    """Read a word as DeepSpeed does where its case does not count."""
     return value.lower() if isinstance(value, str) else value
 
 
-AnyCase = Annotated[T, BeforeValidator(_lower)]
+AnyCase = Annotated[T, BeforeValidator(in_lower_case)]
 """A word that DeepSpeed reads in upper or lower case."""
 
 
-def _not_null(value: Any) -> Any:
+def not_null(value: Any) -> Any:
+    """Refuse null."""
     if value is None:
         raise PydanticCustomError("null", "DeepSpeed crashes on null")
     return value
 
 
-Absent = Annotated[T | None, BeforeValidator(_not_null)]
+Absent = Annotated[T | None, BeforeValidator(not_null)]
 """A key that may be left out, but not be null."""
 
 

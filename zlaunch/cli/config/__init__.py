@@ -3,6 +3,7 @@
 import typer
 
 from zlaunch.cli.config.resolve import resolve
+from zlaunch.cli.config.schema import schema
 from zlaunch.cli.config.translate import translate
 from zlaunch.cli.config.validate import validate
 from zlaunch.cli.config.write import write
@@ -13,3 +14,4 @@ config.command(cls=ScriptCommand)(validate)
 config.command(cls=ScriptCommand)(resolve)
 config.command()(write)
 config.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(translate)
+config.command()(schema)

@@ -1,0 +1,31 @@
+"""`zlaunch config schema`: what can stand in a ds_config, for editors."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def schema(
+    deepspeed: Annotated[
+        str | None, typer.Option(metavar="RELEASE", help="Write it for this DeepSpeed release, such as 0.16.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to write it; stdout if left out."),
+    ] = None,
+) -> None:
+    """Write the JSON Schema of a ds_config: editors then complete keys and explain them.
+
+    It knows keys and values; `zlaunch config validate` also knows what they mean together.
+    """
+    from zlaunch import console, rundir
+    from zlaunch.dsconfig.json_schema import json_schema, to_text
+    from zlaunch.dsconfig.releases import NEWEST, release
+
+    text = to_text(json_schema(NEWEST if deepspeed is None else release(deepspeed)))
+    if output is None:
+        console.data(text.rstrip("\n"))
+    else:
+        rundir.write_new(output, text)
+        console.say(f"wrote {output}")

@@ -1,17 +1,25 @@
 import json
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.running import CONFIGS
 from zlaunch.compose import preset
+from zlaunch.dsconfig.autos import FILLED
 from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.reach import READ_AT
+from zlaunch.dsconfig.source import read
+from zlaunch.dsconfig.zero import Zero
 from zlaunch.errors import Finding, Severity
 from zlaunch.job import STAGES, Offload, Stage
+from zlaunch.resolve import _FILL
 from zlaunch.rules import RULES, judge
 from zlaunch.rules.rule import Context, Rule, Subject
+from zlaunch.script import Interface
+from zlaunch.validation import findings_in
 
 Config = dict[str, Any]
 BATCH = {"train_micro_batch_size_per_gpu": 1}
@@ -29,6 +37,9 @@ FINE: list[Config] = [
     {**BATCH, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}},
     {**BATCH, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 0}},
 ]
+
+CORPUS = sorted(Path(__file__).with_name("corpus").glob("*.json"))
+"""ds_config files as people have them; a name says which of them are for the Trainer."""
 
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 
@@ -117,6 +128,30 @@ def test_no_rule_fires_on_a_preset(stage: Stage) -> None:
 def test_no_rule_but_advice_fires_on_a_config_that_was_trained_with(file: Any) -> None:
     findings = found(json.loads(file.read_text()))
     assert [finding for finding in findings if finding.severity is not Severity.ADVICE] == []
+
+
+def interface_of(file: Path) -> Interface:
+    return Interface.TRAINER if file.stem.startswith(("trainer", "accelerate")) else Interface.DEEPSPEED
+
+
+@pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
+@pytest.mark.parametrize("world_size", [None, 8])
+def test_nothing_but_advice_is_found_in_what_people_write(file: Path, world_size: int | None) -> None:
+    context = Context(world_size=world_size, interface=interface_of(file))
+    findings = findings_in(read(file), context)
+    assert [finding for finding in findings if finding.severity is not Severity.ADVICE] == []
+
+
+def test_the_corpus_is_wide() -> None:
+    assert len(CORPUS) >= 25
+
+
+def test_every_zero_key_says_where_it_is_read() -> None:
+    assert {key.partition(".")[0] for key in READ_AT} == set(Zero.model_fields)
+
+
+def test_every_auto_that_somebody_fills_in_says_what_deepspeed_alone_makes_of_it() -> None:
+    assert set(FILLED) == set(_FILL)
 
 
 def test_the_older_name_of_bf16_counts_if_it_is_alone() -> None:

@@ -35,6 +35,42 @@ DEFAULTS: Mapping[str, Value] = {
     "optim": "adamw_torch_fused",
 }
 
+REMOVED: Mapping[str, str] = {
+    "adafactor": "`--optim adafactor`",
+    "dispatch_batches": "`--accelerator_config '{\"dispatch_batches\": true}'`",
+    "evaluation_strategy": "`--eval_strategy`",
+    "fp16_backend": "nothing; PyTorch's own is used",
+    "fp16_opt_level": "nothing; apex is gone",
+    "fsdp_min_num_params": "`--fsdp_config`",
+    "fsdp_transformer_layer_cls_to_wrap": "`--fsdp_config`",
+    "group_by_length": "`--train_sampling_strategy group_by_length`",
+    "half_precision_backend": "nothing; PyTorch's own is used",
+    "include_inputs_for_metrics": "`--include_for_metrics inputs`",
+    "include_tokens_per_second": "nothing",
+    "jit_mode_eval": "nothing",
+    "logging_dir": "the environment variable `TENSORBOARD_LOGGING_DIR`",
+    "mp_parameters": "nothing",
+    "no_cuda": "`--use_cpu`",
+    "overwrite_output_dir": "nothing",
+    "past_index": "nothing",
+    "per_gpu_eval_batch_size": "`--per_device_eval_batch_size`",
+    "per_gpu_train_batch_size": "`--per_device_train_batch_size`",
+    "push_to_hub_model_id": "`--hub_model_id`",
+    "push_to_hub_organization": "`--hub_model_id`",
+    "push_to_hub_token": "`--hub_token`",
+    "ray_scope": "nothing",
+    "save_safetensors": "nothing; it is the only format",
+    "sharded_ddp": "`--fsdp`",
+    "split_batches": "`--accelerator_config '{\"split_batches\": true}'`",
+    "torchdynamo": "`--torch_compile_backend`",
+    "tpu_num_cores": "nothing",
+    "use_ipex": "nothing",
+    "use_mps_device": "nothing; it is found by itself",
+    "warmup_ratio": "`--warmup_steps`, which takes a share below 1 as well",
+    "xpu_backend": "`--ddp_backend`",
+}
+"""Arguments that transformers 5 took away → what to type instead."""
+
 _TRUE = {"yes", "true", "t", "y", "1"}
 _FALSE = {"no", "false", "f", "n", "0"}
 
@@ -169,6 +205,20 @@ def read_arguments(
         else:
             arguments[name] = Argument(value, f"`--{name}`", given=True)
     return TrainerArgs(arguments), findings
+
+
+def removed_arguments(argv: Sequence[str]) -> list[Finding]:
+    """Find the arguments that transformers 5 took away; a script of its own may still have them."""
+    return [
+        Finding(
+            "removed-argument",
+            f"`--{name}` is gone since transformers 5",
+            f"use {REMOVED[name]}",
+            where=f"--{name}",
+        )
+        for name, _ in flags(argv)
+        if name in REMOVED
+    ]
 
 
 def flags(argv: Sequence[str]) -> list[tuple[str, str | None]]:

@@ -42,5 +42,6 @@ def test_deepspeed_reads_an_auto_of_its_own(path: Path) -> None:
 def test_a_script_that_hands_its_ds_config_to_deepspeed_may_use_deepspeeds_own_autos(path: Path) -> None:
     """Accelerate refuses any "auto" that it does not know; DeepSpeed alone does not."""
     stage_2 = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
-    config = Values.of(stage_2, "").put(path, "auto", "").config()
+    adamw = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
+    config = Values.of({**stage_2, **adamw}, "").put(path, "auto", "").config()
     assert planned(config, "", Interface.DEEPSPEED)

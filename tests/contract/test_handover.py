@@ -63,9 +63,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a clip": ({"gradient_clipping": 0.3}, ""),
     "no clip": ({"gradient_clipping": 0}, ""),
     "a learning rate": ({"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}, ""),
-    "betas": ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.95]}}}, ""),
-    "an epsilon": ({"optimizer": {"type": "AdamW", "params": {"eps": 1e-5}}}, ""),
-    "a weight decay": ({"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.1}}}, ""),
+    "betas": ({"optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": [0.9, 0.95]}}}, ""),
+    "an epsilon": ({"optimizer": {"type": "AdamW", "params": {"lr": "auto", "eps": 1e-5}}}, ""),
+    "a weight decay": ({"optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": 0.1}}}, ""),
     "a warmup rate": ({"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3}}}, ""),
     "two learning rates": (
         {

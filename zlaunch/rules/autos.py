@@ -118,13 +118,10 @@ def auto_nobody_fills(subject: Subject) -> Iterator[Fault]:
     Case(
         {
             "train_micro_batch_size_per_gpu": "auto",
-            "zero_optimization": {
-                "stage": 2,
-                "offload_optimizer": {"device": "cpu"},
-                "zenflow": {"update_interval": "auto"},
-            },
+            "zero_optimization": {"stage": 2},
+            "data_types": {"keep_in_fp32_modules": "auto"},
         },
-        {zero("zenflow", "update_interval"): None},
+        {"data_types": None},
     ),
 )
 def auto_of_deepspeeds_own(subject: Subject) -> Iterator[Fault]:

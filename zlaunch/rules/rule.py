@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from zlaunch.dsconfig.autos import FILLED, OWN_WORDS
+from zlaunch.dsconfig.autos import FILLED
 from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.section import Section
@@ -77,9 +77,7 @@ class Subject:
     def changed(self) -> Mapping[Keys, Any]:
         """Find every value that was written and is neither the default nor "auto"."""
         return {
-            keys: value
-            for keys, value, default in _leaves(self.config, ())
-            if value not in (default, "auto") or keys in OWN_WORDS
+            keys: value for keys, value, default in _leaves(self.config, ()) if value not in (default, "auto")
         }
 
     @cached_property

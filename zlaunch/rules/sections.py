@@ -51,8 +51,8 @@ def section_not_enabled(subject: Subject) -> Iterator[Fault]:
     """A section whose switch is left out is off, whatever else it says."""
     for section, switch in SWITCHES.items():
         keys = tuple(section.split("."))
-        below = [path[len(keys) :] for path in subject.written if path[: len(keys)] == keys]
-        if below and (switch,) not in below and any(len(path) == 1 for path in below):
+        says_more = any(path[:-1] == keys for path in subject.changed)
+        if says_more and (*keys, switch) not in subject.written:
             yield Fault(
                 section, f"`{section}` is off: it has no `{switch}`", f'add `"{switch}": true`, or delete it'
             )

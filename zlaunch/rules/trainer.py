@@ -38,7 +38,7 @@ def differs_from_argument(subject: Subject) -> Iterator[Fault]:
     "batch-differs-from-arguments",
     Severity.LATE,
     Case(
-        {"train_batch_size": 32, "train_micro_batch_size_per_gpu": "auto", **_STAGE_2},
+        {**_AUTO, "train_batch_size": 32, "gradient_accumulation_steps": "auto"},
         {"train_batch_size": "auto"},
         Context(world_size=2, args=TrainerArgs()),
     ),

@@ -8,10 +8,13 @@ from zlaunch.errors import Severity
 from zlaunch.rules.rule import Case, Fault, Subject, rule, zero
 
 _CPU = {"device": "cpu"}
+_ADAMW = {"type": "AdamW", "params": {"lr": 1e-4}}
+_OF_ADAMW = frozenset({"lr", "betas", "eps", "weight_decay", "amsgrad"})
 
 
 def _with(zenflow: dict[str, Any], **zero_keys: Any) -> dict[str, Any]:
-    return {"zero_optimization": {"stage": 2, "offload_optimizer": _CPU, "zenflow": zenflow, **zero_keys}}
+    section = {"stage": 2, "offload_optimizer": _CPU, "zenflow": zenflow, **zero_keys}
+    return {"zero_optimization": section, "optimizer": _ADAMW}
 
 
 def _settings(subject: Subject) -> ZenFlow | None:
@@ -22,7 +25,10 @@ def _settings(subject: Subject) -> ZenFlow | None:
 @rule(
     "zenflow-needs-offload",
     Severity.LATE,
-    Case({"zero_optimization": {"stage": 2, "zenflow": {}}}, {zero("offload_optimizer"): _CPU}),
+    Case(
+        {"zero_optimization": {"stage": 2, "zenflow": {}}, "optimizer": _ADAMW},
+        {zero("offload_optimizer"): _CPU},
+    ),
 )
 def zenflow_needs_offload(subject: Subject) -> Iterator[Fault]:
     """ZenFlow moves optimizer steps to the host, and raises if the optimizer is not there."""
@@ -126,3 +132,25 @@ def zenflow_accumulates_otherwise(subject: Subject) -> Iterator[Fault]:
             f"ZenFlow replaces {steps} by its `update_interval` {update}",
             f"write {update}, or change `update_interval`",
         )
+
+
+@rule(
+    "zenflow-is-adamw",
+    Severity.LATE,
+    Case(
+        {"zero_optimization": {"stage": 2, "offload_optimizer": _CPU, "zenflow": {}}},
+        {"optimizer": _ADAMW},
+    ),
+)
+def zenflow_is_adamw(subject: Subject) -> Iterator[Fault]:
+    """ZenFlow makes a second AdamW of `optimizer.params`, which must be there and be AdamW's alone."""
+    if _settings(subject) is None or "offload_optimizer" not in subject.offloads:
+        return
+    given = [keys for keys in subject.written if keys[:2] == ("optimizer", "params")]
+    if subject.optimizer not in ("adam", "adamw") or not given:
+        where = "optimizer" if subject.optimizer else zero("zenflow")
+        hint = 'write `"optimizer": {"type": "AdamW", "params": {"lr": …}}`'
+        yield Fault(where, "ZenFlow wants an AdamW with its `params` in the ds_config", hint)
+    for keys in given:
+        if subject.optimizer in ("adam", "adamw") and keys[2] not in _OF_ADAMW:
+            yield Fault(".".join(keys), f"ZenFlow's AdamW takes no `{keys[2]}`", "delete it")

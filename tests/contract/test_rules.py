@@ -1,0 +1,88 @@
+"""What a rule's severity says of DeepSpeed, and that it says nothing of configs that are fine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.deepspeed_side import deepspeed_reads
+from tests.contract.trainer_side import trainer_fills
+from tests.test_rules import CORPUS, broken, interface_of, mended
+from zlaunch.errors import Severity
+from zlaunch.provenance import Values
+from zlaunch.resolve import Known, resolve
+from zlaunch.rules import RULES
+from zlaunch.rules.rule import Rule
+from zlaunch.script import Interface
+from zlaunch.trainer_args import TrainerArgs
+
+Config = dict[str, Any]
+
+REFUSED_BY_OTHERS = {"no-zero-section": "accelerate refuses it while TrainingArguments are parsed"}
+"""Errors that come before DeepSpeed reads the config."""
+
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+
+
+def handed_over(config: Config, rule: Rule) -> Config:
+    """Fill in what the Trainer would, if it is the Trainer that the rule is about."""
+    context = rule.case.context
+    if context.interface is not Interface.TRAINER:
+        return config
+    args = context.args or TrainerArgs()
+    known = Known(args, context.model, context.world_size or 1, context.interface)
+    return resolve(Values.of(config, ""), known).values.config()
+
+
+def is_refused(config: Config, rule: Rule) -> bool:
+    try:
+        deepspeed_reads(handed_over(config, rule), rule.case.context.world_size or 1)
+    except Exception:  # noqa: BLE001 - whatever stops DeepSpeed
+        return True
+    return False
+
+
+@each_rule
+def test_deepspeed_refuses_what_an_error_is_about_and_nothing_else(rule: Rule) -> None:
+    if rule.code == "batch-differs-from-arguments":
+        pytest.skip("the Trainer refuses the numbers before DeepSpeed sees them; see below")
+    refuses = rule.severity is Severity.ERROR and rule.code not in REFUSED_BY_OTHERS
+    assert is_refused(broken(rule), rule) == refuses
+
+
+@each_rule
+def test_deepspeed_accepts_the_repair(rule: Rule) -> None:
+    assert not is_refused(mended(rule), rule)
+
+
+@pytest.mark.parametrize("code", ["differs-from-argument", "batch-differs-from-arguments"])
+def test_the_trainer_refuses_numbers_that_differ_from_its_arguments(code: str) -> None:
+    (rule,) = [rule for rule in RULES if rule.code == code]
+    argv = [
+        word
+        for name, one in (rule.case.context.args or TrainerArgs()).arguments.items()
+        for word in (f"--{name}", f"{one.value}")
+    ]
+    world_size = rule.case.context.world_size or 1
+    assert trainer_fills(broken(rule), argv, world_size=world_size).mismatched
+    assert not trainer_fills(mended(rule), argv, world_size=world_size).mismatched
+
+
+def test_accelerate_refuses_a_config_without_zero() -> None:
+    with pytest.raises(ValueError, match="Please specify the ZeRO optimization config"):
+        accelerate_reads({"train_micro_batch_size_per_gpu": 1})
+    assert accelerate_reads({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0}})
+
+
+def accelerate_reads(config: Config) -> Any:
+    from accelerate.utils import DeepSpeedPlugin
+
+    return DeepSpeedPlugin(hf_ds_config=config)
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in CORPUS if interface_of(file) is Interface.DEEPSPEED], ids=lambda file: file.stem
+)
+def test_deepspeed_accepts_what_people_write(file: Path) -> None:
+    assert deepspeed_reads(json.loads(file.read_text()))

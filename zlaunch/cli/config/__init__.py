@@ -2,6 +2,7 @@
 
 import typer
 
+from zlaunch.cli.config.diff import diff
 from zlaunch.cli.config.resolve import resolve
 from zlaunch.cli.config.schema import schema
 from zlaunch.cli.config.translate import translate
@@ -15,3 +16,4 @@ config.command(cls=ScriptCommand)(resolve)
 config.command()(write)
 config.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(translate)
 config.command()(schema)
+config.command()(diff)

@@ -1,0 +1,64 @@
+"""`zlaunch config diff`, as a person runs it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import CONFIGS, Result, zlaunch
+
+
+def diff(folder: Path, left: Any, right: Any, *words: str) -> Result:
+    for name, config in (("a.json", left), ("b.json", right)):
+        (folder / name).write_text(config if isinstance(config, str) else json.dumps(config))
+    return zlaunch("config", "diff", "a.json", "b.json", *words, cwd=folder, env={"COLUMNS": "80"})
+
+
+def test_two_presets_are_compared_in_80_columns(tmp_path: Path) -> None:
+    done = zlaunch("config", "diff", CONFIGS / "zero2.json", CONFIGS / "zero3_cpu.json", cwd=tmp_path)
+    assert done.out.splitlines() == [
+        "                                             zero2.json        zero3_cpu.json",
+        "zero_optimization",
+        "  stage                                      2                 3",
+        '  stage3_prefetch_bucket_size                (not read)        "auto"',
+        '  stage3_param_persistence_threshold         (not read)        "auto"',
+        "  stage3_gather_16bit_weights_on_model_save  (not read)        true",
+        "  offload_optimizer",
+        '    device                                   "none" (default)  "cpu"',
+        "  offload_param",
+        '    device                                   (not read)        "cpu"',
+        "2 harmless differences folded; `--all` lists them",
+    ]
+
+
+@pytest.mark.parametrize("right", [{}, {"train_batch_size": 8}])
+def test_the_exit_status_tells_no_difference(right: Any, tmp_path: Path) -> None:
+    assert diff(tmp_path, {}, right).status == 0
+
+
+def test_no_difference_is_said(tmp_path: Path) -> None:
+    done = diff(tmp_path, {}, {"gradient_clipping": 1.0})
+    assert done.out.splitlines() == [
+        "no difference in meaning",
+        "1 harmless difference folded; `--all` lists it",
+    ]
+
+
+def test_all_lists_what_was_folded(tmp_path: Path) -> None:
+    done = diff(tmp_path, {}, {"gradient_clipping": 1.0}, "--all")
+    assert done.out.splitlines()[-1] == "  gradient_clipping  the default, written out"
+
+
+def test_json_marks_what_is_a_default(tmp_path: Path) -> None:
+    done = json.loads(diff(tmp_path, {}, {"gradient_clipping": 0.5}, "--json").out)
+    assert done["differences"][0]["a"] == {"value": 1, "note": "default"}
+
+
+def test_a_release_decides_the_defaults(tmp_path: Path) -> None:
+    done = diff(tmp_path, {}, {"gradient_clipping": 0.0}, "--deepspeed", "0.16")
+    assert done.out.startswith("no difference in meaning")
+
+
+def test_a_text_that_is_no_ds_config_is_refused(tmp_path: Path) -> None:
+    assert diff(tmp_path, {}, '{"a": }').status == 65

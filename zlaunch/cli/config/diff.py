@@ -1,0 +1,80 @@
+"""`zlaunch config diff`: where two ds_configs mean something else."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from zlaunch.comparison import Comparison, Difference
+
+
+def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help="ds_config file, - for stdin, or base64.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
+    every: Annotated[bool, typer.Option("--all", help="List harmless differences as well.")] = False,
+    deepspeed: Annotated[
+        str | None, typer.Option(metavar="RELEASE", help="Whose defaults count, such as 0.16.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
+) -> None:
+    """Compare two ds_configs by what they mean.
+
+    Defaults, old names, the order of keys, and ways to write a number make no difference.
+    """
+    from zlaunch import console
+    from zlaunch.comparison import compare
+    from zlaunch.dsconfig.releases import NEWEST, release
+    from zlaunch.dsconfig.source import read
+
+    found = compare(read(first), read(second), NEWEST if deepspeed is None else release(deepspeed))
+    for line in [json.dumps(_members(found), indent=2)] if as_json else _lines(found, (first, second), every):
+        console.data(line)
+
+
+def _lines(found: "Comparison", names: Sequence[str], every: bool) -> Iterator[str]:
+    from zlaunch import console
+    from zlaunch.units import plural
+
+    if found.differences:
+        yield from console.table([("", *_short(names)), *_rows(found.differences)], indent="")
+    else:
+        yield "no difference in meaning"
+    count = plural(len(found.harmless), "harmless difference")
+    if every and found.harmless:
+        yield f"\n{count}"
+        yield from console.notes([(one.key or one.why, one.why if one.key else "") for one in found.harmless])
+    elif found.harmless:
+        yield f"{count} folded; `--all` lists {'it' if len(found.harmless) == 1 else 'them'}"
+
+
+def _short(names: Sequence[str]) -> tuple[str, str]:
+    """Name two files by what tells them apart."""
+    short = [name.rpartition("/")[2] for name in names]
+    first, second = short if short[0] != short[1] and max(map(len, short)) <= 24 else ("A", "B")
+    return first, second
+
+
+def _rows(differences: Sequence["Difference"]) -> Iterator[tuple[str, str, str]]:
+    """Write the keys of a section below its name."""
+    above: list[str] = []
+    for one in differences:
+        *sections, key = one.key.split(".")
+        for depth, section in enumerate(sections):
+            if sections[: depth + 1] != above[: depth + 1]:
+                yield "  " * depth + section, "", ""
+        above = sections
+        yield "  " * len(sections) + key, str(one.cells[0]), str(one.cells[1])
+
+
+def _members(found: "Comparison") -> dict[str, Any]:
+    return {
+        "differences": [_difference(one) for one in found.differences],
+        "harmless": [{**_difference(one), "why": one.why} for one in found.harmless],
+    }
+
+
+def _difference(one: "Difference") -> dict[str, Any]:
+    sides = zip("ab", one.cells, strict=True)
+    return {"key": one.key, **{side: {"value": cell.value, "note": cell.note} for side, cell in sides}}

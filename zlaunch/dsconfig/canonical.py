@@ -1,0 +1,131 @@
+"""A ds_config in one way of writing: today's names, numbers as numbers, words in one case.
+
+Two configs that DeepSpeed reads alike are alike here, but for defaults and for keys that it does not read.
+"""
+
+import copy
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BeforeValidator
+
+from zlaunch.dsconfig.document import KeyPath
+from zlaunch.dsconfig.keys import field_at, section_at
+from zlaunch.dsconfig.optimizer import DEEPSPEED_OPTIMIZERS
+from zlaunch.dsconfig.section import Section, in_lower_case
+
+ZERO = "zero_optimization"
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
+
+
+def canonical(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
+    """Rewrite a config; say for each key that was renamed how it was written."""
+    whole, written = copy.deepcopy(dict(value)), dict[KeyPath, KeyPath]()
+    _rename_aliases(whole, whole, (), written)
+    _replace_old_names(whole, written)
+    for path in [*_leaves(whole, ())]:
+        _put(whole, path, plain(_at(whole, path), path, whole))
+    return whole, written
+
+
+def _rename_aliases(
+    node: dict[str, Any], whole: dict[str, Any], path: KeyPath, written: dict[KeyPath, KeyPath]
+) -> None:
+    section = section_at(whole, path)
+    for key in [*node] if section else ():
+        name = _name_of(key, section)
+        if name != key and name not in node:
+            items = [(name if each == key else each, child) for each, child in node.items()]
+            node.clear()
+            node.update(items)
+            written |= {(*path, name): (*path, key)}
+    for key, child in node.items():
+        if isinstance(child, dict):
+            _rename_aliases(child, whole, (*path, key), written)
+
+
+def _name_of(key: str, section: type[Section] | None) -> str:
+    for name, field in section.model_fields.items() if section else ():
+        if key in (getattr(field.validation_alias, "choices", None) or ()):
+            return name
+    return key
+
+
+_OLD_NAMES: tuple[tuple[KeyPath, KeyPath], ...] = (
+    ((ZERO, "stage3_gather_fp16_weights_on_model_save"), (ZERO, "stage3_gather_16bit_weights_on_model_save")),
+    (("bfloat16",), ("bf16",)),
+)
+_OLD_OFFLOADS: Mapping[KeyPath, KeyPath] = {
+    (ZERO, "cpu_offload"): (ZERO, "offload_optimizer"),
+    (ZERO, "cpu_offload_param"): (ZERO, "offload_param"),
+}
+
+
+def _replace_old_names(whole: dict[str, Any], written: dict[KeyPath, KeyPath]) -> None:
+    for old, new in _OLD_NAMES:
+        value = _take(whole, old)
+        if value is not None and _at(whole, new) is None:
+            _put(whole, new, value)
+            written[new] = old
+    for old, new in _OLD_OFFLOADS.items():
+        if _take(whole, old) is True and _at(whole, new) is None:
+            _put(whole, new, {"device": "cpu"})
+            written |= {(*new, "device"): old}
+
+
+def plain(value: Any, path: KeyPath, whole: dict[str, Any]) -> Any:
+    """Write a value in one way, as far as the type of its key tells that ways mean the same."""
+    field = field_at(whole, path)
+    if isinstance(value, list):
+        return [_number(one) for one in value]
+    if path == ("optimizer", "type") and str(value).lower() in DEEPSPEED_OPTIMIZERS:
+        return str(value).lower()
+    if field is None or isinstance(value, bool):
+        return value
+    parts = [*_parts(field.annotation), *field.metadata]
+    if isinstance(value, str) and any(
+        isinstance(part, BeforeValidator) and part.func is in_lower_case for part in parts
+    ):
+        return value.lower()
+    is_number = any(part in (int, float) or (isinstance(part, int) and part is not True) for part in parts)
+    if isinstance(value, str) and is_number and _NUMBER.fullmatch(value):
+        return _number(float(value))
+    return _number(value)
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """Take a type apart into what it is made of."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from (part,) if get_origin(annotation) is Literal else _parts(part)
+
+
+def _leaves(node: Mapping[str, Any], path: KeyPath) -> Iterator[KeyPath]:
+    for key, child in node.items():
+        if isinstance(child, dict) and child:
+            yield from _leaves(child, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def _at(whole: Any, path: KeyPath) -> Any:
+    for part in path:
+        whole = whole.get(part) if isinstance(whole, dict) else None
+    return whole
+
+
+def _put(whole: dict[str, Any], path: KeyPath, value: Any) -> None:
+    node = whole
+    for part in path[:-1]:
+        node = node.setdefault(str(part), {})
+    node[str(path[-1])] = value
+
+
+def _take(whole: dict[str, Any], path: KeyPath) -> Any:
+    node = _at(whole, path[:-1])
+    return node.pop(path[-1], None) if isinstance(node, dict) else None

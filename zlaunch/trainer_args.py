@@ -171,8 +171,14 @@ def disputes(value_at: Callable[[tuple[str, ...]], Any], args: TrainerArgs) -> I
         value, expected = value_at(path), match.expected(args)
         if value in (None, "auto") or expected is None or value == expected:
             continue
-        said = ", ".join(f"`--{name}` is {args[name].value} ({args[name].source})" for name in match.names)
+        said = ", ".join(_said(name, args[name]) for name in match.names)
         yield Dispute(path, value, said, f'write "auto" in the ds_config, or {_agreeing(match, value)}')
+
+
+def _said(name: str, argument: Argument) -> str:
+    """Say what an argument is, and who set it unless it was the command line."""
+    where = {f"`--{name}`": "", f"default of `--{name}`": " by default"}
+    return f"`--{name}` is {argument.value}{where.get(argument.source, f' ({argument.source})')}"
 
 
 def _agreeing(match: Match, value: Any) -> str:

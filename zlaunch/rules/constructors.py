@@ -52,11 +52,10 @@ def argument_of_another_class(subject: Subject) -> Iterator[Fault]:
         return
     for keys in subject.written:
         if keys[:2] == ("optimizer", "params") and keys[2] not in TAKES[chosen]:
-            others = [name for name in TAKES if keys[2] in TAKES[name] and name != chosen]
-            torch = "torch.optim.AdamW" in others and subject.optimizer in ("adam", "adamw")
+            torch = subject.optimizer in ("adam", "adamw") and keys[2] in TAKES["torch.optim.AdamW"]
             yield Fault(
                 ".".join(keys),
-                f"{chosen} takes no `{keys[2]}`; {' and '.join(others)} would",
+                f"{chosen} is made here, and takes no `{keys[2]}`",
                 'delete it, or add `"torch_adam": true`' if torch else "delete it",
             )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.errors import Severity
+from zlaunch.errors import Act, Mending, Severity
 from zlaunch.rules.rule import Case, Fault, Subject, rule, zero
 
 _CPU = {"device": "cpu"}
@@ -32,6 +32,7 @@ def odd_allgather_bucket(subject: Subject) -> Iterator[Fault]:
             zero("allgather_bucket_size"),
             f"`allgather_bucket_size` must be even, and {size} is odd",
             f"write {size + 1}",
+            Mending(Act.WRITE, size + 1),
         )
 
 

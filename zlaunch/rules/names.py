@@ -120,5 +120,7 @@ def bf16_by_its_old_name(subject: Subject) -> Iterator[Fault]:
 )
 def bf16_under_both_names(subject: Subject) -> Iterator[Fault]:
     """Beside `bf16`, DeepSpeed does not read `bfloat16`."""
-    if subject.config.bfloat16 is not None and subject.config.bf16 is not None:
-        yield Fault("bfloat16", "`bfloat16` is not read beside `bf16`", "delete it", Mending(Act.DELETE))
+    old, new = subject.config.bfloat16, subject.config.bf16
+    if old is not None and new is not None:
+        mending = Mending(Act.DELETE) if old.enabled == new.enabled else None
+        yield Fault("bfloat16", "`bfloat16` is not read beside `bf16`", "delete it", mending)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.errors import Severity
+from zlaunch.errors import Act, Mending, Severity
 from zlaunch.model import ModelShape
 from zlaunch.rules.rule import Case, Context, Fault, Subject, rule, zero
 
@@ -112,6 +112,7 @@ def too_few_buffers(subject: Subject) -> Iterator[Fault]:
             f"Adam needs 4 buffers for NVMe, not {section.buffer_count}: "
             "parameter, gradient, two moments. The first step would end with an empty AssertionError",
             "write 4, or leave it out",
+            Mending(Act.WRITE, 4),
         )
 
 

@@ -17,7 +17,7 @@ def half_a_device_mesh(subject: Subject) -> Iterator[Fault]:
     given = [key for key in sizes if getattr(subject.config, key) is not None]
     if len(given) == 1 and getattr(subject.config, given[0]) > 1:
         other = sizes[given[0] == sizes[0]]
-        yield Fault(given[0], f"`{given[0]}` does nothing without `{other}`", f"add `{other}`")
+        yield Fault(given[0], f"`{given[0]}` makes no groups without `{other}`", f"add `{other}`")
 
 
 @rule(

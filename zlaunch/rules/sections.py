@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.errors import Severity
+from zlaunch.errors import Act, Mending, Severity
 from zlaunch.rules.rule import Case, Fault, Subject, rule
 
 SWITCHES: Mapping[str, str] = {
@@ -87,7 +87,8 @@ def dead_key(subject: Subject) -> Iterator[Fault]:
     """DeepSpeed still parses some keys that nothing in it uses any more."""
     for keys, instead in DEAD.items():
         if keys in subject.changed:
-            yield Fault(".".join(keys), f"nothing in DeepSpeed uses `{keys[-1]}` any more", instead)
+            mending = Mending(Act.DELETE) if instead == "delete it" else None
+            yield Fault(".".join(keys), f"nothing in DeepSpeed uses `{keys[-1]}` any more", instead, mending)
 
 
 @rule(

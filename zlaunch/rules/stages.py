@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from zlaunch.dsconfig.reach import stages_reading
-from zlaunch.errors import Severity
+from zlaunch.errors import Act, Mending, Severity
 from zlaunch.rules.rule import Case, Fault, Subject, rule, zero
 
+_DELETE = Mending(Act.DELETE)
 ELSEWHERE = (
     "stage",
     "compute_grad_norm",
@@ -94,7 +95,9 @@ def dead_zero_key(subject: Subject) -> Iterator[Fault]:
     """DeepSpeed still accepts some keys that none of its stages reads any more."""
     for key in _changed(subject):
         if not stages_reading(key):
-            yield Fault(zero(key), f"`{key}` is accepted, but no stage reads it any more", "delete it")
+            yield Fault(
+                zero(key), f"`{key}` is accepted, but no stage reads it any more", "delete it", _DELETE
+            )
 
 
 @rule(
@@ -136,5 +139,8 @@ def legacy_stage_1(subject: Subject) -> Iterator[Fault]:
     """The old stage 1 is gone, and the engine raises when it makes the optimizer."""
     if subject.stage != 0 and subject.zero.legacy_stage1:
         yield Fault(
-            zero("legacy_stage1"), "the old stage 1 is gone: the engine stops at `legacy_stage1`", "delete it"
+            zero("legacy_stage1"),
+            "the old stage 1 is gone: the engine stops at `legacy_stage1`",
+            "delete it",
+            _DELETE,
         )

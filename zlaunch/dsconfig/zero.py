@@ -84,7 +84,7 @@ class ZenFlow(Section):
     select_interval: Literal["auto"] | int = "auto"
     """Steps or epochs between choices."""
 
-    update_interval: Literal["auto"] | int = "auto"
+    update_interval: Literal["auto"] | Positive = "auto"
     """Steps between host updates."""
 
     overlap_step: bool = False

@@ -131,6 +131,13 @@ class _Plain:
         node = {**self.plain(value, path), "description": words}
         node.pop("default", None)
         default = self._default(model, key, path)
+        if (
+            isinstance(default, float)
+            and node.get("type") != "number"
+            and default.is_integer()
+            and default > 1
+        ):
+            default = int(default)
         if default is not None:
             node["default"] = default
         if words.startswith("Old name of"):

@@ -3,6 +3,7 @@
 import typer
 
 from zlaunch.cli.config.diff import diff
+from zlaunch.cli.config.explain import explain
 from zlaunch.cli.config.resolve import resolve
 from zlaunch.cli.config.schema import schema
 from zlaunch.cli.config.translate import translate
@@ -17,3 +18,4 @@ config.command()(write)
 config.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(translate)
 config.command()(schema)
 config.command()(diff)
+config.command()(explain)

@@ -1,0 +1,104 @@
+"""`zlaunch config explain`: what a key means and does."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from zlaunch.explanation import About, Explanation
+
+
+NAME_COLUMNS = 30
+
+
+def explain(
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="[KEY]", help="As stage, or offload_param.buffer_size; none for the sections."
+        ),
+    ] = "",
+    deepspeed: Annotated[
+        str | None, typer.Option(metavar="RELEASE", help="Whose default counts, such as 0.16.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
+) -> None:
+    """Say what a key of a ds_config means, when it is read, and what it does to memory and speed."""
+    from zlaunch import console
+    from zlaunch.dsconfig.releases import NEWEST, release
+    from zlaunch.explanation import explain as explained
+    from zlaunch.explanation import keys_below
+
+    asked = NEWEST if deepspeed is None else release(deepspeed)
+    if not key:
+        keys = list(keys_below(""))
+        lines = [json.dumps([asdict(one) for one in keys], indent=2)] if as_json else [*_list(keys)]
+    else:
+        told = explained(_named(key), asked)
+        lines = [json.dumps(asdict(told), indent=2)] if as_json else [*_lines(told)]
+    for line in lines:
+        console.data(line)
+
+
+def _list(keys: Sequence["About"]) -> Iterator[str]:
+    """Write the sections, then the keys that stand in none."""
+    for title, is_section in (("sections", True), ("\nkeys outside of sections", False)):
+        yield title
+        yield from _beside([one for one in keys if one.is_section is is_section])
+
+
+def _beside(items: Sequence["About"]) -> Iterator[str]:
+    """Write words beside names, and below those that are long."""
+    from zlaunch import console
+
+    for one in items:
+        is_long = len(one.name) > NAME_COLUMNS
+        if is_long:
+            yield f"  {one.name}"
+        yield from console.notes([(f"{'' if is_long else one.name:<{NAME_COLUMNS}}", one.words)])
+
+
+def _named(key: str) -> str:
+    """Find the one key that is meant; raise WrongUsage if there is none, or more than one."""
+    from zlaunch.dsconfig.catalogue import find, near
+    from zlaunch.errors import WrongUsage
+
+    match find(key):
+        case [name]:
+            return name
+        case []:
+            meant = [f"`{name}`" for name in near(key)]
+            hint = (
+                f"did you mean {' or '.join(meant)}?"
+                if meant
+                else "`zlaunch config explain` lists the sections"
+            )
+            raise WrongUsage(f"DeepSpeed has no key `{key}`", hint)
+        case names:
+            listed = "".join(f"\n  {name}" for name in names)
+            raise WrongUsage(f"`{key}` is the name of {len(names)} keys:{listed}", "write more of the path")
+
+
+def _lines(told: "Explanation") -> Iterator[str]:
+    from zlaunch import console
+
+    yield told.key
+    yield from console.notes([("", told.meaning)], indent="")
+    rows = [
+        (name, getattr(told, name))
+        for name in ("type", "default", "releases", "read", "auto", "memory", "speed")
+        if getattr(told, name)
+    ]
+    rows += [("related" if number == 0 else "", name) for number, name in enumerate(told.related)]
+    if rows:
+        yield ""
+        yield from console.table(rows)
+    for title, items in (("keys below it", told.keys), ("rules about it", told.rules)):
+        if items:
+            yield f"\n{title}"
+            yield from _beside(items)
+    if told.example is not None:
+        yield f"\nexample\n  {json.dumps(told.example)}"

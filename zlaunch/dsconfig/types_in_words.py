@@ -1,0 +1,81 @@
+"""A piece of JSON Schema in words: what can be written for a key."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+Node = Mapping[str, Any]
+
+_PLAIN = {
+    "boolean": "true or false",
+    "string": "text",
+    "null": "null",
+    "object": "an object",
+    "array": "a list",
+}
+_LOW, _ABOVE, _HIGH, _BELOW = "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"
+_BOUNDS = ((_LOW, "at least"), (_ABOVE, "above"), (_HIGH, "at most"), (_BELOW, "below"))
+
+
+def nodes_at(schema: Node, path: tuple[str | int, ...]) -> list[Node]:
+    """Find what a schema says about a key: one piece, or one for each kind of section around it."""
+    nodes = [schema]
+    for part in path:
+        below = [piece for node in nodes for piece in _pieces(node)]
+        nodes = [child for piece in below if (child := _child(piece, str(part))) is not None]
+    return nodes
+
+
+def _child(piece: Node, part: str) -> Node | None:
+    if part == "*":
+        child = piece.get("items", piece.get("additionalProperties"))
+        return child if isinstance(child, dict) else None
+    found: Node | None = piece.get("properties", {}).get(part)
+    return found
+
+
+def _pieces(node: Node) -> Iterator[Node]:
+    """Take a choice apart."""
+    yield node
+    for arm in (*node.get("anyOf", ()), *(rule["then"] for rule in node.get("allOf", ()))):
+        yield from _pieces(arm)
+
+
+def in_words(node: Node) -> str:
+    """Say what can be written."""
+    return " or ".join(dict.fromkeys(_alternatives(node)))
+
+
+def _alternatives(node: Node) -> Iterator[str]:
+    """Write each thing that can be written; the first word in the piece that says something decides how."""
+    if "anyOf" in node:
+        for arm in node["anyOf"]:
+            yield from _alternatives(arm)
+        return
+    words = next((words for key, words in _WORDS.items() if key in node), None)
+    yield words(node) if words else _PLAIN.get(str(node.get("type")), "anything")
+
+
+def _quoted(word: Any) -> str:
+    return f'"{word}"' if isinstance(word, str) else str(word)
+
+
+def _number(node: Node) -> str:
+    bounds = " and ".join(f"{words} {node[bound]}" for bound, words in _BOUNDS if bound in node)
+    kind = "whole number" if node["type"] == "integer" else "number"
+    return f"{kind} {bounds}".strip()
+
+
+def _of_type(node: Node) -> str:
+    return (
+        _number(node) if node["type"] in ("integer", "number") else _PLAIN.get(str(node["type"]), "anything")
+    )
+
+
+_WORDS: Mapping[str, Callable[[Node], str]] = {
+    "pattern": lambda _: "the same in another case",
+    "const": lambda node: _quoted(node["const"]),
+    "enum": lambda node: ", ".join(map(_quoted, node["enum"])),
+    "properties": lambda _: "a section",
+    "items": lambda node: f"a list of {in_words(node['items']) if node['items'] else 'anything'}",
+    "type": _of_type,
+}

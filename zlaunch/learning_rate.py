@@ -87,7 +87,9 @@ def _of_deepspeed(
     warmup = params.get("warmup_num_steps", 1000)
     warmup = float(args["warmup_steps"].value if warmup == AUTO else warmup)
     total = _total(values, args)
-    steps, remarks, is_share = _length(name, total, warmup if name.startswith("Warmup") else 0.0, params)
+    counted = warmup if name.startswith("Warmup") else 0.0
+    who = _DATASET if interface is Interface.TRAINER else "the script decides"
+    steps, remarks, is_share = _length(name, total, counted, params, who)
     base = _base_rate(values, args, interface)
     if base is None and (
         name == "WarmupCosineLR" or (name == "WarmupLR" and not params.get("warmup_max_lr"))
@@ -128,7 +130,7 @@ def _of_trainer(values: Values, args: TrainerArgs, argv: Sequence[str]) -> Sched
             f"write one of {', '.join(f'`{one}`' for one in TRAINER)}",
         )
     total, warmup = _total(values, args), float(args["warmup_steps"].value)
-    steps, remarks, is_share = _length(name, total, warmup, {})
+    steps, remarks, is_share = _length(name, total, warmup, {}, _DATASET)
     base = _base_rate(values, args, Interface.TRAINER) or 0.0
     run = Run(base, _warmup_steps(warmup, total or steps), total or steps, _options(argv))
     said = "no warmup" if run.warmup == 0 else f"{run.warmup} steps of warmup"
@@ -168,13 +170,16 @@ def _warmup_steps(warmup: Any, total: int) -> int:
     return int(warmup) if float(warmup) >= 1 else math.ceil(total * float(warmup))
 
 
+_DATASET = "the dataset decides, or `--max_steps`,"
+
+
 def _length(
-    name: str, total: int | None, warmup: float, params: Mapping[str, Any]
+    name: str, total: int | None, warmup: float, params: Mapping[str, Any], who: str
 ) -> tuple[int, tuple[str, ...], bool]:
     """Say how many steps to show, what is to be said about that, and whether only shares mean anything."""
     if total is not None:
         return total, (), False
-    unknown = "the dataset decides how long the run is, or `--max_steps`"
+    unknown = f"{who} how long the run is"
     if name in ENDLESS and (warmup >= 1 or warmup == 0):
         shape = _SHAPES[name](params) if name in _SHAPES else 2 * warmup
         steps = int(shape) or ASSUMED_STEPS

@@ -48,3 +48,16 @@ def test_silent_findings_are_counted_and_lead_to_validate(tmp_path: Path) -> Non
     zero = {"stage": 2, "offload_param": {"device": "cpu"}}
     done = resolve(tmp_path, train_batch_size=8, zero_optimization=zero)
     assert "see `zlaunch config validate ds.json`" in done.err
+
+
+def test_an_accelerate_config_leads_to_its_ds_config(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text((CONFIGS / "zero2.json").read_text())
+    text = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
+    (tmp_path / "accelerate.yaml").write_text(text)
+    done = zlaunch("config", "resolve", "accelerate.yaml", "--for", "accelerate", cwd=tmp_path)
+    assert "gradient_clipping = 1.0" in done.out
+
+
+def test_an_accelerate_config_without_deepspeed_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\n")
+    assert zlaunch("config", "resolve", "accelerate.yaml", cwd=tmp_path).status == 2

@@ -1,9 +1,12 @@
 """`zlaunch config resolve`: what every "auto" becomes, and who says so."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from zlaunch.dsconfig.document import Document
 
 
 def resolve(
@@ -35,7 +38,6 @@ def resolve(
     """
     from zlaunch import console
     from zlaunch.cli.config.show_filling import REPORTS
-    from zlaunch.dsconfig.source import read
     from zlaunch.filling import fill_in, refuse
     from zlaunch.inspection import context_of
     from zlaunch.learning_rate import schedule_of
@@ -44,7 +46,7 @@ def resolve(
     from zlaunch.validation import findings_in, wrong_in
 
     context, wrong = context_of(trainer.args, world_size, model, Interface[runner.upper()], None)
-    document = read(file)
+    document = _document(file)
     findings = [*wrong, *findings_in(document, context)]
     refuse(findings)
     filling = fill_in(document, context)
@@ -54,3 +56,21 @@ def resolve(
         console.data(line)
     if findings:
         console.say(f"{plural(len(findings), 'finding')} besides: see `zlaunch config validate {file}`")
+
+
+def _document(name: str) -> "Document":
+    """Read a ds_config, or the one that an accelerate config names or holds."""
+    from zlaunch import accelerate_config
+    from zlaunch.dsconfig.source import read
+    from zlaunch.errors import WrongUsage
+    from zlaunch.filling import refuse
+
+    if not name.endswith((".yaml", ".yml")):
+        return read(name)
+    config = accelerate_config.read(Path(name))
+    refuse(config.findings)
+    if config.ds_config is None:
+        raise WrongUsage(f"`{name}` does not use DeepSpeed", "name one that does, or a ds_config")
+    if isinstance(config.ds_config, accelerate_config.Named):
+        return read(config.ds_config.file)
+    return config.ds_config

@@ -16,7 +16,7 @@ NUM_POINTS = 100
 
 def as_text(filling: Filling, schedule: Schedule) -> Iterator[str]:
     """Write values with their sources, then the batch, what is left, and the learning rate."""
-    yield 'filled in for "auto"' if filling.filled else 'no "auto" is filled in'
+    yield 'filled in, for "auto" or for what was left out' if filling.filled else "nothing is filled in"
     rows = [
         (f"{dotted(path)} = {json.dumps(leaf.value)}", leaf.source) for path, leaf in filling.filled.items()
     ]

@@ -65,7 +65,18 @@ def test_one_room_prints() -> None:
 
 @pytest.mark.parametrize(
     "argv",
-    [["--help"], ["train", "--help"], ["train", "--dry-run"], ["config", "validate", "configs/zero3.json"]],
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["train", "--dry-run"],
+        ["config", "validate", "configs/zero3.json"],
+        ["config", "resolve", "configs/zero3.json"],
+        ["config", "explain", "stage"],
+        ["config", "diff", "configs/zero2.json", "configs/zero3.json"],
+        ["config", "schema"],
+        ["config", "translate", "--", "deepspeed", "train.py"],
+        ["config", "write"],
+    ],
 )
 def test_a_command_that_trains_nothing_imports_nothing_heavy(argv: list[str]) -> None:
     program = (

@@ -37,18 +37,20 @@ GENERAL: Mapping[str, str] = {
     "bad-type": "A value has the wrong type: text for a number, a number for a switch, null where DeepSpeed "
     "crashes on it.",
     "bad-value": "A value is out of range, or a word that DeepSpeed does not know there.",
-    "auto-not-here": 'Nobody fills in "auto" for this key. The Trainer stops at it, DeepSpeed takes its default.',
+    "auto-not-here": 'Nobody fills in "auto" for this key. The Trainer stops at it, DeepSpeed takes its '
+    "default.",
     "float-for-whole": "A whole number is written as `1e3` in a place where the Trainer's reader makes a "
     "fraction of it and DeepSpeed insists on an integer.",
     "duplicate-key": "A key stands twice in one object. DeepSpeed refuses both, the Trainer takes the last.",
     "misread-value": "DeepSpeed's reader takes something for text that was meant otherwise, such as `True`, "
     "`.5`, or a word without quotes before a comma.",
-    "comment": "Comments are read by DeepSpeed, but not by transformers or accelerate. So are `trailing-comma`, "
-    "`single-quotes`, `bare-key`, `no-quotes`, `missing-comma` and `no-braces`.",
+    "comment": "Comments are read by DeepSpeed, but not by transformers or accelerate. So are "
+    "`trailing-comma`, `single-quotes`, `bare-key`, `no-quotes`, `missing-comma` and `no-braces`.",
     "not-json": "The text breaks off here, even for the most patient reader.",
     "not-text": "The file is not UTF-8 text.",
-    "deepspeed-refuses": "Only with `--deep`: DeepSpeed itself refuses the config for a reason that zlaunch does "
-    "not know.",
+    "no-deepspeed": "The accelerate config that was named does not use DeepSpeed at all.",
+    "deepspeed-refuses": "Only with `--deep`: DeepSpeed itself refuses the config for a reason that zlaunch "
+    "does not know.",
 }
 """Codes of what is no rule between keys."""
 

@@ -20,7 +20,7 @@ from zlaunch.model import model_flag, read_shape
 from zlaunch.resolve import Known, derive_batch, resolve
 from zlaunch.rules.rule import Context
 from zlaunch.script import Interface
-from zlaunch.trainer_args import TrainerArgs, read_arguments, take_ds_config
+from zlaunch.trainer_args import TrainerArgs, read_arguments, removed_arguments, take_ds_config
 from zlaunch.units import plural
 from zlaunch.validation import findings_in, in_order
 
@@ -70,6 +70,7 @@ def context_of(
     """Gather what a command line says about the job of a ds_config."""
     rest, _ = take_ds_config(argv)
     args, findings = read_arguments(rest) if rest else (None, [])
+    findings += removed_arguments(rest)
     named = model_flag(rest)
     if model is None and named is not None and Path(named).exists():
         model = Path(named)

@@ -26,7 +26,7 @@ from zlaunch.rules import judge
 from zlaunch.rules.rule import Context, Subject
 from zlaunch.script import Interface, Script
 from zlaunch.topology import Topology
-from zlaunch.trainer_args import read_arguments
+from zlaunch.trainer_args import read_arguments, removed_arguments
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class LaunchPlan:
     swap_dirs: tuple[Path, ...]
     """Directories on NVMe that belong to this run alone."""
     precision: str
+    warnings: tuple[Finding, ...]
+    """What the user's own ds_config says and DeepSpeed will not do."""
 
 
 def make_plan(inputs: Inputs) -> LaunchPlan:
@@ -81,7 +83,8 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
     composed = write_formats(composed, agreement.args)
     known = Known(agreement.args, inputs.model, topology.world_size, script.interface)
     resolved = _finish(resolve(composed, known), inputs)
-    config = _judge(resolved, inputs, [*findings, *agreement.findings])
+    findings += [*_removed(inputs), *agreement.findings]
+    config, warnings = _judge(resolved, inputs, findings)
     resolved = _leave_total(resolved, inputs)
 
     words = script_arguments(agreement, script.interface, inputs.layout.ds_config)
@@ -105,6 +108,7 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
         ops=needed_ops(config, inputs.machine.accelerator, str(agreement.args["optim"].value)),
         swap_dirs=tuple(sorted({Path(path) for path in _swap_paths(resolved.values)})),
         precision=precision,
+        warnings=warnings,
     )
 
 
@@ -179,8 +183,22 @@ def _fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> V
     return values.put(path, largest, f"the largest matrix in {model.source}, divided by {world_size} ranks")
 
 
-def _judge(resolved: Resolved, inputs: Inputs, findings: list[Finding]) -> DsConfig:
-    """Read the result as DeepSpeed would; raise Refused with these and all further findings."""
+def _removed(inputs: Inputs) -> list[Finding]:
+    """Find arguments that the Trainer no longer takes, unless the script has them itself."""
+    if inputs.script.interface is not Interface.TRAINER:
+        return []
+    gone = removed_arguments(inputs.job.script_args)
+    return [finding for finding in gone if not inputs.script.mentions(finding.where.removeprefix("--"))]
+
+
+def _judge(
+    resolved: Resolved, inputs: Inputs, findings: list[Finding]
+) -> tuple[DsConfig, tuple[Finding, ...]]:
+    """Read the result as DeepSpeed would; raise Refused with these and all further findings.
+
+    What DeepSpeed does not do in silence is refused where the command line asks for it, and only
+    told where it stands in the user's file.
+    """
     nobody = [
         Finding("auto-nobody-fills", f'nobody fills in "auto" for `{key}`', "write a value", where=key)
         for key, who in resolved.left.items()
@@ -191,12 +209,14 @@ def _judge(resolved: Resolved, inputs: Inputs, findings: list[Finding]) -> DsCon
     )
     checked = check(resolved.values.config())
     rules = [] if checked.config is None else judge(Subject(checked.config, context))
-    wrong = [*checked.findings, *(finding for finding in rules if finding.severity is not Severity.ADVICE)]
+    judged = [_located(finding, inputs.base) for finding in [*checked.findings, *rules]]
+    warnings = [one for one in judged if one.severity is Severity.SILENT and one.place is not None]
+    wrong = [one for one in judged if one.severity is not Severity.ADVICE and one not in warnings]
     told = {finding.where for finding in wrong if finding.where}
-    found = [*(finding for finding in [*findings, *nobody] if finding.where not in told), *wrong]
-    if checked.config is None or found:
-        raise Refused([_located(finding, inputs.base) for finding in found])
-    return checked.config
+    others = [finding for finding in [*findings, *nobody] if finding.where not in told]
+    if checked.config is None or wrong or others:
+        raise Refused([*(_located(finding, inputs.base) for finding in others), *wrong])
+    return checked.config, tuple(warnings)
 
 
 def _located(finding: Finding, base: Document | None) -> Finding:

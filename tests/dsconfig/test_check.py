@@ -141,3 +141,7 @@ _keys = st.sampled_from([*DsConfig.model_fields, "foo", "zero.stage"])
 def test_any_value_is_checked(value: dict[str, Any]) -> None:
     checked = check(value)
     assert checked.config is not None or checked.findings
+
+
+def test_the_schema_that_editors_want_is_no_mistake() -> None:
+    assert check({"$schema": "ds_config.schema.json"}).findings == ()

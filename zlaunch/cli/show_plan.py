@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ PLACES = {"cpu": "the CPU", "nvme": "NVMe"}
 def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
     """Write a plan: in a few lines before a start, with everything in a dry run."""
     yield from console.table(list(_summary(plan)), indent="")
+    for finding in plan.warnings:
+        yield from console.finding_lines(finding, sys.stderr)
     if complete:
         yield from _details(plan)
 

@@ -12,7 +12,7 @@ from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.document import KeyPath, dotted
 from zlaunch.dsconfig.mistakes import explain
 from zlaunch.dsconfig.releases import NEWEST, Release, history
-from zlaunch.errors import Act, Finding, Severity
+from zlaunch.errors import Act, Finding, Mending, Severity
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,11 @@ class Checked:
 
 
 def check(value: dict[str, Any], older: Release | None = None) -> Checked:
-    """Read a plain value as a ds_config of the newest DeepSpeed release, or of an older one."""
+    """Read a plain value as a ds_config of the newest DeepSpeed release, or of an older one.
+
+    `$schema` at the top is for editors; DeepSpeed ignores it.
+    """
+    value = {key: child for key, child in value.items() if key != "$schema"}
     errors = _errors(value, strict=True)
     newer = () if older is None else tuple(_not_yet_known(value, older))
     if not errors:
@@ -145,16 +149,22 @@ def _mend(value: dict[str, Any], path: KeyPath, fault: Finding | None, instead: 
         node = node.get(part, {})
     if not path or not isinstance(node, dict):
         return
-    old = node.pop(path[-1], None)
+    key, old = str(path[-1]), node.pop(path[-1], None)
     if mending is None:
-        if instead is not None:
-            node[path[-1]] = instead
-        return
+        node |= {} if instead is None else {key: instead}
+    elif mending.act is Act.MOVE:
+        (value.setdefault(mending.to, {}) if mending.to else value).setdefault(key, old)
+    else:
+        for name, new in _in_its_place(key, old, mending).items():
+            node.setdefault(name, new)
+
+
+def _in_its_place(key: str, old: Any, mending: Mending) -> dict[str, Any]:
     match mending.act:
         case Act.RENAME:
-            node.setdefault(mending.to, old)
+            return {mending.to: old}
+        case Act.REPLACE:
+            return dict([mending.to])
         case Act.WRITE:
-            node[path[-1]] = mending.to
-        case Act.MOVE:
-            target = value.setdefault(mending.to, {}) if mending.to else value
-            target.setdefault(str(path[-1]), old)
+            return {key: mending.to}
+    return {}

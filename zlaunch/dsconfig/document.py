@@ -53,8 +53,12 @@ class Document:
         return finding if finding.place else replace(finding, place=self.place(self.path_of(finding.where)))
 
     def path_of(self, where: str) -> KeyPath:
-        """Find the key path of a dotted name; a key may have dots in it."""
-        return self._paths.get(where) or tuple(where.split("."))
+        """Find the key path of a dotted name; a key may have dots in it, or leave `stage3_` out."""
+        return (
+            self._paths.get(where)
+            or self._paths.get(where.replace(".stage3_", "."))
+            or tuple(where.split("."))
+        )
 
     def has(self, where: str) -> bool:
         """Whether the key stands in the text."""

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 from zlaunch.dsconfig.document import Document, Edit, KeyPath, Span
 from zlaunch.dsconfig.parser import parse
@@ -26,6 +25,9 @@ def mend(document: Document, path: KeyPath, mending: Mending) -> str:
             edits = [_renamed(document, span, str(mending.to))]
         case Act.WRITE:
             edits = [Edit(span.start, span.end, json.dumps(mending.to))]
+        case Act.REPLACE:
+            key, value = mending.to
+            edits = [_renamed(document, span, key), Edit(span.start, span.end, json.dumps(value))]
         case Act.DELETE:
             edits = [_without(document, path)]
         case Act.MOVE:
@@ -77,8 +79,3 @@ def _added(document: Document, target: KeyPath, member: str) -> str:
     line = text[text.rfind("\n", 0, last.key) + 1 : last.key]
     between = f"\n{line}" if not line.strip() else " "
     return apply(text, [Edit(last.end, last.end, f",{between}{member}")])
-
-
-def written(value: Any) -> str:
-    """Write a value as JSON does."""
-    return json.dumps(value, ensure_ascii=False)

@@ -16,7 +16,9 @@ T = TypeVar("T")
 class Section(BaseModel):
     """One JSON object of a ds_config: frozen, strict, closed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, populate_by_name=True, defer_build=True
+    )
 
 
 def _auto_or_value(value: Any) -> str:

@@ -80,9 +80,7 @@ def translate(
 
 
 def _refuse_mistakes(config: AccelerateConfig) -> None:
-    mistakes = [
-        one for one in config.findings if one.severity is Severity.ERROR or one.code == "unknown-key"
-    ]
+    mistakes = [one for one in config.findings if one.severity is Severity.ERROR or one.code == "unknown-key"]
     if mistakes:
         raise Refused(mistakes)
 

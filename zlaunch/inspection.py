@@ -14,7 +14,6 @@ from zlaunch.dsconfig.document import Document
 from zlaunch.dsconfig.releases import NEWEST, Release, release
 from zlaunch.dsconfig.source import read
 from zlaunch.errors import ExitStatus, Finding, Refused, Severity, Unavailable, WrongUsage, ZlaunchError
-from zlaunch.layout import write_whole
 from zlaunch.mending import mended
 from zlaunch.model import model_flag, read_shape
 from zlaunch.resolve import Known, derive_batch, resolve
@@ -109,7 +108,7 @@ def inspect(name: str, wish: Wish) -> Report:
         following = mended(document, wish.context)
         diff = _diff(document, following)
         if wish.mend and diff:
-            _write_back(Path(document.file), following.text)
+            _write_back(document.file, following.text)
             document = following
     findings = [*wish.about_arguments, *findings_in(document, wish.context)]
     if wish.deep and not any(finding.severity is Severity.ERROR for finding in findings):
@@ -140,17 +139,12 @@ def _diff(old: Document, new: Document) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def _write_back(file: Path, text: str) -> None:
-    """Swap the new text in whole, with the permissions the file had."""
-    if not file.is_file():
+def _write_back(file: str, text: str) -> None:
+    from zlaunch import rundir
+
+    if not Path(file).is_file():
         raise WrongUsage(f"`--fix` has no file to write {file} back to", "use `--diff`")
-    target = file.resolve()
-    try:
-        mode = target.stat().st_mode
-        write_whole(target, text)
-        target.chmod(mode)
-    except OSError as error:
-        raise Unavailable(f"`{file}` cannot be written: {error.strerror}") from None
+    rundir.write_back(Path(file), text)
 
 
 def _second_opinion(document: Document, context: Context) -> list[Finding]:

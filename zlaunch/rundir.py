@@ -1,4 +1,4 @@
-"""The only writer: one directory per run, of the shape that `layout` describes."""
+"""The only writer: one directory per run, of the shape that `layout` describes, and what a user asks for."""
 
 import contextlib
 import json
@@ -107,6 +107,17 @@ def write_new(file: Path, text: str) -> None:
         raise Unavailable(
             f"`{file}` exists already", "name another file: nothing is ever overwritten"
         ) from None
+    except OSError as error:
+        raise Unavailable(f"`{file}` cannot be written: {error.strerror}") from None
+
+
+def write_back(file: Path, text: str) -> None:
+    """Swap a new text in for an old one, whole, with the permissions the file had; links are followed."""
+    target = file.resolve()
+    try:
+        mode = target.stat().st_mode
+        write_whole(target, text)
+        target.chmod(mode)
     except OSError as error:
         raise Unavailable(f"`{file}` cannot be written: {error.strerror}") from None
 

@@ -184,9 +184,15 @@ def descendants() -> list[psutil.Process]:
 
 
 def end_descendants() -> None:
-    """Kill and reap whatever runs below this process, however often it forked."""
+    """Kill and reap whatever runs below this process, however often it forked.
+
+    One look is not enough: a process whose parent ends during it is below nobody for that look.
+    """
+    empty_looks = 0
     for _ in range(100):
-        if not (left := descendants()):
+        left = descendants()
+        empty_looks = 0 if left else empty_looks + 1
+        if empty_looks == 2:
             return
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -99,6 +99,11 @@ class Finding:
     """Absent where the mending is a choice, which is the user's."""
 
 
+def in_order(finding: Finding) -> tuple[int, int]:
+    """Sort findings as a person reads a file."""
+    return (finding.place.line, finding.place.column) if finding.place else (0, 0)
+
+
 class ZlaunchError(Exception):
     """Something the user must know and act on; `status` is what the program exits with."""
 

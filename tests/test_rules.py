@@ -15,6 +15,7 @@ from zlaunch.dsconfig.source import read
 from zlaunch.dsconfig.zero import Zero
 from zlaunch.errors import Finding, Severity
 from zlaunch.job import STAGES, Offload, Stage
+from zlaunch.model import ModelShape
 from zlaunch.resolve import _FILL
 from zlaunch.rules import RULES, judge
 from zlaunch.rules.rule import Context, Rule, Subject
@@ -142,12 +143,15 @@ def test_nothing_but_advice_is_found_in_what_people_write(file: Path, world_size
     assert [finding for finding in findings if finding.severity is not Severity.ADVICE] == []
 
 
-def test_the_corpus_is_wide() -> None:
-    assert len(CORPUS) >= 25
-
-
 def test_every_zero_key_says_where_it_is_read() -> None:
     assert {key.partition(".")[0] for key in READ_AT} == set(Zero.model_fields)
+
+
+def test_a_threshold_outside_of_the_zero_section_is_not_made_of_the_hidden_size() -> None:
+    scheduler = {"type": "ReduceLROnPlateau", "params": {"threshold": "auto"}}
+    context = Context(model=ModelShape(None, None, "config.json"))
+    findings = found({**BATCH, "zero_optimization": {"stage": 3}, "scheduler": scheduler}, context)
+    assert "no-hidden-size" not in [finding.code for finding in findings]
 
 
 def test_every_auto_that_somebody_fills_in_says_what_deepspeed_alone_makes_of_it() -> None:

@@ -117,10 +117,8 @@ class _Side:
 
     def _is_unread(self, path: KeyPath) -> bool:
         """Whether DeepSpeed does not look at a key, because of what others say."""
-        if path[0] == ZERO and len(path) > 1 and isinstance(self.stage, int):
-            section = section_at(self.canonical[0], (ZERO,))
-            if section and path[1] in section.model_fields and self.stage not in _stages(path):
-                return True
+        if path[0] == ZERO and isinstance(self.stage, int) and not _is_read(path[1:], self.stage):
+            return True
         if path[:2] in _OFFLOADS and len(path) > 2 and path[2] != "device":
             return bool(self.leaves.get((*path[:2], "device"), "none") == "none")
         switches = [(*path[:end], "enabled") for end in range(1, len(path))]
@@ -150,11 +148,12 @@ class _Side:
         return {path for path in Values.of(self.document.value, "").leaves if path not in kept}
 
 
-def _stages(path: KeyPath) -> frozenset[int]:
+def _is_read(path: KeyPath, stage: int) -> bool:
+    """Whether a stage reads a key below `zero_optimization`; one that nobody knows counts as read."""
     try:
-        return stages_reading(dotted(path[1:]))
+        return stage in stages_reading(dotted(path))
     except KeyError:
-        return frozenset({0, 1, 2, 3})
+        return True
 
 
 def _has(whole: Any, path: KeyPath) -> bool:

@@ -81,7 +81,9 @@ READ_AT: Mapping[str, frozenset[int]] = {
 
 
 def stages_reading(key: str) -> frozenset[int]:
-    """Say which stages read a dotted key below `zero_optimization`."""
-    while key not in READ_AT:
-        key = key.rpartition(".")[0]
-    return READ_AT[key]
+    """Say which stages read a dotted key below `zero_optimization`; raise KeyError if none is known."""
+    parts = key.split(".")
+    for end in range(len(parts), 0, -1):
+        if (name := ".".join(parts[:end])) in READ_AT:
+            return READ_AT[name]
+    raise KeyError(key)

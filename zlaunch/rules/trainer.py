@@ -187,12 +187,10 @@ def no_hidden_size(subject: Subject) -> Iterator[Fault]:
     model = subject.context.model
     if not subject.for_trainer or model is None or model.hidden_size is not None:
         return
-    for keys in subject.autos:
-        key = keys[-1]
-        if key.endswith(("bucket_size", "threshold")) and subject.stage in stages_reading(key):
-            yield Fault(
-                ".".join(keys), f'{model.source} names no hidden_size to fill in "auto"', "write a number"
-            )
+    for *section, key in subject.autos:
+        is_made = section == ["zero_optimization"] and key.endswith(("bucket_size", "threshold"))
+        if is_made and subject.stage in stages_reading(key):
+            yield Fault(zero(key), f'{model.source} names no hidden_size to fill in "auto"', "write a number")
 
 
 @rule(

@@ -75,6 +75,7 @@ SAME: dict[str, tuple[Any, Any]] = {
     "the case of a word": ({"checkpoint": {"tag_validation": "Fail"}}, {"checkpoint": {"tag_validation": "fail"}}),
     "the case of an optimizer": ({"optimizer": {"type": "adamw"}}, {"optimizer": {"type": "AdamW"}}),
     "the order of keys": ({"train_batch_size": 8, **ZERO_3}, {**ZERO_3, "train_batch_size": 8}),
+    "where editors find the schema": ({"$schema": "https://example.com/ds.json"}, {}),
     "a comment": ('{"train_batch_size": 8}', '{"train_batch_size": 8} // eight'),
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 def canonical(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
     """Rewrite a config; say for each key that was renamed how it was written."""
     whole, written = copy.deepcopy(dict(value)), dict[KeyPath, KeyPath]()
+    whole.pop("$schema", None)
     _rename_aliases(whole, whole, (), written)
     _replace_old_names(whole, written)
     for path in [*_leaves(whole, ())]:

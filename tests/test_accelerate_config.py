@@ -19,9 +19,9 @@ from zlaunch.accelerate_config.fields import (
     REFUSED_BESIDE_A_FILE,
     SECTION_KEYS,
 )
+from zlaunch.accelerate_config.yaml_source import parse
 from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.document import Document, KeyPath, dotted
-from zlaunch.dsconfig.yaml_source import parse
 from zlaunch.errors import Place, Refused, Severity
 
 ZERO = "zero_optimization"

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.accelerate_config import AccelerateConfig, interpret
+from zlaunch.accelerate_config.yaml_source import parse
 from zlaunch.cli import app
-from zlaunch.dsconfig.yaml_source import parse
 from zlaunch.errors import Refused, WrongUsage
 from zlaunch.translate import Translation, config_file, reads_default_config, translate, understand
 from zlaunch.translate.command import LAUNCHERS

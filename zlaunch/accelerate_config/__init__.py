@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zlaunch.accelerate_config import mistakes
+from zlaunch.accelerate_config import mistakes, yaml_source
 from zlaunch.accelerate_config.fields import (
     DEEPSPEED,
     FIELDS,
@@ -23,9 +23,8 @@ from zlaunch.accelerate_config.fields import (
     SECTION,
     amount_to,
 )
-from zlaunch.dsconfig import yaml_source
 from zlaunch.dsconfig.document import Document, KeyPath, Span
-from zlaunch.errors import Finding, Place
+from zlaunch.errors import Finding, Place, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +55,6 @@ class AccelerateConfig:
     findings: tuple[Finding, ...]
     """All about the YAML; what is wrong with the ds_config itself is not among them."""
 
-    def __post_init__(self) -> None:
-        """Bring the findings into the order of the text."""
-        in_order = sorted(
-            self.findings, key=lambda one: (one.place.line, one.place.column) if one.place else (0, 0)
-        )
-        object.__setattr__(self, "findings", tuple(in_order))
-
     def settings(self) -> Iterator[Setting]:
         """Name every field that is set; those of a section as if they stood at the top."""
         for key, value in self.source.value.items():
@@ -92,22 +84,27 @@ def default_file(environ: Mapping[str, str]) -> Path:
 
 def interpret(source: Document) -> AccelerateConfig:
     """Make of a YAML document what accelerate makes of it."""
+    ds_config, findings = _understood(source)
+    return AccelerateConfig(source, ds_config, tuple(sorted(findings, key=in_order)))
+
+
+def _understood(source: Document) -> tuple[Document | Named | None, list[Finding]]:
     mistakes.refuse_another_kind(source)
     findings = [*source.remarks, *mistakes.at_the_top(source)]
     section = source.value.get(SECTION) or {}
     if not isinstance(section, dict):
-        return AccelerateConfig(source, None, (*findings, mistakes.no_section(source)))
+        return None, [*findings, mistakes.no_section(source)]
     fields = {name: value for name, value in section.items() if value is not None}
     if source.value.get("distributed_type") != DEEPSPEED:
         findings += mistakes.unused_section(source) if fields else ()
-        return AccelerateConfig(source, None, tuple(findings))
+        return None, findings
     findings += mistakes.in_the_section(source, fields)
     named = str(fields.get(FILE, NO_PATH))
     if named != NO_PATH:
         findings += mistakes.beside_a_file(source, fields)
-        return AccelerateConfig(source, Named(named, source.place((SECTION, FILE))), tuple(findings))
+        return Named(named, source.place((SECTION, FILE))), findings
     document, found = _embedded(source, fields)
-    return AccelerateConfig(source, document, (*findings, *found))
+    return document, [*findings, *found]
 
 
 def _embedded(source: Document, fields: Mapping[str, Any]) -> tuple[Document, list[Finding]]:

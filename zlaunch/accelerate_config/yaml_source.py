@@ -107,21 +107,25 @@ class _Reader:
         return self._fail(f"the tag `{self.text[offset:].split()[0]}` means nothing in JSON", offset)
 
     def _mapping(self, node: Any, path: KeyPath) -> dict[str, Any]:
-        members: dict[str, Any] = {}
+        written: dict[str, tuple[int, Any]] = {}
         for key_node, value_node in node.value:
-            offset = key_node.start_mark.index
-            if key_node.id != "scalar":
-                self._fail("a key is a word", offset)
-            key = str(key_node.value)
-            if key == _MERGE and key_node.style is None:
-                self._fail("`<<` takes values from elsewhere: JSON has no such thing", offset)
+            offset, key = key_node.start_mark.index, self._key(key_node)
+            if key in written:
+                self._duplicate((*path, key), written[key][0], offset)
+            written[key] = offset, value_node
+        members: dict[str, Any] = {}
+        for key, (offset, value_node) in written.items():
             here = (*path, key)
-            if key in members:
-                self._duplicate(here, offset)
-                continue
             members[key] = self._value(value_node, here)
             self.spans[here] = Span(offset, value_node.start_mark.index, self._end(value_node))
         return members
+
+    def _key(self, node: Any) -> str:
+        if node.id != "scalar":
+            self._fail("a key is a word", node.start_mark.index)
+        if node.value == _MERGE and node.style is None:
+            self._fail("`<<` takes values from elsewhere: JSON has no such thing", node.start_mark.index)
+        return str(node.value)
 
     def _sequence(self, node: Any, path: KeyPath) -> list[Any]:
         items: list[Any] = []
@@ -173,15 +177,15 @@ class _Reader:
             self._fail(f"JSON cannot hold the number `{node.value}`", node.start_mark.index)
         return int(value) if value.is_integer() else value
 
-    def _duplicate(self, path: KeyPath, offset: int) -> None:
-        first = self._place(self.spans[path].key)
+    def _duplicate(self, path: KeyPath, before: int, offset: int) -> None:
         self.remarks.append(
             Finding(
                 code="duplicate-key",
                 where=dotted(path),
-                message=f"`{path[-1]}` stands here a second time; the first is on line {first.line}. "
+                message=f"`{path[-1]}` stands on line {self._place(before).line} already; "
                 "PyYAML takes the last",
                 hint="keep one of the two",
+                severity=Severity.SILENT,
                 place=self._place(offset, len(str(path[-1]))),
             )
         )

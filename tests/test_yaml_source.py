@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import json_objects
+from zlaunch.accelerate_config.yaml_source import parse, read
 from zlaunch.dsconfig.parser import MAX_DEPTH
-from zlaunch.dsconfig.yaml_source import parse, read
 from zlaunch.errors import InputMissing, Place, Refused, Severity
 
 BROKEN = [
@@ -130,8 +130,18 @@ def test_a_key_that_stands_twice_is_a_finding() -> None:
     assert (remark.code, remark.place) == ("duplicate-key", Place("a.yaml", 3, 1))
 
 
-def test_of_two_equal_keys_the_first_counts() -> None:
-    assert parse("a: 1\na: 3", "a.yaml").value == {"a": 1}
+def test_a_key_that_stands_twice_stops_nothing() -> None:
+    (remark,) = parse("a: 1\na: 3", "a.yaml").remarks
+    assert remark.severity is Severity.SILENT
+
+
+def test_of_two_equal_keys_the_last_counts_as_it_does_for_pyyaml() -> None:
+    text = "a: {b: 1}\na: {c: 3}"
+    assert parse(text, "a.yaml").value == yaml.safe_load(text)
+
+
+def test_of_two_equal_keys_the_first_has_no_place() -> None:
+    assert ("a", "b") not in parse("a: {b: 1}\na: {c: 3}", "a.yaml").spans
 
 
 def test_an_anchor_that_nobody_uses_is_harmless() -> None:

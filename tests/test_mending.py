@@ -45,7 +45,14 @@ CHOICES = [
 ]
 
 _keys = st.sampled_from([*DsConfig.model_fields, "zero_optimisation", "aio", "elasticity", "stage", "x"])
+_simple = st.integers(0, 9) | st.booleans() | st.sampled_from(["true", "3", "auto", "x"])
+_plain_configs = st.dictionaries(_keys, _simple | st.dictionaries(_keys, _simple, max_size=3), max_size=4)
 configs = st.dictionaries(_keys, json_values, max_size=4) | json_objects
+
+
+def _commented(text: str) -> str:
+    """Write what people write around JSON."""
+    return text.replace(", ", " // a: b, {\n, ").replace(": ", ": /* c: d */ ")
 
 
 def _mended(text: str) -> str:
@@ -77,5 +84,23 @@ def test_mending_twice_is_mending_once(config: dict[str, Any], indent: int | Non
 @given(configs)
 def test_what_was_mended_is_no_longer_found(config: dict[str, Any]) -> None:
     document = mended(parse(json.dumps(config), "ds.json"), NOTHING_KNOWN)
-    left = [finding.where for finding in findings_in(document) if finding.mending is not None]
-    assert [where for where in left if document.has(where)] == []
+    left = [finding for finding in findings_in(document) if finding.mending is not None]
+    assert [finding for finding in left if document.path_to(finding) in document.spans] == []
+
+
+@given(_plain_configs)
+def test_comments_keep_nothing_from_being_mended(config: dict[str, Any]) -> None:
+    text = json.dumps(config)
+    assert json.loads(_mended(_commented(text))) == json.loads(_mended(text))
+
+
+MISSED_BY_TEXT = [
+    '{"bf16": {"enabled": "true"}, "bf16.enabled": false, %s}',
+    '{"steps_per_print": Infinity\n, %s}',
+]
+
+
+@pytest.mark.parametrize("text", MISSED_BY_TEXT)
+def test_a_mending_touches_no_other_value(text: str) -> None:
+    before, after = (parse(one, "ds.json").value for one in (text % BATCH, _mended(text % BATCH)))
+    assert {k: v for k, v in after.items() if k != "bf16"} == {k: v for k, v in before.items() if k != "bf16"}

@@ -45,7 +45,9 @@ GENERAL: Mapping[str, str] = {
     "misread-value": "DeepSpeed's reader takes something for text that was meant otherwise, such as `True`, "
     "`.5`, or a word without quotes before a comma.",
     "comment": "Comments are read by DeepSpeed, but not by transformers or accelerate. So are "
-    "`trailing-comma`, `single-quotes`, `bare-key`, `no-quotes`, `missing-comma` and `no-braces`.",
+    "`trailing-comma`, `single-quotes`, `bare-key`, `no-quotes`, `missing-comma`, `no-braces`, `loose-text` "
+    "(a tab or an odd escape in a string), `odd-space` and `byte-order-mark`. With "
+    "`--for trainer` they are late.",
     "not-json": "The text breaks off here, even for the most patient reader.",
     "not-text": "The file is not UTF-8 text.",
     "no-deepspeed": "The accelerate config that was named does not use DeepSpeed at all.",
@@ -53,6 +55,27 @@ GENERAL: Mapping[str, str] = {
     "does not know.",
 }
 """Codes of what is no rule between keys."""
+
+ELSEWHERE: Mapping[str, str] = {
+    "cannot-read": "The file that was named is not there, or cannot be read.",
+    "bad-argument": "An argument of the Trainer has a value of the wrong type.",
+    "removed-argument": "transformers 5 took an argument of the Trainer away.",
+    "both-precisions": "`--bf16` and `--fp16` exclude each other.",
+    "not-python": "The training script is no Python.",
+    "not-accelerate-config": "A YAML file is no accelerate config; DeepSpeed itself reads no YAML.",
+    "not-yaml": "The YAML breaks off here, or uses what accelerate does not.",
+    "yaml-number": "YAML takes `2e8` for text.",
+    "beside-a-file": "accelerate refuses a field beside the ds_config file that decides it.",
+    "ignored-field": "accelerate ignores a field, as the rest of its config is.",
+    "lost-nvme-path": "accelerate does not hand the NVMe directory on.",
+    "no-equivalent": "`config translate`: zlaunch has nothing that does the same.",
+    "bad-host-line": "A line of the hostfile is not `HOST slots=N`.",
+    "duplicate-host": "The hostfile names a host twice.",
+    "no-hosts": "The hostfile names no host.",
+    "no-slots": "A host of the hostfile has no slots.",
+    "too-many-slots": "A host has fewer GPUs than the hostfile says.",
+}
+"""Codes about other files and about arguments."""
 
 
 def page() -> str:
@@ -62,8 +85,9 @@ def page() -> str:
 
 def _lines() -> Iterator[str]:
     yield HEAD + "\n".join(f"| {severity.value} | {does} |" for severity, does in SEVERITIES.items())
-    yield "\n## Text, keys and values\n\n| code | meaning |\n|---|---|"
-    yield from (f"| `{code}` | {meaning} |" for code, meaning in GENERAL.items())
+    for title, codes in (("Text, keys and values", GENERAL), ("Arguments and other files", ELSEWHERE)):
+        yield f"\n## {title}\n\n| code | meaning |\n|---|---|"
+        yield from (f"| `{code}` | {meaning} |" for code, meaning in codes.items())
     for room, rules in itertools.groupby(RULES, key=lambda rule: rule.check.__module__):
         yield f"\n## {(sys.modules[room].__doc__ or '').strip().splitlines()[0].rstrip('.')}"
         for rule in rules:

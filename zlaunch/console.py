@@ -61,13 +61,13 @@ def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
     """Write a finding: where, how bad, which key and code; the line itself; what it does; what to type."""
     place, severity = finding.place, finding.severity.value
     head = [f"{place}:"] if place else []
-    head += [f"{_paint(severity, severity, stream)}:", *([finding.where] if finding.where else [])]
+    head += [f"{_paint(severity, severity, stream)}:", *([_visible(finding.where)] if finding.where else [])]
     lines = [" ".join([*head, f"[{finding.code}]"])]
     if place and place.text:
         lines += _pointed(place, severity, stream)
-    lines += _wrapped(finding.message, "  ")
+    lines += _wrapped(_visible(finding.message), "  ")
     if finding.hint:
-        hint = _wrapped(finding.hint, "        ")
+        hint = _wrapped(_visible(finding.hint), "        ")
         lines += [f"  {_paint('hint', 'hint', stream)}: {hint[0].strip()}", *hint[1:]]
     return lines
 
@@ -77,9 +77,14 @@ def _pointed(place: Place, kind: str, stream: TextIO) -> list[str]:
     room = max(24, _width() - len("     1 | "))
     length, before = min(place.length, room), place.column - 1
     cut = max(0, before + length - room)
-    text = place.text[cut : cut + room].replace("\t", " ")
+    text = "".join(c if c.isprintable() else " " for c in place.text[cut : cut + room])
     mark = _paint(kind, "^" * length, stream)
     return [f"{place.line:>6} | {text}".rstrip(), f"       | {' ' * (before - cut)}{mark}"]
+
+
+def _visible(text: str) -> str:
+    """Show what a terminal would obey."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -37,6 +37,10 @@ class Severity(Enum):
     """It works, and there is a better way."""
 
 
+FATAL = frozenset({Severity.ERROR, Severity.LATE})
+"""With one of these the job fails."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where in a file something stands; lines and columns count from 1."""
@@ -95,6 +99,8 @@ class Finding:
     """The key, as `zero_optimization.stage`; or a flag, as `--learning_rate`."""
     severity: Severity = Severity.ERROR
     place: Place | None = None
+    path: tuple[str | int, ...] | None = None
+    """The key again, where dots in a name would leave a doubt."""
     mending: Mending | None = None
     """Absent where the mending is a choice, which is the user's."""
 

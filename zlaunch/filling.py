@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from zlaunch.compose import as_written
 from zlaunch.dsconfig.document import Document, KeyPath, dotted
-from zlaunch.errors import Finding, Refused, Severity
-from zlaunch.handover import write_formats
+from zlaunch.errors import FATAL, Finding, Refused
+from zlaunch.handover import from_config, write_formats
 from zlaunch.provenance import AUTO, Sourced, Values
 from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL, Known, derive_batch, resolve
 from zlaunch.rules.rule import Context
 from zlaunch.script import Interface
-from zlaunch.trainer_args import MATCHED, Argument, TrainerArgs
+from zlaunch.trainer_args import TrainerArgs
 from zlaunch.units import plural
 
 NOBODY = "nobody fills it in: write a value"
@@ -55,7 +55,7 @@ def fill_in(document: Document, context: Context) -> Filling:
 
 def refuse(findings: Iterable[Finding]) -> None:
     """Raise Refused if a job with these findings would fail: then there is nothing to fill in."""
-    if grave := [one for one in findings if one.severity in (Severity.ERROR, Severity.LATE)]:
+    if grave := [one for one in findings if one.severity in FATAL]:
         raise Refused(grave)
 
 
@@ -64,14 +64,8 @@ def _agreed(written: Values, context: Context) -> TrainerArgs:
     args = context.args or TrainerArgs()
     if context.interface is not Interface.TRAINER:
         return args
-    for path, match in MATCHED.items():
-        value = written[path]
-        if value in (None, AUTO, False):
-            continue
-        parts = value if isinstance(value, list) else [value]
-        for name, part in zip(match.names, parts, strict=False):
-            if not args[name].given and not isinstance(part, bool) and args[name].value != part:
-                args = args.over(name, Argument(part, f"`{dotted(path)}` in the ds_config"))
+    for name, argument in from_config(written, args).items():
+        args = args.over(name, argument)
     return args
 
 

@@ -36,7 +36,7 @@ def agree(
     findings = list(_precision_disputes(args, precision))
     added = _format(values, args, precision, machine)
     if interface is Interface.TRAINER:
-        added |= _from_config(values, args)
+        added |= from_config(values, args)
     if machine.accelerator == "cpu" and not args["use_cpu"].value:
         added["use_cpu"] = Argument(True, "this machine has no accelerator")
     for name, argument in added.items():
@@ -68,7 +68,7 @@ def script_arguments(agreement: Agreement, interface: Interface, ds_config: Path
     return tuple(words)
 
 
-def _from_config(values: Values, args: TrainerArgs) -> dict[str, Argument]:
+def from_config(values: Values, args: TrainerArgs) -> dict[str, Argument]:
     """Find the arguments that nobody gave and that the config decides."""
     added: dict[str, Argument] = {}
     for path, match in MATCHED.items():

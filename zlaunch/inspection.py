@@ -1,30 +1,39 @@
 """A ds_config by name → a report: read it, find what is wrong, mend it, ask DeepSpeed itself."""
 
-import contextlib
 import difflib
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from zlaunch.compose import as_written
 from zlaunch.dsconfig.document import Document
-from zlaunch.dsconfig.releases import NEWEST, Release, release
+from zlaunch.dsconfig.releases import release
 from zlaunch.dsconfig.source import read
-from zlaunch.errors import ExitStatus, Finding, Refused, Severity, Unavailable, WrongUsage, ZlaunchError
+from zlaunch.errors import (
+    FATAL,
+    ExitStatus,
+    Finding,
+    InputMissing,
+    Refused,
+    Severity,
+    Unavailable,
+    WrongUsage,
+    ZlaunchError,
+    in_order,
+)
+from zlaunch.filling import fill_in
 from zlaunch.mending import mended
 from zlaunch.model import model_flag, read_shape
-from zlaunch.resolve import Known, derive_batch, resolve
+from zlaunch.provenance import AUTO
+from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL
 from zlaunch.rules.rule import Context
 from zlaunch.script import Interface
-from zlaunch.trainer_args import TrainerArgs, read_arguments, removed_arguments, take_ds_config
+from zlaunch.trainer_args import read_arguments, removed_arguments, take_ds_config
 from zlaunch.units import plural
-from zlaunch.validation import findings_in, in_order
+from zlaunch.validation import findings_in
 
 DEEP_SECONDS = 120.0
-_ALWAYS_COUNT = frozenset({Severity.ERROR, Severity.LATE})
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class Report:
     name: str
     findings: tuple[Finding, ...] = ()
     trouble: ZlaunchError | None = None
-    """Why it could not be read at all."""
+    """Why it could not be read, mended or asked about."""
     diff: str = ""
     """What was mended, or would be."""
 
@@ -42,7 +51,7 @@ class Report:
         """Say what the exit status of a check is; strictly, silent findings count as well."""
         if self.trouble is not None:
             return self.trouble.status
-        counted = {*_ALWAYS_COUNT, Severity.SILENT} if strict else _ALWAYS_COUNT
+        counted = FATAL | {Severity.SILENT} if strict else FATAL
         wrong = any(finding.severity in counted for finding in self.findings)
         return ExitStatus.REFUSED if wrong else ExitStatus.OK
 
@@ -52,84 +61,93 @@ class Wish:
     """How a ds_config is to be looked at."""
 
     context: Context = field(default_factory=Context)
-    about_arguments: tuple[Finding, ...] = ()
-    """What is wrong with the Trainer's arguments themselves."""
     deep: bool = False
     mend: bool = False
     show_diff: bool = False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A ds_config that was found by its name."""
+
+    document: Document | None
+    """None if an accelerate config does not use DeepSpeed."""
+    findings: tuple[Finding, ...] = ()
+    """What is wrong with the accelerate config around it."""
+    is_embedded: bool = False
+    """It stands in the words of an accelerate config, not in a text of its own."""
 
 
 def context_of(
     argv: Sequence[str],
     world_size: int | None,
     model: Path | None,
-    interface: Interface,
+    interface: Interface | None,
     asked: str | None,
 ) -> tuple[Context, tuple[Finding, ...]]:
-    """Gather what a command line says about the job of a ds_config."""
+    """Gather what a command line says about the job of a ds_config, and what is wrong with it."""
     rest, _ = take_ds_config(argv)
     args, findings = read_arguments(rest) if rest else (None, [])
-    findings += removed_arguments(rest)
+    if interface is not Interface.DEEPSPEED:
+        findings += removed_arguments(rest)
     named = model_flag(rest)
     if model is None and named is not None and Path(named).exists():
         model = Path(named)
+    if model is not None and not model.exists():
+        raise InputMissing(f"there is no `{model}`", "name a model's directory here, or its config.json")
     context = Context(
         world_size=world_size,
         args=args,
         model=None if model is None else read_shape(model),
-        interface=interface,
-        release=_release(asked),
+        interface=interface or Interface.TRAINER,
+        release=None if asked is None else release(asked),
+        strict_json=interface in (Interface.TRAINER, Interface.ACCELERATE),
     )
     return context, tuple(findings)
 
 
-def _release(asked: str | None) -> Release | None:
-    """Find the release that was asked about, or that is installed; None for the newest."""
-    if asked is not None:
-        return release(asked)
-    with contextlib.suppress(PackageNotFoundError, WrongUsage):
-        installed = release(version("deepspeed"))
-        return None if installed == NEWEST else installed
-    return None
-
-
-def inspect(name: str, wish: Wish) -> Report:
-    """Look at one ds_config; what hinders it is part of the report."""
-    try:
-        if name.endswith((".yaml", ".yml")):
-            return _follow(name, wish)
-        document = read(name)
-    except Refused as error:
-        return Report(name, error.findings)
-    except ZlaunchError as error:
-        return Report(name, trouble=error)
-    diff = ""
-    if wish.show_diff:
-        following = mended(document, wish.context)
-        diff = _diff(document, following)
-        if wish.mend and diff:
-            _write_back(document.file, following.text)
-            document = following
-    findings = [*wish.about_arguments, *findings_in(document, wish.context)]
-    if wish.deep and not any(finding.severity is Severity.ERROR for finding in findings):
-        findings += _second_opinion(document, wish.context)
-    return Report(name, tuple(findings), diff=diff)
-
-
-def _follow(name: str, wish: Wish) -> Report:
-    """Look at the ds_config that an accelerate config names, or holds in its own words."""
+def opened(name: str) -> Opened:
+    """Read a ds_config, or follow accelerate's YAML to the one it names or holds in its own words."""
+    if not name.endswith((".yaml", ".yml")):
+        return Opened(read(name))
     from zlaunch import accelerate_config
 
     config = accelerate_config.read(Path(name))
     match config.ds_config:
         case accelerate_config.Named(file=file):
-            report = inspect(str(file), wish)
-            return replace(report, name=name, findings=(*config.findings, *report.findings))
+            return Opened(read(file), config.findings)
         case Document() as document:
-            findings = [*config.findings, *findings_in(document, wish.context)]
-            return Report(name, tuple(sorted(findings, key=in_order)))
-    nothing = "this accelerate config does not use DeepSpeed"
-    return Report(name, (*config.findings, Finding("no-deepspeed", nothing, severity=Severity.ADVICE)))
+            return Opened(document, config.findings, is_embedded=True)
+    nothing = Finding("no-deepspeed", f"{name} does not use DeepSpeed", severity=Severity.ADVICE)
+    return Opened(None, (*config.findings, nothing))
+
+
+def inspect(name: str, wish: Wish) -> Report:
+    """Look at one ds_config; what hinders it is part of the report."""
+    try:
+        found = opened(name)
+        return Report(name, found.findings) if found.document is None else _look(name, found, wish)
+    except Refused as error:
+        return Report(name, error.findings)
+    except ZlaunchError as error:
+        return Report(name, trouble=error)
+
+
+def _look(name: str, found: Opened, wish: Wish) -> Report:
+    document, diff = found.document, ""
+    assert document is not None, "the caller has one"
+    if wish.show_diff:
+        if found.is_embedded:
+            raise WrongUsage(f"{name} holds its ds_config in accelerate's words", "mend it by hand")
+        following = mended(document, wish.context)
+        diff = _diff(document, following)
+        if wish.mend and diff:
+            _write_back(document.file, following.text)
+            document = following
+    findings = [*found.findings, *findings_in(document, wish.context)]
+    if wish.deep and not any(finding.severity is Severity.ERROR for finding in findings):
+        findings += _second_opinion(document, wish.context)
+    return Report(name, tuple(sorted(findings, key=in_order)), diff=diff)
 
 
 def _diff(old: Document, new: Document) -> str:
@@ -148,14 +166,17 @@ def _write_back(file: str, text: str) -> None:
 
 
 def _second_opinion(document: Document, context: Context) -> list[Finding]:
-    """Ask the installed DeepSpeed about the config as the job would hand it over."""
-    world = context.world_size or 1
+    """Ask the installed DeepSpeed about the config as the job would hand it over.
+
+    Batch sizes that only the script's objects decide count as one sample per rank.
+    """
     from zlaunch.process import output_of
 
-    args = context.args or TrainerArgs()
-    values = derive_batch(as_written(document), args, world, context.interface)
-    resolved = resolve(values, Known(args, context.model, world, context.interface)).values
-    argv = [sys.executable, "-m", "zlaunch.deep", str(world), json.dumps(resolved.config())]
+    world = context.world_size or 1
+    values = fill_in(document, replace(context, world_size=world)).values
+    if AUTO in (values[TOTAL], values[MICRO], values[ACCUMULATION]):
+        values = values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, "one sample per rank")
+    argv = [sys.executable, "-m", "zlaunch.deep", str(world), json.dumps(values.config())]
     answer = output_of(argv, DEEP_SECONDS)
     if answer is None:
         raise Unavailable(

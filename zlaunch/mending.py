@@ -1,9 +1,11 @@
 """Document → the same document with everything mended that has one safe mending."""
 
-from zlaunch.dsconfig.document import Document
-from zlaunch.dsconfig.edit import mend
+import copy
+
+from zlaunch.dsconfig.document import Document, KeyPath
+from zlaunch.dsconfig.edit import mend, mend_value
 from zlaunch.dsconfig.parser import parse
-from zlaunch.errors import Refused
+from zlaunch.errors import Act, Mending, Refused
 from zlaunch.rules.rule import Context
 from zlaunch.validation import findings_in
 
@@ -23,14 +25,24 @@ def mended(document: Document, context: Context) -> Document:
 
 def _step(document: Document, context: Context) -> Document | None:
     for finding in findings_in(document, context):
-        path = document.path_of(finding.where) if finding.where else ()
-        if finding.mending is None or path not in document.spans:
-            continue
-        text = mend(document, path, finding.mending)
-        if text == document.text:
-            continue
-        try:
-            return parse(text, document.file)
-        except Refused:
-            continue
+        if finding.mending is not None:
+            path = document.path_to(finding) if finding.where else ()
+            following = _attempt(document, path, finding.mending)
+            if following is not None:
+                return following
     return None
+
+
+def _attempt(document: Document, path: KeyPath, mending: Mending) -> Document | None:
+    """Mend the text, and take the result only if its value changed as it should, and nothing else."""
+    if path not in document.spans:
+        return None
+    expected = copy.deepcopy(document.value)
+    if mending.act is not Act.PLAIN:
+        mend_value(expected, path, mending)
+    try:
+        following = parse(mend(document, path, mending), document.file)
+    except Refused:
+        return None
+    changed = following.text != document.text
+    return following if changed and following.value == expected else None

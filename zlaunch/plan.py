@@ -22,11 +22,11 @@ from zlaunch.model import ModelShape
 from zlaunch.native_ops import NativeOp, needed_ops
 from zlaunch.provenance import Values
 from zlaunch.resolve import TOTAL, Known, Resolved, derive_batch, resolve
-from zlaunch.rules import judge
-from zlaunch.rules.rule import Context, Subject
+from zlaunch.rules.rule import Context
 from zlaunch.script import Interface, Script
 from zlaunch.topology import Topology
 from zlaunch.trainer_args import read_arguments, removed_arguments
+from zlaunch.validation import judged
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,10 @@ def _argv(launcher: Launcher, target: Target, inputs: Inputs) -> tuple[str, ...]
 
 
 def _checked(base: Document | None) -> Document | None:
+    """Refuse a file with wrong keys or values, however silently DeepSpeed would take them."""
     if base is not None:
         remarks = [remark for remark in base.remarks if remark.severity is not Severity.ADVICE]
-        found = [*remarks, *map(base.locate, check(base.value).findings)]
-        if found:
+        if found := [*remarks, *map(base.locate, check(base.value).findings)]:
             raise Refused(found)
     return base
 
@@ -196,8 +196,8 @@ def _judge(
 ) -> tuple[DsConfig, tuple[Finding, ...]]:
     """Read the result as DeepSpeed would; raise Refused with these and all further findings.
 
-    What DeepSpeed does not do in silence is refused where the command line asks for it, and only
-    told where it stands in the user's file.
+    Rules about what DeepSpeed does not do, in silence, refuse what the command line asks for, and
+    only warn of what stands in the user's file.
     """
     nobody = [
         Finding("auto-nobody-fills", f'nobody fills in "auto" for `{key}`', "write a value", where=key)
@@ -207,11 +207,10 @@ def _judge(
     context = Context(
         world_size=inputs.topology.world_size, model=inputs.model, interface=inputs.script.interface
     )
-    checked = check(resolved.values.config())
-    rules = [] if checked.config is None else judge(Subject(checked.config, context))
-    judged = [_located(finding, inputs.base) for finding in [*checked.findings, *rules]]
-    warnings = [one for one in judged if one.severity is Severity.SILENT and one.place is not None]
-    wrong = [one for one in judged if one.severity is not Severity.ADVICE and one not in warnings]
+    checked = judged(resolved.values.config(), context)
+    found = [_located(finding, inputs.base) for finding in checked.findings]
+    warnings = [one for one in found if one.severity is Severity.SILENT and one.place is not None]
+    wrong = [one for one in found if one.severity is not Severity.ADVICE and one not in warnings]
     told = {finding.where for finding in wrong if finding.where}
     others = [finding for finding in [*findings, *nobody] if finding.where not in told]
     if checked.config is None or wrong or others:

@@ -114,6 +114,8 @@ def write_new(file: Path, text: str) -> None:
 def write_back(file: Path, text: str) -> None:
     """Swap a new text in for an old one, whole, with the permissions the file had; links are followed."""
     target = file.resolve()
+    if not os.access(target, os.W_OK):
+        raise Unavailable(f"`{file}` cannot be written", "change its permissions first")
     try:
         mode = target.stat().st_mode
         write_whole(target, text)

@@ -1,31 +1,61 @@
 """ds_config → every finding about it: what its text, its keys, its values and their rules get wrong."""
 
+from dataclasses import replace
 from typing import Any
 
-from zlaunch.dsconfig.check import check
-from zlaunch.dsconfig.document import Document
+from zlaunch.dsconfig.check import Checked, check
+from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.document import Document, value_at
 from zlaunch.dsconfig.precise import imprecise_numbers
-from zlaunch.errors import Finding
+from zlaunch.errors import FATAL, Finding, Severity, in_order
 from zlaunch.rules import judge
 from zlaunch.rules.rule import Context, Subject
+from zlaunch.script import Interface
 
 NOTHING_KNOWN = Context()
 
 
 def findings_in(document: Document, context: Context = NOTHING_KNOWN) -> list[Finding]:
     """Find everything that is wrong with a document, in the order of its lines."""
-    findings = [*document.remarks, *imprecise_numbers(document), *wrong_in(document.value, context)]
+    findings = [*_about_text(document, context), *wrong_in(document.value, context)]
     return sorted(map(document.locate, findings), key=in_order)
-
-
-def in_order(finding: Finding) -> tuple[int, int]:
-    """Sort findings as a person reads a file."""
-    return (finding.place.line, finding.place.column) if finding.place else (0, 0)
 
 
 def wrong_in(value: dict[str, Any], context: Context = NOTHING_KNOWN) -> list[Finding]:
     """Find everything that is wrong with a plain value; the findings have no place."""
+    return list(judged(value, context).findings)
+
+
+def judged(value: dict[str, Any], context: Context) -> Checked:
+    """Read a plain value, and apply the rules to what it means, and to what DeepSpeed reads of it."""
     checked = check(value, context.release)
-    rules = [] if checked.config is None else judge(Subject(checked.config, context))
-    told = {finding.where for finding in checked.findings}
-    return [*checked.findings, *(finding for finding in rules if finding.where not in told)]
+    rules = _by_rules(checked.config, context)
+    if checked.as_read != checked.config:
+        codes = {finding.code for finding in rules}
+        read = _by_rules(checked.as_read, context)
+        rules += [one for one in read if one.severity in FATAL and one.code not in codes]
+        rules = [one for one in rules if one.severity in FATAL or _stands_in(value, one)]
+    told = {finding.where for finding in checked.findings if finding.where}
+    return replace(checked, findings=(*checked.findings, *(one for one in rules if one.where not in told)))
+
+
+def _by_rules(config: DsConfig | None, context: Context) -> list[Finding]:
+    return [] if config is None else judge(Subject(config, context))
+
+
+def _stands_in(value: dict[str, Any], finding: Finding) -> bool:
+    """Whether a rule is about a key that was written, and not about one that was only meant."""
+    return value_at(value, tuple(finding.where.split("."))) is not None
+
+
+def _about_text(document: Document, context: Context) -> list[Finding]:
+    """Find what readers of strict JSON stumble over, as far as one of them reads it."""
+    if context.interface is Interface.DEEPSPEED:
+        return [one for one in document.remarks if one.severity is not Severity.ADVICE]
+    remarks = [
+        replace(one, severity=Severity.LATE)
+        if context.strict_json and one.severity is Severity.ADVICE
+        else one
+        for one in document.remarks
+    ]
+    return [*remarks, *imprecise_numbers(document)]

@@ -8,7 +8,7 @@ from tests.making import json_objects, json_values
 from zlaunch.compose import preset
 from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.releases import REMOVED
+from zlaunch.dsconfig.releases import REMOVED, release
 from zlaunch.errors import Finding
 from zlaunch.job import STAGES, Offload, Stage
 
@@ -54,9 +54,11 @@ HINTS: list[tuple[dict[str, Any], str | None]] = [
     ({"gradient_clipping": "0.5"}, "write 0.5, without quotes"),
     ({"fp16": None}, "delete the key"),
     ({"optimizer": None}, "delete the key"),
-    ({"train_batch_size": "many"}, None),
-    ({"train_batch_size": "1.5"}, None),
-    ({"gradient_clipping": "inf"}, None),
+    ({"train_batch_size": "many"}, "write a whole number, without quotes"),
+    ({"gradient_clipping": "inf"}, "write a number, without quotes"),
+    ({"zero_optimization": 3}, "write an object, `{…}`"),
+    ({"bf16": {"enabled": "yes"}}, "write true or false"),
+    ({"lr": 1e-4}, "in a ds_config that is `optimizer.params.lr`"),
 ]
 
 OFFLOADS = [
@@ -145,3 +147,31 @@ def test_any_value_is_checked(value: dict[str, Any]) -> None:
 
 def test_the_schema_that_editors_want_is_no_mistake() -> None:
     assert check({"$schema": "ds_config.schema.json"}).findings == ()
+
+
+def test_a_name_that_is_unknown_does_not_hide_the_rest() -> None:
+    checked = check({"optimizer": {"type": "Adaam", "params": {}}, "zero_optimization": {"stage": 2}})
+    assert checked.config is not None
+    assert checked.config.zero_optimization.stage == 2
+
+
+def test_a_misspelled_key_is_not_there_for_deepspeed() -> None:
+    checked = check({"zero_optimisation": {"stage": 3}})
+    assert checked.config is not None
+    assert checked.as_read is not None
+    assert (checked.config.zero_optimization.stage, checked.as_read.zero_optimization.stage) == (3, 0)
+
+
+def test_a_key_with_dots_in_its_name_is_told_from_a_nested_one() -> None:
+    findings = check({"bf16": {"enabled": "true"}, "bf16.enabled": False}).findings
+    assert {finding.path for finding in findings} == {("bf16", "enabled"), ("bf16.enabled",)}
+
+
+@given(json_objects)
+def test_a_value_under_wrong_names_is_checked(value: dict[str, Any]) -> None:
+    assert check({"zero_optimisation": "", "offload_param": value}).findings
+
+
+def test_a_key_of_one_release_alone_is_not_called_new_in_a_later_one() -> None:
+    value: dict[str, Any] = {"zero_optimization": {"zeropp_loco_param": {}}}
+    assert [one.code for one in check(value, release("0.19")).findings] == ["removed-key"]

@@ -52,6 +52,19 @@ def test_a_key_is_renamed_and_nothing_else_changes() -> None:
     assert mended(TEXT, ("b", "c"), Mending(Act.RENAME, "x")) == TEXT.replace('"c"', '"x"')
 
 
+def test_a_colon_in_a_comment_is_no_part_of_a_key() -> None:
+    text = '{"a": /* b: c */ true}'
+    assert mended(text, ("a",), Mending(Act.RENAME, "x")) == text.replace('"a"', '"x"')
+
+
+def test_a_key_is_put_in_the_place_of_another() -> None:
+    assert mended('{"a": true}', ("a",), Mending(Act.REPLACE, ("b", {"c": 1}))) == '{"b": {"c": 1}}'
+
+
+def test_line_ends_of_windows_survive() -> None:
+    assert mended('{\r\n "a": 1, // b\r\n "c": 2\r\n}', (), Mending(Act.PLAIN)).count("\r\n") == 3
+
+
 def test_a_value_is_written_and_nothing_else_changes() -> None:
     assert mended(TEXT, ("e",), Mending(Act.WRITE, False)) == TEXT.replace("5", "false")
 

@@ -9,10 +9,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.document import KeyPath, dotted
+from zlaunch.dsconfig.document import KeyPath, dotted, value_at
+from zlaunch.dsconfig.edit import mend_value
 from zlaunch.dsconfig.mistakes import explain
-from zlaunch.dsconfig.releases import NEWEST, Release, history
-from zlaunch.errors import Act, Finding, Mending, Severity
+from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
+from zlaunch.errors import Act, Finding, Severity
+
+MAX_LOSSES = 4
+"""Rounds in which values that stay wrong are left out, each round a section further up."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Checked:
     None where too little is left to judge: the stage itself is in doubt.
     """
     findings: tuple[Finding, ...]
+    as_read: DsConfig | None
+    """The config as DeepSpeed reads it: a key under a wrong name is not there."""
 
 
 def check(value: dict[str, Any], older: Release | None = None) -> Checked:
@@ -34,13 +40,21 @@ def check(value: dict[str, Any], older: Release | None = None) -> Checked:
     """
     value = {key: child for key, child in value.items() if key != "$schema"}
     errors = _errors(value, strict=True)
-    newer = () if older is None else tuple(_not_yet_known(value, older))
+    newer: dict[KeyPath, Finding] = {} if older is None else dict(_not_yet_known(value, older))
     if not errors:
-        return Checked(DsConfig.model_validate(value), newer)
-    faults = _faults(value, errors, older)
+        config = DsConfig.model_validate(value)
+        return Checked(config, tuple(newer.values()), config)
+    faults = {path: newer.get(path, fault) for path, fault in _faults(value, errors, older).items()}
     below = _below_moved(value, faults, older)
-    findings = [fault for fault in (*faults.values(), *below) if fault is not None]
-    return Checked(_as_meant(value, faults), (*findings, *newer))
+    findings = {**newer, **{path: fault for path, fault in faults.items() if fault is not None}}
+    unnamed = {path: _without_guess(fault) for path, fault in faults.items()}
+    return Checked(_as_meant(value, faults), (*findings.values(), *below), _as_meant(value, unnamed))
+
+
+def _without_guess(fault: Finding | None) -> Finding | None:
+    """Forget which key was meant."""
+    guessed = fault is not None and fault.mending is not None and fault.mending.act in (Act.RENAME, Act.MOVE)
+    return None if guessed else fault
 
 
 def _faults(
@@ -51,7 +65,7 @@ def _faults(
     return {
         path: None
         if older is not None and _is_gone(path, error, older)
-        else explain(value, path, error, path not in lax, older or NEWEST)
+        else replace(explain(value, path, error, path not in lax, older or NEWEST), path=path)
         for path, error in errors.items()
     }
 
@@ -64,7 +78,7 @@ def _below_moved(
     for path, fault in faults.items():
         mending = fault.mending if fault else None
         if mending is not None and mending.act in (Act.RENAME, Act.MOVE):
-            _mend(meant, path, fault)
+            mend_value(meant, path, mending)
             renamed = (*path[:-1], mending.to)
             origins[renamed if mending.act is Act.RENAME else (*filter(None, [mending.to]), path[-1])] = path
     errors = _errors(meant, strict=True) if origins else {}
@@ -72,7 +86,8 @@ def _below_moved(
         inside = {path: error for path, error in errors.items() if path[: len(new)] == new}
         for path, fault in _faults(meant, inside, older).items():
             if fault is not None:
-                yield replace(fault, where=dotted((*old, *path[len(new) :])))
+                origin = (*old, *path[len(new) :])
+                yield replace(fault, where=dotted(origin), path=origin)
 
 
 def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:
@@ -104,21 +119,18 @@ def _path(value: Any, error: ErrorDetails) -> KeyPath:
     return path
 
 
-def _not_yet_known(value: Mapping[str, Any], older: Release) -> Iterable[Finding]:
+def _not_yet_known(value: Mapping[str, Any], older: Release) -> Iterable[tuple[KeyPath, Finding]]:
     """Find keys that came with a later release."""
     for path in _key_paths(value):
         since = history(path).since
-        if since is None or older.knows(path) or not older.knows_section(path[:-1]):
+        is_newer = since is not None and RELEASES.index(since) > RELEASES.index(older.name)
+        if not is_newer or not older.knows_section(path[:-1]):
             continue
-        refused = older.refuses(path)
-        does = "refuses" if refused else "ignores"
-        yield Finding(
-            "newer-key",
-            f"`{path[-1]}` came with DeepSpeed {since}; {older.name} {does} it",
-            "leave it out, or use a newer DeepSpeed",
-            dotted(path),
-            Severity.ERROR if refused else Severity.SILENT,
-        )
+        severity = Severity.ERROR if older.refuses(path) else Severity.SILENT
+        does = "refuses" if severity is Severity.ERROR else "ignores"
+        message = f"`{path[-1]}` came with DeepSpeed {since}; {older.name} {does} it"
+        hint = "leave it out, or use a newer DeepSpeed"
+        yield path, Finding("newer-key", message, hint, dotted(path), severity, path=path)
 
 
 def _key_paths(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
@@ -132,39 +144,15 @@ def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -
     """Read the config without its mistakes: a value that is in doubt counts as "auto", or as left out."""
     meant = copy.deepcopy(value)
     for path, fault in sorted(faults.items(), key=lambda item: -len(item[0])):
-        _mend(meant, path, fault, instead="auto")
-    for path in sorted(_errors(meant, strict=True), key=len, reverse=True):
-        _mend(meant, path, None)
-    if _errors(meant, strict=True) or ("zero_optimization" in value and "zero_optimization" not in meant):
+        mend_value(meant, path, fault.mending if fault else None, instead="auto")
+    for _ in range(MAX_LOSSES):
+        if not (wrong := _errors(meant, strict=True)):
+            break
+        for path in sorted(wrong, key=len, reverse=True):
+            is_there = value_at(meant, path[:-1]) is not None and path[-1] in value_at(meant, path[:-1])
+            mend_value(meant, path if is_there else path[:-1], None)
+    else:
+        return None
+    if "zero_optimization" in value and "zero_optimization" not in meant:
         return None
     return DsConfig.model_validate(meant)
-
-
-def _mend(value: dict[str, Any], path: KeyPath, fault: Finding | None, instead: str | None = None) -> None:
-    """Do to a plain value what a mending does to a text; what has none is replaced or left out."""
-    whole = next((depth for depth, part in enumerate(path) if isinstance(part, int)), len(path))
-    path, mending = path[:whole], fault.mending if fault and whole == len(path) else None
-    node: Any = value
-    for part in path[:-1]:
-        node = node.get(part, {})
-    if not path or not isinstance(node, dict):
-        return
-    key, old = str(path[-1]), node.pop(path[-1], None)
-    if mending is None:
-        node |= {} if instead is None else {key: instead}
-    elif mending.act is Act.MOVE:
-        (value.setdefault(mending.to, {}) if mending.to else value).setdefault(key, old)
-    else:
-        for name, new in _in_its_place(key, old, mending).items():
-            node.setdefault(name, new)
-
-
-def _in_its_place(key: str, old: Any, mending: Mending) -> dict[str, Any]:
-    match mending.act:
-        case Act.RENAME:
-            return {mending.to: old}
-        case Act.REPLACE:
-            return dict([mending.to])
-        case Act.WRITE:
-            return {key: mending.to}
-    return {}

@@ -8,6 +8,7 @@ from typing import Any
 from zlaunch.errors import Finding, Place
 
 KeyPath = tuple[str | int, ...]
+BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,8 @@ class Span:
     key: int
     start: int
     end: int
+    key_end: int = 0
+    """Where the key ends; 0 for what has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,11 @@ class Document:
 
     def locate(self, finding: Finding) -> Finding:
         """Give a finding its place."""
-        return finding if finding.place else replace(finding, place=self.place(self.path_of(finding.where)))
+        return finding if finding.place else replace(finding, place=self.place(self.path_to(finding)))
+
+    def path_to(self, finding: Finding) -> KeyPath:
+        """Find the key path that a finding is about."""
+        return self.path_of(finding.where) if finding.path is None else finding.path
 
     def path_of(self, where: str) -> KeyPath:
         """Find the key path of a dotted name; a key may have dots in it, or leave `stage3_` out."""
@@ -69,6 +76,14 @@ class Document:
         return {dotted(path): path for path in self.spans if path}
 
 
+def value_at(value: Any, path: KeyPath) -> Any:
+    """Follow a path into a plain value; None where it leads nowhere."""
+    for part in path:
+        inside = dict(enumerate(value)) if isinstance(value, list) else value
+        value = inside.get(part) if isinstance(inside, dict) else None
+    return value
+
+
 def dotted(path: KeyPath) -> str:
     """Write a key path as users do: `zero_optimization.offload_param.device`."""
     return ".".join(str(part) for part in path)
@@ -77,8 +92,9 @@ def dotted(path: KeyPath) -> str:
 def place_at(file: str, text: str, offset: int, length: int | None = 1) -> Place:
     """Say where an offset is; without a length, the name that starts there is meant."""
     begin, end = text.rfind("\n", 0, offset) + 1, text.find("\n", offset)
+    begin += text.startswith(BYTE_ORDER_MARK) and begin == 0
     line = text[begin : len(text) if end < 0 else end].rstrip("\r")
-    column = offset - begin
+    column = max(0, offset - begin)
     if length is None:
         length = len(line[column:].partition(":")[0].rstrip())
     return Place(file, text.count("\n", 0, offset) + 1, column + 1, line, max(1, length))

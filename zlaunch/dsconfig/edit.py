@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
-from zlaunch.dsconfig.document import Document, Edit, KeyPath, Span
+from zlaunch.dsconfig.document import Document, Edit, KeyPath, Span, value_at
 from zlaunch.dsconfig.parser import parse
 from zlaunch.errors import Act, Mending
 
@@ -22,12 +23,12 @@ def mend(document: Document, path: KeyPath, mending: Mending) -> str:
     span = document.spans[path]
     match mending.act:
         case Act.RENAME:
-            edits = [_renamed(document, span, str(mending.to))]
+            edits = [_renamed(span, str(mending.to))]
         case Act.WRITE:
             edits = [Edit(span.start, span.end, json.dumps(mending.to))]
         case Act.REPLACE:
             key, value = mending.to
-            edits = [_renamed(document, span, key), Edit(span.start, span.end, json.dumps(value))]
+            edits = [_renamed(span, key), Edit(span.start, span.end, json.dumps(value))]
         case Act.DELETE:
             edits = [_without(document, path)]
         case Act.MOVE:
@@ -35,10 +36,8 @@ def mend(document: Document, path: KeyPath, mending: Mending) -> str:
     return apply(document.text, edits)
 
 
-def _renamed(document: Document, span: Span, key: str) -> Edit:
-    colon = document.text.rindex(":", span.key, span.start)
-    end = span.key + len(document.text[span.key : colon].rstrip())
-    return Edit(span.key, end, json.dumps(key))
+def _renamed(span: Span, key: str) -> Edit:
+    return Edit(span.key, span.key_end, json.dumps(key))
 
 
 def _without(document: Document, path: KeyPath) -> Edit:
@@ -79,3 +78,35 @@ def _added(document: Document, target: KeyPath, member: str) -> str:
     line = text[text.rfind("\n", 0, last.key) + 1 : last.key]
     between = f"\n{line}" if not line.strip() else " "
     return apply(text, [Edit(last.end, last.end, f",{between}{member}")])
+
+
+def mend_value(
+    value: dict[str, Any], path: KeyPath, mending: Mending | None, instead: str | None = None
+) -> None:
+    """Do to a plain value what a mending does to its text; without one the key is replaced or left out."""
+    whole = next((depth for depth, part in enumerate(path) if isinstance(part, int)), len(path))
+    path, mending = path[:whole], mending if whole == len(path) else None
+    node = value_at(value, path[:-1])
+    if not path or not isinstance(node, dict):
+        return
+    key, old = str(path[-1]), node.pop(path[-1], None)
+    if mending is None:
+        node |= {} if instead is None else {key: instead}
+    elif mending.act is Act.MOVE:
+        target = value.setdefault(mending.to, {}) if mending.to else value
+        if isinstance(target, dict):
+            target.setdefault(key, old)
+    else:
+        for name, new in _in_its_place(key, old, mending).items():
+            node.setdefault(name, new)
+
+
+def _in_its_place(key: str, old: Any, mending: Mending) -> dict[str, Any]:
+    match mending.act:
+        case Act.RENAME:
+            return {mending.to: old}
+        case Act.REPLACE:
+            return dict([mending.to])
+        case Act.WRITE:
+            return {key: mending.to}
+    return {}

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.document import KeyPath, dotted
+from zlaunch.dsconfig.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.keys import known_keys
 from zlaunch.dsconfig.releases import REMOVED, Release, history
 from zlaunch.dsconfig.scheduler import DEEPSPEED_SCHEDULERS
@@ -42,6 +42,26 @@ USED_AT_ONCE = frozenset(
 )
 """Keys outside of the closed sections whose values DeepSpeed uses as soon as it reads them."""
 
+WORDS_OF_OTHERS: Mapping[str, str] = {
+    "betas": "optimizer.params.betas",
+    "device": "zero_optimization.offload_optimizer.device",
+    "learning_rate": "optimizer.params.lr",
+    "loss_scale": "fp16.loss_scale",
+    "lr": "optimizer.params.lr",
+    "max_grad_norm": "gradient_clipping",
+    "mixed_precision": "bf16.enabled",
+    "nvme_path": "zero_optimization.offload_optimizer.nvme_path",
+    "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
+    "pin_memory": "zero_optimization.offload_optimizer.pin_memory",
+    "stage": "zero_optimization.stage",
+    "total_num_steps": "scheduler.params.total_num_steps",
+    "warmup_num_steps": "scheduler.params.warmup_num_steps",
+    "warmup_steps": "scheduler.params.warmup_num_steps",
+    "weight_decay": "optimizer.params.weight_decay",
+    "zero_stage": "zero_optimization.stage",
+}
+"""What people write elsewhere, or in the wrong section → where DeepSpeed reads it."""
+
 SURE = 0.88
 """How alike two names must be before one is taken for the other without asking."""
 
@@ -72,7 +92,9 @@ def explain(
     lax = lax or _is_taken(kind, given, error)
     severity = _severity(path, error, lax, release)
     if given == "auto":
-        message = f'nobody fills in "auto" for `{key}`: the Trainer stops at it, DeepSpeed takes its default'
+        message = (
+            f'nobody fills in "auto" for `{where}`: the Trainer stops at it, DeepSpeed takes its default'
+        )
         if severity is not Severity.ERROR or release.is_closed(path[:-1]):
             severity = Severity.LATE
         return Finding("auto-not-here", message, "write a value, or leave the key out", where, severity)
@@ -83,7 +105,7 @@ def explain(
     if expected := _KIND_NAMES.get(kind):
         hint, mending = _retyped(given, expected)
         silent = severity is Severity.SILENT
-        accepted = ". DeepSpeed takes it for what it says, the Trainer does not" if silent else ""
+        accepted = ". DeepSpeed reads it as it was meant, the Trainer does not" if silent else ""
         message = f"`{key}` is {_shown(given)}, not {expected}{accepted}"
         return Finding("bad-type", message, hint, where, severity, mending=mending)
     return Finding("bad-value", f"`{key}` is {_shown(given)}; {_bound(error)}", None, where, severity)
@@ -139,9 +161,7 @@ def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Find
 
 def _off(whole: dict[str, Any], path: KeyPath) -> Mending | None:
     """A removed section that was switched off can go; one that was on is the user's to replace."""
-    value: Any = whole
-    for part in path:
-        value = value[part]
+    value = value_at(whole, path)
     on = value.get("enabled", False) if isinstance(value, dict) else value
     return None if on else Mending(Act.DELETE)
 
@@ -153,7 +173,7 @@ def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Mendi
     siblings = known_keys(whole, parent)
     if close := difflib.get_close_matches(key, siblings, n=1, cutoff=0.75):
         sure = difflib.SequenceMatcher(None, key, close[0]).ratio() >= SURE
-        free = close[0] not in _at(whole, parent)
+        free = close[0] not in value_at(whole, parent)
         return f"did you mean `{close[0]}`?", Mending(Act.RENAME, close[0]) if sure and free else None
     if parent and key in DsConfig.model_fields:
         return f"move `{key}` to the top level", Mending(Act.MOVE, "") if key not in whole else None
@@ -161,14 +181,9 @@ def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Mendi
     if not parent and key in known_keys(whole, (zero,)):
         free = isinstance(section := whole.get(zero, {}), dict) and key not in section
         return f"move `{key}` into `{zero}`", Mending(Act.MOVE, zero) if free else None
+    if place := WORDS_OF_OTHERS.get(key):
+        return f"in a ds_config that is `{place}`", None
     return "delete it", None
-
-
-def _at(whole: dict[str, Any], path: KeyPath) -> Any:
-    value: Any = whole
-    for part in path:
-        value = value[part]
-    return value
 
 
 def _no_such_name(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Mending | None]:
@@ -240,7 +255,16 @@ def _retyped(given: Any, expected: str) -> tuple[str | None, Mending | None]:
         number = _number(plain)
         if number is not None and (expected == "a number" or isinstance(number, int)):
             return f"write {number}, without quotes", Mending(Act.WRITE, number)
-    return None, None
+    return _SHAPES.get(expected), None
+
+
+_SHAPES = {
+    "an object": "write an object, `{…}`",
+    "a list": "write a list, `[…]`",
+    "true or false": "write true or false",
+    "a whole number": "write a whole number, without quotes",
+    "a number": "write a number, without quotes",
+}
 
 
 def _number(text: str) -> int | float | None:

@@ -5,32 +5,34 @@ its writer meant otherwise (`True`, `.5`, `auto, "next": 1`), the value is what 
 difference is a finding.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from zlaunch.dsconfig.document import Document, Edit, KeyPath, Span, dotted, place_at
-from zlaunch.dsconfig.tokens import TOKEN, Token, unescape
-from zlaunch.errors import Act, Finding, Mending, Refused, Severity
+from zlaunch.dsconfig.document import BYTE_ORDER_MARK, Document, Edit, KeyPath, Span, place_at
+from zlaunch.dsconfig.remarks import Remarks
+from zlaunch.dsconfig.tokens import TOKEN, Token, is_strict, unescape
+from zlaunch.errors import Finding, Refused
 
 MAX_DEPTH = 50
 MAX_DIGITS = 400
 
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_MEMBER = re.compile(r"""(?:"[^"]*"|'[^']*'|\w+)\s*:""")
+_UNDERSCORES = re.compile(r"[+-]?\d[\d_]*\d")
 _BARE_VALUE = re.compile(r"[^,}\]\n]*")
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 _PYTHON_WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
-_PLAIN = Mending(Act.PLAIN)
+_NO_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
 def parse(text: str, file: str) -> Document:
     """Parse the text of a ds_config; raise Refused with the place if it is none."""
     parser = _Parser(text, file)
     value = parser.document()
-    return Document(file, text, value, parser.spans, tuple(parser.remarks), tuple(parser.plainings))
+    return Document(file, text, value, parser.spans, tuple(parser.notes.findings), tuple(parser.notes.edits))
 
 
 @dataclass
@@ -40,15 +42,18 @@ class _Parser:
     text: str
     file: str
     spans: dict[KeyPath, Span] = field(default_factory=dict)
-    remarks: list[Finding] = field(default_factory=list)
-    plainings: list[Edit] = field(default_factory=list)
 
-    _token: "Token" = field(init=False)
+    notes: Remarks = field(init=False)
+    _token: Token = field(init=False)
     _end: int = 0
     """Where the last token ended."""
 
     def __post_init__(self) -> None:
-        """Read the first token."""
+        """Read the first token; a byte order mark goes before it."""
+        self.notes = Remarks(self.file, self.text)
+        if self.text.startswith(BYTE_ORDER_MARK):
+            self.notes.edits.append(Edit(0, 1, ""))
+            self.notes.remark("byte-order-mark", "a byte order mark is", 0)
         self._advance(0)
 
     def document(self) -> dict[str, Any]:
@@ -57,8 +62,8 @@ class _Parser:
         if self._token.text == "{":
             value: dict[str, Any] = self._value(())
         elif self._token.kind in ("word", "string"):
-            self._remark("no-braces", "an object without braces is", start)
-            self.plainings += [Edit(start, start, "{\n"), Edit(len(self.text), len(self.text), "}\n")]
+            self.notes.remark("no-braces", "an object without braces is", start)
+            self.notes.edits += [Edit(start, start, "{\n"), Edit(len(self.text), len(self.text), "}\n")]
             value = self._object((), closing="")
         else:
             self._fail("a ds_config is one JSON object", "begin the file with `{`")
@@ -75,8 +80,10 @@ class _Parser:
             assert match is not None, "the last arm matches anything"
             kind, position = str(match.lastgroup), match.end()
             if kind == "comment":
-                self._comment(match.start(), position)
-            elif kind != "space":
+                self.notes.comment(match.start(), position)
+            elif kind == "space":
+                self.notes.space(match)
+            else:
                 self._token = Token(kind, match.group(), match.start())
                 return
         self._token = Token("end", "", len(self.text))
@@ -97,21 +104,23 @@ class _Parser:
             self._fail(f"a value is missing before {token.quoted}")
         if token.text in ("'", '"'):
             self._fail(f"the text that begins here has no closing `{token.text}`")
-        if token.kind == "number" and (self._ends_value(token.end) or isinstance(path[-1], int)):
+        is_plain = token.kind == "number" or token.text in _WORDS
+        if is_plain and (self._ends_value(token.end) or isinstance(path[-1], int)):
             self._next()
-            return self._number(token)
+            return _WORDS[token.text] if token.text in _WORDS else self._number(token)
         if token.kind in ("string", "lines"):
             self._next()
             return self._string(token)
-        if token.text in _WORDS and self._ends_value(token.end):
-            self._next()
-            return _WORDS[token.text]
         return self._bare_value(token)
 
     def _ends_value(self, position: int) -> bool:
-        """Whether a number or a word ends here; otherwise hjson reads on to the end of the line."""
+        """Whether a number or a word ends here; otherwise hjson reads on to the end of the line.
+
+        Where the rest of the line is another member, a comma was forgotten.
+        """
         rest = self.text[position:].split("\n", 1)[0].lstrip(" \t\r")
-        return not rest or rest.startswith((",", "}", "]", "#", "//", "/*"))
+        ends = not rest or rest.startswith((",", "}", "]", "#", "//", "/*"))
+        return ends or _MEMBER.match(rest) is not None
 
     def _object(self, path: KeyPath, closing: str) -> dict[str, Any]:
         """Read members up to the closing brace, or to the end of the text, and leave that for the caller."""
@@ -126,11 +135,13 @@ class _Parser:
             self._expect(":", f"a `:` is missing after the key `{key}`")
             start = self._token.start
             if key in members:
-                self._duplicate(here, key_token)
-                self._value((*here, -1))
+                self.notes.duplicate(here, key_token, self.spans[here].key)
+                kept, self.spans = self.spans, {}
+                self._value(here)
+                self.spans = kept
             else:
                 members[key] = self._value(here)
-                self.spans[here] = Span(key_token.start, start, self._end)
+                self.spans[here] = Span(key_token.start, start, self._end, key_token.end)
             self._separator(closing)
         return members
 
@@ -152,14 +163,14 @@ class _Parser:
             self._token.kind in ("word", "string", "number")
             and "\n" in self.text[self._end : self._token.start]
         ):
-            self._remark("missing-comma", "a line end instead of a comma is", self._end)
-            self.plainings.append(Edit(self._end, self._end, ","))
+            self.notes.remark("missing-comma", "a line end instead of a comma is", self._end)
+            self.notes.edits.append(Edit(self._end, self._end, ","))
             return
         comma = self._token
         self._expect(",", missing)
         if self._token.text == closing:
-            self._remark("trailing-comma", "a trailing comma is", comma.start)
-            self.plainings.append(Edit(comma.start, comma.end, ""))
+            self.notes.remark("trailing-comma", "a trailing comma is", comma.start)
+            self.notes.edits.append(Edit(comma.start, comma.end, ""))
 
     def _expect(self, mark: str, message: str) -> None:
         if self._token.text != mark:
@@ -168,16 +179,18 @@ class _Parser:
 
     def _string(self, token: Token) -> str:
         if token.kind == "word":
-            self._lenient("bare-key", "a key without quotes is", token, token.text)
+            self.notes.lenient("bare-key", "a key without quotes is", token, token.text)
             return token.text
         if token.kind == "lines":
             lines = token.text[3:-3].strip("\n").split("\n")
             text = "\n".join(line.strip() for line in lines)
-            self._lenient("single-quotes", "text in three quotes is", token, text)
+            self.notes.lenient("single-quotes", "text in three quotes is", token, text)
             return text
         text = unescape(token.text[1:-1])
         if token.text[0] == "'":
-            self._lenient("single-quotes", "text in single quotes is", token, text)
+            self.notes.lenient("single-quotes", "text in single quotes is", token, text)
+        elif not is_strict(token.text):
+            self.notes.lenient("loose-text", "a tab or an odd escape inside of text is", token, text)
         return text
 
     def _number(self, token: Token) -> int | float:
@@ -186,7 +199,7 @@ class _Parser:
         whole = re.fullmatch(r"[+-]?\d+", token.text) is not None
         number = int(token.text) if whole else int(value) if value.is_integer() else value
         if not _JSON_NUMBER.fullmatch(token.text):
-            self._misread(
+            self.notes.misread(
                 token, number, "is no JSON number: DeepSpeed takes it and the rest of its line for text"
             )
         return number
@@ -198,72 +211,28 @@ class _Parser:
         bare = str(_BARE_VALUE.match(line).group()).rstrip()  # type: ignore[union-attr]
         meant = Token("word", bare, token.start)
         self._advance(meant.end)
+        if _UNDERSCORES.fullmatch(bare):
+            number = int(bare)
+            self.notes.misread(
+                meant, number, "is Python: DeepSpeed takes it and the rest of its line for text"
+            )
+            return number
+        if bare in _NO_NUMBERS:
+            self.notes.no_number(meant)
+            return bare
         if bare in _PYTHON_WORDS:
             word = _PYTHON_WORDS[bare]
-            self._misread(
+            self.notes.misread(
                 meant, _WORDS[word], "is Python: DeepSpeed takes it and the rest of its line for text"
             )
             return _WORDS[word]
         if bare != line:
-            self._misread(
+            self.notes.misread(
                 meant, bare, f"has no quotes, so DeepSpeed takes the whole rest of the line for it: `{line}`"
             )
         else:
-            self._lenient("no-quotes", "text without quotes is", meant, bare)
+            self.notes.lenient("no-quotes", "text without quotes is", meant, bare)
         return bare
-
-    def _duplicate(self, path: KeyPath, token: Token) -> None:
-        first = place_at(self.file, self.text, self.spans[path].key)
-        self.remarks.append(
-            Finding(
-                code="duplicate-key",
-                where=dotted(path),
-                message=f"`{path[-1]}` stands here a second time; the first is on line {first.line}. "
-                "DeepSpeed refuses both, the Trainer takes the last",
-                hint="keep one of the two",
-                place=place_at(self.file, self.text, token.start, len(token.text)),
-            )
-        )
-
-    def _comment(self, start: int, end: int) -> None:
-        self._remark("comment", "a comment is", start)
-        line_start = self.text.rfind("\n", 0, start) + 1
-        begin = start - len(self.text[line_start:start]) + len(self.text[line_start:start].rstrip(" \t"))
-        alone = begin == line_start and self.text[end : end + 1] in ("\n", "")
-        self.plainings.append(Edit(begin, end + 1 if alone else end, ""))
-
-    def _lenient(self, code: str, what: str, token: Token, value: str) -> None:
-        self._remark(code, what, token.start)
-        self.plainings.append(Edit(token.start, token.end, json.dumps(value, ensure_ascii=False)))
-
-    def _remark(self, code: str, what: str, offset: int) -> None:
-        """Say once for each kind what only DeepSpeed reads."""
-        if any(remark.code == code for remark in self.remarks):
-            return
-        self.remarks.append(
-            Finding(
-                code=code,
-                message=f"{what} read by DeepSpeed, but not by transformers or accelerate",
-                hint="write strict JSON, or start the job with `zlaunch train`, which does",
-                severity=Severity.ADVICE,
-                place=place_at(self.file, self.text, offset),
-                mending=_PLAIN,
-            )
-        )
-
-    def _misread(self, token: Token, meant: Any, why: str) -> None:
-        """Report what DeepSpeed does not read as it was meant."""
-        written = json.dumps(meant, ensure_ascii=False)
-        self.plainings.append(Edit(token.start, token.end, written))
-        self.remarks.append(
-            Finding(
-                code="misread-value",
-                message=f"`{token.text}` {why}",
-                hint=f"write `{written}`",
-                place=place_at(self.file, self.text, token.start, len(token.text)),
-                mending=_PLAIN,
-            )
-        )
 
     def _fail(self, message: str, hint: str | None = None, offset: int | None = None) -> NoReturn:
         place = place_at(self.file, self.text, self._token.start if offset is None else offset)

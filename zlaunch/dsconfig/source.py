@@ -34,7 +34,7 @@ def read(name: str | Path) -> Document:
 
 def _decode(data: bytes, file: str) -> str:
     try:
-        return data.decode("utf-8-sig")
+        return data.decode()
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise Refused([Finding("not-text", "this is not UTF-8 text", place=Place(file, line, 1))]) from None

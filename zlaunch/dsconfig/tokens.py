@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 TOKEN = re.compile(
     r"""(?P<space>[\s\ufeff]+)
-      | (?P<comment>//[^\n]*|\#[^\n]*|/\*.*?\*/)
+      | (?P<comment>//[^\r\n]*|\#[^\r\n]*|/\*.*?\*/)
       | (?P<lines>'''.*?''')
       | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
       | (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
@@ -53,3 +53,12 @@ def unescape(text: str) -> str:
     with contextlib.suppress(ValueError):
         return str(json.loads(f'"{text}"', strict=False))
     return _ESCAPE.sub(plain, text)
+
+
+def is_strict(written: str) -> bool:
+    """Whether a quoted text is what strict JSON takes."""
+    try:
+        json.loads(written)
+    except ValueError:
+        return False
+    return True

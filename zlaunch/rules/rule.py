@@ -7,6 +7,7 @@ from typing import Any
 
 from zlaunch.dsconfig.autos import FILLED
 from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.reach import ZERO
 from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.section import Section
 from zlaunch.dsconfig.zero import OffloadOptimizer, OffloadParam, Zero
@@ -39,6 +40,8 @@ class Context:
     interface: Interface = Interface.TRAINER
     release: Release | None = None
     """The DeepSpeed release that the user asks about; None means the newest."""
+    strict_json: bool = False
+    """Whether it was said that a reader of strict JSON will read the text as it is."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +216,7 @@ def rule(code: str, severity: Severity, case: Case) -> Callable[[Check], Rule]:
 
 def zero(*keys: str) -> str:
     """Name a key below `zero_optimization`."""
-    return ".".join(("zero_optimization", *keys))
+    return ".".join((ZERO, *keys))
 
 
 def number(value: Any, filled: Any = None) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any
 from zlaunch import console
 from zlaunch.errors import ExitStatus, Finding, Severity
 from zlaunch.inspection import Report
+from zlaunch.units import plural
 
 _GITHUB = {
     Severity.ERROR: "error",
@@ -35,14 +36,19 @@ def _verdict(report: Report) -> str:
     counts = dict.fromkeys(Severity, 0)
     for finding in report.findings:
         counts[finding.severity] += 1
-    said = ", ".join(f"{count} {severity.value}" for severity, count in counts.items() if count)
+    said = ", ".join(_counted(count, severity) for severity, count in counts.items() if count)
     return f"valid, {said}" if report.status(strict=True) is ExitStatus.OK else said
+
+
+def _counted(count: int, severity: Severity) -> str:
+    return plural(count, "error") if severity is Severity.ERROR else f"{count} {severity.value}"
 
 
 def as_json(reports: Sequence[Report]) -> None:
     """Write all findings as one JSON object."""
     findings = [_members(report.name, finding) for report in reports for finding in _all(report)]
-    console.data(json.dumps({"findings": findings}, indent=2))
+    diffs = {report.name: report.diff for report in reports if report.diff}
+    console.data(json.dumps({"findings": findings, **({"diffs": diffs} if diffs else {})}, indent=2))
 
 
 def _members(name: str, finding: Finding) -> dict[str, Any]:

@@ -1,12 +1,9 @@
 """`zlaunch config resolve`: what every "auto" becomes, and who says so."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
-
-if TYPE_CHECKING:
-    from zlaunch.dsconfig.document import Document
 
 
 def resolve(
@@ -36,41 +33,30 @@ def resolve(
 
     Then the batch, what only the dataset decides, and the learning rate over the run.
     """
+    from dataclasses import replace
+
     from zlaunch import console
     from zlaunch.cli.config.show_filling import REPORTS
+    from zlaunch.errors import WrongUsage
     from zlaunch.filling import fill_in, refuse
-    from zlaunch.inspection import context_of
+    from zlaunch.inspection import context_of, opened
     from zlaunch.learning_rate import schedule_of
     from zlaunch.script import Interface
     from zlaunch.units import plural
     from zlaunch.validation import findings_in, wrong_in
 
     context, wrong = context_of(trainer.args, world_size, model, Interface[runner.upper()], None)
-    document = _document(file)
-    findings = [*wrong, *findings_in(document, context)]
+    context = replace(context, strict_json=False)
+    found = opened(file)
+    if found.document is None:
+        raise WrongUsage(f"`{file}` does not use DeepSpeed", "name one that does, or a ds_config")
+    findings = [*wrong, *found.findings, *findings_in(found.document, replace(context, args=None))]
     refuse(findings)
-    filling = fill_in(document, context)
-    refuse(map(document.locate, wrong_in(filling.values.config(), context)))
+    filling = fill_in(found.document, context)
+    agreed = context if context.args is None else replace(context, args=filling.args)
+    refuse(map(found.document.locate, wrong_in(filling.values.config(), agreed)))
     schedule = schedule_of(filling, context.interface, trainer.args)
     for line in REPORTS[output](filling, schedule):
         console.data(line)
     if findings:
         console.say(f"{plural(len(findings), 'finding')} besides: see `zlaunch config validate {file}`")
-
-
-def _document(name: str) -> "Document":
-    """Read a ds_config, or the one that an accelerate config names or holds."""
-    from zlaunch import accelerate_config
-    from zlaunch.dsconfig.source import read
-    from zlaunch.errors import WrongUsage
-    from zlaunch.filling import refuse
-
-    if not name.endswith((".yaml", ".yml")):
-        return read(name)
-    config = accelerate_config.read(Path(name))
-    refuse(config.findings)
-    if config.ds_config is None:
-        raise WrongUsage(f"`{name}` does not use DeepSpeed", "name one that does, or a ds_config")
-    if isinstance(config.ds_config, accelerate_config.Named):
-        return read(config.ds_config.file)
-    return config.ds_config

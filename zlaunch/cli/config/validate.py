@@ -22,9 +22,9 @@ def validate(
         Path | None, typer.Option(metavar="DIR", help="Model directory or config.json, for buffer sizes.")
     ] = None,
     runner: Annotated[
-        Literal["trainer", "accelerate", "deepspeed"],
-        typer.Option("--for", help='Who reads the config, and so fills in "auto".'),
-    ] = "trainer",
+        Literal["trainer", "accelerate", "deepspeed"] | None,
+        typer.Option("--for", help='Who reads the file and fills in "auto".', show_default="trainer"),
+    ] = None,
     deepspeed: Annotated[
         str | None, typer.Option(metavar="RELEASE", help="Answer for this DeepSpeed release, such as 0.16.")
     ] = None,
@@ -48,13 +48,17 @@ def validate(
     does something else. advice: there is a better way.
     """
     from zlaunch.cli.config.report import REPORTS
-    from zlaunch.inspection import Wish, context_of, inspect
+    from zlaunch.errors import WrongUsage
+    from zlaunch.inspection import Report, Wish, context_of, inspect
     from zlaunch.script import Interface
 
-    context, about_arguments = context_of(
-        trainer.args, world_size, model, Interface[runner.upper()], deepspeed
-    )
-    wish = Wish(context, about_arguments, deep=deep, mend=fix, show_diff=fix or diff)
+    if fix and diff:
+        raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")
+    interface = None if runner is None else Interface[runner.upper()]
+    context, wrong = context_of(trainer.args, world_size, model, interface, deepspeed)
+    wish = Wish(context, deep=deep, mend=fix, show_diff=fix or diff)
     reports = [inspect(name, wish) for name in files]
+    if wrong:
+        reports.insert(0, Report("the Trainer's arguments", wrong))
     REPORTS[output](reports)
     raise typer.Exit(max(report.status(strict) for report in reports))

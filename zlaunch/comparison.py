@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from zlaunch.dsconfig.canonical import ZERO, canonical, plain
+from zlaunch.dsconfig.canonical import canonical, plain
 from zlaunch.dsconfig.document import Document, KeyPath, dotted
 from zlaunch.dsconfig.keys import field_at, section_at
-from zlaunch.dsconfig.reach import stages_reading
+from zlaunch.dsconfig.reach import ZERO, stages_reading
 from zlaunch.dsconfig.releases import NEWEST, Release
 from zlaunch.provenance import Values
 
@@ -196,6 +196,8 @@ def _why(cells: tuple[Cell, Cell], texts: Sequence[tuple[str, str]]) -> str:
     if "default" in notes:
         return "the default, written out"
     (first, _), (second, _) = texts
+    if not (first and second):
+        return "written by accelerate itself"
     return "another notation" if first == second else f"`{first}` and `{second}` are one key"
 
 

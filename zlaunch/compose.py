@@ -8,11 +8,11 @@ import json
 from typing import Any
 
 from zlaunch.dsconfig.document import Document, KeyPath
+from zlaunch.dsconfig.reach import ZERO
 from zlaunch.job import JobSpec, Offload, Precision, Stage
 from zlaunch.provenance import AUTO, Values
 
 DEFAULT_STAGE: Stage = 2
-ZERO = "zero_optimization"
 OFFLOADS = ("offload_optimizer", "offload_param")
 
 ALWAYS_WRITTEN: tuple[KeyPath, ...] = (

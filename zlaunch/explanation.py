@@ -13,14 +13,13 @@ from zlaunch.dsconfig.document import dotted
 from zlaunch.dsconfig.effects import EFFECTS
 from zlaunch.dsconfig.json_schema import json_schema
 from zlaunch.dsconfig.meanings import meaning
-from zlaunch.dsconfig.reach import stages_reading
+from zlaunch.dsconfig.reach import ZERO, stages_reading
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history
 from zlaunch.dsconfig.types_in_words import in_words, nodes_at
 from zlaunch.errors import Severity
 from zlaunch.rules import RULES
 from zlaunch.rules.rule import Subject
 
-ZERO = "zero_optimization"
 _STAGES = frozenset({0, 1, 2, 3})
 
 

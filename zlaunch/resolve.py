@@ -11,6 +11,7 @@ from typing import Any
 
 from zlaunch.dsconfig.autos import OWN_WORDS
 from zlaunch.dsconfig.document import KeyPath, dotted
+from zlaunch.dsconfig.reach import ZERO
 from zlaunch.model import ModelShape
 from zlaunch.provenance import AUTO, Sourced, Values
 from zlaunch.script import Interface
@@ -153,7 +154,7 @@ def _from_hidden(formula: str, of: Callable[[int], int]) -> _Fill:
 
 def _only_at_stage_3(fill: _Fill, default: int) -> _Fill:
     def fill_or_default(values: Values, known: Known) -> Sourced | None:
-        if values[("zero_optimization", "stage")] == 3:
+        if values[(ZERO, "stage")] == 3:
             return fill(values, known)
         return Sourced(default, "DeepSpeed's default; not read below stage 3")
 
@@ -175,7 +176,6 @@ def _total_steps(_: Values, known: Known) -> Sourced | None:
     return Sourced(steps.value, steps.source) if float(steps.value) > 0 else None
 
 
-_ZERO = "zero_optimization"
 _FILL: Mapping[KeyPath, _Fill] = {
     MICRO: _argument("per_device_train_batch_size"),
     ACCUMULATION: _argument("gradient_accumulation_steps"),
@@ -191,17 +191,17 @@ _FILL: Mapping[KeyPath, _Fill] = {
     ("scheduler", "params", "total_num_steps"): _total_steps,
     ("bf16", "enabled"): _switch("bf16", "bf16_full_eval"),
     ("fp16", "enabled"): _switch("fp16", "fp16_full_eval"),
-    (_ZERO, "stage"): _constant(2, "accelerate's default"),
-    (_ZERO, "reduce_bucket_size"): _from_hidden("squared", lambda hidden: hidden * hidden),
-    (_ZERO, "stage3_prefetch_bucket_size"): _only_at_stage_3(
+    (ZERO, "stage"): _constant(2, "accelerate's default"),
+    (ZERO, "reduce_bucket_size"): _from_hidden("squared", lambda hidden: hidden * hidden),
+    (ZERO, "stage3_prefetch_bucket_size"): _only_at_stage_3(
         _from_hidden("squared x 0.9", lambda hidden: int(0.9 * hidden * hidden)), 50_000_000
     ),
-    (_ZERO, "stage3_param_persistence_threshold"): _only_at_stage_3(
+    (ZERO, "stage3_param_persistence_threshold"): _only_at_stage_3(
         _from_hidden("x 10", lambda hidden: 10 * hidden), 100_000
     ),
-    (_ZERO, "stage3_gather_16bit_weights_on_model_save"): _constant(False, "accelerate's default"),
-    (_ZERO, "offload_optimizer", "device"): _constant("none", "accelerate's default"),
-    (_ZERO, "offload_param", "device"): _constant("none", "accelerate's default"),
+    (ZERO, "stage3_gather_16bit_weights_on_model_save"): _constant(False, "accelerate's default"),
+    (ZERO, "offload_optimizer", "device"): _constant("none", "accelerate's default"),
+    (ZERO, "offload_param", "device"): _constant("none", "accelerate's default"),
 }
 
 _HIDDEN = "the Trainer fills it in from the hidden_size of the model"
@@ -217,8 +217,8 @@ _LEFT: Mapping[KeyPath, str] = {
     ("scheduler", "params", "warmup_max_lr"): _OBJECTS,
     ("scheduler", "params", "total_num_steps"): _LENGTH,
     ("scheduler", "params", "warmup_num_steps"): _LENGTH,
-    (_ZERO, "reduce_bucket_size"): _HIDDEN,
-    (_ZERO, "stage3_prefetch_bucket_size"): _HIDDEN,
-    (_ZERO, "stage3_param_persistence_threshold"): _HIDDEN,
+    (ZERO, "reduce_bucket_size"): _HIDDEN,
+    (ZERO, "stage3_prefetch_bucket_size"): _HIDDEN,
+    (ZERO, "stage3_param_persistence_threshold"): _HIDDEN,
 }
 """Who fills in what cannot be known here; any other "auto" that is left, nobody fills in."""

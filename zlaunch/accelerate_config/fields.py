@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from zlaunch.dsconfig.document import KeyPath
+from zlaunch.dsconfig.reach import ZERO
 
 SECTION, FILE = "deepspeed_config", "deepspeed_config_file"
 DEEPSPEED = "DEEPSPEED"
 NO_PATH = "none"
 """What accelerate has for a path that nobody named; to DeepSpeed it is a directory of that name."""
-
-_ZERO = "zero_optimization"
 
 # fmt: off
 KEYS: tuple[str, ...] = (
@@ -63,18 +62,18 @@ def _is_true(text: str) -> bool:
 
 
 FIELDS: Mapping[str, Field] = {
-    "zero_stage": Field((_ZERO, "stage"), int, 2, "a whole number"),
+    "zero_stage": Field((ZERO, "stage"), int, 2, "a whole number"),
     "gradient_accumulation_steps": Field(("gradient_accumulation_steps",), _steps, "auto"),
     "gradient_clipping": Field(("gradient_clipping",), _clip, "auto", "a number"),
-    "offload_optimizer_device": Field((_ZERO, "offload_optimizer", "device"), str.lower, "none"),
-    "offload_param_device": Field((_ZERO, "offload_param", "device"), str.lower, "none"),
-    "zero3_save_16bit_model": Field((_ZERO, "stage3_gather_16bit_weights_on_model_save"), _is_true, False),
+    "offload_optimizer_device": Field((ZERO, "offload_optimizer", "device"), str.lower, "none"),
+    "offload_param_device": Field((ZERO, "offload_param", "device"), str.lower, "none"),
+    "zero3_save_16bit_model": Field((ZERO, "stage3_gather_16bit_weights_on_model_save"), _is_true, False),
 }
 """What goes to the ranks as text, and comes out of it as `DeepSpeedPlugin` reads it."""
 
 NVME_PATHS: Mapping[str, KeyPath] = {
-    "offload_optimizer_nvme_path": (_ZERO, "offload_optimizer", "nvme_path"),
-    "offload_param_nvme_path": (_ZERO, "offload_param", "nvme_path"),
+    "offload_optimizer_nvme_path": (ZERO, "offload_optimizer", "nvme_path"),
+    "offload_param_nvme_path": (ZERO, "offload_param", "nvme_path"),
 }
 """What accelerate asks for, and does not hand on."""
 
@@ -96,7 +95,7 @@ def amount_to(values: Mapping[str, Any], precision: str) -> dict[str, Any]:
         "train_batch_size": "auto",
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": values["gradient_accumulation_steps"],
-        _ZERO: {
+        ZERO: {
             "stage": values["zero_stage"],
             "offload_optimizer": _offload(values["offload_optimizer_device"]),
             "offload_param": _offload(values["offload_param_device"]),

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zlaunch import console
-from zlaunch.compose import ZERO
 from zlaunch.dsconfig.document import KeyPath
+from zlaunch.dsconfig.reach import ZERO
 from zlaunch.plan import LaunchPlan
 from zlaunch.provenance import Values
 from zlaunch.units import plural

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-ZERO = "zero_optimization"
+from zlaunch.dsconfig.reach import ZERO
 
 OWN_WORDS: frozenset[tuple[str | int, ...]] = frozenset(
     {

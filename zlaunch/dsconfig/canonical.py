@@ -13,9 +13,9 @@ from pydantic import BeforeValidator
 from zlaunch.dsconfig.document import KeyPath
 from zlaunch.dsconfig.keys import field_at, section_at
 from zlaunch.dsconfig.optimizer import DEEPSPEED_OPTIMIZERS
+from zlaunch.dsconfig.reach import ZERO
 from zlaunch.dsconfig.section import Section, in_lower_case
 
-ZERO = "zero_optimization"
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 

@@ -1,9 +1,11 @@
-"""At which stages DeepSpeed reads a key of `zero_optimization`; elsewhere it accepts and ignores it.
+"""When DeepSpeed reads a key of `zero_optimization`: at which stages; elsewhere it accepts and ignores it.
 
 As `DeepSpeedEngine._configure_zero_optimizer` hands the keys on, and `zero.Init` reads them.
 """
 
 from collections.abc import Mapping
+
+ZERO = "zero_optimization"
 
 _NOWHERE: frozenset[int] = frozenset()
 _PARTITIONED = frozenset({1, 2, 3})

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from zlaunch.dsconfig.optimizer import MuonOptimizer
+from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import Severity
 from zlaunch.rules.rule import Case, Context, Fault, Subject, number, rule, zero
 
@@ -146,7 +147,7 @@ def muon_reduces_otherwise(subject: Subject) -> Iterator[Fault]:
         )
     elif subject.zero.reduce_scatter:
         yield Fault(
-            zero("reduce_scatter") if subject.has(zero("reduce_scatter")) else "zero_optimization",
+            zero("reduce_scatter") if subject.has(zero("reduce_scatter")) else ZERO,
             "Muon does not work with `reduce_scatter` at stage 3, and it is on",
             'write `"reduce_scatter": false`',
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.dsconfig.reach import stages_reading
+from zlaunch.dsconfig.reach import ZERO, stages_reading
 from zlaunch.errors import Act, Mending, Severity
 from zlaunch.rules.rule import Case, Fault, Subject, rule, zero
 
@@ -28,7 +28,7 @@ def _changed(subject: Subject) -> Iterator[str]:
     for section, *keys in subject.changed:
         key = ".".join(keys)
         is_another = any(key == other or key.startswith(f"{other}.") for other in ELSEWHERE)
-        if section == "zero_optimization" and not is_another and key not in HAD_ANYWAY:
+        if section == ZERO and not is_another and key not in HAD_ANYWAY:
             yield key
 
 

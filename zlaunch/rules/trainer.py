@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from zlaunch.dsconfig.reach import stages_reading
+from zlaunch.dsconfig.reach import ZERO, stages_reading
 from zlaunch.errors import Act, Mending, Severity
 from zlaunch.model import ModelShape
 from zlaunch.rules.rule import Case, Context, Fault, Subject, rule, zero
@@ -84,7 +84,7 @@ def accumulation_does_not_arrive(subject: Subject) -> Iterator[Fault]:
 )
 def no_zero_section(subject: Subject) -> Iterator[Fault]:
     """Accelerate, and so TrainingArguments, refuses a ds_config without `zero_optimization`."""
-    if subject.for_trainer and not subject.has("zero_optimization"):
+    if subject.for_trainer and not subject.has(ZERO):
         yield Fault(
             "",
             "the Trainer wants `zero_optimization`, even for stage 0",
@@ -164,7 +164,7 @@ def no_gathered_weights(subject: Subject) -> Iterator[Fault]:
     gathers = gathers or settings.stage3_gather_fp16_weights_on_model_save
     if subject.for_trainer and subject.stage == 3 and not gathers:
         yield Fault(
-            key if subject.has(key) else "zero_optimization",
+            key if subject.has(key) else ZERO,
             "`save_model` will write a partitioned checkpoint, not the weights",
             f'add `"{key.rpartition(".")[2]}": true`, or run `zero_to_fp32.py` afterwards',
         )
@@ -188,7 +188,7 @@ def no_hidden_size(subject: Subject) -> Iterator[Fault]:
     if not subject.for_trainer or model is None or model.hidden_size is not None:
         return
     for *section, key in subject.autos:
-        is_made = section == ["zero_optimization"] and key.endswith(("bucket_size", "threshold"))
+        is_made = section == [ZERO] and key.endswith(("bucket_size", "threshold"))
         if is_made and subject.stage in stages_reading(key):
             yield Fault(zero(key), f'{model.source} names no hidden_size to fill in "auto"', "write a number")
 

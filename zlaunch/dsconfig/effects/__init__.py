@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from zlaunch.dsconfig.effects.effect import Effect
 from zlaunch.dsconfig.effects.training import TRAINING
-from zlaunch.dsconfig.effects.zero import ZERO
+from zlaunch.dsconfig.effects.zero import OF_ZERO
 
-EFFECTS: Mapping[str, Effect] = {**TRAINING, **ZERO}
+EFFECTS: Mapping[str, Effect] = {**TRAINING, **OF_ZERO}
 """Dotted key → what it does."""

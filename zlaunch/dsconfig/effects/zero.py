@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 
 from zlaunch.dsconfig.effects.effect import Effect
+from zlaunch.dsconfig.reach import ZERO
 
 
 def _zero(*keys: str) -> tuple[str, ...]:
-    return tuple(f"zero_optimization.{key}" for key in keys)
+    return tuple(f"{ZERO}.{key}" for key in keys)
 
 
 _NO_MEMORY, _NO_SPEED = "none", "none"
@@ -256,6 +257,6 @@ _OFFLOAD: Mapping[str, Effect] = {
     ),
 }
 
-ZERO: Mapping[str, Effect] = {
-    f"zero_optimization.{key}": effect for key, effect in {**_SHARDING, **_STAGE_3, **_OFFLOAD}.items()
+OF_ZERO: Mapping[str, Effect] = {
+    f"{ZERO}.{key}": effect for key, effect in {**_SHARDING, **_STAGE_3, **_OFFLOAD}.items()
 }

@@ -159,3 +159,50 @@ def test_the_ds_config_that_an_accelerate_config_names_is_checked(folder: Path) 
     named = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: bad.json\n"
     (folder / "a.yml").write_text(named)
     assert "bad.json:2:3: error" in validate(folder, "a.yml").out
+
+
+def test_a_misspelled_key_does_not_hide_what_it_leaves_out(folder: Path) -> None:
+    (folder / "typo.json").write_text('{"train_batchsize": 8}')
+    assert "[no-batch-size]" in validate(folder, "typo.json", "--for", "deepspeed").out
+
+
+def test_a_reader_of_strict_json_fails_on_a_comment(folder: Path) -> None:
+    (folder / "c.json").write_text('{"train_batch_size": 8} // mine')
+    assert [validate(folder, "c.json", *words).status for words in ([], ["--for", "trainer"])] == [0, 65]
+
+
+def test_a_comment_is_fine_where_deepspeed_alone_reads_it(folder: Path) -> None:
+    (folder / "c.json").write_text('{"train_batch_size": 8} // mine')
+    assert validate(folder, "c.json", "--for", "deepspeed").out == ""
+
+
+def test_showing_and_writing_exclude_each_other(folder: Path) -> None:
+    assert validate(folder, "bad.json", "--fix", "--diff").status == 2
+
+
+def test_json_holds_what_was_mended(folder: Path) -> None:
+    done = validate(folder, "bad.json", "--fix", "--format", "json")
+    assert list(json.loads(done.out)["diffs"]) == ["bad.json"]
+
+
+def test_an_accelerate_config_is_not_written_to(folder: Path) -> None:
+    text = 'distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: "2"\n'
+    (folder / "a.yaml").write_text(text)
+    assert (validate(folder, "a.yaml", "--fix").status, (folder / "a.yaml").read_text()) == (2, text)
+
+
+def test_an_accelerate_config_that_names_itself_is_refused(folder: Path) -> None:
+    named = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: a.yaml\n"
+    (folder / "a.yaml").write_text(named)
+    done = validate(folder, "a.yaml")
+    assert (done.status, "Traceback" in done.err) == (65, False)
+
+
+def test_arguments_are_judged_once_for_all_files(folder: Path) -> None:
+    done = validate(folder, "good.json", "silent.json", "--", "--evaluation_strategy", "no")
+    assert done.out.count("[removed-argument]") == 1
+
+
+def test_what_a_terminal_would_obey_is_shown(folder: Path) -> None:
+    (folder / "esc.json").write_text('{"train_batch_size": 8, "a\\u001b[31m": 1}')
+    assert "\x1b" not in validate(folder, "esc.json").out

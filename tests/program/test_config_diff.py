@@ -62,3 +62,26 @@ def test_a_release_decides_the_defaults(tmp_path: Path) -> None:
 
 def test_a_text_that_is_no_ds_config_is_refused(tmp_path: Path) -> None:
     assert diff(tmp_path, {}, '{"a": }').status == 65
+
+
+@pytest.mark.parametrize("section", ["deepspeed_config_file: a.json", "zero_stage: 3"])
+def test_the_ds_config_of_an_accelerate_config_is_compared(section: str, tmp_path: Path) -> None:
+    yaml = f"distributed_type: DEEPSPEED\ndeepspeed_config:\n  {section}\n"
+    (tmp_path / "a.json").write_text(json.dumps({"zero_optimization": {"stage": 3}}))
+    (tmp_path / "a.yaml").write_text(yaml)
+    (tmp_path / "b.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
+    done = zlaunch("config", "diff", "a.yaml", "b.json", "--json", cwd=tmp_path)
+    stage = next(one for one in json.loads(done.out)["differences"] if one["key"].endswith(".stage"))
+    assert (stage["a"]["value"], stage["b"]["value"]) == (3, 2)
+
+
+def test_what_accelerate_adds_is_said_to_be_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("distributed_type: DEEPSPEED\n")
+    done = zlaunch("config", "diff", "a.yaml", CONFIGS / "zero2.json", "--all", cwd=tmp_path)
+    assert "  train_batch_size                written by accelerate itself" in done.out.splitlines()
+
+
+def test_an_accelerate_config_without_deepspeed_has_nothing_to_compare(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("distributed_type: MULTI_GPU\n")
+    done = zlaunch("config", "diff", "a.yaml", "a.yaml", cwd=tmp_path)
+    assert "does not use DeepSpeed" in done.err

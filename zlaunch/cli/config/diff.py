@@ -8,10 +8,13 @@ import typer
 
 if TYPE_CHECKING:
     from zlaunch.comparison import Comparison, Difference
+    from zlaunch.dsconfig.document import Document
 
 
 def diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="ds_config file, - for stdin, or base64.")],
+    first: Annotated[
+        str, typer.Argument(metavar="A", help="ds_config file, accelerate's YAML, - for stdin, or base64.")
+    ],
     second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
     every: Annotated[bool, typer.Option("--all", help="List harmless differences as well.")] = False,
     deepspeed: Annotated[
@@ -26,11 +29,21 @@ def diff(
     from zlaunch import console
     from zlaunch.comparison import compare
     from zlaunch.dsconfig.releases import NEWEST, release
-    from zlaunch.dsconfig.source import read
 
-    found = compare(read(first), read(second), NEWEST if deepspeed is None else release(deepspeed))
+    left, right = _document(first), _document(second)
+    found = compare(left, right, NEWEST if deepspeed is None else release(deepspeed))
     for line in [json.dumps(_members(found), indent=2)] if as_json else _lines(found, (first, second), every):
         console.data(line)
+
+
+def _document(name: str) -> "Document":
+    from zlaunch.errors import WrongUsage
+    from zlaunch.inspection import opened
+
+    document = opened(name).document
+    if document is None:
+        raise WrongUsage(f"`{name}` does not use DeepSpeed", "name one that does, or a ds_config")
+    return document
 
 
 def _lines(found: "Comparison", names: Sequence[str], every: bool) -> Iterator[str]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from zlaunch.dsconfig.canonical import canonical, plain
-from zlaunch.dsconfig.document import Document, KeyPath, dotted
+from zlaunch.dsconfig.document import Document, KeyPath, dotted, value_at
 from zlaunch.dsconfig.keys import field_at, section_at
 from zlaunch.dsconfig.reach import ZERO, stages_reading
 from zlaunch.dsconfig.releases import NEWEST, Release
@@ -97,7 +97,7 @@ class _Side:
     def _default(self, path: KeyPath) -> tuple[Any] | None:
         whole, release = self.canonical[0], self.release
         parents = [path[:end] for end in range(1, len(path))]
-        if any(parent in _PRESENCE and not _has(whole, parent) for parent in parents):
+        if any(parent in _PRESENCE and value_at(whole, parent) is None for parent in parents):
             return None
         if path == _OVERLAP:
             return (self.stage == 3,)
@@ -154,12 +154,6 @@ def _is_read(path: KeyPath, stage: int) -> bool:
         return stage in stages_reading(dotted(path))
     except KeyError:
         return True
-
-
-def _has(whole: Any, path: KeyPath) -> bool:
-    for part in path:
-        whole = whole.get(part) if isinstance(whole, dict) else None
-    return whole is not None
 
 
 def compare(left: Document, right: Document, release: Release = NEWEST) -> Comparison:

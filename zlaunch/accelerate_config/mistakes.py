@@ -18,7 +18,7 @@ from zlaunch.accelerate_config.fields import (
     SECTION,
     SECTION_KEYS,
 )
-from zlaunch.dsconfig.document import Document, KeyPath, dotted
+from zlaunch.dsconfig.document import Document, KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Refused, Severity
 
 
@@ -147,9 +147,7 @@ def _shown(source: Document, path: KeyPath) -> str:
     """Write a value as it stands in the YAML, with what YAML made of it where that surprises."""
     span = source.spans[path]
     written = " ".join(source.text[span.start : span.end].split())
-    value: Any = source.value
-    for part in path:
-        value = value[part]
+    value = value_at(source.value, path)
     if isinstance(value, dict | list):
         return "a group"
     return f"`{written}` ({str(value).lower()} to YAML)" if isinstance(value, bool) else f"`{written}`"

@@ -88,3 +88,7 @@ def test_ranks_on_a_cpu_reduce_through_shared_memory() -> None:
 
 def test_ops_come_in_the_order_in_which_a_job_meets_them() -> None:
     assert _ops(_offload("nvme"), accelerator="cpu") == ["deepspeed_shm_comm", "cpu_adam", "async_io"]
+
+
+def test_an_offload_by_its_old_name_runs_on_the_cpu_as_well() -> None:
+    assert _ops({"stage": 2, "cpu_offload": True}) == ["cpu_adam"]

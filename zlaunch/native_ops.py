@@ -46,16 +46,14 @@ def needed_ops(config: DsConfig, accelerator: str, trainer_optimizer: str) -> tu
 
 
 def _needed(config: DsConfig, accelerator: str, trainer_optimizer: str) -> Iterator[NativeOp]:
-    zero = config.zero_optimization
-    offloads = [section for section in (zero.offload_optimizer, zero.offload_param) if section is not None]
+    zero, offloads = config.zero_optimization, config.zero_optimization.offloads
     if accelerator == "cpu":
         yield SHM_COMM
-    offloaded = zero.offload_optimizer is not None and zero.offload_optimizer.device != "none"
-    if offloaded or zero.cpu_offload:
+    if "offload_optimizer" in offloads:
         yield from _on_the_host(config, trainer_optimizer)
     else:
         yield from _on_the_gpu(config)
-    if zero.stage == 3 and any(section.device == "nvme" for section in offloads):
+    if zero.stage == 3 and any(section.device == "nvme" for section in offloads.values()):
         yield ASYNC_IO
 
 

@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BeforeValidator
 
-from zlaunch.dsconfig.document import KeyPath
+from zlaunch.dsconfig.document import KeyPath, value_at
 from zlaunch.dsconfig.keys import field_at, section_at
+from zlaunch.dsconfig.old_names import OLD_NAMES
 from zlaunch.dsconfig.optimizer import DEEPSPEED_OPTIMIZERS
-from zlaunch.dsconfig.reach import ZERO
 from zlaunch.dsconfig.section import Section, in_lower_case
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
@@ -26,7 +26,7 @@ def canonical(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[KeyPath, K
     _rename_aliases(whole, whole, (), written)
     _replace_old_names(whole, written)
     for path in [*_leaves(whole, ())]:
-        _put(whole, path, plain(_at(whole, path), path, whole))
+        _put(whole, path, plain(value_at(whole, path), path, whole))
     return whole, written
 
 
@@ -53,26 +53,13 @@ def _name_of(key: str, section: type[Section] | None) -> str:
     return key
 
 
-_OLD_NAMES: tuple[tuple[KeyPath, KeyPath], ...] = (
-    ((ZERO, "stage3_gather_fp16_weights_on_model_save"), (ZERO, "stage3_gather_16bit_weights_on_model_save")),
-    (("bfloat16",), ("bf16",)),
-)
-_OLD_OFFLOADS: Mapping[KeyPath, KeyPath] = {
-    (ZERO, "cpu_offload"): (ZERO, "offload_optimizer"),
-    (ZERO, "cpu_offload_param"): (ZERO, "offload_param"),
-}
-
-
 def _replace_old_names(whole: dict[str, Any], written: dict[KeyPath, KeyPath]) -> None:
-    for old, new in _OLD_NAMES:
-        value = _take(whole, old)
-        if value is not None and _at(whole, new) is None:
-            _put(whole, new, value)
-            written[new] = old
-    for old, new in _OLD_OFFLOADS.items():
-        if _take(whole, old) is True and _at(whole, new) is None:
-            _put(whole, new, {"device": "cpu"})
-            written |= {(*new, "device"): old}
+    for name in OLD_NAMES:
+        value = name.today(_take(whole, name.old))
+        if value is not None and value_at(whole, name.new) is None:
+            _put(whole, name.new, value)
+            place = (*name.new, *(name.section or ()))
+            written[place] = name.old
 
 
 def plain(value: Any, path: KeyPath, whole: dict[str, Any]) -> Any:
@@ -114,12 +101,6 @@ def _leaves(node: Mapping[str, Any], path: KeyPath) -> Iterator[KeyPath]:
             yield (*path, key)
 
 
-def _at(whole: Any, path: KeyPath) -> Any:
-    for part in path:
-        whole = whole.get(part) if isinstance(whole, dict) else None
-    return whole
-
-
 def _put(whole: dict[str, Any], path: KeyPath, value: Any) -> None:
     node = whole
     for part in path[:-1]:
@@ -128,5 +109,5 @@ def _put(whole: dict[str, Any], path: KeyPath, value: Any) -> None:
 
 
 def _take(whole: dict[str, Any], path: KeyPath) -> Any:
-    node = _at(whole, path[:-1])
+    node = value_at(whole, path[:-1])
     return node.pop(path[-1], None) if isinstance(node, dict) else None

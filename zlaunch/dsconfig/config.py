@@ -189,3 +189,8 @@ class DsConfig(Section):
 
     autotuning: Absent[Autotuning] = None
     """DeepSpeed's own search for a configuration."""
+
+    @property
+    def brain_float(self) -> Bf16 | None:
+        """What is said about bf16; under its old name, if that is alone."""
+        return self.bf16 or self.bfloat16

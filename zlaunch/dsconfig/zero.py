@@ -1,10 +1,12 @@
 """`zero_optimization`: what is partitioned over the ranks, and where it goes when it leaves the GPU."""
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
+from zlaunch.dsconfig.old_names import OLD_NAMES
 from zlaunch.dsconfig.section import Count, Fraction, MaybeAuto, Positive, Section, Whole
 
 Device = Literal["none", "cpu", "nvme"]
@@ -142,7 +144,7 @@ class Zero(Section):
     """Reduce buckets that belong to several ranks in one call (stages 1 and 2)."""
 
     allgather_partitions: bool = True
-    """Gather updated parameters with all-gather rather than with broadcasts (stages 1 and 2)."""
+    """Not read at any stage: updated parameters are always gathered with all-gather."""
 
     allgather_bucket_size: Count = 500_000_000
     """Parameter elements gathered at once after the step (stages 1 and 2); must be even."""
@@ -270,3 +272,18 @@ class Zero(Section):
 
     leaf_module: LeafModule = LeafModule()
     """Modules that stage 3 gathers as a whole."""
+
+    @property
+    def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:
+        """Find the sections that move something; their old names count."""
+        sections: dict[str, OffloadOptimizer | OffloadParam | None] = {
+            "offload_optimizer": self.offload_optimizer,
+            "offload_param": self.offload_param,
+        }
+        for name in OLD_NAMES:
+            key, section = str(name.new[-1]), name.section
+            if section and sections[key] is None and getattr(self, str(name.old[-1])):
+                is_param = key == "offload_param"
+                sections[key] = OffloadParam(**section) if is_param else OffloadOptimizer(**section)
+        moving = ("cpu", "nvme")
+        return {key: one for key, one in sections.items() if one is not None and one.device in moving}

@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 
 from zlaunch.errors import Severity
-from zlaunch.rules.rule import Case, Fault, Subject, rule, zero
+from zlaunch.rules.rule import CPU, Case, Fault, Subject, rule, zero
 
-_CPU = {"device": "cpu"}
 _MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
 
 
 def _masters(subject: Subject) -> Iterator[tuple[str, str]]:
     """Find the formats whose master weights are to have 16 bits as well: the format, and the key."""
-    bf16 = subject.config.bf16 or subject.config.bfloat16
+    bf16 = subject.config.brain_float
     if subject.config.fp16.fp16_master_weights_and_grads:
         yield "fp16", "fp16.fp16_master_weights_and_grads"
     if bf16 is not None and bf16.bf16_master_weights_and_grads:
@@ -19,7 +18,7 @@ def _masters(subject: Subject) -> Iterator[tuple[str, str]]:
 
 
 def _states_in_bf16(subject: Subject) -> bool:
-    bf16 = subject.config.bf16 or subject.config.bfloat16
+    bf16 = subject.config.brain_float
     return bf16 is not None and bf16.bf16_optimizer_states
 
 
@@ -50,7 +49,7 @@ def masters_need_partitioning(subject: Subject) -> Iterator[Fault]:
 )
 def bf16_states_need_masters(subject: Subject) -> Iterator[Fault]:
     """Optimizer states in bf16 go with master weights in bf16. DeepSpeed asserts it."""
-    bf16 = subject.config.bf16 or subject.config.bfloat16
+    bf16 = subject.config.brain_float
     if bf16 is not None and bf16.bf16_optimizer_states and not bf16.bf16_master_weights_and_grads:
         yield Fault(
             "bf16.bf16_optimizer_states",
@@ -62,7 +61,7 @@ def bf16_states_need_masters(subject: Subject) -> Iterator[Fault]:
 @rule(
     "masters-need-offload",
     Severity.LATE,
-    Case({"zero_optimization": {"stage": 2}, "bf16": _MASTERS}, {zero("offload_optimizer"): _CPU}),
+    Case({"zero_optimization": {"stage": 2}, "bf16": _MASTERS}, {zero("offload_optimizer"): CPU}),
 )
 def masters_need_offload(subject: Subject) -> Iterator[Fault]:
     """Master weights in 16 bits are DeepSpeedCPUAdam's, unless the states are in bf16 as well."""
@@ -83,7 +82,7 @@ def masters_need_offload(subject: Subject) -> Iterator[Fault]:
     Severity.LATE,
     Case(
         {
-            "zero_optimization": {"stage": 2, "offload_optimizer": _CPU},
+            "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
             "bf16": _MASTERS,
             "optimizer": {"type": "Lion", "params": {"lr": 1e-4}},
         },
@@ -103,7 +102,7 @@ def masters_need_adam(subject: Subject) -> Iterator[Fault]:
     Severity.LATE,
     Case(
         {
-            "zero_optimization": {"stage": 2, "offload_optimizer": _CPU},
+            "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
             "fp16": {"enabled": False, "fp16_master_weights_and_grads": True},
             "bf16": _MASTERS,
         },

@@ -1,32 +1,31 @@
 """Rules about names that DeepSpeed has replaced, and still reads."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator
+from typing import Any
 
+from zlaunch.dsconfig.old_names import OLD_NAMES, OldName
+from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import Act, Mending, Severity
-from zlaunch.rules.rule import Case, Fault, Subject, rule, zero
-
-_CPU = {"device": "cpu"}
-REPLACED: Mapping[str, str] = {
-    "cpu_offload": "offload_optimizer",
-    "cpu_offload_param": "offload_param",
-    "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
-}
-"""Old key of `zero_optimization` → the key that DeepSpeed makes of it."""
+from zlaunch.rules.rule import CPU, Case, Fault, Subject, rule, zero
 
 
-def _written(subject: Subject) -> Iterator[tuple[str, str, bool]]:
-    """Find the old names that were written, what each is now, and whether it is on."""
-    for old, new in REPLACED.items():
-        if subject.has(zero(old)):
-            yield old, new, bool(getattr(subject.zero, old))
+def _written(subject: Subject) -> Iterator[tuple[str, str, OldName]]:
+    """Find the old names in `zero_optimization` that were written: the old key, and the new one."""
+    for name in OLD_NAMES:
+        old, new = str(name.old[-1]), str(name.new[-1])
+        if name.old[0] == ZERO and subject.has(zero(old)):
+            yield old, new, name
 
 
-def _renamed(new: str, is_on: bool) -> tuple[str, Mending]:
-    if not new.startswith("offload_"):
+def _renamed(name: OldName, value: Any) -> tuple[str, Mending]:
+    new = str(name.new[-1])
+    if name.section is None:
         return f"write `{new}`", Mending(Act.RENAME, new)
-    if not is_on:
+    section = name.today(value)
+    if section is None:
         return "delete it", Mending(Act.DELETE)
-    return f'write `"{new}": {{"device": "cpu"}}`', Mending(Act.REPLACE, (new, _CPU))
+    return f'write `"{new}": {json.dumps(section)}`', Mending(Act.REPLACE, (new, section))
 
 
 @rule(
@@ -34,14 +33,14 @@ def _renamed(new: str, is_on: bool) -> tuple[str, Mending]:
     Severity.ADVICE,
     Case(
         {"zero_optimization": {"stage": 2, "cpu_offload": True}},
-        {zero("cpu_offload"): None, zero("offload_optimizer"): _CPU},
+        {zero("cpu_offload"): None, zero("offload_optimizer"): CPU},
     ),
 )
 def old_name(subject: Subject) -> Iterator[Fault]:
     """DeepSpeed warns of the old name and reads it as the new one; its next release may not."""
-    for old, new, is_on in _written(subject):
+    for old, new, name in _written(subject):
         if not subject.has(zero(new)):
-            hint, mending = _renamed(new, is_on)
+            hint, mending = _renamed(name, getattr(subject.zero, old))
             yield Fault(zero(old), f"`{old}` is the old name of `{new}`", hint, mending)
 
 
@@ -49,15 +48,16 @@ def old_name(subject: Subject) -> Iterator[Fault]:
     "old-and-new-name",
     Severity.ERROR,
     Case(
-        {"zero_optimization": {"stage": 2, "cpu_offload": True, "offload_optimizer": _CPU}},
+        {"zero_optimization": {"stage": 2, "cpu_offload": True, "offload_optimizer": CPU}},
         {zero("cpu_offload"): None},
     ),
 )
 def old_and_new_name(subject: Subject) -> Iterator[Fault]:
     """DeepSpeed refuses an old name beside the new one, even if both say the same."""
-    for old, new, is_on in _written(subject):
+    for old, new, _ in _written(subject):
         if subject.has(zero(new)):
-            agree = is_on == (new in subject.offloads or getattr(subject.zero, new) is True)
+            is_on = new in subject.offloads or getattr(subject.zero, new) is True
+            agree = bool(getattr(subject.zero, old)) == is_on
             yield Fault(
                 zero(old),
                 f"`{old}` and `{new}` are one key under two names, and are refused together",
@@ -70,7 +70,7 @@ def old_and_new_name(subject: Subject) -> Iterator[Fault]:
     "old-pinning",
     Severity.SILENT,
     Case(
-        {"zero_optimization": {"stage": 2, "offload_optimizer": _CPU, "cpu_offload_use_pin_memory": True}},
+        {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "cpu_offload_use_pin_memory": True}},
         {zero("cpu_offload_use_pin_memory"): None, zero("offload_optimizer", "pin_memory"): True},
     ),
 )
@@ -92,7 +92,7 @@ def old_pinning(subject: Subject) -> Iterator[Fault]:
             "zero_optimization": {"stage": 2, "cpu_offload": True},
             "train_micro_batch_size_per_gpu": "auto",
         },
-        {zero("cpu_offload"): None, zero("offload_optimizer"): _CPU},
+        {zero("cpu_offload"): None, zero("offload_optimizer"): CPU},
     ),
 )
 def old_offload_unseen(subject: Subject) -> Iterator[Fault]:

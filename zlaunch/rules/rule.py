@@ -17,8 +17,11 @@ from zlaunch.script import Interface
 from zlaunch.trainer_args import TrainerArgs
 
 Keys = tuple[str, ...]
-HANDED_ON = (("optimizer", "params"), ("scheduler", "params"))
+CONSTRUCTORS = (("optimizer", "params"), ("scheduler", "params"))
 """Sections whose keys a constructor takes."""
+
+CPU = {"device": "cpu"}
+"""An offload, as short as it can be."""
 
 FORMATS: Mapping[str, str] = {
     "fp16": "fp16",
@@ -63,13 +66,8 @@ class Subject:
 
     @cached_property
     def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:
-        """Find the offload sections that move something; their old names count."""
-        zero = self.zero
-        sections = {
-            "offload_optimizer": zero.offload_optimizer or _moved(OffloadOptimizer, zero.cpu_offload),
-            "offload_param": zero.offload_param or _moved(OffloadParam, zero.cpu_offload_param),
-        }
-        return {name: s for name, s in sections.items() if s is not None and s.device in ("cpu", "nvme")}
+        """Find the offload sections that move something."""
+        return self.zero.offloads
 
     @cached_property
     def written(self) -> Mapping[Keys, Any]:
@@ -89,7 +87,7 @@ class Subject:
         return tuple(
             keys
             for keys, value in self.written.items()
-            if value == "auto" and (keys in FILLED or keys[:2] in HANDED_ON)
+            if value == "auto" and (keys in FILLED or keys[:2] in CONSTRUCTORS)
         )
 
     @property
@@ -119,7 +117,7 @@ class Subject:
 
     def is_on(self, name: str) -> bool | None:
         """Whether a format is switched on; None while an argument can still do it."""
-        section = self.config.fp16 if name == "fp16" else self.config.bf16 or self.config.bfloat16
+        section = self.config.fp16 if name == "fp16" else self.config.brain_float
         if section is not None and section.enabled != "auto" and section.model_fields_set:
             return section.enabled
         if self.context.interface is Interface.DEEPSPEED:
@@ -143,11 +141,6 @@ class Subject:
                 return False
             node = getattr(node, part)
         return True
-
-
-def _moved(section: Callable[..., Any], old: bool | None) -> Any:
-    """Read an old name as DeepSpeed does."""
-    return section(device="cpu") if old else None
 
 
 def _leaves(node: Section | Mapping[str, Any], above: Keys) -> Iterator[tuple[Keys, Any, Any]]:

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from zlaunch.errors import Severity
-from zlaunch.rules.rule import Case, Fault, Subject, rule, zero
+from zlaunch.rules.rule import CPU, Case, Fault, Subject, rule, zero
 
-_CPU = {"device": "cpu"}
 _BASE = frozenset({"lr", "weight_decay"})
 _ADAM = _BASE | {"betas", "eps", "amsgrad", "adam_w_mode", "torch_adam", "fp32_optimizer_states"}
 _TORCH = frozenset({"maximize", "foreach", "differentiable", "fused"})
@@ -81,7 +80,7 @@ def amsgrad_not_there(subject: Subject) -> Iterator[Fault]:
     Severity.SILENT,
     Case(
         {
-            "zero_optimization": {"stage": 2, "offload_optimizer": _CPU},
+            "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
             "optimizer": {"type": "Adagrad", "params": {"lr": 1e-4, "amsgrad": True}},
         },
         {"optimizer.params.amsgrad": None},
@@ -101,7 +100,7 @@ def amsgrad_not_on_the_host(subject: Subject) -> Iterator[Fault]:
             "zero_optimization": {"stage": 2},
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "fp32_optimizer_states": False}},
         },
-        {zero("offload_optimizer"): _CPU},
+        {zero("offload_optimizer"): CPU},
     ),
 )
 def momentum_argument_unread(subject: Subject) -> Iterator[Fault]:

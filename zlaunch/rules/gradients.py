@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 from zlaunch.errors import Act, Mending, Severity
-from zlaunch.rules.rule import Case, Fault, Subject, rule, zero
+from zlaunch.rules.rule import CPU, Case, Fault, Subject, rule, zero
 
-_CPU = {"device": "cpu"}
 _NO_NORM = {"stage": 2, "compute_grad_norm": False}
 
 
@@ -100,7 +99,7 @@ def clipping_needs_the_norm(subject: Subject) -> Iterator[Fault]:
     "no-norm-on-the-host",
     Severity.LATE,
     Case(
-        {"zero_optimization": {**_NO_NORM, "offload_optimizer": _CPU}, "gradient_clipping": 0},
+        {"zero_optimization": {**_NO_NORM, "offload_optimizer": CPU}, "gradient_clipping": 0},
         {zero("compute_grad_norm"): True},
     ),
 )
@@ -160,7 +159,7 @@ def own_accumulation(subject: Subject) -> Iterator[Fault]:
     "host-wants-contiguous-gradients",
     Severity.SILENT,
     Case(
-        {"zero_optimization": {"stage": 2, "offload_optimizer": _CPU, "contiguous_gradients": False}},
+        {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "contiguous_gradients": False}},
         {zero("contiguous_gradients"): None},
     ),
 )

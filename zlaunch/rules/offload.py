@@ -4,16 +4,15 @@ from collections.abc import Iterator
 
 from zlaunch.errors import Act, Mending, Severity
 from zlaunch.model import ModelShape
-from zlaunch.rules.rule import Case, Context, Fault, Subject, rule, zero
+from zlaunch.rules.rule import CPU, Case, Context, Fault, Subject, rule, zero
 
-_CPU = {"device": "cpu"}
 _NVME = {"device": "nvme", "nvme_path": "/nvme"}
 
 
 @rule(
     "offload-needs-partitioning",
     Severity.LATE,
-    Case({"zero_optimization": {"stage": 0, "offload_optimizer": _CPU}}, {zero("stage"): 2}),
+    Case({"zero_optimization": {"stage": 0, "offload_optimizer": CPU}}, {zero("stage"): 2}),
 )
 def offload_needs_partitioning(subject: Subject) -> Iterator[Fault]:
     """At stage 0 the optimizer goes to the CPU and the parameters do not: the first step crashes."""
@@ -28,7 +27,7 @@ def offload_needs_partitioning(subject: Subject) -> Iterator[Fault]:
 @rule(
     "offload-param-needs-stage-3",
     Severity.SILENT,
-    Case({"zero_optimization": {"stage": 2, "offload_param": _CPU}}, {zero("stage"): 3}),
+    Case({"zero_optimization": {"stage": 2, "offload_param": CPU}}, {zero("stage"): 3}),
 )
 def offload_param_needs_stage_3(subject: Subject) -> Iterator[Fault]:
     """Below stage 3 every rank keeps all parameters, and `offload_param` is ignored."""
@@ -146,7 +145,7 @@ def buffer_too_small(subject: Subject) -> Iterator[Fault]:
     "ratio-needs-stage-3",
     Severity.ERROR,
     Case(
-        {"zero_optimization": {"stage": 2, "offload_optimizer": {**_CPU, "ratio": 0.5}}},
+        {"zero_optimization": {"stage": 2, "offload_optimizer": {**CPU, "ratio": 0.5}}},
         {zero("stage"): 3},
     ),
 )
@@ -171,7 +170,7 @@ _NVME_KEYS = {
     "nvme-keys-without-nvme",
     Severity.ADVICE,
     Case(
-        {"zero_optimization": {"stage": 3, "offload_param": {**_CPU, "max_in_cpu": 1000}}},
+        {"zero_optimization": {"stage": 3, "offload_param": {**CPU, "max_in_cpu": 1000}}},
         {zero("offload_param", "max_in_cpu"): None},
     ),
 )

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from zlaunch.dsconfig.optimizer import MuonOptimizer
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import Severity
-from zlaunch.rules.rule import Case, Context, Fault, Subject, number, rule, zero
+from zlaunch.rules.rule import CPU, Case, Context, Fault, Subject, number, rule, zero
 
-_CPU = {"device": "cpu"}
 _LR = {"lr": 1e-4}
 _LAMB = {"type": "Lamb", "params": _LR}
 _MUON = {"type": "Muon", "params": _LR}
@@ -94,7 +93,7 @@ def lamb_scales_dynamically(subject: Subject) -> Iterator[Fault]:
     Severity.LATE,
     Case(
         {
-            "zero_optimization": {"stage": 2, "offload_optimizer": _CPU},
+            "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
             "optimizer": _LAMB,
             "zero_allow_untested_optimizer": True,
         },
@@ -114,7 +113,7 @@ def lamb_on_the_host(subject: Subject) -> Iterator[Fault]:
     Severity.LATE,
     Case(
         {
-            "zero_optimization": {"stage": 3, "offload_optimizer": {**_CPU, "ratio": 0.5}},
+            "zero_optimization": {"stage": 3, "offload_optimizer": {**CPU, "ratio": 0.5}},
             "optimizer": {"type": "Lion", "params": _LR},
         },
         {"optimizer.type": "AdamW"},

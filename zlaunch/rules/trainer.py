@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from zlaunch.dsconfig.reach import ZERO, stages_reading
 from zlaunch.errors import Act, Mending, Severity
 from zlaunch.model import ModelShape
-from zlaunch.rules.rule import Case, Context, Fault, Subject, rule, zero
+from zlaunch.rules.rule import CPU, Case, Context, Fault, Subject, rule, zero
 from zlaunch.trainer_args import Argument, TrainerArgs, disputes
 from zlaunch.units import plural
 
-_CPU = {"device": "cpu"}
 _STAGE_2 = {"zero_optimization": {"stage": 2}}
 _AUTO = {"train_micro_batch_size_per_gpu": "auto", **_STAGE_2}
 
@@ -129,7 +128,7 @@ def activation_checkpointing_not_read(subject: Subject) -> Iterator[Fault]:
     "optimizer-replaced",
     Severity.SILENT,
     Case(
-        {**_AUTO, "zero_optimization": {"stage": 2, "offload_optimizer": _CPU}},
+        {**_AUTO, "zero_optimization": {"stage": 2, "offload_optimizer": CPU}},
         {zero("offload_optimizer"): None},
         _told(optim="sgd"),
     ),

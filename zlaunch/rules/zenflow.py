@@ -5,15 +5,14 @@ from typing import Any
 
 from zlaunch.dsconfig.zero import ZenFlow
 from zlaunch.errors import Severity
-from zlaunch.rules.rule import Case, Fault, Subject, rule, zero
+from zlaunch.rules.rule import CPU, Case, Fault, Subject, rule, zero
 
-_CPU = {"device": "cpu"}
 _ADAMW = {"type": "AdamW", "params": {"lr": 1e-4}}
 _OF_ADAMW = frozenset({"lr", "betas", "eps", "weight_decay", "amsgrad"})
 
 
 def _with(zenflow: dict[str, Any], **zero_keys: Any) -> dict[str, Any]:
-    section = {"stage": 2, "offload_optimizer": _CPU, "zenflow": zenflow, **zero_keys}
+    section = {"stage": 2, "offload_optimizer": CPU, "zenflow": zenflow, **zero_keys}
     return {"zero_optimization": section, "optimizer": _ADAMW}
 
 
@@ -27,7 +26,7 @@ def _settings(subject: Subject) -> ZenFlow | None:
     Severity.LATE,
     Case(
         {"zero_optimization": {"stage": 2, "zenflow": {}}, "optimizer": _ADAMW},
-        {zero("offload_optimizer"): _CPU},
+        {zero("offload_optimizer"): CPU},
     ),
 )
 def zenflow_needs_offload(subject: Subject) -> Iterator[Fault]:
@@ -138,7 +137,7 @@ def zenflow_accumulates_otherwise(subject: Subject) -> Iterator[Fault]:
     "zenflow-is-adamw",
     Severity.LATE,
     Case(
-        {"zero_optimization": {"stage": 2, "offload_optimizer": _CPU, "zenflow": {}}},
+        {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "zenflow": {}}},
         {"optimizer": _ADAMW},
     ),
 )

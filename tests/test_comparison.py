@@ -57,6 +57,7 @@ SAME: dict[str, tuple[Any, Any]] = {
     "an empty section": ({}, {"aio": {}}),
     "an offload to nowhere": (zero(stage=2), offload(device="none", pin_memory=False)),
     "settings of what is switched off": ({}, {"fp16": {"enabled": False, "loss_scale": 128}}),
+    "settings of DeepCompile without it": ({}, {"compile": {"deepcompile": False, "double_buffer": False}}),
     "a key of another stage": (zero(stage=2), zero(stage=2, stage3_max_live_parameters=5)),
     "a spelling without stage3": (
         zero(stage=3, prefetch_bucket_size=5),

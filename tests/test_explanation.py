@@ -84,6 +84,12 @@ def test_a_key_tells_which_release_brought_it() -> None:
         (f"{ZERO}.round_robin_gradients", "at stages 1 and 2; ignored at any other"),
         (f"{ZERO}.allgather_partitions", "at no stage: DeepSpeed accepts and ignores it"),
         ("fp16.loss_scale", "while `fp16.enabled` is true"),
+        ("compile.passes", "while `compile.deepcompile` is true"),
+        ("compile.deepcompile", ""),
+        (
+            "data_efficiency.data_sampling.num_workers",
+            "while `data_efficiency.enabled` and `data_efficiency.data_sampling.enabled` are true",
+        ),
         ("train_batch_size", ""),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 from zlaunch.dsconfig.canonical import canonical, plain
 from zlaunch.dsconfig.document import Document, KeyPath, dotted, value_at
 from zlaunch.dsconfig.keys import field_at, section_at
-from zlaunch.dsconfig.reach import ZERO, stages_reading
+from zlaunch.dsconfig.reach import ZERO, stages_reading, switches_over
 from zlaunch.dsconfig.releases import NEWEST, Release
 from zlaunch.provenance import Values
 
@@ -121,8 +121,7 @@ class _Side:
             return True
         if path[:2] in _OFFLOADS and len(path) > 2 and path[2] != "device":
             return bool(self.leaves.get((*path[:2], "device"), "none") == "none")
-        switches = [(*path[:end], "enabled") for end in range(1, len(path))]
-        return any(self._is_off(switch) for switch in switches if switch != path)
+        return any(map(self._is_off, switches_over(path)))
 
     def _is_off(self, switch: KeyPath) -> bool:
         field = field_at(self.canonical[0], switch)

@@ -13,7 +13,7 @@ from zlaunch.dsconfig.document import dotted
 from zlaunch.dsconfig.effects import EFFECTS
 from zlaunch.dsconfig.json_schema import json_schema
 from zlaunch.dsconfig.meanings import meaning
-from zlaunch.dsconfig.reach import ZERO, stages_reading
+from zlaunch.dsconfig.reach import ZERO, stages_reading, switches_over
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history
 from zlaunch.dsconfig.types_in_words import in_words, nodes_at
 from zlaunch.errors import Severity
@@ -139,10 +139,10 @@ def _read(path: tuple[str, ...]) -> str:
             return "at no stage: DeepSpeed accepts and ignores it"
         listed = " and ".join(filter(None, [", ".join(map(str, sorted(stages)[:-1])), str(max(stages))]))
         return f"at stage{'s' if len(stages) > 1 else ''} {listed}; ignored at any other"
-    switch = dotted((*path[:-1], "enabled"))
-    if len(path) > 1 and path[-1] != "enabled" and switch in entries():
-        return f"while `{switch}` is true"
-    return ""
+    switches = [f"`{dotted(switch)}`" for switch in switches_over(path)]
+    if not switches:
+        return ""
+    return f"while {' and '.join(switches)} {'is' if len(switches) == 1 else 'are'} true"
 
 
 _ALONE: Mapping[Fate, str] = {

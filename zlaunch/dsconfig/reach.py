@@ -1,11 +1,15 @@
-"""When DeepSpeed reads a key of `zero_optimization`: at which stages; elsewhere it accepts and ignores it.
+"""When DeepSpeed reads a key, which it otherwise accepts and ignores: at which stages, under which switch.
 
-As `DeepSpeedEngine._configure_zero_optimizer` hands the keys on, and `zero.Init` reads them.
+Stages as `DeepSpeedEngine._configure_zero_optimizer` hands the keys on, and `zero.Init` reads them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from zlaunch.dsconfig.document import dotted
 
 ZERO = "zero_optimization"
+Part = TypeVar("Part", bound=str | int)
 
 _NOWHERE: frozenset[int] = frozenset()
 _PARTITIONED = frozenset({1, 2, 3})
@@ -89,3 +93,48 @@ def stages_reading(key: str) -> frozenset[int]:
         if (name := ".".join(parts[:end])) in READ_AT:
             return READ_AT[name]
     raise KeyError(key)
+
+
+OFF_BY_DEFAULT: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "autotuning",
+            "bf16",
+            "bfloat16",
+            "comet",
+            "comms_logger",
+            "csv_monitor",
+            "data_efficiency",
+            "data_efficiency.data_routing",
+            "data_efficiency.data_routing.random_ltd",
+            "data_efficiency.data_sampling",
+            "data_efficiency.data_sampling.curriculum_learning",
+            "data_efficiency.data_sampling.dynamic_batching",
+            "expert_parallel",
+            "flops_profiler",
+            "fp16",
+            "hybrid_engine",
+            "tensorboard",
+            "torch_autocast",
+            "wandb",
+        ),
+        "enabled",
+    ),
+    "compile": "deepcompile",
+}
+"""Section → the key that turns it on."""
+
+SWITCHES: Mapping[str, str] = {
+    **OFF_BY_DEFAULT,
+    "timers.throughput": "enabled",
+    "weight_quantization": "enabled",
+}
+"""Section → the key that turns it on or off."""
+
+
+def switches_over(path: tuple[Part, ...]) -> Iterator[tuple[Part | str, ...]]:
+    """Name the switches of the sections around a key, from the outermost in; none turns itself off."""
+    for end in range(1, len(path)):
+        key = SWITCHES.get(dotted(path[:end]))
+        if key is not None and (*path[:end], key) != path:
+            yield *path[:end], key

@@ -2,36 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
+from zlaunch.dsconfig.document import dotted
+from zlaunch.dsconfig.reach import OFF_BY_DEFAULT, switches_over
 from zlaunch.errors import Act, Mending, Severity
 from zlaunch.rules.rule import Case, Fault, Subject, rule
-
-SWITCHES: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            "autotuning",
-            "bf16",
-            "comet",
-            "comms_logger",
-            "csv_monitor",
-            "data_efficiency",
-            "data_efficiency.data_routing",
-            "data_efficiency.data_routing.random_ltd",
-            "data_efficiency.data_sampling",
-            "data_efficiency.data_sampling.curriculum_learning",
-            "data_efficiency.data_sampling.dynamic_batching",
-            "expert_parallel",
-            "flops_profiler",
-            "fp16",
-            "hybrid_engine",
-            "tensorboard",
-            "torch_autocast",
-            "wandb",
-        ),
-        "enabled",
-    ),
-    "compile": "deepcompile",
-}
-"""Section → the key that turns it on, which is off by default."""
 
 DEAD: Mapping[tuple[str, ...], str] = {
     ("disable_allgather",): "delete it",
@@ -49,7 +23,7 @@ DEAD: Mapping[tuple[str, ...], str] = {
 )
 def section_not_enabled(subject: Subject) -> Iterator[Fault]:
     """A section whose switch is left out is off, whatever else it says."""
-    for section, switch in SWITCHES.items():
+    for section, switch in OFF_BY_DEFAULT.items():
         keys = tuple(section.split("."))
         says_more = any(path[:-1] == keys for path in subject.changed)
         if says_more and (*keys, switch) not in subject.written:
@@ -73,10 +47,11 @@ def section_not_enabled(subject: Subject) -> Iterator[Fault]:
 )
 def section_in_a_section_that_is_off(subject: Subject) -> Iterator[Fault]:
     """A section within one that is off is not read."""
-    for section in SWITCHES:
-        outer, _, inner = section.rpartition(".")
-        is_on = subject.written.get((*section.split("."), "enabled")) is True
-        if inner and outer and is_on and subject.written.get((*outer.split("."), "enabled")) is not True:
+    for section, key in OFF_BY_DEFAULT.items():
+        switch = (*section.split("."), key)
+        *_, around = (), *switches_over(switch)
+        if around and subject.written.get(switch) is True and subject.written.get(around) is not True:
+            inner, outer = switch[-2], dotted(around[:-1])
             yield Fault(
                 section, f"`{inner}` is on, but `{outer}` around it is off", f"turn `{outer}` on as well"
             )

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.units import duration, plural
+from zlaunch.units import duration, plural, whole
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,11 @@ def test_no_part_of_a_time_reaches_sixty(seconds: float) -> None:
     units = {"s": 60, "min": 60, "h": 1000}
     words = duration(seconds).split()
     assert all(int(amount) < units[unit] for amount, unit in zip(words[::2], words[1::2], strict=True))
+
+
+@pytest.mark.parametrize("value", ["auto", "8", 8.0, True, None])
+def test_only_a_whole_number_is_one(value: object) -> None:
+    assert whole(value) is None
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks")])

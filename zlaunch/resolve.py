@@ -16,7 +16,7 @@ from zlaunch.model import ModelShape
 from zlaunch.provenance import AUTO, Sourced, Values
 from zlaunch.script import Interface
 from zlaunch.trainer_args import TrainerArgs, num_warmup_steps
-from zlaunch.units import plural
+from zlaunch.units import plural, whole
 
 MICRO, ACCUMULATION, TOTAL = (
     ("train_micro_batch_size_per_gpu",),
@@ -50,7 +50,7 @@ def derive_batch(values: Values, args: TrainerArgs, world_size: int, interface: 
     An argument that was given goes before: then the numbers may disagree, and a rule will say so.
     A raw DeepSpeed script has no Trainer arguments; its total alone means one forward pass per step.
     """
-    if interface is Interface.DEEPSPEED and _number(values[TOTAL]) and _is_open(values[MICRO]):
+    if interface is Interface.DEEPSPEED and whole(values[TOTAL]) and _is_open(values[MICRO]):
         values = (
             values.put(ACCUMULATION, 1, "DeepSpeed's own choice")
             if _is_open(values[ACCUMULATION])
@@ -61,7 +61,7 @@ def derive_batch(values: Values, args: TrainerArgs, world_size: int, interface: 
         (ACCUMULATION, MICRO, "gradient_accumulation_steps"),
     )
     for path, other, name in pairs:
-        total, factor = _number(values[TOTAL]), _number(values[other])
+        total, factor = whole(values[TOTAL]), whole(values[other])
         if (
             _is_open(values[path])
             and total
@@ -92,10 +92,6 @@ def resolve(values: Values, known: Known) -> Resolved:
     return Resolved(values, left)
 
 
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 _Fill = Callable[[Values, Known], Sourced | None]
 
 
@@ -116,7 +112,7 @@ def _clip(_: Values, known: Known) -> Sourced | None:
 
 
 def _total(values: Values, known: Known) -> Sourced | None:
-    micro, accumulation = _number(values[MICRO]), _number(values[ACCUMULATION])
+    micro, accumulation = whole(values[MICRO]), whole(values[ACCUMULATION])
     if micro is None or accumulation is None:
         return None
     world = known.world_size

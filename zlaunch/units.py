@@ -1,4 +1,11 @@
-"""How amounts are written for people."""
+"""How amounts are read, and how they are written for people."""
+
+from typing import Any
+
+
+def whole(value: Any) -> int | None:
+    """Read a whole number; None for anything else, such as "auto" or true."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def duration(seconds: float) -> str:

@@ -1,15 +1,10 @@
 """Rules about the batch sizes (`deepspeed/runtime/config.py`, `_configure_train_batch_size`)."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from zlaunch.errors import Severity
 from zlaunch.rules.rule import Case, Context, Fault, Subject, rule
-from zlaunch.units import plural
-
-
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+from zlaunch.units import plural, whole
 
 
 @rule(
@@ -24,8 +19,8 @@ def _number(value: Any) -> int | None:
 def batch_equation(subject: Subject) -> Iterator[Fault]:
     """The global batch is the micro-batch times accumulation times ranks. DeepSpeed asserts it."""
     config, world = subject.config, subject.context.world_size
-    total, micro = _number(config.train_batch_size), _number(config.train_micro_batch_size_per_gpu)
-    accumulation = _number(config.gradient_accumulation_steps)
+    total, micro = whole(config.train_batch_size), whole(config.train_micro_batch_size_per_gpu)
+    accumulation = whole(config.gradient_accumulation_steps)
     if world and total and micro and accumulation and total != micro * accumulation * world:
         yield Fault(
             "train_batch_size",
@@ -43,8 +38,8 @@ def batch_equation(subject: Subject) -> Iterator[Fault]:
 def batch_not_divisible(subject: Subject) -> Iterator[Fault]:
     """DeepSpeed divides the global batch by what else is given, and asserts that nothing was lost."""
     config, world = subject.config, subject.context.world_size or 1
-    total, micro = _number(config.train_batch_size), _number(config.train_micro_batch_size_per_gpu)
-    accumulation = _number(config.gradient_accumulation_steps)
+    total, micro = whole(config.train_batch_size), whole(config.train_micro_batch_size_per_gpu)
+    accumulation = whole(config.gradient_accumulation_steps)
     if not total or (micro and accumulation and subject.context.world_size):
         return
     parts = [f"{size} {name}" for size, name in ((micro, "per rank"), (accumulation, "accumulated")) if size]

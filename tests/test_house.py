@@ -112,3 +112,14 @@ def test_the_recipe_is_one_file_in_the_checkout_and_in_the_package() -> None:
 def test_ci_runs_what_a_person_would_run() -> None:
     commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and line[0] != "#"]
     assert commands == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "make check", "make test"]
+
+
+def test_every_room_has_its_floor_in_the_guide() -> None:
+    layers = re.search(
+        r"^layers = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE
+    )
+    table = re.findall(
+        r"^\| (?:cli|world|decisions|facts) \| (.*) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert layers
+    assert {*re.findall(r"`(\w+)/?`", " ".join(table))} == {*re.findall(r"zlaunch\.(\w+)", layers.group(1))}

@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from zlaunch.curves import DEEPSPEED, ENDLESS, TRAINER, UNPREDICTABLE, Curve, Run
 from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.keys import field_at
 from zlaunch.dsconfig.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.errors import WrongUsage
 from zlaunch.filling import Filling
 from zlaunch.provenance import AUTO, Values
-from zlaunch.schedule import DEEPSPEED, ENDLESS, TRAINER, UNPREDICTABLE, Curve, Run
 from zlaunch.script import Interface
 from zlaunch.trainer_args import TrainerArgs, flags
 

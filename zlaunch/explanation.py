@@ -16,7 +16,6 @@ from zlaunch.dsconfig.meanings import meaning
 from zlaunch.dsconfig.reach import ZERO, stages_reading, switches_over
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history
 from zlaunch.dsconfig.types_in_words import in_words, nodes_at
-from zlaunch.errors import Severity
 from zlaunch.rules import RULES
 from zlaunch.rules.rule import Subject
 
@@ -173,11 +172,8 @@ def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
         config = check(dict(rule.case.broken)).config
         found = [] if config is None else rule(Subject(config, rule.case.context))
         keys = frozenset({*rule.case.repair, *(finding.where for finding in found)})
-        told.append((rule.code, keys, f"{_BAD[rule.severity]}: {rule.why.partition(chr(10))[0]}"))
+        told.append((rule.code, keys, f"{rule.severity.value}: {rule.why.splitlines()[0]}"))
     return tuple(told)
-
-
-_BAD = {severity: severity.value for severity in Severity}
 
 
 _NOT_WRITTEN = ("Old name of", "Gone", "Not used", "Not read", "Not supported")

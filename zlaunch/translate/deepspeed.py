@@ -4,7 +4,6 @@ from zlaunch.translate.flags import Launcher, LeftOut, Lost, Refusal, Role, flag
 
 _FREE_PORT = LeftOut("zlaunch picks a free port")
 _OVER_SSH = Lost("zlaunch reaches all hosts by ssh, from one of them")
-_PDSH = LeftOut("zlaunch starts other hosts with pdsh, as DeepSpeed does by itself")
 _QUIET = LeftOut("zlaunch shows rank 0, and keeps the launcher's log in the run directory")
 _NO_BINDING = Lost("zlaunch binds no cores; it divides them among the ranks by OMP_NUM_THREADS")
 

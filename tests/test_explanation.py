@@ -97,6 +97,13 @@ def test_a_key_tells_when_it_is_read(key: str, words: str) -> None:
     assert explain(key).read == words
 
 
+@pytest.mark.parametrize(
+    "key", ["bfloat16", "pipeline.stages", f"{ZERO}.cpu_offload", "optimizer.params.amsgrad"]
+)
+def test_a_key_that_nobody_should_write_has_no_example(key: str) -> None:
+    assert explain(key).example is None
+
+
 def test_the_rules_about_a_key_are_named() -> None:
     codes = [rule.name for rule in explain(f"{ZERO}.offload_param").rules]
     assert "offload-param-needs-stage-3" in codes

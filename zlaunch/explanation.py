@@ -176,13 +176,8 @@ def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
     return tuple(told)
 
 
-_NOT_WRITTEN = ("Old name of", "Gone", "Not used", "Not read", "Not supported")
-"""How the words about a key begin that nobody should write."""
-
-
 def _example(key: str, nodes: list[Any]) -> Mapping[str, Any] | None:
-    words = meaning(entries()[key][0].section, key.rpartition(".")[2])
-    if "*" in key or words.startswith(_NOT_WRITTEN):
+    if "*" in key or any(node.get("deprecated") for node in nodes):
         return None
     effect = EFFECTS.get(key)
     value = effect.example if effect and effect.example is not None else _sample(nodes)

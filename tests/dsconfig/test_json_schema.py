@@ -15,6 +15,7 @@ from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.json_schema import json_schema
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, release
+from zlaunch.dsconfig.types_in_words import nodes_at
 from zlaunch.rules import RULES
 
 VALUES: tuple[Any, ...] = (
@@ -154,9 +155,10 @@ def test_a_default_is_the_one_of_the_release() -> None:
     assert [one["default"] for one in clipping] == [0.0, 1.0]
 
 
-def test_an_old_name_is_struck_out_in_editors() -> None:
-    zero = json_schema()["properties"]["zero_optimization"]
-    assert zero["properties"]["cpu_offload"]["deprecated"]
+@pytest.mark.parametrize("key", ["bfloat16", "disable_allgather", "zero_optimization.cpu_offload"])
+def test_a_key_that_nobody_should_write_is_struck_out_in_editors(key: str) -> None:
+    (node,) = nodes_at(json_schema(), tuple(key.split(".")))
+    assert node["deprecated"]
 
 
 def test_a_config_may_say_where_its_schema_is() -> None:

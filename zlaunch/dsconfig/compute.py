@@ -1,8 +1,8 @@
 """How the model is computed: checkpointing, compiling, generation, pipeline, quantization."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from zlaunch.dsconfig.section import Positive, Section
+from zlaunch.dsconfig.section import OUTDATED, Positive, Section
 
 
 class ActivationCheckpointing(Section):
@@ -116,13 +116,13 @@ class HybridEngine(Section):
 class Pipeline(Section):
     """`pipeline`: for models that are a `PipelineModule`."""
 
-    stages: str | int = "auto"
+    stages: Annotated[str | int, OUTDATED] = "auto"
     """Not read by the engine."""
 
-    partition: str = "best"
+    partition: Annotated[str, OUTDATED] = "best"
     """Not read by the engine."""
 
-    seed_layers: bool = False
+    seed_layers: Annotated[bool, OUTDATED] = False
     """Not read by the engine."""
 
     activation_checkpoint_interval: int = 0

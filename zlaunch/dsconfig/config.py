@@ -1,6 +1,6 @@
 """The whole ds_config: its top level, and where each section belongs."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from zlaunch.dsconfig.autotuning import Autotuning
 from zlaunch.dsconfig.compute import (
@@ -24,7 +24,7 @@ from zlaunch.dsconfig.optimizer import Optimizer
 from zlaunch.dsconfig.parallel import ExpertParallel, TensorParallel
 from zlaunch.dsconfig.precision import Bf16, DataTypes, Fp16, OldBf16, TorchAutocast
 from zlaunch.dsconfig.scheduler import Scheduler
-from zlaunch.dsconfig.section import Absent, AnyCase, MaybeAuto, Positive, Section
+from zlaunch.dsconfig.section import OUTDATED, Absent, AnyCase, MaybeAuto, Positive, Section
 from zlaunch.dsconfig.storage import Aio, Checkpoint
 from zlaunch.dsconfig.zero import Zero
 
@@ -64,7 +64,7 @@ class DsConfig(Section):
     bf16: Bf16 | None = None
     """Half precision with the range of fp32."""
 
-    bfloat16: Absent[OldBf16] = None
+    bfloat16: Annotated[Absent[OldBf16], OUTDATED] = None
     """Old name of `bf16`; not read when `bf16` is there."""
 
     torch_autocast: Absent[TorchAutocast] = None
@@ -91,7 +91,7 @@ class DsConfig(Section):
     disable_python_gc: bool = False
     """Collect Python's garbage only between steps."""
 
-    disable_allgather: bool = False
+    disable_allgather: Annotated[bool, OUTDATED] = False
     """Not used by DeepSpeed any more."""
 
     communication_data_type: CommunicationDtype | None = None

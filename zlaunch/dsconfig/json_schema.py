@@ -140,7 +140,7 @@ class _Plain:
             default = int(default)
         if default is not None:
             node["default"] = default
-        if words.startswith("Old name of"):
+        if value.get("deprecated"):
             node["deprecated"] = True
         return node
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from zlaunch.dsconfig.section import MaybeAuto, Rates, Section
+from zlaunch.dsconfig.section import OUTDATED, MaybeAuto, Rates, Section
 
 Betas = Annotated[list[float], Field(min_length=2, max_length=2)]
 
@@ -44,7 +44,7 @@ class AdamParams(_Params):
     bias_correction: bool = True
     """Correct the moments for their start at zero."""
 
-    amsgrad: bool = False
+    amsgrad: Annotated[bool, OUTDATED] = False
     """Not supported by DeepSpeed's implementations."""
 
     adam_w_mode: bool = True
@@ -109,7 +109,7 @@ class AdagradParams(_Params):
     eps: MaybeAuto[float] = 1e-10
     """Added to the denominator."""
 
-    amsgrad: bool = False
+    amsgrad: Annotated[bool, OUTDATED] = False
     """Not supported by DeepSpeed's implementation."""
 
     lr_decay: float = 0.0
@@ -143,7 +143,7 @@ class LambParams(_Params):
     min_coeff: float = 0.01
     """Smallest trust ratio."""
 
-    amsgrad: bool = False
+    amsgrad: Annotated[bool, OUTDATED] = False
     """Not supported by DeepSpeed's implementation."""
 
 

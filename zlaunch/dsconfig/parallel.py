@@ -1,10 +1,10 @@
 """Splitting the model itself: `tensor_parallel` and `expert_parallel`."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from zlaunch.dsconfig.section import AnyCase, Count, Positive, Section, Whole
+from zlaunch.dsconfig.section import OUTDATED, AnyCase, Count, Positive, Section, Whole
 
 
 class LayerSpec(Section):
@@ -183,7 +183,7 @@ class ExpertParallel(Section):
     top_k: Literal["auto"] | int = "auto"
     """Experts per token."""
 
-    load_balance_coeff: None = None
+    load_balance_coeff: Annotated[None, OUTDATED] = None
     """Not supported by DeepSpeed; only null is accepted."""
 
     routed_scaling_factor: Literal["auto"] | float = "auto"

@@ -64,6 +64,9 @@ def _not_bool(value: Any) -> Any:
 Whole = Annotated[T, BeforeValidator(_not_bool)]
 """A choice of whole numbers; Python takes true for 1."""
 
+OUTDATED = Field(json_schema_extra={"deprecated": True})
+"""Marks a key that nobody should write: an old name, or one that DeepSpeed does not read or support."""
+
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]

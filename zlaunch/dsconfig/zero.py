@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, Field
 
 from zlaunch.dsconfig.old_names import OLD_NAMES
-from zlaunch.dsconfig.section import Count, Fraction, MaybeAuto, Positive, Section, Whole
+from zlaunch.dsconfig.section import OUTDATED, Count, Fraction, MaybeAuto, Positive, Section, Whole
 
 Device = Literal["none", "cpu", "nvme"]
 Stage = Whole[Literal[0, 1, 2, 3]]
@@ -143,7 +143,7 @@ class Zero(Section):
     use_multi_rank_bucket_allreduce: bool = True
     """Reduce buckets that belong to several ranks in one call (stages 1 and 2)."""
 
-    allgather_partitions: bool = True
+    allgather_partitions: Annotated[bool, OUTDATED] = True
     """Not read at any stage: updated parameters are always gathered with all-gather."""
 
     allgather_bucket_size: Count = 500_000_000
@@ -173,13 +173,13 @@ class Zero(Section):
     sub_group_size: Count = 1_000_000_000
     """Parameter elements whose optimizer step is done at once (stage 3)."""
 
-    cpu_offload_param: bool | None = None
+    cpu_offload_param: Annotated[bool | None, OUTDATED] = None
     """Old name of `offload_param`."""
 
-    cpu_offload_use_pin_memory: bool | None = None
+    cpu_offload_use_pin_memory: Annotated[bool | None, OUTDATED] = None
     """Old name of `pin_memory` in the offload sections."""
 
-    cpu_offload: bool | None = None
+    cpu_offload: Annotated[bool | None, OUTDATED] = None
     """Old name of `offload_optimizer`."""
 
     stage3_prefetch_bucket_size: MaybeAuto[Count] = Field(
@@ -225,13 +225,13 @@ class Zero(Section):
     stage3_allgather_sequential: bool = Field(False, validation_alias=_either("stage3_allgather_sequential"))
     """Gather one parameter after another (stage 3)."""
 
-    stage3_gather_fp16_weights_on_model_save: bool = False
+    stage3_gather_fp16_weights_on_model_save: Annotated[bool, OUTDATED] = False
     """Old name of `stage3_gather_16bit_weights_on_model_save`."""
 
     ignore_unused_parameters: bool = True
     """Accept parameters that get no gradient (stages 1 and 2)."""
 
-    legacy_stage1: bool = False
+    legacy_stage1: Annotated[bool, OUTDATED] = False
     """Gone: DeepSpeed refuses `true`."""
 
     round_robin_gradients: bool = False

@@ -22,11 +22,8 @@ from zlaunch.errors import (
     ZlaunchError,
     in_order,
 )
-from zlaunch.filling import fill_in
 from zlaunch.mending import mended
 from zlaunch.model import model_flag, read_shape
-from zlaunch.provenance import AUTO
-from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL
 from zlaunch.rules.rule import Context
 from zlaunch.script import Interface
 from zlaunch.trainer_args import read_arguments, removed_arguments, take_ds_config
@@ -170,7 +167,10 @@ def _second_opinion(document: Document, context: Context) -> list[Finding]:
 
     Batch sizes that only the script's objects decide count as one sample per rank.
     """
+    from zlaunch.filling import fill_in
     from zlaunch.process import output_of
+    from zlaunch.provenance import AUTO
+    from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL
 
     world = context.world_size or 1
     values = fill_in(document, replace(context, world_size=world)).values

@@ -11,7 +11,11 @@ from zlaunch.cli.config.validate import validate
 from zlaunch.cli.config.write import write
 from zlaunch.cli.script_command import ScriptCommand
 
-config = typer.Typer(no_args_is_help=True, help="Check and write ds_config files.", rich_markup_mode=None)
+config = typer.Typer(
+    no_args_is_help=True,
+    help="Check, resolve, compare, explain, write and translate ds_configs.",
+    rich_markup_mode=None,
+)
 config.command(cls=ScriptCommand)(validate)
 config.command(cls=ScriptCommand)(resolve)
 config.command()(write)

@@ -6,21 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zlaunch.cli.config.options import A_CONFIG, AsJson, Release
+
 if TYPE_CHECKING:
     from zlaunch.comparison import Comparison, Difference
     from zlaunch.dsconfig.document import Document
 
 
 def diff(
-    first: Annotated[
-        str, typer.Argument(metavar="A", help="ds_config file, accelerate's YAML, - for stdin, or base64.")
-    ],
+    first: Annotated[str, typer.Argument(metavar="A", help=A_CONFIG)],
     second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
     every: Annotated[bool, typer.Option("--all", help="List harmless differences as well.")] = False,
-    deepspeed: Annotated[
-        str | None, typer.Option(metavar="RELEASE", help="Whose defaults count, such as 0.16.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
+    deepspeed: Release = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two ds_configs by what they mean.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from zlaunch.cli.config.options import AsJson, Release
+
 if TYPE_CHECKING:
     from zlaunch.explanation import About, Explanation
 
@@ -21,10 +23,8 @@ def explain(
             metavar="[KEY]", help="As stage, or offload_param.buffer_size; none for the sections."
         ),
     ] = "",
-    deepspeed: Annotated[
-        str | None, typer.Option(metavar="RELEASE", help="Whose default counts, such as 0.16.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
+    deepspeed: Release = None,
+    as_json: AsJson = False,
 ) -> None:
     """Say what a key of a ds_config means, when it is read, and what it does to memory and speed."""
     from zlaunch import console

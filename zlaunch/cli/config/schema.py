@@ -1,20 +1,9 @@
 """`zlaunch config schema`: what can stand in a ds_config, for editors."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
+from zlaunch.cli.config.options import Output, Release
 
 
-def schema(
-    deepspeed: Annotated[
-        str | None, typer.Option(metavar="RELEASE", help="Write it for this DeepSpeed release, such as 0.16.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to write it; stdout if left out."),
-    ] = None,
-) -> None:
+def schema(deepspeed: Release = None, output: Output = None) -> None:
     """Write the JSON Schema of a ds_config: editors then complete keys and explain them.
 
     It knows keys and values; `zlaunch config validate` also knows what they mean together.

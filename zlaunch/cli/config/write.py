@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from zlaunch.cli.config.options import Output
+
 
 def write(
     stage: Annotated[Literal["0", "1", "2", "3"], typer.Option(help="ZeRO stage.")] = "2",
@@ -12,10 +14,7 @@ def write(
         str | None, typer.Option(help="none, cpu, nvme, or each part: optimizer:cpu,param:nvme.")
     ] = None,
     nvme: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory on the NVMe drive.")] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to write it; stdout if left out."),
-    ] = None,
+    output: Output = None,
 ) -> None:
     """Write a ds_config for a stage and an offload.
 

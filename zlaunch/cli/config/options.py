@@ -19,7 +19,8 @@ Runner = Annotated[
 ]
 
 Release = Annotated[
-    str | None, typer.Option("--deepspeed", metavar="RELEASE", help="Answer for this DeepSpeed release, such as 0.16.")
+    str | None,
+    typer.Option("--deepspeed", metavar="RELEASE", help="Answer for this DeepSpeed release, such as 0.16."),
 ]
 
 Output = Annotated[

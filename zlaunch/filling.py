@@ -16,7 +16,7 @@ from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL, Known, derive_batch, res
 from zlaunch.rules.rule import Context
 from zlaunch.script import Interface
 from zlaunch.trainer_args import TrainerArgs
-from zlaunch.units import plural
+from zlaunch.units import plural, whole
 
 NOBODY = "nobody fills it in: write a value"
 _RANKS = "depends on the number of ranks; give `--world-size`"
@@ -71,8 +71,8 @@ def _agreed(written: Values, context: Context) -> TrainerArgs:
 
 def _batch(values: Values, context: Context) -> str:
     """Spell out the global batch; what is left out counts as DeepSpeed and accelerate take it."""
-    world, total = context.world_size, _number(values, TOTAL)
-    micro, accumulated = _number(values, MICRO), _number(values, ACCUMULATION)
+    world, total = context.world_size, whole(values[TOTAL])
+    micro, accumulated = whole(values[MICRO]), whole(values[ACCUMULATION])
     if values[ACCUMULATION] is None and (
         context.interface is not Interface.DEEPSPEED or not (total and micro)
     ):
@@ -87,8 +87,3 @@ def _batch(values: Values, context: Context) -> str:
     sizes = [str(number or "?") for number in (micro, accumulated)]
     equation = f"{sizes[0]} per rank x {sizes[1]} accumulated x {ranks}"
     return equation if total is None else f"{total} = {equation}"
-
-
-def _number(values: Values, path: KeyPath) -> int | None:
-    value = values[path]
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -74,6 +74,12 @@ class Opened:
     is_embedded: bool = False
     """It stands in the words of an accelerate config, not in a text of its own."""
 
+    def needed(self, name: str) -> Document:
+        """Give the ds_config; raise WrongUsage if there is none."""
+        if self.document is None:
+            raise WrongUsage(f"`{name}` does not use DeepSpeed", "name one that does, or a ds_config")
+        return self.document
+
 
 def context_of(
     argv: Sequence[str],

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from zlaunch.backends import BACKENDS
 from zlaunch.backends.target import Target
-from zlaunch.compose import OFFLOADS, ZERO, compose
+from zlaunch.compose import OFFLOADS, compose
 from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.document import Document, dotted
+from zlaunch.dsconfig.reach import ZERO
 from zlaunch.dsconfig.zero import OffloadParam
 from zlaunch.environment import Variable, accelerate_variables, job_environment
 from zlaunch.errors import Finding, Refused, Severity
@@ -232,7 +233,7 @@ def _swap_paths(values: Values) -> Iterator[str]:
 
 
 def _precision(config: DsConfig) -> str:
-    bf16 = config.bf16 or config.bfloat16
+    bf16 = config.brain_float
     if bf16 is not None and bf16.enabled is True:
         return "bf16"
     return "fp16" if config.fp16.enabled is True else "fp32"

@@ -129,7 +129,8 @@ def num_warmup_steps(args: TrainerArgs) -> int | None:
     warmup, steps = float(args["warmup_steps"].value), float(args["max_steps"].value)
     if warmup >= 1 or warmup == 0:
         return max(1, int(warmup))
-    return max(1, math.ceil(steps * warmup)) if steps > 0 else None
+    share = steps * warmup
+    return max(1, math.ceil(share)) if steps > 0 and math.isfinite(share) else None
 
 
 def num_total_steps(args: TrainerArgs) -> Value | None:

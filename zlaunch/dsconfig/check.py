@@ -12,6 +12,7 @@ from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.edit import mend_value
 from zlaunch.dsconfig.mistakes import explain
+from zlaunch.dsconfig.reach import ZERO
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
 from zlaunch.errors import Act, Finding, Severity
 
@@ -153,6 +154,6 @@ def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -
             mend_value(meant, path if is_there else path[:-1], None)
     else:
         return None
-    if "zero_optimization" in value and "zero_optimization" not in meant:
+    if ZERO in value and ZERO not in meant:
         return None
     return DsConfig.model_validate(meant)

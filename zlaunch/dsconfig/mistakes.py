@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.keys import known_keys
+from zlaunch.dsconfig.reach import ZERO
 from zlaunch.dsconfig.releases import REMOVED, Release, history
 from zlaunch.dsconfig.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.errors import Act, Finding, Mending, Severity
@@ -177,10 +178,9 @@ def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Mendi
         return f"did you mean `{close[0]}`?", Mending(Act.RENAME, close[0]) if sure and free else None
     if parent and key in DsConfig.model_fields:
         return f"move `{key}` to the top level", Mending(Act.MOVE, "") if key not in whole else None
-    zero = "zero_optimization"
-    if not parent and key in known_keys(whole, (zero,)):
-        free = isinstance(section := whole.get(zero, {}), dict) and key not in section
-        return f"move `{key}` into `{zero}`", Mending(Act.MOVE, zero) if free else None
+    if not parent and key in known_keys(whole, (ZERO,)):
+        free = isinstance(section := whole.get(ZERO, {}), dict) and key not in section
+        return f"move `{key}` into `{ZERO}`", Mending(Act.MOVE, ZERO) if free else None
     if place := WORDS_OF_OTHERS.get(key):
         return f"in a ds_config that is `{place}`", None
     return "delete it", None

@@ -35,13 +35,9 @@ def diff(
 
 
 def _document(name: str) -> "Document":
-    from zlaunch.errors import WrongUsage
     from zlaunch.inspection import opened
 
-    document = opened(name).document
-    if document is None:
-        raise WrongUsage(f"`{name}` does not use DeepSpeed", "name one that does, or a ds_config")
-    return document
+    return opened(name).needed(name)
 
 
 def _lines(found: "Comparison", names: Sequence[str], every: bool) -> Iterator[str]:

@@ -1,9 +1,10 @@
 """`zlaunch config validate`: every mistake in a ds_config, before anything starts."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from zlaunch.cli.config.options import A_CONFIG, Model, Release, Runner, WorldSize
 
 
 def validate(
@@ -12,22 +13,13 @@ def validate(
         list[str],
         typer.Argument(
             metavar="FILE… [-- TRAINER ARGS]",
-            help="ds_config files, accelerate's YAML, - for stdin, or base64.",
+            help=A_CONFIG,
         ),
     ],
-    world_size: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Data-parallel ranks of the job.")
-    ] = None,
-    model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Model directory or config.json, for buffer sizes.")
-    ] = None,
-    runner: Annotated[
-        Literal["trainer", "accelerate", "deepspeed"] | None,
-        typer.Option("--for", help='Who reads the file and fills in "auto".', show_default="trainer"),
-    ] = None,
-    deepspeed: Annotated[
-        str | None, typer.Option(metavar="RELEASE", help="Answer for this DeepSpeed release, such as 0.16.")
-    ] = None,
+    world_size: WorldSize = None,
+    model: Model = None,
+    runner: Runner = None,
+    deepspeed: Release = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Mend what has one safe mending; show the diff.")
     ] = False,

@@ -1,6 +1,5 @@
 """A ds_config by name → a report: read it, find what is wrong, mend it, ask DeepSpeed itself."""
 
-import difflib
 import json
 import sys
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ from zlaunch.errors import (
     ZlaunchError,
     in_order,
 )
-from zlaunch.mending import mended
 from zlaunch.model import model_flag, read_shape
 from zlaunch.rules.rule import Context
 from zlaunch.script import Interface
@@ -142,6 +140,8 @@ def _look(name: str, found: Opened, wish: Wish) -> Report:
     if wish.show_diff:
         if found.is_embedded:
             raise WrongUsage(f"{name} holds its ds_config in accelerate's words", "mend it by hand")
+        from zlaunch.mending import mended
+
         following = mended(document, wish.context)
         diff = _diff(document, following)
         if wish.mend and diff:
@@ -154,6 +154,8 @@ def _look(name: str, found: Opened, wish: Wish) -> Report:
 
 
 def _diff(old: Document, new: Document) -> str:
+    import difflib
+
     lines = difflib.unified_diff(
         old.text.splitlines(keepends=True), new.text.splitlines(keepends=True), old.file, new.file
     )

@@ -1,5 +1,6 @@
 """Carrying out a plan: write the run directory, build ops, start, follow, record the end."""
 
+import gc
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ GRACE_SECONDS = 8.0
 def carry_out(plan: LaunchPlan) -> int:
     """Run the job of a plan whose run directory was written; return the exit status."""
     environment = {**_own(plan), **{name: variable.value for name, variable in plan.environment.items()}}
+    gc.enable()
     started = time.time()
     outcome = Outcome("failed", ExitStatus.UNAVAILABLE, ExitStatus.UNAVAILABLE)
     try:

@@ -11,7 +11,6 @@ from pydantic_core import ErrorDetails
 from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.edit import mend_value
-from zlaunch.dsconfig.mistakes import explain
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
 from zlaunch.errors import Act, Finding, Severity
@@ -62,6 +61,8 @@ def _faults(
     value: dict[str, Any], errors: Mapping[KeyPath, ErrorDetails], older: Release | None
 ) -> dict[KeyPath, Finding | None]:
     """Explain errors; None for one that is none in the release that was asked about."""
+    from zlaunch.dsconfig.mistakes import explain
+
     lax = _errors(value, strict=False)
     return {
         path: None

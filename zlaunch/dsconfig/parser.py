@@ -24,7 +24,8 @@ _MEMBER = re.compile(r"""(?:"[^"]*"|'[^']*'|\w+)\s*:""")
 _UNDERSCORES = re.compile(r"[+-]?\d[\d_]*\d")
 _BARE_VALUE = re.compile(r"[^,}\]\n]*")
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
-_PYTHON_WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
+_PYTHON_WORDS: Mapping[str, Any] = {"True": True, "False": False, "None": None}
+_TEXT_TO_DEEPSPEED = "DeepSpeed takes it and the rest of its line for text"
 _NO_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
@@ -199,9 +200,7 @@ class _Parser:
         whole = re.fullmatch(r"[+-]?\d+", token.text) is not None
         number = int(token.text) if whole else int(value) if value.is_integer() else value
         if not _JSON_NUMBER.fullmatch(token.text):
-            self.notes.misread(
-                token, number, "is no JSON number: DeepSpeed takes it and the rest of its line for text"
-            )
+            self.notes.misread(token, number, f"is no JSON number: {_TEXT_TO_DEEPSPEED}")
         return number
 
     def _bare_value(self, token: Token) -> Any:
@@ -211,21 +210,13 @@ class _Parser:
         bare = str(_BARE_VALUE.match(line).group()).rstrip()  # type: ignore[union-attr]
         meant = Token("word", bare, token.start)
         self._advance(meant.end)
-        if _UNDERSCORES.fullmatch(bare):
-            number = int(bare)
-            self.notes.misread(
-                meant, number, "is Python: DeepSpeed takes it and the rest of its line for text"
-            )
-            return number
+        if _UNDERSCORES.fullmatch(bare) and len(bare) <= MAX_DIGITS:
+            return self._python(meant, int(bare))
+        if bare in _PYTHON_WORDS:
+            return self._python(meant, _PYTHON_WORDS[bare])
         if bare in _NO_NUMBERS:
             self.notes.no_number(meant)
             return bare
-        if bare in _PYTHON_WORDS:
-            word = _PYTHON_WORDS[bare]
-            self.notes.misread(
-                meant, _WORDS[word], "is Python: DeepSpeed takes it and the rest of its line for text"
-            )
-            return _WORDS[word]
         if bare != line:
             self.notes.misread(
                 meant, bare, f"has no quotes, so DeepSpeed takes the whole rest of the line for it: `{line}`"
@@ -233,6 +224,10 @@ class _Parser:
         else:
             self.notes.lenient("no-quotes", "text without quotes is", meant, bare)
         return bare
+
+    def _python(self, token: Token, value: Any) -> Any:
+        self.notes.misread(token, value, f"is Python: {_TEXT_TO_DEEPSPEED}")
+        return value
 
     def _fail(self, message: str, hint: str | None = None, offset: int | None = None) -> NoReturn:
         place = place_at(self.file, self.text, self._token.start if offset is None else offset)

@@ -6,8 +6,9 @@ are: to a schedule that asks for an integer, to the C++ of asynchronous I/O, to 
 
 from collections.abc import Iterator
 
-from zlaunch.dsconfig.document import Document, dotted
+from zlaunch.dsconfig.document import Document, dotted, value_at
 from zlaunch.errors import Act, Finding, Mending, Severity
+from zlaunch.units import whole
 
 HANDED_ON = {
     "aio": {"block_size", "queue_depth", "intra_op_parallelism"},
@@ -29,9 +30,9 @@ def imprecise_numbers(document: Document) -> Iterator[Finding]:
         written = document.text[span.start : span.end]
         if not path or path[-1] not in HANDED_ON.get(str(path[0]), ()):
             continue
-        if not written[-1:].isdigit() or written.lstrip("+-").isdigit() or not float(written).is_integer():
+        value = whole(value_at(document.value, path))
+        if value is None or written.lstrip("+-").isdigit() or not written[-1].isdigit():
             continue
-        value = int(float(written))
         yield Finding(
             "float-for-whole",
             f"the Trainer's reader makes a fraction of `{written}`, and DeepSpeed fails on it later",

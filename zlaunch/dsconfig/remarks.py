@@ -7,7 +7,7 @@ from typing import Any
 
 from zlaunch.dsconfig.document import Edit, KeyPath, dotted, place_at
 from zlaunch.dsconfig.tokens import Token
-from zlaunch.errors import Act, Finding, Mending, Severity
+from zlaunch.errors import Act, Finding, Mending, Place, Severity
 
 _PLAIN = Mending(Act.PLAIN)
 
@@ -36,7 +36,7 @@ class Remarks:
                 code="misread-value",
                 message=f"JSON has no `{token.text}`: DeepSpeed takes it for text, the Trainer for a number",
                 hint="write a number",
-                place=place_at(self.file, self.text, token.start, len(token.text)),
+                place=self._at(token),
             )
         )
 
@@ -50,7 +50,7 @@ class Remarks:
                 message=f"`{path[-1]}` stands here a second time; the first is on line {first.line}. "
                 "DeepSpeed refuses both, the Trainer takes the last",
                 hint="keep one of the two",
-                place=place_at(self.file, self.text, token.start, len(token.text)),
+                place=self._at(token),
             )
         )
 
@@ -91,7 +91,10 @@ class Remarks:
                 code="misread-value",
                 message=f"`{token.text}` {why}",
                 hint=f"write `{written}`",
-                place=place_at(self.file, self.text, token.start, len(token.text)),
+                place=self._at(token),
                 mending=_PLAIN,
             )
         )
+
+    def _at(self, token: Token) -> Place:
+        return place_at(self.file, self.text, token.start, len(token.text))

@@ -39,10 +39,9 @@ def check(value: dict[str, Any], older: Release | None = None) -> Checked:
     `$schema` at the top is for editors; DeepSpeed ignores it.
     """
     value = {key: child for key, child in value.items() if key != "$schema"}
-    errors = _errors(value, strict=True)
+    config, errors = _read(value)
     newer: dict[KeyPath, Finding] = {} if older is None else dict(_not_yet_known(value, older))
-    if not errors:
-        config = DsConfig.model_validate(value)
+    if config is not None:
         return Checked(config, tuple(newer.values()), config)
     faults = {path: newer.get(path, fault) for path, fault in _faults(value, errors, older).items()}
     below = _below_moved(value, faults, older)
@@ -63,7 +62,7 @@ def _faults(
     """Explain errors; None for one that is none in the release that was asked about."""
     from zlaunch.dsconfig.mistakes import explain
 
-    lax = _errors(value, strict=False)
+    _, lax = _read(value, strict=False)
     return {
         path: None
         if older is not None and _is_gone(path, error, older)
@@ -83,7 +82,7 @@ def _below_moved(
             mend_value(meant, path, mending)
             renamed = (*path[:-1], mending.to)
             origins[renamed if mending.act is Act.RENAME else (*filter(None, [mending.to]), path[-1])] = path
-    errors = _errors(meant, strict=True) if origins else {}
+    errors = _read(meant)[1] if origins else {}
     for new, old in origins.items():
         inside = {path: error for path, error in errors.items() if path[: len(new)] == new}
         for path, fault in _faults(meant, inside, older).items():
@@ -97,16 +96,15 @@ def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:
     return error["type"] == "extra_forbidden" and older.knows(path) and not NEWEST.knows(path)
 
 
-def _errors(value: Any, strict: bool) -> dict[KeyPath, ErrorDetails]:
-    """Find the first error of each key."""
+def _read(value: Any, strict: bool = True) -> tuple[DsConfig | None, dict[KeyPath, ErrorDetails]]:
+    """Read a value as a config, or find the first error of each key."""
     try:
-        DsConfig.model_validate(value, strict=strict)
+        return DsConfig.model_validate(value, strict=strict), {}
     except ValidationError as error:
         by_path: dict[KeyPath, ErrorDetails] = {}
         for details in error.errors(include_url=False):
             by_path.setdefault(_path(value, details), details)
-        return by_path
-    return {}
+        return None, by_path
 
 
 def _path(value: Any, error: ErrorDetails) -> KeyPath:
@@ -148,13 +146,11 @@ def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -
     for path, fault in sorted(faults.items(), key=lambda item: -len(item[0])):
         mend_value(meant, path, fault.mending if fault else None, instead="auto")
     for _ in range(MAX_LOSSES):
-        if not (wrong := _errors(meant, strict=True)):
-            break
+        config, wrong = _read(meant)
+        if config is not None:
+            return None if ZERO in value and ZERO not in meant else config
         for path in sorted(wrong, key=len, reverse=True):
-            is_there = value_at(meant, path[:-1]) is not None and path[-1] in value_at(meant, path[:-1])
+            parent = value_at(meant, path[:-1])
+            is_there = parent is not None and path[-1] in parent
             mend_value(meant, path if is_there else path[:-1], None)
-    else:
-        return None
-    if ZERO in value and ZERO not in meant:
-        return None
-    return DsConfig.model_validate(meant)
+    return None

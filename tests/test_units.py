@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.units import duration, plural, whole
+from zlaunch.units import brief, count, duration, gib, plural, whole
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,30 @@ def test_only_a_whole_number_is_one(value: object) -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks")])
 def test_a_noun_follows_its_count(count: int, text: str) -> None:
     assert plural(count, "rank") == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (0.0064, "6.4 ms"),
+        (0.094, "94 ms"),
+        (0.34, "0.34 s"),
+        (8.14, "8.1 s"),
+        (9.96, "10 s"),
+        (142.3, "142 s"),
+    ],
+)
+def test_a_short_time_has_two_digits_that_matter(seconds: float, written: str) -> None:
+    assert brief(seconds) == written
+
+
+@pytest.mark.parametrize(
+    ("number", "written"), [(512, "512"), (125e6, "125 M"), (8.03e9, "8.03 B"), (1.04e12, "1.04 T")]
+)
+def test_a_large_count_has_three_digits_that_matter(number: float, written: str) -> None:
+    assert count(number) == written
+
+
+def test_memory_is_written_in_gib() -> None:
+    assert gib(3 << 29) == "1.5"
+    assert gib(1134.4 * (1 << 30)) == "1134"

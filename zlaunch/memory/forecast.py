@@ -1,0 +1,72 @@
+"""The answer of an estimate: how full each pool of memory is in each phase of a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+PHASES = ("load", "initialize", "forward", "backward", "step", "second step", "save", "resume")
+"""`forward`, `backward` and `step` are those of the first step; the second has all three."""
+
+Pool = Literal["gpu", "reserved", "pageable", "pinned", "shm", "nvme"]
+POOLS: tuple[Pool, ...] = ("gpu", "reserved", "pageable", "pinned", "shm", "nvme")
+"""Bytes of one rank: in GPU tensors; held by the caching allocator for them; in host tensors that
+can be paged; page-locked, as rounded by the allocator; in /dev/shm; in files on NVMe."""
+
+PARTS = (
+    "parameters",
+    "gathered parameters",
+    "gradients",
+    "master weights",
+    "optimizer states",
+    "buckets",
+    "swap buffers",
+    "activations",
+    "logits",
+    "optimizer step",
+    "workspace",
+    "other",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase: the most that each pool held during it, and what it held at its end."""
+
+    name: str
+    peak: Mapping[str, int]
+    end: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What one rank of a run keeps in memory; all sizes in bytes."""
+
+    method: Literal["rehearsal", "closed form"]
+    phases: tuple[Phase, ...]
+    parts: Mapping[str, Mapping[str, int]]
+    """Pool → what it holds at its highest point, by part."""
+    parameters: int
+    """Elements in the model."""
+    trainable: int
+    optimizer: str
+    """The class that DeepSpeed trains with."""
+    error: float = 0.0
+    """How far the peak may be off, as a fraction of it; 0 if nothing is known to be left out."""
+    why_not_rehearsed: str | None = None
+    late_error: str | None = None
+    """What DeepSpeed said when it gave up."""
+    curve: tuple[tuple[str, int, int], ...] = ()
+    """The course of two steps: phase, GPU bytes in tensors, GPU bytes reserved."""
+    flops: float = 0.0
+    """Floating-point operations of one step of one rank, with what is computed again."""
+    seconds: float = 0.0
+    """How long finding this out took."""
+    notes: tuple[str, ...] = field(default=())
+
+    def peak(self, pool: Pool) -> int:
+        """Say the most that a pool held in any phase of training, loading included; bytes."""
+        return max((phase.peak.get(pool, 0) for phase in self.phases), default=0)
+
+    def peak_phase(self, pool: Pool) -> str:
+        """Say in which phase a pool was fullest."""
+        return max(self.phases, key=lambda phase: phase.peak.get(pool, 0)).name

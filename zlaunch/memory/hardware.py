@@ -1,0 +1,200 @@
+"""The GPUs that zlaunch knows by name: how much memory torch sees on them, and how fast they are.
+
+Memory is what `torch.cuda.get_device_properties().total_memory` says, less than what the box says:
+the lowest figure seen in public out-of-memory messages ("has a total capacity of …"); drivers differ
+by up to 0.3 GiB. Speeds are those of NVIDIA's data sheets: dense, with fp32 accumulation, and never
+reached. NVML's names are as `nvidia-smi -L` prints them.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from zlaunch.errors import WrongUsage
+
+_GIB: Final = 1 << 30
+
+CONTEXT_BYTES: Final = (int(0.47 * _GIB), int(0.92 * _GIB))
+"""What CUDA itself holds on a GPU, least and most. Not measured here, but published: S. Bekman,
+"Machine Learning Engineering", training/performance, "Preloaded CUDA kernels memory usage"."""
+NCCL_BYTES: Final = (int(0.73 * _GIB), int(1.5 * _GIB))
+"""What torch.distributed and NCCL add with more than one rank, lasting and at first; same source."""
+
+_FULL_NAME = re.compile(
+    r"(?:(?P<count>\d{1,6})\s*[x\N{MULTIPLICATION SIGN}*]\s*)?(?P<name>\S.*)", re.IGNORECASE
+)
+
+
+def overhead_bytes(world_size: int) -> tuple[int, int]:
+    """Say what a rank holds on its GPU beside tensors, at least and at most."""
+    least, most = CONTEXT_BYTES
+    if world_size > 1:
+        least, most = least + NCCL_BYTES[0], most + NCCL_BYTES[1]
+    return least, most
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One kind of GPU; memory in bytes, speeds in bytes or floating-point operations per second."""
+
+    name: str
+    total_bytes: int
+    """What torch sees of its memory before anything runs."""
+    half_flops: float
+    """Matrix products of bf16, or of fp16 where there is no bf16."""
+    fp32_flops: float
+    tf32_flops: float
+    """Matrix products of fp32 with `torch.backends.cuda.matmul.allow_tf32`; 0 where there is none."""
+    has_bf16: bool
+    memory_bandwidth: float
+    """Bytes per second between the chip and its memory."""
+    nvlink_bandwidth: float
+    """Bytes per second to other GPUs of the host, in each direction; 0 where they talk over PCIe."""
+    host_bandwidth: float
+    """Bytes per second to the host's memory, in each direction."""
+    nvml_names: tuple[str, ...]
+
+    def usable_bytes(self, world_size: int = 1) -> tuple[int, int]:
+        """Say what is left for tensors, at least and at most: the memory less CUDA and NCCL."""
+        least, most = overhead_bytes(world_size)
+        return self.total_bytes - most, self.total_bytes - least
+
+
+_PCIE_3, _PCIE_4, _PCIE_5 = 15.75, 31.5, 63.0
+"""GB/s of 16 lanes, in each direction."""
+_C2C = 450.0
+"""GB/s between Grace and Hopper, in each direction."""
+
+# Name: GiB that torch sees | TFLOP/s half, fp32, tf32 | GB/s memory, NVLink, host | NVML's names
+_TABLE: Final[dict[str, tuple[float, tuple[float, float, float], tuple[float, float, float], str]]] = {
+    "V100-16GB": (
+        15.77,
+        (125, 15.7, 0),
+        (900, 150, _PCIE_3),
+        "Tesla V100-SXM2-16GB|Tesla V100-PCIE-16GB",
+    ),
+    "V100-32GB": (
+        31.73,
+        (125, 15.7, 0),
+        (900, 150, _PCIE_3),
+        "Tesla V100-SXM2-32GB|Tesla V100-SXM3-32GB|Tesla V100-PCIE-32GB",
+    ),
+    "T4": (14.56, (65, 8.1, 0), (320, 0, _PCIE_3), "Tesla T4|NVIDIA T4"),
+    "A10": (22.06, (125, 31.2, 62.5), (600, 0, _PCIE_4), "NVIDIA A10"),
+    "A10G": (22.06, (70, 35, 35), (600, 0, _PCIE_4), "NVIDIA A10G"),
+    "A30": (23.5, (165, 10.3, 82), (933, 100, _PCIE_4), "NVIDIA A30"),
+    "A40": (44.34, (149.7, 37.4, 74.8), (696, 56.25, _PCIE_4), "NVIDIA A40"),
+    "A6000": (47.53, (154.8, 38.7, 77.4), (768, 56.25, _PCIE_4), "NVIDIA RTX A6000"),
+    "RTX-3090": (
+        23.56,
+        (71, 35.6, 35.6),
+        (936, 56.25, _PCIE_4),
+        "NVIDIA GeForce RTX 3090|NVIDIA GeForce RTX 3090 Ti",
+    ),
+    "RTX-4090": (23.52, (165.2, 82.6, 82.6), (1008, 0, _PCIE_4), "NVIDIA GeForce RTX 4090"),
+    "RTX-5090": (31.36, (209.5, 104.8, 104.8), (1792, 0, _PCIE_5), "NVIDIA GeForce RTX 5090"),
+    "RTX-6000-Ada": (
+        47.4,
+        (364.2, 91.1, 182.1),
+        (960, 0, _PCIE_4),
+        "NVIDIA RTX 6000 Ada Generation",
+    ),
+    "RTX-PRO-6000": (
+        94.97,
+        (503.8, 125, 251.9),
+        (1792, 0, _PCIE_5),
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition|NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+    ),
+    "L4": (22.03, (121, 30.3, 60), (300, 0, _PCIE_4), "NVIDIA L4"),
+    "L40S": (44.39, (362, 91.6, 183), (864, 0, _PCIE_4), "NVIDIA L40S"),
+    "A100-40GB": (39.39, (312, 19.5, 156), (1555, 300, _PCIE_4), "NVIDIA A100-SXM4-40GB"),
+    "A100-80GB": (79.15, (312, 19.5, 156), (2039, 300, _PCIE_4), "NVIDIA A100-SXM4-80GB"),
+    "A100-40GB-PCIe": (39.39, (312, 19.5, 156), (1555, 0, _PCIE_4), "NVIDIA A100-PCIE-40GB"),
+    "A100-80GB-PCIe": (79.14, (312, 19.5, 156), (1935, 0, _PCIE_4), "NVIDIA A100 80GB PCIe"),
+    "H100-80GB": (79.11, (989, 66.9, 494.5), (3350, 450, _PCIE_5), "NVIDIA H100 80GB HBM3"),
+    "H100-80GB-PCIe": (79.11, (756, 51, 378), (2000, 0, _PCIE_5), "NVIDIA H100 PCIe"),
+    "H100-NVL": (93.02, (835, 60, 417), (3938, 0, _PCIE_5), "NVIDIA H100 NVL"),
+    "H20": (95.0, (148, 44, 74), (4000, 450, _PCIE_5), "NVIDIA H20"),
+    "H200": (139.72, (989, 66.9, 494.5), (4800, 450, _PCIE_5), "NVIDIA H200"),
+    "GH200": (94.5, (989, 66.9, 494.5), (4000, 450, _C2C), "NVIDIA GH200 480GB"),
+    "B200": (178.35, (2250, 75, 1125), (8000, 900, _PCIE_5), "NVIDIA B200"),
+}
+
+_ALIASES: Final = {
+    "v100": "V100-16GB",
+    "a100": "A100-40GB",
+    "a100-pcie": "A100-40GB-PCIe",
+    "h100": "H100-80GB",
+    "h100-sxm": "H100-80GB",
+    "h100-pcie": "H100-80GB-PCIe",
+    "h200-141gb": "H200",
+    "rtx-a6000": "A6000",
+    "3090": "RTX-3090",
+    "4090": "RTX-4090",
+    "5090": "RTX-5090",
+}
+"""A name without a size is the smallest GPU of that name."""
+
+
+def _gpu(name: str) -> Gpu:
+    gib, flops, bandwidths, nvml = _TABLE[name]
+    half, fp32, tf32 = (1e12 * speed for speed in flops)
+    memory, nvlink, host = (1e9 * speed for speed in bandwidths)
+    return Gpu(
+        name=name,
+        total_bytes=int(gib * _GIB),
+        half_flops=half,
+        fp32_flops=fp32,
+        tf32_flops=tf32,
+        has_bf16=tf32 > 0,  # both came with Ampere
+        memory_bandwidth=memory,
+        nvlink_bandwidth=nvlink,
+        host_bandwidth=host,
+        nvml_names=tuple(nvml.split("|")),
+    )
+
+
+GPUS: Final[dict[str, Gpu]] = {name: _gpu(name) for name in _TABLE}
+
+
+def parse_gpus(text: str) -> tuple[int | None, Gpu]:
+    """Read `8xH100-80GB`, `4xA100` or `H100`: how many (None if not said), and of which kind.
+
+    Upper and lower case are one. Raise WrongUsage, with what may have been meant, for other names.
+    """
+    match = _FULL_NAME.fullmatch(text.strip())
+    name = match["name"] if match else text
+    gpu = _named(name)
+    if gpu is None or not match:
+        raise WrongUsage(f"no GPU is known as `{text}`", _hint(name))
+    count = int(match["count"]) if match["count"] else None
+    if count == 0:
+        raise WrongUsage(f"`{text}` is no GPU at all", f"name at least one: `1x{gpu.name}`")
+    return count, gpu
+
+
+def gpu_from_nvml(name: str) -> Gpu | None:
+    """Find the GPU that NVML calls `NVIDIA H100 80GB HBM3`; None if it is not in the table."""
+    wanted = _plain(name)
+    return next((gpu for gpu in GPUS.values() if wanted in map(_plain, gpu.nvml_names)), None)
+
+
+def _plain(name: str) -> str:
+    """Write a name as all its spellings do: small, with hyphens, without the maker."""
+    words = re.split(r"[\s_-]+", name.lower())
+    return "-".join(word for word in words if word not in ("nvidia", "tesla", "geforce", ""))
+
+
+def _named(name: str) -> Gpu | None:
+    plain = _plain(name)
+    plain = _plain(_ALIASES.get(plain, plain))
+    return next((gpu for known, gpu in GPUS.items() if _plain(known) == plain), None)
+
+
+def _hint(name: str) -> str:
+    spelled = {_plain(known): known for known in GPUS} | {alias: alias.upper() for alias in _ALIASES}
+    close = difflib.get_close_matches(_plain(name), spelled, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean `{spelled[close[0]]}`?"
+    return f"name one of {', '.join(GPUS)}; `8xH100-80GB` for eight of them"

@@ -1,0 +1,71 @@
+"""torch's caching allocator of page-locked host memory, and DeepSpeed's, which does not round.
+
+ATen/core/CachingHostAllocator.h (torch 2.13): a request is rounded up to a power of two, and a block
+that was freed is kept for the next request of the same rounded size; nothing is split, merged or given
+back. `PYTORCH_ALLOC_CONF=pinned_max_round_threshold_mb:N` ends the rounding above N MiB.
+"""
+
+from collections import Counter
+
+
+class PinnedAllocator:
+    """The page-locked memory of one process; all sizes in bytes."""
+
+    def __init__(self, max_round_bytes: int | None = None) -> None:
+        """Begin with nothing; requests above `max_round_bytes` are not rounded."""
+        self.max_round_bytes = max_round_bytes
+        self.live = 0
+        """Bytes that were asked for and are in use."""
+        self.reserved = 0
+        """Bytes that are page-locked, cached blocks among them; they only grow."""
+        self.peak_live = 0
+        self.peak_reserved = 0
+        self._cached: Counter[int] = Counter()
+        self._used: dict[int, tuple[int, int, bool]] = {}
+        self._num_handles = 0
+
+    def malloc(self, nbytes: int) -> int:
+        """Take `nbytes` as `tensor.pin_memory()` does and return a handle; 0 for no bytes."""
+        if nbytes <= 0:
+            return 0
+        rounded = self._rounded(nbytes)
+        if self._cached[rounded]:
+            self._cached[rounded] -= 1
+        else:
+            self._lock(rounded)
+        return self._use(nbytes, rounded, cached=True)
+
+    def malloc_exact(self, nbytes: int) -> int:
+        """Take `nbytes` as DeepSpeed's `new_cpu_locked_tensor` does: neither rounded nor kept."""
+        if nbytes <= 0:
+            return 0
+        self._lock(nbytes)
+        return self._use(nbytes, nbytes, cached=False)
+
+    def free(self, handle: int) -> None:
+        """Give back what a `malloc` returned; raise KeyError for what is not in use."""
+        if not handle:
+            return
+        nbytes, locked, cached = self._used.pop(handle)
+        self.live -= nbytes
+        if cached:
+            self._cached[locked] += 1
+        else:
+            self.reserved -= locked
+
+    def _rounded(self, nbytes: int) -> int:
+        """Round as `c10::llvm::PowerOf2Ceil` does."""
+        if self.max_round_bytes is not None and nbytes > self.max_round_bytes:
+            return nbytes
+        return 1 << (nbytes - 1).bit_length()
+
+    def _lock(self, nbytes: int) -> None:
+        self.reserved += nbytes
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    def _use(self, nbytes: int, locked: int, *, cached: bool) -> int:
+        self.live += nbytes
+        self.peak_live = max(self.peak_live, self.live)
+        self._num_handles += 1
+        self._used[self._num_handles] = (nbytes, locked, cached)
+        return self._num_handles

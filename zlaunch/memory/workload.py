@@ -1,0 +1,43 @@
+"""The question of an estimate: one rank of one job, in all that decides its memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """Low-rank adapters: their rank, and the modules that get one (none named: every linear layer)."""
+
+    rank: int
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A model, a ds_config without "auto", and how they are trained."""
+
+    model: Mapping[str, Any]
+    """The model's config.json."""
+    ds_config: Mapping[str, Any]
+    world_size: int
+    ranks_per_host: int
+    seq_len: int
+    """Tokens in each sequence; the micro-batch stands in the ds_config."""
+    rank: int = 0
+    optimizer: str | None = None
+    """The Trainer's `--optim`, for a ds_config without an optimizer."""
+    load_dtype: Literal["fp32", "bf16", "fp16"] = "bf16"
+    """The format the weights are loaded in; DeepSpeed casts them afterwards."""
+    zero_init: bool = False
+    """Whether the model is made inside `deepspeed.zero.Init`, as transformers does for stage 3."""
+    activation_checkpointing: bool = False
+    lora: Lora | None = None
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """Anything but "eager" is the best that the model has; flash attention is torch's own."""
+    accelerator: Literal["cuda", "cpu"] = "cuda"
+    steps: int = 2
+    save: bool = True
+    """Whether saving and resuming are looked at too."""
+    remote_code: str | None = None
+    """A local directory whose own code may be run to make the model."""

@@ -1,48 +1,94 @@
-"""Model hub → `config.json`, and nothing else of a model."""
+"""Model hub → `config.json`, and the model's own code where that is allowed; never a weight."""
 
-import json
+import contextlib
+import os
+import re
 from pathlib import Path
-from typing import Any
 
-from zlaunch import console
-from zlaunch.errors import InputMissing
+from zlaunch.errors import InputMissing, Unavailable, ZlaunchError
+from zlaunch.model import ModelConfig, parse_model
+
+HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
+
+CODE = ("*.py", "*.json")
+"""What is fetched of a model that brings its own code."""
 
 
-def fetch_config(model_id: str) -> dict[str, Any] | None:
+def fetch_model(model_id: str) -> ModelConfig:
     """Fetch a model's config.json through `huggingface_hub`, with its cache, tokens and settings.
 
-    Returns None, and says so, if the hub cannot be asked; raises InputMissing if it has no such model.
+    Raises InputMissing if there is no such model for this user, Unavailable if the hub cannot be asked.
     """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import (
+    name = f"{model_id}/config.json"
+    return parse_model(_fetch(model_id, "config.json").read_bytes(), name, name)
+
+
+def fetch_code(model_id: str) -> Path:
+    """Fetch the code that a model brings with it, and its configs; return their directory."""
+    from huggingface_hub import snapshot_download
+
+    file = _fetch(model_id, "config.json")
+    with contextlib.suppress(*_foreign()):
+        return Path(snapshot_download(model_id, allow_patterns=list(CODE)))
+    return file.parent
+
+
+def _fetch(model_id: str, name: str) -> Path:
+    """Fetch one file, or take it from the cache; asks first, as a download would try for half a minute."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+
+    try:
+        get_hf_file_metadata(hf_hub_url(model_id, name))
+        return Path(hf_hub_download(model_id, name))
+    except _foreign() as error:
+        with contextlib.suppress(*_foreign()):
+            return Path(hf_hub_download(model_id, name, local_files_only=True))
+        raise _meant(model_id, error) from None
+
+
+def _foreign() -> tuple[type[Exception], ...]:
+    """Name the errors of `huggingface_hub`, and of the client it uses; they are imported with it."""
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
         EntryNotFoundError,
+        HTTPError,
+    )
+
+    return (OSError, ValueError, EntryNotFoundError, HTTPError)
+
+
+def _meant(model_id: str, error: Exception) -> ZlaunchError:
+    """Say what an error of `huggingface_hub` means for the user."""
+    from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RemoteEntryNotFoundError,
         RepositoryNotFoundError,
     )
 
-    try:
-        file = hf_hub_download(model_id, "config.json")
-    except GatedRepoError:
-        raise InputMissing(
-            f"the model `{model_id}` is gated", "accept its terms on the hub, then `hf auth login`"
-        ) from None
-    except (RepositoryNotFoundError, EntryNotFoundError) as error:
-        if isinstance(error, FileNotFoundError):
-            _say_unreachable(model_id)
-            return None
-        raise InputMissing(
-            f"there is neither a directory `{model_id}` nor a model of that name on the hub",
-            "for a private model, `hf auth login` first",
-        ) from None
-    except (OSError, HfHubHTTPError, ValueError):
-        _say_unreachable(model_id)
-        return None
-    config: dict[str, Any] = json.loads(Path(file).read_text("utf-8"))
-    return config
-
-
-def _say_unreachable(model_id: str) -> None:
-    console.say(
-        f"the hub cannot be asked about `{model_id}`: the Trainer will fill in what depends on the model"
+    match error:
+        case GatedRepoError():
+            return InputMissing(
+                f"the model `{model_id}` is gated", "accept its terms on the hub, then `hf auth login`"
+            )
+        case RepositoryNotFoundError():
+            return InputMissing(
+                f"there is neither a directory `{model_id}` nor a model of that name on the hub",
+                "for a private model, `hf auth login` first",
+            )
+        case RemoteEntryNotFoundError():
+            return InputMissing(
+                f"the model `{model_id}` has no config.json on the hub",
+                "name the model it was made from: adapters and GGUF files do not say how it is built",
+            )
+        case OfflineModeIsEnabled() | LocalEntryNotFoundError() if os.environ.get("HF_HUB_OFFLINE"):
+            return Unavailable(
+                f"HF_HUB_OFFLINE is set, and `{model_id}` is not in the cache",
+                "unset it, or name a directory with the model's config.json",
+            )
+        case HfHubHTTPError() if (response := getattr(error, "response", None)) is not None:
+            return Unavailable(f"the hub answers {response.status_code} when asked about `{model_id}`")
+    return Unavailable(
+        f"the hub cannot be asked about `{model_id}`", "name a directory with the model's config.json"
     )

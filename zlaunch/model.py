@@ -2,11 +2,12 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zlaunch.dsconfig.parser import parse
 from zlaunch.errors import Finding, InputMissing, Place, Refused
 from zlaunch.trainer_args import flags
 
@@ -27,32 +28,84 @@ class ModelShape:
     source: str
 
 
+@dataclass(frozen=True)
+class ModelConfig:
+    """A model's config.json as it was written."""
+
+    value: Mapping[str, Any]
+    text: str
+    source: str
+    """Where it stands, as a person would name it."""
+
+    @property
+    def shape(self) -> ModelShape:
+        """Take out the sizes that decide buckets."""
+        return shape(self.value, self.source)
+
+    @property
+    def parts(self) -> Iterator[Mapping[str, Any]]:
+        """Give the model's own keys, then those of the text model inside of it."""
+        yield self.value
+        part = self.value.get("text_config")
+        if isinstance(part, Mapping):
+            yield part
+
+    def first(self, *keys: str) -> Any:
+        """Look up the first of these keys that has a value, in the model or in its text model."""
+        found = (part[key] for part in self.parts for key in keys if part.get(key) is not None)
+        return next(found, None)
+
+    @property
+    def num_positions(self) -> int | None:
+        """Say how many tokens a sequence may have, if the model says so."""
+        number = self.first("max_position_embeddings", "n_positions", "max_sequence_length")
+        return number if isinstance(number, int) and number > 0 else None
+
+    def locate(self, finding: Finding) -> Finding:
+        """Give a finding its place in the file."""
+        return parse(self.text, self.source).locate(finding)
+
+
 def model_flag(argv: Sequence[str]) -> str | None:
     """Find the model a script's command line names."""
     given = {name: value for name, value in flags(argv) if value is not None}
     return next((given[name] for name in MODEL_FLAGS if name in given), None)
 
 
-def read_shape(directory: Path) -> ModelShape:
+def read_model(directory: Path) -> ModelConfig:
     """Read a local model; raise InputMissing without a config.json, Refused if it is no JSON."""
     file = directory if directory.is_file() else directory / "config.json"
     try:
-        config = json.loads(file.read_text("utf-8"))
+        data = file.read_bytes()
     except OSError:
         raise InputMissing(
             f"the model directory `{directory}` has no config.json",
             "name a directory that `save_pretrained` wrote, or a hub id",
         ) from None
+    return parse_model(data, str(file), os.path.relpath(file))
+
+
+def parse_model(data: bytes, file: str, source: str) -> ModelConfig:
+    """Read what a config.json holds; raise Refused if it is no JSON object."""
+    problem: tuple[str, int] | None = None
+    try:
+        text = data.decode()
+        value = json.loads(text)
     except ValueError as error:
-        line = getattr(error, "lineno", 1)
-        raise Refused(
-            [Finding("not-json", f"this is no JSON: {error}", place=Place(str(file), line, 1))]
-        ) from None
-    if not isinstance(config, dict):
-        raise Refused(
-            [Finding("not-json", "a model's config is one JSON object", place=Place(str(file), 1, 1))]
-        )
-    return shape(config, os.path.relpath(file))
+        problem = f"this is no JSON: {error}", getattr(error, "lineno", 1)
+    except RecursionError:
+        problem = "this is nested too deep", 1
+    else:
+        if isinstance(value, dict):
+            return ModelConfig(value, text, source)
+        problem = "a model's config is one JSON object", 1
+    message, line = problem
+    raise Refused([Finding("not-json", message, place=Place(file, line, 1))]) from None
+
+
+def read_shape(directory: Path) -> ModelShape:
+    """Read the sizes of a local model."""
+    return read_model(directory).shape
 
 
 def shape(config: Mapping[str, Any], source: str) -> ModelShape:

@@ -50,6 +50,25 @@ def output_of(argv: Sequence[str], timeout: float) -> str | None:
     return None
 
 
+def answers_of(argv: Sequence[str], question: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """Give a program a text, and return the lines of its answer as they come; it says nothing else."""
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=dict(environment),
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads here
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            program.stdin.write(question)
+            program.stdin.close()
+        yield from program.stdout
+
+
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when the one that started it ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,63 @@
+"""Questions of estimates, made from a few words."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zlaunch.answers import Speed
+from zlaunch.estimation import _machine_with
+from zlaunch.fit import Site
+from zlaunch.job import JobSpec
+from zlaunch.memory.forecast import PHASES, Forecast, Phase
+from zlaunch.memory.hardware import GPUS
+from zlaunch.memory.roofline import Roofline
+from zlaunch.memory.traffic import Traffic
+from zlaunch.model import ModelConfig, parse_model
+from zlaunch.settlement import Circumstances
+from zlaunch.trainer_args import Argument, TrainerArgs
+from zlaunch.workloads import Options, Question, training_of
+
+GIB = 1 << 30
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 1000,
+    "max_position_embeddings": 4096,
+    "dtype": "bfloat16",
+}
+SITE = Site(num_hosts=1, ranks_per_host=8, gpu=GPUS["H100-80GB"])
+
+
+def model(**changes: Any) -> ModelConfig:
+    return parse_model(json.dumps({**LLAMA, **changes}).encode(), "m/config.json", "m/config.json")
+
+
+def question(*argv: str, options: Options | None = None, micro: int = 8, **job: Any) -> Question:
+    spec = JobSpec(script=Path(), script_args=argv, **job)
+    args = TrainerArgs({"per_device_train_batch_size": Argument(micro, "`--micro-batch`", given=True)})
+    one = model()
+    machine = _machine_with("H100-80GB", True, 8)
+    given = Circumstances(None, args, one.shape, machine, world_size=8)
+    return Question(spec, given, one, training_of(one, argv, options or Options()), ranks_per_host=8)
+
+
+def forecast(gpu: float, reserved: float | None = None, pageable: float = 0, **changes: Any) -> Forecast:
+    """Make a forecast that is equally full in every phase; GiB."""
+    held = {
+        "gpu": int(gpu * GIB),
+        "reserved": int((gpu if reserved is None else reserved) * GIB),
+        "pageable": int(pageable * GIB),
+    }
+    phases = tuple(Phase(name, held, held) for name in PHASES)
+    plain = Forecast("rehearsal", phases, {"gpu": {"activations": held["gpu"]}}, 100, 100, "FusedAdam")
+    return replace(plain, **changes)
+
+
+def speed(seconds: float) -> Speed:
+    """Make the speed of a job whose step of one token takes so long."""
+    return Speed(Traffic((), 8, 0, 0, 0, 0), Roofline((), seconds, (seconds, seconds), 1 / seconds))

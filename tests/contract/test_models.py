@@ -1,0 +1,64 @@
+"""What is said about models without importing transformers, held against transformers."""
+
+from typing import Any
+
+import pytest
+
+from zlaunch.model_rules import PADDED, TABLED
+from zlaunch.probe import model_types, trainer_optimizers
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 32, "n_embd": 32, "d_model": 32, "dim": 32, "embedding_size": 32, "head_dim": 8,
+    "num_hidden_layers": 1, "n_layer": 1, "n_layers": 1, "num_layers": 1, "encoder_layers": 1,
+    "decoder_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "n_head": 4, "n_heads": 4,
+    "num_heads": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "rotary_dim": 4,
+    "attention_window": 4, "intermediate_size": 64, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+    "ffn_dim": 64, "hidden_dim": 64, "word_embed_proj_dim": 32, "vocab_size": 50, "pad_token_id": 1,
+    "bos_token_id": 2, "eos_token_id": 3, "max_position_embeddings": 16, "n_positions": 16,
+}  # fmt: skip
+SPECIAL: dict[str, dict[str, Any]] = {"gpt_neo": {"attention_types": [[["global"], 1]]}}
+
+
+def takes(kind: str, length: int) -> bool:
+    """Build a small model of a kind and run it on a sequence of this length."""
+    import torch
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(kind, **SMALL, **SPECIAL.get(kind, {}))
+    tokens = torch.randint(5, 40, (1, length))
+    both = {"decoder_input_ids": tokens} if config.is_encoder_decoder else {}
+    try:
+        with torch.no_grad():
+            AutoModel.from_config(config).eval()(input_ids=tokens, **both)
+    except (IndexError, RuntimeError):
+        return False
+    return True
+
+
+def test_every_kind_of_model_that_transformers_knows_is_known() -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    assert set(CONFIG_MAPPING_NAMES) - model_types() == set()
+
+
+def test_every_optimizer_of_the_trainer_is_known() -> None:
+    from transformers.training_args import OptimizerNames
+
+    assert set(trainer_optimizers()) == {one.value for one in OptimizerNames}
+
+
+@pytest.mark.parametrize("kind", sorted(TABLED))
+def test_a_table_of_positions_ends_where_it_says(kind: str) -> None:
+    assert (takes(kind, 16), takes(kind, 17)) == (True, False)
+
+
+@pytest.mark.parametrize("kind", sorted(PADDED))
+def test_a_padded_table_ends_before_it_says(kind: str) -> None:
+    assert (takes(kind, 14), takes(kind, 15)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "kind", ["llama", "mistral", "qwen2", "gemma2", "gpt_neox", "t5", "bloom", "mixtral"]
+)
+def test_other_positions_go_on(kind: str) -> None:
+    assert takes(kind, 40)

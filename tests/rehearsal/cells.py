@@ -1,0 +1,142 @@
+"""The training runs that a rehearsal must foretell to the byte, by name.
+
+The model is small, and the buckets smaller: they are flushed several times, and stage 3 fetches and releases.
+"""
+
+from typing import Any
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 2000,
+}
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "n_embd": 192,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 128,
+    "vocab_size": 2001,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+"""An odd vocabulary, dropout, biases, and an embedding that is the head as well."""
+
+BUCKETS: dict[str, Any] = {
+    "reduce_bucket_size": 300_000,
+    "allgather_bucket_size": 300_000,
+    "stage3_prefetch_bucket_size": 100_000,
+    "stage3_max_live_parameters": 500_000,
+    "stage3_max_reuse_distance": 500_000,
+    "stage3_param_persistence_threshold": 1_000,
+}
+LONG: dict[str, Any] = {"model": {**LLAMA, "vocab_size": 64}, "seq_len": 256}
+"""Memory is fullest within the layers, not at the loss."""
+
+NUM_RANKS = 2
+
+
+def cell(
+    stage: int,
+    *,
+    precision: str = "bf16",
+    offload: str = "",
+    accumulation: int = 1,
+    accumulate_in: str | None = None,
+    zero: dict[str, Any] | None = None,
+    **workload: Any,
+) -> dict[str, Any]:
+    """Make the fields of a Workload; `offload` names what is on the host: "optimizer" or "both"."""
+    zero = {"stage": stage, **BUCKETS, **(zero or {})}
+    optimizer: dict[str, Any] = {"lr": 1e-4}
+    if offload:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    else:
+        optimizer |= {"torch_adam": True, "foreach": False}
+    if offload == "both":
+        zero["offload_param"] = {"device": "cpu"}
+    ds_config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": 1.0,
+        "zero_optimization": zero,
+        "optimizer": {"type": "AdamW", "params": optimizer},
+    }
+    if precision != "fp32":
+        ds_config[precision] = {"enabled": True}
+    if accumulate_in is not None:
+        ds_config["data_types"] = {"grad_accum_dtype": accumulate_in}
+    return {
+        "model": LLAMA,
+        "ds_config": ds_config,
+        "world_size": NUM_RANKS,
+        "ranks_per_host": NUM_RANKS,
+        "seq_len": 64,
+        "load_dtype": precision,
+        "zero_init": False,
+        "activation_checkpointing": False,
+        "attention": "sdpa",
+        "accelerator": "cpu",
+        "save": False,
+        **workload,
+    }
+
+
+CELLS: dict[str, dict[str, Any]] = {
+    "0": cell(0),
+    "0 fp32": cell(0, precision="fp32"),
+    "0 two micro-batches": cell(0, accumulation=2),
+    "0 checkpointing": cell(0, activation_checkpointing=True),
+    "0 fp32, long sequences": cell(0, precision="fp32", **LONG),
+    "1": cell(1),
+    "1 fp32, checkpointing": cell(1, precision="fp32", activation_checkpointing=True),
+    "1 two micro-batches": cell(1, accumulation=2),
+    "1 fp32 accumulation": cell(1, accumulate_in="fp32"),
+    "1 fp32 accumulation, two micro-batches": cell(1, accumulate_in="fp32", accumulation=2),
+    "1 optimizer on host": cell(1, offload="optimizer"),
+    "1 optimizer on host, two micro-batches": cell(1, offload="optimizer", accumulation=2),
+    "2": cell(2),
+    "2 fp32": cell(2, precision="fp32"),
+    "2 fp32 weights": cell(2, load_dtype="fp32"),
+    "2 two micro-batches": cell(2, accumulation=2),
+    "2 fp32 accumulation": cell(2, accumulate_in="fp32"),
+    "2 fp32 accumulation, two micro-batches": cell(2, accumulate_in="fp32", accumulation=2),
+    "2 checkpointing": cell(2, activation_checkpointing=True),
+    "2 eager attention": cell(2, attention="eager"),
+    "2 gradients not contiguous": cell(2, zero={"contiguous_gradients": False}),
+    "2 overlapping": cell(2, zero={"overlap_comm": True}),
+    "2 optimizer on host": cell(2, offload="optimizer"),
+    "2 optimizer on host, two micro-batches": cell(2, offload="optimizer", accumulation=2),
+    "2 fp32, optimizer on host, checkpointing": cell(
+        2, precision="fp32", offload="optimizer", activation_checkpointing=True
+    ),
+    "2 long sequences": cell(2, **LONG),
+    "2 long sequences, eager attention": cell(2, attention="eager", **LONG),
+    "2 long sequences, checkpointing": cell(2, activation_checkpointing=True, **LONG),
+    "2 gpt2": cell(2, model=GPT2),
+    "3": cell(3),
+    "3 zero.Init": cell(3, zero_init=True),
+    "3 zero.Init, fp32": cell(3, precision="fp32", zero_init=True),
+    "3 zero.Init, fp32 weights": cell(3, load_dtype="fp32", zero_init=True),
+    "3 two micro-batches": cell(3, accumulation=2),
+    "3 fp32 accumulation, two micro-batches": cell(3, accumulate_in="fp32", accumulation=2),
+    "3 zero.Init, checkpointing": cell(3, zero_init=True, activation_checkpointing=True),
+    "3 optimizer on host": cell(3, offload="optimizer"),
+    "3 zero.Init, optimizer on host, two micro-batches": cell(
+        3, zero_init=True, offload="optimizer", accumulation=2
+    ),
+    "3 zero.Init, both on host": cell(3, zero_init=True, offload="both"),
+    "3 zero.Init, both on host, checkpointing, two micro-batches": cell(
+        3, zero_init=True, offload="both", activation_checkpointing=True, accumulation=2
+    ),
+    "3 zero.Init, fp32, both on host": cell(3, precision="fp32", zero_init=True, offload="both"),
+    "3 long sequences, zero.Init": cell(3, zero_init=True, **LONG),
+    "3 long sequences, zero.Init, checkpointing": cell(
+        3, zero_init=True, activation_checkpointing=True, **LONG
+    ),
+    "3 gpt2, zero.Init": cell(3, model=GPT2, zero_init=True),
+}

@@ -1,0 +1,156 @@
+"""Train for real on CPU ranks, and say what every phase held in memory: what a rehearsal is held to.
+
+`python -m tests.rehearsal.real_ranks WORKLOADS ANSWERS`, once for each rank, with RANK, LOCAL_RANK and
+WORLD_SIZE set. WORKLOADS is a JSON list of objects with the fields of a Workload; the answer to number 3
+by rank 1 is written to ANSWERS/3.1.json. Each workload has a process of its own, forked after the slow
+imports. Nothing here is shared with the rehearsal.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tests.rehearsal import allocations, gloo
+
+PATIENCE = timedelta(seconds=120)
+"""How long a rank waits for the other."""
+
+
+@contextlib.contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Name a phase; what is garbage at its end is collected in it."""
+    from torch.profiler import record_function
+
+    with record_function(allocations.MARK + name):
+        yield
+        gc.collect()
+
+
+def train(workload: dict[str, Any], seen: dict[str, Any]) -> None:
+    """Make the model, initialize the engine and take two steps, as a training script does."""
+    import deepspeed
+    from transformers.integrations import HfDeepSpeedConfig
+
+    ds_config = workload["ds_config"]
+    with phase("load"):
+        # As long as this lives, transformers makes models in zero.Init, as under its Trainer.
+        stage3 = HfDeepSpeedConfig(ds_config) if workload["zero_init"] else None
+        model = build(workload)
+        del stage3
+        model.train()
+        if workload["activation_checkpointing"]:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+    seen["parameters"] = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
+    with phase("initialize"):
+        parameters = list(model.parameters())
+        engine, *_ = deepspeed.initialize(model=model, config=ds_config, model_parameters=parameters)
+    seen["optimizer"] = type(engine.optimizer).__name__
+    for names in (("forward", "backward", "step"), ("second step",) * 3):
+        for _ in range(ds_config["gradient_accumulation_steps"]):
+            micro_step(engine, workload, names)
+
+
+def micro_step(engine: Any, workload: dict[str, Any], names: tuple[str, str, str]) -> None:
+    """Train on one micro-batch."""
+    with phase(names[0]):
+        loss = engine(**batch(workload)).loss
+    with phase(names[1]):
+        engine.backward(loss)
+        del loss
+    with phase(names[2]):
+        engine.step()
+
+
+def build(workload: dict[str, Any]) -> Any:
+    """Make a model with random weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    fields = dict(workload["model"])
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[workload["load_dtype"]]
+    return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=workload["attention"])
+
+
+def batch(workload: dict[str, Any]) -> dict[str, Any]:
+    """Make token ids and their labels."""
+    import torch
+
+    shape = (workload["ds_config"]["train_micro_batch_size_per_gpu"], workload["seq_len"])
+    ids, labels = (torch.zeros(shape, dtype=torch.long) for _ in range(2))
+    return {"input_ids": ids, "labels": labels, "use_cache": False}
+
+
+def answer(workload: dict[str, Any], rendezvous: Path) -> dict[str, Any]:
+    """Train under the profiler, and account for what it saw."""
+    import torch
+    from torch._C._profiler import _ExperimentalConfig
+    from torch.profiler import ProfilerActivity
+
+    torch.set_num_threads(1)
+    gloo.make_prompt()
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{rendezvous}",
+        rank=int(os.environ["RANK"]),
+        world_size=workload["world_size"],
+        timeout=PATIENCE,
+    )
+    seen: dict[str, Any] = {}
+    began = time.monotonic()
+    with torch.profiler.profile(
+        activities=[ProfilerActivity.CPU],
+        profile_memory=True,
+        experimental_config=_ExperimentalConfig(capture_overload_names=True),
+    ) as witness:
+        train(workload, seen)
+    seen["seconds"] = time.monotonic() - began
+    torch.distributed.barrier()
+    return seen | asdict(allocations.account(witness.profiler.kineto_results))
+
+
+def load_slowly(workloads: list[dict[str, Any]]) -> None:
+    """Import, and compile and load native ops, once for all."""
+    import deepspeed
+    import transformers.models.auto.modeling_auto
+    from deepspeed.ops.op_builder.cpu import CPUAdamBuilder, ShareMemCommBuilder
+
+    assert transformers.models.auto.modeling_auto
+    assert deepspeed
+    ShareMemCommBuilder().load(verbose=False)
+    if any("offload_optimizer" in each["ds_config"]["zero_optimization"] for each in workloads):
+        CPUAdamBuilder().load(verbose=False)
+
+
+def main(questions: Path, answers: Path) -> None:
+    """Answer each workload in a fork, so that no engine leaves anything to the next."""
+    rank = os.environ["RANK"]
+    workloads = json.loads(questions.read_text())
+    load_slowly(workloads)
+    gc.disable()  # whatever is garbage is collected at the end of a phase
+    gc.collect()
+    gc.freeze()  # what was imported is not looked at again
+    for number, workload in enumerate(workloads):
+        if (child := os.fork()) == 0:
+            try:
+                found = answer(workload, answers / f"{number}.rendezvous")
+            except BaseException:  # noqa: BLE001 - whatever it is belongs in the answer
+                found = {"failure": traceback.format_exc()}
+            file = answers / f"{number}.{rank}.json"
+            file.with_suffix(".part").write_text(json.dumps(found))
+            file.with_suffix(".part").rename(file)
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,117 @@
+"""A rehearsal says, to the byte, what every phase of a real training run holds in memory."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rehearsal.cells import CELLS, NUM_RANKS
+from tests.running import ROOT
+from zlaunch.memory.forecast import Forecast
+from zlaunch.memory.workload import Workload
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(3600)]
+
+Levels = dict[str, tuple[int, int]]
+"""Phase → the most that was held in it, and what was held at its end; bytes."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What was foretold for each rank, and what it came to."""
+
+    real: list[dict[str, Any]]
+    foretold: list[Forecast]
+
+
+@pytest.fixture(scope="module")
+def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sides]:
+    """Do all chosen cells at once: most of the time goes into imports."""
+    from zlaunch.rehearse import rehearse
+
+    functions = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    chosen = {item.callspec.params["name"] for item in functions if item.path == request.path}
+    cells = {name: fields for name, fields in CELLS.items() if name in chosen}
+    answers = tmp_path_factory.mktemp("answers")
+    train(list(cells.values()), answers)
+    workloads = [Workload(**fields, rank=rank) for fields in cells.values() for rank in range(NUM_RANKS)]
+    forecasts = iter(rehearse(workloads))
+    return {
+        name: Sides(
+            [read(answers / f"{number}.{rank}.json") for rank in range(NUM_RANKS)],
+            [next(forecasts) for _ in range(NUM_RANKS)],
+        )
+        for number, name in enumerate(cells)
+    }
+
+
+def train(workloads: list[dict[str, Any]], answers: Path) -> None:
+    """Start the ranks, and wait until all have trained everything."""
+    (answers / "workloads.json").write_text(json.dumps(workloads))
+    ranks = [subprocess.Popen(argv(answers), cwd=ROOT, env=environment(rank)) for rank in range(NUM_RANKS)]
+    try:
+        assert [rank.wait() for rank in ranks] == [0] * NUM_RANKS
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+def argv(answers: Path) -> list[str]:
+    program = [sys.executable, "-m", "tests.rehearsal.real_ranks"]
+    return [*program, str(answers / "workloads.json"), str(answers)]
+
+
+def environment(rank: int) -> dict[str, str]:
+    here = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE"), str(NUM_RANKS))
+    return {**os.environ, **here, **sizes, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+
+
+def read(answer: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(answer.read_text())
+    assert "failure" not in found, found["failure"]
+    return found
+
+
+def measured(answer: dict[str, Any]) -> Levels:
+    return {name: (level["peak"], level["end"]) for name, level in answer["tensors"].items()}
+
+
+def foretold(forecast: Forecast) -> Levels:
+    """All of a rank's memory is on the host; whether it can be paged is no question there."""
+    assert forecast.why_not_rehearsed is None
+    return {phase.name: (sum(phase.peak.values()), sum(phase.end.values())) for phase in forecast.phases}
+
+
+def table(rank: int, real: Levels, rehearsed: Levels) -> Iterator[str]:
+    """Show both sides of a rank, and how far the rehearsal is off."""
+    yield f"rank {rank}{'peak':>20}{'rehearsed':>12}{'off':>11}{'end':>12}{'rehearsed':>12}{'off':>11}"
+    for name, levels in real.items():
+        yield f"{name:14}" + "".join(
+            f"{truth:12}{said:12}{said - truth:+11}"
+            for truth, said in zip(levels, rehearsed.get(name, (0, 0)), strict=True)
+        )
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_rehearsal_says_to_the_byte_what_each_phase_of_real_training_holds(
+    name: str, sides: dict[str, Sides]
+) -> None:
+    real = [measured(answer) for answer in sides[name].real]
+    rehearsed = [foretold(forecast) for forecast in sides[name].foretold]
+    shown = "\n".join(line for rank in range(NUM_RANKS) for line in table(rank, real[rank], rehearsed[rank]))
+    assert rehearsed == real, f"{name}\n{shown}"
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_rehearsal_names_the_optimizer_and_counts_the_parameters(
+    name: str, sides: dict[str, Sides]
+) -> None:
+    real = [(answer["optimizer"], answer["parameters"]) for answer in sides[name].real]
+    assert [(said.optimizer, said.parameters) for said in sides[name].foretold] == real

@@ -1,0 +1,130 @@
+import json
+import os
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from zlaunch.errors import Refused
+from zlaunch.memory.forecast import PHASES
+from zlaunch.memory.workload import Lora, Workload
+from zlaunch.process import answers_of
+from zlaunch.rehearse import ENVIRONMENT, rehearse
+
+pytestmark = pytest.mark.job
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 2000,
+    "max_position_embeddings": 512,
+}
+ADAM = {"type": "AdamW", "params": {"lr": 1e-4}}
+SMALL_BUCKETS = {
+    "reduce_bucket_size": 500_000,
+    "stage3_prefetch_bucket_size": 200_000,
+    "stage3_param_persistence_threshold": 1_000,
+    "stage3_max_reuse_distance": 300_000,
+}
+
+
+def workload(stage: int, zero: dict[str, Any] | None = None, **changed: Any) -> Workload:
+    ds_config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_clipping": 1.0,
+        "bf16": {"enabled": True},
+        "optimizer": ADAM,
+        "zero_optimization": {"stage": stage, **SMALL_BUCKETS, **(zero or {})},
+    }
+    fields = {"world_size": 4, "ranks_per_host": 4, "seq_len": 64, "zero_init": stage == 3, **changed}
+    return Workload(model=LLAMA, ds_config=ds_config, **fields)
+
+
+def entries(asked: Workload, *extra: str) -> Any:
+    """Rehearse in a process of its own, and return all its allocations."""
+    text = TypeAdapter(Workload).dump_json(asked).decode()
+    argv = [sys.executable, "-m", "tests.slow_rehearsal", text, *extra]
+    return json.loads("".join(answers_of(argv, "", {**os.environ, **ENVIRONMENT})))
+
+
+OFFLOADED = {name: {"device": "cpu", "pin_memory": True} for name in ("offload_optimizer", "offload_param")}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        workload(0),
+        workload(2, activation_checkpointing=True),
+        workload(3),
+        workload(3, OFFLOADED, world_size=6, ranks_per_host=2),
+    ],
+    ids=["stage 0", "stage 2", "stage 3", "stage 3 offloaded"],
+)
+def test_what_saves_time_changes_no_allocation(asked: Workload) -> None:
+    assert entries(asked, "fast") == entries(asked)
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    first, second = rehearse([workload(3)] * 2)
+    assert first.phases == second.phases
+    assert first.parts == second.parts
+
+
+def test_every_phase_of_a_run_is_in_the_forecast() -> None:
+    (forecast,) = rehearse([workload(2)])
+    assert tuple(phase.name for phase in forecast.phases) == PHASES
+
+
+def test_what_each_pool_holds_at_its_peak_has_names_that_add_up() -> None:
+    for forecast in rehearse([workload(stage) for stage in range(4)]):
+        for pool, parts in forecast.parts.items():
+            assert sum(parts.values()) == forecast.peak(pool)  # type: ignore[arg-type]
+
+
+def offloaded_to_nvme(buffer_count: int) -> Workload:
+    """Offload a model that is large enough for DeepSpeed to swap all of it."""
+    nvme = {"device": "nvme", "nvme_path": "/nowhere", "pin_memory": True}
+    param = {**nvme, "buffer_size": 50_000_000, "buffer_count": buffer_count}
+    asked = workload(3, {"offload_optimizer": nvme, "offload_param": param}, save=False)
+    wide = {"hidden_size": 2048, "intermediate_size": 5504, "num_hidden_layers": 8, "vocab_size": 32_000}
+    return replace(asked, model={**LLAMA, **wide})
+
+
+def test_files_on_nvme_hold_18_bytes_for_each_parameter_of_a_rank() -> None:
+    (forecast,) = rehearse([offloaded_to_nvme(buffer_count=30)])
+    assert forecast.late_error is None
+    assert forecast.peak("nvme") == pytest.approx(18 * forecast.parameters / 4, rel=0.02)
+
+
+def test_what_deepspeed_raises_late_is_part_of_the_forecast() -> None:
+    (forecast,) = rehearse([offloaded_to_nvme(buffer_count=2)])
+    assert forecast.late_error is not None
+    assert "Not enough buffers" in forecast.late_error
+
+
+def test_adapters_are_all_that_trains_with_lora() -> None:
+    plain, adapted = rehearse([workload(2), workload(2, lora=Lora(8, ("q_proj", "v_proj")))])
+    # 3 layers, two adapted matrices of 256 x 256 and 128 x 256, rank 8
+    assert adapted.trainable == 3 * 8 * (256 + 256 + 256 + 128)
+    assert adapted.parameters == plain.parameters + adapted.trainable
+    assert adapted.peak("gpu") < plain.peak("gpu")
+
+
+def test_a_model_type_that_transformers_does_not_know_is_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        rehearse([replace(workload(2), model={"model_type": "no_such_type"})])
+    assert "no_such_type" in refused.value.findings[0].message
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_step_needs_six_operations_for_each_weight_and_token(stage: int) -> None:
+    (forecast,) = rehearse([workload(stage, seq_len=16)])
+    matrices = forecast.parameters - LLAMA["vocab_size"] * LLAMA["hidden_size"]  # type: ignore[operator]
+    tokens = 2 * 16
+    assert forecast.flops == pytest.approx(6 * matrices * tokens, rel=0.05)

@@ -1,0 +1,225 @@
+"""Tensors without contents: torch's FakeTensorMode, sped up, with every allocation in the ledger."""
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+
+from zlaunch.rehearsal import recipes
+from zlaunch.rehearsal.device import NAME, current_stream
+from zlaunch.rehearsal.ledger import Block, Ledger
+
+aten = torch.ops.aten
+POOL_OF = {NAME: "gpu", "cpu": "pageable"}
+
+_empty, _empty_strided = torch.empty, torch.empty_strided
+"""torch's own: within `zero.Init` DeepSpeed puts functions in their place that cast."""
+
+Workspace = Callable[[Sequence[Any]], list[int]]
+
+
+class PhantomMode(FakeTensorMode):  # type: ignore[misc]
+    """Everything inside runs on tensors without contents."""
+
+    avoid_device_init = True  # the device has no kernels to make a first tensor with
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and the guard against it costs more than an operator."""
+        return False
+
+    def __init__(
+        self, ledger: Ledger, part_of: Callable[[Any], str], workspaces: Mapping[Any, Workspace]
+    ) -> None:
+        """Begin without tensors; `workspaces` are bytes that kernels take while they run."""
+        super().__init__(allow_non_fake_inputs=True)
+        self.ledger = ledger
+        self.flops = 0.0
+        self._part_of = part_of
+        self._workspaces = workspaces
+        self._blocks: dict[int, tuple[Block, Any]] = {}
+        self._recipes: dict[Any, recipes.Recipe] = {}
+        self._inferring = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        """Answer an operator."""
+        kwargs = kwargs or {}
+        answer = _ANSWERS.get(func)
+        if answer is not None and (found := answer(*args, **kwargs)) is not None:
+            return found
+        if self._inferring:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        if func is aten.slice.Tensor and type(args[0]) is FakeTensor:
+            return self._slice(*args, **kwargs)
+        if func.namespace == "c10d":
+            with in_kernel_invocation_manager(self):  # nobody is there; what is sent and received exists
+                return func(*args, **kwargs)
+        workspace = self._workspaces.get(func)
+        if workspace is None:
+            return self._run(func, types, args, kwargs)
+        stream = current_stream().number
+        held = [self.ledger.take("gpu", "workspace", size, stream) for size in workspace(args)]
+        out = self._run(func, types, args, kwargs)
+        for block in held:
+            self.ledger.give_back(block)
+        return out
+
+    def _run(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Follow the recipe of a call, or work it out."""
+        key = recipes.describe(func, args, kwargs)
+        recipe = None if key is None else self._recipes.get(key)
+        if recipe is not None and recipe.steps is not None:
+            outs = [self._follow(step, args) for step in recipe.steps]
+            out: Any = tuple(outs) if recipe.many else outs[0]
+        else:
+            out = self._infer(func, types, args, kwargs)
+            self.see(out)
+            if recipe is None:
+                recipe = recipes.write(func, args, kwargs, out)
+                if key is not None:
+                    self._recipes[key] = recipe
+        self.flops += recipe.flops
+        return out
+
+    def _infer(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Ask FakeTensorMode, which finds some shapes by running operators that no GPU would run."""
+        self._inferring = True
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self._inferring = False
+
+    def _follow(self, step: Any, args: Sequence[Any]) -> Any:
+        if type(step) is recipes.Constant:
+            return step.value
+        if type(step) is recipes.Argument:
+            return args[step.place]
+        if step.source:
+            base = recipes.at(args, step.source)
+            return self._view(base, step.shape, step.stride, base.storage_offset() + step.offset, step.dtype)
+        bare = _empty_strided(step.shape, step.stride, dtype=step.dtype, device="meta")
+        tensor = self._dress(bare, step.device)
+        self._see_storage(tensor)
+        return tensor
+
+    def _slice(
+        self, base: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    ) -> Any:
+        """Cut a tensor, the one operator that has other arguments each time."""
+        first, last, _ = slice(start, end).indices(base.shape[dim])
+        shape, stride = list(base.shape), list(base.stride())
+        offset = base.storage_offset() + first * stride[dim]
+        shape[dim] = max(0, -(-(last - first) // step))
+        stride[dim] *= step
+        return self._view(base, shape, stride, offset, base.dtype)
+
+    def _view(self, base: Any, shape: Any, stride: Any, offset: int, dtype: torch.dtype) -> Any:
+        bare = _empty(0, dtype=dtype, device="meta")
+        bare.set_(base.untyped_storage(), offset, shape, stride)
+        return self._dress(bare, base._fake_device)
+
+    def _dress(self, bare: torch.Tensor, device: torch.device) -> Any:
+        """Make a tensor on the meta device one on `device`; see `share_keys`."""
+        tensor = torch.Tensor._make_subclass(
+            FakeTensor, bare, False, dispatch_device=True, device_for_backend_keys=device
+        )
+        tensor._fake_device = device
+        tensor.fake_mode = self
+        return tensor
+
+    def see(self, found: Any) -> None:
+        """Write down the memory of what is found, if it is new."""
+        if isinstance(found, torch.Tensor):
+            if found.layout is torch.strided:
+                self._see_storage(found)
+        elif isinstance(found, (tuple, list)):
+            for item in found:
+                self.see(item)
+
+    def _see_storage(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, nbytes = storage._cdata, storage.nbytes()
+        known = self._blocks.get(key)
+        if known is not None:
+            if known[0].raw == nbytes:
+                return
+            self._forget(key)
+        pool = POOL_OF.get(tensor.device.type)
+        if nbytes == 0 or pool is None:
+            return
+        block = self.ledger.take(pool, self._part_of(tensor), nbytes, current_stream().number)
+        self._blocks[key] = (block, weakref.ref(storage, partial(self._forget, key)))
+
+    def _forget(self, key: int, _: Any = None) -> None:
+        block, _ = self._blocks.pop(key)
+        self.ledger.give_back(block)
+
+    def pin(self, tensor: torch.Tensor, pool: str = "pinned") -> torch.Tensor:
+        """Move a host tensor's memory to a page-locked pool."""
+        self._see_storage(tensor)
+        key = tensor.untyped_storage()._cdata
+        if key in self._blocks and not self.is_pinned(tensor):
+            block, reference = self._blocks[key]
+            self.ledger.give_back(block)
+            self._blocks[key] = (self.ledger.take(pool, block.part, block.raw), reference)
+        return tensor
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Say whether a tensor's memory is page-locked."""
+        known = self._blocks.get(tensor.untyped_storage()._cdata)
+        return known is not None and known[0].pool in ("pinned", "locked")
+
+
+def _scalar(tensor: torch.Tensor) -> Any:
+    """Answer what a number that was never computed is: false, one or zero."""
+    if isinstance(tensor, FakeTensor) and tensor.constant is not None:
+        return None
+    if tensor.dtype is torch.bool:
+        return False
+    return 1.0 if tensor.dtype.is_floating_point else 0
+
+
+_ANSWERS: dict[Any, Callable[..., Any]] = {
+    torch.ops.prim.device.default: lambda tensor: tensor._fake_device,
+    aten._local_scalar_dense.default: _scalar,
+    aten.is_nonzero.default: lambda _: False,
+    aten.equal.default: lambda *_: True,
+}
+
+
+def share_keys(device: torch.device) -> None:
+    """Give tensors of all devices the dispatch keys of one.
+
+    torch lets `p.data = tensor` cross from CPU to CUDA, but not to a device that it does not know.
+    """
+    plain = torch.Tensor._make_subclass
+
+    def make(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if kwargs.get("device_for_backend_keys") is not None:
+            kwargs["device_for_backend_keys"] = device
+        return plain(*args, **kwargs)
+
+    torch.Tensor._make_subclass = staticmethod(make)
+
+
+def spread_attributes() -> None:
+    """Give FakeTensor at its class what it sets on each tensor, and let `.data` carry its device.
+
+    A FakeTensor keeps its device in Python, where `p.data = tensor` does not copy it.
+    """
+    for name in ("constant", "real_tensor", "pytype", "dispatch_keys"):
+        setattr(FakeTensor, name, None)
+    for memo in ("nonzero", "item", "unique", "unique_consecutive", "nested_int"):
+        for suffix in ("", "_vc", "_epoch"):
+            setattr(FakeTensor, f"_{memo}_memo{suffix}", None)
+    plain = torch.Tensor.data
+
+    def assign(self: FakeTensor, value: torch.Tensor) -> None:
+        plain.__set__(self, value)
+        if isinstance(value, FakeTensor):
+            self.fake_device = value.fake_device
+
+    FakeTensor.data = property(plain.__get__, assign)

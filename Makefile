@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help train test fast check docs releases clean
+.PHONY: help train test fast check docs releases gpu-check clean
 
 help:
 	@echo "make train     set up, and train a small language model with ZeRO-3 and CPU offload"
@@ -12,6 +12,7 @@ help:
 	@echo "make check     set up, and run the linters and the type checker"
 	@echo "make docs      write docs/errors.md anew from the rules"
 	@echo "make releases  record anew which keys each DeepSpeed release reads; needs the network"
+	@echo "make gpu-check WHEELS=DIR  compare predicted GPU memory with one CUDA device; no network"
 	@echo "make clean     remove the environment and what tests and runs left behind"
 
 train: .venv/installed
@@ -32,6 +33,14 @@ check: .venv/installed-for-tests
 
 docs: .venv/installed
 	$(BIN)/python -m tools.write_errors
+
+# For a machine with a CUDA device and no network: its own Python with torch for CUDA, what is missing
+# from WHEELS, a folder.
+gpu-check:
+	test -x .venv-gpu/bin/python || $(PYTHON) -m venv --system-site-packages .venv-gpu
+	.venv-gpu/bin/python -m pip install --quiet --no-index --find-links "$(WHEELS)" hatchling
+	.venv-gpu/bin/python -m pip install --quiet --no-index --find-links "$(WHEELS)" --no-build-isolation --editable .
+	.venv-gpu/bin/python -m bench.gpu_check
 
 # The last patch of each release. A new one goes to RELEASES in zlaunch/dsconfig/releases.py too.
 DEEPSPEED_RELEASES := 0.14.5 0.15.4 0.16.9 0.17.6 0.18.9 0.19.8
@@ -69,4 +78,4 @@ system-packages:
 	fi
 
 clean:
-	rm -rf .venv runs trainer_output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-gpu runs trainer_output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

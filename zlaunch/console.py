@@ -92,6 +92,11 @@ def _wrapped(text: str, indent: str) -> list[str]:
     return [indent + line for line in lines]
 
 
+def paragraph(text: str, indent: str = "") -> list[str]:
+    """Cut a text into lines that fit."""
+    return _wrapped(text, indent)
+
+
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
     """Align columns; the last one is cut into lines that fit."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
@@ -101,6 +106,16 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
         room = max(24, _width() - len(start))
         wrapped = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
         lines += [(start + wrapped[0]).rstrip(), *(" " * len(start) + line for line in wrapped[1:])]
+    return lines
+
+
+def figures(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
+    """Align a table of numbers: the first column to the left, all others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for name, *cells in rows:
+        right = "".join(f"{cell:>{gap + width}}" for cell, width in zip(cells, widths[1:], strict=True))
+        lines.append(f"{name:<{widths[0]}}{right}".rstrip())
     return lines
 
 
@@ -137,9 +152,14 @@ class Progress:
 
     def end(self, text: str) -> None:
         """Replace the line by what came of it."""
+        self.clear()
+        _write_line(text)
+
+    def clear(self) -> None:
+        """Take the line away."""
         if self._live:
             sys.stderr.write("\r\033[K")
-        _write_line(text)
+            sys.stderr.flush()
         self._milestone = None
 
 

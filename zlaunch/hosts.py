@@ -29,6 +29,12 @@ def ask_machines(names: Sequence[str]) -> Mapping[str, Machine]:
     return {name: machine for name, machine in answers.items() if machine is not None}
 
 
+def machines_of(names: Sequence[str], here: Machine) -> Mapping[str, Machine]:
+    """Ask each host what it has, but for this machine under any of its names, which is known."""
+    local = {name: here for name in names if name in ("localhost", "127.0.0.1", here.hostname)}
+    return {**local, **ask_machines([name for name in names if name not in local])}
+
+
 def _ask(name: str) -> Machine | None:
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}"]
     # nvidia-smi may be missing, which is an answer too

@@ -83,10 +83,14 @@ def context_of(
     argv: Sequence[str],
     world_size: int | None,
     model: Path | None,
-    interface: Interface | None,
+    runner: str | None,
     asked: str | None,
 ) -> tuple[Context, tuple[Finding, ...]]:
-    """Gather what a command line says about the job of a ds_config, and what is wrong with it."""
+    """Gather what a command line says about the job of a ds_config, and what is wrong with it.
+
+    Only a runner that was named is known to read the text as it is.
+    """
+    interface = Interface[(runner or "trainer").upper()]
     rest, _ = take_ds_config(argv)
     args, findings = read_arguments(rest) if rest else (None, [])
     if interface is not Interface.DEEPSPEED:
@@ -100,9 +104,9 @@ def context_of(
         world_size=world_size,
         args=args,
         model=None if model is None else read_shape(model),
-        interface=interface or Interface.TRAINER,
+        interface=interface,
         release=None if asked is None else release(asked),
-        strict_json=interface in (Interface.TRAINER, Interface.ACCELERATE),
+        strict_json=runner is not None and interface is not Interface.DEEPSPEED,
     )
     return context, tuple(findings)
 

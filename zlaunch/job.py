@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zlaunch.errors import WrongUsage
+from zlaunch.units import narrowed
 
 Device = Literal["none", "cpu", "nvme"]
 Stage = Literal[0, 1, 2, 3]
@@ -110,4 +111,4 @@ def _number(text: str) -> int | float:
     value = float(text)
     if not math.isfinite(value):
         raise WrongUsage(f"a ds_config cannot hold the number {text}")
-    return int(value) if value.is_integer() else value
+    return narrowed(value)

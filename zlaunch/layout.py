@@ -31,6 +31,11 @@ class RunLayout:
         return self.root / "environment.json"
 
     @property
+    def forecast(self) -> Path:
+        """How much memory each rank was predicted to take."""
+        return self.root / "forecast.json"
+
+    @property
     def command(self) -> Path:
         """A script that repeats the run by hand."""
         return self.root / "run.sh"

@@ -5,30 +5,27 @@ cannot be written comes out now.
 """
 
 import os
-import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from zlaunch import rundir
+from zlaunch import console, rundir
 from zlaunch.dsconfig.source import read
 from zlaunch.errors import InputMissing, Refused, Unavailable, WrongUsage
-from zlaunch.hosts import ask_machines
-from zlaunch.hub import fetch_config
+from zlaunch.hosts import machines_of
+from zlaunch.hub import HUB_ID, fetch_model
 from zlaunch.job import JobSpec
 from zlaunch.machine import Machine, weakest
 from zlaunch.misplaced import refuse_misplaced, refuse_unreachable
-from zlaunch.model import ModelShape, model_flag, read_shape, shape
+from zlaunch.model import ModelConfig, model_flag, read_model
 from zlaunch.placement import most_slots, place, refuse_contradictions
 from zlaunch.plan import Inputs, LaunchPlan, make_plan
 from zlaunch.probe import probe_machine
 from zlaunch.script import Script, read_script
 from zlaunch.topology import Host, read_hostfile, select, too_many_slots
 from zlaunch.trainer_args import take_ds_config
-
-HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 
 
 @dataclass(frozen=True)
@@ -37,6 +34,8 @@ class Prepared:
 
     inputs: Inputs
     run_dir: Path | None
+    model: ModelConfig | None = None
+    """The model the script will load, if that is known."""
 
     def plan(self) -> LaunchPlan:
         """Decide everything, for the next free run directory."""
@@ -80,8 +79,9 @@ def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
     if run_dir is not None:
         rundir.check_unused(run_dir)
     model = _model(job, script)
-    inputs = Inputs(job, script, base, model, machine, topology, _free_port(), layout, dict(os.environ))
-    return Prepared(inputs, run_dir)
+    shape = None if model is None else model.shape
+    inputs = Inputs(job, script, base, shape, machine, topology, _free_port(), layout, dict(os.environ))
+    return Prepared(inputs, run_dir, model)
 
 
 def reserve(prepared: Prepared, asked: Sequence[str]) -> LaunchPlan:
@@ -104,27 +104,29 @@ def _hosts(job: JobSpec, here: Machine) -> tuple[list[Host] | None, Machine]:
     lines = read_hostfile(job.hostfile)
     chosen = {host.name for host in select([line.host for line in lines], job.include, job.exclude)}
     names = [line.host.name for line in lines if line.host.name in chosen]
-    local = {name: here for name in names if name in ("localhost", "127.0.0.1", here.hostname)}
-    machines = {**local, **ask_machines([name for name in names if name not in local])}
+    machines = machines_of(names, here)
     most = {name: most_slots(len(machine.gpus), machine.num_cores) for name, machine in machines.items()}
     if findings := too_many_slots(lines, most):
         raise Refused(findings)
     return [line.host for line in lines], weakest(list(machines.values()))
 
 
-def _model(job: JobSpec, script: Script) -> ModelShape | None:
+def _model(job: JobSpec, script: Script) -> ModelConfig | None:
     """Find the model the script will load: its config.json, local or from the hub."""
     name = model_flag(job.script_args)
     if name is None:
-        return read_shape(default_recipe().parent / "small_llama") if job.script == default_recipe() else None
+        return read_model(default_recipe().parent / "small_llama") if job.script == default_recipe() else None
     if Path(name).exists():
-        return read_shape(Path(name))
+        return read_model(Path(name))
     if not script.mentions("from_pretrained"):
         return None
     if not HUB_ID.fullmatch(name):
         raise InputMissing(f"there is no model directory `{name}`")
-    config = fetch_config(name)
-    return None if config is None else shape(config, f"{name}/config.json")
+    try:
+        return fetch_model(name)
+    except Unavailable as error:
+        console.say(f"{error.message}: the Trainer will fill in what depends on the model")
+        return None
 
 
 def _refuse_idle_nvme(job: JobSpec, plan: LaunchPlan) -> None:

@@ -34,12 +34,30 @@ def probe_machine(environ: Mapping[str, str]) -> Machine:
 
 def torch_cuda() -> str | None:
     """Read which CUDA the installed torch was built for, without importing it."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or not spec.submodule_search_locations:
-        raise Unavailable("torch is not installed", "install zlaunch into this environment anew")
-    source = (Path(spec.submodule_search_locations[0]) / "version.py").read_text("utf-8")
+    source = (_folder_of("torch") / "version.py").read_text("utf-8")
     match = re.search(r"^cuda\b[^=]*=\s*'([^']+)'", source, re.MULTILINE)
     return match.group(1) if match else None
+
+
+def model_types() -> frozenset[str]:
+    """Read which kinds of models the installed transformers knows, without importing it."""
+    auto = _folder_of("transformers") / "models" / "auto"
+    text = "".join((auto / name).read_text("utf-8") for name in ("auto_mappings.py", "configuration_auto.py"))
+    return frozenset(re.findall(r'"([\w.-]+)"[,:]\s*"\w+Config"', text))
+
+
+def trainer_optimizers() -> tuple[str, ...]:
+    """Read which optimizers the Trainer of the installed transformers knows by name."""
+    text = (_folder_of("transformers") / "training_args.py").read_text("utf-8")
+    _, _, after = text.partition("class OptimizerNames(")
+    return tuple(re.findall(r'^    [A-Z_0-9]+ = "(\w+)"', after.partition("\nclass ")[0], re.MULTILINE))
+
+
+def _folder_of(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise Unavailable(f"{package} is not installed", "install zlaunch into this environment anew")
+    return Path(spec.submodule_search_locations[0])
 
 
 def package_versions(names: Sequence[str]) -> dict[str, str | None]:

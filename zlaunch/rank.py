@@ -8,6 +8,7 @@ ended: a launcher's own exit status does not tell (torchrun always says 1, deeps
 import contextlib
 import json
 import os
+import resource
 import shutil
 import socket
 import sys
@@ -62,7 +63,8 @@ def main(run_dir: Path) -> int:
     returncode = child.wait(partial(_heed, child, layout, lifeline(job["zlaunch_pid"])))
     for directory in job["swap_dirs"] if os.environ.get("LOCAL_RANK") == "0" else []:
         shutil.rmtree(directory, ignore_errors=True)
-    record.add(ended=time.time(), returncode=returncode, stopped_by=child.stopped_by)
+    peak_rss = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    record.add(ended=time.time(), returncode=returncode, stopped_by=child.stopped_by, peak_rss_bytes=peak_rss)
     return returncode
 
 

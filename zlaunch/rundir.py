@@ -18,6 +18,7 @@ from zlaunch.compose import to_json
 from zlaunch.errors import Unavailable
 from zlaunch.layout import RunLayout, write_whole
 from zlaunch.machine import Machine
+from zlaunch.memory.forecast import Forecast
 from zlaunch.outcome import Outcome
 from zlaunch.plan import LaunchPlan
 from zlaunch.probe import package_versions
@@ -76,6 +77,11 @@ def claim(plan: LaunchPlan) -> None:
             ) from None
 
 
+def write_forecast(layout: RunLayout, forecast: Forecast) -> None:
+    """Keep what was predicted, so that it can be compared with what the ranks measure."""
+    write_whole(layout.forecast, json.dumps({**asdict(forecast), "curve": []}, indent=2) + "\n")
+
+
 def release(plan: LaunchPlan) -> None:
     """Take back a claim on directories in which nothing was written yet."""
     for directory in (*plan.swap_dirs, plan.layout.logs, plan.layout.root, plan.layout.root.parent):
@@ -98,15 +104,18 @@ def fill(plan: LaunchPlan, machine: Machine, asked: Sequence[str]) -> None:
     layout.command.chmod(0o755)
 
 
-def write_new(file: Path, text: str) -> None:
+def check_new(file: Path) -> None:
+    """Raise Unavailable if a file exists already."""
+    if file.exists():
+        raise Unavailable(f"`{file}` exists already", "name another file: nothing is ever overwritten")
+
+
+def write_new(file: Path, text: str | bytes) -> None:
     """Write a file that does not exist yet; raise Unavailable if it does, or cannot be written."""
+    check_new(file)
     try:
-        with file.open("x", encoding="utf-8") as new:
-            new.write(text)
-    except FileExistsError:
-        raise Unavailable(
-            f"`{file}` exists already", "name another file: nothing is ever overwritten"
-        ) from None
+        with file.open("xb") as new:
+            new.write(text.encode() if isinstance(text, str) else text)
     except OSError as error:
         raise Unavailable(f"`{file}` cannot be written: {error.strerror}") from None
 

@@ -241,6 +241,11 @@ def flags(argv: Sequence[str]) -> list[tuple[str, str | None]]:
     return found
 
 
+def is_true(text: str) -> bool:
+    """Whether a switch with this value is on."""
+    return text.lower() in _TRUE
+
+
 def take_ds_config(argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     """Take `--deepspeed FILE` or `--deepspeed_config FILE` out of a script's command line."""
     rest: list[str] = []

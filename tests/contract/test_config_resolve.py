@@ -31,7 +31,7 @@ def told(
     file, model = folder / "ds_config.json", folder / "config.json"
     file.write_text(json.dumps(config))
     model.write_text(json.dumps({"hidden_size": hidden}))
-    context, findings = context_of(argv, ranks, model, interface, None)
+    context, findings = context_of(argv, ranks, model, interface.name.lower(), None)
     assert not findings
     filling = fill_in(read(file), context)
     return json.loads("".join(as_json(filling, schedule_of(filling, interface, argv))))

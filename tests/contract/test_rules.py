@@ -43,10 +43,14 @@ def is_refused(config: Config, rule: Rule) -> bool:
     return False
 
 
-@each_rule
+NEVER_SEEN = "batch-differs-from-arguments"
+"""The Trainer refuses these numbers before DeepSpeed sees them: a test of its own, below, shows it."""
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if rule.code != NEVER_SEEN], ids=lambda rule: rule.code
+)
 def test_deepspeed_refuses_what_an_error_is_about_and_nothing_else(rule: Rule) -> None:
-    if rule.code == "batch-differs-from-arguments":
-        pytest.skip("the Trainer refuses the numbers before DeepSpeed sees them; see below")
     refuses = rule.severity is Severity.ERROR and rule.code not in REFUSED_BY_OTHERS
     assert is_refused(broken(rule), rule) == refuses
 
@@ -56,7 +60,7 @@ def test_deepspeed_accepts_the_repair(rule: Rule) -> None:
     assert not is_refused(mended(rule), rule)
 
 
-@pytest.mark.parametrize("code", ["differs-from-argument", "batch-differs-from-arguments"])
+@pytest.mark.parametrize("code", ["differs-from-argument", NEVER_SEEN])
 def test_the_trainer_refuses_numbers_that_differ_from_its_arguments(code: str) -> None:
     (rule,) = [rule for rule in RULES if rule.code == code]
     argv = [

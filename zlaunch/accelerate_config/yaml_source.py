@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from zlaunch.dsconfig.document import Document, KeyPath, Span, dotted, place_at
 from zlaunch.dsconfig.parser import MAX_DEPTH, MAX_DIGITS
 from zlaunch.errors import Finding, InputMissing, Place, Refused, Severity
+from zlaunch.units import narrowed
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = "<<"
@@ -175,7 +176,7 @@ class _Reader:
     def _number(self, value: float, node: Any) -> int | float:
         if not math.isfinite(value):
             self._fail(f"JSON cannot hold the number `{node.value}`", node.start_mark.index)
-        return int(value) if value.is_integer() else value
+        return narrowed(value)
 
     def _duplicate(self, path: KeyPath, before: int, offset: int) -> None:
         self.remarks.append(

@@ -13,6 +13,8 @@ import typer
 
 from zlaunch import __version__
 from zlaunch.cli.config import config
+from zlaunch.cli.estimate import estimate
+from zlaunch.cli.plan import plan
 from zlaunch.cli.script_command import ScriptCommand
 from zlaunch.cli.train import train
 from zlaunch.errors import Unavailable, ZlaunchError
@@ -27,6 +29,8 @@ app = typer.Typer(
 app.command(cls=ScriptCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(
     train
 )
+app.command(cls=ScriptCommand)(estimate)
+app.command(cls=ScriptCommand)(plan)
 app.add_typer(config, name="config")
 
 

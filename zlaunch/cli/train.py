@@ -2,9 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from zlaunch.cli import options
+
+if TYPE_CHECKING:
+    from zlaunch.memory.forecast import Forecast
+    from zlaunch.prepare import Prepared
 
 
 def train(
@@ -16,14 +22,11 @@ def train(
         ),
     ] = None,
     stage: Annotated[
-        Literal["0", "1", "2", "3"] | None,
-        typer.Option(help="ZeRO stage; 2 if no --ds-config says otherwise."),
+        Literal["0", "1", "2", "3", "auto"] | None,
+        typer.Option(help="ZeRO stage; 2 if no --ds-config says otherwise; auto: the fastest that fits."),
     ] = None,
-    offload: Annotated[
-        str | None,
-        typer.Option(metavar="WHERE", help="none, cpu, nvme, or by part: optimizer:cpu,param:nvme."),
-    ] = None,
-    nvme: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory on the NVMe drive.")] = None,
+    offload: options.Offload = None,
+    nvme: options.Nvme = None,
     precision: Annotated[
         Literal["bf16", "fp16", "fp32"] | None,
         typer.Option(help="Number format; the best the accelerator has."),
@@ -35,16 +38,8 @@ def train(
         Literal["torchrun", "deepspeed"] | None,
         typer.Option(help="Who starts the ranks; torchrun on one host."),
     ] = None,
-    ds_config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Start from this ds_config; other options override it."),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Set one key: --set zero_optimization.sub_group_size=1e8."
-        ),
-    ] = None,
+    ds_config: options.DsConfig = None,
+    overrides: options.Overrides = None,
     hostfile: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Hosts to run on: `HOST slots=N` on each line.")
     ] = None,
@@ -56,6 +51,13 @@ def train(
         Path | None,
         typer.Option(metavar="DIR", help="Where the run is recorded; runs/<time>-<name> if left out."),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Start on GPUs even if the memory will not suffice.")
+    ] = False,
+    rehearse: Annotated[
+        bool,
+        typer.Option("--rehearse", help="First let DeepSpeed take two steps without memory."),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show everything; write and start nothing.")
     ] = False,
@@ -67,14 +69,13 @@ def train(
     from zlaunch import console
     from zlaunch.cli.show_plan import plan_lines
     from zlaunch.job import STAGES, JobSpec, parse_gpus, parse_offload, parse_override
-    from zlaunch.launch import carry_out
-    from zlaunch.prepare import default_recipe, ds_config_of, prepare, reserve
+    from zlaunch.prepare import default_recipe, ds_config_of, prepare
 
     script_args, ds_config = ds_config_of(context.args, ds_config)
     job = JobSpec(
         script=default_recipe() if script is None else Path(script),
         script_args=script_args,
-        stage=None if stage is None else STAGES[stage],
+        stage=None if stage in (None, "auto") else STAGES[stage],
         offload=None if offload is None else parse_offload(offload),
         nvme_dir=None if nvme is None else nvme.absolute(),
         precision=precision,
@@ -87,11 +88,33 @@ def train(
         exclude=exclude,
     )
     prepared = prepare(job, run_dir)
+    if stage == "auto":
+        from zlaunch.precheck import choose_stage
+
+        prepared = prepare(choose_stage(prepared), run_dir)
     if dry_run:
         for line in plan_lines(prepared.plan(), complete=True):
             console.data(line)
         return
+    if rehearse or (not force and prepared.inputs.machine.gpus and prepared.model is not None):
+        from zlaunch.precheck import rehearse_first
+
+        forecast = rehearse_first(prepared).forecast
+    else:
+        forecast = None
+    raise typer.Exit(_start(prepared, forecast))
+
+
+def _start(prepared: "Prepared", forecast: "Forecast | None") -> int:
+    """Write the run directory and run the job; return the exit status."""
+    from zlaunch import console, rundir
+    from zlaunch.cli.show_plan import plan_lines
+    from zlaunch.launch import carry_out
+    from zlaunch.prepare import reserve
+
     plan = reserve(prepared, sys.argv)
+    if forecast is not None:
+        rundir.write_forecast(plan.layout, forecast)
     for line in plan_lines(plan, complete=False):
         console.say(line)
-    raise typer.Exit(carry_out(plan))
+    return carry_out(plan)

@@ -15,6 +15,7 @@ from zlaunch.dsconfig.keys import field_at, section_at
 from zlaunch.dsconfig.old_names import OLD_NAMES
 from zlaunch.dsconfig.optimizer import DEEPSPEED_OPTIMIZERS
 from zlaunch.dsconfig.section import Section, in_lower_case
+from zlaunch.units import narrowed
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
@@ -83,7 +84,7 @@ def plain(value: Any, path: KeyPath, whole: dict[str, Any]) -> Any:
 
 
 def _number(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return narrowed(value) if isinstance(value, float) else value
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

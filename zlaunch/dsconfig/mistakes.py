@@ -15,6 +15,7 @@ from zlaunch.dsconfig.reach import ZERO
 from zlaunch.dsconfig.releases import REMOVED, Release, history
 from zlaunch.dsconfig.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.errors import Act, Finding, Mending, Severity
+from zlaunch.units import narrowed
 
 OWN_NAMES: Mapping[KeyPath, tuple[str, ...]] = {
     ("optimizer", "type"): ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon"),
@@ -274,4 +275,4 @@ def _number(text: str) -> int | float | None:
         return None
     if not math.isfinite(number):
         return None
-    return int(number) if number.is_integer() else number
+    return narrowed(number)

@@ -15,6 +15,7 @@ from zlaunch.dsconfig.document import BYTE_ORDER_MARK, Document, Edit, KeyPath, 
 from zlaunch.dsconfig.remarks import Remarks
 from zlaunch.dsconfig.tokens import TOKEN, Token, is_strict, unescape
 from zlaunch.errors import Finding, Refused
+from zlaunch.units import narrowed
 
 MAX_DEPTH = 50
 MAX_DIGITS = 400
@@ -198,7 +199,7 @@ class _Parser:
         if len(token.text) > MAX_DIGITS or math.isinf(value := float(token.text)):
             self._fail("this number is too large", offset=token.start)
         whole = re.fullmatch(r"[+-]?\d+", token.text) is not None
-        number = int(token.text) if whole else int(value) if value.is_integer() else value
+        number = int(token.text) if whole else narrowed(value)
         if not _JSON_NUMBER.fullmatch(token.text):
             self.notes.misread(token, number, f"is no JSON number: {_TEXT_TO_DEEPSPEED}")
         return number

@@ -115,8 +115,13 @@ class History:
         return self.known[-1] if self.known and self.known[-1] != RELEASES[-1] else None
 
 
-def release(text: str) -> Release:
-    """Find a release as people name it: `0.16`, `0.16.4`, `v0.16`; what is newer than all is the newest."""
+def release(text: str | None) -> Release:
+    """Find a release as people name it: `0.16`, `0.16.4`, `v0.16`.
+
+    What is newer than all is the newest, and so is None, for who names none.
+    """
+    if text is None:
+        return NEWEST
     found = re.fullmatch(r"v?(\d+)\.(\d+)([.+].*)?", text.strip())
     if not found:
         raise WrongUsage(f"`{text}` is no DeepSpeed release", f"write one of {_listed()}")

@@ -26,10 +26,10 @@ def diff(
     """
     from zlaunch import console
     from zlaunch.comparison import compare
-    from zlaunch.dsconfig.releases import NEWEST, release
+    from zlaunch.dsconfig.releases import release
 
     left, right = _document(first), _document(second)
-    found = compare(left, right, NEWEST if deepspeed is None else release(deepspeed))
+    found = compare(left, right, release(deepspeed))
     for line in [json.dumps(_members(found), indent=2)] if as_json else _lines(found, (first, second), every):
         console.data(line)
 

@@ -28,11 +28,11 @@ def explain(
 ) -> None:
     """Say what a key of a ds_config means, when it is read, and what it does to memory and speed."""
     from zlaunch import console
-    from zlaunch.dsconfig.releases import NEWEST, release
+    from zlaunch.dsconfig.releases import release
     from zlaunch.explanation import explain as explained
     from zlaunch.explanation import keys_below
 
-    asked = NEWEST if deepspeed is None else release(deepspeed)
+    asked = release(deepspeed)
     if not key:
         keys = list(keys_below(""))
         lines = [json.dumps([asdict(one) for one in keys], indent=2)] if as_json else [*_list(keys)]

@@ -34,13 +34,10 @@ def resolve(
     from zlaunch.filling import fill_in, refuse
     from zlaunch.inspection import context_of, opened
     from zlaunch.learning_rate import schedule_of
-    from zlaunch.script import Interface
     from zlaunch.units import plural
     from zlaunch.validation import findings_in, wrong_in
 
-    context, wrong = context_of(
-        trainer.args, world_size, model, None if runner is None else Interface[runner.upper()], None
-    )
+    context, wrong = context_of(trainer.args, world_size, model, runner, None)
     context = replace(context, strict_json=False)
     found = opened(file)
     document = found.needed(file)

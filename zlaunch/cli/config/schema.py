@@ -10,9 +10,9 @@ def schema(deepspeed: Release = None, output: Output = None) -> None:
     """
     from zlaunch import console, rundir
     from zlaunch.dsconfig.json_schema import json_schema, to_text
-    from zlaunch.dsconfig.releases import NEWEST, release
+    from zlaunch.dsconfig.releases import release
 
-    text = to_text(json_schema(NEWEST if deepspeed is None else release(deepspeed)))
+    text = to_text(json_schema(release(deepspeed)))
     if output is None:
         console.data(text.rstrip("\n"))
     else:

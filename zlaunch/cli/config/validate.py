@@ -27,6 +27,10 @@ def validate(
     deep: Annotated[
         bool, typer.Option("--deep", help="Ask the installed DeepSpeed too; takes some seconds.")
     ] = False,
+    rehearse: Annotated[
+        bool,
+        typer.Option("--rehearse", help="Let DeepSpeed take two steps without memory; takes some seconds."),
+    ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 65 for silent findings as well.")
     ] = False,
@@ -42,14 +46,16 @@ def validate(
     from zlaunch.cli.config.report import REPORTS
     from zlaunch.errors import WrongUsage
     from zlaunch.inspection import Report, Wish, context_of, inspect
-    from zlaunch.script import Interface
 
     if fix and diff:
         raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")
-    interface = None if runner is None else Interface[runner.upper()]
-    context, wrong = context_of(trainer.args, world_size, model, interface, deepspeed)
+    context, wrong = context_of(trainer.args, world_size, model, runner, deepspeed)
     wish = Wish(context, deep=deep, mend=fix, show_diff=fix or diff)
     reports = [inspect(name, wish) for name in files]
+    if rehearse:
+        from zlaunch.previews import with_steps
+
+        reports = [with_steps(report, model, world_size, trainer.args) for report in reports]
     if wrong:
         reports.insert(0, Report("the Trainer's arguments", wrong))
     REPORTS[output](reports)

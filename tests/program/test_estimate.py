@@ -1,0 +1,130 @@
+"""`zlaunch estimate`, as a person runs it; the rehearsals are real, the models small."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.asking import LLAMA
+from tests.hub_server import hub
+from tests.running import Result, zlaunch
+from zlaunch.ladder import LADDER
+from zlaunch.memory.forecast import PHASES
+
+pytestmark = pytest.mark.job
+
+ON = ("--on", "8xH100-80GB")
+QUICK = ("--micro-batch", "1", "--activation-checkpointing", "--seq-len", "256")
+"""Leaves few levers to try."""
+LARGE: dict[str, Any] = {**LLAMA, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 16}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("models")
+    for name, config in {"small": LLAMA, "large": LARGE}.items():
+        (place / name).mkdir()
+        (place / name / "config.json").write_text(json.dumps(config))
+    (place / "hosts").write_text("a slots=4\nb slots=4\n")
+    return place
+
+
+@pytest.fixture(scope="module")
+def ladder(folder: Path) -> Result:
+    return zlaunch("estimate", "small", *ON, cwd=folder, env={"COLUMNS": "80"})
+
+
+@pytest.fixture(scope="module")
+def one(folder: Path) -> Result:
+    words = ("--stage", "3", "--offload", "cpu", "--", "--per_device_train_batch_size", "2")
+    return zlaunch("estimate", "small", *ON, *words, cwd=folder, env={"COLUMNS": "80"})
+
+
+def told(result: Result) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(result.out)
+    return found
+
+
+def test_the_ladder_has_every_rung_and_marks_the_fastest_that_fits(ladder: Result) -> None:
+    assert ladder.status == 0, ladder.err
+    rows = [line for line in ladder.out.splitlines() if line[2:3].isdigit()]
+    assert len(rows) == len(LADDER)
+    assert [line for line in ladder.out.splitlines() if line.startswith("> ")] == [rows[0]]
+    assert "`--stage 0` is the fastest that fits" in ladder.out
+
+
+def test_one_job_is_shown_in_all_its_phases(one: Result) -> None:
+    assert one.status == 0, one.err
+    phases = [phase for phase in PHASES if f"\n{phase} " in one.out]
+    assert phases[:6] == list(PHASES[:6])
+    assert "batch      16 = 2 per rank x 1 accumulated x 8 ranks" in one.out
+    assert one.out.rstrip().endswith("it fits")
+
+
+@pytest.mark.parametrize("shown", ["ladder", "one"])
+def test_no_line_is_wider_than_80_columns(shown: str, request: pytest.FixtureRequest) -> None:
+    result: Result = request.getfixturevalue(shown)
+    assert [line for line in f"{result.out}{result.err}".splitlines() if len(line) > 80] == []
+
+
+def test_without_a_gpu_the_numbers_are_shown_and_nobody_can_tell(folder: Path) -> None:
+    done = zlaunch("estimate", "small", *QUICK, "--stage", "1", "--gpus", "4", cwd=folder)
+    assert done.status == 69
+    assert "4 ranks on 1 host" in done.out
+    assert "--on 8xH100-80GB" in done.err
+
+
+def test_a_job_that_does_not_fit_is_told_what_would_do(folder: Path) -> None:
+    done = zlaunch("estimate", "large", "--on", "8xT4", "--stage", "0", "--micro-batch", "1", cwd=folder)
+    assert done.status == 65
+    assert "does not fit: " in done.out
+    assert "`--stage 3`" in done.out
+
+
+def test_a_ladder_that_nothing_fits_on_is_refused(folder: Path) -> None:
+    words = ("--on", "T4", "--micro-batch", "64", "--seq-len", "4096")
+    done = zlaunch("estimate", "large", *words, cwd=folder)
+    assert done.status == 65
+    assert "nothing fits" in done.out
+
+
+def test_json_holds_one_job_and_its_changes(folder: Path) -> None:
+    said = told(zlaunch("estimate", "small", *ON, *QUICK, "--stage", "2", "--json", cwd=folder))
+    assert (said["fit"], said["gpu"]["name"]) == ("fits", "H100-80GB")
+    assert said["forecast"]["phases"]
+    assert {"words", "gpu", "host", "pace", "fit"} <= said["changes"][0].keys()
+    assert said["ds_config"]["train_batch_size"] == 8
+
+
+def test_a_hostfile_says_how_many_ranks_there_are(folder: Path) -> None:
+    words = (*QUICK, "--hostfile", "hosts", "--on", "A100-80GB", "--stage", "1")
+    done = zlaunch("estimate", "small", *words, cwd=folder)
+    assert "8 ranks on 2 hosts of 4 x A100-80GB" in done.out
+
+
+def test_a_gpu_without_bf16_gets_fp16(folder: Path) -> None:
+    said = told(zlaunch("estimate", "small", *QUICK, "--on", "T4", "--stage", "0", "--json", cwd=folder))
+    assert said["ds_config"]["fp16"]["enabled"] is True
+
+
+def test_a_sequence_beyond_rotary_positions_is_remarked_and_estimated(folder: Path) -> None:
+    done = zlaunch("estimate", "small", *ON, *QUICK, "--stage", "3", "--seq-len", "5000", cwd=folder)
+    assert done.status == 0
+    assert "[sequence-too-long]" in done.err
+
+
+def test_a_model_on_the_hub_is_estimated_from_its_config_alone(tmp_path: Path) -> None:
+    with hub({"org/small": LLAMA}) as server:
+        env = {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hf")}
+        done = zlaunch("estimate", "org/small", *ON, *QUICK, "--stage", "3", cwd=tmp_path, env=env)
+        assert done.status == 0, done.err
+        assert not [line for line in server.asked if "safetensors" in line or line.endswith(".bin")]
+    assert "model      org/small: " in done.out
+
+
+def test_a_picture_is_written_and_never_over_another(folder: Path) -> None:
+    words = ("estimate", "small", *ON, *QUICK, "--stage", "3", "--plot", "two-steps.png")
+    assert zlaunch(*words, cwd=folder).status == 0
+    assert (folder / "two-steps.png").read_bytes().startswith(b"\x89PNG")
+    assert zlaunch(*words, cwd=folder).status == 69

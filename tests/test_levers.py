@@ -1,0 +1,83 @@
+from dataclasses import replace
+
+import pytest
+
+from tests.asking import SITE, forecast, question, speed
+from zlaunch.answers import Answer
+from zlaunch.fit import judge, need_of
+from zlaunch.job import Offload, parse_offload, parse_override
+from zlaunch.levers import Lever, effect, levers, mover, worth_saying
+from zlaunch.memory.forecast import Forecast
+from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL
+from zlaunch.workloads import Options, Question, workload_of
+
+
+def pulled(one: Question) -> dict[str, Lever]:
+    return {lever.words: lever for lever in levers(one, one.settled())}
+
+
+def answer(told: Forecast, seconds: float | None = None) -> Answer:
+    one = question(stage=2)
+    settled = one.settled()
+    verdict, pace = judge(told, SITE), None if seconds is None else speed(seconds)
+    return Answer(one, settled, workload_of(one, settled), told, need_of(told, SITE), verdict, pace)
+
+
+def test_a_smaller_micro_batch_leaves_the_batch_as_it_was() -> None:
+    one = question(stage=2, micro=8)
+    before, after = one.settled(), pulled(one)["--micro-batch 4 --grad-accum 2"].question.settled()
+    assert (after.values[MICRO], after.values[ACCUMULATION]) == (4, 2)
+    assert after.values[TOTAL] == before.values[TOTAL]
+
+
+def test_a_micro_batch_of_one_cannot_be_split() -> None:
+    assert not any("--micro-batch" in words for words in pulled(question(stage=2, micro=1)))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_every_lever_leads_to_a_job_that_works(stage: int) -> None:
+    for lever in pulled(question(stage=stage)).values():
+        assert lever.question.settled()
+
+
+def test_only_higher_stages_are_levers() -> None:
+    assert [words for words in pulled(question(stage=1)) if "--stage" in words] == ["--stage 2", "--stage 3"]
+
+
+def test_what_is_done_already_is_no_lever() -> None:
+    done = question(stage=2, offload=Offload("cpu", "none"), options=Options(activation_checkpointing=True))
+    assert not {"--offload cpu", "--activation-checkpointing"} & set(pulled(done))
+
+
+@pytest.mark.parametrize("words", ["--offload cpu", "--offload optimizer:cpu"])
+def test_the_words_of_an_offload_mean_what_was_tried(words: str) -> None:
+    one = question(stage=3)
+    tried = pulled(one)[words].question
+    typed = replace(one, job=replace(one.job, offload=parse_offload(words.split()[1])))
+    assert tried.settled().values.config() == typed.settled().values.config()
+
+
+def test_the_words_of_a_bucket_mean_what_was_tried() -> None:
+    one = question(stage=2, overrides=(("zero_optimization.reduce_bucket_size", 500_000_000),))
+    (words,) = [words for words in pulled(one) if words.startswith("--set")]
+    key, value = parse_override(words.removeprefix("--set "))
+    assert pulled(one)[words].question.settled().values[tuple(key.split("."))] == value
+
+
+def test_an_effect_is_the_difference_of_two_answers() -> None:
+    told = effect("--x", answer(forecast(20), 1.0), answer(forecast(15, pageable=1), 1.3))
+    assert (told.gpu, told.host) == (-5 << 30, 8 << 30)
+    assert told.pace == pytest.approx(0.3)
+
+
+def test_what_saves_nothing_is_left_out() -> None:
+    before = answer(forecast(20))
+    effects = [effect(str(size), before, answer(forecast(size))) for size in (19.9, 15, 5, 25)]
+    assert [one.words for one in worth_saying(effects, before.need.allocated)] == ["15", "5"]
+
+
+def test_a_part_is_moved_by_what_leaves_least_of_it() -> None:
+    before = answer(forecast(20))
+    effects = [effect(str(size), before, answer(forecast(size))) for size in (15, 5)]
+    assert mover("activations", 20 << 30, effects) == ("5", 5 << 30)
+    assert mover("gradients", 0, effects) is None

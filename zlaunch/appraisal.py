@@ -1,0 +1,133 @@
+"""Questions → answers: what each job takes, whether it fits, and how long a step of it takes."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from zlaunch.answers import Answer, Refusal, Speed
+from zlaunch.dsconfig.document import Document
+from zlaunch.errors import Finding, Refused, Severity
+from zlaunch.fit import Site, judge, need_of
+from zlaunch.memory import closed_form
+from zlaunch.memory.forecast import Forecast
+from zlaunch.memory.roofline import Machine, roofline
+from zlaunch.memory.traffic import traffic
+from zlaunch.memory.workload import Workload
+from zlaunch.rehearse import rehearse
+from zlaunch.settlement import Settled
+from zlaunch.workloads import Question, workload_of
+
+MOST_ACCUMULATED = 2
+
+_ABOUT = (
+    (r"Not enough buffers|already assigned swap buffer", "zero_optimization.offload_param.buffer_count"),
+    (r"swap_tensor/partitioned_param_swapper", "zero_optimization.offload_param"),
+    (r"swap_tensor/", "zero_optimization.offload_optimizer"),
+    (r"batch related parameters", "train_batch_size"),
+    (r"runtime/zero/", "zero_optimization"),
+)
+"""What DeepSpeed says, and where it says it → the key it is about."""
+
+Forecaster = Callable[[Sequence[Workload]], Sequence[Forecast]]
+
+
+def appraise(
+    questions: Sequence[Question], site: Site, done: Callable[[int], None] | None = None
+) -> list[Answer | Refusal]:
+    """Rehearse all jobs, DeepSpeed's own refusals included; `done` is told how many are answered."""
+    return _answers(questions, site, lambda workloads: _rehearsed(workloads, done))
+
+
+def estimate(questions: Sequence[Question], site: Site) -> list[Answer | Refusal]:
+    """Answer by the closed form, at once, and with its error."""
+    return _answers(questions, site, lambda workloads: [closed_form.forecast(one) for one in workloads])
+
+
+def _answers(questions: Sequence[Question], site: Site, ask: Forecaster) -> list[Answer | Refusal]:
+    settled = [_settled(question) for question in questions]
+    asked = [
+        (question, one, workload_of(question, one))
+        for question, one in zip(questions, settled, strict=True)
+        if isinstance(one, Settled)
+    ]
+    forecasts = iter(ask([workload for *_, workload in asked]) if asked else [])
+    answers = iter(
+        _answer(question, one, workload, next(forecasts), site) for question, one, workload in asked
+    )
+    return [one if isinstance(one, Refusal) else next(answers) for one in settled]
+
+
+def _rehearsed(workloads: Sequence[Workload], done: Callable[[int], None] | None) -> list[Forecast]:
+    """Rehearse two micro-batches of a step: from the second on, each takes what the one before it took."""
+    short = [_shortened(one) if _accumulated(one) > MOST_ACCUMULATED else one for one in workloads]
+    return [
+        replace(forecast, flops=forecast.flops * _accumulated(whole) / _accumulated(one))
+        for forecast, whole, one in zip(_by_ranks(short, done), workloads, short, strict=True)
+    ]
+
+
+def _by_ranks(workloads: Sequence[Workload], done: Callable[[int], None] | None) -> list[Forecast]:
+    """Rehearse the first rank of many jobs; of a single one the last too, and the fuller one counts.
+
+    Where parameters straddle the bounds of ranks, some ranks hold more than others.
+    """
+    if len(workloads) != 1 or workloads[0].world_size == 1:
+        return rehearse(workloads, done)
+    last = replace(workloads[0], rank=workloads[0].world_size - 1, save=False)  # the first rank saves
+    first, other = rehearse([workloads[0], last], done)
+    if first.late_error is not None or other.peak("gpu") <= first.peak("gpu"):
+        return [first]
+    return [replace(other, phases=(*other.phases, *first.phases[len(other.phases) :]))]
+
+
+def _shortened(workload: Workload) -> Workload:
+    micro = int(workload.ds_config["train_micro_batch_size_per_gpu"])
+    batch = {
+        "gradient_accumulation_steps": MOST_ACCUMULATED,
+        "train_batch_size": micro * MOST_ACCUMULATED * workload.world_size,
+    }
+    return replace(workload, ds_config={**workload.ds_config, **batch})
+
+
+def _accumulated(workload: Workload) -> int:
+    return int(workload.ds_config.get("gradient_accumulation_steps", 1))
+
+
+def _settled(question: Question) -> Settled | Refusal:
+    try:
+        return question.settled()
+    except Refused as error:
+        return Refusal(question, error.findings)
+
+
+def _answer(
+    question: Question, settled: Settled, workload: Workload, forecast: Forecast, site: Site
+) -> Answer | Refusal:
+    if forecast.late_error is not None:
+        return Refusal(question, (_given_up(forecast.late_error, question.given.base),))
+    return Answer(
+        question,
+        settled,
+        workload,
+        forecast,
+        need_of(forecast, site),
+        judge(forecast, site),
+        _speed(workload, site),
+    )
+
+
+def _given_up(words: str, base: Document | None) -> Finding:
+    """Tell what DeepSpeed raised, at the key that it is about if that stands in the user's file."""
+    key = next((key for pattern, key in _ABOUT if re.search(pattern, words)), "")
+    finding = Finding("deepspeed-gives-up", f"DeepSpeed gives up: {words}", where=key, severity=Severity.LATE)
+    return base.locate(finding) if base is not None and key and base.has(key) else finding
+
+
+def _speed(workload: Workload, site: Site) -> Speed | None:
+    """Look the speed up; None for a GPU that no data sheet is known of, or a model of unknown sizes."""
+    if site.gpu is None or not site.gpu.half_flops:
+        return None
+    try:
+        return Speed(traffic(workload), roofline(workload, Machine(site.gpu)))
+    except Refused:
+        return None

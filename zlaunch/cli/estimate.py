@@ -1,0 +1,87 @@
+"""`zlaunch estimate`: how much memory a job takes, before anything of it exists."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from zlaunch.cli import options
+
+
+def estimate(
+    trainer: typer.Context,
+    model: options.Model,
+    gpus: options.Gpus = None,
+    nodes: options.Nodes = None,
+    on: options.On = None,
+    hostfile: options.Hostfile = None,
+    stage: Annotated[
+        Literal["0", "1", "2", "3"] | None, typer.Option(help="ZeRO stage; all of them if left out.")
+    ] = None,
+    offload: options.Offload = None,
+    nvme: options.Nvme = None,
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(min=1, max=options.MOST_SAMPLES, metavar="N", help="Sequences of a rank at a time."),
+    ] = None,
+    seq_len: options.SeqLen = None,
+    grad_accum: Annotated[
+        int | None,
+        typer.Option(min=1, max=options.MOST_SAMPLES, metavar="N", help="Micro-batches of a step."),
+    ] = None,
+    precision: options.Precision = None,
+    optimizer: options.Optimizer = None,
+    activation_checkpointing: Annotated[
+        bool, typer.Option("--activation-checkpointing", help="Compute activations again in backward.")
+    ] = False,
+    lora: options.LowRank = None,
+    attention: options.Attention = None,
+    ds_config: options.DsConfig = None,
+    overrides: options.Overrides = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    as_json: options.AsJson = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the memory of two steps; needs matplotlib.")
+    ] = None,
+) -> None:
+    """Say how much memory a job takes, and whether it fits.
+
+    Without --stage, --offload and --ds-config: every stage and offload, and the fastest that fits.
+    With one: every phase, what holds the memory, and what each change would save.
+    """
+    from zlaunch.cli.report_estimate import Wishes, report
+    from zlaunch.estimation import Words, ask
+    from zlaunch.job import STAGES, JobSpec, parse_offload, parse_override
+    from zlaunch.prepare import ds_config_of
+    from zlaunch.workloads import Options, parse_lora
+
+    argv, ds_config = ds_config_of(trainer.args, ds_config)
+    job = JobSpec(
+        script=Path(),
+        script_args=argv,
+        stage=None if stage is None else STAGES[stage],
+        offload=None if offload is None else parse_offload(offload),
+        nvme_dir=None if nvme is None else nvme.absolute(),
+        precision=precision,
+        ds_config=ds_config,
+        overrides=tuple(parse_override(text) for text in overrides or ()),
+        hostfile=hostfile,
+    )
+    arguments = {
+        "--micro-batch": ("per_device_train_batch_size", micro_batch),
+        "--grad-accum": ("gradient_accumulation_steps", grad_accum),
+    }
+    words = Words(
+        model=model,
+        job=job,
+        options=Options(
+            seq_len, activation_checkpointing, attention, None if lora is None else parse_lora(lora)
+        ),
+        arguments=tuple((name, n, f"`{flag}`") for flag, (name, n) in arguments.items() if n is not None),
+        gpus=gpus,
+        nodes=nodes,
+        on=on,
+        optimizer=optimizer,
+        trusts_code=trust_remote_code,
+    )
+    raise typer.Exit(report(*ask(words), Wishes(as_json, plot)))

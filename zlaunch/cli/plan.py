@@ -1,0 +1,69 @@
+"""`zlaunch plan`: the fastest configuration that fits, found without a trial run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zlaunch.cli import options
+from zlaunch.cli.config.options import Output
+
+
+def plan(
+    trainer: typer.Context,
+    model: options.Model,
+    gpus: options.Gpus = None,
+    nodes: options.Nodes = None,
+    on: options.On = None,
+    hostfile: options.Hostfile = None,
+    nvme: options.Nvme = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=options.MOST_BATCH,
+            metavar="N",
+            help="Sequences of a step on all ranks together; as the Trainer's arguments say if left out.",
+        ),
+    ] = None,
+    seq_len: options.SeqLen = None,
+    precision: options.Precision = None,
+    optimizer: options.Optimizer = None,
+    lora: options.LowRank = None,
+    attention: options.Attention = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    output: Output = None,
+) -> None:
+    """Choose stage, offload, micro-batch, accumulation, checkpointing and buckets.
+
+    What trains without ZeRO does not use it, what trains with stage 2 does not use stage 3, and
+    offloading comes last. The ds_config goes to -o FILE, the reasons to the terminal.
+    """
+    from zlaunch.cli.report_plan import report
+    from zlaunch.errors import WrongUsage
+    from zlaunch.estimation import Words, ask
+    from zlaunch.job import JobSpec
+    from zlaunch.trainer_args import take_ds_config
+    from zlaunch.workloads import Options, parse_lora
+
+    argv, named = take_ds_config(trainer.args)
+    if named is not None:
+        raise WrongUsage("`zlaunch plan` writes a ds_config, and reads none", "leave out `--deepspeed`")
+    job = JobSpec(
+        script=Path(),
+        script_args=argv,
+        nvme_dir=None if nvme is None else nvme.absolute(),
+        precision=precision,
+        hostfile=hostfile,
+    )
+    words = Words(
+        model=model,
+        job=job,
+        options=Options(seq_len, attention=attention, lora=None if lora is None else parse_lora(lora)),
+        gpus=gpus,
+        nodes=nodes,
+        on=on,
+        optimizer=optimizer,
+        trusts_code=trust_remote_code,
+    )
+    raise typer.Exit(report(*ask(words), global_batch, output))

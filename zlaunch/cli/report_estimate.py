@@ -1,0 +1,123 @@
+"""An estimate, asked for and shown: the ladder of a job, or one job in all its phases."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zlaunch import console
+from zlaunch.answers import Answer, Refusal
+from zlaunch.cli import estimate_json, show_estimate, show_ladder
+from zlaunch.errors import ExitStatus, Finding, Refused, WrongUsage
+from zlaunch.fit import Fit, Site
+from zlaunch.ladder import LADDER, best_of, on
+from zlaunch.levers import Effect, try_levers, worth_saying
+from zlaunch.units import plural
+from zlaunch.workloads import Question
+
+NAME_A_GPU = "no GPU is here to compare with; name those you mean: `--on 8xH100-80GB`"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How an estimate is to be shown."""
+
+    as_json: bool = False
+    plot: Path | None = None
+
+
+def report(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
+    """Answer the question, show the answer, and say what the program exits with."""
+    job = question.job
+    is_one = not (job.stage is None and job.offload is None and job.ds_config is None)
+    if wishes.plot is not None:
+        _refuse_plot(wishes.plot, is_one)
+    status = (_one if is_one else _ladder)(question, site, wishes)
+    if site.gpu is None:
+        console.say(NAME_A_GPU)
+    return status
+
+
+def _refuse_plot(file: Path, is_one: bool) -> None:
+    """Raise what keeps a picture from being drawn before anything is worked out for it."""
+    from zlaunch.picture import refuse_without_matplotlib
+    from zlaunch.rundir import check_new
+
+    if not is_one:
+        raise WrongUsage("`--plot` draws one job, and this asks for all of them", "add `--stage 2`")
+    refuse_without_matplotlib()
+    check_new(file)
+
+
+def _ladder(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
+    answers = _appraised([on(question, rung) for rung in LADDER], site)
+    known = [answer for answer in answers if isinstance(answer, Answer)]
+    if not known:
+        refusals = [answer for answer in answers if isinstance(answer, Refusal)]
+        raise Refused(min(refusals, key=lambda one: len(one.findings)).findings)
+    chosen = best_of(answers)
+    if wishes.as_json:
+        console.data(json.dumps(estimate_json.of_ladder(question, site, answers, chosen), indent=2))
+    else:
+        _show(show_ladder.ladder_lines(known[0], answers, chosen, site))
+        _warn(question.remarks)
+    fits = {answer.verdict.fit for answer in known}
+    return next(fit for fit in (Fit.YES, Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in fits).status
+
+
+def _one(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
+    (answer,) = _appraised([question], site)
+    if isinstance(answer, Refusal):
+        raise Refused(answer.findings)
+    effects = _effects(answer, site)
+    if wishes.plot is not None:
+        _plot(answer, site, wishes.plot)
+    if wishes.as_json:
+        console.data(json.dumps(estimate_json.of_one(answer, site, effects), indent=2))
+    else:
+        _show(show_estimate.answer_lines(answer, site, effects))
+        _warn([*question.remarks, *answer.settled.warnings])
+    return answer.verdict.fit.status
+
+
+def _effects(answer: Answer, site: Site) -> list[Effect]:
+    """Try every lever."""
+    effects = try_levers(answer, lambda questions: _appraised(questions, site))
+    return worth_saying(effects, answer.need.allocated)
+
+
+def _plot(answer: Answer, site: Site, file: Path) -> None:
+    from zlaunch.picture import draw
+    from zlaunch.rundir import write_new
+
+    limit = None if site.gpu is None else site.gpu.total_bytes
+    write_new(file, draw(answer.forecast.curve, show_estimate.title(answer), limit))
+    console.say(f"wrote {file}")
+
+
+def _appraised(questions: Sequence[Question], site: Site) -> list[Answer | Refusal]:
+    """Answer questions, and let the person see how many are left."""
+    from zlaunch.appraisal import appraise
+
+    progress, milestone = console.Progress(), f"rehearsing {plural(len(questions), 'job')}"
+
+    def show(done: int) -> None:
+        progress.show(milestone, f"({done} of {len(questions)} done)")
+
+    show(0)
+    try:
+        return appraise(questions, site, show)
+    finally:
+        progress.clear()
+
+
+def _show(lines: Iterable[str]) -> None:
+    for line in lines:
+        console.data(line)
+
+
+def _warn(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        for line in console.finding_lines(finding, sys.stderr):
+            console.say(line)

@@ -1,0 +1,123 @@
+"""A configuration, searched for, explained in five lines, and written."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from zlaunch import console
+from zlaunch.answers import Answer, Refusal
+from zlaunch.cli.show_estimate import asked, method
+from zlaunch.compose import compose, to_json
+from zlaunch.dsconfig.reach import ZERO
+from zlaunch.errors import ExitStatus, Unavailable, WrongUsage
+from zlaunch.fit import Fit, Site
+from zlaunch.ladder import LADDER
+from zlaunch.resolve import ACCUMULATION, MICRO
+from zlaunch.search import Candidate, Found, search
+from zlaunch.units import brief, count, gib, plural
+from zlaunch.workloads import Question
+
+
+def report(question: Question, site: Site, global_batch: int | None, output: Path | None) -> ExitStatus:
+    """Search, explain what was found, write it, and say what the program exits with."""
+    from zlaunch.appraisal import appraise, estimate
+    from zlaunch.rundir import check_new
+
+    if site.gpu is None:
+        raise Unavailable("no GPU is here to plan for", "name those you mean: `--on 8xH100-80GB`")
+    if output is not None:
+        check_new(output)
+    per_rank = _per_rank(question, site, global_batch)
+    progress = console.Progress()
+
+    def rehearse(questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
+        progress.show("rehearsing what looks fastest")
+        return appraise(questions, site)
+
+    found = search(question, per_rank, lambda questions: estimate(questions, site), rehearse)
+    progress.clear()
+    if found is None:
+        console.say("nothing fits: not with stage 3, activation checkpointing and everything on the CPU")
+        return Fit.NO.status
+    for line in console.table(
+        [*asked(question, site, found.answer.forecast), *_told(found, site)], indent=""
+    ):
+        console.data(line)
+    _write(found, output)
+    return ExitStatus.OK
+
+
+def _per_rank(question: Question, site: Site, global_batch: int | None) -> int:
+    """Share the global batch out; raise WrongUsage if it cannot be."""
+    args = question.given.args
+    if global_batch is None:
+        return int(args["per_device_train_batch_size"].value) * int(args["gradient_accumulation_steps"].value)
+    if global_batch % site.world_size:
+        more = -(-global_batch // site.world_size) * site.world_size
+        raise WrongUsage(
+            f"`--global-batch {global_batch}` cannot be shared among {plural(site.world_size, 'rank')}",
+            f"`--global-batch {more}` can",
+        )
+    return global_batch // site.world_size
+
+
+def _told(found: Found, site: Site) -> Iterator[tuple[str, str]]:
+    """Explain a choice in five lines."""
+    chosen, answer = found.candidate, found.answer
+    yield "choice", f"`{_words(chosen)}`"
+    total = chosen.micro_batch * chosen.accumulation * site.world_size
+    equation = f"{chosen.micro_batch} per rank x {chosen.accumulation} accumulated"
+    yield "batch", f"{total} = {equation} x {plural(site.world_size, 'rank')}"
+    yield "memory", _memory(answer, site)
+    yield "because", "; ".join(_reasons(found)) or "nothing else is as fast and fits"
+    bucket = answer.settled.values[ZERO, "reduce_bucket_size"]
+    if bucket is not None:
+        yield "buckets", f"{count(bucket)} elements"
+    if answer.seconds is not None:
+        yield "step", f"about {brief(answer.seconds)}"
+    yield "method", method(answer.forecast)
+
+
+def _memory(answer: Answer, site: Site) -> str:
+    need, gpu = answer.need, site.gpu
+    assert gpu is not None, "the caller has one"
+    phase = answer.forecast.peak_phase("gpu")
+    text = f"{gib(need.process[1])} of {gib(gpu.total_bytes)} GiB on the GPU, fullest in {phase}"
+    return f"{text}; {gib(need.host)} GiB on each host"
+
+
+def _words(candidate: Candidate) -> str:
+    checkpointing = " --activation-checkpointing" if candidate.checkpointing else ""
+    return f"{candidate.rung.words}{checkpointing} --micro-batch {candidate.micro_batch}"
+
+
+def _reasons(found: Found) -> Iterator[str]:
+    """Say what fits with no batch, what the rehearsal rejected, and what is slower."""
+    chosen, own = found.candidate, found.answer.seconds
+    promised = [one.hoped.rung for one in found.promises]
+    below = LADDER[: LADDER.index(chosen.rung)]
+    if out := [f"`{rung.words}`" for rung in below if rung not in promised]:
+        yield f"{', '.join(out)} cannot fit"
+    for candidate, answer in found.rejected[:2]:
+        yield f"`{_words(candidate)}` {'is ' * (answer.verdict.fit is Fit.TIGHT)}{answer.verdict.fit.value}"
+    for promise in found.promises:
+        seconds = promise.answer.seconds
+        if promise.hoped.rung != chosen.rung and own and seconds and seconds > own:
+            yield f"`{_words(promise.hoped)}` would be {seconds / own - 1:.0%} slower"
+            return
+
+
+def _write(found: Found, output: Path | None) -> None:
+    """Write the ds_config, with "auto" where the Trainer's arguments decide."""
+    from zlaunch.rundir import write_new
+
+    candidate = found.candidate
+    values = compose(candidate.question.job, None)
+    values = values.put(MICRO, candidate.micro_batch, "`zlaunch plan`")
+    values = values.put(ACCUMULATION, candidate.accumulation, "`zlaunch plan`")
+    text = to_json(values.config())
+    argument = " -- --activation_checkpointing" if candidate.checkpointing else ""
+    if output is None:
+        console.say(f"`-o FILE` writes it as a ds_config: `zlaunch train SCRIPT --ds-config FILE{argument}`")
+        return
+    write_new(output, text)
+    console.say(f"wrote {output}; `zlaunch train SCRIPT --ds-config {output}{argument}` trains with it")

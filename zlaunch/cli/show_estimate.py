@@ -1,0 +1,194 @@
+"""The answer about one job as a person reads it: its phases, what fills the GPU, what changes that."""
+
+from collections.abc import Iterator, Sequence
+
+from zlaunch import console
+from zlaunch.answers import Answer
+from zlaunch.cli.show_speed import time_lines, traffic_lines
+from zlaunch.dsconfig.reach import ZERO
+from zlaunch.fit import Fit, Site
+from zlaunch.levers import Effect, mover, words_that_fit
+from zlaunch.memory.forecast import Forecast, Phase
+from zlaunch.provenance import Values
+from zlaunch.units import brief, count, gib, plural
+from zlaunch.workloads import Question
+
+BAR_COLUMNS = 20
+PLACES = {"cpu": "the CPU", "nvme": "NVMe"}
+PARTS = {"optimizer": "optimizer", "param": "parameters"}
+WHAT_POOLS = {"pageable": "pageable", "pinned": "pinned", "shm": "shm", "nvme": "NVMe"}
+
+
+def answer_lines(answer: Answer, site: Site, effects: Sequence[Effect]) -> Iterator[str]:
+    """Write everything about one job."""
+    yield from console.table([*asked(answer.question, site, answer.forecast), *_job(answer)], indent="")
+    blocks = (
+        phase_lines(answer, site),
+        part_lines(answer.forecast, effects),
+        effect_lines(effects, answer.seconds is not None),
+        traffic_lines(answer),
+        time_lines(answer.speed),
+        verdict_lines(answer, effects),
+    )
+    for block in blocks:
+        lines = list(block)
+        yield from ["", *lines] if lines else []
+
+
+def verdict_lines(answer: Answer, effects: Sequence[Effect]) -> Iterator[str]:
+    """Say whether it fits, why not, and which change would do, the least intrusive first."""
+    verdict = answer.verdict
+    if verdict.fit is Fit.UNKNOWN:
+        return
+    if verdict.fit is Fit.YES:
+        yield "it fits"
+        return
+    yield from console.paragraph(f"{verdict.fit.value}: {'; '.join(verdict.reasons)}")
+    if fitting := words_that_fit(effects):
+        yield from console.paragraph(f"hint: it fits with {fitting}")
+
+
+def asked(question: Question, site: Site, forecast: Forecast) -> list[tuple[str, str]]:
+    """Say what the numbers are about."""
+    seq_len = question.training.seq_len
+    return [
+        ("model", _model(question, forecast)),
+        ("ranks", _ranks(site)),
+        ("sequence", f"{seq_len.value} tokens ({seq_len.source})"),
+    ]
+
+
+def _job(answer: Answer) -> Iterator[tuple[str, str]]:
+    """Say which job of the many possible ones this is."""
+    values = answer.settled.values
+    stage = f"ZeRO stage {values[ZERO, 'stage']}"
+    yield "job", ", ".join([stage, *_offloaded(values), *trained(answer.question), answer.settled.precision])
+    batch = values.leaves.get(("train_batch_size",))
+    if batch is not None:
+        yield "batch", f"{batch.value} = {batch.source}"
+    yield "optimizer", answer.forecast.optimizer
+    yield "method", method(answer.forecast)
+
+
+def trained(question: Question) -> Iterator[str]:
+    """Name what is unusual about the training."""
+    training = question.training
+    if training.activation_checkpointing:
+        yield "activation checkpointing"
+    if training.attention != "sdpa":
+        yield f"{training.attention} attention"
+    if training.lora is not None:
+        yield f"LoRA of rank {training.lora.rank}"
+
+
+def method(forecast: Forecast) -> str:
+    """Say where the numbers come from, and how far off they may be."""
+    if forecast.method == "rehearsal":
+        return f"rehearsed: DeepSpeed itself took two steps without memory, in {brief(forecast.seconds)}"
+    why = f"; no rehearsal: {forecast.why_not_rehearsed}" if forecast.why_not_rehearsed else ""
+    return f"closed form, up to {forecast.error:.0%} off{why}"
+
+
+def title(answer: Answer) -> str:
+    """Name a job in one line."""
+    values = answer.settled.values
+    name = answer.question.model.source.removesuffix("/config.json")
+    return f"{name}, ZeRO stage {values[ZERO, 'stage']}, {', '.join(_offloaded(values))}"
+
+
+def _model(question: Question, forecast: Forecast) -> str:
+    name = question.model.source.removesuffix("/config.json")
+    trained = (
+        "all of them trained"
+        if forecast.trainable == forecast.parameters
+        else f"{count(forecast.trainable)} of them trained"
+    )
+    return f"{name}: {count(forecast.parameters)} parameters, {trained}"
+
+
+def _ranks(site: Site) -> str:
+    text = f"{plural(site.world_size, 'rank')} on {plural(site.num_hosts, 'host')}"
+    if site.gpu is None:
+        return f"{text}; no GPU is named and none is here"
+    return f"{text} of {site.ranks_per_host} x {site.gpu.name}, {gib(site.gpu.total_bytes)} GiB each"
+
+
+def _offloaded(values: Values) -> list[str]:
+    devices = {part: values[ZERO, f"offload_{key}", "device"] for key, part in PARTS.items()}
+    return [f"{part} on {PLACES[device]}" for part, device in devices.items() if device in PLACES] or [
+        "nothing offloaded"
+    ]
+
+
+def phase_lines(answer: Answer, site: Site) -> Iterator[str]:
+    """Write phases by pools, with a bar for the GPU."""
+    forecast = answer.forecast
+    pools = [pool for pool in WHAT_POOLS if forecast.peak(pool) or pool == "pageable"]  # type: ignore[arg-type]
+    header = ("GiB of a rank", "used", "reserved", "process", *(WHAT_POOLS[pool] for pool in pools))
+    overhead = answer.need.process[1] - answer.need.reserved
+    rows = [header, *(_phase(phase, overhead, pools) for phase in forecast.phases)]
+    full = max(site.gpu.total_bytes if site.gpu else 0, answer.need.process[1])
+    lines = console.figures(rows)
+    width = max(map(len, lines)) + 2
+    yield lines[0]
+    for line, phase in zip(lines[1:], forecast.phases, strict=True):
+        used = round((phase.peak.get("reserved", 0) + overhead) / full * BAR_COLUMNS)
+        bar = "#" * used + "." * (BAR_COLUMNS - used)
+        yield f"{line:<{width}}{bar}" if width + BAR_COLUMNS <= 80 else line
+    yield from _hosts(answer, site)
+
+
+def _phase(phase: Phase, overhead: int, pools: Sequence[str]) -> tuple[str, ...]:
+    reserved = phase.peak.get("reserved", 0)
+    amounts = (phase.peak.get("gpu", 0), reserved, reserved + overhead)
+    return (phase.name, *map(gib, amounts), *(gib(phase.peak.get(pool, 0)) for pool in pools))
+
+
+def _hosts(answer: Answer, site: Site) -> Iterator[str]:
+    need, ranks = answer.need, plural(site.ranks_per_host, "rank")
+    text = f"a host with its {ranks}: {gib(need.host)} GiB of memory, {gib(need.pinned)} of it pinned"
+    if need.nvme:
+        text += f", and {gib(need.nvme)} GiB on NVMe"
+    yield text
+
+
+def part_lines(forecast: Forecast, effects: Sequence[Effect]) -> Iterator[str]:
+    """Say what fills the GPU when it is fullest, and which change moves each part."""
+    parts = forecast.parts.get("gpu", {})
+    total = sum(parts.values())
+    if not total:
+        return
+    yield f"at the peak, in {forecast.peak_phase('gpu')}, {gib(total)} GiB are"
+    rows = []
+    for part, size in sorted(parts.items(), key=lambda item: -item[1]):
+        if size * 1000 > total:
+            moved = mover(part, size, effects)
+            note = "" if moved is None else f"{gib(moved[1])} with `{moved[0]}`"
+            rows.append((f"{part:<20}{gib(size):>8}{size / total:>6.0%}", note))
+    yield from console.notes(rows)
+    if (besides := forecast.peak("reserved") - total) > 0:
+        yield f"and up to {gib(besides)} GiB that torch's allocator holds besides, free but not given back"
+
+
+def effect_lines(effects: Sequence[Effect], known_speed: bool) -> Iterator[str]:
+    """Say what each change does, the one that saves most first."""
+    if not effects:
+        return
+    yield "what a change does, in GiB"
+    header = ("change", "GPU", "host", *(("time",) if known_speed else ()), "fits")
+    rows = [header]
+    for one in sorted(effects, key=lambda one: one.gpu):
+        pace = () if not known_speed else (_pace(one.pace),)
+        rows.append((one.words, _signed(one.gpu), _signed(one.host), *pace, _FITS[one.fit]))
+    yield from (f"  {line}" for line in console.figures(rows))
+
+
+def _pace(pace: float | None) -> str:
+    return "-" if pace is None else f"{pace:+.0%}"
+
+
+def _signed(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):+.1f}"
+
+
+_FITS = {Fit.YES: "yes", Fit.NO: "no", Fit.TIGHT: "close", Fit.UNKNOWN: "?"}

@@ -1,0 +1,70 @@
+"""What a rank sends in a step and how long a step takes, as a person reads it."""
+
+from collections.abc import Iterator
+
+from zlaunch import console
+from zlaunch.answers import Answer, Speed
+from zlaunch.memory.traffic import paper_volume
+from zlaunch.settlement import Settled
+from zlaunch.units import brief
+
+GIGA = 1e9
+HALF, FULL = 2, 4
+"""Bytes of an element that is sent."""
+
+
+def traffic_lines(answer: Answer) -> Iterator[str]:
+    """Write what is sent, beside what the ZeRO paper counts."""
+    if answer.speed is None:
+        return
+    traffic = answer.speed.traffic
+    yield "a rank sends in a step, in GB"
+    rows = [
+        (f"{one.kind} of {one.of}", f"{one.sent(traffic.world_size) / GIGA:.2f}", f"{one.times} x")
+        for one in traffic.collectives
+    ]
+    others = {
+        "to its host": traffic.to_host,
+        "from its host": traffic.from_host,
+        "read from NVMe": traffic.nvme_read,
+        "written to NVMe": traffic.nvme_written,
+    }
+    rows += [(name, f"{amount / GIGA:.2f}", "") for name, amount in others.items() if amount]
+    if not rows:
+        yield "  nothing: there is one rank, and nothing is offloaded"
+        return
+    yield from (f"  {line}" for line in console.figures(rows))
+    if traffic.collectives:
+        paper = paper_volume(
+            answer.forecast.trainable, _stage(answer.settled), traffic.world_size, _item(answer.settled)
+        )
+        yield from console.paragraph(
+            f"{traffic.sent / GIGA:.2f} to other ranks; the ZeRO paper counts {paper / GIGA:.2f} "
+            "without accumulation",
+            "  ",
+        )
+
+
+def time_lines(speed: Speed | None) -> Iterator[str]:
+    """Write the roofline: at least, likely, and what each kind of work takes."""
+    if speed is None:
+        return
+    roof = speed.roofline
+    fastest, slowest = roof.likely
+    yield f"a step takes {brief(fastest)} to {brief(slowest)}, and {brief(roof.seconds)} at the very least"
+    rows = [(term.name, brief(term.seconds), term.why) for term in roof.terms if term.seconds]
+    yield from console.table(rows)
+    yield from console.paragraph(
+        f"{roof.bound_by} bounds it; at most {roof.tokens_per_second:,.0f} tokens/s on all ranks "
+        "(data sheets, not measured)",
+        "  ",
+    )
+
+
+def _stage(settled: Settled) -> int:
+    stage = settled.config.zero_optimization.stage
+    return stage if isinstance(stage, int) else 0
+
+
+def _item(settled: Settled) -> int:
+    return FULL if settled.precision == "fp32" else HALF

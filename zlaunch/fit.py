@@ -1,0 +1,131 @@
+"""Whether a job fits: what its ranks need, beside what their hosts have."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from zlaunch.errors import ExitStatus
+from zlaunch.memory.forecast import Forecast
+from zlaunch.memory.hardware import Gpu, overhead_bytes
+from zlaunch.units import gib
+
+PROGRAM_BYTES: Final = 1 << 30
+"""Host memory of one rank without a tensor. torch, transformers and DeepSpeed take 0.44 GiB on a CPU,
+measured; what CUDA adds on the host was not measured, and is taken to be as much again."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a job runs: how many ranks on how many hosts, and what each of them has."""
+
+    num_hosts: int
+    ranks_per_host: int
+    gpu: Gpu | None = None
+    """None if nobody named one and there is none here."""
+    host_bytes: int | None = None
+    """Memory of each host; None if nobody knows it."""
+
+    @property
+    def world_size(self) -> int:
+        """Count the ranks."""
+        return self.num_hosts * self.ranks_per_host
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a job needs at its fullest; GPU and NVMe bytes of one rank, host bytes of a whole host."""
+
+    allocated: int
+    """In tensors."""
+    reserved: int
+    """With what the caching allocator holds besides."""
+    process: tuple[int, int]
+    """With what CUDA and NCCL take, at least and at most."""
+    pageable: int
+    pinned: int
+    shm: int
+    host: int
+    """All of these three, and the ranks' programs."""
+    nvme: int
+    """Of a whole host."""
+
+
+class Fit(Enum):
+    """The answer."""
+
+    YES = "fits"
+    TIGHT = "too close to tell"
+    NO = "does not fit"
+    UNKNOWN = "unknown"
+
+    @property
+    def status(self) -> ExitStatus:
+        """Say what the program exits with."""
+        known = {Fit.YES: ExitStatus.OK, Fit.NO: ExitStatus.REFUSED}
+        return known.get(self, ExitStatus.UNAVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether it fits, and why."""
+
+    fit: Fit
+    reasons: tuple[str, ...] = ()
+
+
+def need_of(forecast: Forecast, site: Site) -> Need:
+    """Add up what the ranks of a job need."""
+    least, most = overhead_bytes(site.world_size)
+    reserved, ranks = forecast.peak("reserved"), site.ranks_per_host
+    pageable, pinned, shm = (ranks * forecast.peak(pool) for pool in ("pageable", "pinned", "shm"))
+    return Need(
+        allocated=forecast.peak("gpu"),
+        reserved=reserved,
+        process=(reserved + least, reserved + most),
+        pageable=pageable,
+        pinned=pinned,
+        shm=shm,
+        host=ranks * (PROGRAM_BYTES + _fullest_host(forecast)),
+        nvme=ranks * forecast.peak("nvme"),
+    )
+
+
+def judge(forecast: Forecast, site: Site) -> Verdict:
+    """Compare what is needed with what is there; of several answers the worst counts."""
+    need = need_of(forecast, site)
+    verdicts = [*_on_the_gpu(forecast, need, site), *_on_the_host(forecast, need, site)]
+    for fit in (Fit.NO, Fit.UNKNOWN, Fit.TIGHT):
+        if reasons := tuple(one.reasons[0] for one in verdicts if one.fit is fit):
+            return Verdict(fit, reasons)
+    return Verdict(Fit.YES)
+
+
+def _on_the_gpu(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict]:
+    """What the allocator only caches it gives back when memory runs out; what tensors hold it cannot."""
+    if site.gpu is None:
+        yield Verdict(Fit.UNKNOWN, ("no GPU is named",))
+        return
+    least, most = site.gpu.usable_bytes(site.world_size)
+    has = f"of {gib(site.gpu.total_bytes)} GiB, {gib(least)} to {gib(most)} are left for them"
+    if need.allocated * (1 - forecast.error) > most:
+        phase = forecast.peak_phase("gpu")
+        yield Verdict(Fit.NO, (f"{gib(need.allocated)} GiB of tensors in {phase}; {has}",))
+    elif need.reserved * (1 + forecast.error) > least:
+        yield Verdict(Fit.TIGHT, (f"{gib(need.reserved)} GiB for tensors and between them; {has}",))
+
+
+def _on_the_host(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict]:
+    if site.host_bytes is None:
+        return
+    has = f"{gib(need.host)} GiB of host memory; there are {gib(site.host_bytes)}"
+    if need.host * (1 - forecast.error) > site.host_bytes:
+        yield Verdict(Fit.NO, (has,))
+    elif need.host * (1 + forecast.error) > site.host_bytes:
+        yield Verdict(Fit.TIGHT, (has,))
+
+
+def _fullest_host(forecast: Forecast) -> int:
+    """Say the most that one rank holds on its host at once; its pools need not peak together."""
+    pools = ("pageable", "pinned", "shm")
+    return max((sum(phase.peak.get(pool, 0) for pool in pools) for phase in forecast.phases), default=0)

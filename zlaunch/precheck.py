@@ -1,0 +1,101 @@
+"""Before a start on GPUs: whether the job fits, and which stage it should have.
+
+A sequence whose length nobody said counts as a short one: what does not fit then fits with none.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from zlaunch.answers import Answer, Refusal
+from zlaunch.appraisal import appraise
+from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
+from zlaunch.estimation import known_gpu
+from zlaunch.fit import Fit, Site
+from zlaunch.job import JobSpec
+from zlaunch.ladder import best_of, on, within_reach
+from zlaunch.levers import try_levers, words_that_fit
+from zlaunch.prepare import Prepared
+from zlaunch.provenance import Sourced
+from zlaunch.script import Interface
+from zlaunch.settlement import Circumstances
+from zlaunch.trainer_args import read_arguments
+from zlaunch.workloads import Options, Question, Training, training_of
+
+SHORT_SEQ_LEN = 128
+
+Ask = Callable[[Sequence[Question], Site], Sequence[Answer | Refusal]]
+
+
+def question_about(prepared: Prepared) -> tuple[Question, Site] | None:
+    """Ask about a job that is about to start; None without a model that is known."""
+    inputs, model = prepared.inputs, prepared.model
+    if model is None:
+        return None
+    hosts = inputs.topology.hosts
+    ranks = max(len(host.devices) for host in hosts)
+    args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
+    given = Circumstances(
+        inputs.base,
+        args,
+        inputs.model,
+        inputs.machine,
+        inputs.topology.world_size,
+        inputs.script.interface,
+    )
+    gpu = known_gpu(inputs.machine.gpus) if inputs.machine.gpus else None
+    site = Site(len(hosts), ranks, gpu, inputs.machine.memory_bytes)
+    return Question(inputs.job, given, model, _training(prepared), ranks), site
+
+
+def _training(prepared: Prepared) -> Training:
+    inputs = prepared.inputs
+    assert prepared.model is not None, "the caller has one"
+    training = training_of(prepared.model, inputs.job.script_args, Options())
+    if not training.seq_len.source.startswith("`--"):
+        training = replace(training, seq_len=Sourced(SHORT_SEQ_LEN, "nobody said; a short one"))
+    partitioned = inputs.script.interface is not Interface.DEEPSPEED or "zero.Init" in inputs.script.source
+    return replace(training, partitioned_at_birth=partitioned)
+
+
+def rehearse_first(prepared: Prepared, ask: Ask = appraise) -> Answer:
+    """Take two steps without memory; raise Refused if DeepSpeed gives up or the job cannot fit."""
+    asked = question_about(prepared)
+    if asked is None:
+        raise Unavailable(
+            "`--rehearse` needs a model it can look at", "name it as `-- --model_name_or_path DIR`"
+        )
+    question, site = asked
+    (answer,) = ask([question], site)
+    if isinstance(answer, Refusal):
+        raise Refused(answer.findings)
+    if answer.verdict.fit is Fit.NO:
+        raise Refused([_misfit(answer, site, ask)])
+    return answer
+
+
+def _misfit(answer: Answer, site: Site, ask: Ask) -> Finding:
+    effects = try_levers(answer, lambda questions: ask(questions, site))
+    fitting = words_that_fit(effects, in_train=True)
+    hint = f"it fits with {fitting}" if fitting else "`zlaunch plan MODEL` looks for what fits"
+    return Finding(
+        "does-not-fit",
+        "; ".join(answer.verdict.reasons),
+        f"{hint}; `--force` starts it all the same",
+        severity=Severity.LATE,
+    )
+
+
+def choose_stage(prepared: Prepared, ask: Ask = appraise) -> JobSpec:
+    """Put a job on the fastest rung that fits; raise Unavailable if nobody can tell, Refused if none does."""
+    if prepared.inputs.job.offload is not None:
+        raise WrongUsage("`--stage auto` chooses the offload too", "drop `--offload`, or choose the stage")
+    asked = question_about(prepared)
+    if asked is None or not prepared.inputs.machine.gpus:
+        raise Unavailable("`--stage auto` needs a GPU here, and a model it can look at", "give `--stage 2`")
+    question, site = asked
+    rungs = within_reach(question)
+    chosen = best_of(ask([on(question, rung) for rung in rungs], site))
+    if chosen is None:
+        message = "no stage and no offload makes this job fit"
+        raise Refused([Finding("does-not-fit", message, "`zlaunch plan MODEL` looks for what fits")])
+    return on(question, rungs[chosen]).job

@@ -1,0 +1,123 @@
+"""A job's words → the ds_config that its ranks read: composed, agreed with its arguments, resolved, judged.
+
+`train` and `estimate` take this one road, so that what was estimated is what runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from zlaunch.compose import compose
+from zlaunch.dsconfig.check import check
+from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.document import Document
+from zlaunch.dsconfig.reach import ZERO
+from zlaunch.dsconfig.zero import OffloadParam
+from zlaunch.errors import Finding, Refused, Severity
+from zlaunch.handover import Agreement, agree, write_formats
+from zlaunch.job import JobSpec, Precision
+from zlaunch.machine import Machine
+from zlaunch.model import ModelShape
+from zlaunch.provenance import Values
+from zlaunch.resolve import Known, derive_batch, resolve
+from zlaunch.rules.rule import Context
+from zlaunch.script import Interface
+from zlaunch.trainer_args import TrainerArgs
+from zlaunch.validation import judged
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a ds_config depends on besides the words of the job."""
+
+    base: Document | None
+    """The user's own ds_config."""
+    args: TrainerArgs
+    model: ModelShape | None
+    machine: Machine
+    world_size: int
+    interface: Interface = Interface.TRAINER
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A ds_config whose every value is decided, and who decided it."""
+
+    values: Values
+    left: Mapping[str, str]
+    """Keys that stay for the script to fill in → who does it."""
+    agreement: Agreement
+    config: DsConfig
+    warnings: tuple[Finding, ...]
+    """What the user's own ds_config says and DeepSpeed will not do."""
+
+    @property
+    def precision(self) -> Precision:
+        """Name the number format of the model."""
+        bf16 = self.config.brain_float
+        if bf16 is not None and bf16.enabled is True:
+            return "bf16"
+        return "fp16" if self.config.fp16.enabled is True else "fp32"
+
+
+def settle(job: JobSpec, given: Circumstances, findings: Sequence[Finding] = ()) -> Settled:
+    """Decide every value; raise Refused with these and all further findings if the job cannot work."""
+    composed = compose(job, _checked(given.base))
+    composed = derive_batch(composed, given.args, given.world_size, given.interface)
+    agreement = agree(composed, given.args, job.precision, given.machine, given.interface)
+    composed = write_formats(composed, agreement.args)
+    resolved = resolve(composed, Known(agreement.args, given.model, given.world_size, given.interface))
+    values = _fit_buffers(resolved.values, given.model, given.world_size)
+    nobody = [
+        Finding("auto-nobody-fills", f'nobody fills in "auto" for `{key}`', "write a value", where=key)
+        for key, who in resolved.left.items()
+        if not who
+    ]
+    config, warnings = _judge(values, given, [*findings, *agreement.findings, *nobody])
+    return Settled(values, resolved.left, agreement, config, warnings)
+
+
+def _checked(base: Document | None) -> Document | None:
+    """Refuse a file with wrong keys or values, however silently DeepSpeed would take them."""
+    if base is not None:
+        remarks = [remark for remark in base.remarks if remark.severity is not Severity.ADVICE]
+        if found := [*remarks, *map(base.locate, check(base.value).findings)]:
+            raise Refused(found)
+    return base
+
+
+def _fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> Values:
+    """Every partitioned parameter must fit into one staging buffer (`partitioned_param_swapper.py`)."""
+    path = (ZERO, "offload_param", "buffer_size")
+    if values[(ZERO, "offload_param", "device")] != "nvme" or values.has(path):
+        return values
+    if model is None or model.largest_parameter is None:
+        return values
+    largest = -(-model.largest_parameter // world_size)
+    if largest <= OffloadParam().buffer_size:
+        return values
+    return values.put(path, largest, f"the largest matrix in {model.source}, divided by {world_size} ranks")
+
+
+def _judge(
+    values: Values, given: Circumstances, findings: Sequence[Finding]
+) -> tuple[DsConfig, tuple[Finding, ...]]:
+    """Read the result as DeepSpeed would; raise Refused with these and all further findings.
+
+    Rules about what DeepSpeed does not do, in silence, refuse what the command line asks for, and
+    only warn of what stands in the user's file.
+    """
+    context = Context(world_size=given.world_size, model=given.model, interface=given.interface)
+    checked = judged(values.config(), context)
+    found = [_located(finding, given.base) for finding in checked.findings]
+    warnings = [one for one in found if one.severity is Severity.SILENT and one.place is not None]
+    wrong = [one for one in found if one.severity is not Severity.ADVICE and one not in warnings]
+    told = {finding.where for finding in wrong if finding.where}
+    others = [finding for finding in findings if finding.where not in told]
+    if checked.config is None or wrong or others:
+        raise Refused([*(_located(finding, given.base) for finding in others), *wrong])
+    return checked.config, tuple(warnings)
+
+
+def _located(finding: Finding, base: Document | None) -> Finding:
+    """Point at the place in the user's file, if the key stands there."""
+    return base.locate(finding) if base is not None and base.has(finding.where) else finding

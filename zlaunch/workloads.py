@@ -1,0 +1,166 @@
+"""A job, its model and its hosts → the workload of one rank, whose memory can be looked into."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from zlaunch.errors import Finding, WrongUsage
+from zlaunch.job import JobSpec, Precision
+from zlaunch.memory.workload import Lora, Workload
+from zlaunch.model import ModelConfig
+from zlaunch.model_rules import usable_positions
+from zlaunch.provenance import Sourced, Values
+from zlaunch.resolve import ACCUMULATION, MICRO
+from zlaunch.settlement import Circumstances, Settled, settle
+from zlaunch.trainer_args import Argument, flags, is_true
+
+Attention = Literal["sdpa", "eager", "flash_attention_2"]
+ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
+
+USUAL_SEQ_LEN = 2048
+"""What an estimate takes if nobody says how long a sequence is, and the model allows it."""
+
+SEQ_LEN_FLAGS = (
+    *("max_seq_length", "max_seq_len", "seq_length", "seq_len", "sequence_length", "sequence_len"),
+    *("block_size", "cutoff_len", "model_max_length", "max_length", "max_source_length"),
+)
+"""How scripts name the flag that takes the length of a sequence."""
+
+CHECKPOINTING_FLAGS = ("activation_checkpointing", "gradient_checkpointing")
+"""The Trainer's name for it, and the one it had before."""
+
+ANY_NUMBER_OF_STEPS = 1000
+"""For a schedule whose length only the dataset decides, and which takes no memory."""
+
+_LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?")
+
+_DTYPES: Mapping[Any, Precision] = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp32": "fp32",
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained, as far as no ds_config says it."""
+
+    seq_len: Sourced
+    activation_checkpointing: bool = False
+    attention: Attention = "sdpa"
+    lora: Lora | None = None
+    load_dtype: Precision = "fp32"
+    remote_code: str | None = None
+    partitioned_at_birth: bool = True
+    """Whether stage 3 partitions each layer as it is created, as transformers sees to."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One job whose memory is asked for."""
+
+    job: JobSpec
+    given: Circumstances
+    model: ModelConfig
+    training: Training
+    ranks_per_host: int
+    findings: tuple[Finding, ...] = ()
+    """Why it cannot work, besides its ds_config."""
+    remarks: tuple[Finding, ...] = ()
+    """What else is to be said about it."""
+
+    def settled(self) -> Settled:
+        """Decide the ds_config; raise Refused if the job cannot work."""
+        return settle(self.job, self.given, self.findings)
+
+    def with_argument(self, name: str, value: int | bool, source: str) -> "Question":
+        """Give the Trainer another argument."""
+        args = self.given.args.over(name, Argument(value, source, given=True))
+        return replace(self, given=replace(self.given, args=args))
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was said of the training beside the script's own arguments; None for what was not."""
+
+    seq_len: int | None = None
+    activation_checkpointing: bool = False
+    attention: Attention | None = None
+    lora: Lora | None = None
+
+
+def parse_lora(text: str) -> Lora:
+    """Read `16`, or `16:q_proj,v_proj`; raise WrongUsage for anything else."""
+    match = _LORA.fullmatch(text)
+    if match is None:
+        raise WrongUsage(
+            f"`--lora {text}` is not RANK[:MODULES]", "write `--lora 16` or `--lora 16:q_proj,v_proj`"
+        )
+    return Lora(int(match["rank"]), tuple(filter(None, (match["modules"] or "").split(","))))
+
+
+def training_of(model: ModelConfig, argv: Sequence[str], options: Options) -> Training:
+    """Gather what options, the script's arguments and the model say about the training, in this order."""
+    said = {name: value or "true" for name, value in flags(argv)}
+    written = said.get("dtype") or said.get("torch_dtype") or model.first("dtype", "torch_dtype")
+    named = said.get("attn_implementation")
+    chosen: Attention = next((one for one in ATTENTIONS if one == named), "sdpa")
+    switches = [said[name] for name in CHECKPOINTING_FLAGS if name in said]
+    return Training(
+        seq_len=_seq_len(model, said, options.seq_len),
+        activation_checkpointing=options.activation_checkpointing
+        or (bool(switches) and is_true(switches[0])),
+        attention=options.attention or chosen,
+        lora=options.lora,
+        load_dtype=_DTYPES.get(str(written).removeprefix("torch."), "fp32"),
+    )
+
+
+def _seq_len(model: ModelConfig, said: Mapping[str, str], asked: int | None) -> Sourced:
+    if asked is not None:
+        return Sourced(asked, "`--seq-len`")
+    for name in SEQ_LEN_FLAGS:
+        if (text := said.get(name, "")).isdecimal() and len(text) < 10 and int(text) > 0:
+            return Sourced(int(text), f"`--{name}`")
+    most = usable_positions(model)
+    if most is not None and most < USUAL_SEQ_LEN:
+        return Sourced(most, "the most this model takes; nobody said, `--seq-len` does")
+    return Sourced(USUAL_SEQ_LEN, "nobody said; `--seq-len` does")
+
+
+def workload_of(question: Question, settled: Settled) -> Workload:
+    """Describe one rank of a job, in all that decides its memory."""
+    training, given = question.training, question.given
+    stage = settled.config.zero_optimization.stage
+    return Workload(
+        model=question.model.value,
+        ds_config=_closed(settled).config(),
+        world_size=given.world_size,
+        ranks_per_host=question.ranks_per_host,
+        seq_len=training.seq_len.value,
+        optimizer=str(settled.agreement.args["optim"].value),
+        load_dtype=training.load_dtype,
+        zero_init=stage == 3 and training.partitioned_at_birth,
+        activation_checkpointing=training.activation_checkpointing,
+        lora=training.lora,
+        attention=training.attention,
+        accelerator="cuda" if given.machine.gpus else "cpu",
+        remote_code=training.remote_code,
+    )
+
+
+def _closed(settled: Settled) -> Values:
+    """Leave out what stays open for the script, or close it where DeepSpeed demands a number."""
+    values = settled.values
+    for path in values.autos():
+        if path in (MICRO, ACCUMULATION):
+            values = values.put(path, 1, "the least that it can be")
+        elif path[0] == "scheduler":
+            values = values.put(path, ANY_NUMBER_OF_STEPS, "any number: a schedule takes no memory")
+        else:
+            values = values.without(path)
+    return values

@@ -46,9 +46,14 @@ class RunLayout:
         return self.root / "hostfile"
 
     @property
-    def outcome(self) -> Path:
-        """How the run ended."""
-        return self.root / "outcome.json"
+    def ending(self) -> Path:
+        """How the run ended, and why."""
+        return self.root / "how-it-ended.json"
+
+    @property
+    def metrics(self) -> Path:
+        """What the watch saw while the job ran, a line per look."""
+        return self.root / "metrics.jsonl"
 
     @property
     def stop(self) -> Path:
@@ -81,6 +86,22 @@ class RunLayout:
     def rank_record(self, rank: int) -> Path:
         """How one rank started and ended."""
         return self.ranks / f"rank-{rank}.json"
+
+    def rank_pulse(self, rank: int) -> Path:
+        """What one rank is doing: phase, step, loss; written from inside its script's process."""
+        return self.ranks / f"rank-{rank}.pulse.json"
+
+    def rank_sample(self, rank: int) -> Path:
+        """What one rank and its host use: memory, GPU, shared memory, disk."""
+        return self.ranks / f"rank-{rank}.sample.json"
+
+    def rank_error(self, rank: int) -> Path:
+        """The exception that ended one rank."""
+        return self.ranks / f"rank-{rank}.error.json"
+
+    def rank_stacks(self, rank: int) -> Path:
+        """Where one rank was, whenever it was asked, and when it crashed."""
+        return self.ranks / f"rank-{rank}.stacks"
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -142,12 +142,13 @@ def write_stop(layout: RunLayout, number: int) -> None:
 def write_outcome(layout: RunLayout, outcome: Outcome, started: float) -> None:
     """Write how the run ended."""
     times = {"started": started, "seconds": time.time() - started}
-    _write(layout.outcome, {**asdict(outcome), **times, "ranks": read_ranks(layout)})
+    _write(layout.ending, {**asdict(outcome), **times, "ranks": read_ranks(layout)})
 
 
 def read_ranks(layout: RunLayout) -> list[dict[str, Any]]:
     """Read the records that the ranks left."""
-    records = [json.loads(file.read_text("utf-8")) for file in layout.ranks.glob("rank-*.json")]
+    files = [file for file in layout.ranks.glob("rank-*.json") if file.name.count(".") == 1]
+    records = [json.loads(file.read_text("utf-8")) for file in files]
     return sorted(records, key=lambda record: int(record["rank"]))
 
 

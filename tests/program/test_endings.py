@@ -51,7 +51,7 @@ def test_the_status_is_that_of_the_rank_that_failed_first(
     result = zlaunch(
         "train", "script.py", "--launcher", launcher, "--run-dir", "r", "--", "--how", how, cwd=folder
     )
-    outcome = json.loads((folder / "r" / "outcome.json").read_text())
+    outcome = json.loads((folder / "r" / "how-it-ended.json").read_text())
     assert result.status == status
     assert outcome["first_failure"]["rank"] == 1
     assert "rank 1" in result.err
@@ -117,7 +117,7 @@ def test_nothing_outlives_a_zlaunch_that_is_killed(launcher: str, folder: Path) 
 def test_a_run_leaves_a_record_of_its_known_shape(folder: Path) -> None:
     zlaunch("train", "script.py", "--run-dir", "r", "--", "--how", "exit", cwd=folder)
     assert {path.name for path in (folder / "r").iterdir()} == {
-        "ds_config.json", "environment.json", "job.json", "logs", "outcome.json", "provenance.json", "ranks", "run.sh",
+        "ds_config.json", "environment.json", "job.json", "logs", "how-it-ended.json", "provenance.json", "ranks", "run.sh",
     }  # fmt: skip
 
 

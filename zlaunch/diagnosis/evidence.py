@@ -1,0 +1,104 @@
+"""What is known about a run that has ended, as plain values: no file and no process is looked at here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEvidence:
+    """The exception that ended a rank's script."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    frame: Mapping[str, Any] | None = None
+    """`file`, `line` and `function` of the deepest frame that is the user's own."""
+    phase: str | None = None
+    time: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankEvidence:
+    """What one rank left behind."""
+
+    rank: int
+    host: str = ""
+    returncode: int | None = None
+    """Minus n for signal n. None: what ran around the script was lost too, or it never started."""
+    stopped_by: int | None = None
+    """The signal it was told to stop with; None if it ended of itself."""
+    ended: float | None = None
+    phase: str = ""
+    step: int = 0
+    error: ErrorEvidence | None = None
+    log: str = ""
+    """The end of what it printed."""
+    stacks: str = ""
+    """What faulthandler wrote."""
+    peak_rss_bytes: int | None = None
+    pulse: Mapping[str, Any] = field(default_factory=dict)
+    sample: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineEvidence:
+    """What one host had left, when it was last looked at."""
+
+    host: str
+    memory_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    cgroup_bytes: int | None = None
+    cgroup_limit_bytes: int | None = None
+    oom_kills: int | None = None
+    """How many more processes the kernel has killed for want of memory than when the run began."""
+    shm_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    disk_free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StallEvidence:
+    """A run that took no step any more."""
+
+    seconds: float
+    step: int = 0
+    where: Mapping[int, str] = field(default_factory=dict)
+    """Rank → `file:line function`."""
+    odd: tuple[int, ...] = ()
+    """The ranks that are elsewhere than most."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvidence:
+    """What was run."""
+
+    launcher: str = "torchrun"
+    stage: int = 0
+    offload: Mapping[str, str] = field(default_factory=dict)
+    """`optimizer` or `param` → the device it is on; without what stays on the GPU."""
+    micro_batch: int = 1
+    grad_accum: int = 1
+    world_size: int = 1
+    precision: str = "fp32"
+    accelerator: str = "cpu"
+    script: str = ""
+    uses_trainer: bool = True
+    forecast: Mapping[str, Any] | None = None
+    """What `forecast.json` says."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The ds_config."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All of it."""
+
+    job: JobEvidence = JobEvidence()
+    ranks: tuple[RankEvidence, ...] = ()
+    machines: tuple[MachineEvidence, ...] = ()
+    launcher_returncode: int = 0
+    launcher_log: str = ""
+    stopped_by: int | None = None
+    """The signal that a person, or the system, stopped zlaunch with."""
+    stall: StallEvidence | None = None

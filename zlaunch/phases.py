@@ -1,0 +1,26 @@
+"""What a rank can be doing, in the words that are shown. Imports nothing, as it is read inside the ranks too."""
+
+STARTING = "starting"
+IMPORTING = "importing"
+JOINING = "joining the process group"
+BUILDING = "building ops"
+LOADING = "loading the model"
+INITIALIZING = "initializing DeepSpeed"
+TRAINING = "training"
+FORWARD = "forward"
+BACKWARD = "backward"
+STEPPING = "optimizer step"
+EVALUATING = "evaluating"
+SAVING = "saving"
+RESUMING = "resuming"
+EXITING = "exiting"
+
+STEPS = (TRAINING, FORWARD, BACKWARD, STEPPING)
+"""Those that make up a training step."""
+
+ALL = (
+    *(STARTING, IMPORTING, JOINING, BUILDING, LOADING, INITIALIZING),
+    *STEPS,
+    *(EVALUATING, SAVING, RESUMING, EXITING),
+)
+"""All of them, in the order in which a run comes to them."""

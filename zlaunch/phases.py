@@ -1,4 +1,4 @@
-"""What a rank can be doing, in the words that are shown. Imports nothing, as it is read inside the ranks too."""
+"""What a rank can be doing, in the words that are shown. Imports nothing: it is read inside the ranks."""
 
 STARTING = "starting"
 IMPORTING = "importing"

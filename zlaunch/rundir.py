@@ -1,10 +1,12 @@
 """The only writer: one directory per run, of the shape that `layout` describes, and what a user asks for."""
 
 import contextlib
+import hashlib
 import json
 import os
 import shlex
 import shutil
+import socket
 import sys
 import sysconfig
 import time
@@ -13,8 +15,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from zlaunch import __version__
-from zlaunch.compose import to_json
+from zlaunch.compose import OFFLOADS, to_json
+from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import Unavailable
 from zlaunch.layout import RunLayout, write_whole
 from zlaunch.machine import Machine
@@ -23,16 +28,23 @@ from zlaunch.outcome import Outcome
 from zlaunch.plan import LaunchPlan
 from zlaunch.probe import package_versions
 from zlaunch.process import output_of
+from zlaunch.record import FIRST, Lineage
+from zlaunch.repeat import inherited
+from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL
+from zlaunch.units import whole
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
+RUNS = Path("runs")
+"""Where runs are recorded if nobody says otherwise."""
 
-def candidates(chosen: Path | None, script: Path) -> Iterator[RunLayout]:
+
+def candidates(chosen: Path | None, script: Path, beside: Path = RUNS) -> Iterator[RunLayout]:
     """Propose run directories: the one that was asked for, or `runs/<time>-<script>`, numbered if taken."""
     if chosen is not None:
         yield RunLayout(chosen.absolute())
         return
-    root = Path("runs").absolute()
+    root = beside.absolute()
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{script.stem}"
     for attempt in range(1, 1000):
         layout = RunLayout(root / (name if attempt == 1 else f"{name}-{attempt}"))
@@ -89,13 +101,13 @@ def release(plan: LaunchPlan) -> None:
             directory.rmdir()
 
 
-def fill(plan: LaunchPlan, machine: Machine, asked: Sequence[str]) -> None:
+def fill(plan: LaunchPlan, machine: Machine, asked: Sequence[str], lineage: Lineage = FIRST) -> None:
     """Write all that is known of a run before it starts."""
     layout = plan.layout
     layout.ranks.mkdir()
     layout.ds_config.write_text(to_json(plan.values.config()))
     _write(layout.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
-    _write(layout.job, _job(plan, asked))
+    _write(layout.job, {**_job(plan, asked), **_identity(plan), **asdict(lineage)})
     _write(layout.environment, _environment(machine))
     if plan.topology.over_ssh:
         hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
@@ -194,8 +206,43 @@ def _job(plan: LaunchPlan, asked: Sequence[str]) -> dict[str, Any]:
         "environment": {name: variable.value for name, variable in plan.environment.items()},
         "swap_dirs": [str(directory) for directory in plan.swap_dirs] if plan.topology.over_ssh else [],
         "native_ops": [op.name for op in plan.ops],
-        "zlaunch_pid": os.getpid(),
+        **_sizes(plan),
     }
+
+
+def _sizes(plan: LaunchPlan) -> dict[str, Any]:
+    """Say in a few numbers what kind of job it is."""
+    values = plan.values
+    devices = {name.partition("_")[2]: values[(ZERO, name, "device")] for name in OFFLOADS}
+    micro, accumulated = whole(values[MICRO]), whole(values[ACCUMULATION])
+    total = micro * accumulated * plan.topology.world_size if micro and accumulated else None
+    return {
+        "stage": whole(values[(ZERO, "stage")]) or 0,
+        "offload": {part: None if device == "none" else device for part, device in devices.items()},
+        "micro_batch": micro,
+        "grad_accum": accumulated,
+        "train_batch_size": whole(values[TOTAL]) or total,
+    }
+
+
+def _identity(plan: LaunchPlan) -> dict[str, Any]:
+    """Tell the run from every other: its process, its place, its script, and what it inherited."""
+    return {
+        "host": socket.gethostname(),
+        "zlaunch_pid": os.getpid(),
+        "zlaunch_started": psutil.Process().create_time(),
+        "run_directory": str(plan.layout.root),
+        "over_ssh": plan.topology.over_ssh,
+        "script_sha256": file_sha256(Path(plan.script[0])),
+        "inherited": inherited(os.environ),
+    }
+
+
+def file_sha256(file: Path) -> str | None:
+    """Sum a file up; None if it cannot be read."""
+    with contextlib.suppress(OSError):
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    return None
 
 
 def _environment(machine: Machine) -> dict[str, Any]:
@@ -204,20 +251,22 @@ def _environment(machine: Machine) -> dict[str, Any]:
         "packages": package_versions(PACKAGES),
         "python": sys.executable,
         "machine": asdict(machine),
-        "git": _git(),
+        "git": git_state(),
     }
 
 
-def _git() -> dict[str, Any] | None:
+def git_state() -> dict[str, Any] | None:
     """Read the state of the repository the job is started from; None outside of one."""
     commit = _ask_git("rev-parse", "HEAD")
     if commit is None:
         return None
     changed = _ask_git("status", "--porcelain") or ""
+    difference = _ask_git("diff", "--no-ext-diff", "HEAD") or ""
     return {
         "commit": commit,
         "branch": _ask_git("rev-parse", "--abbrev-ref", "HEAD"),
         "changed": changed.splitlines(),
+        "diff_sha256": hashlib.sha256(difference.encode()).hexdigest() if difference else None,
     }
 
 

@@ -1,0 +1,201 @@
+"""A run once more: its record → the same plan in another directory, and what is no longer as it was."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from zlaunch.backends import BACKENDS
+from zlaunch.backends.target import Target
+from zlaunch.compose import OFFLOADS
+from zlaunch.dsconfig.document import dotted
+from zlaunch.dsconfig.reach import ZERO
+from zlaunch.environment import FORWARDED, Variable, is_secret
+from zlaunch.errors import Unavailable
+from zlaunch.layout import RunLayout
+from zlaunch.native_ops import (
+    ASYNC_IO,
+    CPU_ADAGRAD,
+    CPU_ADAM,
+    CPU_LION,
+    FUSED_ADAM,
+    FUSED_LAMB,
+    FUSED_LION,
+    SHM_COMM,
+)
+from zlaunch.plan import LaunchPlan
+from zlaunch.provenance import Sourced, Values
+from zlaunch.topology import Host, Topology
+
+INHERITED = (*FORWARDED, "LD_", "PYTHON")
+"""Beginnings of names of variables that zlaunch is started with and that change what a job does."""
+
+OPS = {
+    op.name: op
+    for op in (ASYNC_IO, CPU_ADAGRAD, CPU_ADAM, CPU_LION, FUSED_ADAM, FUSED_LAMB, FUSED_LION, SHM_COMM)
+}
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a run directory says about how its run was started."""
+
+    root: Path
+    """The directory when the run was started; it may have been moved since."""
+    job: Mapping[str, Any]
+    config: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Circumstance:
+    """What a run depends on and its record names: then, or now."""
+
+    script_sha256: str | None
+    git: Mapping[str, Any] | None
+    packages: Mapping[str, Any]
+    python: str
+    gpus: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is not what it was."""
+
+    what: str
+    then: str
+    now: str
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """Choose the variables that a repetition must find as they are now; secrets are never among them."""
+    return {
+        name: value for name, value in environ.items() if name.startswith(INHERITED) and not is_secret(name)
+    }
+
+
+def circumstance(past: Past) -> Circumstance:
+    """Read from a record what the run depended on."""
+    recorded = past.environment
+    return Circumstance(
+        script_sha256=past.job.get("script_sha256"),
+        git=recorded.get("git"),
+        packages={**recorded.get("packages", {}), "zlaunch": recorded.get("zlaunch")},
+        python=str(recorded.get("python", "")),
+        gpus=[str(gpu.get("name")) for gpu in recorded.get("machine", {}).get("gpus", [])],
+    )
+
+
+def changes(then: Circumstance, now: Circumstance) -> list[Change]:
+    """Name what is not what it was; a difference there may make the repetition another run."""
+    found = [*_script_changes(then, now), *_git_changes(then.git, now.git)]
+    for name in sorted({*then.packages, *now.packages}):
+        found += _change(name, then.packages.get(name), now.packages.get(name))
+    found += _change("python", then.python, now.python)
+    return [*found, *_change("GPUs", ", ".join(then.gpus), ", ".join(now.gpus))]
+
+
+def _script_changes(then: Circumstance, now: Circumstance) -> Iterator[Change]:
+    if then.script_sha256 is None:
+        yield Change("script", "was not recorded", "may be another one")
+    elif now.script_sha256 is None:
+        yield Change("script", then.script_sha256[:12], "is gone")
+    else:
+        yield from _change("script", then.script_sha256[:12], now.script_sha256[:12])
+
+
+def _git_changes(then: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[Change]:
+    before, after = then or {}, now or {}
+    commits = [str(git.get("commit") or "")[:12] for git in (before, after)]
+    yield from _change("git commit", *commits)
+    if before.get("diff_sha256") != after.get("diff_sha256") and "diff_sha256" in before:
+        told = [str(git.get("diff_sha256") or "")[:12] for git in (before, after)]
+        yield Change("uncommitted changes", told[0] or "none", told[1] or "none")
+
+
+def _change(what: str, then: Any, now: Any) -> Iterator[Change]:
+    if then != now:
+        yield Change(what, str(then or "none"), str(now or "none"))
+
+
+def plan_again(past: Past, layout: RunLayout, port: int) -> LaunchPlan:
+    """Plan the same run in another directory; raise Unavailable if the record does not say enough.
+
+    What names the old directory names the new one: the ds_config, and directories on NVMe.
+    """
+    try:
+        return _plan(past, layout, port)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Unavailable(
+            f"the record of {past.root} does not say enough to repeat the run: {error!r}",
+            "see its `run.sh`, which repeats it by hand",
+        ) from None
+
+
+def _plan(past: Past, layout: RunLayout, port: int) -> LaunchPlan:
+    job, moved = past.job, {str(RunLayout(past.root).ds_config): str(layout.ds_config)}
+    topology, launcher, accelerator = topology_of(job), job["launcher"], str(job["accelerator"])
+    script = tuple(moved.get(word, word) for word in job["script"])
+    hostfile = str(layout.hostfile) if topology.over_ssh else None
+    targets = (
+        Target(script[0], script[1:], hostfile=hostfile),
+        Target("zlaunch.rank", (str(layout.root),), is_module=True, hostfile=hostfile),
+    )
+    argv, watched = (BACKENDS[launcher].build_argv(target, topology, accelerator, port) for target in targets)
+    values = _own_swap_dirs(_values(past), past.root, layout)
+    variables = {name: moved.get(value, value) for name, value in job["environment"].items()}
+    return LaunchPlan(
+        layout=layout,
+        topology=topology,
+        accelerator=accelerator,
+        launcher=launcher,
+        values=values,
+        left=past.provenance["left"],
+        script=script,
+        argv=argv,
+        watched_argv=watched,
+        environment={name: Variable(value, "as it was") for name, value in variables.items()},
+        ops=tuple(OPS[name] for name in job["native_ops"]),
+        swap_dirs=tuple(sorted({Path(path) for path in _swapped_to(values)})),
+        precision=str(job["precision"]),
+        warnings=(),
+    )
+
+
+def topology_of(job: Mapping[str, Any]) -> Topology:
+    """Read from a record which ranks ran where."""
+    hosts = [
+        Host(str(name), tuple(int(slot["device"]) for slot in slots))
+        for name, slots in groupby(job["ranks"], key=lambda slot: slot["host"])
+    ]
+    return Topology(tuple(hosts), bool(job["over_ssh"]))
+
+
+def _values(past: Past) -> Values:
+    """Read the ds_config with who set each value of it."""
+    values, sources = Values.of(past.config, "the run that is repeated"), past.provenance["set"]
+    return Values(
+        {
+            path: Sourced(leaf.value, sources.get(dotted(path), leaf.source))
+            for path, leaf in values.leaves.items()
+        }
+    )
+
+
+def _own_swap_dirs(values: Values, old: Path, layout: RunLayout) -> Values:
+    """Give the repetition directories of its own where the run had directories of its own."""
+    mark = hashlib.sha256(str(layout.root).encode()).hexdigest()[:8]
+    for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
+        if isinstance(value := values[path], str) and Path(value).name.startswith(f"zlaunch-{old.name}-"):
+            own = Path(value).with_name(f"zlaunch-{layout.root.name}-{mark}")
+            values = values.put(path, str(own), values.leaves[path].source)
+    return values
+
+
+def _swapped_to(values: Values) -> Iterator[str]:
+    for name in OFFLOADS:
+        if values[(ZERO, name, "device")] == "nvme":
+            yield str(values[(ZERO, name, "nvme_path")])

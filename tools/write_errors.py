@@ -76,6 +76,17 @@ ELSEWHERE: Mapping[str, str] = {
     "deepspeed-gives-up": "DeepSpeed itself gave up when it took two steps of the job without memory.",
     "not-rehearsed": "The rehearsal itself broke; it says nothing about the job.",
     "does-not-fit": "The job needs more memory than the GPUs or their host have.",
+    "gpu-busy": "Before a start: somebody is on a GPU of the job. Late if what is left cannot hold it.",
+    "host-memory-short": "Before a start: the ranks of this machine take more memory than is available, or "
+    "than their control group leaves. Late if swap does not help either.",
+    "shm-too-small": "Before a start: /dev/shm is too small for what passes data through it. Late if there "
+    "is nothing left for a rank.",
+    "memlock-too-small": "Before a start: a process may not lock the buffers of an offload to NVMe, for "
+    "which DeepSpeed calls mlock whatever `pin_memory` says; or what NCCL sends over InfiniBand.",
+    "disk-too-small": "Before a start: a file system has no room for the record of the run, one checkpoint, "
+    "or what is offloaded to NVMe.",
+    "monitor-missing": "Before a start: a monitor is switched on whose package is not installed.",
+    "unknown-monitor": "`--report_to` names something that transformers does not report to.",
     "unknown-model": "transformers cannot make a model to train from this config.json.",
     "model-without-sizes": "A model's config.json does not say how large the model is.",
     "bad-host-line": "A line of the hostfile is not `HOST slots=N`.",

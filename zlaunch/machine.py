@@ -1,10 +1,27 @@
-"""What a machine has, as far as a plan needs to know."""
+"""What a machine has, as far as a plan needs to know, and what of it is free."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from zlaunch.errors import Unavailable
 from zlaunch.job import Precision
+
+IDLE_BYTES = 2 << 30
+"""More than a driver holds on a GPU that nobody uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A program that holds memory on a GPU."""
+
+    pid: int
+    """As the driver counts them: in a container, its number may mean nothing."""
+    command: str | None = None
+    """None if the process cannot be seen from here."""
+    user: str | None = None
+    used_bytes: int | None = None
+    """None if the driver does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +33,15 @@ class Gpu:
     uuid: str
     memory_bytes: int
     compute_capability: tuple[int, int]
+    free_bytes: int | None = None
+    """None if nobody asked."""
+    processes: tuple[GpuProcess, ...] = ()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody uses it, though he may be invisible from here."""
+        used = 0 if self.free_bytes is None else self.memory_bytes - self.free_bytes
+        return bool(self.processes) or used > IDLE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +90,59 @@ def weakest(machines: Sequence[Machine]) -> Machine:
         num_cores=min(machine.num_cores for machine in machines),
         memory_bytes=min(machine.memory_bytes for machine in machines),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """A control group that limits memory."""
+
+    path: str
+    limit_bytes: int
+    used_bytes: int
+    """By all that runs in it, but for copies of files, which the kernel drops when it needs room."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Say how much more fits."""
+        return max(0, self.limit_bytes - self.used_bytes)
+
+
+def tightest(cgroups: Iterable[Cgroup]) -> Cgroup | None:
+    """Find the group with the least room: a process is in its own and in all above; None if none limits."""
+    return min(cgroups, key=lambda cgroup: cgroup.free_bytes, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A file system, as this user may fill it."""
+
+    device: int
+    """Two paths with one number share their free space."""
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is free on this machine now; None for what could not be found out."""
+
+    memory_bytes: int | None = None
+    """What the kernel calls available."""
+    swap_bytes: int = 0
+    cgroup: Cgroup | None = None
+    """The one that leaves the least; None if none limits."""
+    shm: Disk | None = None
+    memlock_bytes: int | None = None
+    """What one process may lock; None without a limit."""
+    has_infiniband: bool = False
+    disks: Mapping[Path, Disk] = field(default_factory=dict)
+    """Path that was asked about → where it is, or would be."""
+    missing: frozenset[str] = frozenset()
+    """Packages that were asked about and cannot be imported."""
+    user: str = ""
+
+    @property
+    def available_bytes(self) -> int | None:
+        """Say what a job can have of the memory: what is available, and what the cgroup leaves."""
+        limits = [self.memory_bytes, None if self.cgroup is None else self.cgroup.free_bytes]
+        return min((limit for limit in limits if limit is not None), default=None)

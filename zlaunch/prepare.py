@@ -6,7 +6,7 @@ cannot be written comes out now.
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -84,10 +84,16 @@ def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
     return Prepared(inputs, run_dir, model)
 
 
-def reserve(prepared: Prepared, asked: Sequence[str]) -> LaunchPlan:
-    """Write the run directory; if another run takes the name first, plan for the next one."""
+def reserve(
+    prepared: Prepared, asked: Sequence[str], look: Callable[[LaunchPlan], None] = lambda _: None
+) -> LaunchPlan:
+    """Write the run directory; if another run takes the name first, plan for the next one.
+
+    `look` sees the plan before anything is written, and raises what speaks against it.
+    """
     for layout in rundir.candidates(prepared.run_dir, prepared.inputs.job.script):
         plan = replace(prepared, inputs=replace(prepared.inputs, layout=layout)).plan()
+        look(plan)
         try:
             rundir.claim(plan)
         except FileExistsError:

@@ -1,17 +1,19 @@
 """What this machine has. Asks the driver and the file system; imports neither torch nor deepspeed."""
 
 import contextlib
+import getpass
 import importlib.metadata
 import importlib.util
 import os
 import platform
 import re
+import resource
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zlaunch.errors import Unavailable
-from zlaunch.machine import Gpu, Machine
+from zlaunch.machine import Cgroup, Disk, Gpu, GpuProcess, Machine, Room, tightest
 
 
 def probe_machine(environ: Mapping[str, str]) -> Machine:
@@ -107,13 +109,42 @@ def _gpu(index: int) -> Gpu:
     import pynvml
 
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     return Gpu(
         index=index,
         name=str(pynvml.nvmlDeviceGetName(handle)),
         uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
-        memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        memory_bytes=int(memory.total),
         compute_capability=tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
+        free_bytes=int(memory.free),
+        processes=tuple(_gpu_processes(handle)),
     )
+
+
+def _gpu_processes(handle: object) -> Iterator[GpuProcess]:
+    """Name what computes on a GPU; nothing where the driver does not say, as on MIG devices."""
+    import pynvml
+
+    try:
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except pynvml.NVMLError:
+        return
+    for process in found:
+        used = process.usedGpuMemory
+        yield GpuProcess(process.pid, *_program(process.pid), None if used is None else int(used))
+
+
+def _program(pid: int) -> tuple[str | None, str | None]:
+    """Name a process's program and its user; without arguments, which may be secret."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        words, user = process.cmdline() or [process.name()], process.username()
+    except psutil.Error:
+        return None, None
+    script = [Path(word).name for word in words[1:2] if not word.startswith("-")]
+    return " ".join([Path(words[0]).name, *script]), user
 
 
 def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
@@ -136,3 +167,124 @@ def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
             break
         visible += found
     return visible
+
+
+def look_around(paths: Iterable[Path], packages: Iterable[str], proc: Path = Path("/proc")) -> Room:
+    """See what is free on this machine now, on the file systems of these paths too."""
+    memory = _sizes(proc / "meminfo")
+    return Room(
+        memory_bytes=memory.get("MemAvailable"),
+        swap_bytes=memory.get("SwapFree", 0),
+        cgroup=tightest(cgroups(proc / "self")),
+        shm=disk_of(Path("/dev/shm")) if Path("/dev/shm").is_dir() else None,  # noqa: S108 - it is asked about
+        memlock_bytes=_memlock(proc / "self"),
+        has_infiniband=any(Path("/sys/class/infiniband").glob("*")),
+        disks={path: disk for path in paths if (disk := disk_of(path)) is not None},
+        missing=frozenset(name for name in packages if not is_importable(name)),
+        user=_user(),
+    )
+
+
+def disk_of(path: Path) -> Disk | None:
+    """Find the file system a path is on, or would be if it were made; None if it cannot be asked."""
+    nearest = path.absolute()
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    try:
+        space, device = os.statvfs(nearest), nearest.stat().st_dev
+    except OSError:
+        return None
+    return Disk(device, space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail)
+
+
+def is_importable(package: str) -> bool:
+    """Whether a package is installed; a mere directory of its name, such as wandb leaves, is none."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None
+
+
+_UNLIMITED = 1 << 60
+"""Version 1 of cgroups says a number like this where there is no limit."""
+_CAP_IPC_LOCK = 14
+
+
+def cgroups(process: Path) -> Iterator[Cgroup]:
+    """Read the groups that limit a process's memory, its own first; `process` is its directory in /proc."""
+    for directory, mount in _memory_groups(process):
+        group = directory
+        while group.is_relative_to(mount):
+            if (found := _cgroup(group)) is not None:
+                yield found
+            group = group.parent
+
+
+def _memory_groups(process: Path) -> Iterator[tuple[Path, Path]]:
+    """Find a process's group in each hierarchy that counts memory, and where that is mounted."""
+    lines = _text(process / "cgroup").splitlines()
+    own = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    mounts = [line.partition(" - ") for line in _text(process / "mountinfo").splitlines()]
+    for _, controllers, path in own:
+        for before, _, after in mounts:
+            if _is_counting(controllers, after.split()):
+                root, mount = before.split()[3:5]
+                yield Path(mount) / _below(path, root), Path(mount)
+
+
+def _is_counting(controllers: str, mounted: Sequence[str]) -> bool:
+    """Whether a mount shows the hierarchy of these controllers, and memory is counted there."""
+    if not controllers:
+        return mounted[:1] == ["cgroup2"]
+    counts = "memory" in controllers.split(",")
+    return counts and mounted[:1] == ["cgroup"] and "memory" in mounted[-1].split(",")
+
+
+def _below(path: str, root: str) -> str:
+    """Write a group's path as seen from the mount; a container may see only its own group, as the mount."""
+    if ".." in path or not Path(path).is_relative_to(root):
+        return "."
+    return str(Path(path).relative_to(root))
+
+
+def _cgroup(directory: Path) -> Cgroup | None:
+    """Read one group, of either version; None if it does not limit memory."""
+    kept = _sizes(directory / "memory.stat", unit=1)
+    for limit_file, used_file, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        limit, used = _text(directory / limit_file).strip(), _text(directory / used_file).strip()
+        if limit.isdecimal() and used.isdecimal() and int(limit) < _UNLIMITED:
+            files = sum(kept.get(f"{prefix}{name}", 0) for name in ("active_file", "inactive_file"))
+            return Cgroup(str(directory), int(limit), max(0, int(used) - files))
+    return None
+
+
+def _sizes(file: Path, unit: int = 1024) -> dict[str, int]:
+    """Read lines of a name and a number, as /proc/meminfo and memory.stat have them."""
+    words = [line.replace(":", " ").split() for line in _text(file).splitlines()]
+    return {name: int(rest[0]) * unit for name, *rest in filter(None, words) if rest and rest[0].isdecimal()}
+
+
+def _memlock(process: Path) -> int | None:
+    """Say how much memory a process may lock; who has CAP_IPC_LOCK may lock all."""
+    capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)", _text(process / "status"), re.MULTILINE)
+    if capabilities and int(capabilities.group(1), 16) >> _CAP_IPC_LOCK & 1:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _user() -> str:
+    with contextlib.suppress(KeyError, OSError):
+        return getpass.getuser()
+    return ""
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,6 +1,7 @@
 """`zlaunch train`: plan a job, show it, carry it out."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,7 +10,10 @@ import typer
 from zlaunch.cli import options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zlaunch.memory.forecast import Forecast
+    from zlaunch.plan import LaunchPlan
     from zlaunch.prepare import Prepared
 
 
@@ -70,6 +74,7 @@ def train(
     from zlaunch.cli.show_plan import plan_lines
     from zlaunch.job import STAGES, JobSpec, parse_gpus, parse_offload, parse_override
     from zlaunch.prepare import default_recipe, ds_config_of, prepare
+    from zlaunch.readiness import look_first
 
     script_args, ds_config = ds_config_of(context.args, ds_config)
     job = JobSpec(
@@ -95,6 +100,7 @@ def train(
     if dry_run:
         for line in plan_lines(prepared.plan(), complete=True):
             console.data(line)
+        look_first(prepared, None, force, prepared.plan())
         return
     if rehearse or (not force and prepared.inputs.machine.gpus and prepared.model is not None):
         from zlaunch.precheck import rehearse_first
@@ -102,17 +108,20 @@ def train(
         forecast = rehearse_first(prepared).forecast
     else:
         forecast = None
-    raise typer.Exit(_start(prepared, forecast))
+    look = partial(look_first, prepared, forecast, force)
+    raise typer.Exit(_start(prepared, forecast, look))
 
 
-def _start(prepared: "Prepared", forecast: "Forecast | None") -> int:
+def _start(
+    prepared: "Prepared", forecast: "Forecast | None", look: "Callable[[LaunchPlan], None]"
+) -> int:
     """Write the run directory and run the job; return the exit status."""
     from zlaunch import console, rundir
     from zlaunch.cli.show_plan import plan_lines
     from zlaunch.launch import carry_out
     from zlaunch.prepare import reserve
 
-    plan = reserve(prepared, sys.argv)
+    plan = reserve(prepared, sys.argv, look)
     if forecast is not None:
         rundir.write_forecast(plan.layout, forecast)
     for line in plan_lines(plan, complete=False):

@@ -1,0 +1,102 @@
+"""Which packages the monitors of a job need: those of the ds_config, and those of `--report_to`."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zlaunch.errors import Finding
+
+SECTIONS: Mapping[str, str] = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
+"""Section of the ds_config → the package it imports in rank 0 (`deepspeed/monitor/utils.py`)."""
+
+REPORTERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "azure_ml": (("azureml",),),
+    "clearml": (("clearml",),),
+    "codecarbon": (("codecarbon",),),
+    "comet_ml": (("comet_ml",),),
+    "dagshub": (("dagshub",), ("mlflow",)),
+    "dvclive": (("dvclive",),),
+    "flyte": (("flytekit",),),
+    "kubeflow": (),
+    "mlflow": (("mlflow",),),
+    "neptune": (("neptune",),),
+    "swanlab": (("swanlab",),),
+    "tensorboard": (("tensorboard", "tensorboardX"),),
+    "trackio": (("trackio",),),
+    "wandb": (("wandb",),),
+}
+"""Name that `--report_to` takes → the packages it needs, any one of each group
+(`transformers/integrations/integration_utils.py`)."""
+
+PROJECTS: Mapping[str, str] = {
+    "azureml": "azureml-core",
+    "comet_ml": '"comet_ml>=3.41.0"',
+    "neptune": '"neptune<2"',
+}
+"""What pip calls a package, where it is another name or not any release."""
+
+
+@dataclass(frozen=True, slots=True)
+class Monitor:
+    """A monitor that a job switches on."""
+
+    where: str
+    """The key or the flag that does."""
+    said: str
+    packages: tuple[str, ...]
+    """Any of these is enough."""
+    instead: str
+    """How to do without it."""
+
+
+def monitors_of(config: Mapping[str, Any], script_args: Sequence[str], is_trainer: bool) -> Iterator[Monitor]:
+    """List what the ds_config and, of a script for the Trainer, the arguments switch on."""
+    for section, package in SECTIONS.items():
+        values = config.get(section)
+        if isinstance(values, Mapping) and values.get("enabled") is True:
+            key = f"{section}.enabled"
+            yield Monitor(key, f"`{key}` is true", (package,), f"`--set {key}=false`")
+    for name in reporters(script_args) if is_trainer else ():
+        for packages in REPORTERS.get(name, ()):
+            said = f"`--report_to {name}`"
+            yield Monitor("--report_to", said, packages, "`-- --report_to none`")
+
+
+def reporters(script_args: Sequence[str]) -> tuple[str, ...]:
+    """Read the words after the last `--report_to`."""
+    found: list[str] = []
+    is_meant = False
+    for word in script_args:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            is_meant = name in ("--report_to", "--report-to")
+            found = ([value] if equals else []) if is_meant else found
+        elif is_meant:
+            found.append(word)
+    return tuple(found)
+
+
+def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:
+    """Find names that transformers does not know, which it says only when the Trainer is made."""
+    for name in reporters(script_args):
+        if name not in REPORTERS and name not in ("all", "none"):
+            meant = difflib.get_close_matches(name, REPORTERS, 1)
+            hint = (
+                f"did you mean `{meant[0]}`?" if meant else f"name one of {', '.join(REPORTERS)}, or `none`"
+            )
+            yield Finding("unknown-monitor", f"transformers reports to no `{name}`", hint, "--report_to")
+
+
+def judge_monitor(monitor: Monitor, missing: frozenset[str]) -> Iterator[Finding]:
+    """Find that none of the packages that would do is installed."""
+    if not missing.issuperset(monitor.packages):
+        return
+    names = " or ".join(f"`{package}`" for package in monitor.packages)
+    project = PROJECTS.get(monitor.packages[0], monitor.packages[0])
+    yield Finding(
+        "monitor-missing",
+        f"{monitor.said}, but {names} is not installed for this Python",
+        f"`pip install {project}`, or {monitor.instead}",
+        monitor.where,
+    )

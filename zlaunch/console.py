@@ -74,7 +74,7 @@ def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
 
 def _pointed(place: Place, kind: str, stream: TextIO) -> list[str]:
     """Show a line of a file with a mark below what is meant; of a long line, the part around it."""
-    room = max(24, _width() - len("     1 | "))
+    room = max(24, width() - len("     1 | "))
     length, before = min(place.length, room), place.column - 1
     cut = max(0, before + length - room)
     text = "".join(c if c.isprintable() else " " for c in place.text[cut : cut + room])
@@ -88,7 +88,7 @@ def _visible(text: str) -> str:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    lines = textwrap.wrap(text, _width() - len(indent), break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(text, width() - len(indent), break_long_words=False, break_on_hyphens=False)
     return [indent + line for line in lines]
 
 
@@ -103,7 +103,7 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
     lines: list[str] = []
     for row in rows:
         start = indent + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
-        room = max(24, _width() - len(start))
+        room = max(24, width() - len(start))
         wrapped = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
         lines += [(start + wrapped[0]).rstrip(), *(" " * len(start) + line for line in wrapped[1:])]
     return lines
@@ -121,8 +121,8 @@ def figures(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
 
 def notes(rows: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
     """Write each item with a note beside it, or below it where there is no room."""
-    column = min(max((len(item) for item, _ in rows), default=0) + 2, _width() // 2)
-    room = max(24, _width() - len(indent) - column)
+    column = min(max((len(item) for item, _ in rows), default=0) + 2, width() // 2)
+    room = max(24, width() - len(indent) - column)
     lines: list[str] = []
     for item, note in rows:
         wrapped = textwrap.wrap(note, room, break_long_words=False, break_on_hyphens=False)
@@ -144,7 +144,7 @@ class Progress:
         """Show how far something is; the detail changes often and is only for terminals."""
         if self._live:
             line = f"{milestone} {detail}".rstrip()
-            sys.stderr.write(f"\r\033[K{line[: _width() - 1]}")
+            sys.stderr.write(f"\r\033[K{line[: width() - 1]}")
             sys.stderr.flush()
         elif milestone != self._milestone:
             _write_line(milestone)
@@ -174,5 +174,11 @@ def _paint(kind: str, text: str, stream: TextIO) -> str:
     return f"\033[{_COLOURS[kind]}m{text}\033[0m"
 
 
-def _width() -> int:
+def is_interactive() -> bool:
+    """Whether a person looks on, rather than a file or a program."""
+    return sys.stdout.isatty() and sys.stderr.isatty()
+
+
+def width() -> int:
+    """Say how many columns there are."""
     return shutil.get_terminal_size((80, 24)).columns

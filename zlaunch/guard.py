@@ -1,30 +1,58 @@
-"""What runs around a launcher: `python -m zlaunch.guard PID STOP_FILE ARGV…`.
+"""What runs around a launcher: `python -m zlaunch.guard RUN_DIR ARGV…`.
 
-It ends the launcher and everything below it as soon as process PID, which is zlaunch, is gone:
-even SIGKILL leaves nothing running, and no ssh connection open. With a STOP_FILE other than `-`,
-ranks on other hosts are told through that file, and the launcher itself gets no signal.
+It ends the launcher and everything below it as soon as the zlaunch of this run is gone: even
+SIGKILL leaves nothing running, no ssh connection open and nothing on NVMe, and the run directory
+says what happened. Ranks on other hosts are told through the run directory, and the launcher
+itself gets no signal then.
 """
 
+import contextlib
+import json
 import os
+import shutil
 import sys
-from collections.abc import Sequence
-from functools import partial
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from zlaunch.layout import write_whole
-from zlaunch.process import Launcher, end_like, lifeline, outlive_parent
+from zlaunch.layout import RunLayout, write_whole
+from zlaunch.process import Launcher, end_like, is_alive, lifeline, outlive_parent
 
 GRACE_SECONDS = 7.0
 """How long the launcher may take to end after a signal was passed on to it."""
 
 
-def main(zlaunch_pid: int, stop_file: str, argv: Sequence[str]) -> int:
+def main(layout: RunLayout, argv: Sequence[str]) -> int:
     """Run a launcher and return what it returned."""
     outlive_parent()
-    tell = None if stop_file == "-" else lambda number: write_whole(Path(stop_file), str(number))
+    job = json.loads(layout.job.read_text("utf-8"))
+    tell = (lambda number: write_whole(layout.stop, str(number))) if job["over_ssh"] else None
     child = Launcher(argv, os.environ, sys.stdout.buffer, GRACE_SECONDS, tell)
-    return child.wait(partial(child.depend_on, lifeline(zlaunch_pid)))
+    depends_on = lifeline(job["zlaunch_pid"])
+    returncode = child.wait(lambda: child.depend_on(depends_on))
+    if not all(is_alive(process) for process in depends_on):
+        _finish(layout, job)
+    return returncode
+
+
+def _finish(layout: RunLayout, job: Mapping[str, Any]) -> None:
+    """Do what zlaunch would have done: it was killed."""
+    for directory in job["swap_dirs"]:
+        shutil.rmtree(directory, ignore_errors=True)
+    verdict = {
+        "code": "zlaunch-killed",
+        "cause": "zlaunch itself was killed, so the job was ended",
+        "host": job["host"],
+        "facts": [f"process {job['zlaunch_pid']} is gone and wrote no ending"],
+        "advice": [],
+    }
+    ending = {"how": "lost", "exit_status": 137, "returncode": -9, "verdict": verdict}
+    times = {"started": job["started"], "seconds": time.time() - job["started"]}
+    with contextlib.suppress(OSError):
+        if not layout.ending.exists():
+            write_whole(layout.ending, json.dumps({**ending, **times}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    end_like(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    end_like(main(RunLayout(Path(sys.argv[1])), sys.argv[2:]))

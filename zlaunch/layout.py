@@ -1,7 +1,11 @@
 """The shape of a run directory: which file holds what. `rundir` writes it, `rank` fills it."""
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
+
+STACKS_SIGNAL = signal.SIGRTMIN + 7
+"""Makes a rank's script write the stacks of all its threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,11 @@ class RunLayout:
     def stop(self) -> Path:
         """Number of the signal that all ranks are to pass on; how other hosts are told."""
         return self.root / "stop"
+
+    @property
+    def ask_stacks(self) -> Path:
+        """How often the ranks were asked for their stacks."""
+        return self.root / "ask-stacks"
 
     @property
     def logs(self) -> Path:

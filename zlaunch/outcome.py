@@ -1,9 +1,14 @@
-"""How a job ended: the launcher's status and the ranks' own records → one exit status, one cause."""
+"""How a job ended: evidence, and where it began → one word, one exit status."""
 
 import signal
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from zlaunch import phases
+from zlaunch.diagnosis.evidence import Evidence, RankEvidence
+from zlaunch.diagnosis.verdict import Verdict
+
+STALLED_STATUS = 124
+"""What `timeout` says too: nothing failed, and nothing came of it in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,41 +16,57 @@ class Outcome:
     """How a job ended."""
 
     how: str
-    """`finished`, `failed` or `stopped`."""
+    """`finished`, `stumbled`, `failed`, `stopped` or `stalled`."""
     exit_status: int
     returncode: int
     """Of whatever decided that, as `subprocess` gives it: minus n for signal n."""
-    first_failure: Mapping[str, Any] | None = None
-    """The record of the rank that failed first, of itself."""
+    verdict: Verdict | None = None
+    """Why, unless all is well."""
 
 
-def judge_end(
-    launcher: int, stopped_by: int | None, ranks: Sequence[Mapping[str, Any]], world_size: int
-) -> Outcome:
-    """Decide how a job ended, from return codes as `subprocess` gives them.
+def judge_end(evidence: Evidence, verdict: Verdict) -> Outcome:
+    """Decide how a job ended.
 
     A rank that was told to stop did not fail: another one, or the person, ended the job. A rank
     without a return code was lost together with what ran around it.
     """
-    if stopped_by is not None:
-        return _outcome("stopped", -stopped_by)
-    if first := first_failure(ranks):
-        return _outcome("failed", int(first["returncode"]), first)
-    if launcher != 0:
-        return _outcome("failed", launcher)
-    if unfinished := [record for record in ranks if record.get("returncode") != 0]:
-        return _outcome("failed", -signal.SIGKILL, unfinished[0])
-    return _outcome("failed", 1) if len(ranks) < world_size else _outcome("finished", 0)
+    if evidence.stall is not None:
+        return Outcome("stalled", STALLED_STATUS, -signal.SIGTERM, verdict)
+    if evidence.stopped_by is not None:
+        return _outcome("stopped", -evidence.stopped_by, verdict)
+    ranks = evidence.ranks
+    if ranks and all(rank.returncode == 0 for rank in ranks):
+        clean = evidence.launcher_returncode == 0
+        return Outcome("finished" if clean else "stumbled", 0, 0, None if clean else verdict)
+    if has_stumbled(evidence):
+        return Outcome("stumbled", 0, _returncode(evidence, verdict), verdict)
+    return _outcome("failed", _returncode(evidence, verdict), verdict)
 
 
-def _outcome(how: str, returncode: int, first: Mapping[str, Any] | None = None) -> Outcome:
-    return Outcome(how, exit_status(returncode), returncode, first)
+def has_stumbled(evidence: Evidence) -> bool:
+    """Whether the script ran to its end in every rank, and one died while Python was leaving."""
+    return bool(evidence.ranks) and all(_ran_to_its_end(rank) for rank in evidence.ranks)
 
 
-def first_failure(ranks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Find the rank that failed first, of itself."""
-    failed = [record for record in ranks if record.get("returncode") and record.get("stopped_by") is None]
-    return min(failed, key=lambda record: float(record["ended"]), default=None)
+def _ran_to_its_end(rank: RankEvidence) -> bool:
+    left = rank.phase == phases.EXITING and rank.error is None
+    return rank.returncode == 0 or (left and rank.returncode is not None and rank.returncode < 0)
+
+
+def _returncode(evidence: Evidence, verdict: Verdict) -> int:
+    """Take the status of the rank it began with, else the first failure, else the launcher's."""
+    failed = [rank for rank in evidence.ranks if rank.returncode and rank.stopped_by is None]
+    blamed = next((rank for rank in failed if rank.rank == verdict.rank), None)
+    first = blamed or min(failed, key=lambda rank: rank.ended or 0.0, default=None)
+    if first is not None and first.returncode:
+        return first.returncode
+    if evidence.launcher_returncode != 0:
+        return evidence.launcher_returncode
+    return -signal.SIGKILL if any(rank.returncode is None for rank in evidence.ranks) else 1
+
+
+def _outcome(how: str, returncode: int, verdict: Verdict) -> Outcome:
+    return Outcome(how, exit_status(returncode), returncode, verdict)
 
 
 def exit_status(returncode: int) -> int:

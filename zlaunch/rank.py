@@ -1,8 +1,9 @@
 """What runs in each rank, around the user's script: `python -m zlaunch.rank RUN_DIR`.
 
 A launcher starts this program once per rank. It starts the script unchanged as its only child,
-writes what the script prints to the rank's log, passes signals on, and records how the script
-ended: a launcher's own exit status does not tell (torchrun always says 1, deepspeed may say 0).
+writes what the script prints to the rank's log, passes signals on, takes samples, and records how
+the script ended: a launcher's own exit status does not tell (torchrun always says 1, deepspeed may
+say 0). What runs inside the script's process is in `inside/`.
 """
 
 import contextlib
@@ -13,19 +14,22 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from zlaunch.errors import ExitStatus
-from zlaunch.layout import RunLayout, write_whole
+from zlaunch.inside import hook_environment
+from zlaunch.layout import STACKS_SIGNAL, RunLayout, write_whole
 from zlaunch.process import Child, end_like, lifeline
+from zlaunch.sampling import GpuSampler, machine_sample, oom_kills, rank_sample
 
 GRACE_SECONDS = 5.0
 """How long the script may take to end after a signal was passed on to it."""
+
+SAMPLE_SECONDS = 2.0
 
 
 class _Record:
@@ -33,12 +37,67 @@ class _Record:
 
     def __init__(self, file: Path, rank: int) -> None:
         self._file = file
-        self._facts: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "started": time.time()}
+        self._facts: dict[str, Any] = {
+            "rank": rank,
+            "local_rank": _local_rank(),
+            "host": socket.gethostname(),
+            "started": time.time(),
+        }
 
     def add(self, **news: Any) -> None:
-        """Write the record anew and swap it in, so that a reader never sees half of it."""
+        """Write the record anew and swap it in, so that a reader never sees half of it.
+
+        On a full disk the old one stays: that must not end a rank.
+        """
         self._facts |= news
-        write_whole(self._file, json.dumps(self._facts) + "\n")
+        with contextlib.suppress(OSError):
+            write_whole(self._file, json.dumps(self._facts) + "\n")
+
+
+class _Attendant:
+    """What is done for a running script, now and then."""
+
+    def __init__(self, child: Child, layout: RunLayout, rank: int, job: Mapping[str, Any]) -> None:
+        self._child = child
+        self._layout = layout
+        self._rank = rank
+        self._depends_on = lifeline(job["zlaunch_pid"])
+        self._process = psutil.Process(child.pid)
+        self._sampled = 0.0
+        self._answered = 0
+        self._gpu = GpuSampler(os.environ.get("CUDA_VISIBLE_DEVICES"), _local_rank())
+
+    def __call__(self) -> None:
+        """End the rank when its launcher or zlaunch is gone, or when the run directory says so; watch it."""
+        self._child.depend_on(self._depends_on)
+        with contextlib.suppress(OSError, ValueError):
+            self._child.on_signal(int(self._layout.stop.read_text()), None)
+        if time.monotonic() - self._sampled > SAMPLE_SECONDS:
+            self._sampled = time.monotonic()
+            with contextlib.suppress(OSError):
+                self._sample()
+                self._show_stacks()
+
+    def _sample(self) -> None:
+        sample = rank_sample(self._process)
+        if sample:
+            machine = machine_sample(self._layout.root) if _local_rank() == 0 else None
+            facts = {
+                "time": time.time(),
+                "host": socket.gethostname(),
+                **sample,
+                "gpu": self._gpu.sample(),
+                "machine": machine,
+            }
+            write_whole(self._layout.rank_sample(self._rank), json.dumps(facts) + "\n")
+
+    def _show_stacks(self) -> None:
+        """Have the script's process write its stacks, once for each time they are asked for."""
+        asked = int(self._layout.ask_stacks.read_text()) if self._layout.ask_stacks.exists() else 0
+        if asked > self._answered and self._layout.rank_stacks(self._rank).exists():
+            self._answered = asked
+            with contextlib.suppress(psutil.Error):
+                self._process.send_signal(STACKS_SIGNAL)
 
 
 def main(run_dir: Path) -> int:
@@ -55,24 +114,31 @@ def main(run_dir: Path) -> int:
         return ExitStatus.NO_INPUT
     rank = int(os.environ["RANK"])
     record = _Record(layout.rank_record(rank), rank)
+    killed_before = oom_kills()
+    environment = {**os.environ, **job["environment"]}
     with layout.rank_log(rank).open("ab") as log:
-        child = Child(
-            [sys.executable, "-u", *job["script"]], {**os.environ, **job["environment"]}, log, GRACE_SECONDS
-        )
+        argv = [sys.executable, "-u", *job["script"]]
+        child = Child(argv, {**environment, **hook_environment(run_dir, environment)}, log, GRACE_SECONDS)
     record.add(pid=child.pid)
-    returncode = child.wait(partial(_heed, child, layout, lifeline(job["zlaunch_pid"])))
-    for directory in job["swap_dirs"] if os.environ.get("LOCAL_RANK") == "0" else []:
-        shutil.rmtree(directory, ignore_errors=True)
-    peak_rss = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    record.add(ended=time.time(), returncode=returncode, stopped_by=child.stopped_by, peak_rss_bytes=peak_rss)
+    returncode = child.wait(_Attendant(child, layout, rank, job))
+    record.add(
+        ended=time.time(),
+        returncode=returncode,
+        stopped_by=child.stopped_by,
+        peak_rss_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+        oom_kills=None if killed_before is None else (oom_kills() or 0) - killed_before,
+    )
+    _remove(job["swap_dirs"] if job["over_ssh"] else ())
     return returncode
 
 
-def _heed(child: Child, layout: RunLayout, depends_on: Sequence[psutil.Process]) -> None:
-    """End the rank when its launcher or zlaunch is gone, or when the run directory says so."""
-    child.depend_on(depends_on)
-    with contextlib.suppress(FileNotFoundError):
-        child.on_signal(int(layout.stop.read_text()), None)
+def _local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def _remove(swap_dirs: Sequence[str]) -> None:
+    for directory in swap_dirs if _local_rank() == 0 else ():
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

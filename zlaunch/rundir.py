@@ -10,7 +10,7 @@ import socket
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,18 @@ def write_stop(layout: RunLayout, number: int) -> None:
         write_whole(layout.stop, str(number))
 
 
+def ask_for_stacks(layout: RunLayout) -> None:
+    """Ask all ranks, on all hosts, to write down where they are."""
+    asked = int(layout.ask_stacks.read_text()) if layout.ask_stacks.exists() else 0
+    write_whole(layout.ask_stacks, str(asked + 1))
+
+
+def append_metrics(layout: RunLayout, facts: Mapping[str, Any]) -> None:
+    """Add a line to what was seen of the job; on a full disk there is none."""
+    with contextlib.suppress(OSError), layout.metrics.open("a") as file:
+        file.write(json.dumps(facts) + "\n")
+
+
 def write_outcome(layout: RunLayout, outcome: Outcome, started: float) -> None:
     """Write how the run ended."""
     times = {"started": started, "seconds": time.time() - started}
@@ -204,7 +216,7 @@ def _job(plan: LaunchPlan, asked: Sequence[str]) -> dict[str, Any]:
         "precision": plan.precision,
         "ranks": [asdict(slot) for slot in plan.topology.slots()],
         "environment": {name: variable.value for name, variable in plan.environment.items()},
-        "swap_dirs": [str(directory) for directory in plan.swap_dirs] if plan.topology.over_ssh else [],
+        "swap_dirs": [str(directory) for directory in plan.swap_dirs],
         "native_ops": [op.name for op in plan.ops],
         **_sizes(plan),
     }

@@ -23,6 +23,13 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
+def clock(seconds: float) -> str:
+    """Write a time that runs as clocks do: `0:42`, `3:05`, `2:07:00`."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
 def plural(count: int, noun: str) -> str:
     """Write `1 rank`, `2 ranks`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

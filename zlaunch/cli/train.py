@@ -10,11 +10,10 @@ import typer
 from zlaunch.cli import options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from zlaunch.memory.forecast import Forecast
-    from zlaunch.plan import LaunchPlan
+    from zlaunch.answers import Answer
+    from zlaunch.job import JobSpec
     from zlaunch.prepare import Prepared
+    from zlaunch.watch import Manner
 
 
 def train(
@@ -62,6 +61,18 @@ def train(
         bool,
         typer.Option("--rehearse", help="First let DeepSpeed take two steps without memory."),
     ] = False,
+    show_ranks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANKS", help="Whose output is shown: 0,3, all or none; in a pipe 0, else none."
+        ),
+    ] = None,
+    on_stall: Annotated[
+        Literal["report", "stop"], typer.Option(help="What to do when no rank moves any more.")
+    ] = "report",
+    stall_after: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1.0, help="The least time without a step that is a stall.")
+    ] = 60.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show everything; write and start nothing.")
     ] = False,
@@ -70,11 +81,8 @@ def train(
 
     What zlaunch does not know, and all that follows `--`, goes to the script.
     """
-    from zlaunch import console
-    from zlaunch.cli.show_plan import plan_lines
     from zlaunch.job import STAGES, JobSpec, parse_gpus, parse_offload, parse_override
-    from zlaunch.prepare import default_recipe, ds_config_of, prepare
-    from zlaunch.readiness import look_first
+    from zlaunch.prepare import default_recipe, ds_config_of
 
     script_args, ds_config = ds_config_of(context.args, ds_config)
     job = JobSpec(
@@ -92,38 +100,74 @@ def train(
         include=include,
         exclude=exclude,
     )
+    prepared = _prepared(job, run_dir, chooses_stage=stage == "auto")
+    if dry_run:
+        _show(prepared, rehearse, force)
+        return
+    manner = _manner(prepared, show_ranks, on_stall, stall_after)
+    raise typer.Exit(_start(prepared, _answer(prepared, rehearse, force), force, manner))
+
+
+def _prepared(job: "JobSpec", run_dir: Path | None, chooses_stage: bool) -> "Prepared":
+    from zlaunch.prepare import prepare
+
     prepared = prepare(job, run_dir)
-    if stage == "auto":
+    if chooses_stage:
         from zlaunch.precheck import choose_stage
 
         prepared = prepare(choose_stage(prepared), run_dir)
-    if dry_run:
-        for line in plan_lines(prepared.plan(), complete=True):
+    return prepared
+
+
+def _manner(
+    prepared: "Prepared", show_ranks: str | None, on_stall: Literal["report", "stop"], stall_after: float
+) -> "Manner":
+    from zlaunch import console
+    from zlaunch.watch import Manner, ranks_to_show
+
+    shown = ranks_to_show(show_ranks, prepared.inputs.topology.world_size, console.is_interactive())
+    return Manner(shown, on_stall, stall_after)
+
+
+def _answer(prepared: "Prepared", rehearse: bool, force: bool) -> "Answer | None":
+    """Rehearse the job, if that was asked for or there are GPUs it must fit; refuse what cannot work."""
+    if not rehearse and (force or not prepared.inputs.machine.gpus or prepared.model is None):
+        return None
+    from zlaunch.precheck import rehearse_first
+
+    return rehearse_first(prepared)
+
+
+def _show(prepared: "Prepared", rehearse: bool, force: bool) -> None:
+    """Show all that would be done, and all that speaks against it."""
+    from zlaunch import console
+    from zlaunch.cli.show_plan import plan_lines
+    from zlaunch.readiness import look_first
+
+    plan = prepared.plan()
+    for line in plan_lines(plan, complete=True):
+        console.data(line)
+    answer = _answer(prepared, rehearse, force)
+    if answer is not None:
+        from zlaunch.cli.show_estimate import start_lines
+
+        for line in start_lines(answer):
             console.data(line)
-        look_first(prepared, None, force, prepared.plan())
-        return
-    if rehearse or (not force and prepared.inputs.machine.gpus and prepared.model is not None):
-        from zlaunch.precheck import rehearse_first
-
-        forecast = rehearse_first(prepared).forecast
-    else:
-        forecast = None
-    look = partial(look_first, prepared, forecast, force)
-    raise typer.Exit(_start(prepared, forecast, look))
+    look_first(prepared, None if answer is None else answer.forecast, force, plan)
 
 
-def _start(
-    prepared: "Prepared", forecast: "Forecast | None", look: "Callable[[LaunchPlan], None]"
-) -> int:
+def _start(prepared: "Prepared", answer: "Answer | None", force: bool, manner: "Manner") -> int:
     """Write the run directory and run the job; return the exit status."""
     from zlaunch import console, rundir
     from zlaunch.cli.show_plan import plan_lines
     from zlaunch.launch import carry_out
     from zlaunch.prepare import reserve
+    from zlaunch.readiness import look_first
 
-    plan = reserve(prepared, sys.argv, look)
+    forecast = None if answer is None else answer.forecast
+    plan = reserve(prepared, sys.argv, partial(look_first, prepared, forecast, force))
     if forecast is not None:
         rundir.write_forecast(plan.layout, forecast)
     for line in plan_lines(plan, complete=False):
         console.say(line)
-    return carry_out(plan)
+    return carry_out(plan, manner).exit_status

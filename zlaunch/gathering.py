@@ -1,0 +1,127 @@
+"""Reading what a run left in its directory, as evidence of how it ended."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zlaunch.diagnosis.evidence import (
+    ErrorEvidence,
+    Evidence,
+    JobEvidence,
+    MachineEvidence,
+    RankEvidence,
+    StallEvidence,
+)
+from zlaunch.errors import ZlaunchError
+from zlaunch.layout import RunLayout
+from zlaunch.script import Interface, read_script
+
+LOG_BYTES = 64 * 1024
+"""How much of the end of each log counts as evidence."""
+
+
+def gather(
+    layout: RunLayout, launcher_returncode: int, stopped_by: int | None, stall: StallEvidence | None = None
+) -> Evidence:
+    """Collect all that is known; what cannot be read is left out."""
+    job = read_object(layout.job)
+    return Evidence(
+        job=_job(layout, job),
+        ranks=tuple(_rank(layout, slot) for slot in job.get("ranks", ())),
+        machines=tuple(_machines(layout, job.get("ranks", ()))),
+        launcher_returncode=launcher_returncode,
+        launcher_log=tail(layout.launcher_log),
+        stopped_by=stopped_by,
+        stall=stall,
+    )
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Read a JSON object that another process may be writing; empty if there is none."""
+    try:
+        found = json.loads(file.read_text("utf-8", "replace"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def tail(file: Path, num_bytes: int = LOG_BYTES) -> str:
+    """Read the end of a log; empty if there is none."""
+    try:
+        with file.open("rb") as log:
+            log.seek(max(0, file.stat().st_size - num_bytes))
+            return log.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _job(layout: RunLayout, job: Mapping[str, Any]) -> JobEvidence:
+    script = job.get("script") or [""]
+    return JobEvidence(
+        launcher=str(job.get("launcher", "")),
+        stage=int(job.get("stage") or 0),
+        offload={part: device for part, device in (job.get("offload") or {}).items() if device},
+        micro_batch=int(job.get("micro_batch") or 1),
+        grad_accum=int(job.get("grad_accum") or 1),
+        world_size=len(job.get("ranks", ())),
+        precision=str(job.get("precision", "")),
+        accelerator=str(job.get("accelerator", "")),
+        script=str(script[0]),
+        uses_trainer=_uses_trainer(Path(str(script[0]))),
+        forecast=read_object(layout.forecast) or None,
+        config=read_object(layout.ds_config),
+    )
+
+
+def _uses_trainer(script: Path) -> bool:
+    try:
+        return read_script(script).interface is Interface.TRAINER
+    except ZlaunchError:
+        return False
+
+
+def _rank(layout: RunLayout, slot: Mapping[str, Any]) -> RankEvidence:
+    rank = int(slot["rank"])
+    record, pulse = read_object(layout.rank_record(rank)), read_object(layout.rank_pulse(rank))
+    return RankEvidence(
+        rank=rank,
+        host=str(record.get("host") or slot.get("host", "")),
+        returncode=record.get("returncode"),
+        stopped_by=record.get("stopped_by"),
+        ended=record.get("ended"),
+        phase=str(pulse.get("phase", "")),
+        step=int(pulse.get("step") or 0),
+        error=_error(layout.rank_error(rank)),
+        log=tail(layout.rank_log(rank)),
+        stacks=tail(layout.rank_stacks(rank)),
+        peak_rss_bytes=record.get("peak_rss_bytes"),
+        pulse=pulse,
+        sample=read_object(layout.rank_sample(rank)),
+    )
+
+
+def _error(file: Path) -> ErrorEvidence | None:
+    found = read_object(file)
+    if not found:
+        return None
+    known = ("message", "traceback", "frame", "phase", "time")
+    return ErrorEvidence(type=str(found.get("type")), **{name: found.get(name) for name in known})  # type: ignore[arg-type]
+
+
+def _machines(layout: RunLayout, slots: Sequence[Mapping[str, Any]]) -> Iterator[MachineEvidence]:
+    """Each host is described by its first rank; its records count what the kernel has killed meanwhile."""
+    kills: dict[str, int] = {}
+    for slot in slots:
+        record = read_object(layout.rank_record(int(slot["rank"])))
+        host = str(record.get("host") or slot.get("host", ""))
+        kills[host] = max(kills.get(host, 0), int(record.get("oom_kills") or 0))
+    for slot in slots:
+        sample = read_object(layout.rank_sample(int(slot["rank"])))
+        machine = sample.get("machine") or {}
+        record = read_object(layout.rank_record(int(slot["rank"])))
+        host = str(record.get("host") or slot.get("host", ""))
+        if host in kills:
+            fields = set(MachineEvidence.__slots__) - {"host", "oom_kills"}
+            known = {name: machine.get(name) for name in fields}
+            yield MachineEvidence(host=host, oom_kills=kills.pop(host), **known)

@@ -1,0 +1,19 @@
+"""What runs in the user's own process, beside the script: it watches and writes down, and changes nothing.
+
+`hook/` is a folder that the rank program puts on PYTHONPATH for the script alone: Python imports
+its `sitecustomize` before the script, which takes every trace of itself away again. So `__main__`,
+`sys.argv`, import paths and the environment of programs that the script starts are what they are
+without zlaunch. Only the standard library is imported here.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+HOOK = Path(__file__).parent / "hook"
+
+
+def hook_environment(run_dir: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Write the variables by which a script's process finds the hook; the hook removes them again."""
+    paths = [str(HOOK), *filter(None, [environment.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths), "ZLAUNCH_RANK": str(run_dir)}

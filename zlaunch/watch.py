@@ -1,0 +1,181 @@
+"""Following a job while it runs: one quiet line, the output of chosen ranks, metrics, and stalls."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from zlaunch import console, phases, rundir
+from zlaunch.course import STEP_PATIENCE_SECONDS, Course, Look, begun, phase_shown, plain_line, progress_line
+from zlaunch.diagnosis.evidence import StallEvidence
+from zlaunch.errors import WrongUsage
+from zlaunch.follow import Follower
+from zlaunch.gathering import read_object, tail
+from zlaunch.layout import RunLayout
+from zlaunch.stacks import last_stack, odd_ranks, place
+from zlaunch.stalls import stall_lines
+
+LOOK_SECONDS = 1.0
+METRICS_SECONDS = 5.0
+PLAIN_SECONDS = 30.0
+"""How often a line is written where there is no terminal."""
+
+ANSWER_SECONDS = 5.0
+"""How long ranks are given to write their stacks: they look for the question every two seconds."""
+
+OnStall = Literal["report", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a person wants a job to be watched."""
+
+    show_ranks: tuple[int, ...] = (0,)
+    """Ranks whose output is shown. Where none is, there is one line that says how far the job is."""
+    on_stall: OnStall = "report"
+    stall_after: float = STEP_PATIENCE_SECONDS
+    """The least time without a step that counts as a stall, in seconds."""
+
+
+def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple[int, ...]:
+    """Read `0,3`, `all` or `none`; raise WrongUsage for a rank that will not be there.
+
+    Left out, rank 0 goes where output is kept or passed on, and nobody is shown to a person, who
+    has one quiet line instead.
+    """
+    match text:
+        case None:
+            return () if interactive else (0,)
+        case "all":
+            return tuple(range(world_size))
+        case "none":
+            return ()
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) < world_size for word in words):
+        ranks = "rank 0" if world_size == 1 else f"ranks 0 to {world_size - 1}"
+        raise WrongUsage(f"`--show-ranks {text}`: there are {ranks}", "write `--show-ranks 0`, all or none")
+    return tuple(sorted({int(word) for word in words}))
+
+
+class Watch:
+    """What is seen of a running job, and shown."""
+
+    def __init__(self, layout: RunLayout, world_size: int, manner: Manner, stop: Callable[[], None]) -> None:
+        """Begin to watch; `stop` ends the job."""
+        self._layout = layout
+        self._manner = manner
+        self._stop = stop
+        self._course = begun(time.time())
+        self._world_size = world_size
+        shown = manner.show_ranks
+        several = len(shown) > 1
+        self._followers = [Follower(layout.rank_log(rank), f"[{rank}] " * several) for rank in shown]
+        self._quiet = not shown
+        self._progress = console.Progress()
+        self._looked = self._measured = self._plain = 0.0
+        self._said = ""
+        self._asked_at: float | None = None
+        self.stall: StallEvidence | None = None
+        """The last stall, if the job was stopped for it."""
+
+    @property
+    def course(self) -> Course:
+        """How far the job is."""
+        return self._course
+
+    def tick(self) -> None:
+        """Show what is new; look at all ranks now and then."""
+        for follower in self._followers:
+            follower.pump()
+        now = time.time()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self._course = self._course.after(Look(now, self._pulses()))
+            samples = self._samples() if now - self._measured >= METRICS_SECONDS else None
+            if samples is not None:
+                self._measured = now
+                rundir.append_metrics(self._layout, self._metrics(samples))
+            self._show(now)
+            self._heed_stall(now)
+
+    def end(self) -> None:
+        """Show what came last, and take the line away."""
+        for follower in self._followers:
+            follower.finish()
+        self._course = self._course.after(Look(time.time(), self._pulses()))
+        rundir.append_metrics(self._layout, self._metrics(self._samples()))
+        self._progress.clear()
+
+    def _pulses(self) -> dict[int, dict[str, Any]]:
+        found = {rank: read_object(self._layout.rank_pulse(rank)) for rank in range(self._world_size)}
+        return {rank: pulse for rank, pulse in found.items() if pulse}
+
+    def _samples(self) -> dict[int, dict[str, Any]]:
+        found = {rank: read_object(self._layout.rank_sample(rank)) for rank in range(self._world_size)}
+        return {rank: sample for rank, sample in found.items() if sample}
+
+    def _show(self, now: float) -> None:
+        if console.is_interactive():
+            if self._quiet:
+                rss = read_object(self._layout.rank_sample(0)).get("rss_bytes")
+                self._progress.show(progress_line(self._course, self._world_size, rss, console.width() - 1))
+            return
+        said = self._milestone()
+        if said != self._said or (self._course.step and now - self._plain >= PLAIN_SECONDS):
+            self._said, self._plain = said, now
+            console.say(plain_line(self._course, self._world_size) if self._course.step else said)
+
+    def _milestone(self) -> str:
+        """Name what is worth a line of its own in a log file."""
+        phase = phase_shown(self._course.first)
+        if self._course.step or phase in (phases.STARTING, phases.EXITING):
+            return self._said or ""
+        return phase
+
+    def _metrics(self, samples: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+        course, pulses = self._course, self._course.look.pulses
+        machines = {sample["host"]: sample["machine"] for sample in samples.values() if sample.get("machine")}
+        return {
+            "time": course.look.time,
+            **{name: course.first.get(name) for name in ("step", "steps", "phase", "loss", "learning_rate")},
+            "tokens_per_second": course.tokens_per_second(self._world_size),
+            "seconds_left": course.seconds_left,
+            "ranks": [
+                {
+                    "rank": rank,
+                    "phase": pulses.get(rank, {}).get("phase"),
+                    "step": pulses.get(rank, {}).get("step"),
+                    "rss_bytes": sample.get("rss_bytes"),
+                    "gpu_used_bytes": (sample.get("gpu") or {}).get("used_bytes"),
+                }
+                for rank, sample in samples.items()
+            ],
+            "machines": machines,
+        }
+
+    def _heed_stall(self, now: float) -> None:
+        silent = self._course.stalled_seconds(now, self._manner.stall_after)
+        if silent is None:
+            self._asked_at = None
+        elif self._asked_at is None:
+            self._asked_at = now
+            rundir.ask_for_stacks(self._layout)
+        elif now - self._asked_at >= ANSWER_SECONDS and self._asked_at > 0:
+            self._asked_at = 0.0
+            self._report_stall(silent)
+
+    def _report_stall(self, silent: float) -> None:
+        stacks = {rank: last_stack(tail(self._layout.rank_stacks(rank))) for rank in range(self._world_size)}
+        evidence = StallEvidence(
+            seconds=silent,
+            step=self._course.step,
+            where={rank: place(stack) for rank, stack in stacks.items()},
+            odd=odd_ranks(stacks),
+        )
+        self._progress.clear()
+        for line in stall_lines(evidence, self._course.seconds_per_step, console.width()):
+            console.say(line)
+        console.say(f"all stacks are in {self._layout.ranks}")
+        if self._manner.on_stall == "stop":
+            self.stall = evidence
+            self._stop()

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import zlaunch
+from tests.running import the_run, zlaunch
 
 pytestmark = pytest.mark.job
 
@@ -63,3 +63,32 @@ def test_a_rehearsal_without_a_model_says_what_to_type(tmp_path: Path) -> None:
     result = zlaunch("config", "validate", ds_config(tmp_path, buffer_count=40), "--rehearse", cwd=tmp_path)
     assert result.status == 2
     assert "--model DIR --world-size N" in result.err
+
+
+CPU = {"DS_ACCELERATOR": "cpu"}
+
+
+def test_a_run_that_was_rehearsed_keeps_what_was_foretold(tmp_path: Path) -> None:
+    result = zlaunch("train", "--rehearse", "--gpus", "1", "--", "--max_steps", "1", cwd=tmp_path, env=CPU)
+    assert result.status == 0, result.err
+    foretold = json.loads((the_run(tmp_path) / "forecast.json").read_text())
+    assert foretold["method"] == "rehearsal"
+    assert [phase["name"] for phase in foretold["phases"]][-1] == "resume"
+
+
+def test_a_dry_run_says_what_a_start_would_find_out_and_starts_nothing(tmp_path: Path) -> None:
+    result = zlaunch("train", "--dry-run", "--rehearse", cwd=tmp_path, env=CPU)
+    assert result.status == 0, result.err
+    assert "memory, as a start looks at it" in result.out
+    assert "DeepSpeed takes two steps" in result.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_ends_like_the_start_that_deepspeed_would_refuse(tmp_path: Path) -> None:
+    file = ds_config(tmp_path, buffer_count=2)
+    words = ("--ds-config", file, "--gpus", "1", "--", "--model", tmp_path, "--from_scratch")
+    for first in (("--dry-run", "--rehearse"), ("--rehearse",)):
+        result = zlaunch("train", *first, *words, cwd=tmp_path, env=CPU)
+        assert result.status == 65
+        assert "Not enough buffers" in result.err
+    assert not (tmp_path / "runs").exists()

@@ -48,6 +48,18 @@ def verdict_lines(answer: Answer, effects: Sequence[Effect]) -> Iterator[str]:
         yield from console.paragraph(f"hint: it fits with {fitting}")
 
 
+def start_lines(answer: Answer) -> Iterator[str]:
+    """Say what a start would find out about a job's memory; a job that cannot fit was refused."""
+    need, verdict = answer.need, answer.verdict
+    told = verdict.fit.value if verdict.fit is not Fit.UNKNOWN else "DeepSpeed takes two steps"
+    yield "\nmemory, as a start looks at it"
+    rows = [("host", f"{gib(need.host)} GiB of each"), ("fit", "; ".join([told, *verdict.reasons]))]
+    if verdict.fit is not Fit.UNKNOWN:
+        phase = answer.forecast.peak_phase("gpu")
+        rows[:0] = [("GPU", f"{gib(need.process[1])} GiB of each, fullest in {phase}")]
+    yield from console.table(rows)
+
+
 def asked(question: Question, site: Site, forecast: Forecast) -> list[tuple[str, str]]:
     """Say what the numbers are about."""
     seq_len = question.training.seq_len

@@ -117,7 +117,7 @@ def progress_line(course: Course, world_size: int, rss_bytes: int | None, width:
         return f"[{' ' * 20}] {phase_shown(pulse)} {clock(since)}"[:width]
     total = pulse.get("steps")
     done = min(1.0, course.step / total) if total else None
-    head = [f"step {course.step}" + (f"/{total}" if total else "")]
+    head = [f"{course.step}/{total}" if total else f"step {course.step}"]
     if pulse.get("phase") in (phases.SAVING, phases.EVALUATING, phases.EXITING):
         head.append(str(pulse["phase"]))
     bar = "" if done is None else _bar(done)
@@ -125,15 +125,16 @@ def progress_line(course: Course, world_size: int, rss_bytes: int | None, width:
 
 
 def _figures(course: Course, world_size: int, rss_bytes: int | None) -> list[str]:
+    """List what is known, what matters most first: a narrow terminal cuts the rest."""
     pulse, tokens = course.first, course.tokens_per_second(world_size)
     left, each = course.seconds_left, course.seconds_per_step
+    speed = f"{_thousands(tokens)} tok/s" if tokens else f"{brief(each)}/step" if each is not None else ""
     return [
+        *([f"{clock(left)} left"] if left is not None else []),
         *([f"loss {_number(pulse['loss'])}"] if pulse.get("loss") is not None else []),
         *([f"lr {pulse['learning_rate']:.2g}"] if pulse.get("learning_rate") is not None else []),
-        *([f"{brief(each)}/step"] if each is not None else []),
-        *([f"{_thousands(tokens)} tok/s"] if tokens else []),
-        *([f"{rss_bytes / (1 << 30):.1f} GiB RSS"] if rss_bytes else []),
-        *([f"{clock(left)} left"] if left is not None else []),
+        *([speed] if speed else []),
+        *([f"{rss_bytes / (1 << 30):.1f} GiB a rank"] if rss_bytes else []),
     ]
 
 

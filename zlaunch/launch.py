@@ -86,8 +86,8 @@ def _tell(plan: LaunchPlan, manner: Manner, outcome: Outcome, seconds: float) ->
     about = f"all about this run is in {run}"
     if outcome.how == "finished":
         if console.is_interactive() and not manner.show_ranks:
-            for line in tail(plan.layout.rank_log(0)).splitlines()[-LAST_LINES:]:
-                console.data(line.rsplit("\r", 1)[-1])
+            for line in _last_lines(tail(plan.layout.rank_log(0))):
+                console.data(line)
         console.say(f"finished in {took}; {about}")
         return
     head = {"stumbled": "trained to the end in", "stalled": "ended for its stall after"}.get(
@@ -97,3 +97,9 @@ def _tell(plan: LaunchPlan, manner: Manner, outcome: Outcome, seconds: float) ->
     lines = verdict_lines(outcome.verdict, f"{head} {took}", console.width())
     for line in [*lines, *console.paragraph(about)]:
         console.say(line)
+
+
+def _last_lines(log: str) -> list[str]:
+    """Take the last lines that say something, each as a terminal would have left it."""
+    shown = [line.rstrip().rsplit("\r", 1)[-1] for line in log.split("\n")]
+    return [line for line in shown if line.strip()][-LAST_LINES:]

@@ -89,6 +89,8 @@ ELSEWHERE: Mapping[str, str] = {
     "unknown-monitor": "`--report_to` names something that transformers does not report to.",
     "unknown-model": "transformers cannot make a model to train from this config.json.",
     "model-without-sizes": "A model's config.json does not say how large the model is.",
+    "not-as-it-was": "`runs rerun`: something that the run depended on is not what it was: the script, its "
+    "git commit or uncommitted changes, a package, the Python, the GPUs.",
     "bad-host-line": "A line of the hostfile is not `HOST slots=N`.",
     "duplicate-host": "The hostfile names a host twice.",
     "no-hosts": "The hostfile names no host.",

@@ -42,7 +42,7 @@ class State(Enum):
     STOPPED = "stopped"
     STALLED = "stalled"
     LOST = "lost"
-    """zlaunch was killed before it could write down an ending."""
+    """zlaunch was killed; what ran below it may have written down that it is gone."""
     UNKNOWN = "unknown"
     """It was started on another host, and has written nothing for a while."""
     BROKEN = "broken"
@@ -56,7 +56,14 @@ class State(Enum):
 
 _ENDINGS = {
     state.value: state
-    for state in (State.FINISHED, State.STUMBLED, State.FAILED, State.STOPPED, State.STALLED)
+    for state in (
+        State.FINISHED,
+        State.STUMBLED,
+        State.FAILED,
+        State.STOPPED,
+        State.STALLED,
+        State.LOST,
+    )
 }
 
 
@@ -70,6 +77,9 @@ class Found:
     job: Mapping[str, Any] = field(default_factory=dict)
     ending: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The ds_config."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
     forecast: Mapping[str, Any] = field(default_factory=dict)
     last_metrics: Mapping[str, Any] = field(default_factory=dict)
     ranks: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)

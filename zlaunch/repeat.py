@@ -94,7 +94,7 @@ def changes(then: Circumstance, now: Circumstance) -> list[Change]:
     found = [*_script_changes(then, now), *_git_changes(then.git, now.git)]
     for name in sorted({*then.packages, *now.packages}):
         found += _change(name, then.packages.get(name), now.packages.get(name))
-    found += _change("python", then.python, now.python)
+    found += _change("interpreter", then.python, now.python)
     return [*found, *_change("GPUs", ", ".join(then.gpus), ", ".join(now.gpus))]
 
 

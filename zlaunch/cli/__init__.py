@@ -15,6 +15,7 @@ from zlaunch import __version__
 from zlaunch.cli.config import config
 from zlaunch.cli.estimate import estimate
 from zlaunch.cli.plan import plan
+from zlaunch.cli.runs import runs
 from zlaunch.cli.script_command import ScriptCommand
 from zlaunch.cli.train import train
 from zlaunch.errors import Unavailable, ZlaunchError
@@ -32,6 +33,7 @@ app.command(cls=ScriptCommand, context_settings={"ignore_unknown_options": True,
 app.command(cls=ScriptCommand)(estimate)
 app.command(cls=ScriptCommand)(plan)
 app.add_typer(config, name="config")
+app.add_typer(runs, name="runs")
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,59 @@
+"""`zlaunch runs logs`: what a rank or the launcher printed."""
+
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def logs(
+    run: LatestRun = "latest",
+    rank: Annotated[int | None, typer.Option(min=0, metavar="N", help="Which rank; 0 if left out.")] = None,
+    launcher: Annotated[bool, typer.Option("--launcher", help="What the launcher itself printed.")] = False,
+    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last lines.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what is added, until the run is over.")
+    ] = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a rank printed, byte for byte; output and errors stand in the order they came."""
+    from zlaunch import console
+    from zlaunch.cli.runs.summary import to_json
+    from zlaunch.errors import WrongUsage
+    from zlaunch.records import find, log_of, read_log
+
+    if launcher and rank is not None:
+        raise WrongUsage("`--launcher` and `--rank` name two logs", "keep one of them")
+    if as_json and follow:
+        raise WrongUsage(
+            "`--json` writes one object, and `--follow` never knows the last", "keep one of them"
+        )
+    root = find(run, runs_dir)
+    log = log_of(root, rank, launcher)
+    said = read_log(log, tail)
+    if as_json:
+        lines = said.decode("utf-8", "replace").splitlines()
+        console.data(to_json({"id": root.name, "log": str(log), "lines": lines}))
+        return
+    size = log.stat().st_size if tail is not None else len(said)
+    console.job_output(said)
+    if follow:
+        _follow(root, log, size)
+
+
+def _follow(root: "Path", log: "Path", offset: int) -> None:
+    """Print what is added; Ctrl-C ends the looking on, not the run."""
+    from zlaunch import console
+    from zlaunch.records import follow, look_at
+
+    try:
+        for chunk in follow(log, offset, lambda: look_at(root).state.is_over):
+            console.job_output(chunk)
+    except KeyboardInterrupt:
+        raise typer.Exit(128 + signal.SIGINT) from None

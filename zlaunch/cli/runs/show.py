@@ -1,0 +1,164 @@
+"""`zlaunch runs show`: all about one run, and its memory beside what was predicted."""
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
+
+if TYPE_CHECKING:
+    from zlaunch.measurement import Comparison
+    from zlaunch.record import Found, RunRecord
+
+
+def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
+    """Show what was asked, where it ran, with which configuration, how it ended, what memory it took."""
+    from zlaunch import console
+    from zlaunch.cli.runs.summary import to_json
+    from zlaunch.cli.runs.why import explained
+    from zlaunch.measurement import compare
+    from zlaunch.records import find, look_at
+
+    record = look_at(find(run, runs_dir))
+    memory = compare(record)
+    if as_json:
+        console.data(to_json(_members(record, memory)))
+        return
+    for line in console.table(list(_facts(record)), indent=""):
+        console.data(line)
+    for line in ["", *explained(record), "", *_memory(memory)]:
+        console.data(line)
+
+
+def _facts(record: "RunRecord") -> Iterator[tuple[str, str]]:
+    from zlaunch.cli.runs.summary import long_moment, steps
+
+    found = record.found
+    status = "" if record.exit_status is None else f", exit status {record.exit_status}"
+    yield "run", os.path.relpath(found.root)
+    yield "state", f"{record.state.value}{status}"
+    yield "started", long_moment(record.started)
+    yield from _asked(found.job)
+    yield from _place(record)
+    yield from _configuration(record)
+    if record.step is not None:
+        yield "step", steps(record).replace("/", " of ")
+    yield from _origin(found)
+    for trouble in found.troubles:
+        yield "trouble", trouble
+
+
+def _asked(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if isinstance(asked := job.get("asked"), list) and asked:
+        yield "asked", shlex.join(["zlaunch", *map(str, asked[1:])])
+    if isinstance(script := job.get("script"), list):
+        yield "script", shlex.join(map(str, script))
+    if "working_directory" in job:
+        yield "in", str(job["working_directory"])
+    for word in ("repeats", "continues"):
+        if job.get(word):
+            yield word, str(job[word])
+
+
+def _place(record: "RunRecord") -> Iterator[tuple[str, str]]:
+    from zlaunch.units import plural
+
+    job = record.found.job
+    slots = [slot for slot in job.get("ranks") or [] if isinstance(slot, Mapping)]
+    hosts = {str(slot.get("host")): 0 for slot in slots}
+    for slot in slots:
+        hosts[str(slot.get("host"))] += 1
+    where = ", ".join(f"{count} on {host}" for host, count in hosts.items())
+    if slots:
+        yield "ranks", f"{plural(len(slots), 'rank')} by {job.get('launcher')}: {where}"
+        yield "device", f"{job.get('accelerator')}{_gpu_names(record.found)}"
+
+
+def _gpu_names(found: "Found") -> str:
+    from zlaunch.record import section
+
+    gpus = section(found.environment, "machine").get("gpus")
+    names = {str(gpu.get("name")) for gpu in gpus or [] if isinstance(gpu, Mapping)}
+    return f": {', '.join(sorted(names))}" if names else ""
+
+
+def _configuration(record: "RunRecord") -> Iterator[tuple[str, str]]:
+    job = record.found.job
+    if record.stage is not None:
+        places = [f"{part} on {place}" for part, place in record.offload.items()]
+        yield (
+            "ZeRO",
+            f"stage {record.stage}, {', '.join(places) or 'nothing offloaded'}, {job.get('precision')}",
+        )
+    sizes = [job.get(name) for name in ("train_batch_size", "micro_batch", "grad_accum")]
+    if all(sizes):
+        yield (
+            "batch",
+            f"{sizes[0]} = {sizes[1]} per rank x {sizes[2]} accumulated x {record.world_size} ranks",
+        )
+
+
+def _origin(found: "Found") -> Iterator[tuple[str, str]]:
+    """Name the versions and the commit a run was made with."""
+    from zlaunch.record import section, text
+    from zlaunch.units import plural
+
+    packages = section(found.environment, "packages")
+    versions = [f"{name} {packages[name]}" for name in _TOLD if packages.get(name)]
+    if versions:
+        yield "versions", ", ".join(versions)
+    git = section(found.environment, "git")
+    if commit := text(git, "commit"):
+        changed = git.get("changed")
+        files = f", {plural(len(changed), 'file')} changed" if isinstance(changed, list) and changed else ""
+        yield "commit", f"{commit[:12]} on {git.get('branch')}{files}"
+
+
+_TOLD = ("python", "torch", "deepspeed", "transformers", "accelerate")
+
+
+def _memory(memory: "Comparison") -> Iterator[str]:
+    from zlaunch import console
+
+    rows = [("memory of the fullest rank, GiB", "predicted", "measured", "difference")]
+    for pool in memory.pools:
+        off = "" if pool.percent is None else f"{pool.percent:+.0f} %"
+        rows.append((pool.name, _amount(pool.predicted), _amount(pool.measured), off or pool.remark or "-"))
+    yield from console.figures(rows) if memory.pools else ["no memory was measured, and none predicted"]
+    for remark in memory.remarks:
+        yield from console.paragraph(remark, "  ")
+
+
+def _amount(num_bytes: int | None) -> str:
+    return "-" if num_bytes is None else f"{num_bytes / (1 << 30):.2f}"
+
+
+def _members(record: "RunRecord", memory: "Comparison") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from zlaunch.cli.runs.summary import members
+
+    found = record.found
+    return {
+        **members(record),
+        "job": found.job,
+        "environment": found.environment,
+        "ending": found.ending or None,
+        "memory": {
+            "pools": [{**asdict(pool), "percent": pool.percent} for pool in memory.pools],
+            "remarks": list(memory.remarks),
+        },
+        "rank_files": {
+            rank: {
+                name: files.get(rank)
+                for name, files in {
+                    "record": found.ranks,
+                    "pulse": found.pulses,
+                    "sample": found.samples,
+                    "error": found.errors,
+                }.items()
+            }
+            for rank in sorted({*found.ranks, *found.pulses, *found.samples, *found.errors})
+        },
+    }

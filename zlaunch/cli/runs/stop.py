@@ -1,0 +1,38 @@
+"""`zlaunch runs stop`: end a run from another terminal."""
+
+from zlaunch.cli.runs.options import AsJson, Run, RunsDir
+
+WAIT_SECONDS = 12.0
+"""A job has 8 s to end, and its ranks are looked after for a little longer."""
+
+
+def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
+    """Tell a run to stop, as Ctrl-C in its own terminal would, and wait until it is over.
+
+    Stopping once more, while it is on its way out, ends it at once.
+    """
+    from zlaunch import console
+    from zlaunch.cli.runs.summary import members, to_json
+    from zlaunch.cli.runs.why import explained
+    from zlaunch.errors import InputMissing, Unavailable
+    from zlaunch.record import State
+    from zlaunch.records import find, look_at, tell_to_stop, wait_until_over
+
+    root = find(run, runs_dir)
+    record = look_at(root)
+    if record.state is State.BROKEN:
+        raise InputMissing(f"{root} holds no run that could be stopped: {record.cause}")
+    was_running = not record.state.is_over
+    if was_running:
+        told = tell_to_stop(record)
+        console.say(f"told {told} to stop")
+        record = wait_until_over(root, WAIT_SECONDS)
+    if as_json:
+        console.data(to_json({**members(record), "was_running": was_running}))
+    if not record.state.is_over:
+        raise Unavailable(f"{root.name} was told, and is not over after {WAIT_SECONDS:.0f} s")
+    if not as_json:
+        if not was_running:
+            console.say(f"{root.name} is over already")
+        for line in explained(record):
+            console.data(line)

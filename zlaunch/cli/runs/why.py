@@ -1,0 +1,39 @@
+"""`zlaunch runs why`: why a run ended, in ten lines at most."""
+
+from typing import TYPE_CHECKING
+
+from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
+
+if TYPE_CHECKING:
+    from zlaunch.record import RunRecord
+
+
+def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
+    """Say why a run ended: the cause, where it began, what shows it, what to change."""
+    import time
+    from dataclasses import asdict
+
+    from zlaunch import console
+    from zlaunch.cli.runs.summary import members, to_json
+    from zlaunch.hindsight import verdict_of
+    from zlaunch.records import find, look_at
+
+    record = look_at(find(run, runs_dir))
+    if as_json:
+        verdict = verdict_of(record, time.time())
+        console.data(to_json({**members(record), "verdict": None if verdict is None else asdict(verdict)}))
+        return
+    for line in explained(record):
+        console.data(line)
+
+
+def explained(record: "RunRecord") -> list[str]:
+    """Write how a run ended, ten lines at most."""
+    import time
+
+    from zlaunch import console
+    from zlaunch.diagnosis.told import verdict_lines
+    from zlaunch.hindsight import head, verdict_of
+
+    verdict, name = verdict_of(record, time.time()), f"{record.id} {head(record)}"
+    return [name] if verdict is None else verdict_lines(verdict, name, console.width())

@@ -1,0 +1,110 @@
+"""What a run took of each pool of memory, beside what was predicted of it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zlaunch.fit import PROGRAM_BYTES
+from zlaunch.memory.hardware import overhead_bytes
+from zlaunch.record import Found, RunRecord, number, section, text
+
+HOST_POOLS = ("pageable", "pinned", "shm")
+
+ON_A_CPU = "no GPU was there, so nothing was measured on one"
+NOT_MEASURED = "not measured"
+NOT_PREDICTED = "nothing was predicted: `zlaunch train` predicts for GPUs, or with `--rehearse`"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool of memory; bytes of the rank that took most of it."""
+
+    name: str
+    predicted: int | None
+    measured: int | None
+    remark: str = ""
+
+    @property
+    def percent(self) -> float | None:
+        """Say by how many percent the prediction was too high; below zero, too low."""
+        if self.predicted is None or not self.measured:
+            return None
+        return 100.0 * (self.predicted - self.measured) / self.measured
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All pools, and what keeps them from being compared."""
+
+    pools: tuple[Pool, ...]
+    remarks: tuple[str, ...]
+
+
+def compare(record: RunRecord) -> Comparison:
+    """Lay what was measured of a run beside its forecast."""
+    found = record.found
+    on_gpu = text(found.job, "accelerator") != "cpu"
+    pools = tuple(_pools(record, on_gpu))
+    remarks = [NOT_PREDICTED] if not found.forecast else []
+    if not on_gpu:
+        remarks.append(ON_A_CPU)
+        if found.forecast:
+            remarks.append("the forecast is one for GPUs; on a CPU its GPU tensors lie in host memory")
+    return Comparison(tuple(pool for pool in pools if pool.predicted or pool.measured), tuple(remarks))
+
+
+def _pools(record: RunRecord, on_gpu: bool) -> Iterator[Pool]:
+    found = record.found
+    reserved = _predicted(found, ("reserved",))
+    process = None if reserved is None else reserved + overhead_bytes(record.world_size or 1)[1]
+    on_device = "" if on_gpu else NOT_MEASURED
+    yield Pool(
+        "GPU, tensors", _predicted(found, ("gpu",)), _of_pulses(found, "gpu_allocated_bytes"), on_device
+    )
+    yield Pool("GPU, reserved", reserved, _of_pulses(found, "gpu_reserved_bytes"), on_device)
+    yield Pool("GPU, in use", process, _on_the_device(found), on_device or "predicted: at most")
+    host = _predicted(found, HOST_POOLS)
+    resident = _resident(found)
+    if on_gpu:
+        yield Pool("host, resident", None if host is None else host + PROGRAM_BYTES, resident)
+    else:
+        yield Pool("host, resident", None, resident)
+    for pool in (*HOST_POOLS, "nvme"):
+        yield Pool(_NAMES[pool], _predicted(found, (pool,)), None, NOT_MEASURED)
+
+
+_NAMES = {
+    "pageable": "  of it pageable",
+    "pinned": "  of it pinned",
+    "shm": "  of it /dev/shm",
+    "nvme": "NVMe",
+}
+
+
+def _predicted(found: Found, pools: Iterable[str]) -> int | None:
+    """Say the most that pools hold together in any phase; None without a forecast."""
+    phases = found.forecast.get("phases")
+    if not isinstance(phases, list) or not phases:
+        return None
+    peaks = [section(phase, "peak") for phase in phases if isinstance(phase, Mapping)]
+    names = list(pools)
+    return max((int(sum(number(peak, name) or 0 for name in names)) for peak in peaks), default=None)
+
+
+def _of_pulses(found: Found, name: str) -> int | None:
+    return _most(number(pulse, name) for pulse in found.pulses.values())
+
+
+def _on_the_device(found: Found) -> int | None:
+    return _most(number(section(sample, "gpu"), "used_bytes") for sample in found.samples.values())
+
+
+def _resident(found: Found) -> int | None:
+    """Say the most of any rank; a rank's record is written at its end, samples while it runs."""
+    records: list[Mapping[str, Any]] = [*found.ranks.values(), *found.samples.values()]
+    return _most(number(one, name) for one in records for name in ("peak_rss_bytes", "rss_bytes"))
+
+
+def _most(values: Iterable[float | None]) -> int | None:
+    known = [int(value) for value in values if value is not None]
+    return max(known, default=None)

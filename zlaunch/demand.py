@@ -22,7 +22,7 @@ from zlaunch.script import Interface, Script
 from zlaunch.trainer_args import flags, is_true, read_arguments
 from zlaunch.units import count, plural
 
-CPU_PROGRAM_BYTES: Final = 400 << 20
+CPU_PROGRAM_BYTES: Final = 320 << 20
 """A rank on a CPU before it has a tensor: torch, transformers and DeepSpeed, measured, rounded down."""
 
 SHM_COMM_BYTES: Final = 66 << 20

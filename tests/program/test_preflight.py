@@ -1,0 +1,134 @@
+"""What a machine lacks is said before anything is written; each lack here is real."""
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.running import ZLAUNCH, Result, run, zlaunch
+from zlaunch.probe import look_around
+
+pytestmark = pytest.mark.job
+
+IS_ROOT = os.geteuid() == 0
+needs_mount = pytest.mark.skipif(
+    not IS_ROOT or subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0,
+    reason="only root may mount",
+)
+
+
+def on_small_disks(script: str, cwd: Path) -> Result:
+    """Run a shell script where `small` has 1 MiB and /dev/shm has 64, which nobody else sees."""
+    mounts = "mount -t tmpfs -o size=1m tmpfs small && mount -t tmpfs -o size=64m tmpfs /dev/shm"
+    (cwd / "small").mkdir()
+    return run("unshare", "-m", "bash", "-c", f"{mounts} && {script}", cwd=cwd)
+
+
+def train(*words: str) -> str:
+    return shlex.join([*ZLAUNCH, "train", *words])
+
+
+@needs_mount
+def test_a_disk_without_room_for_a_checkpoint_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    words = ("--", "--save_strategy", "steps", "--output_dir", "small/out")
+    result = on_small_disks(train(*words), tmp_path)
+    assert result.status == 65
+    assert f"1.0 MiB are free where `{tmp_path}/small/out` is" in " ".join(result.err.split())
+    assert [file.name for file in tmp_path.iterdir()] == ["small"]
+
+
+@needs_mount
+def test_a_disk_without_room_for_the_record_of_the_run_is_named(tmp_path: Path) -> None:
+    result = on_small_disks(f"{train('--run-dir', 'small/run')}; ls small", tmp_path)
+    assert "[disk-too-small]" in result.err
+    assert result.out == ""
+
+
+@needs_mount
+def test_a_dry_run_shows_the_same_and_force_lets_it_pass(tmp_path: Path) -> None:
+    result = on_small_disks(
+        train("--dry-run", "--force", "--launcher", "deepspeed", "--run-dir", "small/run"), tmp_path
+    )
+    assert result.status == 0
+    assert "[disk-too-small]" in result.err
+    assert "DeepSpeed's launcher lets 2 CPU ranks talk through /dev/shm" in " ".join(result.err.split())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed here")
+def test_a_monitor_without_its_package_starts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "wandb").mkdir()  # as wandb itself leaves one
+    result = zlaunch("train", "--", "--report_to", "wandb", cwd=tmp_path)
+    assert result.status == 65
+    assert "`pip install wandb`, or `-- --report_to none`" in result.err
+    assert [file.name for file in tmp_path.iterdir()] == ["wandb"]
+
+
+@pytest.mark.skipif(not IS_ROOT or not shutil.which("setpriv"), reason="only root may give up a capability")
+def test_locked_memory_that_does_not_suffice_for_nvme_is_refused(tmp_path: Path) -> None:
+    start = train("--dry-run", "--stage", "3", "--offload", "nvme", "--nvme", ".")
+    limited = f"ulimit -l 64; {start}"
+    result = run(
+        *("setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock", "bash", "-c", limited),
+        cwd=tmp_path,
+    )
+    assert result.status == 65
+    assert "[memlock-too-small]" in result.err
+    assert "a process here may lock 0.1 MiB" in " ".join(result.err.split())
+
+
+def test_a_limit_that_root_is_not_bound_by_gives_no_cause_for_words(tmp_path: Path) -> None:
+    if look_around([], []).memlock_bytes is not None:
+        pytest.skip("this user is bound by it")
+    start = train("--dry-run", "--stage", "3", "--offload", "nvme", "--nvme", ".")
+    result = run("bash", "-c", f"ulimit -l 64; {start}", cwd=tmp_path)
+    assert (result.status, result.err) == (0, "")
+
+
+@pytest.fixture
+def narrow_group() -> Iterator[Path]:
+    """Make a control group of 256 MiB with a wider one inside, and give the inner one."""
+    outer = Path("/sys/fs/cgroup/memory") / f"zlaunch-test-{os.getpid()}"
+    inner = outer / "inner"
+    try:
+        inner.mkdir(parents=True)
+        (outer / "memory.limit_in_bytes").write_text(str(256 << 20))
+        (inner / "memory.limit_in_bytes").write_text(str(64 << 30))
+    except OSError as error:
+        pytest.skip(f"no control group of version 1 can be made here: {error.strerror}")
+    yield inner
+    inner.rmdir()
+    outer.rmdir()
+
+
+def test_a_control_group_further_up_that_leaves_too_little_is_named(
+    tmp_path: Path, narrow_group: Path
+) -> None:
+    enter = f"echo $$ > {narrow_group}/cgroup.procs"
+    result = run("bash", "-c", f"{enter}; {train()}", cwd=tmp_path)
+    said = " ".join(result.err.split())
+    assert result.status == 65
+    assert f"that {narrow_group.parent} may use" in said
+    assert "`docker run --memory 1g`" in said
+
+
+def test_a_healthy_machine_is_passed_over_in_silence(tmp_path: Path) -> None:
+    result = zlaunch("train", "--dry-run", cwd=tmp_path)
+    assert (result.status, result.err) == (0, "")
+
+
+def test_looking_around_takes_a_hundredth_of_a_second(tmp_path: Path) -> None:
+    program = (
+        "import time; from pathlib import Path; from zlaunch.probe import look_around\n"
+        "def look():\n"
+        "    begin = time.process_time(); look_around([Path('a'), Path('b')], ['wandb', 'tensorboard'])\n"
+        "    return time.process_time() - begin\n"
+        "print(min(look() for _ in range(5)))"
+    )
+    result = run(sys.executable, "-c", program, cwd=tmp_path)
+    assert float(result.out) < 0.01

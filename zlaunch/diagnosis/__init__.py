@@ -1,1 +1,40 @@
 """Evidence → verdict: why a run ended as it did, as a function of values."""
+
+from zlaunch.diagnosis import checkpoints, config, endings, files, memory, network, numbers, ops, script
+from zlaunch.diagnosis.blame import blamed
+from zlaunch.diagnosis.brevity import fitted
+from zlaunch.diagnosis.case import Case, Reading
+from zlaunch.diagnosis.evidence import Evidence
+from zlaunch.diagnosis.signature import Signature
+from zlaunch.diagnosis.verdict import Verdict
+
+
+def _in(*rooms: object) -> tuple[Signature, ...]:
+    return tuple(thing for room in rooms for thing in vars(room).values() if isinstance(thing, Signature))
+
+
+_FIRST = (
+    *(memory.host_out_of_memory, ops.stale_build_lock, network.collective_timeout),
+    *(endings.stalled, endings.stopped, endings.stumbled),
+)
+_ROOMS = (memory, files, network, ops, numbers, config, checkpoints, script, endings)
+SIGNATURES: tuple[Signature, ...] = tuple(dict.fromkeys((*_FIRST, *_in(*_ROOMS))))
+"""The first that knows a death names it; within a room and among the rooms, the more specific come first."""
+
+
+def diagnose(evidence: Evidence) -> Verdict:
+    """Say why a run ended as it did."""
+    case = Case(evidence, blamed(evidence))
+    for one in SIGNATURES:
+        if (reading := one.read(case)) is not None:
+            return fitted(_verdict(one.code, reading, case))
+    raise AssertionError("the last signature knows every death")
+
+
+def _verdict(code: str, reading: Reading, case: Case) -> Verdict:
+    facts = tuple(dict.fromkeys(fact for fact in reading.facts if fact))
+    rank = (reading.rank or case.rank) if reading.is_local else None
+    if rank is None:
+        return Verdict(code, reading.cause, facts=facts, advice=reading.advice)
+    phase = case.phase if rank is case.rank else rank.phase or None
+    return Verdict(code, reading.cause, rank.rank, rank.host or None, phase, facts, reading.advice)

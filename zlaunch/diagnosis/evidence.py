@@ -76,7 +76,7 @@ class JobEvidence:
     launcher: str = "torchrun"
     stage: int = 0
     offload: Mapping[str, str] = field(default_factory=dict)
-    """`optimizer` or `param` → the device it is on; without what stays on the GPU."""
+    """`optimizer` or `param` → the device it is on."""
     micro_batch: int = 1
     grad_accum: int = 1
     world_size: int = 1
@@ -86,8 +86,15 @@ class JobEvidence:
     uses_trainer: bool = True
     forecast: Mapping[str, Any] | None = None
     """What `forecast.json` says."""
+    gradient_checkpointing: bool | None = None
+    """Whether activations are computed again; None if nobody knows."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The ds_config."""
+
+    @property
+    def moved(self) -> Mapping[str, str]:
+        """Say which states are not on the GPU, and where they are."""
+        return {part: device for part, device in self.offload.items() if device not in (None, "none")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,98 @@
+"""With which rank it began: those that others dragged down come after those that failed of themselves."""
+
+import re
+import signal
+from collections.abc import Mapping
+from enum import IntEnum
+
+from zlaunch.diagnosis.case import error_of, words_of
+from zlaunch.diagnosis.evidence import Evidence, RankEvidence
+
+ASKED_TO_STOP = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+"""Signals that a launcher, a scheduler or a person sends to end a program."""
+
+LOST_PEER = re.compile(
+    r"[Cc]onnection closed by peer|[Cc]onnection reset by peer|[Bb]roken pipe"
+    r"|ncclRemoteError|remote process exited or there was a network error"
+    r"|[Ss]ocket[^\n]{0,200}(?:[Cc]onnection (?:reset|closed)|timed out)"
+    r"|recvValue failed|sendBytes failed|recvBytes failed|TCPStore is no longer"
+    r"|Failed to recv, got 0 bytes|heartbeat monitor|NCCL communicator was aborted"
+)
+WAITED_IN_VAIN = re.compile(
+    r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation"
+    r"|failed to pass monitoredBarrier|successfully reached monitoredBarrier|in monitoredBarrier after"
+    r"|No ranks successfully processed in monitoredBarrier|Timed out after \d+ seconds waiting for clients"
+    r"|The client socket has (?:timed out|failed to connect)|wait timeout after \d+ms"
+)
+
+
+class Part(IntEnum):
+    """What part a rank had in the end of a run; the first is the most to blame."""
+
+    FAILED = 0
+    """It failed of itself."""
+    LOST = 1
+    """It is gone together with what ran around it."""
+    DRAGGED = 2
+    """It failed because of another rank: its connection was gone, or it waited in vain."""
+    STOPPED = 3
+    """It was told to stop."""
+    NONE = 4
+    """It finished, or never began."""
+
+
+def part_of(rank: RankEvidence, evidence: Evidence) -> Part:
+    """Say what part a rank had."""
+    if rank.returncode == 0:
+        return Part.NONE
+    error = error_of(rank)
+    if error is None and rank.returncode is None:
+        return _without_an_end(rank)
+    if rank.stopped_by is not None and not _raised_before(rank):
+        return Part.STOPPED
+    if error is None and _was_killed_to_stop(rank, evidence):
+        return Part.STOPPED
+    if error is not None and error.type == "KeyboardInterrupt":
+        return Part.STOPPED
+    words = words_of(rank)
+    return Part.DRAGGED if LOST_PEER.search(words) or WAITED_IN_VAIN.search(words) else Part.FAILED
+
+
+def _without_an_end(rank: RankEvidence) -> Part:
+    if rank.stopped_by is not None:
+        return Part.STOPPED
+    return Part.LOST if rank.log or rank.phase or rank.pulse or rank.step else Part.NONE
+
+
+def _raised_before(rank: RankEvidence) -> bool:
+    """Whether a rank that was told to stop had raised an exception of its own by then."""
+    error = rank.error
+    return error is not None and error.type not in {"KeyboardInterrupt", "SystemExit", "SignalException"}
+
+
+def _was_killed_to_stop(rank: RankEvidence, evidence: Evidence) -> bool:
+    """Whether the signal it died of is one that ends jobs, rather than one that a fault raises."""
+    number = -(rank.returncode or 0)
+    if number not in ASKED_TO_STOP:
+        return number == signal.SIGKILL and evidence.stopped_by is not None
+    return evidence.stopped_by is not None or any(
+        other is not rank and other.returncode not in {0, None, rank.returncode} for other in evidence.ranks
+    )
+
+
+def parts(evidence: Evidence) -> Mapping[int, Part]:
+    """Say what part each rank had."""
+    return {rank.rank: part_of(rank, evidence) for rank in evidence.ranks}
+
+
+def blamed(evidence: Evidence) -> RankEvidence | None:
+    """Find the rank with which it began; None if no rank failed."""
+    guilty = [(part_of(rank, evidence), rank) for rank in evidence.ranks]
+    failed = [(part, rank) for part, rank in guilty if part <= Part.DRAGGED]
+    return min(failed, key=lambda each: (each[0], _when(each[1]), each[1].rank), default=(None, None))[1]
+
+
+def _when(rank: RankEvidence) -> float:
+    """Say when it failed: an exception is raised long before its process has ended."""
+    time = rank.error.time if rank.error is not None else None
+    return time if time is not None else rank.ended if rank.ended is not None else float("inf")

@@ -1,0 +1,79 @@
+"""What can be read out of logs and tracebacks: exceptions, the lines that matter, short quotations."""
+
+import re
+from collections.abc import Iterator
+
+from zlaunch.diagnosis.evidence import ErrorEvidence
+
+_PREFIX = re.compile(r"^(?:\[rank\d+\]:? ?|\[\d+\]:? ?)")
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
+_LED_TO = re.compile("The above exception was the direct cause|During handling of the above exception")
+_NAMED_AS_ONE = re.compile(
+    r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Group|Timeout)$"
+)
+MOST_OF_A_LOG = 16384
+"""Characters of a log's end in which the last words of a program are looked for."""
+
+
+def exception_in(log: str) -> ErrorEvidence | None:
+    """Find the last traceback that a program printed."""
+    lines = [_PREFIX.sub("", line) for line in log[-65536:].splitlines()]
+    starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+    if not starts:
+        return None
+    body = lines[starts[-1] :]
+    end = next((n for n, line in enumerate(body[1:], 1) if line and not line[0].isspace()), None)
+    found = _EXCEPTION.match(body[end]) if end is not None else None
+    if end is None or found is None:
+        return None
+    name = found["type"]
+    known = bool(_NAMED_AS_ONE.match(name)) or found["message"] is not None
+    message = "\n".join([found["message"] or "", *_rest(body[end + 1 :])]).strip()
+    whole = "\n".join(lines[_first_of_chain(lines, starts) :])
+    return ErrorEvidence(name.rpartition(".")[2], message, whole) if known else None
+
+
+def _first_of_chain(lines: list[str], starts: list[int]) -> int:
+    """Go back to the traceback of the exception that led to the last one."""
+    first = starts[-1]
+    for start in reversed(starts[:-1]):
+        if not any(_LED_TO.match(line) for line in lines[start:first]):
+            break
+        first = start
+    return first
+
+
+def _rest(lines: list[str]) -> Iterator[str]:
+    """Yield the further lines of a message; the next program's words are not among them."""
+    for line in lines[:200]:
+        if re.match(r"[EWI]\d{4} |\[\d{4}-|The above exception|terminate called|Exception ignored", line):
+            return
+        yield line
+
+
+def matching_line(pattern: str, text: str) -> str | None:
+    """Find the first line in which a pattern is, without what only says who printed it."""
+    found = re.search(pattern, text)
+    if found is None:
+        return None
+    start = text.rfind("\n", 0, found.start()) + 1
+    end = text.find("\n", found.end())
+    return tidy(text[start : end if end >= 0 else len(text)])
+
+
+def last_line(text: str) -> str | None:
+    """Find the last line that says anything."""
+    return next((tidy(line) for line in reversed(text.splitlines()) if tidy(line)), None)
+
+
+def tidy(line: str) -> str:
+    """Make one line of printable text."""
+    plain = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line)
+    spaced = "".join(character if character.isprintable() else " " for character in plain)
+    return " ".join(_PREFIX.sub("", spaced.strip()).split())
+
+
+def clip(text: str, most: int) -> str:
+    """Shorten a text at its end."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"

@@ -94,6 +94,11 @@ AILMENTS: dict[str, tuple[Demand, Room, str, Severity, str, str]] = {
         *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, MIB)), "shm-too-small", Severity.LATE),
         *("132 MiB; 1 of 64 are free", "size=195m /dev/shm`"),
     ),
+    "buffers of ended jobs in /dev/shm": (
+        *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 200 * MIB, 68 * MIB), shm_left_bytes=132 * MIB)),
+        *("shm-too-small", Severity.ADVICE, "68 of 200 are free"),
+        "`rm /dev/shm/deepspeed_allreduce_buffer_*` gives back 132.0 MiB if no job",
+    ),
     "a /dev/shm that not all CPU ranks fit into": (
         *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, 64 * MIB)), "shm-too-small"),
         *(Severity.ADVICE, "132 MiB; 64 of 64 are free", "`--launcher torchrun`"),
@@ -242,9 +247,11 @@ def test_cpu_ranks_use_shared_memory_only_where_local_size_is_set(
 
 
 def test_an_offload_to_nvme_locks_its_buffers_and_fills_the_drive() -> None:
-    one = demand(stage=3, offload=Offload("nvme", "nvme"), nvme_dir=Path("/nvme"))
+    keys = {"offload_param.buffer_count": 7, "offload_param.buffer_size": 10**7, "sub_group_size": 10**5}
+    said = tuple((f"zero_optimization.{key}", value) for key, value in keys.items())
+    one = demand(stage=3, offload=Offload("nvme", "nvme"), nvme_dir=Path("/nvme"), overrides=said)
     share = NUM_PARAMETERS // 2
-    assert one.locked_bytes == 2 * 5 * 100_000_000 + 4 * 4 * share
+    assert one.locked_bytes == 2 * 7 * 10**7 + 4 * 4 * 10**5
     assert {writing.path: writing.num_bytes for writing in one.writes}[Path("/nvme")] == 2 * (16 + 2) * share
 
 

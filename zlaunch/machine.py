@@ -132,6 +132,8 @@ class Room:
     cgroup: Cgroup | None = None
     """The one that leaves the least; None if none limits."""
     shm: Disk | None = None
+    shm_left_bytes: int = 0
+    """In buffers that CPU ranks of DeepSpeed made in /dev/shm; it never deletes them."""
     memlock_bytes: int | None = None
     """What one process may lock; None without a limit."""
     has_infiniband: bool = False

@@ -125,6 +125,9 @@ def _shm(demand: Demand, room: Room) -> Iterator[Finding]:
         dies = shm.free_bytes < demand.ranks * LEAST_SHM_BYTES
         hint = f"`mount -o remount,size={size}m {_SHM}`, `docker run --shm-size {size}m`"
         hint += ", or `--launcher torchrun`"
+        if room.shm_left_bytes:
+            left = f"`rm {_SHM}/deepspeed_allreduce_buffer_*` gives back {_mib(room.shm_left_bytes)}"
+            hint = f"{left} if no job of DeepSpeed runs here; {hint}"
         yield Finding("shm-too-small", message, hint, severity=_severity(dies))
     elif demand.shm_users and shm.total_bytes <= CONTAINER_SHM_BYTES:
         users = " and ".join(demand.shm_users)

@@ -171,12 +171,13 @@ def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
 
 def look_around(paths: Iterable[Path], packages: Iterable[str], proc: Path = Path("/proc")) -> Room:
     """See what is free on this machine now, on the file systems of these paths too."""
-    memory = _sizes(proc / "meminfo")
+    memory, shm = _sizes(proc / "meminfo"), Path("/dev/shm")  # noqa: S108 - it is asked about
     return Room(
         memory_bytes=memory.get("MemAvailable"),
         swap_bytes=memory.get("SwapFree", 0),
         cgroup=tightest(cgroups(proc / "self")),
-        shm=disk_of(Path("/dev/shm")) if Path("/dev/shm").is_dir() else None,  # noqa: S108 - it is asked about
+        shm=disk_of(shm) if shm.is_dir() else None,
+        shm_left_bytes=sum(file.stat().st_size for file in shm.glob("deepspeed_allreduce_buffer_*")),
         memlock_bytes=_memlock(proc / "self"),
         has_infiniband=any(Path("/sys/class/infiniband").glob("*")),
         disks={path: disk for path in paths if (disk := disk_of(path)) is not None},

@@ -23,4 +23,6 @@ def look_first(prepared: Prepared, forecast: Forecast | None, force: bool, plan:
         for line in console.finding_lines(finding, sys.stderr) if finding not in wrong else ():
             console.say(line)
     if wrong:
-        raise Refused(wrong)
+        refusal = Refused(wrong)
+        refusal.hint = "`--force` starts it all the same"
+        raise refusal

@@ -10,7 +10,7 @@ from zlaunch.memory.workload import Workload
 
 
 def main() -> None:
-    """Print the ledger's entries: pool and bytes."""
+    """Print the ledger's entries: pool and bytes. The fast way must not have needed torch's compiler."""
     from zlaunch.rehearsal import recipes, run
 
     workload = TypeAdapter(Workload).validate_json(sys.argv[1])
@@ -20,9 +20,10 @@ def main() -> None:
     if not fast:
         recipes.describe = lambda func, args, kwargs: None
     seen = run.Run()
-    run.import_packages()
+    run.import_packages(fast=fast)
     run.prepare(workload, fast=fast)
     run.rehearse(workload, seen)
+    assert not fast or "torch._dynamo.eval_frame" not in sys.modules
     print(json.dumps([(pool, nbytes) for pool, _, nbytes in seen.ledger.entries]), file=out, flush=True)
     os._exit(0)
 

@@ -5,10 +5,13 @@ Each patch says why it is there; none changes what is allocated.
 
 import math
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+
+from zlaunch.rehearsal.later import import_later
 
 
 def apply(fast: bool = True) -> None:
@@ -160,10 +163,31 @@ def _leave_the_processor_unnamed() -> None:
     cpuinfo.get_cpu_info = dict
 
 
-def leave_uncompiled() -> None:
+def leave_uncompiled(fast: bool = True) -> None:
     """Compiling starts a compiler, for an optimizer that hardly anybody uses; before DeepSpeed."""
 
     def compile_nothing(model: Any = None, **_: Any) -> Any:
         return model if model is not None else lambda function: function
 
     torch.compile = compile_nothing
+    if fast:
+        _import_no_compiler()
+
+
+def _import_no_compiler() -> None:
+    """Everything keeps torch's own compiler out of its functions; it need not be imported for that."""
+
+    def keep_out(function: Any = None, *_: Any, **__: Any) -> Any:
+        return function if function is not None else keep_out
+
+    known = {
+        **dict.fromkeys(("disable", "allow_in_graph", "assume_constant_result"), keep_out),
+        "is_compiling": lambda: False,
+        "graph_break": lambda: None,
+        "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None),  # a process group empties it
+    }
+    import_later("torch._dynamo", known)
+    import_later("torch._dynamo.config", alone=True)
+    names = {"ConstantSource": str, "RandomValueSource": NotImplementedError}  # how messages call tensors
+    import_later("torch._dynamo.source", names)
+    import_later("torch._dynamo._trace_wrapped_higher_order_op", alone=True)

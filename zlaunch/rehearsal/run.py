@@ -52,9 +52,9 @@ class Run:
     late_error: str | None = None
 
 
-def import_packages() -> None:
+def import_packages(*, fast: bool = True) -> None:
     """Import what every rehearsal needs, so that forks share it."""
-    patches.leave_uncompiled()
+    patches.leave_uncompiled(fast)
     for name in ("deepspeed", "transformers", *_MODULES):
         importlib.import_module(name)
 

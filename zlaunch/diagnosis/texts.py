@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from zlaunch.diagnosis.evidence import ErrorEvidence
 
 _PREFIX = re.compile(r"^(?:\[rank\d+\]:? ?|\[\d+\]:? ?)")
+_SOURCE = re.compile(r"\[[EWI]\d{4} [\d:.]+ [\w.]+:\d+\] |\[/\S{1,200}:\d+\] ")
+"""Where in torch's own source something was said."""
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
 _LED_TO = re.compile("The above exception was the direct cause|During handling of the above exception")
@@ -71,9 +73,12 @@ def tidy(line: str) -> str:
     """Make one line of printable text."""
     plain = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line)
     spaced = "".join(character if character.isprintable() else " " for character in plain)
-    return " ".join(_PREFIX.sub("", spaced.strip()).split())
+    return " ".join(_SOURCE.sub("", _PREFIX.sub("", spaced.strip())).split())
 
 
 def clip(text: str, most: int) -> str:
-    """Shorten a text at its end."""
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+    """Shorten a text at its end, between two words where there are any."""
+    if len(text) <= most:
+        return text
+    kept, _, rest = text[: most - 1].rpartition(" ")
+    return (kept if kept and len(rest) < most // 2 else text[: most - 1]).rstrip() + "…"

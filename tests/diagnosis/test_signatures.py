@@ -1,0 +1,78 @@
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.diagnosis.table import DEATHS
+from zlaunch.diagnosis import SIGNATURES, diagnose
+from zlaunch.diagnosis.brevity import LINES, height
+from zlaunch.diagnosis.evidence import Evidence
+from zlaunch.diagnosis.told import verdict_lines
+from zlaunch.units import duration, gib
+
+CASES = [
+    pytest.param(code, evidence, id=f"{code}-{number}")
+    for code, evidences in DEATHS.items()
+    for number, evidence in enumerate(evidences)
+]
+
+
+@pytest.mark.parametrize(("code", "evidence"), CASES)
+def test_each_death_is_known_by_its_signs(code: str, evidence: Evidence) -> None:
+    assert diagnose(evidence).code == code
+
+
+def test_every_signature_has_a_death() -> None:
+    assert {one.code for one in SIGNATURES} == {*DEATHS}
+
+
+def test_no_two_signatures_share_a_code() -> None:
+    assert len({one.code for one in SIGNATURES}) == len(SIGNATURES)
+
+
+@pytest.mark.parametrize("one", SIGNATURES, ids=lambda one: one.code)
+def test_every_signature_says_in_a_line_what_the_death_is(one: object) -> None:
+    assert len(one.what) > 15  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("code", "evidence"), CASES)
+def test_no_verdict_is_longer_than_ten_lines(code: str, evidence: Evidence) -> None:
+    verdict = diagnose(evidence)
+    assert height(verdict) <= LINES
+    told = "".join("".join(verdict_lines(verdict, "failed after 3 min 05 s", 80)).split())
+    assert [text for text in (*verdict.facts, *verdict.advice) if "".join(text.split()) not in told] == []
+
+
+def numbers_of(evidence: Evidence) -> Iterator[str]:
+    """Every number of the evidence, in each way of writing it."""
+    for text in re.findall(r"\d+\.?\d*", repr(evidence)):
+        yield text
+        number = float(text)
+        yield from (gib(number), *duration(number).split(), str(int(number)), str(int(number) >> 20))
+
+
+@pytest.mark.parametrize(("code", "evidence"), CASES)
+def test_every_number_of_a_fact_is_found_in_the_evidence(code: str, evidence: Evidence) -> None:
+    known = {*numbers_of(evidence), *map(str, range(len(evidence.ranks) + 1)), gib(3 << 30)}
+    found = [number for fact in diagnose(evidence).facts for number in re.findall(r"\d+\.?\d*", fact)]
+    assert [number for number in found if number.rstrip(".") not in known] == []
+
+
+@pytest.mark.parametrize(("code", "evidence"), CASES)
+def test_advice_is_never_canned_for_what_is_already_on(code: str, evidence: Evidence) -> None:
+    advice = " ".join(diagnose(evidence).advice)
+    assert f"--stage {evidence.job.stage}`" not in advice
+    assert not ("optimizer" in evidence.job.moved and "optimizer:cpu`: the optimizer's" in advice)
+
+
+@pytest.mark.parametrize(("code", "evidence"), CASES)
+def test_a_cause_is_a_sentence_without_its_full_stop(code: str, evidence: Evidence) -> None:
+    assert not diagnose(evidence).cause.endswith(".")
+
+
+@pytest.mark.parametrize(("code", "evidence"), CASES)
+def test_a_verdict_can_be_written_as_json(code: str, evidence: Evidence) -> None:
+    from dataclasses import asdict
+
+    assert json.loads(json.dumps(asdict(diagnose(evidence))))["code"] == code

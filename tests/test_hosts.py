@@ -18,6 +18,13 @@ def test_a_host_with_gpus_names_them() -> None:
     assert [gpu.compute_capability for gpu in machine.gpus] == [(9, 0), (9, 0)]
 
 
+def test_a_host_says_how_much_of_its_memory_is_available() -> None:
+    answers = [f"{ANSWER}MemAvailable: {kibibytes}\n{GPUS}" for kibibytes in (3, 2)]
+    machines = [read_answer(name, answer) for name, answer in zip(("w0", "w1"), answers, strict=True)]
+    found = weakest([machine for machine in machines if machine])
+    assert (found.scarcest, len(found.gpus)) == (("w1", 2048), 2)
+
+
 @pytest.mark.parametrize("answer", ["", "96\n2113389312\n", "zlaunch asks\n", "zlaunch asks\nno\nno\n"])
 def test_what_is_no_answer_is_none(answer: str) -> None:
     assert read_answer("w0", answer) is None

@@ -90,6 +90,10 @@ AILMENTS: dict[str, tuple[Demand, Room, str, Severity, str, str]] = {
         *(DEMAND, replace(HEALTHY, cgroup=SLICE), "host-memory-short", Severity.LATE),
         *("12.0 GiB are left of the 32.0 that /sys/fs/cgroup/job may use", "`docker run --memory 50g`"),
     ),
+    "another host with too little memory": (
+        *(replace(DEMAND, elsewhere=(Amount(1, 9 * GIB, "8 ranks"), "w1", 8 * GIB)), HEALTHY),
+        *("host-memory-short", Severity.ADVICE, "on w1 8.0 GiB are available", "`ssh w1 "),
+    ),
     "no /dev/shm left for CPU ranks": (
         *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, MIB)), "shm-too-small", Severity.LATE),
         *("132 MiB; 1 of 64 are free", "size=195m /dev/shm`"),
@@ -267,6 +271,15 @@ def test_dataloader_workers_and_nccl_pass_data_through_shared_memory() -> None:
 def test_only_the_ranks_of_this_host_count_here() -> None:
     one = demand(at=over_ssh(Host("here", (0,)), Host("there", (0, 1, 2))))
     assert one.ranks == 1
+
+
+def test_the_scarcest_of_the_hosts_is_measured_by_the_fullest() -> None:
+    hosts = over_ssh(Host("here", (0,)), Host("there", (0, 1, 2)))
+    one = demand(on=replace(CPU_MACHINE, scarcest=("there", 5)), at=hosts)
+    assert one.memory is not None
+    assert one.elsewhere is not None
+    assert one.elsewhere[1:] == ("there", 5)
+    assert one.elsewhere[0].least > 2 * one.memory.least
 
 
 def test_the_gpus_that_the_job_leaves_alone_are_offered() -> None:

@@ -5,7 +5,7 @@ Bytes here are the least that a job takes: what is refused for them could not ha
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +37,6 @@ PARTLY_TRAINED = (
 )
 """Words of a script that trains or keeps less than all of a model."""
 
-_LOCALHOST = ("localhost", "127.0.0.1")
 _SAVES_NOTHING = re.compile(r"""\bsave_strategy\b[^\n]{0,40}=\s*["']no["']""")
 """A script whose own default is to save nothing."""
 
@@ -75,6 +74,8 @@ class Demand:
     gpu_bytes: int | None = None
     """On each of its GPUs."""
     memory: Amount | None = None
+    elsewhere: tuple[Amount, str, int] | None = None
+    """What the fullest host takes; the other host with the least memory available, and how much."""
     shm_bytes: int = 0
     shm_users: tuple[str, ...] = ()
     """What else passes data through /dev/shm, who knows how much."""
@@ -123,6 +124,7 @@ def demand_of(
         idle=tuple(gpu.index for gpu in gpus if gpu.index not in used and not gpu.is_busy),
         gpu_bytes=_on_each_gpu(forecast, plan),
         memory=_memory(job, forecast) if job.ranks else None,
+        elsewhere=_elsewhere(job, forecast),
         shm_bytes=_shm_bytes(job),
         shm_users=tuple(_shm_users(job)) if job.ranks else (),
         locked_bytes=_locked(job, forecast) if job.ranks and not plan.topology.over_ssh else 0,
@@ -139,7 +141,7 @@ def _job(
     config = plan.values.config()
     args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
     topology = plan.topology
-    here = {*_LOCALHOST, hostname}
+    here = {"localhost", "127.0.0.1", hostname}
     ranks = sum(len(host.devices) for host in topology.hosts if not topology.over_ssh or host.name in here)
     workload = Workload(
         model={} if model is None else model.value,
@@ -188,23 +190,25 @@ def _memory(job: _Job, forecast: Forecast | None) -> Amount | None:
         from zlaunch.fit import Site, need_of
 
         need = need_of(forecast, Site(len(job.plan.topology.hosts), job.ranks)).host
-        ranks = plural(job.ranks, "rank")
-        why = f"{ranks}, by {forecast.method}"
-        return Amount(int(need * (1 - forecast.error)), int(need * (1 + forecast.error)), why)
+        why, error = f"{plural(job.ranks, 'rank')}, by {forecast.method}", forecast.error
+        return Amount(int(need * (1 - error)), int(need * (1 + error)), why)
     if job.plan.accelerator != "cpu" or job.parameters is None or job.trainable is None:
         return None
-    states = job.ranks * (_parameter_bytes(job) + _optimizer_bytes(job))
-    least = job.ranks * CPU_PROGRAM_BYTES + states
+    least = job.ranks * (CPU_PROGRAM_BYTES + _parameter_bytes(job) + _optimizer_bytes(job))
     why = f"{count(job.parameters)} parameters and their optimizer in {plural(job.ranks, 'rank')}"
     return Amount(least, least, why)
 
 
+def _elsewhere(job: _Job, forecast: Forecast | None) -> tuple[Amount, str, int] | None:
+    most = max(len(host.devices) for host in job.plan.topology.hosts)
+    need, scarcest = _memory(replace(job, ranks=most), forecast), job.inputs.machine.scarcest
+    return None if need is None or scarcest is None else (need, *scarcest)
+
+
 def _parameter_bytes(job: _Job) -> int:
     """Say what a rank holds of the parameters in its memory."""
-    settings, parameters = job.settings, job.parameters or 0
-    if settings.parameters_on == "nvme":
-        return 0
-    return settings.item * (settings.share(parameters) if settings.stage == 3 else parameters)
+    settings, held = job.settings, 0 if job.settings.parameters_on == "nvme" else job.parameters or 0
+    return settings.item * (settings.share(held) if settings.stage == 3 else held)
 
 
 def _optimizer_bytes(job: _Job) -> int:

@@ -12,6 +12,7 @@ _MARK = "zlaunch asks"
 _GPU_FIELDS = "index,name,uuid,memory.total,compute_cap"
 _QUESTION = (
     f"echo {_MARK}; nproc; awk '/MemTotal/ {{print $2}}' /proc/meminfo; "
+    "awk '/MemAvailable/ {print $1, $2}' /proc/meminfo; "
     f"nvidia-smi --query-gpu={_GPU_FIELDS} --format=csv,noheader,nounits 2>/dev/null"
 )
 """What a login prints before the mark is no answer; without a driver the last line stays out."""
@@ -48,8 +49,10 @@ def read_answer(name: str, answer: str) -> Machine | None:
     lines = said.splitlines()
     if not mark or len(lines) < 2 or not all(line.isdecimal() for line in lines[:2]):
         return None
-    gpus = tuple(_gpu(line.split(", ")) for line in lines[2:])
-    return Machine(name, num_cores=int(lines[0]), memory_bytes=int(lines[1]) * 1024, gpus=gpus)
+    available = [int(line.split()[1]) * 1024 for line in lines[2:] if line.startswith("MemAvailable:")]
+    gpus = tuple(_gpu(line.split(", ")) for line in lines[2 + len(available) :])
+    scarcest = (name, available[0]) if available else None
+    return Machine(name, int(lines[0]), int(lines[1]) * 1024, gpus, scarcest=scarcest)
 
 
 def _gpu(fields: Sequence[str]) -> Gpu:

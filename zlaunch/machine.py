@@ -56,6 +56,8 @@ class Machine:
     """The GPUs that `CUDA_VISIBLE_DEVICES` leaves visible, in its order."""
     hidden_gpus: tuple[int, ...] = ()
     """Numbers of the GPUs it hides."""
+    scarcest: tuple[str, int] | None = None
+    """Of the hosts that were asked over ssh, the one with the least memory available, and how much."""
 
     @property
     def accelerator(self) -> str:
@@ -89,6 +91,11 @@ def weakest(machines: Sequence[Machine]) -> Machine:
         oldest,
         num_cores=min(machine.num_cores for machine in machines),
         memory_bytes=min(machine.memory_bytes for machine in machines),
+        scarcest=min(
+            (machine.scarcest for machine in machines if machine.scarcest is not None),
+            key=lambda host_and_bytes: host_and_bytes[1],
+            default=None,
+        ),
     )
 
 

@@ -30,6 +30,7 @@ def preflight(demand: Demand, room: Room) -> tuple[Finding, ...]:
     found = [
         *_gpus(demand, room),
         *_memory(demand, room),
+        *_memory_elsewhere(demand),
         *_shm(demand, room),
         *_memlock(demand, room),
         *_disks(demand, room),
@@ -92,6 +93,20 @@ def _memory(demand: Demand, room: Room) -> Iterator[Finding]:
         _more_memory(bytes_needed, available, group),
         severity=_severity(cannot),
     )
+
+
+def _memory_elsewhere(demand: Demand) -> Iterator[Finding]:
+    """Compare what the fullest host takes with what the scarcest one says it has."""
+    if demand.elsewhere is None:
+        return
+    need, host, available = demand.elsewhere
+    if need.likely > available:
+        yield Finding(
+            "host-memory-short",
+            f"{need.why} may take {gib(need.likely)} GiB; on {host} {gib(available)} GiB are available",
+            f"`ssh {host} 'ps aux --sort=-rss | head'` shows who holds the rest",
+            severity=Severity.ADVICE,
+        )
 
 
 def _left(available: int, group: Cgroup | None) -> str:

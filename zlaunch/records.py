@@ -47,7 +47,7 @@ def find(name: str, directory: Path | None) -> Path:
     if name == LATEST and runs:
         return runs[0].absolute()
     matching = [root for root in runs if root.name == name] or [
-        root for root in runs if root.name.startswith(name)
+        root for root in runs if name and root.name.startswith(name)
     ]
     if not matching:
         what = "no run" if name == LATEST else f"no run `{name}`"

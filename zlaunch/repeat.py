@@ -1,8 +1,9 @@
 """A run once more: its record → the same plan in another directory, and what is no longer as it was."""
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from zlaunch.native_ops import (
     FUSED_LION,
     SHM_COMM,
 )
-from zlaunch.plan import LaunchPlan
+from zlaunch.plan import LaunchPlan, target_of
 from zlaunch.provenance import Sourced, Values
 from zlaunch.topology import Host, Topology
 
@@ -141,12 +142,12 @@ def _plan(past: Past, layout: RunLayout, port: int) -> LaunchPlan:
     script = tuple(moved.get(word, word) for word in job["script"])
     hostfile = str(layout.hostfile) if topology.over_ssh else None
     targets = (
-        Target(script[0], script[1:], hostfile=hostfile),
+        replace(target_of(script, job.get("module")), hostfile=hostfile),
         Target("zlaunch.rank", (str(layout.root),), is_module=True, hostfile=hostfile),
     )
     argv, watched = (BACKENDS[launcher].build_argv(target, topology, accelerator, port) for target in targets)
     values = _own_swap_dirs(_values(past), past.root, layout)
-    variables = {name: moved.get(value, value) for name, value in job["environment"].items()}
+    variables = {name: _variable(name, moved.get(value, value)) for name, value in job["environment"].items()}
     return LaunchPlan(
         layout=layout,
         topology=topology,
@@ -157,12 +158,18 @@ def _plan(past: Past, layout: RunLayout, port: int) -> LaunchPlan:
         script=script,
         argv=argv,
         watched_argv=watched,
-        environment={name: Variable(value, "as it was") for name, value in variables.items()},
+        environment=variables,
         ops=tuple(OPS[name] for name in job["native_ops"]),
         swap_dirs=tuple(sorted({Path(path) for path in _swapped_to(values)})),
         precision=str(job["precision"]),
         warnings=(),
+        module=job.get("module"),
     )
+
+
+def _variable(name: str, value: str) -> Variable:
+    """Take a variable as it was; all that is ever changed of a path to programs is put before it."""
+    return Variable(value, "as it was", value.partition(os.pathsep)[0] if name == "PATH" else None)
 
 
 def topology_of(job: Mapping[str, Any]) -> Topology:

@@ -1,5 +1,7 @@
 """`zlaunch runs list`: every run, the newest first."""
 
+import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,7 +35,7 @@ def list_runs(
     if as_json:
         console.data(to_json([members(record) for record in records]))
         return
-    for line in _lines(records):
+    for line in lines_about(records, time.time(), console.width()):
         console.data(line)
     if not roots:
         console.say(f"no runs in `{RUNS if runs_dir is None else runs_dir}`")
@@ -41,41 +43,39 @@ def list_runs(
         console.say(f"{len(roots) - limit} older; `--limit {len(roots)}` lists all")
 
 
-def _lines(records: "Sequence[RunRecord]") -> Iterator[str]:
+def lines_about(records: "Sequence[RunRecord]", now: float, width: int) -> Iterator[str]:
     """Write a line about each run, and below it the script and why it ended."""
-    import textwrap
-
-    from zlaunch import console
-
     if not records:
         return
-    rows = [HEADER, *(_row(record) for record in records)]
-    width = console.width()
-    over = max(map(len, console.table(rows, indent=""))) - width
-    if over > 0:
-        room = max(8, max(len(row[0]) for row in rows) - over)
-        rows = [(_cut(row[0], room), *row[1:]) for row in rows]
-    header, *lines = console.table(rows, indent="")
+    header, *rows = _aligned([HEADER, *(_row(record, now) for record in records)], width)
     yield header
-    for line, record in zip(lines, records, strict=True):
-        yield line
+    for row, record in zip(rows, records, strict=True):
+        yield row
         parts = [Path(record.script).name if record.script else None, record.cause]
-        if below := ": ".join(part for part in parts if part):
-            yield textwrap.indent(textwrap.shorten(below, width - 4, placeholder=" …"), "    ")
+        below = "".join(c if c.isprintable() else " " for c in ": ".join(part for part in parts if part))
+        if below:
+            yield f"    {textwrap.shorten(below, width - 4, placeholder=' …')}"
+
+
+def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Align columns; if they do not fit, the first one is cut, which need not be typed to its end."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths[0] = max(8, min(widths[0], width - sum(widths[1:]) - 2 * len(widths) + 2))
+    for first, *rest in rows:
+        cells = [_cut(first, widths[0]), *rest]
+        yield "  ".join(f"{cell:<{room}}" for cell, room in zip(cells, widths, strict=True)).rstrip()
 
 
 def _cut(name: str, room: int) -> str:
     return name if len(name) <= room else f"{name[: room - 1]}…"
 
 
-def _row(record: "RunRecord") -> tuple[str, ...]:
-    import time
-
+def _row(record: "RunRecord", now: float) -> tuple[str, ...]:
     from zlaunch.cli.runs.summary import clock, moment, steps, zero
 
     return (
         record.id,
-        moment(record.started, time.time()),
+        moment(record.started, now),
         record.state.value,
         zero(record),
         "?" if record.world_size is None else str(record.world_size),

@@ -42,8 +42,7 @@ def _facts(record: "RunRecord") -> Iterator[tuple[str, str]]:
     yield from _asked(found.job)
     yield from _place(record)
     yield from _configuration(record)
-    if record.step is not None:
-        yield "step", steps(record).replace("/", " of ")
+    yield "step", steps(record).replace("/", " of ").replace("-", "none was told of")
     yield from _origin(found)
     for trouble in found.troubles:
         yield "trouble", trouble

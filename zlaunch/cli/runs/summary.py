@@ -53,10 +53,10 @@ def zero(record: RunRecord) -> str:
 
 
 def steps(record: RunRecord) -> str:
-    """Write how far a run came: `12/100`, `12`, or `-`."""
-    if record.step is None:
-        return "-"
-    return f"{record.step}/{record.steps}" if record.steps is not None else str(record.step)
+    """Write how far a run came: `12/100`, `12`, or `-`, also if it never told of a step."""
+    if record.steps is None:
+        return str(record.step) if record.step else "-"
+    return f"{record.step or 0}/{record.steps}"
 
 
 def moment(seconds: float | None, now: float) -> str:

@@ -1,0 +1,68 @@
+"""What a run took of each pool of memory, beside what was predicted of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zlaunch.fit import PROGRAM_BYTES
+from zlaunch.measurement import NOT_MEASURED, NOT_PREDICTED, ON_A_CPU, Pool, compare
+from zlaunch.record import Found, record_of
+
+GIB = 1 << 30
+FORECAST = {
+    "phases": [
+        {"peak": {"gpu": 8 * GIB, "reserved": 10 * GIB, "pageable": 3 * GIB, "pinned": 1 * GIB}},
+        {"peak": {"gpu": 6 * GIB, "reserved": 11 * GIB, "pageable": 1 * GIB, "pinned": 2 * GIB}},
+    ]
+}
+
+
+def pools(accelerator: str = "cuda", **files: Any) -> dict[str, Pool]:
+    return {pool.name: pool for pool in comparison(accelerator, **files).pools}
+
+
+def comparison(accelerator: str = "cuda", **files: Any) -> Any:
+    job = {"accelerator": accelerator, "ranks": [{}, {}], "started": 1.0}
+    return compare(record_of(Found(Path("/r"), job=job, **files), False, 2.0))
+
+
+def test_the_fullest_rank_is_compared_with_the_fullest_phase() -> None:
+    pulses = {0: {"gpu_allocated_bytes": 5 * GIB}, 1: {"gpu_allocated_bytes": 10 * GIB}}
+    one = pools(forecast=FORECAST, pulses=pulses)["GPU, tensors"]
+    assert (one.predicted, one.measured, one.percent) == (8 * GIB, 10 * GIB, -20.0)
+
+
+def test_the_pools_of_a_host_are_added_up_phase_by_phase_with_the_program() -> None:
+    one = pools(forecast=FORECAST, ranks={0: {"peak_rss_bytes": 5 * GIB}})["host, resident"]
+    assert (one.predicted, one.percent) == (4 * GIB + PROGRAM_BYTES, 0.0)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"ranks": {0: {"peak_rss_bytes": 7}}},
+        {"samples": {0: {"peak_rss_bytes": 7, "rss_bytes": 3}}},
+        {"samples": {0: {"rss_bytes": 7}}, "ranks": {0: {}}},
+    ],
+)
+def test_a_rank_that_was_killed_is_known_by_its_samples(files: dict[str, Any]) -> None:
+    assert pools(**files)["host, resident"].measured == 7
+
+
+def test_what_lies_on_the_device_comes_from_the_samples() -> None:
+    assert pools(samples={0: {"gpu": {"used_bytes": 9}}, 1: {"gpu": None}})["GPU, in use"].measured == 9
+
+
+def test_on_a_cpu_it_says_that_no_gpu_was_measured_and_compares_nothing_with_it() -> None:
+    told = comparison("cpu", forecast=FORECAST, ranks={0: {"peak_rss_bytes": 5 * GIB}})
+    assert ON_A_CPU in told.remarks
+    assert [pool.percent for pool in told.pools] == [None] * len(told.pools)
+
+
+def test_without_a_forecast_it_says_that_nothing_was_predicted() -> None:
+    assert NOT_PREDICTED in comparison().remarks
+
+
+def test_what_nobody_measures_says_so() -> None:
+    assert pools(forecast=FORECAST)["  of it pinned"].remark == NOT_MEASURED

@@ -6,6 +6,7 @@ from zlaunch.diagnosis.brevity import fitted
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.signature import Signature
+from zlaunch.diagnosis.texts import tidy
 from zlaunch.diagnosis.verdict import Verdict
 
 
@@ -32,9 +33,10 @@ def diagnose(evidence: Evidence) -> Verdict:
 
 
 def _verdict(code: str, reading: Reading, case: Case) -> Verdict:
-    facts = tuple(dict.fromkeys(fact for fact in reading.facts if fact))
+    facts = tuple(dict.fromkeys(told for fact in reading.facts if fact and (told := tidy(fact))))
+    cause, advice = tidy(reading.cause), tuple(map(tidy, reading.advice))
     rank = (reading.rank or case.rank) if reading.is_local else None
     if rank is None:
-        return Verdict(code, reading.cause, facts=facts, advice=reading.advice)
+        return Verdict(code, cause, facts=facts, advice=advice)
     phase = case.phase if rank is case.rank else rank.phase or None
-    return Verdict(code, reading.cause, rank.rank, rank.host or None, phase, facts, reading.advice)
+    return Verdict(code, cause, rank.rank, rank.host or None, phase, facts, advice)

@@ -8,7 +8,7 @@ from enum import IntEnum
 from zlaunch.diagnosis.case import error_of, words_of
 from zlaunch.diagnosis.evidence import Evidence, RankEvidence
 
-ASKED_TO_STOP = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+ENDS_PROGRAMS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL})
 """Signals that a launcher, a scheduler or a person sends to end a program."""
 
 LOST_PEER = re.compile(
@@ -34,7 +34,7 @@ class Part(IntEnum):
     LOST = 1
     """It is gone together with what ran around it."""
     DRAGGED = 2
-    """It failed because of another rank: its connection was gone, or it waited in vain."""
+    """It failed because of something else: a lost connection, waiting in vain, a signal that asks to end."""
     STOPPED = 3
     """It was told to stop."""
     NONE = 4
@@ -50,8 +50,8 @@ def part_of(rank: RankEvidence, evidence: Evidence) -> Part:
         return _without_an_end(rank)
     if rank.stopped_by is not None and not _raised_before(rank):
         return Part.STOPPED
-    if error is None and _was_killed_to_stop(rank, evidence):
-        return Part.STOPPED
+    if error is None and -(rank.returncode or 0) in ENDS_PROGRAMS:
+        return _ended_from_outside(rank, evidence)
     if error is not None and error.type == "KeyboardInterrupt":
         return Part.STOPPED
     words = words_of(rank)
@@ -70,14 +70,11 @@ def _raised_before(rank: RankEvidence) -> bool:
     return error is not None and error.type not in {"KeyboardInterrupt", "SystemExit", "SignalException"}
 
 
-def _was_killed_to_stop(rank: RankEvidence, evidence: Evidence) -> bool:
-    """Whether the signal it died of is one that ends jobs, rather than one that a fault raises."""
-    number = -(rank.returncode or 0)
-    if number not in ASKED_TO_STOP:
-        return number == signal.SIGKILL and evidence.stopped_by is not None
-    return evidence.stopped_by is not None or any(
-        other is not rank and other.returncode not in {0, None, rank.returncode} for other in evidence.ranks
-    )
+def _ended_from_outside(rank: RankEvidence, evidence: Evidence) -> Part:
+    """Judge a signal that ends jobs: it raises no question when a person stopped all of them."""
+    if evidence.stopped_by is not None:
+        return Part.STOPPED
+    return Part.FAILED if rank.returncode == -signal.SIGKILL else Part.DRAGGED
 
 
 def parts(evidence: Evidence) -> Mapping[int, Part]:

@@ -24,7 +24,7 @@ def words_of(rank: RankEvidence) -> str:
     A signal that cannot be caught leaves no last words; what stands in the log then is older.
     """
     if error := error_of(rank):
-        return f"{error.type}: {error.message}"
+        return f"{error.type}: {error.message}" if error.message else error.type
     if rank.returncode is not None and rank.returncode < 0 and rank.returncode != -signal.SIGABRT:
         return ""
     return rank.log[-MOST_OF_A_LOG:]

@@ -29,7 +29,8 @@ def batch_mismatch(case: Case) -> Reading | None:
     if found is None:
         return None
     total, micro, pieces, ranks = map(int, found.groups())
-    facts = (f"train_batch_size {total} is not {micro} per rank * {pieces} steps * {plural(ranks, 'rank')}",)
+    product = f"{micro} per rank * {plural(pieces, 'step')} * {plural(ranks, 'rank')}"
+    facts = (f"train_batch_size {total} is not {product}",)
     cause = "the batch sizes do not go together"
     if ranks == 1 < case.job.world_size:
         return Reading(f"{cause}: DeepSpeed counted one rank of {case.job.world_size}", facts)

@@ -7,6 +7,8 @@ from zlaunch import phases
 from zlaunch.diagnosis.blame import Part, parts
 from zlaunch.diagnosis.case import Case, Reading, signal_name
 from zlaunch.diagnosis.evidence import RankEvidence
+from zlaunch.diagnosis.remedies import named_in
+from zlaunch.diagnosis.script import NOT_THE_USERS
 from zlaunch.diagnosis.signature import signature
 from zlaunch.diagnosis.texts import clip, last_line, matching_line
 from zlaunch.units import duration, plural
@@ -66,11 +68,12 @@ def crashed(case: Case) -> Reading | None:
     if number is None or number not in _CRASHES or case.rank is None:
         return None
     said = matching_line(
-        r"terminate called after|what\(\): |[Aa]ssertion .{1,200} failed|CHECK failed|\*\*\* Error in",
+        r"terminate called after|[Aa]ssertion .{1,200} failed|CHECK failed|\*\*\* Error in",
         case.words,
     )
     fault = matching_line("Fatal Python error", f"{case.rank.stacks}\n{case.rank.log[-8192:]}")
-    return Reading(f"{case.who} crashed with {signal_name(number)}", (_top_of_stack(case), said or fault))
+    facts = (_top_of_stack(case), said or fault, named_in(case.words, r"what\(\):\s+([^\n]{1,200})"))
+    return Reading(f"{case.who} crashed with {signal_name(number)}", facts)
 
 
 def _top_of_stack(case: Case) -> str | None:
@@ -80,8 +83,11 @@ def _top_of_stack(case: Case) -> str | None:
     for text in (case.rank.stacks, case.rank.log[-16384:]):
         _, found, after = text.rpartition("Fatal Python error")
         current = after.partition("Current thread")[2] or after
-        if found and (frame := _FRAME.search(current)):
-            return f"{frame[1]}:{frame[2]} in {frame[3].strip()}"
+        frames = _FRAME.findall(current.partition("\nThread ")[0]) if found else []
+        if frames:
+            own = next((one for one in frames if not NOT_THE_USERS.search(one[0])), frames[0])
+            called = f", from {own[0]}:{own[1]}" if own != frames[0] else ""
+            return f"{frames[0][0]}:{frames[0][1]} in {frames[0][2].strip()}{called}"
     return None
 
 
@@ -177,7 +183,7 @@ def unknown(case: Case) -> Reading:
 
 def _is_well(case: Case) -> bool:
     ranks, world_size = case.evidence.ranks, case.job.world_size
-    is_whole = len(ranks) >= world_size and all(rank.returncode == 0 for rank in ranks)
+    is_whole = len(ranks) >= max(world_size, 1) and all(rank.returncode == 0 for rank in ranks)
     return is_whole and case.evidence.launcher_returncode == 0 and case.evidence.stopped_by is None
 
 

@@ -55,10 +55,14 @@ def disk_full(case: Case) -> Reading | None:
     if line is None and not crashed:
         return None
     what = "a checkpoint" if case.phase == phases.SAVING else "a file"
-    room = None if free is None else f"{gib(free)} GiB free where the run directory is"
+    room = None if free is None else f"{_size(free)} free where the run directory is"
     quota = matching_line("Disk quota exceeded|Errno 122|os error 122", case.story)
     why = "the user's quota is used up" if quota else "the disk is full"
     return Reading(f"{case.who} could not write {what}: {why}", (line, room))
+
+
+def _size(free: int) -> str:
+    return f"{gib(free)} GiB" if free >= 1 << 30 else f"{free >> 20} MiB"
 
 
 @signature("too-many-files", "`Too many open files`")

@@ -10,6 +10,7 @@ from zlaunch.diagnosis.remedies import (
     forecast_host_bytes,
     less_gpu_memory,
     less_host_memory,
+    named_in,
     setting,
 )
 from zlaunch.diagnosis.signature import signature
@@ -109,7 +110,7 @@ def gpu_out_of_memory(case: Case) -> Reading | None:
         matching_line(r"pytorch allocator cache flushes", case.rank.log if case.rank else "")
         or _predicted(case),
     )
-    advice = _fits_unfragmented(asked and asked.group(1), free, between and between.group(1))
+    advice = _fits_unfragmented(case.words, asked and asked.group(1), free, between and between.group(1))
     other = _on_the_same_gpu(case.words, asked and asked.group(1), free)
     bucket = _smaller_bucket(case, asked and asked.group(1))
     walk = less_gpu_memory(case)
@@ -136,11 +137,14 @@ def _predicted(case: Case) -> str | None:
     return f"{gib(predicted)} GiB of tensors were predicted" if predicted else None
 
 
-def _fits_unfragmented(asked: str | None, free: str | None, between: str | None) -> tuple[str, ...]:
+def _fits_unfragmented(
+    words: str, asked: str | None, free: str | None, between: str | None
+) -> tuple[str, ...]:
     """Advise segments that grow only where the gaps would have held what was asked."""
     if not (asked and between) or num_bytes(between) + num_bytes(free or "0 bytes") < num_bytes(asked):
         return ()
-    return ("`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: the gaps would have held it",)
+    variable = named_in(words, r"(PYTORCH_\w*ALLOC_CONF)=expandable") or "PYTORCH_CUDA_ALLOC_CONF"
+    return (f"`{variable}=expandable_segments:True`: the gaps would have held it",)
 
 
 def _on_the_same_gpu(words: str, asked: str | None, free: str | None) -> tuple[str, ...]:

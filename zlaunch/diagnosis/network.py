@@ -30,7 +30,8 @@ def port_taken(case: Case) -> Reading | None:
     port = named_in(case.words, r"port: (\d+)") or named_in(case.words, r"\[?::\]?:(\d+)")
     advice = (f"`ss -ltnp 'sport = :{port}'` names the program that has it",) if port else ()
     which = f"port {port}" if port else "the port"
-    return Reading(f"{which} where the ranks meet is taken by another program", (line,), advice)
+    said = named_in(case.words, r"(port: \d+[^\n]{0,120}EADDRINUSE)") or line
+    return Reading(f"{which} where the ranks meet is taken by another program", (said,), advice)
 
 
 @signature("collective-mismatch", "`Detected mismatch between collectives on ranks`")
@@ -156,9 +157,9 @@ def rendezvous_failed(case: Case) -> Reading | None:
 )
 def connection_lost(case: Case) -> Reading | None:
     """A rank lost its connection to another one, and no rank says that it failed of itself."""
-    if case.rank is None or parts(case.evidence)[case.rank.rank] != Part.DRAGGED:
-        return None
     line = matching_line(LOST_PEER.pattern, case.words)
+    if line is None or case.rank is None or parts(case.evidence)[case.rank.rank] != Part.DRAGGED:
+        return None
     others = sum(part == Part.DRAGGED for part in parts(case.evidence).values()) - 1
     facts = (line, f"the same on {plural(others, 'other rank')}" if others else None)
     return Reading(f"{case.who} lost its connection to another rank; none recorded why", facts)

@@ -9,7 +9,7 @@ from zlaunch.diagnosis.signature import signature
 from zlaunch.diagnosis.texts import matching_line, tidy
 from zlaunch.units import plural
 
-_NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen|<string>")
+NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen|<string>")
 
 
 @signature("local-rank-refused", "`unrecognized arguments: --local_rank=0`")
@@ -221,5 +221,5 @@ def where(error: ErrorEvidence | None) -> str | None:
         file, line, function = (error.frame.get(key) for key in ("file", "line", "function"))
         return tidy(f"{file}:{line}" + (f" in {function}" if function else ""))
     places = re.findall(r'File "([^"\n]+)", line (\d+)(?:, in ([^\n]+))?', error.traceback)
-    own = next((place for place in reversed(places) if not _NOT_THE_USERS.search(place[0])), None)
+    own = next((place for place in reversed(places) if not NOT_THE_USERS.search(place[0])), None)
     return tidy(f"{own[0]}:{own[1]}" + (f" in {own[2]}" if own[2] else "")) if own else None

@@ -15,7 +15,7 @@ from zlaunch.layout import RunLayout
 from zlaunch.machine import Machine, weakest
 from zlaunch.plan import LaunchPlan
 from zlaunch.probe import package_versions, probe_machine
-from zlaunch.record import Found, Lineage, script_of
+from zlaunch.record import Found, Lineage, name_of
 from zlaunch.repeat import Change, Past, changes, circumstance, inherited, plan_again
 
 
@@ -93,10 +93,10 @@ def reserve_again(found: Found, run_dir: Path | None, machine: Machine, asked: S
 
 
 def _layouts(past: Past, run_dir: Path | None, beside: Path) -> Iterator[RunLayout]:
-    script = script_of(past.job)
-    if script is None:
+    name = name_of(past.job)
+    if name is None:
         raise Unavailable(f"the record of {past.root} names no script")
-    return rundir.candidates(run_dir, Path(script), beside)
+    return rundir.candidates(run_dir, name, beside)
 
 
 def _free_port() -> int:

@@ -36,10 +36,19 @@ class GpuChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class Debug:
+    """Which rank waits for a debugger, and on which port."""
+
+    rank: int
+    port: int = 5678
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One job. What was not said is None, so that later layers know who decided."""
 
     script: Path
+    """The file of the training program; of a module, if one is named."""
     script_args: tuple[str, ...] = ()
     stage: Stage | None = None
     offload: Offload | None = None
@@ -52,6 +61,14 @@ class JobSpec:
     hostfile: Path | None = None
     include: str | None = None
     exclude: str | None = None
+    module: str | None = None
+    """The program as `python -m` takes it."""
+    debug: Debug | None = None
+
+    @property
+    def name(self) -> str:
+        """Name the program for people, in a word."""
+        return self.script.stem if self.module is None else self.module.rpartition(".")[2]
 
 
 def parse_offload(text: str) -> Offload:
@@ -88,6 +105,21 @@ def parse_gpus(text: str) -> GpuChoice:
     if len(set(devices)) != len(devices):
         raise WrongUsage(f"`--gpus {text}` names a device twice")
     return GpuChoice(devices=devices)
+
+
+def parse_debug(text: str) -> Debug:
+    """Read `1`, or `1:5679`; raise WrongUsage for anything else."""
+    rank, colon, port = text.partition(":")
+    words = [rank, *([port] if colon else [])]
+    if not all(re.fullmatch(r"[0-9]{1,6}", word) for word in words):
+        raise WrongUsage(
+            f"`--debug {text}` is not RANK or RANK:PORT", "write `--debug 0` or `--debug 0:5678`"
+        )
+    if colon and not 0 < int(port) < 1 << 16:
+        raise WrongUsage(
+            f"`--debug {text}`: there is no port {int(port)}", f"write `--debug {int(rank)}:5678`"
+        )
+    return Debug(int(rank), int(port)) if colon else Debug(int(rank))
 
 
 def parse_override(text: str) -> tuple[str, Any]:

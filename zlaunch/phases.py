@@ -1,6 +1,7 @@
 """What a rank can be doing, in the words that are shown. Imports nothing: it is read inside the ranks."""
 
 STARTING = "starting"
+ATTACHING = "waiting for the debugger"
 IMPORTING = "importing"
 JOINING = "joining the process group"
 BUILDING = "building ops"
@@ -19,7 +20,7 @@ STEPS = (TRAINING, FORWARD, BACKWARD, STEPPING)
 """Those that make up a training step."""
 
 ALL = (
-    *(STARTING, IMPORTING, JOINING, BUILDING, LOADING, INITIALIZING),
+    *(STARTING, ATTACHING, IMPORTING, JOINING, BUILDING, LOADING, INITIALIZING),
     *STEPS,
     *(EVALUATING, SAVING, RESUMING, EXITING),
 )

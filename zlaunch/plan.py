@@ -1,7 +1,7 @@
 """Everything a job will do, decided before anything starts: the value that is shown, then carried out."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,9 +11,9 @@ from zlaunch.compose import OFFLOADS
 from zlaunch.dsconfig.document import Document, dotted
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.environment import Variable, accelerate_variables, job_environment
-from zlaunch.errors import Finding
+from zlaunch.errors import Finding, WrongUsage
 from zlaunch.handover import script_arguments
-from zlaunch.job import JobSpec, Launcher
+from zlaunch.job import Debug, JobSpec, Launcher
 from zlaunch.layout import RunLayout
 from zlaunch.machine import Machine
 from zlaunch.model import ModelShape
@@ -44,6 +44,15 @@ class Inputs:
     """The environment zlaunch was started in."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a rank listens for a debugger."""
+
+    rank: int
+    host: str
+    port: int
+
+
 @dataclass(frozen=True)
 class LaunchPlan:
     """What will be started, where, with which ds_config, and why."""
@@ -56,7 +65,7 @@ class LaunchPlan:
     left: Mapping[str, str]
     """ds_config keys that stay for the script to fill in → who does it."""
     script: tuple[str, ...]
-    """The script and all its arguments."""
+    """The script and all its arguments; of a module, its file."""
     argv: tuple[str, ...]
     """The launcher's command line, with the script in its place."""
     watched_argv: tuple[str, ...]
@@ -68,6 +77,9 @@ class LaunchPlan:
     precision: str
     warnings: tuple[Finding, ...]
     """What the user's own ds_config says and DeepSpeed will not do."""
+    module: str | None = None
+    """What `python -m` runs, if not the script's file."""
+    debug: Listener | None = None
 
 
 def make_plan(inputs: Inputs) -> LaunchPlan:
@@ -93,7 +105,7 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
         values=resolved.values,
         left=resolved.left,
         script=command,
-        argv=_argv(launcher, Target(command[0], command[1:]), inputs),
+        argv=_argv(launcher, target_of(command, job.module), inputs),
         watched_argv=_argv(
             launcher, Target("zlaunch.rank", (str(inputs.layout.root),), is_module=True), inputs
         ),
@@ -104,7 +116,26 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
         swap_dirs=tuple(sorted({Path(path) for path in _swap_paths(resolved.values)})),
         precision=settled.precision,
         warnings=settled.warnings,
+        module=job.module,
+        debug=None if job.debug is None else listener(job.debug, topology),
     )
+
+
+def target_of(script: Sequence[str], module: str | None) -> Target:
+    """Say what a launcher is to start in each rank."""
+    return Target(module or script[0], tuple(script[1:]), is_module=module is not None)
+
+
+def listener(debug: Debug, topology: Topology) -> Listener:
+    """Decide where a rank listens: nobody else gets in on one host, and on several the rank's is reached.
+
+    Raises WrongUsage for a rank that will not be there.
+    """
+    if debug.rank >= topology.world_size:
+        ranks = "rank 0" if topology.world_size == 1 else f"ranks 0 to {topology.world_size - 1}"
+        raise WrongUsage(f"`--debug {debug.rank}`: there are {ranks}", "write `--debug 0`")
+    (slot,) = (slot for slot in topology.slots() if slot.rank == debug.rank)
+    return Listener(debug.rank, slot.host if topology.over_ssh else "127.0.0.1", debug.port)
 
 
 def _argv(launcher: Launcher, target: Target, inputs: Inputs) -> tuple[str, ...]:

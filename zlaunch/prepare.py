@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from zlaunch import console, rundir
+from zlaunch.debugger import check_debugger
 from zlaunch.dsconfig.source import read
 from zlaunch.errors import InputMissing, Refused, Unavailable, WrongUsage
 from zlaunch.hosts import machines_of
@@ -21,7 +22,7 @@ from zlaunch.machine import Machine, weakest
 from zlaunch.misplaced import refuse_misplaced, refuse_unreachable
 from zlaunch.model import ModelConfig, model_flag, read_model
 from zlaunch.placement import most_slots, place, refuse_contradictions
-from zlaunch.plan import Inputs, LaunchPlan, make_plan
+from zlaunch.plan import Inputs, LaunchPlan, listener, make_plan
 from zlaunch.probe import probe_machine
 from zlaunch.script import Script, read_script
 from zlaunch.topology import Host, read_hostfile, select, too_many_slots
@@ -68,13 +69,15 @@ def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
     hosts, machine = _hosts(job, probe_machine(os.environ))
     refuse_unreachable(script, machine.accelerator)
     topology = place(job, machine, hosts)
+    if job.debug is not None:
+        check_debugger(listener(job.debug, topology), is_here=not topology.over_ssh)
     if job.nvme_dir is not None:
         if not job.nvme_dir.is_dir():
             raise Unavailable(
                 f"`--nvme {job.nvme_dir}`: there is no such directory", "make it on the drive first"
             )
         rundir.check_writable(job.nvme_dir, "--nvme")
-    layout = next(rundir.candidates(run_dir, job.script))
+    layout = next(rundir.candidates(run_dir, job.name))
     rundir.check_writable(layout.root, "--run-dir")
     if run_dir is not None:
         rundir.check_unused(run_dir)
@@ -91,7 +94,7 @@ def reserve(
 
     `look` sees the plan before anything is written, and raises what speaks against it.
     """
-    for layout in rundir.candidates(prepared.run_dir, prepared.inputs.job.script):
+    for layout in rundir.candidates(prepared.run_dir, prepared.inputs.job.name):
         plan = replace(prepared, inputs=replace(prepared.inputs, layout=layout)).plan()
         look(plan)
         try:

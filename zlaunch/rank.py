@@ -22,6 +22,7 @@ import psutil
 
 from zlaunch.errors import ExitStatus
 from zlaunch.inside import hook_environment
+from zlaunch.inside.debug import debug_environment
 from zlaunch.layout import STACKS_SIGNAL, RunLayout, write_whole
 from zlaunch.process import Child, end_like, lifeline
 from zlaunch.sampling import GpuSampler, machine_sample, oom_kills, rank_sample
@@ -117,8 +118,8 @@ def main(run_dir: Path) -> int:
     killed_before = oom_kills()
     environment = {**os.environ, **job["environment"]}
     with layout.rank_log(rank).open("ab") as log:
-        argv = [sys.executable, "-u", *job["script"]]
-        child = Child(argv, {**environment, **hook_environment(run_dir, environment)}, log, GRACE_SECONDS)
+        environment |= {**hook_environment(run_dir, environment), **debug_environment(job.get("debug"))}
+        child = Child([sys.executable, "-u", *_program(job)], environment, log, GRACE_SECONDS)
     record.add(pid=child.pid)
     returncode = child.wait(_Attendant(child, layout, rank, job))
     record.add(
@@ -130,6 +131,12 @@ def main(run_dir: Path) -> int:
     )
     _remove(job["swap_dirs"] if job["over_ssh"] else ())
     return returncode
+
+
+def _program(job: Mapping[str, Any]) -> list[str]:
+    """Write the script or the module with its arguments, as Python takes them."""
+    module, (file, *args) = job.get("module"), job["script"]
+    return [*(["-m", module] if module else [file]), *args]
 
 
 def _local_rank() -> int:

@@ -216,9 +216,19 @@ def signal_name(number: int) -> str:
 
 
 def script_of(job: Mapping[str, Any]) -> str | None:
-    """Name the script of a run, as it was given."""
+    """Name the script or the module of a run, as it was given."""
+    if module := text(job, "module"):
+        return module
     words = job.get("script")
     return str(words[0]) if isinstance(words, list) and words else None
+
+
+def name_of(job: Mapping[str, Any]) -> str | None:
+    """Name the program of a run in a word, as its directory is named."""
+    script = script_of(job)
+    if script is None:
+        return None
+    return script.rpartition(".")[2] if text(job, "module") else Path(script).stem
 
 
 def _progress(found: Found) -> tuple[int | None, int | None]:

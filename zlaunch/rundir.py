@@ -39,13 +39,13 @@ RUNS = Path("runs")
 """Where runs are recorded if nobody says otherwise."""
 
 
-def candidates(chosen: Path | None, script: Path, beside: Path = RUNS) -> Iterator[RunLayout]:
-    """Propose run directories: the one that was asked for, or `runs/<time>-<script>`, numbered if taken."""
+def candidates(chosen: Path | None, name: str, beside: Path = RUNS) -> Iterator[RunLayout]:
+    """Propose run directories: the one that was asked for, or `runs/<time>-<name>`, numbered if taken."""
     if chosen is not None:
         yield RunLayout(chosen.absolute())
         return
     root = beside.absolute()
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{script.stem}"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     for attempt in range(1, 1000):
         layout = RunLayout(root / (name if attempt == 1 else f"{name}-{attempt}"))
         if not layout.root.exists():
@@ -210,6 +210,8 @@ def _job(plan: LaunchPlan, asked: Sequence[str]) -> dict[str, Any]:
         "started": time.time(),
         "working_directory": str(Path.cwd()),
         "script": list(plan.script),
+        "module": plan.module,
+        "debug": None if plan.debug is None else asdict(plan.debug),
         "argv": list(plan.watched_argv),
         "launcher": plan.launcher,
         "accelerator": plan.accelerator,

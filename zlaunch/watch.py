@@ -35,6 +35,8 @@ class Manner:
     on_stall: OnStall = "report"
     stall_after: float = STEP_PATIENCE_SECONDS
     """The least time without a step that counts as a stall, in seconds."""
+    heeds_stalls: bool = True
+    """A rank that is debugged stands still, and the others wait for it."""
 
 
 def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple[int, ...]:
@@ -154,6 +156,8 @@ class Watch:
         }
 
     def _heed_stall(self, now: float) -> None:
+        if not self._manner.heeds_stalls:
+            return
         silent = self._course.stalled_seconds(now, self._manner.stall_after)
         if silent is None:
             self._asked_at = None

@@ -32,7 +32,7 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     moved = [f"{part} on {PLACES[device]}" for part, device in places.items() if device in PLACES]
     stage = plan.values[(ZERO, "stage")]
     yield "job", f"ZeRO stage {stage}, {', '.join(moved) or 'nothing offloaded'}, {plan.precision}"
-    yield "script", shlex.join(plan.script[:1])
+    yield "script", shlex.join(plan.script[:1]) if plan.module is None else f"-m {plan.module}"
     yield "ranks", _ranks(plan)
     batch = plan.values.leaves.get(("train_batch_size",))
     if batch is not None:

@@ -1,5 +1,6 @@
 """`zlaunch train`: plan a job, show it, carry it out."""
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,10 @@ def train(
         typer.Argument(
             metavar="SCRIPT [-- SCRIPT ARGS]", help="Training program; a small language model if left out."
         ),
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option("--module", "-m", metavar="NAME", help="Train with a module, as `python -m` runs it."),
     ] = None,
     stage: Annotated[
         Literal["0", "1", "2", "3", "auto"] | None,
@@ -73,6 +78,10 @@ def train(
     stall_after: Annotated[
         float, typer.Option(metavar="SECONDS", min=1.0, help="The least time without a step that is a stall.")
     ] = 60.0,
+    debug: Annotated[
+        str | None,
+        typer.Option(metavar="RANK[:PORT]", help="Let a rank wait for a debugger; port 5678 if left out."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show everything; write and start nothing.")
     ] = False,
@@ -81,12 +90,12 @@ def train(
 
     What zlaunch does not know, and all that follows `--`, goes to the script.
     """
-    from zlaunch.job import STAGES, JobSpec, parse_gpus, parse_offload, parse_override
-    from zlaunch.prepare import default_recipe, ds_config_of
+    from zlaunch.job import STAGES, JobSpec, parse_debug, parse_gpus, parse_offload, parse_override
+    from zlaunch.prepare import ds_config_of
 
     script_args, ds_config = ds_config_of(context.args, ds_config)
     job = JobSpec(
-        script=default_recipe() if script is None else Path(script),
+        script=_program(script, module),
         script_args=script_args,
         stage=None if stage in (None, "auto") else STAGES[stage],
         offload=None if offload is None else parse_offload(offload),
@@ -99,6 +108,8 @@ def train(
         hostfile=hostfile,
         include=include,
         exclude=exclude,
+        module=module,
+        debug=None if debug is None else parse_debug(debug),
     )
     prepared = _prepared(job, run_dir, chooses_stage=stage == "auto")
     if dry_run:
@@ -106,6 +117,17 @@ def train(
         return
     manner = _manner(prepared, show_ranks, on_stall, stall_after)
     raise typer.Exit(_start(prepared, _answer(prepared, rehearse, force), force, manner))
+
+
+def _program(script: str | None, module: str | None) -> Path:
+    """Find the file of what is trained with."""
+    if module is not None:
+        from zlaunch.modules import find_module
+
+        return find_module(module, os.environ)
+    from zlaunch.prepare import default_recipe
+
+    return default_recipe() if script is None else Path(script)
 
 
 def _prepared(job: "JobSpec", run_dir: Path | None, chooses_stage: bool) -> "Prepared":
@@ -126,7 +148,7 @@ def _manner(
     from zlaunch.watch import Manner, ranks_to_show
 
     shown = ranks_to_show(show_ranks, prepared.inputs.topology.world_size, console.is_interactive())
-    return Manner(shown, on_stall, stall_after)
+    return Manner(shown, on_stall, stall_after, heeds_stalls=prepared.inputs.job.debug is None)
 
 
 def _answer(prepared: "Prepared", rehearse: bool, force: bool) -> "Answer | None":
@@ -160,6 +182,7 @@ def _start(prepared: "Prepared", answer: "Answer | None", force: bool, manner: "
     """Write the run directory and run the job; return the exit status."""
     from zlaunch import console, rundir
     from zlaunch.cli.show_plan import plan_lines
+    from zlaunch.debugger import attach_lines
     from zlaunch.launch import carry_out
     from zlaunch.prepare import reserve
     from zlaunch.readiness import look_first
@@ -169,5 +192,7 @@ def _start(prepared: "Prepared", answer: "Answer | None", force: bool, manner: "
     if forecast is not None:
         rundir.write_forecast(plan.layout, forecast)
     for line in plan_lines(plan, complete=False):
+        console.say(line)
+    for line in attach_lines(plan, str(Path.cwd())):
         console.say(line)
     return carry_out(plan, manner).exit_status

@@ -6,16 +6,26 @@
 Where no zlaunch watches, the call does nothing.
 """
 
+import contextlib
+from typing import SupportsFloat
+
 from zlaunch import phases
 from zlaunch.inside.pulse import current_pulse
 
 
-def report(step: int, steps: int | None = None, **numbers: float) -> None:
-    """Say that a step is done: its number from 1, how many there will be; `loss`, `learning_rate`."""
+def report(step: int, steps: int | None = None, **numbers: SupportsFloat) -> None:
+    """Say that a step is done: its number from 1, how many there will be; `loss`, `learning_rate`.
+
+    A number may be a tensor of one element, or whatever else `float` takes; anything else is left out.
+    """
     pulse = current_pulse()
     if pulse is None:
         return
+    facts: dict[str, float] = {}
+    for name, number in numbers.items():
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            facts[name] = float(number)
     pulse.counts_steps = False
-    if pulse.phase == phases.STARTING:
-        pulse.enter(phases.TRAINING)
-    pulse.note(step=step, **({} if steps is None else {"steps": steps}), **numbers)
+    total = {} if steps is None else {"steps": int(steps)}
+    phase = phases.TRAINING if pulse.phase == phases.STARTING else pulse.phase
+    pulse.enter(phase, step=int(step), **total, **facts)

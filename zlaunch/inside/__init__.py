@@ -15,5 +15,7 @@ HOOK = Path(__file__).parent / "hook"
 
 def hook_environment(run_dir: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Write the variables by which a script's process finds the hook; the hook removes them again."""
-    paths = [str(HOOK), *filter(None, [environment.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(paths), "ZLAUNCH_RANK": str(run_dir)}
+    before = environment.get("PYTHONPATH")
+    kept = {} if before is None else {"ZLAUNCH_PYTHONPATH": before}
+    paths = [str(HOOK), *filter(None, [before])]
+    return {"PYTHONPATH": os.pathsep.join(paths), "ZLAUNCH_RANK": str(run_dir), **kept}

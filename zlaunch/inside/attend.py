@@ -6,11 +6,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from zlaunch.inside.pulse import Pulse, begin_pulse
+from zlaunch.inside.debug import GROUPS, lift_timeouts
+from zlaunch.inside.pulse import Pulse, begin_pulse, open_apart
 from zlaunch.inside.tracing import Tracer
 from zlaunch.layout import STACKS_SIGNAL, RunLayout, write_whole
 
@@ -18,70 +20,70 @@ _HERE = str(Path(__file__).parent)
 _STANDARD = os.path.dirname(os.__file__)  # noqa: PTH120 - the standard library, as frames name it
 
 
-def begin(run_dir: str) -> None:
-    """Attend the script that is about to start in this process; never keep it from starting."""
+def begin(run_dir: str, is_patient: bool = False) -> None:
+    """Attend the script that is about to start in this process.
+
+    A patient one waits for the other ranks as long as somebody debugs one of them.
+    """
+    layout, rank = RunLayout(Path(run_dir)), int(os.environ["RANK"])
+    pulse = begin_pulse(layout.rank_pulse(rank))
     with contextlib.suppress(OSError):
-        layout, rank = RunLayout(Path(run_dir)), int(os.environ["RANK"])
-        pulse = begin_pulse(layout.rank_pulse(rank))
-        stacks = layout.rank_stacks(rank).open("w")
-        faulthandler.enable(stacks)
-        faulthandler.register(STACKS_SIGNAL, stacks)
-        tracer = Tracer(pulse)
-        tracer.install()
-        sys.excepthook = _Hook(layout.rank_error(rank), rank, pulse, tracer)
+        _show_stacks_in(layout.rank_stacks(rank))
+    tracer = Tracer(pulse, {GROUPS: lift_timeouts} if is_patient else {})
+    tracer.install()
+    sys.addaudithook(_Witness(layout.rank_error(rank), rank, pulse, tracer))
 
 
-class _Hook:
-    """Writes an uncaught exception down, then lets Python do what it does."""
+def _show_stacks_in(file: Path) -> None:
+    """Have all stacks written at a fatal signal, unless the user wants that elsewhere, and when asked."""
+    descriptor = open_apart(file)
+    if not faulthandler.is_enabled():
+        faulthandler.enable(descriptor)
+    faulthandler.register(STACKS_SIGNAL, descriptor)
+
+
+class _Witness:
+    """Writes an uncaught exception down before any `sys.excepthook`, the script's own included, sees it.
+
+    It imports nothing any more: code that runs meanwhile would make Python forget that it was interrupted.
+    """
 
     def __init__(self, file: Path, rank: int, pulse: Pulse, tracer: Tracer) -> None:
         self._file = file
         self._rank = rank
         self._pulse = pulse
         self._tracer = tracer
-        self._before = sys.excepthook
 
-    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        trace = _without_ours(trace)
-        with contextlib.suppress(Exception):
-            self._write(error, trace)
-        self._before(kind, error.with_traceback(trace), trace)
+    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "sys.excepthook" and self._pulse.is_here():
+            with contextlib.suppress(Exception):
+                self._write(args[2], args[3])
 
     def _write(self, error: BaseException, trace: TracebackType | None) -> None:
-        import socket
-        import traceback
-
         frames = traceback.extract_tb(trace)
         deepest = next((frame for frame in reversed(frames) if _is_the_users(frame.filename)), None)
         facts = {
             "type": type(error).__name__,
             "module": type(error).__module__,
-            "message": str(error),
+            "message": _message(error),
             "traceback": "".join(traceback.format_exception(type(error), error, trace)),
             "frame": deepest and {"file": deepest.filename, "line": deepest.lineno, "function": deepest.name},
             "phase": self._tracer.phase_of(error),
             "step": self._pulse.get("step"),
             "rank": self._rank,
-            "host": socket.gethostname(),
+            "host": os.uname().nodename,
             "time": time.time(),
         }
         write_whole(self._file, json.dumps(facts) + "\n")
 
 
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the user's own `__str__` may do anything
+        return ""
+
+
 def _is_the_users(filename: str) -> bool:
     packaged = any(f"{os.sep}{name}{os.sep}" in filename for name in ("site-packages", "dist-packages"))
     return not packaged and not filename.startswith(("<", _HERE, _STANDARD))
-
-
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """Leave the frames of the tracer out of a traceback."""
-    kept = [link for link in _links(trace) if not link.tb_frame.f_code.co_filename.startswith(_HERE)]
-    for link, following in zip(kept, [*kept[1:], None], strict=True):
-        link.tb_next = following
-    return kept[0] if kept else trace
-
-
-def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next

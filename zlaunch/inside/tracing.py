@@ -1,23 +1,26 @@
 """Knowing the phase: functions of torch, transformers and DeepSpeed, wrapped when their modules come.
 
 A module is wrapped right after it was executed, so that nothing is imported that the script does
-not import. A wrapped function says where the process is, and is otherwise the same.
+not import. A wrapped function says where the process is, and is otherwise the same: it is in no
+traceback, and a warning with a `stacklevel` names the line that it names without zlaunch.
 """
 
+import contextlib
 import functools
 import sys
-import time
-from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
 from zlaunch import phases
+from zlaunch.inside.engine import EngineFacts
 from zlaunch.inside.pulse import Pulse
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 _ENGINE = "deepspeed.runtime.engine"
+_PIPELINE = "deepspeed.runtime.pipe.engine"
 _TRAINER = "transformers.trainer"
 
 WRAPPED: dict[str, dict[str, str]] = {
@@ -36,6 +39,10 @@ WRAPPED: dict[str, dict[str, str]] = {
         "DeepSpeedEngine.save_checkpoint": phases.SAVING,
         "DeepSpeedEngine.load_checkpoint": phases.RESUMING,
     },
+    _PIPELINE: {
+        "PipelineEngine.train_batch": phases.TRAINING,
+        "PipelineEngine.eval_batch": phases.EVALUATING,
+    },
     _TRAINER: {
         "Trainer.evaluate": phases.EVALUATING,
         "Trainer.predict": phases.EVALUATING,
@@ -45,23 +52,30 @@ WRAPPED: dict[str, dict[str, str]] = {
 }
 """Module → function in it → the phase it is. A module that only takes long to import has none."""
 
-GPU_SECONDS = 5.0
-"""How often the allocator of torch is asked for its peaks."""
+WITHIN = (phases.EVALUATING, phases.SAVING, phases.RESUMING)
+"""Phases that stay what they are, whatever they call."""
+
+UNSEEN = "<zlaunch/inside/tracing.py, like importlib._bootstrap>"
+"""The file that wrappers say they are in: Python's warnings pass over frames with these two words in it."""
 
 
 class Tracer:
     """Wraps the functions of the table as their modules come."""
 
-    def __init__(self, pulse: Pulse) -> None:
-        """Nothing is wrapped before `install`."""
+    def __init__(self, pulse: Pulse, also: Mapping[str, Callable[[ModuleType], None]] | None = None) -> None:
+        """Nothing is wrapped before `install`; `also` says what else is done to a module of the table."""
         self._pulse = pulse
+        self._also = also or {}
+        self._engine = EngineFacts(pulse)
         self._raised = (0, "")
-        self._asked_gpu = 0.0
         self._looking = False
 
     def install(self) -> None:
-        """Be asked first for every module that is imported."""
-        sys.meta_path.insert(0, self)
+        """Be asked first for every module that is imported; wrap those that are there already."""
+        sys.meta_path.insert(0, cast("Any", self))
+        for name in WRAPPED:
+            if name in sys.modules:
+                self._wrap(sys.modules[name])
 
     def phase_of(self, error: BaseException) -> str:
         """Name the phase in which an exception was raised."""
@@ -81,25 +95,42 @@ class Tracer:
             spec = next((found for found in others if found is not None), None)
         finally:
             self._looking = False
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-            spec.loader.exec_module = functools.partial(self._execute, execute)  # type: ignore[method-assign]
+        loader = None if spec is None else spec.loader
+        with contextlib.suppress(AttributeError):  # of a loader of another kind: it is left alone
+            execute = loader.exec_module  # type: ignore[union-attr]
+            loader.exec_module = self._traced_execution(loader, execute)  # type: ignore[union-attr, method-assign]
         return spec
 
-    def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-        outer = self._pulse.enter(phases.IMPORTING)
-        execute(module)
-        self._pulse.enter(outer)
-        for path, phase in WRAPPED[module.__name__].items():
-            owner, name = module, path
-            if "." in path:
-                holder, name = path.split(".")
-                owner = getattr(module, holder, None)  # type: ignore[assignment]
-            function = vars(owner).get(name) if owner is not None else None
-            if function is not None:
-                setattr(owner, name, self._wrapped(function, phase))
-        if module.__name__ == _TRAINER:
-            self._attend_trainers(module)
+    def _traced_execution(
+        self, loader: Any, execute: Callable[[ModuleType], None]
+    ) -> Callable[[ModuleType], None]:
+        pulse = self._pulse
+
+        def execution(module: ModuleType) -> None:
+            vars(loader).pop("exec_module", None)
+            outer = pulse.enter(phases.IMPORTING)
+            try:
+                execute(module)
+            except BaseException as error:
+                pulse.enter(outer)
+                error.__traceback__ = _without_first(error)
+                raise
+            pulse.enter(outer)
+            self._wrap(module)
+
+        return _unseen(execution)
+
+    def _wrap(self, module: ModuleType) -> None:
+        with contextlib.suppress(Exception):
+            for path, phase in WRAPPED.get(module.__name__, {}).items():
+                *holder, name = path.split(".")
+                owner: Any = functools.reduce(getattr, holder, module)
+                if (function := vars(owner).get(name)) is not None:
+                    setattr(owner, name, self._wrapped(function, phase))
+            if module.__name__ == _TRAINER:
+                self._attend_trainers(module)
+            if module.__name__ in self._also:
+                self._also[module.__name__](module)
 
     def _attend_trainers(self, module: ModuleType) -> None:
         from zlaunch.inside.trainer import make_callback
@@ -109,56 +140,59 @@ class Tracer:
     def _wrapped(self, function: Any, phase: str) -> Any:
         if isinstance(function, classmethod):
             return classmethod(self._wrapped(function.__func__, phase))
-        after = {phases.STEPPING: self._stepped, phases.INITIALIZING: self._initialized}.get(phase)
-        before = self._tokens if phase == phases.FORWARD else None
-        pulse = self._pulse
+        begin, done, failed = self._begin, self._done, self._failed  # fewer look-ups in each call
 
         @functools.wraps(function)
         def traced(*args: Any, **kwargs: Any) -> Any:
-            outer = pulse.enter(phase)
+            outer = begin(phase, args, kwargs)
             try:
-                if before is not None:
-                    before(kwargs)
                 result = function(*args, **kwargs)
             except BaseException as error:
-                if self._raised[0] != id(error):
-                    self._raised = (id(error), phase)
-                pulse.enter(outer)
-                raise
-            if after is not None:
-                after(args[0])
-            pulse.enter(outer)
+                failed(outer, error)
+                error.__traceback__ = _without_first(error)
+                raise  # without an argument: that adds no frame
+            done(phase, outer, args)
             return result
 
-        return traced
+        return _unseen(traced)
 
-    def _tokens(self, inputs: dict[str, Any]) -> None:
-        """Count what goes forward; the shape is known without asking the device."""
-        ids = inputs.get("input_ids")
-        if ids is not None and hasattr(ids, "numel"):
-            self._pulse.note(tokens=(self._pulse.get("tokens") or 0) + ids.numel())
+    def _begin(self, phase: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Enter a phase; return the one it is in, or None where nobody is to be told."""
+        if not self._pulse.is_here():
+            return None
+        outer = self._pulse.phase
+        within = outer in WITHIN
+        facts = {} if within else self._engine.before(phase, args, kwargs)
+        self._pulse.enter(outer if within else phase, **facts)
+        return outer
 
-    def _initialized(self, _engine: Any) -> None:
-        self._pulse.heed_exit()
+    def _done(self, phase: str, outer: str | None, args: tuple[Any, ...]) -> None:
+        if outer is None:
+            return
+        if phase == phases.INITIALIZING:
+            self._pulse.heed_exit()
+        facts = {} if outer in WITHIN else self._engine.after(phase, args)
+        self._pulse.enter(_following(phase, outer), **facts)
 
-    def _stepped(self, engine: Any) -> None:
-        facts: dict[str, Any] = {"skipped_steps": getattr(engine, "skipped_steps", None)}
-        if self._pulse.counts_steps:
-            facts["step"] = getattr(engine, "global_steps", None)
-        if getattr(engine, "fp16_enabled", lambda: False)() is True:
-            facts["loss_scale"] = getattr(getattr(engine, "optimizer", None), "cur_scale", None)
-        if time.monotonic() - self._asked_gpu > GPU_SECONDS:
-            self._asked_gpu = time.monotonic()
-            facts |= _gpu_peaks()
-        self._pulse.note(**facts)
+    def _failed(self, outer: str | None, error: BaseException) -> None:
+        if outer is None:
+            return
+        if self._raised[0] != id(error):
+            self._raised = (id(error), self._pulse.phase)
+        self._pulse.enter(outer)
 
 
-def _gpu_peaks() -> dict[str, int]:
-    """Ask torch's allocator for its peaks, in bytes; nothing where there is no GPU."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    if cuda is None or not cuda.is_initialized():
-        return {}
-    return {
-        "gpu_allocated_bytes": cuda.max_memory_allocated(),
-        "gpu_reserved_bytes": cuda.max_memory_reserved(),
-    }
+def _following(phase: str, outer: str) -> str:
+    """Name what a script does after a phase: once it has stepped, it is training."""
+    return phases.TRAINING if outer == phases.STARTING and phase in phases.STEPS else outer
+
+
+def _without_first(error: BaseException) -> Any:
+    return error.__traceback__ and error.__traceback__.tb_next
+
+
+def _unseen(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a wrapper be passed over where Python looks for the line that a warning is about."""
+    made = cast("FunctionType", function)
+    made.__code__ = made.__code__.replace(co_filename=UNSEEN)
+    return function

@@ -4,32 +4,30 @@ import contextlib
 import importlib
 import os
 import sys
-from pathlib import Path
 
 
 def _take_away() -> None:
     """Leave PYTHONPATH and `sys.path` as they are without this folder."""
-    here = str(Path(__file__).parent)
+    here = os.path.dirname(__file__)  # noqa: PTH120 - as it stands in `sys.path`
     sys.path[:] = [entry for entry in sys.path if entry != here]
-    rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != here]
-    if any(rest):
-        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
-    else:
-        os.environ.pop("PYTHONPATH", None)
     sys.path_importer_cache.pop(here, None)
-
-
-def _follow() -> None:
-    """Import the sitecustomize that this one stands before, if there is one."""
-    mine = sys.modules.pop("sitecustomize")
-    with contextlib.suppress(ModuleNotFoundError):
-        importlib.import_module("sitecustomize")
-    sys.modules.setdefault("sitecustomize", mine)
+    os.environ.pop("PYTHONPATH", None)
+    if (before := os.environ.pop("ZLAUNCH_PYTHONPATH", None)) is not None:
+        os.environ["PYTHONPATH"] = before
 
 
 _take_away()
-if "ZLAUNCH_RANK" in os.environ:
+debug = os.environ.pop("ZLAUNCH_DEBUG", None)
+with contextlib.suppress(Exception):
     from zlaunch.inside.attend import begin
 
-    begin(os.environ.pop("ZLAUNCH_RANK"))
-_follow()
+    begin(os.environ.pop("ZLAUNCH_RANK"), is_patient=debug is not None)
+if debug is not None:
+    from zlaunch.inside.debug import await_editor
+
+    await_editor(debug)
+
+# Python meets the outcome of this import, as if this module were not there: where there is no other
+# sitecustomize, it expects exactly the exception that is raised here.
+del sys.modules["sitecustomize"]
+importlib.import_module("sitecustomize")

@@ -25,7 +25,7 @@ from zlaunch.inside import hook_environment
 from zlaunch.inside.debug import debug_environment
 from zlaunch.layout import STACKS_SIGNAL, RunLayout, write_whole
 from zlaunch.process import Child, end_like, lifeline
-from zlaunch.sampling import GpuSampler, machine_sample, oom_kills, rank_sample
+from zlaunch.sampling import GpuSampler, catches, machine_sample, oom_kills, rank_sample
 
 GRACE_SECONDS = 5.0
 """How long the script may take to end after a signal was passed on to it."""
@@ -77,6 +77,7 @@ class _Attendant:
             self._sampled = time.monotonic()
             with contextlib.suppress(OSError):
                 self._sample()
+            with contextlib.suppress(OSError, ValueError):
                 self._show_stacks()
 
     def _sample(self) -> None:
@@ -95,7 +96,7 @@ class _Attendant:
     def _show_stacks(self) -> None:
         """Have the script's process write its stacks, once for each time they are asked for."""
         asked = int(self._layout.ask_stacks.read_text()) if self._layout.ask_stacks.exists() else 0
-        if asked > self._answered and self._layout.rank_stacks(self._rank).exists():
+        if asked > self._answered and catches(self._child.pid, STACKS_SIGNAL):
             self._answered = asked
             with contextlib.suppress(psutil.Error):
                 self._process.send_signal(STACKS_SIGNAL)

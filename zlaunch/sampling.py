@@ -27,10 +27,21 @@ def rank_sample(process: psutil.Process) -> dict[str, Any]:
 
 def _peak_rss(pid: int) -> int | None:
     """Read the high-water mark of resident memory (`VmHWM`, proc(5)), in bytes."""
+    text = _status_line(pid, "VmHWM")
+    return None if text is None else int(text.split()[0]) * 1024
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; one that replaced itself by another program has none."""
+    text = _status_line(pid, "SigCgt")
+    return text is not None and bool(int(text, 16) >> (number - 1) & 1)
+
+
+def _status_line(pid: int, name: str) -> str | None:
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+            if line.startswith(f"{name}:"):
+                return line.partition(":")[2].strip()
     return None
 
 

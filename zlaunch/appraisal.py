@@ -19,14 +19,23 @@ from zlaunch.workloads import Question, workload_of
 
 MOST_ACCUMULATED = 2
 
-_ABOUT = (
-    (r"Not enough buffers|already assigned swap buffer", "zero_optimization.offload_param.buffer_count"),
-    (r"swap_tensor/partitioned_param_swapper", "zero_optimization.offload_param"),
-    (r"swap_tensor/", "zero_optimization.offload_optimizer"),
-    (r"batch related parameters", "train_batch_size"),
-    (r"runtime/zero/", "zero_optimization"),
+_COUNT, _AHEAD = (
+    "zero_optimization.offload_param.buffer_count",
+    "zero_optimization.stage3_prefetch_bucket_size",
 )
-"""What DeepSpeed says, and where it says it → the key it is about."""
+_ABOUT = (
+    (r"Not enough buffers", _COUNT, f"give more buffers, or leave `{_COUNT}` out: it is worked out then"),
+    (
+        r"already assigned swap buffer",
+        _AHEAD,
+        f"`--set {_AHEAD}=0`: what DeepSpeed reads ahead of its use it asked for twice",
+    ),
+    (r"swap_tensor/partitioned_param_swapper", "zero_optimization.offload_param", None),
+    (r"swap_tensor/", "zero_optimization.offload_optimizer", None),
+    (r"batch related parameters", "train_batch_size", None),
+    (r"runtime/zero/", "zero_optimization", None),
+)
+"""What DeepSpeed says, or where it says it; the key it is about; what to do, if that is known."""
 
 Forecaster = Callable[[Sequence[Workload]], Sequence[Forecast]]
 
@@ -118,8 +127,10 @@ def _answer(
 
 def _given_up(words: str, base: Document | None) -> Finding:
     """Tell what DeepSpeed raised, at the key that it is about if that stands in the user's file."""
-    key = next((key for pattern, key in _ABOUT if re.search(pattern, words)), "")
-    finding = Finding("deepspeed-gives-up", f"DeepSpeed gives up: {words}", where=key, severity=Severity.LATE)
+    about = ((key, hint) for pattern, key, hint in _ABOUT if re.search(pattern, words))
+    key, hint = next(about, ("", None))
+    message = f"DeepSpeed gives up: {words}"
+    finding = Finding("deepspeed-gives-up", message, hint, where=key, severity=Severity.LATE)
     return base.locate(finding) if base is not None and key and base.has(key) else finding
 
 

@@ -5,6 +5,7 @@ decide; `resolve` turns those into numbers. The files in `configs/` are these pr
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from zlaunch.dsconfig.document import Document, KeyPath
@@ -14,6 +15,11 @@ from zlaunch.provenance import AUTO, Values
 
 DEFAULT_STAGE: Stage = 2
 OFFLOADS = ("offload_optimizer", "offload_param")
+PREFETCH: KeyPath = (ZERO, "stage3_prefetch_bucket_size")
+REUSE: KeyPath = (ZERO, "stage3_max_reuse_distance")
+
+SURE_BUFFERS = 10
+"""Enough for every model while nothing is read ahead of its use and nothing is kept for a second one."""
 
 ALWAYS_WRITTEN: tuple[KeyPath, ...] = (
     ("train_batch_size",),
@@ -35,7 +41,10 @@ def preset(stage: Stage, offload: Offload, nvme_dir: str | None) -> dict[str, An
             "stage3_param_persistence_threshold": AUTO,
             "stage3_gather_16bit_weights_on_model_save": True,
         }
-    zero |= offload_sections(stage, offload, nvme_dir)
+    sections = offload_sections(stage, offload, nvme_dir)
+    if _swaps(sections):
+        zero |= {str(PREFETCH[-1]): 0, str(REUSE[-1]): 0}
+    zero |= sections
     return {
         **{str(path[0]): AUTO for path in ALWAYS_WRITTEN},
         "bf16": {"enabled": AUTO},
@@ -56,7 +65,14 @@ def offload_sections(stage: int, offload: Offload, nvme_dir: str | None) -> dict
         sections[name] = {"device": device, "pin_memory": True}
         if device == "nvme" and nvme_dir is not None:
             sections[name]["nvme_path"] = nvme_dir
+    if _swaps(sections):
+        sections["offload_param"]["buffer_count"] = SURE_BUFFERS
     return sections
+
+
+def _swaps(sections: Mapping[str, Any]) -> bool:
+    """Whether parameters go to NVMe. DeepSpeed would then read some twice at once (`memory.swapping`)."""
+    return bool(sections.get("offload_param", {}).get("device") == "nvme")
 
 
 def compose(job: JobSpec, base: Document | None) -> Values:
@@ -118,6 +134,8 @@ def _from_file(job: JobSpec, base: Document) -> Values:
         values = _with_offload_sources(Values.of({ZERO: sections} if sections else {}, "`--offload`")).over(
             values
         )
+        if _swaps(sections) and not values.has(PREFETCH):
+            values = values.put(PREFETCH, 0, "`--offload`")
     elif job.nvme_dir is not None:
         for name in OFFLOADS:
             if values[(ZERO, name, "device")] == "nvme":

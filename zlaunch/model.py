@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ class ModelShape:
     largest_parameter: int | None
     """Elements in the largest single matrix, as far as config.json tells."""
     source: str
+    config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """All of config.json, for what depends on more than two sizes."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def shape(config: Mapping[str, Any], source: str) -> ModelShape:
     hidden = next((size for part, key in named if (size := _largest(part.get(key)))), None)
     sizes = {**text, **config}
     widest = max((_largest(sizes.get(key)) or 0) for key in ("vocab_size", "intermediate_size"))
-    return ModelShape(hidden, hidden * widest if hidden and widest else None, source)
+    return ModelShape(hidden, hidden * widest if hidden and widest else None, source, config)
 
 
 def _largest(size: Any) -> int | None:

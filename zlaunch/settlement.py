@@ -4,25 +4,33 @@
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from zlaunch.compose import compose
+from zlaunch.compose import REUSE, compose
 from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.document import Document
+from zlaunch.dsconfig.document import Document, KeyPath
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.dsconfig.zero import OffloadParam
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.handover import Agreement, agree, write_formats
 from zlaunch.job import JobSpec, Precision
 from zlaunch.machine import Machine
+from zlaunch.memory.swapping import MOST_DISTANCE, Swapping, swapping
+from zlaunch.memory.transformer import read_transformer
 from zlaunch.model import ModelShape
 from zlaunch.provenance import Values
 from zlaunch.resolve import Known, derive_batch, resolve
 from zlaunch.rules.rule import Context
 from zlaunch.script import Interface
 from zlaunch.trainer_args import TrainerArgs
+from zlaunch.units import plural, whole
 from zlaunch.validation import judged
+
+SWAPPED: KeyPath = (ZERO, "offload_param", "device")
+COUNT: KeyPath = (ZERO, "offload_param", "buffer_count")
+SIZE: KeyPath = (ZERO, "offload_param", "buffer_size")
 
 
 @dataclass(frozen=True)
@@ -86,16 +94,49 @@ def _checked(base: Document | None) -> Document | None:
 
 
 def _fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> Values:
-    """Every partitioned parameter must fit into one staging buffer (`partitioned_param_swapper.py`)."""
-    path = (ZERO, "offload_param", "buffer_size")
-    if values[(ZERO, "offload_param", "device")] != "nvme" or values.has(path):
+    """Give parameters that are swapped to NVMe enough buffers, and large ones, where the user gives none."""
+    if values[SWAPPED] != "nvme" or model is None:
         return values
-    if model is None or model.largest_parameter is None:
+    kept = whole(values[REUSE])
+    distance = None if _is_presets(values, REUSE) else MOST_DISTANCE if kept is None else kept
+    needed = _needed(values, model, world_size, distance)
+    size = _size(model, needed, world_size)
+    if size is not None and not values.has(SIZE):
+        values = values.put(SIZE, *size)
+    if needed is None:
         return values
-    largest = -(-model.largest_parameter // world_size)
+    if distance is None:
+        values = values.put(REUSE, needed.reuse_distance, f"twice a layer of {model.source}")
+    if _is_presets(values, COUNT) or not values.has(COUNT):
+        values = values.put(COUNT, needed.buffer_count, f"more than a step of {model.source} gathers at once")
+    return values
+
+
+def _needed(values: Values, model: ModelShape, world_size: int, distance: int | None) -> Swapping | None:
+    """Work out what swapping takes; None for a model of unknown sizes."""
+    halved = any(values[(name, "enabled")] is True for name in ("bf16", "fp16"))
+    with suppress(Refused):
+        return swapping(read_transformer(model.config), world_size, 2 if halved else 4, distance)
+    return None
+
+
+def _size(model: ModelShape, needed: Swapping | None, world_size: int) -> tuple[int, str] | None:
+    """Let every partitioned parameter fit into one buffer; None where DeepSpeed's own will do."""
+    largest = -(-(model.largest_parameter or 0) // world_size)
+    ranks = f"divided by {plural(world_size, 'rank')}"
+    if needed is not None and needed.is_exact:
+        size = max(largest, needed.buffer_size)
+        return size + size // 16, f"the largest matrix in {model.source} and a sixteenth, {ranks}"
+    largest = max(largest, 0 if needed is None else needed.buffer_size)
     if largest <= OffloadParam().buffer_size:
-        return values
-    return values.put(path, largest, f"the largest matrix in {model.source}, divided by {world_size} ranks")
+        return None
+    return largest, f"the largest matrix in {model.source}, {ranks}"
+
+
+def _is_presets(values: Values, path: KeyPath) -> bool:
+    """Whether a value is a preset's own, which must do for every model."""
+    leaf = values.leaves.get(path)
+    return leaf is not None and leaf.source.startswith(("preset for stage", "`--offload`"))
 
 
 def _judge(

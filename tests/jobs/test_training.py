@@ -89,6 +89,19 @@ def test_nvme_offload_swaps_to_a_directory_of_its_own_and_cleans_it_up(
     assert list(drive.iterdir()) == []
 
 
+@pytest.mark.usefixtures("libaio")
+def test_parameters_that_stay_on_nvme_are_used_again_in_the_backward_pass(
+    swapped_model: Path, tmp_path: Path
+) -> None:
+    nowhere_else = ["--set", "zero_optimization.offload_param.max_in_cpu=0"]
+    offload = ["--stage", "3", "--offload", "nvme", "--nvme", tmp_path, *nowhere_else]
+    model = ["--model", swapped_model, "--from_scratch", "--per_device_train_batch_size", "2"]
+    result = zlaunch("train", *offload, "--", *model, "--activation_checkpointing", *SHORT, cwd=tmp_path)
+    assert result.status == 0, result.err
+    first, last = losses(result.out)
+    assert last < first
+
+
 def bytes_in(folder: Path) -> int:
     total = 0
     for root, _, files in os.walk(folder):

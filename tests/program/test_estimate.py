@@ -17,13 +17,14 @@ pytestmark = pytest.mark.job
 ON = ("--on", "8xH100-80GB")
 QUICK = ("--micro-batch", "1", "--activation-checkpointing", "--seq-len", "256")
 """Leaves few levers to try."""
+WIDE: dict[str, Any] = {**LLAMA, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4}
 LARGE: dict[str, Any] = {**LLAMA, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 16}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("models")
-    for name, config in {"small": LLAMA, "large": LARGE}.items():
+    for name, config in {"small": LLAMA, "wide": WIDE, "large": LARGE}.items():
         (place / name).mkdir()
         (place / name / "config.json").write_text(json.dumps(config))
     (place / "hosts").write_text("a slots=4\nb slots=4\n")
@@ -80,6 +81,14 @@ def test_a_job_that_does_not_fit_is_told_what_would_do(folder: Path) -> None:
     assert done.status == 65
     assert "does not fit: " in done.out
     assert "`--stage 3`" in done.out
+
+
+def test_parameters_on_nvme_are_computed_again_with_the_buffers_that_takes(folder: Path) -> None:
+    nowhere_else = ("--set", "zero_optimization.offload_param.max_in_cpu=0")
+    words = ("--on", "1xH100-80GB", "--offload", "nvme", "--nvme", folder, "--stage", "3", *nowhere_else)
+    done = zlaunch("estimate", "wide", *words, *QUICK, "--json", cwd=folder)
+    assert done.status == 0, done.err
+    assert told(done)["need"]["nvme"] > 17.9 * told(done)["forecast"]["parameters"]
 
 
 def test_a_ladder_that_nothing_fits_on_is_refused(folder: Path) -> None:

@@ -140,7 +140,7 @@ def main() -> None:
         processing_class=tokenizer,
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if args.save_strategy != "no":
         trainer.save_model()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

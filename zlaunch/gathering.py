@@ -15,7 +15,8 @@ from zlaunch.diagnosis.evidence import (
 )
 from zlaunch.errors import ZlaunchError
 from zlaunch.layout import RunLayout
-from zlaunch.script import Interface, read_script
+from zlaunch.script import Interface, Script, read_script
+from zlaunch.trainer_args import flags, is_true
 
 LOG_BYTES = 64 * 1024
 """How much of the end of each log counts as evidence."""
@@ -57,7 +58,8 @@ def tail(file: Path, num_bytes: int = LOG_BYTES) -> str:
 
 
 def _job(layout: RunLayout, job: Mapping[str, Any]) -> JobEvidence:
-    script = job.get("script") or [""]
+    script = [str(word) for word in job.get("script") or [""]]
+    source = _source(Path(script[0]))
     return JobEvidence(
         launcher=str(job.get("launcher", "")),
         stage=int(job.get("stage") or 0),
@@ -67,18 +69,28 @@ def _job(layout: RunLayout, job: Mapping[str, Any]) -> JobEvidence:
         world_size=len(job.get("ranks", ())),
         precision=str(job.get("precision", "")),
         accelerator=str(job.get("accelerator", "")),
-        script=str(script[0]),
-        uses_trainer=_uses_trainer(Path(str(script[0]))),
+        script=script[0],
+        uses_trainer=source is not None and source.interface is Interface.TRAINER,
+        gradient_checkpointing=_recomputes(script[1:], source),
         forecast=read_object(layout.forecast) or None,
         config=read_object(layout.ds_config),
     )
 
 
-def _uses_trainer(script: Path) -> bool:
+def _source(script: Path) -> Script | None:
+    """Read the script as it is now; it may have gone meanwhile."""
     try:
-        return read_script(script).interface is Interface.TRAINER
+        return read_script(script)
     except ZlaunchError:
-        return False
+        return None
+
+
+def _recomputes(argv: Sequence[str], source: Script | None) -> bool | None:
+    """Whether activations are computed again; None if the script may have its own mind about that."""
+    given = [text for name, text in flags(argv) if name == "gradient_checkpointing"]
+    if given:
+        return given[-1] is None or is_true(given[-1])
+    return None if source is None or source.mentions("gradient_checkpointing") else False
 
 
 def _rank(layout: RunLayout, slot: Mapping[str, Any]) -> RankEvidence:

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from zlaunch import console, rundir
@@ -29,12 +30,20 @@ LAST_LINES = 5
 """How much of a quiet job's output is shown when it has finished."""
 
 
-def carry_out(plan: LaunchPlan, manner: Manner) -> Outcome:
+@dataclass(frozen=True)
+class Ended:
+    """What became of a job, and all that is known about it."""
+
+    outcome: Outcome
+    evidence: Evidence
+
+
+def carry_out(plan: LaunchPlan, manner: Manner) -> Ended:
     """Run the job of a plan whose run directory was written; say how it ended."""
     environment = {**_own(plan), **{name: variable.value for name, variable in plan.environment.items()}}
     gc.enable()
     started = time.time()
-    outcome = Outcome("failed", ExitStatus.UNAVAILABLE, ExitStatus.UNAVAILABLE)
+    outcome, evidence = Outcome("failed", ExitStatus.UNAVAILABLE, ExitStatus.UNAVAILABLE), Evidence()
     try:
         stopped_by = build_missing(plan.ops, environment, plan.layout)
         evidence = _run(plan, environment, manner) if stopped_by is None else Evidence(stopped_by=stopped_by)
@@ -43,7 +52,7 @@ def carry_out(plan: LaunchPlan, manner: Manner) -> Outcome:
         rundir.remove_swap(plan)
         rundir.write_outcome(plan.layout, outcome, started)
     _tell(plan, manner, outcome, time.time() - started)
-    return outcome
+    return Ended(outcome, evidence)
 
 
 def _own(plan: LaunchPlan) -> dict[str, str]:

@@ -24,6 +24,7 @@ from zlaunch.model import ModelConfig, model_flag, read_model
 from zlaunch.placement import most_slots, place, refuse_contradictions
 from zlaunch.plan import Inputs, LaunchPlan, listener, make_plan
 from zlaunch.probe import probe_machine
+from zlaunch.record import FIRST, Lineage
 from zlaunch.script import Script, read_script
 from zlaunch.topology import Host, read_hostfile, select, too_many_slots
 from zlaunch.trainer_args import take_ds_config
@@ -88,7 +89,10 @@ def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
 
 
 def reserve(
-    prepared: Prepared, asked: Sequence[str], look: Callable[[LaunchPlan], None] = lambda _: None
+    prepared: Prepared,
+    asked: Sequence[str],
+    look: Callable[[LaunchPlan], None] = lambda _: None,
+    lineage: Lineage = FIRST,
 ) -> LaunchPlan:
     """Write the run directory; if another run takes the name first, plan for the next one.
 
@@ -101,7 +105,7 @@ def reserve(
             rundir.claim(plan)
         except FileExistsError:
             continue
-        rundir.fill(plan, prepared.inputs.machine, asked)
+        rundir.fill(plan, prepared.inputs.machine, asked, lineage)
         return plan
     raise Unavailable("another run took the run directory", "name another with `--run-dir DIR`")
 

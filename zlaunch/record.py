@@ -26,6 +26,8 @@ class Lineage:
     """The run it takes up after a failure."""
     repeats: str | None = None
     """The run it repeats from the beginning."""
+    why: str | None = None
+    """What is different this time."""
 
 
 FIRST = Lineage()

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,8 +13,12 @@ from zlaunch.cli import options
 
 if TYPE_CHECKING:
     from zlaunch.answers import Answer
+    from zlaunch.attempts import Tried
     from zlaunch.job import JobSpec
+    from zlaunch.memory.forecast import Forecast
+    from zlaunch.plan import LaunchPlan
     from zlaunch.prepare import Prepared
+    from zlaunch.record import Lineage
     from zlaunch.watch import Manner
 
 
@@ -78,6 +83,13 @@ def train(
     stall_after: Annotated[
         float, typer.Option(metavar="SECONDS", min=1.0, help="The least time without a step that is a stall.")
     ] = 60.0,
+    max_restarts: Annotated[
+        int, typer.Option(min=0, help="How often to start again what may heal: a lost rank, a network fault.")
+    ] = 0,
+    on_oom: Annotated[
+        Literal["stop", "retry"],
+        typer.Option(help="retry: with a smaller micro-batch, then what costs more; the same global batch."),
+    ] = "stop",
     debug: Annotated[
         str | None,
         typer.Option(metavar="RANK[:PORT]", help="Let a rank wait for a debugger; port 5678 if left out."),
@@ -90,8 +102,10 @@ def train(
 
     What zlaunch does not know, and all that follows `--`, goes to the script.
     """
+    from zlaunch.attempts import see_through
     from zlaunch.job import STAGES, JobSpec, parse_debug, parse_gpus, parse_offload, parse_override
     from zlaunch.prepare import ds_config_of
+    from zlaunch.retry import Policy
 
     script_args, ds_config = ds_config_of(context.args, ds_config)
     job = JobSpec(
@@ -111,12 +125,34 @@ def train(
         module=module,
         debug=None if debug is None else parse_debug(debug),
     )
-    prepared = _prepared(job, run_dir, chooses_stage=stage == "auto")
+    consider = partial(_consider, rehearse=rehearse, force=force)
+    considered = consider(job, run_dir, chooses_stage=stage == "auto")
     if dry_run:
-        _show(prepared, rehearse, force)
+        _show(considered)
         return
-    manner = _manner(prepared, show_ranks, on_stall, stall_after)
-    raise typer.Exit(_start(prepared, _answer(prepared, rehearse, force), force, manner))
+    manner = _manner(considered.prepared, show_ranks, on_stall, stall_after)
+    start = partial(_start, manner=manner)
+    raise typer.Exit(see_through(considered, start, consider, Policy(max_restarts, on_oom)))
+
+
+@dataclass(frozen=True)
+class _Considered:
+    """A job that was looked into: what it takes, and whether it starts all the same."""
+
+    prepared: "Prepared"
+    answer: "Answer | None"
+    force: bool
+
+    @property
+    def forecast(self) -> "Forecast | None":
+        """What was predicted, if anything was."""
+        return None if self.answer is None else self.answer.forecast
+
+    def look(self, plan: "LaunchPlan") -> None:
+        """Look at the machine; raise Refused for what is missing."""
+        from zlaunch.readiness import look_first
+
+        look_first(self.prepared, self.forecast, self.force, plan)
 
 
 def _program(script: str | None, module: str | None) -> Path:
@@ -130,7 +166,10 @@ def _program(script: str | None, module: str | None) -> Path:
     return default_recipe() if script is None else Path(script)
 
 
-def _prepared(job: "JobSpec", run_dir: Path | None, chooses_stage: bool) -> "Prepared":
+def _consider(
+    job: "JobSpec", run_dir: Path | None, rehearse: bool, force: bool, chooses_stage: bool = False
+) -> _Considered:
+    """Look into a job; raise what speaks against it."""
     from zlaunch.prepare import prepare
 
     prepared = prepare(job, run_dir)
@@ -138,7 +177,7 @@ def _prepared(job: "JobSpec", run_dir: Path | None, chooses_stage: bool) -> "Pre
         from zlaunch.precheck import choose_stage
 
         prepared = prepare(choose_stage(prepared), run_dir)
-    return prepared
+    return _Considered(prepared, _answer(prepared, rehearse, force), force)
 
 
 def _manner(
@@ -160,39 +199,36 @@ def _answer(prepared: "Prepared", rehearse: bool, force: bool) -> "Answer | None
     return rehearse_first(prepared)
 
 
-def _show(prepared: "Prepared", rehearse: bool, force: bool) -> None:
+def _show(considered: _Considered) -> None:
     """Show all that would be done, and all that speaks against it."""
     from zlaunch import console
     from zlaunch.cli.show_plan import plan_lines
-    from zlaunch.readiness import look_first
 
-    plan = prepared.plan()
+    plan = considered.prepared.plan()
     for line in plan_lines(plan, complete=True):
         console.data(line)
-    answer = _answer(prepared, rehearse, force)
-    if answer is not None:
+    if considered.answer is not None:
         from zlaunch.cli.show_estimate import start_lines
 
-        for line in start_lines(answer):
+        for line in start_lines(considered.answer):
             console.data(line)
-    look_first(prepared, None if answer is None else answer.forecast, force, plan)
+    considered.look(plan)
 
 
-def _start(prepared: "Prepared", answer: "Answer | None", force: bool, manner: "Manner") -> int:
-    """Write the run directory and run the job; return the exit status."""
+def _start(considered: _Considered, lineage: "Lineage", manner: "Manner") -> "Tried":
+    """Write the run directory, show it, and run the job."""
     from zlaunch import console, rundir
+    from zlaunch.attempts import Tried
     from zlaunch.cli.show_plan import plan_lines
     from zlaunch.debugger import attach_lines
     from zlaunch.launch import carry_out
     from zlaunch.prepare import reserve
-    from zlaunch.readiness import look_first
 
-    forecast = None if answer is None else answer.forecast
-    plan = reserve(prepared, sys.argv, partial(look_first, prepared, forecast, force))
-    if forecast is not None:
-        rundir.write_forecast(plan.layout, forecast)
+    plan = reserve(considered.prepared, sys.argv, considered.look, lineage)
+    if considered.forecast is not None:
+        rundir.write_forecast(plan.layout, considered.forecast)
     for line in plan_lines(plan, complete=False):
         console.say(line)
     for line in attach_lines(plan, str(Path.cwd())):
         console.say(line)
-    return carry_out(plan, manner).exit_status
+    return Tried(considered.prepared, plan.layout.root, carry_out(plan, manner))

@@ -75,7 +75,7 @@ def _start(plan: "LaunchPlan") -> int:
     for line in plan_lines(plan, complete=False):
         console.say(line)
     shown = ranks_to_show(None, plan.topology.world_size, console.is_interactive())
-    return carry_out(plan, Manner(shown)).exit_status
+    return carry_out(plan, Manner(shown)).outcome.exit_status
 
 
 def _describe(plan: "LaunchPlan", repeated: str, differences: "Sequence[Change]") -> None:

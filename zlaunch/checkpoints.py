@@ -1,0 +1,33 @@
+"""Finding the newest checkpoint that is whole, among those a Trainer left."""
+
+import json
+import re
+import zipfile
+from pathlib import Path
+
+_NAME = re.compile(r"^checkpoint-(\d+)$")
+
+
+def newest_whole(output_dir: Path, world_size: int) -> Path | None:
+    """Name the checkpoint with the highest step that nothing is missing from; None if there is none."""
+    found = [
+        (int(match[1]), path) for path in output_dir.glob("checkpoint-*") if (match := _NAME.match(path.name))
+    ]
+    return next((path for _, path in sorted(found, reverse=True) if is_whole(path, world_size)), None)
+
+
+def is_whole(checkpoint: Path, world_size: int) -> bool:
+    """Whether a Trainer's checkpoint was written to its end, with DeepSpeed's states of every rank.
+
+    The Trainer writes `trainer_state.json`, DeepSpeed `latest` after the states it names. A rank's
+    states are a zip archive, whose directory is written last.
+    """
+    try:
+        step = json.loads((checkpoint / "trainer_state.json").read_text("utf-8"))["global_step"]
+        tag = (checkpoint / "latest").read_text("utf-8").strip()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    states = [file for file in (checkpoint / tag).glob("*.pt") if file.name.endswith("_optim_states.pt")]
+    models = list((checkpoint / tag).glob("*_model_states.pt"))
+    whole = all(zipfile.is_zipfile(file) for file in (*states, *models))
+    return checkpoint.name == f"checkpoint-{step}" and len(states) == world_size and bool(models) and whole

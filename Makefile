@@ -10,7 +10,7 @@ help:
 	@echo "make train     set up, and train a small language model with ZeRO-3 and CPU offload"
 	@echo "make test      set up, and run all tests (make fast: only those that take seconds)"
 	@echo "make check     set up, and run the linters and the type checker"
-	@echo "make docs      write docs/errors.md anew from the rules"
+	@echo "make docs      write docs/errors.md and docs/endings.md anew from the source"
 	@echo "make releases  record anew which keys each DeepSpeed release reads; needs the network"
 	@echo "make gpu-check WHEELS=DIR  compare predicted GPU memory with one CUDA device; no network"
 	@echo "make clean     remove the environment and what tests and runs left behind"
@@ -33,6 +33,7 @@ check: .venv/installed-for-tests
 
 docs: .venv/installed
 	$(BIN)/python -m tools.write_errors
+	$(BIN)/python -m tools.write_endings
 
 # For a machine with a CUDA device and no network: its own Python with torch for CUDA, what is missing
 # from WHEELS, a folder.

@@ -1,5 +1,7 @@
 """Evidence → verdict: why a run ended as it did, as a function of values."""
 
+from types import ModuleType
+
 from zlaunch.diagnosis import checkpoints, config, endings, files, memory, network, numbers, ops, script
 from zlaunch.diagnosis.blame import blamed
 from zlaunch.diagnosis.brevity import fitted
@@ -10,16 +12,19 @@ from zlaunch.diagnosis.texts import tidy
 from zlaunch.diagnosis.verdict import Verdict
 
 
-def _in(*rooms: object) -> tuple[Signature, ...]:
-    return tuple(thing for room in rooms for thing in vars(room).values() if isinstance(thing, Signature))
+def signatures_in(room: ModuleType) -> tuple[Signature, ...]:
+    """List the signatures of a module, in its order."""
+    return tuple(thing for thing in vars(room).values() if isinstance(thing, Signature))
 
 
 _FIRST = (
     *(memory.host_out_of_memory, ops.stale_build_lock, network.collective_timeout),
     *(endings.stalled, endings.stopped, endings.stumbled),
 )
-_ROOMS = (memory, files, network, ops, numbers, config, checkpoints, script, endings)
-SIGNATURES: tuple[Signature, ...] = tuple(dict.fromkeys((*_FIRST, *_in(*_ROOMS))))
+ROOMS: tuple[ModuleType, ...] = (memory, files, network, ops, numbers, config, checkpoints, script, endings)
+SIGNATURES: tuple[Signature, ...] = tuple(
+    dict.fromkeys((*_FIRST, *(one for room in ROOMS for one in signatures_in(room))))
+)
 """The first that knows a death names it; within a room and among the rooms, the more specific come first."""
 
 

@@ -49,7 +49,7 @@ def removed_setting(case: Case) -> Reading | None:
     return Reading("the ds_config has what this DeepSpeed no longer has", (tidy(error.message),), advice)
 
 
-@signature("no-hidden-size", "`neither `hidden_size` nor `hidden_sizes` entry`")
+@signature("no-hidden-size", "`config file has neither`, then `hidden_size`")
 def no_hidden_size(case: Case) -> Reading | None:
     """The Trainer cannot fill in "auto" because the model's config does not say how wide it is."""
     if not re.search(r"neither `?hidden_size`? nor `?hidden_sizes`? entry", case.words):

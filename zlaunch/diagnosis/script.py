@@ -123,9 +123,7 @@ def device_side_assert(case: Case) -> Reading | None:
     )
 
 
-@signature(
-    "gpu-fault", "`illegal memory access`, `uncorrectable ECC error`, `unspecified launch failure`, Xid"
-)
+@signature("gpu-fault", "`illegal memory access`, `uncorrectable ECC error`, `unspecified launch failure`")
 def gpu_fault(case: Case) -> Reading | None:
     """A kernel or the GPU itself failed."""
     line = matching_line(

@@ -1,0 +1,11 @@
+from tools.write_endings import PAGE, page
+from zlaunch.diagnosis import SIGNATURES
+
+
+def test_the_page_about_endings_is_the_one_that_the_signatures_write() -> None:
+    assert PAGE.read_text("utf-8") == page(), "run `make docs`"
+
+
+def test_every_code_stands_on_the_page_once() -> None:
+    written = PAGE.read_text("utf-8")
+    assert [one.code for one in SIGNATURES if written.count(f"| `{one.code}` |") != 1] == []

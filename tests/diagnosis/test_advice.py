@@ -1,0 +1,128 @@
+"""What to change is computed for the job: it says numbers, and never what is on already."""
+
+from typing import Any
+
+import pytest
+
+from tests.diagnosis.deaths import CUDA_OOM, FORECAST, GIB, machine, printed, raised, run
+from zlaunch import phases
+from zlaunch.diagnosis import diagnose
+from zlaunch.diagnosis.verdict import Verdict
+
+BUCKET = {"zero_optimization": {"reduce_bucket_size": 500_000_000}}
+
+
+def gpu_oom(
+    phase: str = phases.FORWARD, words: str | None = None, world_size: int = 2, **job: Any
+) -> Verdict:
+    message = words or CUDA_OOM.format(free="8.00 MiB", between="16.00 MiB", others="")
+    about = {"world_size": world_size, "stage": 2, "micro_batch": 4, "grad_accum": 2, **job}
+    return diagnose(run(raised("OutOfMemoryError", message, phase=phase), job=about))
+
+
+def host_oom(phase: str = phases.STEPPING, peak: int = 6 * GIB, **job: Any) -> Verdict:
+    rank = printed("", -9, phase=phase, peak_rss_bytes=peak)
+    return diagnose(run(rank, machines=[machine(oom_kills=1)], job={"stage": 3, "world_size": 1, **job}))
+
+
+def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
+    assert gpu_oom().advice[0] == (
+        "`--per_device_train_batch_size 2 --gradient_accumulation_steps 4`: the same global batch"
+    )
+
+
+def test_an_odd_micro_batch_is_split_evenly() -> None:
+    flags = "--per_device_train_batch_size 1 --gradient_accumulation_steps 6"
+    assert flags in gpu_oom(micro_batch=3).advice[0]
+
+
+def test_a_script_without_the_trainer_is_told_keys_of_the_ds_config() -> None:
+    keys = "--set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=4"
+    assert keys in gpu_oom(uses_trainer=False).advice[0]
+
+
+@pytest.mark.parametrize("phase", [phases.LOADING, phases.INITIALIZING, phases.STEPPING])
+def test_where_no_activations_are_a_smaller_batch_is_not_proposed(phase: str) -> None:
+    assert "batch" not in " ".join(gpu_oom(phase).advice)
+
+
+def test_checkpointing_is_proposed_only_if_it_is_known_to_be_off() -> None:
+    proposed = [
+        "--gradient_checkpointing" in " ".join(gpu_oom(gradient_checkpointing=known).advice)
+        for known in (None, True, False)
+    ]
+    assert proposed == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("stage", "offload", "expected"),
+    [
+        (0, {}, ["--stage 1", "--stage 2 --offload optimizer:cpu"]),
+        (2, {}, ["--stage 3", "--offload optimizer:cpu"]),
+        (3, {}, ["--offload optimizer:cpu"]),
+        (2, {"optimizer": "cpu"}, ["--stage 3", "--stage 3 --offload cpu"]),
+        (3, {"optimizer": "cpu", "param": "none"}, ["--offload cpu"]),
+        (3, {"optimizer": "cpu", "param": "cpu"}, []),
+    ],
+)
+def test_the_walk_goes_on_from_where_the_job_is(
+    stage: int, offload: dict[str, str], expected: list[str]
+) -> None:
+    advice = gpu_oom(stage=stage, offload=offload, micro_batch=1).advice
+    assert [one.partition("`:")[0].lstrip("`") for one in advice] == expected
+
+
+def test_one_rank_alone_shares_with_nobody() -> None:
+    assert "`--stage" not in " ".join(gpu_oom(world_size=1, micro_batch=1).advice)
+
+
+def test_growing_segments_are_proposed_where_the_gaps_would_have_held_it() -> None:
+    torn = CUDA_OOM.format(free="813.12 MiB", between="1.21 GiB", others="")
+    assert gpu_oom(words=torn).advice[0].startswith("`PYTORCH_ALLOC_CONF=expandable_segments:True`")
+
+
+def test_growing_segments_are_not_proposed_where_the_gaps_were_too_small() -> None:
+    assert "expandable_segments" not in " ".join(gpu_oom().advice)
+
+
+def test_another_process_on_the_gpu_is_named_where_it_holds_what_is_missing() -> None:
+    shared = CUDA_OOM.format(
+        free="8.00 MiB", between="0 bytes", others="Process 4711 has 40.00 GiB memory in use. "
+    )
+    assert gpu_oom(words=shared).advice[0].startswith("process 4711 holds 40.00 GiB of this GPU")
+
+
+def test_a_bucket_that_is_larger_than_it_needs_to_be_is_recognized_by_its_size() -> None:
+    words = CUDA_OOM.format(free="8.00 MiB", between="0 bytes", others="").replace("2.00 GiB", "954.00 MiB")
+    advice = gpu_oom(phases.BACKWARD, words, config=BUCKET).advice
+    assert advice[0].startswith("`--set zero_optimization.reduce_bucket_size=50000000`")
+
+
+def test_a_forecast_stands_beside_what_torch_held() -> None:
+    assert "70.0 GiB of tensors were predicted" in gpu_oom(forecast=FORECAST).facts
+
+
+def test_the_host_is_relieved_by_taking_parameters_back_or_by_a_drive() -> None:
+    assert host_oom(offload={"optimizer": "cpu", "param": "cpu"}).advice == (
+        "`--offload optimizer:cpu`: the parameters stay on the GPU",
+        "`--offload nvme --nvme DIR`: onto a drive",
+    )
+
+
+def test_a_job_that_moved_nothing_to_the_host_gets_no_advice() -> None:
+    assert host_oom(offload={"optimizer": "none"}).advice == ()
+
+
+def test_a_model_that_each_rank_loads_whole_at_stage_3_is_recognized() -> None:
+    advice = host_oom(phases.LOADING, forecast=FORECAST).advice
+    assert advice == (
+        "make the `TrainingArguments` before the model: then stage 3 partitions it while it is loaded",
+    )
+
+
+def test_a_model_that_is_loaded_as_predicted_is_not_blamed_on_its_order() -> None:
+    assert host_oom(phases.LOADING, GIB // 2, forecast=FORECAST).advice == ()
+
+
+def test_peaks_and_forecast_stand_in_the_evidence_of_a_kill() -> None:
+    assert "most held, GiB: 6.0 (rank 0); 3.0 were predicted for each" in host_oom(forecast=FORECAST).facts

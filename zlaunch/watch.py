@@ -35,8 +35,8 @@ class Manner:
     on_stall: OnStall = "report"
     stall_after: float = STEP_PATIENCE_SECONDS
     """The least time without a step that counts as a stall, in seconds."""
-    heeds_stalls: bool = True
-    """A rank that is debugged stands still, and the others wait for it."""
+    debugged: int | None = None
+    """A rank that waits for a debugger. It may stand still, and the others with it: that is no stall."""
 
 
 def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple[int, ...]:
@@ -77,6 +77,7 @@ class Watch:
         self._looked = self._measured = self._plain = 0.0
         self._said = ""
         self._asked_at: float | None = None
+        self._is_attachable = False
         self.stall: StallEvidence | None = None
         """The last stall, if the job was stopped for it."""
 
@@ -98,6 +99,7 @@ class Watch:
                 self._measured = now
                 rundir.append_metrics(self._layout, self._metrics(samples))
             self._show(now)
+            self._heed_debugger()
             self._heed_stall(now)
 
     def end(self) -> None:
@@ -155,8 +157,17 @@ class Watch:
             "machines": machines,
         }
 
+    def _heed_debugger(self) -> None:
+        """Say once when an editor can attach: before, it would be refused."""
+        rank = self._manner.debugged
+        is_waiting = self._course.look.pulses.get(rank or 0, {}).get("phase") == phases.ATTACHING
+        if rank is not None and is_waiting and not self._is_attachable:
+            self._is_attachable = True
+            self._progress.clear()
+            console.say(f"rank {rank} listens: attach now")
+
     def _heed_stall(self, now: float) -> None:
-        if not self._manner.heeds_stalls:
+        if self._manner.debugged is not None:
             return
         silent = self._course.stalled_seconds(now, self._manner.stall_after)
         if silent is None:

@@ -187,7 +187,8 @@ def _manner(
     from zlaunch.watch import Manner, ranks_to_show
 
     shown = ranks_to_show(show_ranks, prepared.inputs.topology.world_size, console.is_interactive())
-    return Manner(shown, on_stall, stall_after, heeds_stalls=prepared.inputs.job.debug is None)
+    debug = prepared.inputs.job.debug
+    return Manner(shown, on_stall, stall_after, debugged=None if debug is None else debug.rank)
 
 
 def _answer(prepared: "Prepared", rehearse: bool, force: bool) -> "Answer | None":

@@ -7,11 +7,11 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
-from zlaunch.inside.debug import GROUPS, lift_timeouts
 from zlaunch.inside.pulse import Pulse, begin_pulse, open_apart
 from zlaunch.inside.tracing import Tracer
 from zlaunch.layout import STACKS_SIGNAL, RunLayout, write_whole
@@ -29,9 +29,15 @@ def begin(run_dir: str, is_patient: bool = False) -> None:
     pulse = begin_pulse(layout.rank_pulse(rank))
     with contextlib.suppress(OSError):
         _show_stacks_in(layout.rank_stacks(rank))
-    tracer = Tracer(pulse, {GROUPS: lift_timeouts} if is_patient else {})
+    tracer = Tracer(pulse, _patience() if is_patient else {})
     tracer.install()
     sys.addaudithook(_Witness(layout.rank_error(rank), rank, pulse, tracer))
+
+
+def _patience() -> dict[str, Callable[[ModuleType], None]]:
+    from zlaunch.inside.debug import GROUPS, lift_timeouts
+
+    return {GROUPS: lift_timeouts}
 
 
 def _show_stacks_in(file: Path) -> None:

@@ -68,7 +68,7 @@ def await_editor(text: str) -> None:
     debug = json.loads(text)
     if int(os.environ["RANK"]) != debug["rank"]:
         return
-    pulse = current_pulse()
+    pulse, settrace = current_pulse(), sys.settrace
     try:
         with _without_warning():
             import debugpy
@@ -79,7 +79,7 @@ def await_editor(text: str) -> None:
         where = f"{debug['host']}:{debug['port']}"
         os.write(2, f"error: cannot listen for a debugger on {where}: {error}\n".encode())
         os._exit(UNAVAILABLE)
-    os.register_at_fork(after_in_child=_stop_tracing)
+    os.register_at_fork(after_in_child=functools.partial(_stop_tracing, settrace))
     before = pulse.enter(phases.ATTACHING) if pulse is not None else ""
     debugpy.wait_for_client()
     if pulse is not None:
@@ -100,12 +100,13 @@ def _without_warning() -> Iterator[None]:
             os.environ[_QUIET] = before
 
 
-def _stop_tracing() -> None:
+def _stop_tracing(settrace: Callable[[None], None]) -> None:
     """Let a forked process, such as a DataLoader's worker, run past breakpoints.
 
-    The debugger's threads are not there, so nobody could ever tell it to go on.
+    The debugger's threads are not there, so nobody could ever tell it to go on. `settrace` is
+    Python's own: the debugger puts another in its place, which warns.
     """
-    sys.settrace(None)
+    settrace(None)
     threading.settrace(None)
     monitoring = getattr(sys, "monitoring", None)
     if monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None:

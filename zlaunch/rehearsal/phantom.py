@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._C import _DisableTorchDispatch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from zlaunch.rehearsal import recipes
@@ -13,9 +14,10 @@ from zlaunch.rehearsal.device import NAME, current_stream
 from zlaunch.rehearsal.ledger import Block, Ledger
 
 aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
 POOL_OF = {NAME: "gpu", "cpu": "pageable"}
 
-_empty, _empty_strided = torch.empty, torch.empty_strided
+_empty, _empty_strided, _make_subclass = torch.empty, torch.empty_strided, torch.Tensor._make_subclass
 """torch's own: within `zero.Init` DeepSpeed puts functions in their place that cast."""
 
 Workspace = Callable[[Sequence[Any]], list[int]]
@@ -31,33 +33,52 @@ class PhantomMode(FakeTensorMode):  # type: ignore[misc]
         """Nothing is compiled here, and the guard against it costs more than an operator."""
         return False
 
+    fast = True
+    """Whether what was worked out once is kept; a test holds that it changes no allocation."""
+
     def __init__(
-        self, ledger: Ledger, part_of: Callable[[Any], str], workspaces: Mapping[Any, Workspace]
+        self,
+        ledger: Ledger,
+        part_of: Callable[[Any], str],
+        workspaces: Mapping[Any, Workspace],
+        keys: torch.device,
     ) -> None:
-        """Begin without tensors; `workspaces` are bytes that kernels take while they run."""
+        """Begin without tensors; `workspaces` are bytes that kernels take while they run.
+
+        All tensors have the dispatch keys of one device, `keys`: see `share_keys`.
+        """
         super().__init__(allow_non_fake_inputs=True)
         self.ledger = ledger
         self.flops = 0.0
         self._part_of = part_of
-        self._workspaces = workspaces
+        self._keys = keys
+        self._workspaces = {id(func): workspace for func, workspace in workspaces.items()}
         self._blocks: dict[int, tuple[Block, Any]] = {}
         self._recipes: dict[Any, recipes.Recipe] = {}
+        self._works: dict[int, Any] = {}
         self._inferring = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        """Answer an operator."""
+        """Answer an operator; half of all calls ask for a device."""
+        if func is _DEVICE:
+            return args[0]._fake_device
+        if func is aten.detach.default and self.can_alias(args[0]):
+            return self.alias(args[0])
         kwargs = kwargs or {}
-        answer = _ANSWERS.get(func)
+        answer = _ANSWERS.get(id(func))
         if answer is not None and (found := answer(*args, **kwargs)) is not None:
             return found
         if self._inferring:
             return super().__torch_dispatch__(func, types, args, kwargs)
-        if func is aten.slice.Tensor and type(args[0]) is FakeTensor:
+        return self._answer(func, types, args, kwargs)
+
+    def _answer(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Answer what a rehearsal asks, not what FakeTensorMode asks on its way to an answer."""
+        if func is aten.slice.Tensor and self.fast and type(args[0]) is FakeTensor:
             return self._slice(*args, **kwargs)
         if func.namespace == "c10d":
-            with in_kernel_invocation_manager(self):  # nobody is there; what is sent and received exists
-                return func(*args, **kwargs)
-        workspace = self._workspaces.get(func)
+            return self._communicate(func, args, kwargs)
+        workspace = self._workspaces.get(id(func))
         if workspace is None:
             return self._run(func, types, args, kwargs)
         stream = current_stream().number
@@ -69,19 +90,31 @@ class PhantomMode(FakeTensorMode):  # type: ignore[misc]
 
     def _run(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Follow the recipe of a call, or work it out."""
-        key = recipes.describe(func, args, kwargs)
+        key = recipes.describe(func, args, kwargs) if self.fast else None
         recipe = None if key is None else self._recipes.get(key)
         if recipe is not None and recipe.steps is not None:
-            outs = [self._follow(step, args) for step in recipe.steps]
-            out: Any = tuple(outs) if recipe.many else outs[0]
-        else:
-            out = self._infer(func, types, args, kwargs)
-            self.see(out)
-            if recipe is None:
-                recipe = recipes.write(func, args, kwargs, out)
-                if key is not None:
-                    self._recipes[key] = recipe
+            self.flops += recipe.flops
+            if not recipe.many:
+                return self._follow(recipe.steps[0], args)
+            return tuple([self._follow(step, args) for step in recipe.steps])
+        out = self._infer(func, types, args, kwargs)
+        self.see(out)
+        if recipe is None:
+            recipe = recipes.write(func, args, kwargs, out)
+            if key is not None:
+                self._recipes[key] = recipe
         self.flops += recipe.flops
+        return out
+
+    def _communicate(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Answer a collective: nobody is there; what is sent and received exists, and the work is done."""
+        work = self._works.get(id(func)) if self.fast else None
+        if work is not None:
+            return args[0], work
+        with in_kernel_invocation_manager(self):
+            out = func(*args, **kwargs)
+        if recipes.is_first_and_work(out, args):
+            self._works[id(func)] = out[1]
         return out
 
     def _infer(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -105,6 +138,15 @@ class PhantomMode(FakeTensorMode):  # type: ignore[misc]
         self._see_storage(tensor)
         return tensor
 
+    def can_alias(self, base: Any) -> bool:
+        """Say whether `alias` may stand for `detach`."""
+        return self.fast and not self._inferring and type(base) is FakeTensor and base.constant is None
+
+    def alias(self, base: Any) -> Any:
+        """Make another tensor of the same memory and shape."""
+        with _DisableTorchDispatch():
+            return self._dress(base, base._fake_device)
+
     def _slice(
         self, base: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
     ) -> Any:
@@ -122,9 +164,9 @@ class PhantomMode(FakeTensorMode):  # type: ignore[misc]
         return self._dress(bare, base._fake_device)
 
     def _dress(self, bare: torch.Tensor, device: torch.device) -> Any:
-        """Make a tensor on the meta device one on `device`; see `share_keys`."""
-        tensor = torch.Tensor._make_subclass(
-            FakeTensor, bare, False, dispatch_device=True, device_for_backend_keys=device
+        """Make a tensor on the meta device one on `device`."""
+        tensor = _make_subclass(
+            FakeTensor, bare, False, dispatch_device=True, device_for_backend_keys=self._keys
         )
         tensor._fake_device = device
         tensor.fake_mode = self
@@ -182,12 +224,12 @@ def _scalar(tensor: torch.Tensor) -> Any:
     return 1.0 if tensor.dtype.is_floating_point else 0
 
 
-_ANSWERS: dict[Any, Callable[..., Any]] = {
-    torch.ops.prim.device.default: lambda tensor: tensor._fake_device,
-    aten._local_scalar_dense.default: _scalar,
-    aten.is_nonzero.default: lambda _: False,
-    aten.equal.default: lambda *_: True,
+_ANSWERS: dict[int, Callable[..., Any]] = {
+    id(aten._local_scalar_dense.default): _scalar,
+    id(aten.is_nonzero.default): lambda _: False,
+    id(aten.equal.default): lambda *_: True,
 }
+"""By identity, because the hash of an operator is computed in Python."""
 
 
 def share_keys(device: torch.device) -> None:
@@ -217,9 +259,12 @@ def spread_attributes() -> None:
             setattr(FakeTensor, f"_{memo}_memo{suffix}", None)
     plain = torch.Tensor.data
 
+    def take(self: FakeTensor) -> torch.Tensor:
+        return self.fake_mode.alias(self) if self.fake_mode.can_alias(self) else plain.__get__(self)
+
     def assign(self: FakeTensor, value: torch.Tensor) -> None:
         plain.__set__(self, value)
         if isinstance(value, FakeTensor):
-            self.fake_device = value.fake_device
+            self._fake_device = value._fake_device
 
-    FakeTensor.data = property(plain.__get__, assign)
+    FakeTensor.data = property(take, assign)

@@ -70,6 +70,7 @@ def prepare(workload: Workload, *, fast: bool = True) -> None:
     device.register()
     phantom.spread_attributes()
     phantom.share_keys(_place(workload))
+    phantom.PhantomMode.fast = fast
     patches.apply(fast)
     if workload.accelerator == "cuda":
         semantics.apply()
@@ -80,13 +81,13 @@ def rehearse(workload: Workload, run: Run) -> None:
     from transformers.integrations import HfDeepSpeedConfig
 
     config = model.read_config(workload)
+    place = _place(workload)
     parts = Parts(model.vocabulary(config), half=_is_half(workload.ds_config))
-    mode = phantom.PhantomMode(run.ledger, parts.of, semantics.WORKSPACES)
+    mode = phantom.PhantomMode(run.ledger, parts.of, semantics.WORKSPACES, place)
     ops.replace_builders(mode)
     if workload.accelerator == "cuda":
         real_accelerator.set_accelerator(FakeGPU(mode, _ENOUGH, workload.ranks_per_host))
     _join(workload)
-    place = _place(workload)
 
     @contextlib.contextmanager
     def phase(name: str, moment: str | None = None) -> Iterator[None]:

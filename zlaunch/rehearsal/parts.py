@@ -52,7 +52,9 @@ class Parts:
         self._vocabulary = vocabulary
         self._half = half
         self._weights: set[tuple[int, ...]] = set()
-        self._known: dict[tuple[CodeType, int], str | None] = {}
+        self._known: dict[tuple[int, int], str | None] = {}
+        self._codes: list[CodeType] = []
+        """What is known by its identity has to live."""
         self.moment = ""
         """What the run is doing: load, initialize, forward, backward or step."""
 
@@ -64,10 +66,11 @@ class Parts:
         """Name the part that a tensor, just allocated, belongs to."""
         frame: FrameType | None = sys._getframe(3)
         while frame is not None:
-            where = (frame.f_code, frame.f_lineno)
-            if where not in self._known:
-                self._known[where] = _part_of_line(frame)
-            part = self._known[where]
+            where = (id(frame.f_code), frame.f_lasti)  # to hash code, or to count its lines, takes longer
+            part = self._known.get(where, "")
+            if part == "":
+                part = self._known[where] = _part_of_line(frame)
+                self._codes.append(frame.f_code)
             if part is not None:
                 return self._of_model(tensor) if part == _MODEL else self._for_now(part)
             frame = frame.f_back

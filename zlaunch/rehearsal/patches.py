@@ -3,8 +3,10 @@
 Each patch says why it is there; none changes what is allocated.
 """
 
+import inspect
 import math
 import sys
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +27,9 @@ def apply(fast: bool = True) -> None:
         _reduce_without_loops()
         _gather_without_loops()
         _leave_ranges_unmarked()
+        _dispatch_without_rules()
+        _name_no_parameters()
+        _read_signatures_once()
         _leave_the_processor_unnamed()
 
 
@@ -154,6 +159,41 @@ def _leave_ranges_unmarked() -> None:
     from deepspeed.utils import nvtx
 
     nvtx.enable_nvtx = False
+
+
+def _dispatch_without_rules() -> None:
+    """Before each operator torch looks for a rule that somebody registered for this mode; nobody did."""
+    from torch._library import simple_registry
+
+    simple_registry.find_torch_dispatch_rule = lambda op, mode: None
+
+
+def _name_no_parameters() -> None:
+    """Stage 3 asks each module for its own parameters, often; their names take most of that time."""
+    from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator
+
+    plain = partitioned_param_coordinator.iter_params
+
+    def parameters(module: torch.nn.Module, recurse: bool = False) -> list[torch.nn.Parameter]:
+        if recurse:
+            return list(plain(module, recurse))
+        own = module._parameters
+        external = module.__dict__.get("_external_params")
+        if not own and not external:
+            return []
+        named = {id(parameter): parameter for parameter in own.values() if parameter is not None}
+        return [*named.values(), *(external or {}).values()]
+
+    for using in (parameter_offload, partitioned_param_coordinator):
+        if getattr(using, "iter_params", None) is plain:
+            using.iter_params = parameters
+
+
+def _read_signatures_once() -> None:
+    """Each call of a function of autograd reads the signature of its `forward`."""
+    from torch.autograd import function
+
+    function.inspect = SimpleNamespace(signature=cache(inspect.signature))
 
 
 def _leave_the_processor_unnamed() -> None:

@@ -179,6 +179,14 @@ def is_interactive() -> bool:
     return sys.stdout.isatty() and sys.stderr.isatty()
 
 
+def is_one_stream() -> bool:
+    """Whether what goes to stdout and to stderr ends up in one file, pipe or terminal."""
+    try:
+        return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
+    except (OSError, ValueError):
+        return False
+
+
 def width() -> int:
     """Say how many columns there are."""
     return shutil.get_terminal_size((80, 24)).columns

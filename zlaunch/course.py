@@ -22,37 +22,77 @@ LONG_PATIENCE_SECONDS = 1800.0
 """For all others outside of a step: loading and saving take their time."""
 
 
+CELLS = 12
+"""Of the bar."""
+
+IDLE_CORES = 0.05
+"""A job that says nothing of its steps moves as long as it uses more of a core than this."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the ranks said last, at one moment."""
+    """What the ranks said last, at one moment of a clock that never jumps."""
 
     time: float
     pulses: Mapping[int, Mapping[str, Any]]
+    cpu_seconds: float | None = None
+    """What the ranks have computed so far, all together; None if nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What was learnt from all looks so far."""
+    """What was learnt from all looks so far.
+
+    Moments are those of the looks: the clocks of other hosts differ. Only differences between two
+    moments that rank 0 names are taken from it.
+    """
 
     look: Look
     moved: float
     """When a rank last said anything new."""
+    phase_began: float
+    """When rank 0 was first seen in its phase."""
+    computed: tuple[float, float] | None = None
+    """CPU seconds of all ranks, and when they were as many."""
     steps: tuple[tuple[int, float, int], ...] = ()
     """Step, the moment it was reached, tokens that had gone forward on rank 0; the last ones."""
 
     def after(self, look: Look) -> "Course":
-        """Take in another look."""
-        told = {rank: pulse.get("time") for rank, pulse in self.look.pulses.items()}
-        news = any(told.get(rank) != pulse.get("time") for rank, pulse in look.pulses.items())
-        moved = look.time if news else self.moved
-        return replace(self, look=look, moved=moved, steps=self._steps_with(look))
+        """Take in another look; of a rank that could not be read, what it said before still counts."""
+        told, first = self.look.pulses, self.look.pulses.get(0, {})
+        look = replace(look, pulses={**told, **look.pulses})
+        news = any(told.get(rank, {}).get("time") != pulse.get("time") for rank, pulse in look.pulses.items())
+        now, computed = look.pulses.get(0, {}), self._computed_with(look)
+        if _says_nothing_more(look.pulses) and computed != self.computed:
+            news = True
+        return replace(
+            self,
+            look=look,
+            moved=look.time if news else self.moved,
+            phase_began=look.time if phase_shown(now) != phase_shown(first) else self.phase_began,
+            computed=computed,
+            steps=self._steps_with(look),
+        )
+
+    def _computed_with(self, look: Look) -> tuple[float, float] | None:
+        """Move on only when ranks have computed, since the last time they had, more than idle ones do."""
+        if look.cpu_seconds is None or self.computed is None:
+            return self.computed if look.cpu_seconds is None else (look.cpu_seconds, look.time)
+        before, when = self.computed
+        used, ranks = look.cpu_seconds - before, max(1, len(look.pulses))
+        return (
+            (look.cpu_seconds, look.time) if used > IDLE_CORES * ranks * (look.time - when) else self.computed
+        )
 
     def _steps_with(self, look: Look) -> tuple[tuple[int, float, int], ...]:
         pulse = look.pulses.get(0, {})
         step = int(pulse.get("step") or 0)
-        if step < 1 or (self.steps and self.steps[-1][0] >= step):
+        if step < 1 or (self.steps and self.steps[-1][0] == step):
             return self.steps
-        return (*self.steps[-KEPT_STEPS:], (step, float(pulse["time"]), int(pulse.get("tokens") or 0)))
+        known = (step, float(pulse.get("time") or 0.0), int(pulse.get("tokens") or 0))
+        # A script may train twice, and count anew.
+        began_anew = self.steps and step < self.steps[-1][0]
+        return (known,) if began_anew else (*self.steps[-KEPT_STEPS:], known)
 
     @property
     def first(self) -> Mapping[str, Any]:
@@ -68,38 +108,54 @@ class Course:
     def seconds_per_step(self) -> float | None:
         """The median over the last steps."""
         pairs = list(zip(self.steps, self.steps[1:], strict=False))
-        return statistics.median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs) if pairs else None
+        if not pairs:
+            return None
+        return max(0.0, statistics.median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs))
+
+    @property
+    def total(self) -> int | None:
+        """How many steps there will be, if the script has said so."""
+        return max(0, int(self.first.get("steps") or 0)) or None
 
     @property
     def seconds_left(self) -> float | None:
         """How long the steps that are left will take."""
-        total, each = self.first.get("steps"), self.seconds_per_step
-        return None if not total or each is None else max(0, int(total) - self.step) * each
+        each = self.seconds_per_step
+        return None if self.total is None or each is None else max(0, self.total - self.step) * each
 
     def tokens_per_second(self, world_size: int) -> float | None:
         """What goes forward on all ranks; None if the model does not take `input_ids`."""
         if len(self.steps) < 2 or not self.steps[-1][2]:
             return None
         (_, began, before), (_, ended, after) = self.steps[0], self.steps[-1]
-        return (after - before) / (ended - began) * world_size if ended > began else None
+        return (after - before) / (ended - began) * world_size if ended > began and after > before else None
 
     def patience(self, least: float = STEP_PATIENCE_SECONDS) -> float:
         """How long no rank need say anything before that is a stall, in seconds."""
         current = {str(pulse.get("phase")) for pulse in self.look.pulses.values()}
-        if current - set(phases.STEPS):
-            return max(PATIENCE.get(phase, LONG_PATIENCE_SECONDS) for phase in current)
         each = self.seconds_per_step
-        return LONG_PATIENCE_SECONDS if each is None else max(least, STEP_PATIENCE_FACTOR * each)
+        if current - set(phases.STEPS):
+            usual = max(PATIENCE.get(phase, LONG_PATIENCE_SECONDS) for phase in current)
+        else:
+            usual = LONG_PATIENCE_SECONDS if each is None else STEP_PATIENCE_FACTOR * each
+        return max(least, usual)
 
     def stalled_seconds(self, now: float, least: float = STEP_PATIENCE_SECONDS) -> float | None:
         """How long nothing has moved, if that is too long; None for a job that never says anything."""
+        if not self.look.pulses or (_says_nothing_more(self.look.pulses) and self.computed is None):
+            return None
         silent = now - self.moved
-        return silent if self.look.pulses and silent > self.patience(least) else None
+        return silent if silent > self.patience(least) else None
+
+
+def _says_nothing_more(pulses: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Whether all ranks run code of which nothing is known: then only what they compute is a sign of life."""
+    return all(pulse.get("phase") == phases.STARTING for pulse in pulses.values())
 
 
 def begun(now: float) -> Course:
     """Begin with nothing known."""
-    return Course(Look(now, {}), now)
+    return Course(Look(now, {}), now, now)
 
 
 def phase_shown(pulse: Mapping[str, Any]) -> str:
@@ -113,9 +169,8 @@ def progress_line(course: Course, world_size: int, rss_bytes: int | None, width:
     """Write one line with a bar, no wider than `width`."""
     pulse = course.first
     if course.step == 0:
-        since = course.look.time - float(pulse.get("since") or course.look.time)
-        return f"[{' ' * 20}] {phase_shown(pulse)} {clock(since)}"[:width]
-    total = pulse.get("steps")
+        return f"[{' ' * CELLS}] {phase_shown(pulse)} {clock(course.look.time - course.phase_began)}"[:width]
+    total = course.total
     done = min(1.0, course.step / total) if total else None
     head = [f"{course.step}/{total}" if total else f"step {course.step}"]
     if pulse.get("phase") in (phases.SAVING, phases.EVALUATING, phases.EXITING):
@@ -129,18 +184,19 @@ def _figures(course: Course, world_size: int, rss_bytes: int | None) -> list[str
     pulse, tokens = course.first, course.tokens_per_second(world_size)
     left, each = course.seconds_left, course.seconds_per_step
     speed = f"{_thousands(tokens)} tok/s" if tokens else f"{brief(each)}/step" if each is not None else ""
+    loss, rate = (pulse.get(name) for name in ("loss", "learning_rate"))
     return [
         *([f"{clock(left)} left"] if left is not None else []),
-        *([f"loss {_number(pulse['loss'])}"] if pulse.get("loss") is not None else []),
-        *([f"lr {pulse['learning_rate']:.2g}"] if pulse.get("learning_rate") is not None else []),
+        *([f"loss {_number(loss)}"] if isinstance(loss, int | float) else []),
+        *([f"lr {rate:.2g}"] if isinstance(rate, int | float) else []),
         *([speed] if speed else []),
         *([f"{rss_bytes / (1 << 30):.1f} GiB a rank"] if rss_bytes else []),
     ]
 
 
-def _bar(done: float, cells: int = 12) -> str:
-    full = math.floor(done * cells)
-    return f"[{'=' * full}{'>' if full < cells else ''}{' ' * (cells - full - 1)}] "
+def _bar(done: float) -> str:
+    full = math.floor(done * CELLS)
+    return f"[{'=' * full}{'>' if full < CELLS else ''}{' ' * (CELLS - full - 1)}] "
 
 
 def _number(value: float) -> str:
@@ -153,6 +209,5 @@ def _thousands(value: float) -> str:
 
 def plain_line(course: Course, world_size: int) -> str:
     """Write how far a job is for a log file."""
-    total = course.first.get("steps")
-    of = f" of {total}" if total else ""
+    of = f" of {course.total}" if course.total else ""
     return ", ".join([f"step {course.step}{of}", *_figures(course, world_size, None)])

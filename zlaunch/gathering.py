@@ -47,11 +47,11 @@ def read_object(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def tail(file: Path, num_bytes: int = LOG_BYTES) -> str:
-    """Read the end of a log; empty if there is none."""
+def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:
+    """Read the end of a log, and only what lies `after` so many bytes; empty if there is none."""
     try:
         with file.open("rb") as log:
-            log.seek(max(0, file.stat().st_size - num_bytes))
+            log.seek(max(after, file.stat().st_size - num_bytes))
             return log.read().decode("utf-8", "replace")
     except OSError:
         return ""

@@ -1,5 +1,6 @@
 """Where ranks are: reading what `faulthandler` writes, and finding the rank that is elsewhere."""
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -8,8 +9,10 @@ from pathlib import PurePath
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
-_LIBRARY = ("/site-packages/", "/dist-packages/", "/zlaunch/inside/", "/lib/python")
-_OURS = "/zlaunch/inside/"
+_LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib/python3\.\d+/")
+_OURS = "zlaunch/inside/"
+_COMMUNICATION = re.compile(r"/torch/distributed/(distributed_c10d|c10d_logger)\.py$|/deepspeed/comm/")
+_ENGINE = re.compile(r"/(deepspeed|torch/cuda)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +26,11 @@ class Frame:
     @property
     def is_the_users(self) -> bool:
         """Whether it is code of the script rather than of a library."""
-        return not self.file.startswith("<") and not any(part in self.file for part in _LIBRARY)
+        return not _LIBRARY.search(self.file)
 
     def __str__(self) -> str:
-        """Write it as `file:line function`, with the file's name alone for a library."""
-        name = self.file if self.is_the_users else "/".join(PurePath(self.file).parts[-2:])
-        return f"{name}:{self.line} {self.function}"
+        """Write it as `file:line function`, with the last folder of the file's path."""
+        return f"{'/'.join(PurePath(self.file).parts[-2:])}:{self.line} {self.function}"
 
 
 def last_stack(text: str) -> tuple[Frame, ...]:
@@ -56,21 +58,23 @@ def place(stack: tuple[Frame, ...]) -> str:
 def odd_ranks(stacks: Mapping[int, tuple[Frame, ...]]) -> tuple[int, ...]:
     """Name the ranks that are elsewhere than most; none if all are in one place, or most are in none.
 
-    Two ranks that wait for each other can be in two places: then the one that is in no
-    communication is the odd one.
+    Ranks that did not answer are odd where others did. Two ranks that wait for each other can be in
+    two places: then the one that is in no communication is the odd one; or, since a GPU communicates
+    on its own, the one that is not in the engine while another is.
     """
-    answered = {rank: stack for rank, stack in stacks.items() if stack}
     silent = tuple(rank for rank, stack in stacks.items() if not stack)
     if silent:
-        return silent if answered else ()
-    outside = tuple(rank for rank, stack in answered.items() if not _communicates(stack))
-    if outside and len(outside) < len(answered):
-        return outside
-    places = {rank: [(frame.file, frame.function) for frame in stack] for rank, stack in answered.items()}
-    counts = Counter(map(str, places.values()))
-    common, number = counts.most_common(1)[0] if counts else ("", 0)
-    return tuple(rank for rank in places if str(places[rank]) != common) if number * 2 > len(places) else ()
+        return silent if len(silent) < len(stacks) else ()
+    for waits in (_COMMUNICATION, _ENGINE):
+        outside = tuple(rank for rank, stack in stacks.items() if not _is_within(waits, stack))
+        if outside and len(outside) < len(stacks):
+            return outside
+    places = {rank: tuple((frame.file, frame.function) for frame in stack) for rank, stack in stacks.items()}
+    common, number = Counter(places.values()).most_common(1)[0] if places else ((), 0)
+    return tuple(rank for rank in places if places[rank] != common) if number * 2 > len(places) else ()
 
 
-def _communicates(stack: tuple[Frame, ...]) -> bool:
-    return any("distributed" in frame.file or "/comm/" in frame.file for frame in stack)
+def _is_within(library: re.Pattern[str], stack: tuple[Frame, ...]) -> bool:
+    """Whether the user's deepest call led into a library: what lies above it says nothing about now."""
+    below = itertools.takewhile(lambda frame: not frame.is_the_users, stack)
+    return any(library.search(frame.file) for frame in below)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from zlaunch.answers import Answer, Refusal, Speed
@@ -9,9 +10,12 @@ from zlaunch.dsconfig.document import Document
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.fit import Site, judge, need_of
 from zlaunch.memory import closed_form
+from zlaunch.memory.activations import counted_too_much
 from zlaunch.memory.forecast import Forecast
-from zlaunch.memory.roofline import Machine, roofline
+from zlaunch.memory.host import shared
+from zlaunch.memory.roofline import Machine, batch_of, roofline
 from zlaunch.memory.traffic import traffic
+from zlaunch.memory.transformer import read_transformer
 from zlaunch.memory.workload import Workload
 from zlaunch.rehearse import rehearse
 from zlaunch.settlement import Settled
@@ -61,7 +65,8 @@ def _answers(questions: Sequence[Question], site: Site, ask: Forecaster) -> list
     ]
     forecasts = iter(ask([workload for *_, workload in asked]) if asked else [])
     answers = iter(
-        _answer(question, one, workload, next(forecasts), site) for question, one, workload in asked
+        _answer(question, one, workload, next(forecasts).with_pool("shm", shared(workload)), site)
+        for question, one, workload in asked
     )
     return [one if isinstance(one, Refusal) else next(answers) for one in settled]
 
@@ -70,9 +75,19 @@ def _rehearsed(workloads: Sequence[Workload], done: Callable[[int], None] | None
     """Rehearse two micro-batches of a step: from the second on, each takes what the one before it took."""
     short = [_shortened(one) if _accumulated(one) > MOST_ACCUMULATED else one for one in workloads]
     return [
-        replace(forecast, flops=forecast.flops * _accumulated(whole) / _accumulated(one))
+        _with_flops(forecast, whole, _accumulated(one))
         for forecast, whole, one in zip(_by_ranks(short, done), workloads, short, strict=True)
     ]
+
+
+def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecast:
+    """Count the operations of all micro-batches, from those that were looked at."""
+    once = forecast.flops / counted
+    if forecast.method == "rehearsal":
+        with suppress(Refused):
+            model, batch = read_transformer(workload.model), batch_of(workload)
+            once -= counted_too_much(model, batch, recomputed=workload.activation_checkpointing)
+    return replace(forecast, flops=_accumulated(workload) * once)
 
 
 def _by_ranks(workloads: Sequence[Workload], done: Callable[[int], None] | None) -> list[Forecast]:
@@ -121,7 +136,7 @@ def _answer(
         forecast,
         need_of(forecast, site),
         judge(forecast, site),
-        _speed(workload, site),
+        _speed(workload, forecast, site),
     )
 
 
@@ -134,11 +149,11 @@ def _given_up(words: str, base: Document | None) -> Finding:
     return base.locate(finding) if base is not None and key and base.has(key) else finding
 
 
-def _speed(workload: Workload, site: Site) -> Speed | None:
+def _speed(workload: Workload, forecast: Forecast, site: Site) -> Speed | None:
     """Look the speed up; None for a GPU that no data sheet is known of, or a model of unknown sizes."""
     if site.gpu is None or not site.gpu.half_flops:
         return None
     try:
-        return Speed(traffic(workload), roofline(workload, Machine(site.gpu)))
+        return Speed(traffic(workload), roofline(workload, Machine(site.gpu), forecast.flops))
     except Refused:
         return None

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.memory.jobs import job
+from zlaunch.memory.closed_form import forecast
 from zlaunch.memory.hardware import GPUS
 from zlaunch.memory.roofline import Machine, Roofline, roofline
 
@@ -13,7 +14,8 @@ CPU = {"device": "cpu"}
 
 
 def of(model: str = "llama-3-8b", stage: int = 2, machine: Machine = H100, **rest: Any) -> Roofline:
-    return roofline(job(model, stage, **rest), machine)
+    workload = job(model, stage, **rest)
+    return roofline(workload, machine, forecast(workload).flops)
 
 
 def term(found: Roofline, name: str) -> float:

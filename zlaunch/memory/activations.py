@@ -107,16 +107,36 @@ def step_flops(model: Transformer, batch: Batch, *, recomputed: bool, trainable:
 
     Two for each weight and token forward, four backward (two of them for the gradients of weights
     that are trained), and the forward pass again where activations are `recomputed`; attention adds
-    4·s·q per token and layer forward, of which a causal model's flash attention leaves out half.
+    4·s·q per token and layer forward, of which a causal model's flash attention leaves out half, and
+    twice as much backward, where flash attention computes half of it again.
     """
     share = 1.0 if trainable is None else trainable / max(1, model.parameters)
-    causal = 0.5 if model.family.upcasts_logits else 1.0
+    causal = 0.5 if _halves(model, batch) else 1.0
     attentions = sum(stack.num_layers * stack.num_attentions for stack in model.stacks)
     attention = 4.0 * causal * batch.seq_len * model.query * attentions
     output = 2.0 * model.hidden * model.vocab
     weights = 2.0 * _active_weights(model)
-    passes = 2 * (weights + output + attention) + (weights + output) * share + attention
+    backward = 2.0 if batch.attention == "eager" or model.squashes_scores else 2.5
+    passes = 2 * (weights + output) + (weights + output) * share + (1 + backward) * attention
     return batch.tokens * (passes + (weights + attention - _not_again(model) if recomputed else 0.0))
+
+
+def counted_too_much(model: Transformer, batch: Batch, *, recomputed: bool) -> float:
+    """Say what torch counts of a micro-step (`torch.utils.flop_counter`) and causal kernels leave out.
+
+    It counts the whole square of each attention, once forward and two and a half times backward.
+    """
+    if not _halves(model, batch):
+        return 0.0
+    attentions = sum(stack.num_layers * stack.num_attentions for stack in model.stacks)
+    square = 4.0 * batch.tokens * batch.seq_len * model.query * attentions
+    return square / 2 * (4.5 if recomputed else 3.5)
+
+
+def _halves(model: Transformer, batch: Batch) -> bool:
+    """Say whether attention leaves out what comes later; not where scores or masks are tensors."""
+    as_tensors = batch.attention == "eager" or model.squashes_scores or 0 < model.window < batch.seq_len
+    return model.family.upcasts_logits and not as_tensors
 
 
 def _not_again(model: Transformer) -> float:

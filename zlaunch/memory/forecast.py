@@ -1,7 +1,7 @@
 """The answer of an estimate: how full each pool of memory is in each phase of a run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 PHASES = ("load", "initialize", "forward", "backward", "step", "second step", "save", "resume")
@@ -66,6 +66,16 @@ class Forecast:
     def peak(self, pool: Pool) -> int:
         """Say the most that a pool held in any phase of training, loading included; bytes."""
         return max((phase.peak.get(pool, 0) for phase in self.phases), default=0)
+
+    def with_pool(self, pool: Pool, nbytes: int) -> "Forecast":
+        """Add a pool that is as full all the time; nothing if it is empty."""
+        if not nbytes:
+            return self
+        phases = (
+            replace(one, peak={**one.peak, pool: nbytes}, end={**one.end, pool: nbytes})
+            for one in self.phases
+        )
+        return replace(self, phases=tuple(phases))
 
     def peak_phase(self, pool: Pool) -> str:
         """Say in which phase a pool was fullest."""

@@ -11,9 +11,15 @@ from zlaunch.memory.gradients import Trained
 from zlaunch.memory.settings import Settings
 from zlaunch.memory.states import MASTER_BYTES
 from zlaunch.memory.transformer import Transformer
+from zlaunch.memory.workload import Workload
 
 Pools = Mapping[str, int]
 Parts = Mapping[str, int]
+
+
+SHARED_BYTES = 69_206_024
+"""What each CPU rank puts into /dev/shm for DeepSpeed's all-reduce: two buffers of 1 MiB, two of 32, and
+two words (csrc/cpu/comm/shm.cpp, allreduce_workspace). Only where all ranks are on one host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,12 @@ def host(settings: Settings, weights: Trained, model: Transformer, loaded: int) 
             if sum(parts.values())
         },
     )
+
+
+def shared(workload: Workload) -> int:
+    """Say what a rank puts into /dev/shm; what NCCL and loaders of data put there nobody can foretell."""
+    alone = workload.world_size == 1 or workload.world_size > workload.ranks_per_host
+    return SHARED_BYTES if workload.accelerator == "cpu" and not alone else 0
 
 
 def _while_made(settings: Settings, weights: Trained, pinned: Parts) -> Pools:

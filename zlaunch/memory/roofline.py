@@ -9,7 +9,6 @@ large runs use 35 to 55 % of a GPU's matrix FLOP/s (Narayanan et al. 2021: 44-52
 from dataclasses import dataclass
 from typing import Final
 
-from zlaunch.memory import activations
 from zlaunch.memory.activations import Batch
 from zlaunch.memory.backward import kept, trained
 from zlaunch.memory.hardware import Gpu
@@ -74,12 +73,15 @@ class Roofline:
         return max(self.terms, key=lambda term: term.seconds).name
 
 
-def roofline(workload: Workload, machine: Machine) -> Roofline:
-    """Work out a step's least time; raise Refused if config.json gives no sizes."""
+def roofline(workload: Workload, machine: Machine, flops: float) -> Roofline:
+    """Work out the least time of a step of so many operations of each rank.
+
+    Raise Refused if config.json gives no sizes.
+    """
     model, settings = read_transformer(workload.model), read_settings(workload)
     sent = traffic(workload)
     terms = (
-        _compute(workload, model, settings, machine.gpu),
+        _compute(flops, settings, machine.gpu),
         _memory(workload, model, settings, machine.gpu),
         _network(workload, sent, machine),
         _pcie(sent, machine.gpu),
@@ -98,18 +100,13 @@ def _total(terms: tuple[Term, ...], shares: tuple[float, ...]) -> float:
     return together + sum(seconds for seconds, overlaps in times if not overlaps)
 
 
-def _batch(workload: Workload, settings: Settings) -> Batch:
+def batch_of(workload: Workload) -> Batch:
+    """Describe what goes through the model at a time."""
+    settings = read_settings(workload)
     return Batch(settings.micro_batch, workload.seq_len, settings.item, workload.attention)
 
 
-def _compute(workload: Workload, model: Transformer, settings: Settings, gpu: Gpu) -> Term:
-    lora = workload.lora
-    flops = settings.accumulation * activations.step_flops(
-        model,
-        _batch(workload, settings),
-        recomputed=workload.activation_checkpointing,
-        trainable=model.adapters(lora.rank, lora.modules) if lora else None,
-    )
+def _compute(flops: float, settings: Settings, gpu: Gpu) -> Term:
     # torch leaves TF32 off, so fp32 is computed as fp32.
     speed = gpu.half_flops if settings.is_half else gpu.fp32_flops
     return Term("compute", flops / speed, overlaps=True, why=f"{flops / 1e12:.1f} TFLOP", reached=MFU)
@@ -117,7 +114,7 @@ def _compute(workload: Workload, model: Transformer, settings: Settings, gpu: Gp
 
 def _memory(workload: Workload, model: Transformer, settings: Settings, gpu: Gpu) -> Term:
     """Weights are read three times, activations written and read twice, at least."""
-    left = kept(model, _batch(workload, settings), checkpointing=False)
+    left = kept(model, batch_of(workload), checkpointing=False)
     once = 3 * settings.item * model.parameters + 4 * (left.activations + left.head.saved)
     nbytes = once * settings.accumulation
     return Term("memory", nbytes / gpu.memory_bandwidth, overlaps=True, why=f"{nbytes / 1e9:.1f} GB")

@@ -40,8 +40,11 @@ def folder(tmp_path: Path) -> Path:
 def running(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a run that lasts, and hand it over as soon as both ranks work."""
     job = start("train", "script.py", "sleep", cwd=folder)
-    await_that(lambda: all("ready" in log(folder, rank) for rank in (0, 1)), within=300)
     try:
+        await_that(
+            lambda: job.poll() is not None or all("ready" in log(folder, r) for r in (0, 1)), within=300
+        )
+        assert job.poll() is None
         yield job
     finally:
         job.kill()

@@ -55,9 +55,9 @@ def _asked(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "script", shlex.join(map(str, script))
     if "working_directory" in job:
         yield "in", str(job["working_directory"])
-    for word in ("repeats", "continues"):
-        if job.get(word):
-            yield word, str(job[word])
+    for label, name in (("repeats", "repeats"), ("continues", "continues"), ("differs", "why")):
+        if job.get(name):
+            yield label, str(job[name])
 
 
 def _place(record: "RunRecord") -> Iterator[tuple[str, str]]:

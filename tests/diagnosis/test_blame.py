@@ -86,5 +86,17 @@ def test_a_crash_is_a_failure_even_if_a_person_then_stopped_the_rest() -> None:
 
 
 def test_a_sigterm_that_hit_only_one_rank_is_where_it_began() -> None:
-    first = at(printed("", -15), 0, 1.0)
-    assert culprit(run(first, raised("RuntimeError", GLOO_CLOSED, rank=1, time=1.5))) == 0
+    asked = at(printed("", -15), 0, 1.04)  # the parent notices an end later than the peers do
+    assert culprit(run(asked, raised("RuntimeError", GLOO_CLOSED, rank=1, time=1.0))) == 0
+
+
+def test_a_rank_that_waited_in_vain_comes_before_those_that_then_lost_it() -> None:
+    first = raised("RuntimeError", GLOO_TIMEOUT, time=2.0)
+    assert culprit(run(raised("RuntimeError", GLOO_CLOSED, rank=1, time=1.9), replace(first, rank=2))) == 2
+
+
+def test_a_rank_that_was_ended_after_another_had_waited_in_vain_did_not_begin_it() -> None:
+    assert (
+        culprit(run(at(printed("", -15), 0, 3.0), raised("RuntimeError", GLOO_TIMEOUT, rank=1, time=2.0)))
+        == 1
+    )

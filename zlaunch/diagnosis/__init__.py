@@ -2,6 +2,7 @@
 
 from types import ModuleType
 
+from zlaunch import phases
 from zlaunch.diagnosis import checkpoints, config, endings, files, memory, network, numbers, ops, script
 from zlaunch.diagnosis.blame import blamed
 from zlaunch.diagnosis.brevity import fitted
@@ -44,4 +45,6 @@ def _verdict(code: str, reading: Reading, case: Case) -> Verdict:
     if rank is None:
         return Verdict(code, cause, facts=facts, advice=advice)
     phase = case.phase if rank is case.rank else rank.phase or None
+    if phase == phases.EXITING and (rank.returncode or 0) > 0:
+        phase = None  # it ended itself: that it was leaving then says nothing
     return Verdict(code, cause, rank.rank, rank.host or None, phase, facts, advice)

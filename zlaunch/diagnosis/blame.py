@@ -34,10 +34,12 @@ class Part(IntEnum):
     LOST = 1
     """It is gone together with what ran around it."""
     DRAGGED = 2
-    """It failed because of something else: a lost connection, waiting in vain, a signal that asks to end."""
-    STOPPED = 3
+    """Something from outside ended it: it waited in vain, or got a signal that asks to end."""
+    CUT_OFF = 3
+    """It lost its connection, as all do whose peer ended for whatever reason."""
+    STOPPED = 4
     """It was told to stop."""
-    NONE = 4
+    NONE = 5
     """It finished, or never began."""
 
 
@@ -52,10 +54,15 @@ def part_of(rank: RankEvidence, evidence: Evidence) -> Part:
         return Part.STOPPED
     if error is None and -(rank.returncode or 0) in ENDS_PROGRAMS:
         return _ended_from_outside(rank, evidence)
-    if error is not None and error.type == "KeyboardInterrupt":
+    return _by_its_words(words_of(rank), error.type if error is not None else None)
+
+
+def _by_its_words(words: str, exception: str | None) -> Part:
+    if exception == "KeyboardInterrupt":
         return Part.STOPPED
-    words = words_of(rank)
-    return Part.DRAGGED if LOST_PEER.search(words) or WAITED_IN_VAIN.search(words) else Part.FAILED
+    if WAITED_IN_VAIN.search(words):
+        return Part.DRAGGED
+    return Part.CUT_OFF if LOST_PEER.search(words) else Part.FAILED
 
 
 def _without_an_end(rank: RankEvidence) -> Part:
@@ -85,7 +92,7 @@ def parts(evidence: Evidence) -> Mapping[int, Part]:
 def blamed(evidence: Evidence) -> RankEvidence | None:
     """Find the rank with which it began; None if no rank failed."""
     guilty = [(part_of(rank, evidence), rank) for rank in evidence.ranks]
-    failed = [(part, rank) for part, rank in guilty if part <= Part.DRAGGED]
+    failed = [(part, rank) for part, rank in guilty if part <= Part.CUT_OFF]
     return min(failed, key=lambda each: (each[0], _when(each[1]), each[1].rank), default=(None, None))[1]
 
 

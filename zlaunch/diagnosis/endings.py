@@ -23,7 +23,12 @@ _FRAME = re.compile(r'File "([^"\n]+)", line (\d+) in ([^\n]+)')
 def stalled(case: Case) -> Reading | None:
     """No rank took a step any more, and none failed."""
     stall = case.evidence.stall
-    if stall is None or not {*parts(case.evidence).values()} <= {Part.STOPPED, Part.DRAGGED, Part.NONE}:
+    if stall is None or not {*parts(case.evidence).values()} <= {
+        Part.STOPPED,
+        Part.DRAGGED,
+        Part.CUT_OFF,
+        Part.NONE,
+    }:
         return None
     odd = [rank for rank in case.evidence.ranks if rank.rank in stall.odd]
     shown = [rank.rank for rank in odd] or sorted(stall.where)

@@ -65,7 +65,7 @@ def collective_timeout(case: Case) -> Reading | None:
     operation, waited = _collective(words_of(first))
     facts = (
         *([_whereabouts(case, missing[0])] if missing else []),
-        f"{plural(len(waiting), 'rank')} waited{waited}" if waited else None,
+        f"{len(waiting)} ranks waited{waited}" if waited and len(waiting) > 1 else None,
         matching_line(
             f"{_WATCHDOG.pattern}|{_BARRIER.pattern}|{_GLOO.pattern}|monitoredBarrier", words_of(first)
         ),
@@ -158,9 +158,9 @@ def rendezvous_failed(case: Case) -> Reading | None:
 def connection_lost(case: Case) -> Reading | None:
     """A rank lost its connection to another one, and no rank says that it failed of itself."""
     line = matching_line(LOST_PEER.pattern, case.words)
-    if line is None or case.rank is None or parts(case.evidence)[case.rank.rank] != Part.DRAGGED:
+    if line is None or case.rank is None or parts(case.evidence)[case.rank.rank] != Part.CUT_OFF:
         return None
-    others = sum(part == Part.DRAGGED for part in parts(case.evidence).values()) - 1
+    others = sum(part == Part.CUT_OFF for part in parts(case.evidence).values()) - 1
     facts = (line, f"the same on {plural(others, 'other rank')}" if others else None)
     return Reading(f"{case.who} lost its connection to another rank; none recorded why", facts)
 

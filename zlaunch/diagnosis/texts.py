@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from zlaunch.diagnosis.evidence import ErrorEvidence
 
 _PREFIX = re.compile(r"^(?:\[rank\d+\]:? ?|\[\d+\]:? ?)")
-_SOURCE = re.compile(r"\[[EWI]\d{4} [\d:.]+ [\w.]+:\d+\] |\[/\S{1,200}:\d+\] ")
+_SOURCE = re.compile(
+    r"\[[EWI]\d{4} [\d:.]+ [\w.]+:\d+\] |\[/\S{1,200}:\d+\] |\[enforce fail at alloc_cpu\S+\] err == 0\. "
+)
 """Where in torch's own source something was said."""
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)

@@ -1,0 +1,32 @@
+from zlaunch.diagnosis.brevity import LINES, ROW, fitted, height
+from zlaunch.diagnosis.verdict import Verdict
+
+LONG = "word " * 200
+FACT = "a fact of several words that is too long for a row of a terminal, and so takes two"
+ADVICE = "`--set some.long.key=value --set some.other.key=value`: because of several good reasons"
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    short = Verdict("code", "a cause", 0, "w1", "training", ("a fact",), ("some advice",))
+    assert fitted(short) == short
+
+
+def test_a_long_verdict_is_brought_to_ten_lines() -> None:
+    assert height(fitted(Verdict("code", LONG, facts=(LONG,) * 5, advice=(ADVICE,) * 3))) <= LINES
+
+
+def test_facts_are_shortened_before_advice_is_left_out() -> None:
+    made = fitted(Verdict("code", "a cause", facts=(FACT,) * 3, advice=(ADVICE,) * 2))
+    assert made.advice == (ADVICE, ADVICE)
+    assert made.facts == (FACT, *(made.facts[1:]))
+    assert all(len(fact) <= ROW for fact in made.facts[1:])
+
+
+def test_what_is_to_be_typed_is_never_cut() -> None:
+    made = fitted(Verdict("code", LONG, facts=(FACT,) * 3, advice=(ADVICE,) * 3))
+    assert made.advice
+    assert {*made.advice} == {ADVICE}
+
+
+def test_more_than_three_facts_are_too_many() -> None:
+    assert fitted(Verdict("code", "a cause", facts=tuple("abcde"))).facts == ("a", "b", "c")

@@ -129,6 +129,13 @@ def test_a_lost_run_tells_what_is_known() -> None:
     assert "none of 2 ranks left an ending" in text
 
 
+def test_an_ending_that_is_half_written_is_not_taken_for_a_kill() -> None:
+    record = judged(troubles=("`how-it-ended.json` is broken or half-written",))
+    assert (
+        record.cause == "zlaunch (process 7 on w0) is gone, and `how-it-ended.json` is broken or half-written"
+    )
+
+
 def test_a_written_verdict_is_told_whole() -> None:
     verdict = {
         "code": "host-out-of-memory", "cause": "the kernel killed rank 1", "rank": 1, "host": "w1",

@@ -176,7 +176,9 @@ def cause_of(found: Found, state: State) -> str | None:
     if state is State.LOST:
         pid, host = found.job.get("zlaunch_pid"), found.job.get("host")
         where = f" on {host}" if host else ""
-        return f"zlaunch (process {pid}{where}) is gone and left no ending: it was killed"
+        gone = f"zlaunch (process {pid}{where}) is gone"
+        broken = next((trouble for trouble in found.troubles if "how-it-ended" in trouble), None)
+        return f"{gone}, and {broken}" if broken else f"{gone} and left no ending: it was killed"
     if state is State.UNKNOWN:
         return f"it was started on {found.job.get('host')}, and has written nothing for a while"
     return _cause_from_ranks(found, state)

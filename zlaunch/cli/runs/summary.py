@@ -13,7 +13,7 @@ def members(record: RunRecord) -> dict[str, Any]:
     """Describe a run for a program."""
     return {
         "id": record.id,
-        "directory": str(record.found.root),
+        "directory": str(record.found.root.absolute()),
         "state": record.state.value,
         "started": record.started,
         "seconds": record.seconds,

@@ -1,0 +1,88 @@
+"""Real second attempts: after a rank that was killed, and after one that got no memory."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import ZLAUNCH, run, start
+
+pytestmark = pytest.mark.job
+
+GROUPS = Path("/sys/fs/cgroup/memory")
+GREEDY = """
+import argparse, os, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--per_device_train_batch_size", type=int, default=8)
+size = parser.parse_known_args()[0].per_device_train_batch_size
+kept = b"x" * (size * (100 << 20) if os.environ["RANK"] == "1" else 1)
+time.sleep(1)
+print("trained with", size)
+"""
+
+
+def test_a_killed_rank_is_started_again_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
+    steps = ["--max_steps", "12", "--logging_steps", "1", "--save_strategy", "steps", "--save_steps", "4"]
+    flags = ["--stage", "2", "--max-restarts", "1", "--run-dir", "r"]
+    job = start("train", *flags, "--", *steps, "--output_dir", "out", cwd=tmp_path)
+    pulse = tmp_path / "r" / "ranks" / "rank-1.pulse.json"
+    while step_of(pulse) < 6:
+        assert job.poll() is None
+        time.sleep(0.1)
+    os.kill(read(tmp_path / "r" / "ranks" / "rank-1.json")["pid"], signal.SIGKILL)
+    assert job.wait(300) == 0
+    first, second = (read(tmp_path / name / "how-it-ended.json") for name in ("r", "r-attempt-2"))
+    assert (first["how"], first["verdict"]["code"], first["verdict"]["rank"]) == ("failed", "killed", 1)
+    assert second["how"] == "finished"
+    again = read(tmp_path / "r-attempt-2" / "job.json")
+    assert (again["attempt"], again["continues"]) == (2, "r")
+    assert again["script"][again["script"].index("--resume_from_checkpoint") + 1].endswith("out/checkpoint-4")
+    losses = (tmp_path / "r-attempt-2" / "logs" / "rank-0.log").read_text().count("'loss':")
+    assert losses == 12 - 4
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Path]:
+    """A control group with room for half of what the greedy script wants at first."""
+    group = GROUPS / f"zlaunch-{tmp_path.name}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        if os.environ.get("CI") and os.geteuid() == 0:
+            raise
+        pytest.skip(f"no memory cgroup can be made here: {error.strerror}")
+    (group / "memory.limit_in_bytes").write_text(str(1000 << 20))
+    yield group
+    for _ in range(100):
+        if not (group / "cgroup.procs").read_text().strip():
+            break
+        time.sleep(0.1)
+    group.rmdir()
+
+
+def test_a_job_without_memory_is_tried_with_smaller_micro_batches(group: Path, tmp_path: Path) -> None:
+    (tmp_path / "greedy.py").write_text(GREEDY)
+    command = " ".join([*ZLAUNCH, "train", "greedy.py", "--on-oom", "retry", "--run-dir", "r"])
+    result = run("sh", "-c", f"echo $$ > {group / 'cgroup.procs'}; exec {command}", cwd=tmp_path)
+    assert result.status == 0, result.err
+    assert "the kernel killed rank 1" in result.err
+    assert "a smaller micro-batch: 4 x 2 accumulated, the same global batch" in result.err
+    assert read(tmp_path / "r" / "how-it-ended.json")["verdict"]["code"] == "host-out-of-memory"
+    assert "trained with 4" in result.out
+
+
+def step_of(pulse: Path) -> int:
+    try:
+        return int(json.loads(pulse.read_text())["step"])
+    except (OSError, ValueError):
+        return 0
+
+
+def read(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found

@@ -1,0 +1,48 @@
+"""What the watch hooks into is there, in the packages that are installed."""
+
+import functools
+import importlib
+import inspect
+
+import pytest
+
+from zlaunch import phases
+from zlaunch.inside.tracing import WRAPPED
+
+NAMED = [(module, path) for module, paths in WRAPPED.items() for path in paths]
+
+
+@pytest.mark.parametrize("module", WRAPPED)
+def test_every_watched_module_is_there(module: str) -> None:
+    assert importlib.import_module(module)
+
+
+@pytest.mark.parametrize(("module", "path"), NAMED)
+def test_every_watched_function_is_there_and_is_its_classes_own(module: str, path: str) -> None:
+    *holder, name = path.split(".")
+    owner = functools.reduce(getattr, holder, importlib.import_module(module))
+    assert callable(getattr(owner, name))
+    assert name in vars(owner)
+
+
+def test_every_phase_is_known() -> None:
+    assert {phase for paths in WRAPPED.values() for phase in paths.values()} <= set(phases.ALL)
+
+
+def test_trainers_take_the_callbacks_that_the_watch_adds_to() -> None:
+    from transformers import trainer
+    from transformers.trainer_callback import TrainerCallback
+
+    assert isinstance(trainer.DEFAULT_CALLBACKS, list)
+    assert "DEFAULT_CALLBACKS" in trainer.Trainer.__init__.__code__.co_names
+    told = {name for name, _ in inspect.getmembers(TrainerCallback, inspect.isfunction)}
+    assert {"on_train_begin", "on_step_end", "on_log", "on_train_end"} <= told
+
+
+def test_an_engine_says_what_the_watch_reads() -> None:
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    source = inspect.getsource(DeepSpeedEngine)
+    assert "self.global_steps += 1" in source
+    assert "self.skipped_steps += 1" in source
+    assert callable(DeepSpeedEngine.fp16_enabled)

@@ -296,6 +296,10 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         ),
     ),
     "loss-not-a-number": (
+        run(
+            printed("", 0, pulse={"loss": 5.9, "grad_norm": float("inf"), "skipped_steps": 4}),
+            launcher_returncode=0,
+        ),
         run(printed("", 0, pulse={"loss": NAN, "learning_rate": 0.5}), launcher_returncode=0),
         run(raised("ValueError", "loss is nan at step 7", pulse={"loss": NAN})),
         run(
@@ -441,6 +445,9 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         ),
     ),
     "checkpoint-missing": (
+        run(
+            raised("FileNotFoundError", "[Errno 2] No such file or directory: '/tmp/nope/trainer_state.json'")
+        ),
         run(raised("ValueError", "Can't find a valid checkpoint at out/checkpoint-100")),
         run(raised("ValueError", "No valid checkpoint found in output directory (out)")),
         run(raised("ValueError", "[deepspeed] failed to resume from checkpoint out/checkpoint-5")),
@@ -624,6 +631,13 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             launcher_log='Traceback (most recent call last):\n  File "x.py", line 3, in main\nValueError: Cannot specify num_nodes/gpus with include/exclude\n'
         ),
     ),
-    "finished": (run(printed("done\n", 0), printed("", 0, rank=1), launcher_returncode=0),),
+    "finished": (
+        run(
+            printed("", 0, pulse={"loss": 5.9, "grad_norm": float("inf")}),
+            launcher_returncode=0,
+            job={"precision": "fp16"},
+        ),
+        run(printed("done\n", 0), printed("", 0, rank=1), launcher_returncode=0),
+    ),
     "unknown": (run(launcher_returncode=0),),
 }

@@ -46,12 +46,15 @@ def checkpoint_missing(case: Case) -> Reading | None:
     """There is no checkpoint where the job was to go on from."""
     line = matching_line(
         r"Can't find a valid checkpoint|No valid checkpoint found|failed to resume from checkpoint"
-        r"|Can't find a checkpoint index|Invalid for universal checkpoint",
+        r"|Can't find a checkpoint index|Invalid for universal checkpoint"
+        r"|No such file or directory: '[^'\n]*(?:/trainer_state\.json|/global_step\d+|/latest)",
         case.words,
     )
     if line is None:
         return None
-    place = named_in(line, r"(?:checkpoint at|from checkpoint|in output directory) \(?([^\s()]{1,150})")
+    place = named_in(
+        line, r"(?:checkpoint at|from checkpoint|in output directory|directory:) [('](?!\[)([^\s()']{1,150})"
+    ) or named_in(line, r"(?:checkpoint at|from checkpoint) ([^\s()]{1,150})")
     there = f" at `{place}`" if place else ""
     return Reading(f"there is no checkpoint{there} to go on from", (line,))
 

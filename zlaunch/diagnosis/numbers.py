@@ -31,7 +31,7 @@ def loss_scale_collapsed(case: Case) -> Reading | None:
 
 def _bf16(case: Case) -> tuple[str, ...]:
     """Offer bf16, whose numbers reach as far as those of fp32, to a job that has fp16."""
-    if not (case.job.precision == "fp16" or setting(case.job.config, "fp16", "enabled") is True):
+    if not _is_fp16(case):
         return ()
     return ("`--precision bf16`: it reaches as far as fp32; a model trained in bf16 overflows in fp16",)
 
@@ -40,15 +40,26 @@ def _bf16(case: Case) -> tuple[str, ...]:
 def loss_not_a_number(case: Case) -> Reading | None:
     """The loss, or the norm of the gradients, is no number any more; every further step is lost."""
     rank = case.rank or next(iter(case.evidence.ranks), None)
-    lost = next((name for name in ("loss", "grad_norm") if _is_lost(rank, name)), None)
+    # Gradients in fp16 overflow now and then: the step is skipped, and all is well.
+    watched = ("loss",) if _is_fp16(case) else ("loss", "grad_norm")
+    lost = next((name for name in watched if _is_lost(rank, name)), None)
     if rank is None or lost is None or (case.rank is None and case.evidence.launcher_returncode != 0):
         return None
     about = re.search(r"\b(?:nan|inf|infinite|non-?finite|not finite)\b", case.words, re.IGNORECASE)
     if case.rank is not None and about is None:
         return None  # it died of something else
     word = "norm of the gradients" if lost == "grad_norm" else "loss"
-    facts = (_in_words(rank, lost), _in_words(rank, "learning_rate"), f"at step {rank.step}")
+    skipped = _number(rank, "skipped_steps")
+    facts = (
+        f"at step {rank.step}, {_in_words(rank, lost)}",
+        f"{skipped:.0f} steps were skipped" if skipped else None,
+        _in_words(rank, "learning_rate"),
+    )
     return Reading(f"the {word} became {_word(rank.pulse[lost])}", facts, _bf16(case), rank=rank)
+
+
+def _is_fp16(case: Case) -> bool:
+    return case.job.precision == "fp16" or setting(case.job.config, "fp16", "enabled") is True
 
 
 def _is_lost(rank: RankEvidence | None, name: str) -> bool:

@@ -7,6 +7,7 @@ import inspect
 import math
 import sys
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,6 +185,7 @@ def _name_no_parameters() -> None:
         named = {id(parameter): parameter for parameter in own.values() if parameter is not None}
         return [*named.values(), *(external or {}).values()]
 
+    torch.nn.Module._z3_leaf = False  # what is missing takes a module longest to look for
     for using in (parameter_offload, partitioned_param_coordinator):
         if getattr(using, "iter_params", None) is plain:
             using.iter_params = parameters
@@ -212,6 +214,22 @@ def leave_uncompiled(fast: bool = True) -> None:
     torch.compile = compile_nothing
     if fast:
         _import_no_compiler()
+
+
+def list_models_once() -> None:
+    """Transformers reads its 1,600 files to list the models, and its `models` read them again.
+
+    Before anything asks for a model.
+    """
+    from transformers.utils import import_utils
+
+    plain = import_utils.create_import_structure_from_path
+
+    def listed(path: Any) -> Any:
+        path = Path(path)
+        return plain(path.parent if path.name == "__init__.py" else path)  # it keeps what it read by path
+
+    import_utils.create_import_structure_from_path = listed
 
 
 def _import_no_compiler() -> None:

@@ -55,6 +55,8 @@ class Run:
 def import_packages(*, fast: bool = True) -> None:
     """Import what every rehearsal needs, so that forks share it."""
     patches.leave_uncompiled(fast)
+    if fast:
+        patches.list_models_once()
     for name in ("deepspeed", "transformers", *_MODULES):
         importlib.import_module(name)
 

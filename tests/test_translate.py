@@ -62,6 +62,18 @@ SAME = {
         "zlaunch train t.py --ds-config d.json --gpus 2",
     ),
     "torchrun's one rank": ("torchrun t.py --deepspeed d.json", "zlaunch train t.py --ds-config d.json --gpus 1"),
+    "torchrun with a module": (
+        "torchrun --nproc_per_node 2 -m pack.train --deepspeed d.json --x",
+        "zlaunch train -m pack.train --ds-config d.json --gpus 2 -- --x",
+    ),
+    "deepspeed with a module": (
+        "deepspeed --num_gpus 2 --module pack.train --x",
+        "zlaunch train -m pack.train --gpus 2 --launcher deepspeed -- --x",
+    ),
+    "accelerate with a module": (
+        "accelerate launch --use_deepspeed --num_processes 2 -m pack.train --fp16",
+        "zlaunch train -m pack.train --gpus 2 -- --fp16",
+    ),
     "torchrun on all GPUs": (
         "torchrun --nproc-per-node=gpu t.py --deepspeed d.json",
         "zlaunch train t.py --ds-config d.json",
@@ -365,7 +377,7 @@ def test_a_note_says_what_became_of_it(text: str, about: str, part: str) -> None
     assert any(part in text for text in found), found
 
 
-@pytest.mark.parametrize("flag", ["-m", "--no_python", "--use_fsdp", "--tpu", "--use_megatron_lm", "--help"])
+@pytest.mark.parametrize("flag", ["--no_python", "--use_fsdp", "--tpu", "--use_megatron_lm", "--help"])
 def test_a_flag_that_nothing_stands_for_is_refused(flag: str) -> None:
     with pytest.raises(Refused) as caught:
         translated(f"accelerate launch {flag} t.py")

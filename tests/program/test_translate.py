@@ -60,7 +60,7 @@ def test_every_change_has_a_line_on_stderr(folder: Path) -> None:
         (["ds.json", "--", "train.py"], 65, "--ds-config ds.json"),
         (["nosuch.yaml", "--", "train.py"], 66, "nosuch.yaml"),
         (["--", "torchrun", "--num_gpus", "2", "train.py"], 2, "did you mean `--nproc_per_node`?"),
-        (["--", "torchrun", "-m", "train"], 65, "a file, not a module"),
+        (["--", "torchrun", "--no_python", "train"], 65, "Python scripts only"),
         (["--", "python", "train.py"], 2, "begin with"),
         ([], 2, "COMMAND"),
     ],

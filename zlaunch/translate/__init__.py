@@ -154,6 +154,8 @@ def _alone(given: Given) -> Iterator[Piece]:
             text = given.value if value is None else value
             yield Assignment(name, text)
             yield Note(given.said, f"`{name}={shlex.quote(text)}` in front of the command")
+        case Role.MODULE:
+            yield Note(given.said, "`-m` with the module's name")
         case Role.USE_DEEPSPEED:
             yield left_out(given, "zlaunch always does")
 
@@ -166,7 +168,7 @@ def _line(command: Command, pieces: Sequence[Piece]) -> str:
     environment |= {piece.name: piece.value for piece in pieces if isinstance(piece, Assignment)}
     words = ["zlaunch", "train"]
     if command.script is not None:
-        words.append(command.script)
+        words += ["-m", command.script] if Role.MODULE in command.roles() else [command.script]
     for piece in pieces:
         if isinstance(piece, Option):
             words += [piece.name, piece.value]

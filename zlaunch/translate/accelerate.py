@@ -82,7 +82,7 @@ FLAGS: tuple[Flag, ...] = (
     flag("--rdzv_conf", _RENDEZVOUS),
     flag("--max_restarts", Lost("zlaunch does not start ranks anew"), idle="0"),
     flag("--monitor_interval", Lost("zlaunch keeps torchrun's own interval")),
-    switch("-m --module", Refusal("zlaunch starts a file, not a module", "name the module's file")),
+    switch("-m --module", Role.MODULE),
     switch("--no_python", Refusal("zlaunch starts Python scripts only")),
     switch("--tpu_cluster", _TPU),
     switch("--no_tpu_cluster", _ELSEWHERE),

@@ -26,7 +26,7 @@ LAUNCHER = Launcher(
         flag("--node_rank", _OVER_SSH, idle="-1"),
         flag("--launcher", Lost("zlaunch starts other hosts with pdsh"), idle="pdsh"),
         flag("--launcher_args", Lost("zlaunch starts other hosts with pdsh, without arguments of one's own")),
-        switch("--module", Refusal("zlaunch starts a file, not a module", "name the module's file")),
+        switch("--module", Role.MODULE),
         switch("--no_python", Refusal("zlaunch starts Python scripts only")),
         NO_LOCAL_RANK,
         switch("--no_ssh", _OVER_SSH),

@@ -66,6 +66,8 @@ class Role(Enum):
     USE_DEEPSPEED = auto()
     DISTRIBUTED_TYPE = auto()
     CONFIG_FILE = auto()
+    MODULE = auto()
+    """The script is a module's name."""
 
 
 Becomes = LeftOut | Lost | Refusal | Variable | Role

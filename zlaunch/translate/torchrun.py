@@ -26,7 +26,7 @@ LAUNCHER = Launcher(
         flag("--start_method", LeftOut("it has no effect on scripts")),
         flag("--event_log_handler", _NO_HOOK, idle="null"),
         flag("--role", Lost("zlaunch gives its ranks no role"), idle="default"),
-        switch("-m --module", Refusal("zlaunch starts a file, not a module", "name the module's file")),
+        switch("-m --module", Role.MODULE),
         switch("--no_python", Refusal("zlaunch starts Python scripts only")),
         switch("--run_path", LeftOut("zlaunch starts the script as Python does")),
         flag("--log_dir", _LOGS),

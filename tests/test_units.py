@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.units import brief, count, duration, gib, plural, whole
+from zlaunch.units import brief, count, decimal, duration, gib, in_gib, memory, plural, whole
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,39 @@ def test_a_large_count_has_three_digits_that_matter(number: float, written: str)
 def test_memory_is_written_in_gib() -> None:
     assert gib(3 << 29) == "1.5"
     assert gib(1134.4 * (1 << 30)) == "1134"
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "written"),
+    [
+        (0, "0"),
+        (1000, "<1 MiB"),
+        (1 << 20, "1 MiB"),
+        (102 << 20, "102 MiB"),
+        (103 << 20, "0.10"),
+        (1 << 29, "0.50"),
+        (1 << 30, "1.0"),
+        (1134.4 * (1 << 30), "1134"),
+    ],
+)
+def test_an_amount_that_would_round_to_nothing_is_in_mib(num_bytes: float, written: str) -> None:
+    assert in_gib(num_bytes) == written
+
+
+def test_an_amount_alone_names_its_unit() -> None:
+    assert [memory(size) for size in (0, 35 << 20, 3 << 29)] == ["0 GiB", "35 MiB", "1.5 GiB"]
+
+
+@given(st.integers(1, 1 << 50))
+def test_an_amount_is_read_back_within_six_per_cent(num_bytes: int) -> None:
+    text, unit = memory(num_bytes).split()
+    size = float(text.removeprefix("<")) * {"GiB": 1 << 30, "MiB": 1 << 20}[unit]
+    assert abs(size - num_bytes) <= max(0.06 * num_bytes, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("amount", "written"),
+    [(0, "0.0 kB"), (3.24e6, "3.2 MB"), (41.4e9, "41.4 GB"), (1.2e12, "1.2 TB"), (1.2e15, "1.2 PB")],
+)
+def test_a_decimal_amount_has_the_prefix_that_keeps_it_short(amount: float, written: str) -> None:
+    assert decimal(amount, "B") == written

@@ -8,7 +8,7 @@ from typing import Final
 from zlaunch.errors import ExitStatus
 from zlaunch.memory.forecast import Forecast
 from zlaunch.memory.hardware import Gpu, overhead_bytes
-from zlaunch.units import gib
+from zlaunch.units import gib, memory
 
 PROGRAM_BYTES: Final = 1 << 30
 """Host memory of one rank without a tensor. torch, transformers and DeepSpeed take 0.44 GiB on a CPU,
@@ -110,15 +110,15 @@ def _on_the_gpu(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict]
     has = f"of {gib(site.gpu.total_bytes)} GiB, {gib(least)} to {gib(most)} are left for them"
     if need.allocated * (1 - forecast.error) > most:
         phase = forecast.peak_phase("gpu")
-        yield Verdict(Fit.NO, (f"{gib(need.allocated)} GiB of tensors in {phase}; {has}",))
+        yield Verdict(Fit.NO, (f"{memory(need.allocated)} of tensors in {phase}; {has}",))
     elif need.reserved * (1 + forecast.error) > least:
-        yield Verdict(Fit.TIGHT, (f"{gib(need.reserved)} GiB for tensors and between them; {has}",))
+        yield Verdict(Fit.TIGHT, (f"{memory(need.reserved)} for tensors and between them; {has}",))
 
 
 def _on_the_host(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict]:
     if site.host_bytes is None:
         return
-    has = f"{gib(need.host)} GiB of host memory; there are {gib(site.host_bytes)}"
+    has = f"{memory(need.host)} of host memory; there are {memory(site.host_bytes)}"
     if need.host * (1 - forecast.error) > site.host_bytes:
         yield Verdict(Fit.NO, (has,))
     elif need.host * (1 + forecast.error) > site.host_bytes:

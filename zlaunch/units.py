@@ -1,6 +1,9 @@
 """How amounts are read, and how they are written for people."""
 
-from typing import Any
+from typing import Any, Final
+
+_GIB: Final = 1 << 30
+_MIB: Final = 1 << 20
 
 
 def whole(value: Any) -> int | None:
@@ -37,8 +40,33 @@ def plural(count: int, noun: str) -> str:
 
 def gib(num_bytes: float) -> str:
     """Write an amount of memory in GiB, without the unit: `0.4`, `164.5`, `1134`."""
-    size = num_bytes / (1 << 30)
+    size = num_bytes / _GIB
     return f"{size:.1f}" if size < 1000 else f"{size:.0f}"
+
+
+def in_gib(num_bytes: float) -> str:
+    """Write an amount for a table in GiB; what would read 0.0 there is in MiB: `0.42`, `35 MiB`, `0`."""
+    if num_bytes >= _GIB - _MIB:
+        return gib(num_bytes)
+    if num_bytes >= _GIB / 10:
+        return f"{num_bytes / _GIB:.2f}"
+    if 0 < num_bytes < _MIB / 2:
+        return "<1 MiB"
+    return f"{num_bytes / _MIB:.0f} MiB" if num_bytes > 0 else "0"
+
+
+def memory(num_bytes: float) -> str:
+    """Write an amount of memory with its unit: `164.5 GiB`, `35 MiB`, `0 GiB`."""
+    text = in_gib(num_bytes)
+    return text if text.endswith("MiB") else f"{text} GiB"
+
+
+def decimal(amount: float, unit: str) -> str:
+    """Write bytes or operations with a digit after the point and a decimal prefix: `3.2 MB`, `1.1 PFLOP`."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if amount >= size:
+            return f"{amount / size:.1f} {letter}{unit}"
+    return f"{amount / 1e3:.1f} k{unit}"
 
 
 def brief(seconds: float) -> str:

@@ -13,7 +13,7 @@ from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER
 from zlaunch.resolve import ACCUMULATION, MICRO
 from zlaunch.search import Candidate, Found, search
-from zlaunch.units import brief, count, gib, plural
+from zlaunch.units import brief, count, gib, memory, plural
 from zlaunch.workloads import Question
 
 
@@ -82,7 +82,7 @@ def _memory(answer: Answer, site: Site) -> str:
     assert gpu is not None, "the caller has one"
     phase = answer.forecast.peak_phase("gpu")
     text = f"{gib(need.process[1])} of {gib(gpu.total_bytes)} GiB on the GPU, fullest in {phase}"
-    return f"{text}; {gib(need.host)} GiB on each host"
+    return f"{text}; {memory(need.host)} on each host"
 
 
 def _words(candidate: Candidate) -> str:

@@ -10,7 +10,7 @@ from zlaunch.fit import Fit, Site
 from zlaunch.levers import Effect, mover, words_that_fit
 from zlaunch.memory.forecast import Forecast, Phase
 from zlaunch.provenance import Values
-from zlaunch.units import brief, count, gib, plural
+from zlaunch.units import brief, count, gib, in_gib, memory, plural
 from zlaunch.workloads import Question
 
 BAR_COLUMNS = 20
@@ -53,10 +53,10 @@ def start_lines(answer: Answer) -> Iterator[str]:
     need, verdict = answer.need, answer.verdict
     told = verdict.fit.value if verdict.fit is not Fit.UNKNOWN else "DeepSpeed takes two steps"
     yield "\nmemory, as a start looks at it"
-    rows = [("host", f"{gib(need.host)} GiB of each"), ("fit", "; ".join([told, *verdict.reasons]))]
+    rows = [("host", f"{memory(need.host)} of each"), ("fit", "; ".join([told, *verdict.reasons]))]
     if verdict.fit is not Fit.UNKNOWN:
         phase = answer.forecast.peak_phase("gpu")
-        rows[:0] = [("GPU", f"{gib(need.process[1])} GiB of each, fullest in {phase}")]
+        rows[:0] = [("GPU", f"{memory(need.process[1])} of each, fullest in {phase}")]
     yield from console.table(rows)
 
 
@@ -153,14 +153,16 @@ def phase_lines(answer: Answer, site: Site) -> Iterator[str]:
 def _phase(phase: Phase, overhead: int, pools: Sequence[str]) -> tuple[str, ...]:
     reserved = phase.peak.get("reserved", 0)
     amounts = (phase.peak.get("gpu", 0), reserved, reserved + overhead)
-    return (phase.name, *map(gib, amounts), *(gib(phase.peak.get(pool, 0)) for pool in pools))
+    return (phase.name, *map(in_gib, amounts), *(in_gib(phase.peak.get(pool, 0)) for pool in pools))
 
 
 def _hosts(answer: Answer, site: Site) -> Iterator[str]:
     need, ranks = answer.need, plural(site.ranks_per_host, "rank")
-    text = f"a host with its {ranks}: {gib(need.host)} GiB of memory, {gib(need.pinned)} of it pinned"
+    text = f"a host with its {ranks}: {memory(need.host)} of memory"
+    if need.pinned:
+        text += f", {memory(need.pinned)} of it pinned"
     if need.nvme:
-        text += f", and {gib(need.nvme)} GiB on NVMe"
+        text += f", and {memory(need.nvme)} on NVMe"
     yield text
 
 
@@ -170,16 +172,16 @@ def part_lines(forecast: Forecast, effects: Sequence[Effect]) -> Iterator[str]:
     total = sum(parts.values())
     if not total:
         return
-    yield f"at the peak, in {forecast.peak_phase('gpu')}, {gib(total)} GiB are"
+    yield f"at the peak, in {forecast.peak_phase('gpu')}, {memory(total)} are"
     rows = []
     for part, size in sorted(parts.items(), key=lambda item: -item[1]):
         if size * 1000 > total:
             moved = mover(part, size, effects)
-            note = "" if moved is None else f"{gib(moved[1])} with `{moved[0]}`"
-            rows.append((f"{part:<20}{gib(size):>8}{size / total:>6.0%}", note))
+            note = "" if moved is None else f"{in_gib(moved[1])} with `{moved[0]}`"
+            rows.append((f"{part:<20}{in_gib(size):>9}{size / total:>6.0%}", note))
     yield from console.notes(rows)
     if (besides := forecast.peak("reserved") - total) > 0:
-        yield f"and up to {gib(besides)} GiB that torch's allocator holds besides, free but not given back"
+        yield f"and up to {memory(besides)} that torch's allocator holds besides, free but not given back"
 
 
 def effect_lines(effects: Sequence[Effect], known_speed: bool) -> Iterator[str]:
@@ -200,7 +202,9 @@ def _pace(pace: float | None) -> str:
 
 
 def _signed(num_bytes: int) -> str:
-    return f"{num_bytes / (1 << 30):+.1f}"
+    if num_bytes == 0:
+        return "0"
+    return f"{'-' if num_bytes < 0 else '+'}{in_gib(abs(num_bytes))}"
 
 
 _FITS = {Fit.YES: "yes", Fit.NO: "no", Fit.TIGHT: "close", Fit.UNKNOWN: "?"}

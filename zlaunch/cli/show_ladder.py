@@ -7,12 +7,14 @@ from zlaunch.answers import Answer, Refusal
 from zlaunch.cli.show_estimate import asked, method, trained
 from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER, Rung
-from zlaunch.units import brief, gib
+from zlaunch.units import brief, in_gib
 
 HEADERS = (
     ("GiB", "GPU:", "", "", "host:", "of it", "", "", ""),
     ("stage offload", "used", "reserved", "process", "all", "pinned", "NVMe", "step", "fits"),
 )
+WIDEST = 78
+"""Columns for a row beside its mark."""
 FITS = {Fit.YES: "yes", Fit.NO: "no", Fit.TIGHT: "close", Fit.UNKNOWN: "?"}
 
 
@@ -24,6 +26,8 @@ def ladder_lines(
     yield ""
     rows = [_row(rung, answer) for rung, answer in zip(LADDER, answers, strict=True)]
     lines = console.figures([*HEADERS, *rows])
+    if max(map(len, lines)) > WIDEST:
+        lines = console.figures([*HEADERS, *rows], gap=1)
     for number, line in enumerate(lines):
         mark = "> " if chosen is not None and number == chosen + len(HEADERS) else "  "
         yield f"{mark}{line}"
@@ -47,7 +51,7 @@ def _row(rung: Rung, answer: Answer | Refusal) -> tuple[str, ...]:
     need = answer.need
     amounts = (need.allocated, need.reserved, need.process[1], need.host, need.pinned, need.nvme)
     seconds = "-" if answer.seconds is None else brief(answer.seconds)
-    return (name, *map(gib, amounts), seconds, FITS[answer.verdict.fit])
+    return (name, *map(in_gib, amounts), seconds, FITS[answer.verdict.fit])
 
 
 def _conclusion(answers: Sequence[Answer | Refusal], chosen: int | None, site: Site) -> Iterator[str]:

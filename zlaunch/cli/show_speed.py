@@ -6,9 +6,8 @@ from zlaunch import console
 from zlaunch.answers import Answer, Speed
 from zlaunch.memory.traffic import paper_volume
 from zlaunch.settlement import Settled
-from zlaunch.units import brief
+from zlaunch.units import brief, decimal
 
-GIGA = 1e9
 HALF, FULL = 2, 4
 """Bytes of an element that is sent."""
 
@@ -18,9 +17,9 @@ def traffic_lines(answer: Answer) -> Iterator[str]:
     if answer.speed is None:
         return
     traffic = answer.speed.traffic
-    yield "a rank sends in a step, in GB"
+    yield "a rank sends in a step"
     rows = [
-        (f"{one.kind} of {one.of}", f"{one.sent(traffic.world_size) / GIGA:.2f}", f"{one.times} x")
+        (f"{one.kind} of {one.of}", decimal(one.sent(traffic.world_size), "B"), f"{one.times} x")
         for one in traffic.collectives
     ]
     others = {
@@ -29,7 +28,7 @@ def traffic_lines(answer: Answer) -> Iterator[str]:
         "read from NVMe": traffic.nvme_read,
         "written to NVMe": traffic.nvme_written,
     }
-    rows += [(name, f"{amount / GIGA:.2f}", "") for name, amount in others.items() if amount]
+    rows += [(name, decimal(amount, "B"), "") for name, amount in others.items() if amount]
     if not rows:
         yield "  nothing: there is one rank, and nothing is offloaded"
         return
@@ -39,7 +38,7 @@ def traffic_lines(answer: Answer) -> Iterator[str]:
             answer.forecast.trainable, _stage(answer.settled), traffic.world_size, _item(answer.settled)
         )
         yield from console.paragraph(
-            f"{traffic.sent / GIGA:.2f} to other ranks; the ZeRO paper counts {paper / GIGA:.2f} "
+            f"{decimal(traffic.sent, 'B')} to other ranks; the ZeRO paper counts {decimal(paper, 'B')} "
             "without accumulation",
             "  ",
         )

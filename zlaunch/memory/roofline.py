@@ -16,6 +16,7 @@ from zlaunch.memory.settings import Settings, read_settings
 from zlaunch.memory.traffic import Traffic, traffic
 from zlaunch.memory.transformer import Transformer, read_transformer
 from zlaunch.memory.workload import Workload
+from zlaunch.units import count, decimal
 
 MFU: Final = (0.30, 0.55)
 """The share of the data sheet's FLOP/s that training reaches; the upper end is published, the lower a
@@ -109,7 +110,7 @@ def batch_of(workload: Workload) -> Batch:
 def _compute(flops: float, settings: Settings, gpu: Gpu) -> Term:
     # torch leaves TF32 off, so fp32 is computed as fp32.
     speed = gpu.half_flops if settings.is_half else gpu.fp32_flops
-    return Term("compute", flops / speed, overlaps=True, why=f"{flops / 1e12:.1f} TFLOP", reached=MFU)
+    return Term("compute", flops / speed, overlaps=True, why=decimal(flops, "FLOP"), reached=MFU)
 
 
 def _memory(workload: Workload, model: Transformer, settings: Settings, gpu: Gpu) -> Term:
@@ -117,7 +118,7 @@ def _memory(workload: Workload, model: Transformer, settings: Settings, gpu: Gpu
     left = kept(model, batch_of(workload), checkpointing=False)
     once = 3 * settings.item * model.parameters + 4 * (left.activations + left.head.saved)
     nbytes = once * settings.accumulation
-    return Term("memory", nbytes / gpu.memory_bandwidth, overlaps=True, why=f"{nbytes / 1e9:.1f} GB")
+    return Term("memory", nbytes / gpu.memory_bandwidth, overlaps=True, why=decimal(nbytes, "B"))
 
 
 def _network(workload: Workload, sent: Traffic, machine: Machine) -> Term:
@@ -126,12 +127,12 @@ def _network(workload: Workload, sent: Traffic, machine: Machine) -> Term:
     inside = gpu.nvlink_bandwidth or gpu.host_bandwidth
     # One ring leaves a host once, so its ranks do not share the network in a single all-reduce.
     speed = min(inside, machine.network_bandwidth) if workload.world_size > local else inside
-    return Term("network", sent.sent / speed, overlaps=True, why=f"{sent.sent / 1e9:.1f} GB")
+    return Term("network", sent.sent / speed, overlaps=True, why=decimal(sent.sent, "B"))
 
 
 def _pcie(sent: Traffic, gpu: Gpu) -> Term:
     nbytes = max(sent.to_host, sent.from_host)
-    return Term("pcie", nbytes / gpu.host_bandwidth, overlaps=True, why=f"{nbytes / 1e9:.1f} GB")
+    return Term("pcie", nbytes / gpu.host_bandwidth, overlaps=True, why=decimal(nbytes, "B"))
 
 
 def _optimizer(
@@ -144,12 +145,12 @@ def _optimizer(
     local = min(workload.ranks_per_host, workload.world_size)
     if settings.optimizer_on == "gpu":
         nbytes = _ADAM_TRAFFIC * share
-        step = Term("optimizer", nbytes / machine.gpu.memory_bandwidth, False, f"{nbytes / 1e9:.1f} GB")
+        step = Term("optimizer", nbytes / machine.gpu.memory_bandwidth, False, decimal(nbytes, "B"))
     else:
         numel = share * local
-        what = f"{numel / 1e9:.1f} billion parameters on the CPU"
+        what = f"{count(numel)} parameters on the CPU"
         step = Term("optimizer", numel / CPU_ADAM_PARAMETERS, False, what, reached=(1.0, 1.0))
     drives = local * (sent.nvme_read + sent.nvme_written)
     if not drives:
         return (step,)
-    return (step, Term("nvme", drives / machine.nvme_bandwidth, False, f"{drives / 1e9:.1f} GB a host"))
+    return (step, Term("nvme", drives / machine.nvme_bandwidth, False, f"{decimal(drives, 'B')} a host"))

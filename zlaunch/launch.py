@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -72,21 +71,23 @@ def _run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> Evide
         job = Foreground([*guard, *launcher], environment, log, GRACE_SECONDS, tell)
     watch = Watch(layout, plan.topology.world_size, manner, lambda: job.on_signal(signal.SIGTERM, None))
     try:
-        returncode = job.wait(partial(_follow, plan, watch.tick))
+        returncode = job.wait(partial(_follow, plan, watch, job))
     finally:
         watch.end()
     stopped_by = None if watch.stall else job.stopped_by
     return gather(layout, returncode, stopped_by, watch.stall)
 
 
-def _follow(plan: LaunchPlan, tick: Callable[[], None]) -> None:
-    """Watch, and end the other hosts when one has failed: pdsh would wait for them."""
-    tick()
+def _follow(plan: LaunchPlan, watch: Watch, job: Foreground) -> None:
+    """Watch; when a rank has failed, end the other hosts: pdsh would wait for them; stop if told so."""
+    watch.tick()
     if plan.topology.over_ssh and any(
         record.get("returncode") and record.get("stopped_by") is None
         for record in rundir.read_ranks(plan.layout)
     ):
         rundir.write_stop(plan.layout, signal.SIGTERM)
+    elif job.stopped_by is None and plan.layout.stop.exists():
+        job.on_signal(int(plan.layout.stop.read_text()), None)
 
 
 def _tell(plan: LaunchPlan, manner: Manner, outcome: Outcome, seconds: float) -> None:

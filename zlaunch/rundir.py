@@ -289,4 +289,4 @@ def _ask_git(*args: str) -> str | None:
 
 
 def _write(file: Path, value: Any) -> None:
-    file.write_text(json.dumps(value, indent=2) + "\n")
+    write_whole(file, json.dumps(value, indent=2) + "\n")

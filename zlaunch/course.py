@@ -16,9 +16,9 @@ STEP_PATIENCE_SECONDS = 60.0
 STEP_PATIENCE_FACTOR = 5.0
 """A step may take this many times as long as the median of those before it."""
 
-PATIENCE = {phases.JOINING: 300.0}
-"""Phase → how long it may take without a sign of life, in seconds."""
-LONG_PATIENCE_SECONDS = 1800.0
+PATIENCE = {phases.JOINING: 5.0, phases.BUILDING: 10.0}
+"""Phase → how many times the least patience with a step it may take without a sign of life."""
+LONG_PATIENCE = 30.0
 """For all others outside of a step: loading and saving take their time."""
 
 
@@ -135,10 +135,8 @@ class Course:
         current = {str(pulse.get("phase")) for pulse in self.look.pulses.values()}
         each = self.seconds_per_step
         if current - set(phases.STEPS):
-            usual = max(PATIENCE.get(phase, LONG_PATIENCE_SECONDS) for phase in current)
-        else:
-            usual = LONG_PATIENCE_SECONDS if each is None else STEP_PATIENCE_FACTOR * each
-        return max(least, usual)
+            return least * max(PATIENCE.get(phase, LONG_PATIENCE) for phase in current)
+        return least * LONG_PATIENCE if each is None else max(least, STEP_PATIENCE_FACTOR * each)
 
     def stalled_seconds(self, now: float, least: float = STEP_PATIENCE_SECONDS) -> float | None:
         """How long nothing has moved, if that is too long; None for a job that never says anything."""

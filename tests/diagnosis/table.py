@@ -236,6 +236,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         run(launcher_log="ValueError: invalid literal for int() with base 10: 'GPU-5a6f'\n"),
     ),
     "stale-build-lock": (
+        waiting(StallEvidence(65.0, 0, {0: "utils/file_baton.py:49 wait"}), stopped(0, phase="starting")),
         waiting(
             StallEvidence(65.0, 0, {0: "file_baton.py:42 wait", 1: "file_baton.py:42 wait"}),
             stopped(0, phase="building ops", log=EXTENSIONS),
@@ -592,6 +593,10 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         run(raised("KeyError", "'x'", pulse={"loss": NAN})),
     ),
     "stalled": (
+        waiting(
+            StallEvidence(65.0, 0, {0: "python3.11/subprocess.py:1209 communicate"}),
+            stopped(0, phase="building ops"),
+        ),
         waiting(
             StallEvidence(70.0, 7, {0: "train.py:9 main", 1: "data.py:4 load"}, (1,)), stopped(0), stopped(1)
         ),

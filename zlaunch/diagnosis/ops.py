@@ -5,6 +5,7 @@ import re
 from zlaunch import phases
 from zlaunch.diagnosis.blame import Part, parts
 from zlaunch.diagnosis.case import Case, Reading
+from zlaunch.diagnosis.evidence import RankEvidence
 from zlaunch.diagnosis.remedies import named_in
 from zlaunch.diagnosis.signature import signature
 from zlaunch.diagnosis.texts import matching_line
@@ -19,6 +20,8 @@ _COMPILER = (
     r"|ld: cannot find )[^\n]*"
 )
 _AFTERWARDS = r"object has no attribute 'ds_opt_\w+'"
+_BUILDS = re.compile(r"subprocess\.py|_run_ninja_build|selectors\.py")
+"""Where a rank is that waits for a compiler of its own."""
 _ROOT = r"Using (\S+) as PyTorch extensions root"
 
 
@@ -27,10 +30,12 @@ def stale_build_lock(case: Case) -> Reading | None:
     """Every rank waits for a build that nobody does: the lock of one that was killed is still there."""
     stall = case.evidence.stall
     failed = any(part in {Part.FAILED, Part.LOST} for part in parts(case.evidence).values())
+    if stall is None or failed or any(_BUILDS.search(place) for place in stall.where.values()):
+        return None
     waiting = [
-        rank for rank in case.evidence.ranks if rank.phase == phases.BUILDING or _waits_for_a_build(rank.log)
+        rank for rank in case.evidence.ranks if _waits_for_a_build(rank, stall.where.get(rank.rank, ""))
     ]
-    if stall is None or failed or not waiting or len(waiting) < len(case.evidence.ranks):
+    if not waiting or len(waiting) < len(case.evidence.ranks):
         return None
     root = named_in(waiting[0].log, _ROOT)
     advice = (
@@ -41,10 +46,10 @@ def stale_build_lock(case: Case) -> Reading | None:
     return Reading(cause, (*facts, stall.where.get(waiting[0].rank)), advice, rank=waiting[0])
 
 
-def _waits_for_a_build(log: str) -> bool:
-    """Whether a log ends where torch waits for the lock of a build."""
-    _, found, after = log.rpartition("as PyTorch extensions root...")
-    return bool(found) and not after.strip()
+def _waits_for_a_build(rank: RankEvidence, place: str) -> bool:
+    """Whether a rank is where torch waits for the lock of a build, or its log ends there."""
+    _, found, after = rank.log.rpartition("as PyTorch extensions root...")
+    return rank.phase == phases.BUILDING or "file_baton.py" in place or (bool(found) and not after.strip())
 
 
 @signature("cuda-home-missing", "`CUDA_HOME does not exist`, `CUDA_HOME environment variable is not set`")

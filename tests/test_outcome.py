@@ -34,6 +34,12 @@ def test_a_job_whose_ranks_all_return_zero_finished() -> None:
     assert judge_end(0, None, [FINISHED, FINISHED]) == Outcome("finished", 0, 0)
 
 
+@pytest.mark.parametrize("code", ["loss-not-a-number", "autotuning-left-on"])
+def test_a_job_that_finished_in_vain_says_so(code: str) -> None:
+    verdict = Verdict(code, "nothing came of it")
+    assert judge_end(0, None, [FINISHED, FINISHED], verdict) == Outcome("finished", 0, 0, verdict)
+
+
 def test_a_job_whose_ranks_all_return_zero_is_done_even_if_its_launcher_falls() -> None:
     outcome = judge_end(-9, None, [FINISHED, FINISHED])
     assert (outcome.how, outcome.exit_status) == ("stumbled", 0)

@@ -98,11 +98,14 @@ def _tell(plan: LaunchPlan, manner: Manner, outcome: Outcome, seconds: float) ->
         if console.is_interactive() and not manner.show_ranks:
             for line in _last_lines(tail(plan.layout.rank_log(0))):
                 console.data(line)
-        console.say(f"finished in {took}; {about}")
-        return
-    head = {"stumbled": "trained to the end in", "stalled": "ended for its stall after"}.get(
-        outcome.how, f"{outcome.how} after"
-    )
+        if outcome.verdict is None:
+            console.say(f"finished in {took}; {about}")
+            return
+    head = {
+        "finished": "finished in",
+        "stumbled": "trained to the end in",
+        "stalled": "ended for its stall after",
+    }.get(outcome.how, f"{outcome.how} after")
     assert outcome.verdict is not None
     lines = verdict_lines(outcome.verdict, f"{head} {took}", console.width())
     for line in [*lines, *console.paragraph(about)]:

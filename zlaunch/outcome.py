@@ -10,6 +10,9 @@ from zlaunch.diagnosis.verdict import Verdict
 STALLED_STATUS = 124
 """What `timeout` says too: nothing failed, and nothing came of it in time."""
 
+IN_VAIN = frozenset({"loss-not-a-number", "autotuning-left-on"})
+"""Verdicts on jobs that ended well, and came to nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -21,7 +24,7 @@ class Outcome:
     returncode: int
     """Of whatever decided that, as `subprocess` gives it: minus n for signal n."""
     verdict: Verdict | None = None
-    """Why, unless all is well."""
+    """Why, unless all is well; a job may finish, and still have computed nothing sensible."""
 
 
 def judge_end(evidence: Evidence, verdict: Verdict) -> Outcome:
@@ -37,7 +40,8 @@ def judge_end(evidence: Evidence, verdict: Verdict) -> Outcome:
     ranks = evidence.ranks
     if ranks and all(rank.returncode == 0 for rank in ranks):
         clean = evidence.launcher_returncode == 0
-        return Outcome("finished" if clean else "stumbled", 0, 0, None if clean else verdict)
+        told = not clean or verdict.code in IN_VAIN
+        return Outcome("finished" if clean else "stumbled", 0, 0, verdict if told else None)
     if has_stumbled(evidence):
         return Outcome("stumbled", 0, _returncode(evidence, verdict), verdict)
     return _outcome("failed", _returncode(evidence, verdict), verdict)

@@ -47,10 +47,6 @@ def attach_lines(plan: LaunchPlan, directory: str) -> Iterator[str]:
     if listener is None:
         return
     name = plan.module or plan.script[0].rpartition("/")[2]
-    yield (
-        f"debug      rank {listener.rank} waits for a debugger on {listener.host}:{listener.port}; "
-        "the other ranks wait for it, without a limit"
-    )
     yield "paste into `configurations` of .vscode/launch.json, which nvim-dap reads too:"
     configuration = {
         "name": f"zlaunch: rank {listener.rank} of {name}",

@@ -23,7 +23,7 @@ from tests.making import local, over_ssh
 from tests.running import Result, run, start, zlaunch
 from zlaunch import phases
 from zlaunch.errors import WrongUsage
-from zlaunch.inside.debug import PATIENCE, debug_environment, lift_timeouts
+from zlaunch.inside.debug import PATIENCE, PATIENT, debug_environment, lift_timeouts
 from zlaunch.job import Debug, parse_debug
 from zlaunch.plan import Listener, listener
 from zlaunch.topology import Host
@@ -248,6 +248,12 @@ def test_a_rank_that_will_not_be_there_is_refused() -> None:
 def dry_run(folder: Path, debug: str, **env: str) -> Result:
     (folder / "script.py").write_text("")
     return zlaunch("train", "script.py", "--gpus", "1", "--debug", debug, "--dry-run", cwd=folder, env=env)
+
+
+def test_a_dry_run_says_what_debugging_changes(tmp_path: Path) -> None:
+    result = dry_run(tmp_path, f"0:{(port := a_free_port())}")
+    assert f"rank 0 waits for a debugger on 127.0.0.1:{port}" in " ".join(result.out.split())
+    assert [name for name in PATIENT if f"{name}=" not in result.out] == []
 
 
 def test_a_port_that_is_taken_is_refused_before_the_start(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from zlaunch import console
 from zlaunch.dsconfig.document import KeyPath
 from zlaunch.dsconfig.reach import ZERO
+from zlaunch.environment import Variable
+from zlaunch.inside.debug import PATIENT
 from zlaunch.plan import LaunchPlan
 from zlaunch.provenance import Values
 from zlaunch.units import plural
@@ -39,6 +41,12 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         yield "batch", f"{batch.value} = {batch.source}"
     for key, who in plan.left.items():
         yield "left open", f"{key}: {who}"
+    if plan.debug is not None:
+        where = f"{plan.debug.host}:{plan.debug.port}"
+        text = (
+            f"rank {plan.debug.rank} waits for a debugger on {where}; the others wait for it without a limit"
+        )
+        yield "debug", text
     yield "run", os.path.relpath(plan.layout.root)
 
 
@@ -58,7 +66,8 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
     yield f"\ncommand for {plan.launcher}; the ds_config it names is written when the job starts"
     yield f"  {shlex.join(plan.argv)}"
     yield "\nenvironment of every rank, where it differs from this one"
-    yield from console.notes([(f"{name}={v.shown(name)}", v.why) for name, v in plan.environment.items()])
+    variables = {**plan.environment, **({} if plan.debug is None else _patience())}
+    yield from console.notes([(f"{name}={v.shown(name)}", v.why) for name, v in variables.items()])
     if len(plan.topology.hosts) > 1 or plan.accelerator == "cuda":
         yield "\nranks"
         header = ("rank", "host", "LOCAL_RANK", "device")
@@ -67,6 +76,12 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
     if plan.ops:
         yield "\nnative ops, compiled once if they are not there yet"
         yield from console.table([(op.name, op.why) for op in plan.ops])
+
+
+def _patience() -> dict[str, Variable]:
+    return {
+        name: Variable(value, "`--debug`: the ranks wait for each other") for name, value in PATIENT.items()
+    }
 
 
 def _config_lines(plan: LaunchPlan) -> Iterator[tuple[str, str]]:

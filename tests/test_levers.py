@@ -6,7 +6,7 @@ from tests.asking import SITE, forecast, question, speed
 from zlaunch.answers import Answer
 from zlaunch.fit import judge, need_of
 from zlaunch.job import Offload, parse_offload, parse_override
-from zlaunch.levers import Lever, effect, levers, mover, worth_saying
+from zlaunch.levers import Lever, effect, for_train, levers, mover, worth_saying
 from zlaunch.memory.forecast import Forecast
 from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL
 from zlaunch.workloads import Options, Question, workload_of
@@ -81,3 +81,25 @@ def test_a_part_is_moved_by_what_leaves_least_of_it() -> None:
     effects = [effect(str(size), before, answer(forecast(size))) for size in (15, 5)]
     assert mover("activations", 20 << 30, effects) == ("5", 5 << 30)
     assert mover("gradients", 0, effects) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [
+        ("--stage 3", "--stage 3"),
+        ("--activation-checkpointing", "-- --activation_checkpointing"),
+        (
+            "--micro-batch 2 --grad-accum 4",
+            "-- --per_device_train_batch_size 2 --gradient_accumulation_steps 4",
+        ),
+        (
+            "--stage 3 --offload cpu --activation-checkpointing --micro-batch 1",
+            "--stage 3 --offload cpu -- --activation_checkpointing --per_device_train_batch_size 1",
+        ),
+        ("--set a.b=5", "--set a.b=5"),
+        ("--lora 16", None),
+        ("--stage 2 --seq-len 512", None),
+    ],
+)
+def test_train_takes_its_own_options_first_and_then_the_scripts(words: str, typed: str | None) -> None:
+    assert for_train(words) == typed

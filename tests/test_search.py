@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.asking import SITE, forecast, question, speed
 from zlaunch.answers import Answer, Refusal
 from zlaunch.fit import judge, need_of
+from zlaunch.ladder import LADDER
 from zlaunch.resolve import MICRO
-from zlaunch.search import MOST_ROUNDS, Ask, divisors, search
+from zlaunch.search import MOST_ROUNDS, Ask, divisors, remedies, search
 from zlaunch.workloads import Question, workload_of
 
 STATES = {0: 60.0, 1: 30.0, 2: 20.0, 3: 10.0}
@@ -115,3 +116,26 @@ def test_every_size_divides_the_batch(number: int) -> None:
     assert sizes[0] == 1
     assert sizes[-1] == number
     assert all(number % size == 0 for size in sizes)
+
+
+def test_what_lets_a_job_fit_is_named_with_its_lowest_rung() -> None:
+    ask = made_up(roomy, 40.0)
+    first, *_ = remedies(question(micro=8), LADDER, ask, ask)
+    assert first.words == "--stage 0 --activation-checkpointing --micro-batch 4 --grad-accum 2"
+
+
+def test_checkpointing_goes_with_a_smaller_batch_where_neither_is_enough() -> None:
+    ask = made_up(lambda *_: 1.0, 500.0)
+    found = [one.words for one in remedies(question(micro=8), LADDER, ask, ask)]
+    assert found == ["--stage 0 --activation-checkpointing --micro-batch 1 --grad-accum 8"]
+
+
+def test_no_change_is_named_where_none_helps() -> None:
+    ask = made_up(lambda *_: 1000.0, 0.0)
+    assert remedies(question(), LADDER, ask, ask) == []
+
+
+def test_what_a_rehearsal_does_not_confirm_is_not_named() -> None:
+    hopeful, sober = made_up(lambda *_: 1.0, 20.0), made_up(lambda *_: 1000.0, 0.0)
+    assert remedies(question(micro=8), LADDER, hopeful, hopeful) != []
+    assert remedies(question(micro=8), LADDER, hopeful, sober) == []

@@ -182,11 +182,16 @@ def words_that_fit(effects: Sequence[Effect], in_train: bool = False) -> str:
 
 def for_train(words: str) -> str | None:
     """Say what to type in `zlaunch train` for a lever; None for what only the script decides."""
-    for name, argument in _ARGUMENTS.items():
-        words = words.replace(name, argument)
-    if words.startswith("--per_device") or words == "--activation_checkpointing":
-        return f"-- {words}"
-    return words if words.startswith(_OF_TRAIN) else None
+    own, arguments = [], []
+    for option in words.split(" --"):
+        name, _, value = f"--{option.removeprefix('--')}".partition(" ")
+        if name in _ARGUMENTS:
+            arguments.append(f"{_ARGUMENTS[name]} {value}".rstrip())
+        elif name in _OF_TRAIN:
+            own.append(f"{name} {value}")
+        else:
+            return None
+    return " ".join([*own, *(["--", *arguments] if arguments else [])])
 
 
 _ARGUMENTS: Final = {
@@ -194,4 +199,4 @@ _ARGUMENTS: Final = {
     "--grad-accum": "--gradient_accumulation_steps",
     "--activation-checkpointing": "--activation_checkpointing",
 }
-_OF_TRAIN: Final = ("--stage", "--offload", "--set", "--precision")
+_OF_TRAIN: Final = ("--stage", "--offload", "--nvme", "--set", "--precision")

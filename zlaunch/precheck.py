@@ -8,15 +8,17 @@ from dataclasses import replace
 
 from zlaunch.answers import Answer, Refusal
 from zlaunch.appraisal import appraise
+from zlaunch.appraisal import estimate as closed
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.estimation import known_gpu
 from zlaunch.fit import Fit, Site
 from zlaunch.job import JobSpec
 from zlaunch.ladder import best_of, on, within_reach
-from zlaunch.levers import try_levers, words_that_fit
+from zlaunch.levers import for_train, try_levers, words_that_fit
 from zlaunch.prepare import Prepared
 from zlaunch.provenance import Sourced
 from zlaunch.script import Interface
+from zlaunch.search import remedies
 from zlaunch.settlement import Circumstances
 from zlaunch.trainer_args import read_arguments
 from zlaunch.workloads import Options, Question, Training, training_of
@@ -85,7 +87,7 @@ def _misfit(answer: Answer, site: Site, ask: Ask) -> Finding:
     )
 
 
-def choose_stage(prepared: Prepared, ask: Ask = appraise) -> JobSpec:
+def choose_stage(prepared: Prepared, ask: Ask = appraise, estimate: Ask = closed) -> JobSpec:
     """Put a job on the fastest rung that fits; raise Unavailable if nobody can tell, Refused if none does."""
     if prepared.inputs.job.offload is not None:
         raise WrongUsage("`--stage auto` chooses the offload too", "drop `--offload`, or choose the stage")
@@ -96,6 +98,14 @@ def choose_stage(prepared: Prepared, ask: Ask = appraise) -> JobSpec:
     rungs = within_reach(question)
     chosen = best_of(ask([on(question, rung) for rung in rungs], site))
     if chosen is None:
-        message = "no stage and no offload makes this job fit"
-        raise Refused([Finding("does-not-fit", message, "`zlaunch plan MODEL` looks for what fits")])
+        raise Refused([_nowhere(question, site, ask, estimate)])
     return on(question, rungs[chosen]).job
+
+
+def _nowhere(question: Question, site: Site, ask: Ask, estimate: Ask) -> Finding:
+    found = remedies(
+        question, within_reach(question), lambda some: estimate(some, site), lambda some: ask(some, site)
+    )
+    typed = [f"`{words}`" for one in found if (words := for_train(one.words))]
+    hint = f"it fits with {', or with '.join(typed)}" if typed else "`zlaunch plan MODEL` looks for what fits"
+    return Finding("does-not-fit", "no stage and no offload makes this job fit", hint)

@@ -96,6 +96,7 @@ def test_a_ladder_that_nothing_fits_on_is_refused(folder: Path) -> None:
     done = zlaunch("estimate", "large", *words, cwd=folder)
     assert done.status == 65
     assert "nothing fits" in done.out
+    assert "hint: it fits with `--stage " in done.out
 
 
 def test_json_holds_one_job_and_its_changes(folder: Path) -> None:

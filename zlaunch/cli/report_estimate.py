@@ -13,6 +13,7 @@ from zlaunch.errors import ExitStatus, Finding, Refused, WrongUsage
 from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER, best_of, on
 from zlaunch.levers import Effect, try_levers, worth_saying
+from zlaunch.search import Remedy
 from zlaunch.units import plural
 from zlaunch.workloads import Question
 
@@ -61,9 +62,19 @@ def _ladder(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
         console.data(json.dumps(estimate_json.of_ladder(question, site, answers, chosen), indent=2))
     else:
         _show(show_ladder.ladder_lines(known[0], answers, chosen, site))
+        if site.gpu is not None and all(answer.verdict.fit is Fit.NO for answer in known):
+            _show(show_ladder.nothing_fits(_remedies(question, site)))
         _warn(question.remarks)
     fits = {answer.verdict.fit for answer in known}
     return next(fit for fit in (Fit.YES, Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in fits).status
+
+
+def _remedies(question: Question, site: Site) -> list[Remedy]:
+    """Look for changes that let a job fit on one rung or another."""
+    from zlaunch.appraisal import estimate
+    from zlaunch.search import remedies
+
+    return remedies(question, LADDER, lambda some: estimate(some, site), lambda some: _appraised(some, site))
 
 
 def _one(question: Question, site: Site, wishes: Wishes) -> ExitStatus:

@@ -7,6 +7,7 @@ from zlaunch.answers import Answer, Refusal
 from zlaunch.cli.show_estimate import asked, method, trained
 from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER, Rung
+from zlaunch.search import Remedy
 from zlaunch.units import brief, in_gib
 
 HEADERS = (
@@ -61,10 +62,20 @@ def _conclusion(answers: Sequence[Answer | Refusal], chosen: int | None, site: S
         return
     if chosen is None:
         close = [rung.words for rung, one in zip(LADDER, answers, strict=True) if _is(one, Fit.TIGHT)]
-        nothing = "nothing fits with this batch and this training; `zlaunch plan` looks for what does"
-        yield from console.paragraph(f"too close to tell: `{close[0]}`" if close else nothing)
+        if close:
+            yield from console.paragraph(f"too close to tell: `{close[0]}`")
         return
     yield from console.paragraph(f"`{LADDER[chosen].words}` is the fastest that fits{_why(answers, chosen)}")
+
+
+def nothing_fits(found: Sequence[Remedy]) -> Iterator[str]:
+    """Say so, and which changes would do."""
+    yield "nothing fits with this batch and this training"
+    if found:
+        words = ", or with ".join(f"`{one.words}`" for one in found)
+        yield from console.paragraph(f"hint: it fits with {words}")
+    else:
+        yield "hint: no single change helps; `zlaunch plan` looks for a batch that does"
 
 
 def _refused(answers: Sequence[Answer | Refusal]) -> dict[str, list[str]]:

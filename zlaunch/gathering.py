@@ -1,6 +1,7 @@
 """Reading what a run left in its directory, as evidence of how it ended."""
 
 import json
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,21 @@ LOG_BYTES = 64 * 1024
 
 
 def gather(
-    layout: RunLayout, launcher_returncode: int, stopped_by: int | None, stall: StallEvidence | None = None
+    layout: RunLayout,
+    launcher_returncode: int,
+    stopped_by: int | None,
+    stall: StallEvidence | None = None,
+    oom_kills: int = 0,
 ) -> Evidence:
-    """Collect all that is known; what cannot be read is left out."""
+    """Collect all that is known; what cannot be read is left out.
+
+    `oom_kills` were counted on this host around the whole job: ranks that are lost could not count.
+    """
     job = read_object(layout.job)
     return Evidence(
         job=_job(layout, job),
         ranks=tuple(_rank(layout, slot) for slot in job.get("ranks", ())),
-        machines=tuple(_machines(layout, job.get("ranks", ()))),
+        machines=tuple(_machines(layout, job.get("ranks", ()), {socket.gethostname(): oom_kills})),
         launcher_returncode=launcher_returncode,
         launcher_log=tail(layout.launcher_log),
         stopped_by=stopped_by,
@@ -121,19 +129,17 @@ def _error(file: Path) -> ErrorEvidence | None:
     return ErrorEvidence(type=str(found.get("type")), **{name: found.get(name) for name in known})  # type: ignore[arg-type]
 
 
-def _machines(layout: RunLayout, slots: Sequence[Mapping[str, Any]]) -> Iterator[MachineEvidence]:
-    """Each host is described by its first rank; its records count what the kernel has killed meanwhile."""
-    kills: dict[str, int] = {}
+def _machines(
+    layout: RunLayout, slots: Sequence[Mapping[str, Any]], kills_seen: Mapping[str, int]
+) -> Iterator[MachineEvidence]:
+    """Each host is described by its first rank; its ranks count what the kernel has killed meanwhile."""
+    hosts: dict[str, list[int]] = {}
     for slot in slots:
         record = read_object(layout.rank_record(int(slot["rank"])))
-        host = str(record.get("host") or slot.get("host", ""))
-        kills[host] = max(kills.get(host, 0), int(record.get("oom_kills") or 0))
-    for slot in slots:
-        sample = read_object(layout.rank_sample(int(slot["rank"])))
-        machine = sample.get("machine") or {}
-        record = read_object(layout.rank_record(int(slot["rank"])))
-        host = str(record.get("host") or slot.get("host", ""))
-        if host in kills:
-            fields = set(MachineEvidence.__slots__) - {"host", "oom_kills"}
-            known = {name: machine.get(name) for name in fields}
-            yield MachineEvidence(host=host, oom_kills=kills.pop(host), **known)
+        hosts.setdefault(str(record.get("host") or slot.get("host", "")), []).append(int(slot["rank"]))
+    for host, ranks in hosts.items():
+        counted = [int(read_object(layout.rank_record(rank)).get("oom_kills") or 0) for rank in ranks]
+        samples = (read_object(layout.rank_sample(rank)).get("machine") for rank in ranks)
+        machine: Mapping[str, Any] = next((sample for sample in samples if sample), {})
+        known = {name: machine.get(name) for name in set(MachineEvidence.__slots__) - {"host", "oom_kills"}}
+        yield MachineEvidence(host=host, oom_kills=max(*counted, kills_seen.get(host, 0)), **known)

@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from zlaunch import console, rundir
-from zlaunch.build import build_missing
+from zlaunch.build import NotBuilt, build_missing
 from zlaunch.diagnosis import diagnose
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.told import verdict_lines
+from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.environment import is_exported, is_secret
-from zlaunch.errors import ExitStatus
+from zlaunch.errors import ExitStatus, ZlaunchError
 from zlaunch.gathering import gather, tail
 from zlaunch.outcome import Outcome, judge_end
 from zlaunch.plan import LaunchPlan
 from zlaunch.process import Foreground, find_program
+from zlaunch.sampling import oom_kills
 from zlaunch.units import duration
 from zlaunch.watch import Manner, Watch
 
@@ -44,14 +46,37 @@ def carry_out(plan: LaunchPlan, manner: Manner) -> Ended:
     started = time.time()
     outcome, evidence = Outcome("failed", ExitStatus.UNAVAILABLE, ExitStatus.UNAVAILABLE), Evidence()
     try:
-        stopped_by = build_missing(plan.ops, environment, plan.layout)
-        evidence = _run(plan, environment, manner) if stopped_by is None else Evidence(stopped_by=stopped_by)
+        evidence = _build_and_run(plan, environment, manner)
         outcome = judge_end(evidence, diagnose(evidence))
+    except ZlaunchError as error:
+        code = "op-build-failed" if isinstance(error, NotBuilt) else "launcher-failed"
+        advice = (error.hint,) if error.hint else ()
+        verdict = Verdict(code, error.message, advice=advice)
+        outcome = Outcome("failed", error.status, error.status, verdict)
+        raise
     finally:
         rundir.remove_swap(plan)
-        rundir.write_outcome(plan.layout, outcome, started)
+        _record(plan, outcome, started)
     _tell(plan, manner, outcome, time.time() - started)
     return Ended(outcome, evidence)
+
+
+def _build_and_run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> Evidence:
+    try:
+        stopped_by = build_missing(plan.ops, environment, plan.layout)
+        if stopped_by is None:
+            return _run(plan, environment, manner)
+    except KeyboardInterrupt:  # while nothing ran that could be told
+        stopped_by = signal.SIGINT
+    return Evidence(stopped_by=stopped_by)
+
+
+def _record(plan: LaunchPlan, outcome: Outcome, started: float) -> None:
+    """Write down how it ended; what cannot be written changes no exit status."""
+    try:
+        rundir.write_outcome(plan.layout, outcome, started)
+    except OSError as error:
+        console.say(f"{plan.layout.ending} could not be written: {error.strerror}")
 
 
 def _own(plan: LaunchPlan) -> dict[str, str]:
@@ -67,6 +92,7 @@ def _run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> Evide
     launcher = [find_program(plan.watched_argv[0]), *plan.watched_argv[1:]]
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
     tell = partial(rundir.write_stop, layout) if over_ssh else None
+    killed_before = oom_kills()
     with layout.launcher_log.open("wb") as log:
         job = Foreground([*guard, *launcher], environment, log, GRACE_SECONDS, tell)
     watch = Watch(layout, plan.topology.world_size, manner, lambda: job.on_signal(signal.SIGTERM, None))
@@ -75,7 +101,8 @@ def _run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> Evide
     finally:
         watch.end()
     stopped_by = None if watch.stall else job.stopped_by
-    return gather(layout, returncode, stopped_by, watch.stall)
+    killed = (oom_kills() or 0) - (killed_before or 0)
+    return gather(layout, returncode, stopped_by, watch.stall, killed)
 
 
 def _follow(plan: LaunchPlan, watch: Watch, job: Foreground) -> None:

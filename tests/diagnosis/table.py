@@ -73,6 +73,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     "host-out-of-memory": (
         run(KILLED, stopped(), machines=[OOM_HOST], job={**CPU_OFFLOAD, "forecast": FORECAST}),
         run(KILLED, machines=[OOM_CGROUP]),
+        run(replace(KILLED, returncode=None), machines=[OOM_CGROUP], launcher_returncode=-signal.SIGKILL),
     ),
     "pinned-memory": (
         run(raised("AcceleratorError", "CUDA error: out of memory", PIN)),

@@ -28,11 +28,13 @@ _OTHERS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
 _UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
 
 
-@signature("host-out-of-memory", "SIGKILL, and the `oom_kill` counter of the host or the container came up")
+@signature(
+    "host-out-of-memory", "SIGKILL of a rank or the launcher, and the kernel's `oom_kill` counter came up"
+)
 def host_out_of_memory(case: Case) -> Reading | None:
-    """The kernel killed a rank because the host, or the container, had no memory left."""
-    machine = case.machine
-    if case.error is not None or case.signal != signal.SIGKILL or machine is None or not machine.oom_kills:
+    """The kernel killed a rank, or its launcher, because the host, or the container, had no memory left."""
+    machine, victim = case.machine, _killed(case)
+    if victim is None or machine is None or not machine.oom_kills:
         return None
     limit, total = machine.cgroup_limit_bytes, machine.memory_bytes
     if limit is not None and (total is None or limit < total):
@@ -40,7 +42,15 @@ def host_out_of_memory(case: Case) -> Reading | None:
     else:
         why = "the host ran out of memory"
     facts = (f"oom_kill went up by {machine.oom_kills} while the job ran", _peaks(case), _left(case))
-    return Reading(f"the kernel killed {case.who} because {why}", facts, less_host_memory(case))
+    return Reading(f"the kernel killed {victim} because {why}", facts, less_host_memory(case))
+
+
+def _killed(case: Case) -> str | None:
+    """Name what was killed; a rank that is lost with its launcher may not have been the one."""
+    if case.signal == signal.SIGKILL and case.error is None:
+        return case.who
+    lost = case.rank is None or case.rank.returncode is None
+    return "the launcher" if lost and case.evidence.launcher_returncode == -signal.SIGKILL else None
 
 
 def _peaks(case: Case) -> str | None:

@@ -8,9 +8,6 @@ from typing import Any
 
 import psutil
 
-from zlaunch.machine import tightest
-from zlaunch.probe import cgroups
-
 
 def rank_sample(process: psutil.Process) -> dict[str, Any]:
     """Read memory, state and CPU time of a script's process; empty once it is gone."""
@@ -47,6 +44,10 @@ def _status_line(pid: int, name: str) -> str | None:
 
 def machine_sample(directory: Path) -> dict[str, Any]:
     """Read what is left of a host's memory, of its shared memory and of the disk a directory is on."""
+    # They take a while to import; the script has begun by now.
+    from zlaunch.machine import tightest
+    from zlaunch.probe import cgroups
+
     memory, group = psutil.virtual_memory(), tightest(cgroups(Path("/proc/self")))
     return {
         "memory_bytes": memory.total,

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zlaunch.layout import RunLayout, write_whole
+from zlaunch.layout import RunLayout, write_ending, write_whole
 from zlaunch.process import Launcher, end_like, is_alive, lifeline, outlive_parent
 
 GRACE_SECONDS = 7.0
@@ -51,7 +51,7 @@ def _finish(layout: RunLayout, job: Mapping[str, Any]) -> None:
     times = {"started": job["started"], "seconds": time.time() - job["started"]}
     with contextlib.suppress(OSError):
         if not layout.ending.exists():
-            write_whole(layout.ending, json.dumps({**ending, **times}, indent=2) + "\n")
+            write_ending(layout, json.dumps({**ending, **times}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

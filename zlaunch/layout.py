@@ -55,6 +55,11 @@ class RunLayout:
         return self.root / "how-it-ended.json"
 
     @property
+    def room(self) -> Path:
+        """Holds the room that the ending will need, should the disk be full by then."""
+        return self.root / ".room"
+
+    @property
     def metrics(self) -> Path:
         """What the watch saw while the job ran, a line per look."""
         return self.root / "metrics.jsonl"
@@ -111,6 +116,15 @@ class RunLayout:
     def rank_stacks(self, rank: int) -> Path:
         """Where one rank was, whenever it was asked, and when it crashed."""
         return self.ranks / f"rank-{rank}.stacks"
+
+
+ROOM_BYTES = 64 * 1024
+
+
+def write_ending(layout: RunLayout, text: str) -> None:
+    """Write how a run ended, in the room that was kept for it."""
+    layout.room.unlink(missing_ok=True)
+    write_whole(layout.ending, text)
 
 
 def write_whole(file: Path, text: str) -> None:

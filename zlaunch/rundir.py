@@ -21,7 +21,7 @@ from zlaunch import __version__
 from zlaunch.compose import OFFLOADS, to_json
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import Unavailable
-from zlaunch.layout import RunLayout, write_whole
+from zlaunch.layout import ROOM_BYTES, RunLayout, write_ending, write_whole
 from zlaunch.machine import Machine
 from zlaunch.memory.forecast import Forecast
 from zlaunch.outcome import Outcome
@@ -114,6 +114,7 @@ def fill(plan: LaunchPlan, machine: Machine, asked: Sequence[str], lineage: Line
         layout.hostfile.write_text("".join(hosts))
     layout.command.write_text(command_script(plan))
     layout.command.chmod(0o755)
+    layout.room.write_bytes(b"\n" * ROOM_BYTES)
 
 
 def check_new(file: Path) -> None:
@@ -166,7 +167,8 @@ def append_metrics(layout: RunLayout, facts: Mapping[str, Any]) -> None:
 def write_outcome(layout: RunLayout, outcome: Outcome, started: float) -> None:
     """Write how the run ended."""
     times = {"started": started, "seconds": time.time() - started}
-    _write(layout.ending, {**asdict(outcome), **times, "ranks": read_ranks(layout)})
+    ending = {**asdict(outcome), **times, "ranks": read_ranks(layout)}
+    write_ending(layout, json.dumps(ending, indent=2) + "\n")
 
 
 def read_ranks(layout: RunLayout) -> list[dict[str, Any]]:

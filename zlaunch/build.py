@@ -32,6 +32,10 @@ _ADVICE = {
 """What the output of a failed build holds → what to do; the first that fits."""
 
 
+class NotBuilt(Unavailable):
+    """A native op does not compile."""
+
+
 def extensions_dir(environment: Mapping[str, str]) -> Path:
     """Where torch keeps compiled extensions (`torch/utils/cpp_extension.py`, `_get_build_directory`)."""
     if (chosen := environment.get("TORCH_EXTENSIONS_DIR")) is not None:
@@ -57,7 +61,7 @@ def build_missing(
 ) -> signal.Signals | None:
     """Compile what is missing; return the signal that ended it, if one did.
 
-    Raises Unavailable with the compiler's first error if an op cannot be built.
+    Raises NotBuilt with the compiler's first error if an op cannot be built.
     """
     folder = extensions_dir(environment)
     missing = missing_ops(ops, environment)
@@ -139,11 +143,9 @@ def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:
     return f"{title}: {so_far}", duration(time.time() - started)
 
 
-def _failure(op: NativeOp, layout: RunLayout) -> Unavailable:
+def _failure(op: NativeOp, layout: RunLayout) -> NotBuilt:
     log = layout.build_log(op.name)
     text = log.read_text("utf-8", "replace")
     first = next((line for line in text.splitlines() if _ERROR.search(line)), "the compiler said nothing")
     advice = next((advice for sign, advice in _ADVICE.items() if sign in text), "see what the compiler says")
-    return Unavailable(
-        f"{op.name} cannot be compiled: {first.strip()}", f"{advice}; its whole output is {log}"
-    )
+    return NotBuilt(f"{op.name} cannot be compiled: {first.strip()}", f"{advice}; its whole output is {log}")

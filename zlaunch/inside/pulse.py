@@ -35,6 +35,9 @@ class Pulse:
         self._encode = json.JSONEncoder(default=str).encode
         self._size = SIZE_BYTES
         self._facts: dict[str, Any] = {"step": 0}
+        self._known = self._encode(self._facts)
+        """The facts as text: most writes change nothing but the phase."""
+        self._since = time.time()
         self.phase = ""
         self.counts_steps = True
         """Whether DeepSpeed's engine counts the steps; a Trainer or the script itself may."""
@@ -56,17 +59,20 @@ class Pulse:
     def enter(self, phase: str, **facts: Any) -> str:
         """Begin a phase; return the one that ends."""
         before, self.phase = self.phase, phase
-        self.note(phase=phase, since=time.time(), **facts)
+        self._since = time.time()
+        self.note(**facts)
         return before
 
     def note(self, **facts: Any) -> None:
         """Write facts down, beside those that are known."""
-        self._facts.update(facts)
-        self._facts["time"] = time.time()
         if os.getpid() != self._home[0]:
             return
         with contextlib.suppress(OSError, ValueError, RuntimeError):
-            text = self._encode(self._facts)
+            if facts:
+                self._facts.update(facts)
+                self._known = self._encode(self._facts)
+            times = f'"since": {self._since}, "time": {time.time()}'
+            text = f'{self._known[:-1]}, "phase": "{self.phase}", {times}}}'
             self._size = max(self._size, len(text))
             # A script may close all files, and open its own: those are never written to.
             if _identity(self._descriptor) == self._identity:

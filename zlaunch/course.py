@@ -22,6 +22,9 @@ LONG_PATIENCE = 30.0
 """For all others outside of a step: loading and saving take their time."""
 
 
+QUIET_SECONDS = 10.0
+"""Ranks that say nothing for this long are mentioned, long before that is a stall."""
+
 CELLS = 12
 """Of the bar."""
 
@@ -165,16 +168,21 @@ def phase_shown(pulse: Mapping[str, Any]) -> str:
 
 def progress_line(course: Course, world_size: int, rss_bytes: int | None, width: int) -> str:
     """Write one line with a bar, no wider than `width`."""
-    pulse = course.first
+    phase, total = course.first.get("phase"), course.total
     if course.step == 0:
-        return f"[{' ' * CELLS}] {phase_shown(pulse)} {clock(course.look.time - course.phase_began)}"[:width]
-    total = course.total
-    done = min(1.0, course.step / total) if total else None
-    head = [f"{course.step}/{total}" if total else f"step {course.step}"]
-    if pulse.get("phase") in (phases.SAVING, phases.EVALUATING, phases.EXITING):
-        head.append(str(pulse["phase"]))
-    bar = "" if done is None else _bar(done)
-    return (bar + "  ".join([*head, *_figures(course, world_size, rss_bytes)]))[:width]
+        doing = phase_shown(course.first) if course.look.pulses else "starting the ranks"
+        return f"[{' ' * CELLS}] {doing} {clock(course.look.time - course.phase_began)}"[:width]
+    line = _bar(min(1.0, course.step / total)) + f"{course.step}/{total}" if total else f"step {course.step}"
+    quiet = course.look.time - course.moved
+    for part in (
+        *([str(phase)] if phase in (phases.SAVING, phases.EVALUATING, phases.EXITING) else []),
+        *([f"nothing new for {clock(quiet)}"] if quiet >= QUIET_SECONDS else []),
+        *_figures(course, world_size, rss_bytes),
+    ):
+        if len(line) + 2 + len(part) > width:
+            break
+        line += f"  {part}"
+    return line[:width]
 
 
 def _figures(course: Course, world_size: int, rss_bytes: int | None) -> list[str]:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from zlaunch import console, rundir
+from zlaunch import console, experience, rundir
 from zlaunch.build import NotBuilt, build_missing
 from zlaunch.diagnosis import diagnose
 from zlaunch.diagnosis.evidence import Evidence
@@ -17,9 +17,11 @@ from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.environment import is_exported, is_secret
 from zlaunch.errors import ExitStatus, ZlaunchError
 from zlaunch.gathering import gather, tail
+from zlaunch.measurement import compare
 from zlaunch.outcome import Outcome, judge_end
 from zlaunch.plan import LaunchPlan
 from zlaunch.process import Foreground, find_program
+from zlaunch.records import look_at
 from zlaunch.sampling import oom_kills
 from zlaunch.units import duration
 from zlaunch.watch import Manner, Watch
@@ -57,6 +59,9 @@ def carry_out(plan: LaunchPlan, manner: Manner) -> Ended:
     finally:
         rundir.remove_swap(plan)
         _record(plan, outcome, started)
+    if plan.layout.forecast.exists() and outcome.exit_status == 0:
+        record = look_at(plan.layout.root)
+        experience.keep(experience.here(), record, compare(record))
     _tell(plan, manner, outcome, time.time() - started)
     return Ended(outcome, evidence)
 

@@ -57,12 +57,10 @@ def _pools(record: RunRecord, on_gpu: bool) -> Iterator[Pool]:
     found = record.found
     reserved = _predicted(found, ("reserved",))
     process = None if reserved is None else reserved + overhead_bytes(record.world_size or 1)[1]
-    on_device = "" if on_gpu else NOT_MEASURED
-    yield Pool(
-        "GPU, tensors", _predicted(found, ("gpu",)), _of_pulses(found, "gpu_allocated_bytes"), on_device
-    )
-    yield Pool("GPU, reserved", reserved, _of_pulses(found, "gpu_reserved_bytes"), on_device)
-    yield Pool("GPU, in use", process, _on_the_device(found), on_device or "predicted: at most")
+    if on_gpu:
+        yield Pool("GPU, tensors", _predicted(found, ("gpu",)), _of_pulses(found, "gpu_allocated_bytes"))
+        yield Pool("GPU, reserved", reserved, _of_pulses(found, "gpu_reserved_bytes"))
+        yield Pool("GPU, in use", process, _on_the_device(found), "predicted: at most")
     host = _predicted(found, HOST_POOLS)
     resident = _resident(found)
     if on_gpu:

@@ -27,7 +27,7 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
         return
     for line in console.table(list(_facts(record)), indent=""):
         console.data(line)
-    for line in ["", *explained(record), "", *_memory(memory)]:
+    for line in ["", *explained(record), "", *_memory(memory), *_experience()]:
         console.data(line)
 
 
@@ -127,6 +127,15 @@ def _memory(memory: "Comparison") -> Iterator[str]:
     yield from console.figures(rows) if memory.pools else ["no memory was measured, and none predicted"]
     for remark in memory.remarks:
         yield from console.paragraph(remark, "  ")
+
+
+def _experience() -> Iterator[str]:
+    """Say how good forecasts have been on this machine."""
+    from zlaunch import console
+    from zlaunch.experience import experience, here, kept
+
+    if rows := experience(kept(here())):
+        yield from ["", "forecasts on this machine so far", *console.table(rows)]
 
 
 def _amount(num_bytes: int | None) -> str:

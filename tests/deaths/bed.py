@@ -1,0 +1,270 @@
+"""Where jobs die: each in a folder of its own, marked, so that whatever it leaves behind is found."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import termios
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.running import ZLAUNCH
+
+HERE = Path(__file__).parent
+MARK = "ZLAUNCH_TEST_OF_DEATH"
+IS_BUILT_WITHIN_SECONDS = 240
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Bed:
+    """What a job is given."""
+
+    before: tuple[str, ...] = ()
+    """The program that starts zlaunch."""
+    options: tuple[object, ...] = ()
+    args: tuple[object, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    enter: Callable[[], object] | None = None
+    """What the process does before it becomes zlaunch."""
+    terminal: tuple[int, int] | None = None
+    """Our end of it and its own, if it is to run in a terminal."""
+
+
+class Job:
+    """A zlaunch that was started in a folder, and all that came of it."""
+
+    def __init__(self, folder: Path, argv: list[str], bed: Bed) -> None:
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
+        self.moment: float | None = None
+        self.bed = bed
+        its = None if bed.terminal is None else bed.terminal[1]
+        out, err = ((folder / name).open("wb") if its is None else its for name in ("out", "err"))
+        self.process = subprocess.Popen(
+            [*bed.before, *ZLAUNCH, *argv],
+            cwd=folder,
+            env={**os.environ, **bed.env, MARK: self.mark},
+            stdin=subprocess.DEVNULL if its is None else its,
+            stdout=out,
+            stderr=err,
+            start_new_session=its is not None,
+            preexec_fn=bed.enter,  # noqa: PLW1509 - no threads here
+        )
+        if its is not None:
+            os.close(its)
+
+    @property
+    def run(self) -> Path:
+        return next(path.parent for path in self.folder.glob("**/job.json"))
+
+    def await_ready(self, num_ranks: int) -> None:
+        deadline = time.monotonic() + IS_BUILT_WITHIN_SECONDS
+        while self._num_ready() < num_ranks:
+            assert self.process.poll() is None, self.told()
+            assert time.monotonic() < deadline, self.told()
+            time.sleep(0.05)
+
+    def _num_ready(self) -> int:
+        logs = self.folder.glob("**/logs/rank-*.log")
+        return sum("ready" in log.read_text("utf-8", "replace") for log in logs)
+
+    def dies_now(self) -> None:
+        self.moment = time.time()
+
+    def find(self, name: str, rank: int | None = None) -> psutil.Process:
+        """Find the process of the job that runs a program, if need be that of a rank."""
+        for process in self.left():
+            with contextlib.suppress(psutil.Error):
+                words = process.cmdline()[:4]
+                runs = name in words or any(word.endswith(f"/{name}") for word in words)
+                if runs and rank in (None, int(process.environ().get("RANK", "-1"))):
+                    return process
+        raise AssertionError(f"no {name} runs")
+
+    def left(self) -> list[psutil.Process]:
+        """List what runs of the job, wherever it went."""
+        found = []
+        needle = f"{MARK}={self.mark}".encode()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if needle in Path(f"/proc/{process.pid}/environ").read_bytes():
+                    found.append(process)
+        return found
+
+    def await_end(self, within: float) -> tuple[int, int, float]:
+        """Wait; return the exit status, how many processes were left after so many seconds, and when none was."""
+        deadline = time.monotonic() + IS_BUILT_WITHIN_SECONDS
+        while (died := self._died()) is None and self.process.poll() is None:
+            assert time.monotonic() < deadline, self.told()
+            time.sleep(0.02)
+        died = died or time.time()
+        while (left := len(self.left())) and time.time() < died + within + 5:
+            died = self._died() or died
+            self.process.poll()
+            time.sleep(0.05)
+        seconds = max(0.0, time.time() - died)
+        returncode = self.process.wait(1) if not left else self.process.poll()
+        return _status(returncode), left, seconds
+
+    def _died(self) -> float | None:
+        if self.moment is not None:
+            return self.moment
+        # A stall begins when it is noticed.
+        noted = [*self.folder.glob("moment-*"), *self.folder.glob("**/ask-stacks")]
+        return min((file.stat().st_mtime for file in noted), default=None)
+
+    def told(self) -> str:
+        """Show what a person has seen, and the logs."""
+        files = [self.folder / "err", *self.folder.glob("**/logs/*.log")]
+        return "\n".join(
+            f"--- {file.name}\n{file.read_text('utf-8', 'replace')[-3000:]}"
+            for file in files
+            if file.exists()
+        )
+
+    def ending(self) -> dict[str, Any]:
+        with contextlib.suppress(StopIteration, OSError):
+            found: dict[str, Any] = json.loads((self.run / "how-it-ended.json").read_text())
+            return found
+        return {}
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for process in self.left():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+def _status(returncode: int | None) -> int:
+    """Say what a shell says."""
+    if returncode is None:
+        return -1
+    return 128 - returncode if returncode < 0 else returncode
+
+
+def need_root(what: str) -> None:
+    """Skip a death that only root can bring about; where tests must be whole, that is a failure."""
+    if os.geteuid() != 0:
+        pytest.skip(f"only root can {what}")
+
+
+def unable(what: str) -> None:
+    """Say what this machine does not allow; where tests must be whole, that is a failure."""
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+@contextlib.contextmanager
+def nowhere(_: Path) -> Iterator[Bed]:
+    """Nothing special."""
+    yield Bed()
+
+
+@contextlib.contextmanager
+def mounted(place: Path, mebibytes: int) -> Iterator[None]:
+    """Put a small file system somewhere."""
+    need_root("mount a file system")
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(place)],
+        check=False,
+        capture_output=True,
+    )
+    if done.returncode != 0:
+        unable(f"no file system can be mounted here: {done.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Bed]:
+    """A disk of 4 MiB for what the script writes."""
+    with mounted(folder / "disk", 4):
+        yield Bed()
+
+
+@contextlib.contextmanager
+def run_on_a_small_disk(folder: Path) -> Iterator[Bed]:
+    """A disk of 4 MiB for the run directory, and for what the script writes."""
+    with mounted(folder / "disk", 4):
+        yield Bed(options=("--run-dir", folder / "disk" / "r"))
+
+
+@contextlib.contextmanager
+def small_shared_memory(_: Path) -> Iterator[Bed]:
+    """A /dev/shm of 1 MiB, for this job alone."""
+    need_root("mount another /dev/shm")
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", mount], check=False, capture_output=True)
+    if done.returncode != 0:
+        unable(f"no other /dev/shm can be mounted here: {done.stderr.decode().strip()}")
+    yield Bed(before=("unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"))
+
+
+@contextlib.contextmanager
+def container_of_memory(_: Path) -> Iterator[Bed]:
+    """A control group that may hold 1 GiB."""
+    need_root("make a control group")
+    is_v2 = (CGROUPS / "cgroup.controllers").exists()
+    limit = "memory.max" if is_v2 else "memory.limit_in_bytes"
+    group = (CGROUPS if is_v2 else CGROUPS / "memory") / f"zlaunch-{uuid.uuid4().hex}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(1 << 30))
+    except OSError as error:
+        unable(f"no control group of memory can be made here: {error}")
+    try:
+        yield Bed(enter=partial(_enter, group / "cgroup.procs"))
+    finally:
+        deadline = time.monotonic() + 10
+        while group.exists() and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                group.rmdir()
+            time.sleep(0.1)
+
+
+def _enter(procs: Path) -> None:
+    procs.write_text(str(os.getpid()))
+
+
+@contextlib.contextmanager
+def taken_port(_: Path) -> Iterator[Bed]:
+    """A port that another program has: this one."""
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        yield Bed(env={"TAKEN_PORT": str(taken.getsockname()[1])})
+
+
+@contextlib.contextmanager
+def stale_lock(folder: Path) -> Iterator[Bed]:
+    """The lock of a build that was killed, of an op of the script's own."""
+    lock = folder / "ops" / "mine" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    yield Bed()
+
+
+@contextlib.contextmanager
+def own_terminal(_: Path) -> Iterator[Bed]:
+    """A terminal in which zlaunch is the only program."""
+    ours, its = os.openpty()
+    yield Bed(enter=partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0), terminal=(ours, its))
+    for end in (ours, its):
+        with contextlib.suppress(OSError):
+            os.close(end)

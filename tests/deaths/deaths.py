@@ -1,0 +1,221 @@
+"""The table: deaths, and what must come of each under every launcher."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.deaths import bed
+from tests.deaths.bed import Bed, Job
+
+LAUNCHERS = ("torchrun", "deepspeed")
+STOPS_AT_ONCE = ("--stall-after", "1", "--on-stall", "stop")
+
+
+@dataclass(frozen=True)
+class Death:
+    """A way to die: what brings it about, and what must come of it."""
+
+    name: str
+    script: str
+    """The file, and the function in it."""
+    how: str
+    status: int
+    verdict: str | None
+    rank: int | None = None
+    """With which rank it began, by the verdict."""
+    harm: Callable[[Job], None] | None = None
+    """What is done from outside, once all ranks are ready."""
+    around: Callable[[Path], AbstractContextManager[Bed]] = bed.nowhere
+    options: tuple[str, ...] = ()
+    launchers: tuple[str, ...] = LAUNCHERS
+    says: str = ""
+    """What the verdict must hold, in its cause or its facts."""
+
+
+def kill(program: str, rank: int | None = None) -> Callable[[Job], None]:
+    """Kill a process of the job."""
+
+    def harm(job: Job) -> None:
+        process = job.find(program, rank)
+        job.dies_now()
+        process.kill()
+
+    return harm
+
+
+def send(*numbers: signal.Signals) -> Callable[[Job], None]:
+    """Send signals to zlaunch, half a second apart."""
+
+    def harm(job: Job) -> None:
+        job.dies_now()
+        for count, number in enumerate(numbers):
+            time.sleep(0.5 if count else 0)
+            job.process.send_signal(number)
+
+    return harm
+
+
+def kill_the_launcher(job: Job) -> None:
+    """Kill torchrun or deepspeed itself."""
+    name = "torchrun" if "torchrun" in (job.run / "run.sh").read_text() else "deepspeed"
+    kill(name)(job)
+
+
+def close_the_terminal(job: Job) -> None:
+    """Take the terminal away in which zlaunch runs."""
+    assert job.bed.terminal is not None
+    job.dies_now()
+    os.close(job.bed.terminal[0])
+
+
+def kill_in_the_middle(program: str, rank: int) -> Callable[[Job], None]:
+    """Kill a process of a rank that has been computing for a while."""
+
+    def harm(job: Job) -> None:
+        time.sleep(0.5)
+        kill(program, rank)(job)
+
+    return harm
+
+
+TABLE = (
+    Death("a rank raises", "script.raises", "failed", 1, "script-exception", 1, says="the cause"),
+    Death("a rank exits with 7", "script.exits", "failed", 7, "ended-by-status", 1),
+    Death("SIGSEGV in a rank", "script.segfaults", "failed", 139, "crashed", 1),
+    Death("SIGABRT in a rank", "script.aborts", "failed", 134, "crashed", 1),
+    Death(
+        "SIGBUS: a mapped file was cut off",
+        *("script.reads_a_file_that_was_cut_off", "failed", 135, "crashed", 1),
+    ),
+    Death(
+        "SIGBUS: /dev/shm of 1 MiB",
+        *("script.shares_more_than_there_is", "failed", 135, "shared-memory-full", 1),
+        around=bed.small_shared_memory,
+    ),
+    Death("SIGKILL of a rank's script", "script.wait", "failed", 137, "killed", 1, kill("script.py", 1)),
+    Death(
+        "SIGKILL of a rank and what is around it",
+        *("script.wait", "failed", 137, "rank-lost", 1, kill("zlaunch.rank", 1)),
+    ),
+    Death("SIGKILL of the launcher", "script.wait", "failed", 137, "launcher-killed", harm=kill_the_launcher),
+    Death(
+        "SIGKILL of the node launcher",
+        *("script.wait", "failed", 137, "launcher-killed"),
+        harm=kill("deepspeed.launcher.launch"),
+        launchers=("deepspeed",),
+    ),
+    Death(
+        "SIGKILL of zlaunch.guard",
+        *("script.wait", "failed", 137, "launcher-killed"),
+        harm=kill("zlaunch.guard"),
+    ),
+    Death(
+        "SIGKILL of zlaunch itself",
+        *("script.does_not_stop", "lost", 137, "zlaunch-killed"),
+        harm=send(signal.SIGKILL),
+    ),
+    Death("Ctrl-C", "script.wait", "stopped", 130, "stopped", harm=send(signal.SIGINT)),
+    Death(
+        "Ctrl-C twice, the script does not listen",
+        *("script.does_not_stop", "stopped", 130, "stopped"),
+        harm=send(signal.SIGINT, signal.SIGINT),
+    ),
+    Death("SIGTERM", "script.wait", "stopped", 143, "stopped", harm=send(signal.SIGTERM)),
+    Death(
+        "SIGTERM, the script does not listen",
+        *("script.does_not_stop", "stopped", 143, "stopped"),
+        harm=send(signal.SIGTERM),
+    ),
+    Death("SIGHUP", "script.wait", "stopped", 129, "stopped", harm=send(signal.SIGHUP)),
+    Death(
+        "the terminal closes",
+        *("script.wait", "stopped", 129, "stopped"),
+        harm=close_the_terminal,
+        around=bed.own_terminal,
+    ),
+    Death(
+        "out of memory: a control group of 1 GiB",
+        *("script.eats_all_memory", "failed", 137, "host-out-of-memory", 1),
+        around=bed.container_of_memory,
+    ),
+    Death(
+        "out of memory: RLIMIT_AS",
+        *("script.asks_for_more_than_its_limit", "failed", 1, "host-allocation-failed", 1),
+    ),
+    Death(
+        "the disk of the script is full",
+        *("script.fills_the_disk", "failed", 1, "disk-full", 1),
+        around=bed.small_disk,
+    ),
+    Death(
+        "the disk of the run directory is full",
+        *("script.fills_the_disk_of_the_run", "failed", 7, "ended-by-status", 1),
+        around=bed.run_on_a_small_disk,
+    ),
+    Death(
+        "the lock of a build that was killed",
+        *("script.waits_for_a_build_that_nobody_does", "stalled", 124, "stale-build-lock"),
+        around=bed.stale_lock,
+        options=STOPS_AT_ONCE,
+        launchers=("torchrun",),
+    ),
+    Death(
+        "an op of the script does not compile",
+        *("script.builds_what_does_not_compile", "failed", 1, "op-build-failed", 0),
+        says="was not declared in this scope",
+        launchers=("torchrun",),
+    ),
+    Death("a stall", "script.stops_stepping", "stalled", 124, "stalled", options=STOPS_AT_ONCE),
+    Death(
+        "a collective waits in vain",
+        *("script.waits_in_vain", "failed", 1, "collective-timeout", 1),
+        launchers=("torchrun",),
+    ),
+    Death(
+        "a rank is killed during a collective",
+        *("script.reduces_forever", "failed", 137, "killed", 1),
+        harm=kill_in_the_middle("script.py", 1),
+    ),
+    Death(
+        "the port is taken",
+        *("script.takes_a_port_that_is_taken", "failed", 1, "port-taken", 1),
+        around=bed.taken_port,
+        launchers=("deepspeed",),
+    ),
+    Death("wrong arguments", "script.knows_no_such_argument", "failed", 2, "wrong-arguments"),
+    Death(
+        "a module is missing",
+        *("script.imports_what_is_missing", "failed", 1, "module-missing"),
+        says="zlaunch_of_another_world",
+    ),
+    Death(
+        "the loss becomes NaN",
+        *("script.diverges", "finished", 0, "loss-not-a-number"),
+        launchers=("torchrun",),
+    ),
+    Death(
+        "fp16 overflows at every loss scale",
+        *("training.overflows_in_fp16", "failed", 1, "loss-scale-collapsed"),
+        launchers=("deepspeed",),
+    ),
+    Death(
+        "DeepSpeed refuses a ds_config late",
+        *("training.config_is_refused", "failed", 1, "config-refused"),
+        launchers=("torchrun",),
+    ),
+    Death(
+        "a checkpoint of another number of ranks",
+        *("training.loads", "failed", 1, "other-world-size"),
+        launchers=("torchrun",),
+    ),
+    Death(
+        "trained to its end, then SIGABRT",
+        *("training.stumbles", "stumbled", 0, "stumbled", 1),
+        launchers=("deepspeed",),
+    ),
+    Death("nothing: it ends well", "script.ends", "finished", 0, None),
+)

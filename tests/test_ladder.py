@@ -55,3 +55,7 @@ def test_what_is_chosen_is_never_much_slower_than_another(seconds: dict[int, flo
 def test_the_ladder_needs_no_directory_on_nvme() -> None:
     job = on(question(), LADDER[-1]).job
     assert job.nvme_dir is not None
+
+
+def test_steps_that_are_too_short_to_tell_apart_leave_the_lowest_rung() -> None:
+    assert best([0, 1], {0: 0.002, 1: 0.001}) == 0

@@ -15,6 +15,9 @@ ANY_NVME: Final = Path("/local_nvme")
 SAME_SPEED: Final = 1.05
 """Two step times this close are one: no roofline tells them apart."""
 
+SHORTEST: Final = 0.01
+"""Steps of fewer seconds are as fast as each other: launching kernels takes longer than they do."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rung:
@@ -81,7 +84,12 @@ def best(fitting: Sequence[int], seconds: Mapping[int, float]) -> int | None:
     if not all(number in seconds for number in fitting):
         return fitting[0]
     fastest = min(seconds[number] for number in fitting)
-    return next(number for number in fitting if seconds[number] <= fastest * SAME_SPEED)
+    return next(number for number in fitting if is_as_fast(seconds[number], fastest))
+
+
+def is_as_fast(seconds: float, fastest: float) -> bool:
+    """Whether a step takes as long as the fastest, as far as anybody can tell."""
+    return seconds <= max(fastest * SAME_SPEED, SHORTEST)
 
 
 def best_of(answers: Sequence[Answer | Refusal]) -> int | None:

@@ -13,7 +13,7 @@ from zlaunch.answers import Answer, Refusal, is_fit
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import Refused
 from zlaunch.fit import Fit
-from zlaunch.ladder import SAME_SPEED, Rung, on, within_reach
+from zlaunch.ladder import Rung, is_as_fast, on, within_reach
 from zlaunch.levers import SMALL_BUCKET, Lever, levers
 from zlaunch.workloads import Question
 
@@ -189,7 +189,7 @@ def _in_order(promises: Iterator[Promise]) -> list[Promise]:
         first = next(
             number
             for number, time in enumerate(times)
-            if fastest is None or (time is not None and time <= fastest * SAME_SPEED)
+            if fastest is None or (time is not None and is_as_fast(time, fastest))
         )
         ordered.append(listed.pop(first))
     return ordered

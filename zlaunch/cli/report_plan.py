@@ -117,7 +117,8 @@ def _write(found: Found, output: Path | None) -> None:
     text = to_json(values.config())
     argument = " -- --activation_checkpointing" if candidate.checkpointing else ""
     if output is None:
-        console.say(f"`-o FILE` writes it as a ds_config: `zlaunch train SCRIPT --ds-config FILE{argument}`")
+        console.say("`-o FILE` writes it as a ds_config")
         return
     write_new(output, text)
-    console.say(f"wrote {output}; `zlaunch train SCRIPT --ds-config {output}{argument}` trains with it")
+    console.say(f"wrote {output}; to train with it:")
+    console.say(f"  zlaunch train SCRIPT --ds-config {output}{argument}")

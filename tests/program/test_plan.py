@@ -1,0 +1,87 @@
+"""`zlaunch plan`, as a person runs it; the rehearsals are real, the models small."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.asking import LLAMA
+from tests.running import Result, zlaunch
+
+pytestmark = pytest.mark.job
+
+ON = ("--on", "2xH100-80GB", "--seq-len", "256")
+TALKATIVE: dict[str, Any] = {**LLAMA, "vocab_size": 4_000_000}
+"""The logits of one sequence are larger than a T4."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("plans")
+    for name, config in {"small": LLAMA, "talkative": TALKATIVE}.items():
+        (place / name).mkdir()
+        (place / name / "config.json").write_text(json.dumps(config))
+    return place
+
+
+@pytest.fixture(scope="module")
+def planned(folder: Path) -> Result:
+    words = ("small", *ON, "--global-batch", "8", "-o", "ds_config.json")
+    return zlaunch("plan", *words, cwd=folder, env={"COLUMNS": "80"})
+
+
+def test_what_trains_without_zero_is_planned_without_it(planned: Result) -> None:
+    assert planned.status == 0, planned.err
+    assert "choice    `--stage 0 --micro-batch 4`" in planned.out
+    assert "batch     8 = 4 per rank x 1 accumulated x 2 ranks" in planned.out
+
+
+def test_a_plan_says_what_speaks_for_it(planned: Result) -> None:
+    said = [line.split()[0] for line in planned.out.splitlines() if not line.startswith(" ")]
+    assert {"choice", "batch", "memory", "because", "step"} <= set(said)
+    assert [line for line in f"{planned.out}{planned.err}".splitlines() if len(line) > 80] == []
+
+
+def test_the_ds_config_of_a_plan_is_valid_and_is_not_written_over(planned: Result, folder: Path) -> None:
+    words = ("config", "validate", "ds_config.json", "--model", "small", "--world-size", "2")
+    checked = zlaunch(*words, "--", "--bf16", "--per_device_train_batch_size", "4", cwd=folder)
+    assert checked.status == 0, checked.out
+    written = json.loads((folder / "ds_config.json").read_text())
+    assert (written["train_micro_batch_size_per_gpu"], written["gradient_accumulation_steps"]) == (4, 1)
+    again = zlaunch("plan", "small", *ON, "-o", "ds_config.json", cwd=folder)
+    assert again.status == 69
+    assert "ds_config.json" in again.err
+
+
+def test_where_nothing_fits_there_is_no_plan(folder: Path) -> None:
+    done = zlaunch("plan", "talkative", "--on", "T4", "--global-batch", "1", "-o", "none.json", cwd=folder)
+    assert done.status == 65
+    assert "nothing fits" in done.err
+    assert not (folder / "none.json").exists()
+
+
+def test_a_plan_needs_a_gpu_to_plan_for(folder: Path) -> None:
+    done = zlaunch("plan", "small", cwd=folder, env={"DS_ACCELERATOR": "cpu"})
+    assert done.status == 69
+    assert "--on 8xH100-80GB" in done.err
+
+
+def test_a_batch_that_cannot_be_shared_is_refused_with_one_that_can(folder: Path) -> None:
+    done = zlaunch("plan", "small", *ON, "--global-batch", "7", cwd=folder)
+    assert done.status == 2
+    assert "`--global-batch 8` can" in done.err
+
+
+def test_a_plan_reads_no_ds_config(folder: Path) -> None:
+    done = zlaunch("plan", "small", *ON, "--", "--deepspeed", "ds_config.json", cwd=folder)
+    assert done.status == 2
+    assert "leave out `--deepspeed`" in done.err
+
+
+def test_a_stage_is_not_chosen_where_there_is_no_gpu(folder: Path) -> None:
+    words = ("--stage", "auto", "--dry-run", "--", "--model", "small", "--from_scratch")
+    done = zlaunch("train", *words, cwd=folder, env={"DS_ACCELERATOR": "cpu"})
+    assert done.status == 69
+    assert "give `--stage 2`" in done.err
+    assert not (folder / "runs").exists()

@@ -13,7 +13,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from zlaunch.inside.pulse import Pulse, begin_pulse, open_apart
-from zlaunch.inside.tracing import Tracer
+from zlaunch.inside.tracing import UNSEEN, Tracer
 from zlaunch.layout import STACKS_SIGNAL, RunLayout, write_whole
 
 _HERE = str(Path(__file__).parent)
@@ -63,6 +63,8 @@ class _Witness:
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "sys.excepthook" and self._pulse.is_here():
             with contextlib.suppress(Exception):
+                if sys.version_info < (3, 11):
+                    _hide_wrappers(args[2])
                 self._write(args[2], args[3])
 
     def _write(self, error: BaseException, trace: TracebackType | None) -> None:
@@ -81,6 +83,19 @@ class _Witness:
             "time": time.time(),
         }
         write_whole(self._file, json.dumps(facts) + "\n")
+
+
+def _hide_wrappers(error: BaseException | None) -> None:
+    """Take the wrappers out of the tracebacks, which before Python 3.11 they cannot do themselves."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        link = error.__traceback__
+        while link is not None:
+            while link.tb_next is not None and link.tb_next.tb_frame.f_code.co_filename == UNSEEN:
+                link.tb_next = link.tb_next.tb_next
+            link = link.tb_next
+        seen.append(error)
+        error = error.__cause__ or error.__context__
 
 
 def _message(error: BaseException) -> str:

@@ -85,6 +85,13 @@ def test_a_rank_without_a_return_code_was_lost() -> None:
     assert judge_end(0, None, [FINISHED, failed(1, None, 1.0)]) == Outcome("failed", 137, -9, UNKNOWN)
 
 
+@pytest.mark.parametrize("launcher", [0, 1, 247])
+def test_a_lost_rank_was_killed_whatever_its_launcher_says(launcher: int) -> None:
+    lost = Verdict("rank-lost", "rank 1 is gone", rank=1)
+    ranks = [failed(0, -15, 2.0, 15), failed(1, None, 1.0)]
+    assert judge_end(launcher, None, ranks, lost).exit_status == 137
+
+
 def test_a_rank_that_falls_while_python_leaves_has_only_stumbled() -> None:
     outcome = judge_end(1, None, [FINISHED, leaving(1, -signal.SIGABRT)])
     assert (outcome.how, outcome.exit_status, outcome.returncode) == ("stumbled", 0, -6)

@@ -58,7 +58,12 @@ def _ran_to_its_end(rank: RankEvidence) -> bool:
 
 
 def _returncode(evidence: Evidence, verdict: Verdict) -> int:
-    """Take the status of the rank it began with, else the first failure, else the launcher's."""
+    """Take the status of the rank it began with, else the first failure, else the launcher's.
+
+    A rank that was lost was killed, whatever its launcher makes of that.
+    """
+    if any(rank.rank == verdict.rank and rank.returncode is None for rank in evidence.ranks):
+        return -signal.SIGKILL
     failed = [rank for rank in evidence.ranks if rank.returncode and rank.stopped_by is None]
     blamed = next((rank for rank in failed if rank.rank == verdict.rank), None)
     first = blamed or min(failed, key=lambda rank: rank.ended or 0.0, default=None)

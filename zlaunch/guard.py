@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,19 @@ def main(layout: RunLayout, argv: Sequence[str]) -> int:
     returncode = child.wait(lambda: child.depend_on(depends_on))
     if not all(is_alive(process) for process in depends_on):
         _finish(layout, job)
+    elif returncode == 0 and child.stopped_by is None and _was_stopped(layout):
+        return -signal.SIGKILL
     return returncode
+
+
+def _was_stopped(layout: RunLayout) -> bool:
+    """Whether a rank did not end by itself: for a killed node launcher DeepSpeed's runner returns 0."""
+    for file in layout.ranks.glob("rank-*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            record = json.loads(file.read_text("utf-8"))
+            if "started" in record and (record.get("stopped_by") or record.get("returncode") is None):
+                return True
+    return False
 
 
 def _finish(layout: RunLayout, job: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ import psutil
 from zlaunch.errors import Unavailable
 
 TICK_SECONDS = 0.2
+RANK_PROGRAM = "zlaunch.rank"
 RELAYED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PR_SET_PDEATHSIG = 1
@@ -169,10 +170,13 @@ class Child:
 
 
 class Launcher(Child):
-    """A program that starts ranks: they get their time to end, even if it ended at once."""
+    """A program that starts ranks: they get their time to end, even if it ended at once or was killed."""
 
     def _wait_for_rest(self, tick: Callable[[], None]) -> None:
-        while self.stopped_by and time.monotonic() < self._deadline and descendants():
+        self._deadline = min(self._deadline, time.monotonic() + self._grace)
+        while time.monotonic() < self._deadline and (left := descendants()):
+            if self.stopped_by is None and not any(map(_is_rank, left)):
+                return
             tick()
             time.sleep(TICK_SECONDS)
 
@@ -193,6 +197,12 @@ def is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _is_rank(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return RANK_PROGRAM in process.cmdline()
+    return False
 
 
 def descendants() -> list[psutil.Process]:

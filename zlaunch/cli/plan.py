@@ -34,7 +34,7 @@ def plan(
     trust_remote_code: options.TrustRemoteCode = False,
     output: Output = None,
 ) -> None:
-    """Choose stage, offload, micro-batch, accumulation, checkpointing and buckets.
+    """Choose the fastest configuration that fits.
 
     What trains without ZeRO does not use it, what trains with stage 2 does not use stage 3, and
     offloading comes last. The ds_config goes to -o FILE, the reasons to the terminal.

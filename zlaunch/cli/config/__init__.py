@@ -13,7 +13,7 @@ from zlaunch.cli.script_command import ScriptCommand
 
 config = typer.Typer(
     no_args_is_help=True,
-    help="Check, resolve, compare, explain, write and translate ds_configs.",
+    help="Check, explain, compare and write ds_configs.",
     rich_markup_mode=None,
 )
 config.command(cls=ScriptCommand)(validate)

@@ -21,7 +21,7 @@ def list_runs(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List runs: when, how they ended and why, what ran where, how far it came.
+    """List runs, with how they ended and why.
 
     Under ZeRO stand the stage and where the optimizer and the parameters were offloaded to.
     """

@@ -22,7 +22,7 @@ def logs(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a rank printed, byte for byte; output and errors stand in the order they came."""
+    """Print what a rank printed, byte for byte."""
     from zlaunch import console
     from zlaunch.cli.runs.summary import to_json
     from zlaunch.errors import WrongUsage

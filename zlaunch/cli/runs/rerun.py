@@ -29,7 +29,7 @@ def rerun(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Repeat a run: same script, arguments, ds_config, environment, ranks, launcher and directory.
+    """Repeat a run exactly, in a new run directory.
 
     With --json, the last line of the output is an object about the new run.
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Show what was asked, where it ran, with which configuration, how it ended, what memory it took."""
+    """Show all about a run, its memory included."""
     from zlaunch import console
     from zlaunch.cli.runs.summary import to_json
     from zlaunch.cli.runs.why import explained

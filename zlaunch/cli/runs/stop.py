@@ -7,7 +7,7 @@ WAIT_SECONDS = 12.0
 
 
 def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Tell a run to stop, as Ctrl-C in its own terminal would, and wait until it is over.
+    """Stop a run, and wait until it is over.
 
     Stopping once more, while it is on its way out, ends it at once.
     """

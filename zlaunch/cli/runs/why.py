@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Say why a run ended: the cause, where it began, what shows it, what to change."""
+    """Say why a run ended, and what to change."""
     import time
     from dataclasses import asdict
 

@@ -1,9 +1,12 @@
+import os
+import subprocess
 import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.running import ROOT
 from zlaunch.console import finding_lines, notes, table
 from zlaunch.errors import Finding, Place, Severity
 
@@ -100,3 +103,16 @@ def test_a_long_note_is_cut_to_the_width() -> None:
 def test_notes_lose_no_letter(rows: list[tuple[str, str]]) -> None:
     letters = sorted("".join("".join(row) for row in rows).replace(" ", ""))
     assert sorted("".join(notes(rows)).replace(" ", "")) == letters
+
+
+@pytest.mark.parametrize("said", ["say('x'); say('y')", "job_output(b'x'); job_output(b'y')"])
+@pytest.mark.parametrize("where", ["/dev/full", None])
+def test_a_job_outlives_what_it_is_shown_on(said: str, where: str | None) -> None:
+    """A full disk, or a reader that has gone: neither an exception, nor another exit status."""
+    reader, pipe = os.pipe()
+    os.close(reader)
+    shown = pipe if where is None else os.open(where, os.O_WRONLY)
+    program = f"from zlaunch.console import *; {said}; raise SystemExit(7)"
+    done = subprocess.run([sys.executable, "-c", program], stdout=shown, stderr=shown, check=False, cwd=ROOT)
+    os.close(shown)
+    assert done.returncode == 7

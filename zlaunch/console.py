@@ -3,11 +3,12 @@
 What is printed is whole without colour; colour is added on a terminal, unless NO_COLOR is set.
 """
 
+import contextlib
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from zlaunch.errors import Finding, Place, Refused, ZlaunchError
@@ -35,9 +36,10 @@ def data(text: str) -> None:
 
 def job_output(chunk: bytes) -> None:
     """Pass on what the job printed, byte for byte."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(chunk)
-    sys.stdout.buffer.flush()
+    with _outliving(sys.stdout):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
 
 
 def show_error(error: ZlaunchError) -> None:
@@ -144,8 +146,7 @@ class Progress:
         """Show how far something is; the detail changes often and is only for terminals."""
         if self._live:
             line = f"{milestone} {detail}".rstrip()
-            sys.stderr.write(f"\r\033[K{line[: width() - 1]}")
-            sys.stderr.flush()
+            _write(f"\r\033[K{line[: width() - 1]}")
         elif milestone != self._milestone:
             _write_line(milestone)
         self._milestone = milestone
@@ -158,14 +159,28 @@ class Progress:
     def clear(self) -> None:
         """Take the line away."""
         if self._live:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
+            _write("\r\033[K")
         self._milestone = None
 
 
 def _write_line(text: str) -> None:
     sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
+    _write(f"{text}\n")
+
+
+def _write(text: str) -> None:
+    with _outliving(sys.stderr):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _outliving(stream: TextIO) -> Iterator[None]:
+    """A job outlives its terminal, its reader and room on a disk; what is shown from then on is lost."""
+    try:
+        yield
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _paint(kind: str, text: str, stream: TextIO) -> str:

@@ -51,10 +51,7 @@ def carry_out(plan: LaunchPlan, manner: Manner) -> Ended:
         evidence = _build_and_run(plan, environment, manner)
         outcome = judge_end(evidence, diagnose(evidence))
     except ZlaunchError as error:
-        code = "op-build-failed" if isinstance(error, NotBuilt) else "launcher-failed"
-        advice = (error.hint,) if error.hint else ()
-        verdict = Verdict(code, error.message, advice=advice)
-        outcome = Outcome("failed", error.status, error.status, verdict)
+        outcome = _never_started(error)
         raise
     finally:
         rundir.remove_swap(plan)
@@ -74,6 +71,12 @@ def _build_and_run(plan: LaunchPlan, environment: dict[str, str], manner: Manner
     except KeyboardInterrupt:  # while nothing ran that could be told
         stopped_by = signal.SIGINT
     return Evidence(stopped_by=stopped_by)
+
+
+def _never_started(error: ZlaunchError) -> Outcome:
+    code = "op-build-failed" if isinstance(error, NotBuilt) else "launcher-failed"
+    verdict = Verdict(code, error.message, advice=(error.hint,) if error.hint else ())
+    return Outcome("failed", error.status, error.status, verdict)
 
 
 def _record(plan: LaunchPlan, outcome: Outcome, started: float) -> None:

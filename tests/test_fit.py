@@ -5,6 +5,7 @@ import pytest
 from tests.asking import GIB, SITE, forecast
 from zlaunch.errors import ExitStatus
 from zlaunch.fit import PROGRAM_BYTES, Fit, Site, judge, need_of
+from zlaunch.memory.forecast import Phase
 
 LEAST, MOST = (size / GIB for size in SITE.gpu.usable_bytes(8)) if SITE.gpu else (0.0, 0.0)
 
@@ -67,3 +68,12 @@ def test_a_single_rank_has_no_nccl() -> None:
 )
 def test_every_answer_has_an_exit_status(fit: Fit, status: ExitStatus) -> None:
     assert fit.status is status
+
+
+def test_only_the_first_rank_of_a_host_puts_the_model_together_to_save_it() -> None:
+    phases = (
+        Phase("second step", {"pageable": 10}, {"pageable": 6}),
+        Phase("save", {"pageable": 106}, {"pageable": 6}),
+    )
+    need = need_of(replace(forecast(1), phases=phases), Site(1, 4))
+    assert need.pageable == 106 + 3 * 6

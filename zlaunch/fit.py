@@ -1,6 +1,6 @@
 """Whether a job fits: what its ranks need, beside what their hosts have."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -74,11 +74,14 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
+HOST_POOLS = ("pageable", "pinned", "shm")
+
+
 def need_of(forecast: Forecast, site: Site) -> Need:
     """Add up what the ranks of a job need."""
     least, most = overhead_bytes(site.world_size)
     reserved, ranks = forecast.peak("reserved"), site.ranks_per_host
-    pageable, pinned, shm = (ranks * forecast.peak(pool) for pool in ("pageable", "pinned", "shm"))
+    pageable, pinned, shm = (_on_one_host(forecast, (pool,), ranks) for pool in HOST_POOLS)
     return Need(
         allocated=forecast.peak("gpu"),
         reserved=reserved,
@@ -86,7 +89,7 @@ def need_of(forecast: Forecast, site: Site) -> Need:
         pageable=pageable,
         pinned=pinned,
         shm=shm,
-        host=ranks * (PROGRAM_BYTES + _fullest_host(forecast)),
+        host=ranks * PROGRAM_BYTES + _on_one_host(forecast, HOST_POOLS, ranks),
         nvme=ranks * forecast.peak("nvme"),
     )
 
@@ -125,7 +128,15 @@ def _on_the_host(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict
         yield Verdict(Fit.TIGHT, (has,))
 
 
-def _fullest_host(forecast: Forecast) -> int:
-    """Say the most that one rank holds on its host at once; its pools need not peak together."""
-    pools = ("pageable", "pinned", "shm")
-    return max((sum(phase.peak.get(pool, 0) for pool in pools) for phase in forecast.phases), default=0)
+def _on_one_host(forecast: Forecast, pools: Sequence[str], ranks: int) -> int:
+    """Say the most that the ranks of a host hold at once in some pools, which need not peak together.
+
+    All ranks do the same, but for the first, which alone puts the whole model together to save it.
+    """
+    most = before = 0
+    for phase in forecast.phases:
+        first = sum(phase.peak.get(pool, 0) for pool in pools)
+        others = min(before, first) if phase.name == "save" else first
+        most = max(most, first + (ranks - 1) * others)
+        before = sum(phase.end.get(pool, 0) for pool in pools)
+    return most

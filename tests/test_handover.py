@@ -204,6 +204,12 @@ def test_each_kind_of_script_takes_its_ds_config_in_its_own_way(
     assert script_arguments(agreement, interface, Path("/run/ds.json")) == words
 
 
+def test_a_parser_that_knows_only_the_file_gets_only_the_file() -> None:
+    agreement = Agreement(TrainerArgs(), (), ())
+    words = script_arguments(agreement, Interface.DEEPSPEED, Path("ds.json"), has_switch=False)
+    assert words == ("--deepspeed_config", "ds.json")
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [(True, ("--x",)), (3, ("--x", "3")), (1e-05, ("--x", "1e-05")), ("adafactor", ("--x", "adafactor"))],

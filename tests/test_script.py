@@ -50,6 +50,20 @@ def test_the_source_tells_how_a_script_takes_a_ds_config(
 
 
 @pytest.mark.parametrize(
+    ("source", "has_switch"),
+    [
+        ("deepspeed.add_config_arguments(parser)", True),
+        ("parser.add_argument('--deepspeed')\nparser.add_argument('--deepspeed_config')", True),
+        ("parser.add_argument('--deepspeed_config')", False),
+    ],
+)
+def test_the_source_tells_whether_there_is_a_switch_beside_the_file(
+    file: Path, source: str, has_switch: bool
+) -> None:
+    assert _read(file, source).has_switch is has_switch
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "TrainingArguments(max_steps=7)",

@@ -56,15 +56,20 @@ def write_formats(values: Values, args: TrainerArgs) -> Values:
     return values
 
 
-def script_arguments(agreement: Agreement, interface: Interface, ds_config: Path) -> tuple[str, ...]:
-    """Write what is appended to the script's own arguments."""
+def script_arguments(
+    agreement: Agreement, interface: Interface, ds_config: Path, has_switch: bool = True
+) -> tuple[str, ...]:
+    """Write what is appended to the script's own arguments.
+
+    A parser without the switch `--deepspeed` would take that for the beginning of `--deepspeed_config`.
+    """
     words: list[str] = []
     for name, value in agreement.added:
         words += [f"--{name}"] if value is True else [f"--{name}", f"{value}"]
     if interface is Interface.TRAINER:
         words += ["--deepspeed", str(ds_config)]
     elif interface is Interface.DEEPSPEED:
-        words += ["--deepspeed", "--deepspeed_config", str(ds_config)]
+        words += [*(["--deepspeed"] if has_switch else []), "--deepspeed_config", str(ds_config)]
     return tuple(words)
 
 

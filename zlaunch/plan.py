@@ -93,7 +93,7 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
     settled = settle(job, given, [*findings, *_removed(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(settled.values, inputs.layout), settled.left, inputs)
 
-    words = script_arguments(settled.agreement, script.interface, inputs.layout.ds_config)
+    words = script_arguments(settled.agreement, script.interface, inputs.layout.ds_config, script.has_switch)
     command = (str(script.path), *job.script_args, *words)
     by_environment = script.interface is Interface.ACCELERATE
     variables = accelerate_variables(inputs.layout, settled.precision) if by_environment else {}

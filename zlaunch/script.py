@@ -32,6 +32,8 @@ class Script:
     defaults: Mapping[str, Argument] = field(default_factory=dict)
     own_ds_config: int | None = None
     """Line on which the script gives TrainingArguments a ds_config of its own."""
+    has_switch: bool = True
+    """Whether it takes `--deepspeed` besides `--deepspeed_config`."""
 
     def mentions(self, word: str) -> bool:
         """Whether a word, in either spelling of a flag, stands anywhere in the source."""
@@ -52,22 +54,27 @@ def read_script(path: Path) -> Script:
         place = Place(str(path), line, 1)
         raise Refused([Finding("not-python", f"this is no Python: {error}", place=place)]) from None
     defaults = dict(_defaults(tree, path.name))
-    return Script(path, source, _interface(tree), defaults, _own_ds_config(tree))
+    has_switch = "add_config_arguments" in _names(tree) or "--deepspeed" in _literals(tree)
+    return Script(path, source, _interface(tree), defaults, _own_ds_config(tree), has_switch)
 
 
 def _interface(tree: ast.Module) -> Interface:
-    names = {_last_name(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)}
-    literals = {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
+    names, literals = _names(tree), _literals(tree)
     if "add_config_arguments" in names or "--deepspeed_config" in literals:
         return Interface.DEEPSPEED
     parses_arguments = names & {"HfArgumentParser", "TrlParser"} or "--deepspeed" in literals
     if not parses_arguments and names & {"Accelerator", "TrainingArguments", "Seq2SeqTrainingArguments"}:
         return Interface.ACCELERATE
     return Interface.TRAINER
+
+
+def _names(tree: ast.Module) -> set[str]:
+    return {_last_name(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)}
+
+
+def _literals(tree: ast.Module) -> set[str]:
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return {value for value in constants if isinstance(value, str)}
 
 
 def _own_ds_config(tree: ast.Module) -> int | None:

@@ -119,17 +119,9 @@ def _named(words: str) -> Iterator[str]:
 def _whereabouts(case: Case, rank: RankEvidence) -> str:
     """Say where a rank was meanwhile."""
     place = case.evidence.stall.where.get(rank.rank) if case.evidence.stall is not None else None
-    doing = (
-        f"rank {rank.rank} was in `{rank.phase}` at step {rank.step}"
-        if rank.phase
-        else f"rank {rank.rank} was"
-    )
-    return (
-        f"{doing}, at {clip(place, 60)}"
-        if place
-        else f"{doing}"
-        if rank.phase
-        else f"rank {rank.rank}: step {rank.step}"
+    doing = f"rank {rank.rank} was in `{rank.phase}` at step {rank.step}" if rank.phase else ""
+    return ": ".join(
+        part for part in (doing or f"rank {rank.rank}", clip(place, 60) if place else "") if part
     )
 
 

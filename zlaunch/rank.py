@@ -154,7 +154,7 @@ def _local_rank() -> int:
 
 
 def _remove_buffer(environment: Mapping[str, str], rank: int) -> None:
-    """Delete what DeepSpeed's all-reduce on a CPU leaves in shared memory (`csrc/cpu/comm/shm.cpp`): 66 MiB."""
+    """Delete the 66 MiB that DeepSpeed leaves in shared memory on a CPU (`csrc/cpu/comm/shm.cpp`)."""
     where = "_".join(environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     with contextlib.suppress(OSError):
         (SHARED_MEMORY / f"deepspeed_allreduce_buffer_{os.getuid()}_{where}_{rank}").unlink()

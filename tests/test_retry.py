@@ -10,13 +10,13 @@ from zlaunch.diagnosis import SIGNATURES
 from zlaunch.diagnosis.evidence import Evidence, JobEvidence
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.job import JobSpec, Offload
+from zlaunch.manner import Policy
 from zlaunch.outcome import Outcome
 from zlaunch.retry import (
     DETERMINED,
     HEALS,
     OUT_OF_MEMORY,
     Failed,
-    Policy,
     Proposal,
     can_heal,
     goes_on,

@@ -9,7 +9,8 @@ import pytest
 from zlaunch import watch as watching
 from zlaunch.errors import WrongUsage
 from zlaunch.layout import RunLayout
-from zlaunch.watch import Manner, Watch, ranks_to_show
+from zlaunch.manner import Manner, ranks_to_show
+from zlaunch.watch import Watch
 
 
 @pytest.mark.parametrize(

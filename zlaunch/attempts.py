@@ -3,17 +3,20 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from zlaunch import console
 from zlaunch.checkpoints import newest_whole
 from zlaunch.errors import Refused
 from zlaunch.job import JobSpec
-from zlaunch.launch import Ended
+from zlaunch.manner import Policy
 from zlaunch.prepare import Prepared
 from zlaunch.record import FIRST, Lineage
-from zlaunch.retry import Failed, Policy, Proposal, goes_on, proposals, resumed
+from zlaunch.retry import Failed, Proposal, goes_on, proposals, resumed
 from zlaunch.trainer_args import flags
+
+if TYPE_CHECKING:
+    from zlaunch.conclusion import Ended
 
 Considered = TypeVar("Considered")
 
@@ -24,7 +27,7 @@ class Tried:
 
     prepared: Prepared
     run: Path
-    ended: Ended
+    ended: "Ended"
 
 
 def see_through(

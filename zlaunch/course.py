@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zlaunch import phases
+from zlaunch.manner import STEP_PATIENCE_SECONDS
 from zlaunch.units import brief, clock
 
 KEPT_STEPS = 50
 """How many of the last steps count for the speed."""
 
-STEP_PATIENCE_SECONDS = 60.0
 STEP_PATIENCE_FACTOR = 5.0
 """A step may take this many times as long as the median of those before it."""
 

@@ -3,15 +3,16 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from zlaunch.diagnosis.evidence import Evidence, JobEvidence
-from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.job import STAGES, JobSpec, Offload
-from zlaunch.outcome import Outcome
+from zlaunch.manner import Policy
 from zlaunch.units import plural
 
-OnOom = Literal["stop", "retry"]
+if TYPE_CHECKING:
+    from zlaunch.diagnosis.evidence import Evidence, JobEvidence
+    from zlaunch.diagnosis.verdict import Verdict
+    from zlaunch.outcome import Outcome
 
 HEALS = frozenset(
     {
@@ -36,18 +37,10 @@ OUT_OF_MEMORY = frozenset({"gpu-out-of-memory", "host-out-of-memory", "host-allo
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """What a person allows to be tried."""
-
-    max_restarts: int = 0
-    on_oom: OnOom = "stop"
-
-
-@dataclass(frozen=True, slots=True)
 class Failed:
     """One attempt that failed."""
 
-    outcome: Outcome
+    outcome: "Outcome"
     step: int
 
 
@@ -61,7 +54,7 @@ class Proposal:
 
 
 def proposals(
-    job: JobSpec, evidence: Evidence, failures: Sequence[Failed], policy: Policy
+    job: JobSpec, evidence: "Evidence", failures: Sequence[Failed], policy: Policy
 ) -> Iterator[Proposal]:
     """Propose what may work, what changes least first; the last failure is the one to mend."""
     last = failures[-1].outcome
@@ -92,11 +85,11 @@ def can_heal(failures: Sequence[Failed]) -> bool:
     return verdict.code in DETERMINED and last.step > 0 and not again
 
 
-def _is_oom(verdict: Verdict | None) -> bool:
+def _is_oom(verdict: "Verdict | None") -> bool:
     return verdict is not None and verdict.code in OUT_OF_MEMORY
 
 
-def smaller(job: JobSpec, ran: JobEvidence) -> Iterator[Proposal]:
+def smaller(job: JobSpec, ran: "JobEvidence") -> Iterator[Proposal]:
     """Walk the ladder; the global batch and the learning rate stay what they are.
 
     Moving states to the host helps a GPU. On a CPU both are the same memory.
@@ -118,7 +111,7 @@ def smaller(job: JobSpec, ran: JobEvidence) -> Iterator[Proposal]:
         yield Proposal(replace(job, offload=offload), "the parameters on the host, too: `--offload cpu`")
 
 
-def _smaller_micro_batch(job: JobSpec, ran: JobEvidence) -> Iterator[Proposal]:
+def _smaller_micro_batch(job: JobSpec, ran: "JobEvidence") -> Iterator[Proposal]:
     """Cut the batch of a step into more and smaller pieces, each half as large as before."""
     if ran.micro_batch % 2:
         return

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -24,7 +24,6 @@ from zlaunch.errors import Unavailable
 from zlaunch.layout import ROOM_BYTES, RunLayout, write_ending, write_whole
 from zlaunch.machine import Machine
 from zlaunch.memory.forecast import Forecast
-from zlaunch.outcome import Outcome
 from zlaunch.plan import LaunchPlan
 from zlaunch.probe import package_versions
 from zlaunch.process import output_of
@@ -32,6 +31,9 @@ from zlaunch.record import FIRST, Lineage
 from zlaunch.repeat import inherited
 from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL
 from zlaunch.units import whole
+
+if TYPE_CHECKING:
+    from zlaunch.outcome import Outcome
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
@@ -164,7 +166,7 @@ def append_metrics(layout: RunLayout, facts: Mapping[str, Any]) -> None:
         file.write(json.dumps(facts) + "\n")
 
 
-def write_outcome(layout: RunLayout, outcome: Outcome, started: float) -> None:
+def write_outcome(layout: RunLayout, outcome: "Outcome", started: float) -> None:
     """Write how the run ended."""
     times = {"started": started, "seconds": time.time() - started}
     ending = {**asdict(outcome), **times, "ranks": read_ranks(layout)}

@@ -4,16 +4,15 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from zlaunch import console, phases, rundir
-from zlaunch.course import STEP_PATIENCE_SECONDS, Course, Look, begun, phase_shown, plain_line, progress_line
+from zlaunch.course import Course, Look, begun, phase_shown, plain_line, progress_line
 from zlaunch.diagnosis.evidence import StallEvidence
-from zlaunch.errors import WrongUsage
 from zlaunch.follow import Follower
 from zlaunch.gathering import read_object, tail
 from zlaunch.layout import RunLayout
+from zlaunch.manner import Manner
 from zlaunch.stacks import last_stack, odd_ranks, place
 from zlaunch.stalls import silence, stall_lines
 
@@ -30,41 +29,6 @@ PLAIN_SECONDS = 30.0
 
 ANSWER_SECONDS = 5.0
 """How long ranks are given to write their stacks: they look for the question every two seconds."""
-
-OnStall = Literal["report", "stop"]
-
-
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How a person wants a job to be watched."""
-
-    show_ranks: tuple[int, ...] = (0,)
-    """Ranks whose output is shown. Where none is, there is one line that says how far the job is."""
-    on_stall: OnStall = "report"
-    stall_after: float = STEP_PATIENCE_SECONDS
-    """The least time without a step that counts as a stall, in seconds."""
-    debugged: int | None = None
-    """A rank that waits for a debugger. It may stand still, and the others with it: that is no stall."""
-
-
-def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple[int, ...]:
-    """Read `0,3`, `all` or `none`; raise WrongUsage for a rank that will not be there.
-
-    Left out, rank 0 goes where output is kept or passed on, and nobody is shown to a person, who
-    has one quiet line instead.
-    """
-    match text:
-        case None:
-            return () if interactive else (0,)
-        case "all":
-            return tuple(range(world_size))
-        case "none":
-            return ()
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) < world_size for word in words):
-        ranks = "rank 0" if world_size == 1 else f"ranks 0 to {world_size - 1}"
-        raise WrongUsage(f"`--show-ranks {text}`: there are {ranks}", "write `--show-ranks 0`, all or none")
-    return tuple(sorted({int(word) for word in words}))
 
 
 class Watch:

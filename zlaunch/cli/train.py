@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from zlaunch.answers import Answer
     from zlaunch.attempts import Tried
     from zlaunch.job import JobSpec
+    from zlaunch.manner import Manner
     from zlaunch.memory.forecast import Forecast
     from zlaunch.plan import LaunchPlan
     from zlaunch.prepare import Prepared
     from zlaunch.record import Lineage
-    from zlaunch.watch import Manner
 
 
 def train(
@@ -104,8 +104,8 @@ def train(
     """
     from zlaunch.attempts import see_through
     from zlaunch.job import STAGES, JobSpec, parse_debug, parse_gpus, parse_offload, parse_override
+    from zlaunch.manner import Policy
     from zlaunch.prepare import ds_config_of
-    from zlaunch.retry import Policy
 
     script_args, ds_config = ds_config_of(context.args, ds_config)
     job = JobSpec(
@@ -184,7 +184,7 @@ def _manner(
     prepared: "Prepared", show_ranks: str | None, on_stall: Literal["report", "stop"], stall_after: float
 ) -> "Manner":
     from zlaunch import console
-    from zlaunch.watch import Manner, ranks_to_show
+    from zlaunch.manner import Manner, ranks_to_show
 
     shown = ranks_to_show(show_ranks, prepared.inputs.topology.world_size, console.is_interactive())
     debug = prepared.inputs.job.debug

@@ -70,7 +70,7 @@ def _start(plan: "LaunchPlan") -> int:
     from zlaunch import console
     from zlaunch.cli.show_plan import plan_lines
     from zlaunch.launch import carry_out
-    from zlaunch.watch import Manner, ranks_to_show
+    from zlaunch.manner import Manner, ranks_to_show
 
     for line in plan_lines(plan, complete=False):
         console.say(line)

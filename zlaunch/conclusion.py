@@ -1,0 +1,85 @@
+"""Concluding a job: judge how it ended and why, write that down, tell it."""
+
+import os
+import time
+from dataclasses import dataclass
+
+from zlaunch import console, experience, rundir
+from zlaunch.build import NotBuilt
+from zlaunch.diagnosis import diagnose
+from zlaunch.diagnosis.evidence import Evidence
+from zlaunch.diagnosis.told import verdict_lines
+from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.errors import ZlaunchError
+from zlaunch.gathering import tail
+from zlaunch.manner import Manner
+from zlaunch.measurement import compare
+from zlaunch.outcome import Outcome, judge_end
+from zlaunch.plan import LaunchPlan
+from zlaunch.records import look_at
+from zlaunch.units import duration
+
+LAST_LINES = 5
+"""How much of a quiet job's output is shown when it has finished."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a job, and all that is known about it."""
+
+    outcome: Outcome
+    evidence: Evidence
+
+
+def conclude(plan: LaunchPlan, manner: Manner, evidence: Evidence, started: float) -> Ended:
+    """Judge a job that has ended, record it, tell it."""
+    outcome = judge_end(evidence, diagnose(evidence))
+    _record(plan, outcome, started)
+    if plan.layout.forecast.exists() and outcome.exit_status == 0:
+        record = look_at(plan.layout.root)
+        experience.keep(experience.here(), record, compare(record))
+    _tell(plan, manner, outcome, time.time() - started)
+    return Ended(outcome, evidence)
+
+
+def never_started(plan: LaunchPlan, error: ZlaunchError, started: float) -> None:
+    """Record a job whose launcher did not start; the error is shown like any other."""
+    code = "op-build-failed" if isinstance(error, NotBuilt) else "launcher-failed"
+    verdict = Verdict(code, error.message, advice=(error.hint,) if error.hint else ())
+    _record(plan, Outcome("failed", error.status, error.status, verdict), started)
+
+
+def _record(plan: LaunchPlan, outcome: Outcome, started: float) -> None:
+    """Write down how it ended; what cannot be written changes no exit status."""
+    try:
+        rundir.write_outcome(plan.layout, outcome, started)
+    except OSError as error:
+        console.say(f"{plan.layout.ending} could not be written: {error.strerror}")
+
+
+def _tell(plan: LaunchPlan, manner: Manner, outcome: Outcome, seconds: float) -> None:
+    """Say how it ended, why, and where to look."""
+    took, run = duration(seconds), os.path.relpath(plan.layout.root)
+    about = f"all about this run is in {run}"
+    if outcome.how == "finished":
+        if console.is_interactive() and not manner.show_ranks:
+            for line in _last_lines(tail(plan.layout.rank_log(0))):
+                console.data(line)
+        if outcome.verdict is None:
+            console.say(f"finished in {took}; {about}")
+            return
+    head = {
+        "finished": "finished in",
+        "stumbled": "trained to the end in",
+        "stalled": "ended for its stall after",
+    }.get(outcome.how, f"{outcome.how} after")
+    assert outcome.verdict is not None
+    lines = verdict_lines(outcome.verdict, f"{head} {took}", console.width())
+    for line in [*lines, *console.paragraph(about)]:
+        console.say(line)
+
+
+def _last_lines(log: str) -> list[str]:
+    """Take the last lines that say something, each as a terminal would have left it."""
+    shown = [line.rstrip().rsplit("\r", 1)[-1] for line in log.split("\n")]
+    return [line for line in shown if line.strip()][-LAST_LINES:]

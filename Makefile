@@ -18,8 +18,10 @@ help:
 train: .venv/installed
 	$(BIN)/zlaunch train --stage 3 --offload cpu
 
+# The first part on both cores; what trains has its own ranks for them.
 test: .venv/installed-for-tests system-packages
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 -m "not job and not hosts"
+	$(BIN)/python -m pytest -m "job or hosts"
 
 fast: .venv/installed-for-tests
 	$(BIN)/python -m pytest -n 2 -m "not job and not hosts"

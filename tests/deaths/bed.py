@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import termios
 import time
 import uuid
@@ -18,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.running import ZLAUNCH
+from tests.running import ZLAUNCH, run
 
 HERE = Path(__file__).parent
 MARK = "ZLAUNCH_TEST_OF_DEATH"
@@ -44,8 +45,9 @@ class Bed:
 class Job:
     """A zlaunch that was started in a folder, and all that came of it."""
 
-    def __init__(self, folder: Path, argv: list[str], bed: Bed) -> None:
+    def __init__(self, folder: Path, argv: list[str], bed: Bed, name: str = "") -> None:
         self.folder = folder
+        self.name = name
         self.mark = uuid.uuid4().hex
         self.moment: float | None = None
         self.bed = bed
@@ -66,7 +68,7 @@ class Job:
 
     @property
     def run(self) -> Path:
-        return next(path.parent for path in self.folder.glob("**/job.json"))
+        return next(path.parent for path in self.folder.glob(f"**/{self.name or '*'}/job.json"))
 
     def await_ready(self, num_ranks: int) -> None:
         deadline = time.monotonic() + IS_BUILT_WITHIN_SECONDS
@@ -76,7 +78,7 @@ class Job:
             time.sleep(0.05)
 
     def _num_ready(self) -> int:
-        logs = self.folder.glob("**/logs/rank-*.log")
+        logs = self.folder.glob(f"**/{self.name or '*'}/logs/rank-*.log")
         return sum("ready" in log.read_text("utf-8", "replace") for log in logs)
 
     def dies_now(self) -> None:
@@ -124,6 +126,11 @@ class Job:
         noted = [*self.folder.glob("moment-*"), *self.folder.glob("**/ask-stacks")]
         return min((file.stat().st_mtime for file in noted), default=None)
 
+    def said(self) -> str:
+        """Show what zlaunch itself has said."""
+        err = self.folder / "err"
+        return err.read_text("utf-8", "replace") if err.exists() else ""
+
     def told(self) -> str:
         """Show what a person has seen, and the logs."""
         files = [self.folder / "err", *self.folder.glob("**/logs/*.log")]
@@ -142,9 +149,11 @@ class Job:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
-        for process in self.left():
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        while left := self.left():
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(left, timeout=1)
 
 
 def _status(returncode: int | None) -> int:
@@ -249,6 +258,32 @@ def taken_port(_: Path) -> Iterator[Bed]:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
         yield Bed(env={"TAKEN_PORT": str(taken.getsockname()[1])})
+
+
+@contextlib.contextmanager
+def no_compiler(folder: Path) -> Iterator[Bed]:
+    """No op was compiled yet, and there is no compiler."""
+    yield Bed(env={"TORCH_EXTENSIONS_DIR": str(folder / "ops"), "CXX": "no-such-compiler"})
+
+
+@contextlib.contextmanager
+def checkpoint_of_one_rank(folder: Path) -> Iterator[Bed]:
+    """A checkpoint that one rank has saved alone."""
+    alone = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
+    saved = run(
+        sys.executable,
+        *(HERE / "training.py", "saves", folder / "saved"),
+        cwd=folder,
+        env={**alone, "DS_ACCELERATOR": "cpu"},
+    )
+    assert saved.status == 0, saved.err
+    yield Bed(args=(folder / "saved",))
 
 
 @contextlib.contextmanager

@@ -95,6 +95,7 @@ TABLE = (
         "SIGBUS: /dev/shm of 1 MiB",
         *("script.shares_more_than_there_is", "failed", 135, "shared-memory-full", 1),
         around=bed.small_shared_memory,
+        options=("--force",),
     ),
     Death("SIGKILL of a rank's script", "script.wait", "failed", 137, "killed", 1, kill("script.py", 1)),
     Death(
@@ -165,8 +166,15 @@ TABLE = (
     ),
     Death(
         "an op of the script does not compile",
-        *("script.builds_what_does_not_compile", "failed", 1, "op-build-failed", 0),
-        says="was not declared in this scope",
+        *("script.builds_what_does_not_compile", "failed", 1, "op-build-failed"),
+        says="broken.cpp:1:20: error:",
+        launchers=("torchrun",),
+    ),
+    Death(
+        "an op of DeepSpeed does not compile",
+        *("script.ends", "failed", 69, "op-build-failed"),
+        around=bed.no_compiler,
+        says="no-such-compiler: not found",
         launchers=("torchrun",),
     ),
     Death("a stall", "script.stops_stepping", "stalled", 124, "stalled", options=STOPS_AT_ONCE),
@@ -210,6 +218,7 @@ TABLE = (
     Death(
         "a checkpoint of another number of ranks",
         *("training.loads", "failed", 1, "other-world-size"),
+        around=bed.checkpoint_of_one_rank,
         launchers=("torchrun",),
     ),
     Death(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.deaths.bed import HERE, Bed, Job
 from tests.deaths.deaths import TABLE, Death
+from tests.deaths.page import record
 
 pytestmark = pytest.mark.job
 
@@ -44,15 +45,13 @@ def test_a_death_is_told_as_it_was(death: Death, launcher: str, tmp_path: Path) 
             job.await_ready(num_ranks=2)
             death.harm(job)
         status, left, seconds = job.await_end(SECONDS)
-        ending, told = job.ending(), job.told()
-    print(status, left, round(seconds, 1), ending.get("how"), ending.get("verdict"), told)
+        ending, said, told = job.ending(), job.said(), job.told()
     verdict = ending.get("verdict") or {}
-    assert (status, left) == (death.status, 0)
-    assert (ending.get("how"), ending.get("exit_status"), verdict.get("code")) == (
-        death.how,
-        status,
-        death.verdict,
-    )
-    assert verdict.get("rank") == death.rank or death.rank is None
-    assert death.says in " ".join([verdict.get("cause", ""), *verdict.get("facts", ())])
+    words = " ".join([verdict.get("cause", ""), *verdict.get("facts", ())])
+    assert (status, left) == (death.status, 0), told
+    assert (ending.get("how"), ending.get("exit_status")) == (death.how, status), told
+    assert (verdict.get("code"), death.rank in (None, verdict.get("rank"))) == (death.verdict, True), told
+    assert death.says in words
+    assert "Traceback" not in said
     assert seconds <= SECONDS
+    record(death, launcher, seconds)

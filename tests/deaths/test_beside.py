@@ -1,0 +1,176 @@
+"""What a death must not touch, and what it must not leave: other runs, drives, shared memory, terminals."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.deaths.bed import HERE, Bed, Job
+from tests.deaths.deaths import LAUNCHERS
+from zlaunch.build import extensions_dir
+
+pytestmark = pytest.mark.job
+
+SECONDS = 10.0
+LIBAIO = Path("/usr/include/libaio.h")
+
+Start = Callable[..., Job]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start jobs in one folder, and leave none behind."""
+    with ExitStack() as jobs:
+
+        def begin(script: str, *options: object, name: str = "r", bed: Bed | None = None) -> Job:
+            file, _, function = script.partition(".")
+            words = ("train", HERE / f"{file}.py", "--run-dir", tmp_path / name, *options, "--", function)
+            job = Job(tmp_path, [str(word) for word in words], bed or Bed(), name=name)
+            jobs.callback(job.end)
+            return job
+
+        yield begin
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Path:
+    """A place for swap files; the offload to NVMe needs the headers of libaio."""
+    if not LIBAIO.exists():
+        assert not os.environ.get("CI"), "libaio-dev is not installed"
+        pytest.skip("libaio-dev is not installed")
+    (tmp_path / "drive").mkdir()
+    return tmp_path / "drive"
+
+
+def nvme(drive: Path) -> tuple[object, ...]:
+    return ("--stage", "3", "--offload", "nvme", "--nvme", drive)
+
+
+def swap_of(job: Job) -> list[Path]:
+    found = [Path(name) for name in json.loads((job.run / "job.json").read_text())["swap_dirs"]]
+    assert found
+    for directory in found:
+        (directory / "optimizer.swp").write_bytes(b"x")
+    return found
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_zlaunch_that_is_killed_leaves_nothing_on_the_drive(
+    launcher: str, drive: Path, start: Start
+) -> None:
+    job = start("script.wait", "--launcher", launcher, *nvme(drive))
+    job.await_ready(num_ranks=2)
+    swap_of(job)
+    job.dies_now()
+    job.process.kill()
+    _, left, _ = job.await_end(SECONDS)
+    assert (left, list(drive.iterdir())) == (0, [])
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_run_that_dies_leaves_the_other_in_the_same_folder_alone(
+    launcher: str, drive: Path, start: Start
+) -> None:
+    options = ("--launcher", launcher, *nvme(drive))
+    dies, lives = (start("script.reduces_forever", *options, name=name) for name in ("dies", "lives"))
+    for job in (dies, lives):
+        job.await_ready(num_ranks=2)
+        swap_of(job)
+    before, log = lives.left(), (lives.run / "logs" / "rank-0.log").read_bytes()
+    dies.dies_now()
+    dies.process.kill()
+    _, left, _ = dies.await_end(SECONDS)
+    assert left == 0
+    step = steps_of(lives)
+    time.sleep(2)
+    assert steps_of(lives) > step
+    assert set(before) <= set(lives.left())
+    assert (lives.run / "logs" / "rank-0.log").read_bytes() == log
+    assert all(swap.is_dir() for swap in swap_of(lives))
+    lives.process.send_signal(signal.SIGTERM)
+    lives.dies_now()
+    assert lives.await_end(SECONDS)[:2] == (143, 0)
+    assert (lives.ending()["how"], list(drive.iterdir())) == ("stopped", [])
+
+
+def steps_of(job: Job) -> int:
+    return int(json.loads((job.run / "ranks" / "rank-0.pulse.json").read_text())["step"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_buffers_that_deepspeed_leaves_in_shared_memory_are_deleted(
+    number: signal.Signals, start: Start
+) -> None:
+    job = start("training.waits", "--launcher", "deepspeed")
+    job.await_ready(num_ranks=2)
+    assert len(buffers_of(job)) == 2
+    job.dies_now()
+    job.process.send_signal(number)
+    assert job.await_end(SECONDS)[1] == 0
+    assert buffers_of(job) == []
+
+
+def buffers_of(job: Job) -> list[Path]:
+    argv = json.loads((job.run / "job.json").read_text())["argv"]
+    port = next(word.partition("=")[2] for word in argv if word.startswith("--master_port="))
+    return list(Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"))
+
+
+def test_ctrl_c_before_the_job_starts_ends_without_a_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    os.mkfifo(script)
+    job = Job(tmp_path, ["train", str(script)], Bed())
+    writer = opened_by_its_reader(script, job)
+    job.process.send_signal(signal.SIGINT)
+    assert job.process.wait(10) == 130
+    os.close(writer)
+    assert "Traceback" not in (tmp_path / "err").read_text()
+    assert not (tmp_path / "runs").exists()
+
+
+def opened_by_its_reader(pipe: Path, job: Job) -> int:
+    """Wait until zlaunch reads the script, of which nothing comes."""
+    while job.process.poll() is None:
+        with suppress(OSError):
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.02)
+    raise AssertionError(job.told())
+
+
+def test_the_lock_that_a_killed_build_has_left_is_removed_before_the_start(
+    tmp_path: Path, start: Start
+) -> None:
+    name = "deepspeed_shm_comm"
+    ops = tmp_path / "ops"
+    if (extensions_dir(os.environ) / name).exists():
+        shutil.copytree(extensions_dir(os.environ) / name, ops / name)
+    (ops / name).mkdir(parents=True, exist_ok=True)
+    (ops / name / "lock").touch()
+    job = start("script.ends", bed=Bed(env={"TORCH_EXTENSIONS_DIR": str(ops)}))
+    assert job.process.wait(240) == 0
+    assert f"removed {ops / name / 'lock'}" in (tmp_path / "err").read_text()
+    assert not (ops / name / "lock").exists()
+
+
+def test_a_lock_that_is_held_is_left_alone(tmp_path: Path) -> None:
+    from zlaunch.build import clear_stale_lock
+
+    lock = tmp_path / "cpu_adam" / "lock"
+    lock.parent.mkdir()
+    with lock.open("w"):
+        clear_stale_lock(lock)
+        assert lock.exists()
+    clear_stale_lock(lock)
+    assert not lock.exists()
+
+
+def test_the_processes_that_are_counted_are_those_in_sessions_of_their_own_too(start: Start) -> None:
+    job = start("script.wait")
+    job.await_ready(num_ranks=2)
+    assert [process.name() for process in job.left()].count("sleep") == 2

@@ -4,13 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help train test fast check docs releases gpu-check clean
+.PHONY: help train test fast check docs deaths releases gpu-check clean
 
 help:
 	@echo "make train     set up, and train a small language model with ZeRO-3 and CPU offload"
 	@echo "make test      set up, and run all tests (make fast: only those that take seconds)"
 	@echo "make check     set up, and run the linters and the type checker"
 	@echo "make docs      write docs/errors.md and docs/endings.md anew from the source"
+	@echo "make deaths    let runs die in every way, and write docs/deaths.md anew"
 	@echo "make releases  record anew which keys each DeepSpeed release reads; needs the network"
 	@echo "make gpu-check WHEELS=DIR  compare predicted GPU memory with one CUDA device; no network"
 	@echo "make clean     remove the environment and what tests and runs left behind"
@@ -36,6 +37,9 @@ check: .venv/installed-for-tests
 docs: .venv/installed
 	$(BIN)/python -m tools.write_errors
 	$(BIN)/python -m tools.write_endings
+
+deaths: .venv/installed-for-tests system-packages
+	ZLAUNCH_RECORD=docs/deaths.md $(BIN)/python -m pytest tests/deaths -q
 
 # For a machine with a CUDA device and no network: its own Python with torch for CUDA, what is missing
 # from WHEELS, a folder.

@@ -131,6 +131,10 @@ class Job:
         err = self.folder / "err"
         return err.read_text("utf-8", "replace") if err.exists() else ""
 
+    def printed(self) -> list[str]:
+        """Show what each rank has printed."""
+        return [log.read_text("utf-8", "replace") for log in self.folder.glob("**/logs/rank-*.log")]
+
     def told(self) -> str:
         """Show what a person has seen, and the logs."""
         files = [self.folder / "err", *self.folder.glob("**/logs/*.log")]

@@ -34,6 +34,10 @@ class Death:
     launchers: tuple[str, ...] = LAUNCHERS
     says: str = ""
     """What the verdict must hold, in its cause or its facts."""
+    prints: str = ""
+    """What each rank must have printed."""
+    within: float = 10.0
+    """How many seconds it may take until nothing is left."""
 
 
 def kill(program: str, rank: int | None = None) -> Callable[[Job], None]:
@@ -124,12 +128,15 @@ TABLE = (
         "Ctrl-C twice, the script does not listen",
         *("script.does_not_stop", "stopped", 130, "stopped"),
         harm=send(signal.SIGINT, signal.SIGINT),
+        prints="asked to stop",
+        within=4.0,
     ),
     Death("SIGTERM", "script.wait", "stopped", 143, "stopped", harm=send(signal.SIGTERM)),
     Death(
         "SIGTERM, the script does not listen",
         *("script.does_not_stop", "stopped", 143, "stopped"),
         harm=send(signal.SIGTERM),
+        prints="asked to stop",
     ),
     Death("SIGHUP", "script.wait", "stopped", 129, "stopped", harm=send(signal.SIGHUP)),
     Death(

@@ -45,7 +45,7 @@ def test_a_death_is_told_as_it_was(death: Death, launcher: str, tmp_path: Path) 
             job.await_ready(num_ranks=2)
             death.harm(job)
         status, left, seconds = job.await_end(SECONDS)
-        ending, said, told = job.ending(), job.said(), job.told()
+        ending, said, told, printed = job.ending(), job.said(), job.told(), job.printed()
     verdict = ending.get("verdict") or {}
     words = " ".join([verdict.get("cause", ""), *verdict.get("facts", ())])
     assert (status, left) == (death.status, 0), told
@@ -53,5 +53,6 @@ def test_a_death_is_told_as_it_was(death: Death, launcher: str, tmp_path: Path) 
     assert (verdict.get("code"), death.rank in (None, verdict.get("rank"))) == (death.verdict, True), told
     assert death.says in words
     assert "Traceback" not in said
-    assert seconds <= SECONDS
+    assert all(death.prints in text for text in printed)
+    assert seconds <= death.within
     record(death, launcher, seconds)

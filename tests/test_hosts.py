@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from zlaunch.errors import Unavailable
@@ -34,3 +36,21 @@ def test_hosts_of_which_only_some_have_gpus_are_refused_by_name() -> None:
     machines = [read_answer("w0", ANSWER), read_answer("w1", ANSWER + GPUS)]
     with pytest.raises(Unavailable, match="w0"):
         weakest([machine for machine in machines if machine])
+
+
+def test_a_driver_that_finds_no_gpu_is_a_host_without_gpus() -> None:
+    assert read_answer("w0", f"{ANSWER}No devices were found\n") == Machine("w0", 96, 2113389312 * 1024)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0, NVIDIA GB10, GPU-1, [N/A], 12.1",
+        "0, NVIDIA H100, GPU-1, 81559, [Unknown Error]",
+        "Unable to determine the device handle for GPU0000:01:00.0: Unknown Error",
+        "Failed to initialize NVML: Driver/library version mismatch",
+    ],
+)
+def test_an_answer_that_is_no_gpu_is_refused_with_its_host_and_its_words(line: str) -> None:
+    with pytest.raises(Unavailable, match=re.escape(f"w0: `nvidia-smi` answers `{line}`")):
+        read_answer("w0", f"{ANSWER}{GPUS}{line}\n")

@@ -9,6 +9,8 @@ from zlaunch.process import output_of
 
 CONNECT_SECONDS = 10
 _MARK = "zlaunch asks"
+NO_GPUS = "No devices were found"
+"""What nvidia-smi says where there is a driver and no GPU."""
 _GPU_FIELDS = "index,name,uuid,memory.total,compute_cap"
 _QUESTION = (
     f"echo {_MARK}; nproc; awk '/MemTotal/ {{print $2}}' /proc/meminfo; "
@@ -50,12 +52,19 @@ def read_answer(name: str, answer: str) -> Machine | None:
     if not mark or len(lines) < 2 or not all(line.isdecimal() for line in lines[:2]):
         return None
     available = [int(line.split()[1]) * 1024 for line in lines[2:] if line.startswith("MemAvailable:")]
-    gpus = tuple(_gpu(line.split(", ")) for line in lines[2 + len(available) :])
+    gpus = tuple(_gpu(name, line) for line in lines[2 + len(available) :] if line.strip() != NO_GPUS)
     scarcest = (name, available[0]) if available else None
     return Machine(name, int(lines[0]), int(lines[1]) * 1024, gpus, scarcest=scarcest)
 
 
-def _gpu(fields: Sequence[str]) -> Gpu:
-    index, name, uuid, mebibytes, capability = fields
-    major, minor = capability.split(".")
-    return Gpu(int(index), name, uuid, int(mebibytes) << 20, (int(major), int(minor)))
+def _gpu(host: str, line: str) -> Gpu:
+    """Read a line of nvidia-smi; raise Unavailable for one that describes no GPU a job could use."""
+    try:
+        index, name, uuid, mebibytes, capability = line.split(", ")
+        major, minor = capability.split(".")
+        return Gpu(int(index), name, uuid, int(mebibytes) << 20, (int(major), int(minor)))
+    except ValueError:
+        raise Unavailable(
+            f"{host}: `nvidia-smi` answers `{line.strip()}`, which tells of no GPU that could be used",
+            f"see `ssh {host} nvidia-smi`, or take {host} out of the hostfile",
+        ) from None

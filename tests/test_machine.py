@@ -200,3 +200,19 @@ def test_the_driver_names_what_runs_on_a_gpu(tmp_path: Path) -> None:
     assert (first["free_bytes"], second["processes"]) == (40, [])
     assert (seen["pid"], seen["used_bytes"], seen["command"]) == (other.pid, 60, Path(sys.executable).name)
     assert (unseen["command"], unseen["used_bytes"]) == (None, None)
+
+
+@pytest.mark.parametrize("asked", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMemoryInfo"])
+def test_a_gpu_that_is_lost_is_named_as_the_driver_names_it(asked: str, tmp_path: Path) -> None:
+    lost = f"def {asked}(_): raise NVMLError('GPU is lost')"
+    (tmp_path / "pynvml.py").write_text(f"{FAKE_NVML}\n{lost}\n")
+    program = (
+        "from zlaunch.errors import *; from zlaunch.probe import _gpus\n"
+        "try: _gpus()\n"
+        "except Unavailable as error: print(error.message)"
+    )
+    env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    assert "GPU is lost" in done.stdout

@@ -94,15 +94,20 @@ def _gpus() -> list[Gpu]:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         if Path("/dev/nvidiactl").exists():
-            raise Unavailable(
-                f"there is an NVIDIA device, but its driver does not answer: {error}",
-                "see whether `nvidia-smi` works, or set DS_ACCELERATOR=cpu to train on the CPU",
-            ) from None
+            raise _silent("there is an NVIDIA device, but its driver does not answer", error) from None
         return []
     try:
         return [_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError as error:
+        raise _silent("the NVIDIA driver does not tell of all GPUs, one may be lost", error) from None
     finally:
         pynvml.nvmlShutdown()
+
+
+def _silent(what: str, error: Exception) -> Unavailable:
+    return Unavailable(
+        f"{what}: {error}", "see whether `nvidia-smi` works, or set DS_ACCELERATOR=cpu to train on the CPU"
+    )
 
 
 def _gpu(index: int) -> Gpu:

@@ -1,11 +1,11 @@
 """Reading what a run left in its directory, as evidence of how it ended."""
 
-import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zlaunch import phases
 from zlaunch.diagnosis.evidence import (
     ErrorEvidence,
     Evidence,
@@ -15,7 +15,7 @@ from zlaunch.diagnosis.evidence import (
     StallEvidence,
 )
 from zlaunch.errors import ZlaunchError
-from zlaunch.layout import RunLayout
+from zlaunch.layout import RunLayout, read_object
 from zlaunch.script import Interface, Script, read_script
 from zlaunch.trainer_args import flags, is_true
 
@@ -44,15 +44,6 @@ def gather(
         stopped_by=stopped_by,
         stall=stall,
     )
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """Read a JSON object that another process may be writing; empty if there is none."""
-    try:
-        found = json.loads(file.read_text("utf-8", "replace"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:
@@ -108,7 +99,7 @@ def _rank(layout: RunLayout, slot: Mapping[str, Any]) -> RankEvidence:
         rank=rank,
         host=str(record.get("host") or slot.get("host", "")),
         returncode=record.get("returncode"),
-        stopped_by=record.get("stopped_by"),
+        stopped_by=None if _was_leaving(record, pulse) else record.get("stopped_by"),
         ended=record.get("ended"),
         phase=str(pulse.get("phase", "")),
         step=int(pulse.get("step") or 0),
@@ -119,6 +110,14 @@ def _rank(layout: RunLayout, slot: Mapping[str, Any]) -> RankEvidence:
         pulse=pulse,
         sample=read_object(layout.rank_sample(rank)),
     )
+
+
+def _was_leaving(record: Mapping[str, Any], pulse: Mapping[str, Any]) -> bool:
+    """Whether the script had come to its end before the rank was told to stop."""
+    left, told = pulse.get("since"), record.get("stopped_at")
+    if not (isinstance(left, float) and isinstance(told, float)):
+        return False
+    return pulse.get("phase") == phases.EXITING and left < told
 
 
 def _error(file: Path) -> ErrorEvidence | None:

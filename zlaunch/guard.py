@@ -26,11 +26,11 @@ GRACE_SECONDS = 7.0
 
 def main(layout: RunLayout, argv: Sequence[str]) -> int:
     """Run a launcher and return what it returned."""
-    outlive_parent()
     job = json.loads(layout.job.read_text("utf-8"))
+    depends_on = lifeline(job["zlaunch_pid"])  # first: until then it dies with its parent
+    outlive_parent()
     tell = (lambda number: write_whole(layout.stop, str(number))) if job["over_ssh"] else None
     child = Launcher(argv, os.environ, sys.stdout.buffer, GRACE_SECONDS, tell)
-    depends_on = lifeline(job["zlaunch_pid"])
     returncode = child.wait(lambda: child.depend_on(depends_on))
     if not all(is_alive(process) for process in depends_on):
         _finish(layout, job)

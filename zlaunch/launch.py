@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zlaunch import rundir
 from zlaunch.build import build_missing
 from zlaunch.environment import is_exported, is_secret
-from zlaunch.errors import ZlaunchError
+from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.manner import Manner
 from zlaunch.plan import LaunchPlan
 from zlaunch.process import Foreground, find_program
@@ -52,6 +52,8 @@ def _build_and_run(plan: LaunchPlan, environment: dict[str, str], manner: Manner
             return _run(plan, environment, manner)
     except KeyboardInterrupt:  # while nothing ran that could be told
         stopped_by = signal.SIGINT
+    except OSError as error:
+        raise Unavailable(f"the job cannot be started: {error.strerror}: {error.filename}") from None
     from zlaunch.diagnosis.evidence import Evidence
 
     return Evidence(stopped_by=stopped_by)
@@ -89,11 +91,13 @@ def _run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> "Evid
 
 def _follow(plan: LaunchPlan, watch: "Watch", job: Foreground) -> None:
     """Watch; when a rank has failed, end the other hosts: pdsh would wait for them; stop if told so."""
-    watch.tick()
+    if not watch.tick():
+        return
     if plan.topology.over_ssh and any(
         record.get("returncode") and record.get("stopped_by") is None
         for record in rundir.read_ranks(plan.layout)
     ):
         rundir.write_stop(plan.layout, signal.SIGTERM)
-    elif job.stopped_by is None and plan.layout.stop.exists():
-        job.on_signal(int(plan.layout.stop.read_text()), None)
+        job.end_within(GRACE_SECONDS)  # a host that is gone would keep its ssh connection for hours
+    elif job.stopped_by is None and (number := rundir.read_stop(plan.layout)) is not None:
+        job.on_signal(number, None)

@@ -1,8 +1,10 @@
 """The shape of a run directory: which file holds what. `rundir` writes it, `rank` fills it."""
 
+import json
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 """Makes a rank's script write the stacks of all its threads."""
@@ -132,3 +134,12 @@ def write_whole(file: Path, text: str) -> None:
     partial = file.with_name(f".{file.name}.partial")
     partial.write_text(text, "utf-8")
     partial.replace(file)
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Read a JSON object that another process may be writing; empty if there is none."""
+    try:
+        found = json.loads(file.read_text("utf-8", "replace"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 import psutil
 
@@ -98,37 +98,59 @@ class Child:
         """
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self.stopped_by: signal.Signals | None = None
+        self.stopped_at: float | None = None
         self._tell = tell or self._signal_group
         self._grace = grace
         self._passed_on: set[int] = set()
         self._deadline = float("inf")
-        self._process = subprocess.Popen(
-            argv,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads here
-        )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._handlers = self._relay()
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads here
+            )
+        except BaseException:
+            self._unrelay()
+            raise
+        for number in sorted(self._passed_on):  # what came before there was anybody to tell
+            self._tell(number)
 
     @property
     def pid(self) -> int:
         """The process id of the program, which is that of its session too."""
+        assert self._process is not None
         return self._process.pid
 
     def wait(self, tick: Callable[[], None]) -> int:
         """Wait for the end, calling `tick` now and then; return the exit status or minus the signal."""
-        with self._relaying():
+        try:
             while (returncode := self._poll()) is None:
                 tick()
                 if time.monotonic() > self._deadline:
-                    self._process.kill()
-                    end_descendants()
+                    self._kill()
             self._wait_for_rest(tick)
             end_descendants()
+        finally:
+            self._unrelay()
         tick()
         return returncode
+
+    def end_within(self, seconds: float) -> None:
+        """Wait no longer than this for an end that has begun already."""
+        self._deadline = min(self._deadline, time.monotonic() + seconds)
+
+    def _kill(self) -> None:
+        """Kill the program, and see how it ended, before all below it are reaped: nobody could tell after."""
+        assert self._process is not None
+        self._process.kill()
+        self._poll()
+        end_descendants()
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Pass the first signal of each kind on, and give the program its time to end."""
@@ -137,8 +159,10 @@ class Child:
         self._passed_on.add(number)
         if self.stopped_by is None:
             self.stopped_by = signal.Signals(number)
+            self.stopped_at = time.time()
             self._deadline = time.monotonic() + self._grace
-        self._tell(number)
+        if self._process is not None:
+            self._tell(number)
 
     def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -153,20 +177,19 @@ class Child:
         """What a program leaves behind is ended at once."""
 
     def _poll(self) -> int | None:
+        assert self._process is not None
         try:
             return self._process.wait(TICK_SECONDS)
         except subprocess.TimeoutExpired:
             return None
 
-    @contextlib.contextmanager
-    def _relaying(self) -> Iterator[None]:
+    def _relay(self) -> dict[signal.Signals, Any]:
         heeded = [number for number in RELAYED if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self.on_signal) for number in heeded}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return {number: signal.signal(number, self.on_signal) for number in heeded}
+
+    def _unrelay(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
 
 class Launcher(Child):

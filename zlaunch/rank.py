@@ -70,6 +70,7 @@ class _Attendant:
         self._layout = layout
         self._rank = rank
         self._depends_on = lifeline(job["zlaunch_pid"])
+        self._over_ssh = bool(job["over_ssh"])
         self._process = psutil.Process(child.pid)
         self._sampled = 0.0
         self._answered = 0
@@ -84,6 +85,7 @@ class _Attendant:
             self._sampled = time.monotonic()
             with contextlib.suppress(OSError):
                 self._sample()
+                self._hand_on()
             with contextlib.suppress(OSError, ValueError):
                 self._show_stacks()
 
@@ -100,6 +102,13 @@ class _Attendant:
                 "machine": machine,
             }
             write_whole(self._layout.rank_sample(self._rank), json.dumps(facts) + "\n")
+
+    def _hand_on(self) -> None:
+        """Let other hosts see what the script wrote: a network file system may keep it for half a minute."""
+        files = (self._layout.rank_pulse(self._rank), self._layout.rank_stacks(self._rank))
+        for file in files if self._over_ssh else ():
+            with contextlib.suppress(FileNotFoundError), file.open("r+b") as written:
+                os.fsync(written.fileno())
 
     def _show_stacks(self) -> None:
         """Have the script's process write its stacks, once for each time they are asked for."""
@@ -135,6 +144,7 @@ def main(run_dir: Path) -> int:
         ended=time.time(),
         returncode=returncode,
         stopped_by=child.stopped_by,
+        stopped_at=child.stopped_at,
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
         oom_kills=None if killed_before is None else (oom_kills() or 0) - killed_before,
     )

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import socket
 import sys
 import sysconfig
@@ -21,7 +22,7 @@ from zlaunch import __version__
 from zlaunch.compose import OFFLOADS, to_json
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import Unavailable
-from zlaunch.layout import ROOM_BYTES, RunLayout, write_ending, write_whole
+from zlaunch.layout import ROOM_BYTES, RunLayout, read_object, write_ending, write_whole
 from zlaunch.machine import Machine
 from zlaunch.memory.forecast import Forecast
 from zlaunch.plan import LaunchPlan
@@ -98,7 +99,7 @@ def write_forecast(layout: RunLayout, forecast: Forecast) -> None:
 
 def release(plan: LaunchPlan) -> None:
     """Take back a claim on directories in which nothing was written yet."""
-    for directory in (*plan.swap_dirs, plan.layout.logs, plan.layout.root, plan.layout.root.parent):
+    for directory in (*plan.swap_dirs, plan.layout.logs, plan.layout.root):
         with contextlib.suppress(OSError):
             directory.rmdir()
 
@@ -154,6 +155,14 @@ def write_stop(layout: RunLayout, number: int) -> None:
         write_whole(layout.stop, str(number))
 
 
+def read_stop(layout: RunLayout) -> int | None:
+    """Read the signal that somebody told the run to stop with; None if nobody did."""
+    try:
+        return signal.Signals(int(layout.stop.read_text()))
+    except (OSError, ValueError):
+        return None
+
+
 def ask_for_stacks(layout: RunLayout) -> None:
     """Ask all ranks, on all hosts, to write down where they are."""
     asked = int(layout.ask_stacks.read_text()) if layout.ask_stacks.exists() else 0
@@ -174,10 +183,10 @@ def write_outcome(layout: RunLayout, outcome: "Outcome", started: float) -> None
 
 
 def read_ranks(layout: RunLayout) -> list[dict[str, Any]]:
-    """Read the records that the ranks left."""
+    """Read the records that the ranks left; one that a full disk cut short is left out."""
     files = [file for file in layout.ranks.glob("rank-*.json") if file.name.count(".") == 1]
-    records = [json.loads(file.read_text("utf-8")) for file in files]
-    return sorted(records, key=lambda record: int(record["rank"]))
+    records = (read_object(file) for file in files)
+    return sorted((record for record in records if "rank" in record), key=lambda record: int(record["rank"]))
 
 
 def remove_swap(plan: LaunchPlan) -> None:

@@ -10,8 +10,8 @@ from zlaunch import console, phases, rundir
 from zlaunch.course import Course, Look, begun, phase_shown, plain_line, progress_line
 from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.follow import Follower
-from zlaunch.gathering import read_object, tail
-from zlaunch.layout import RunLayout
+from zlaunch.gathering import tail
+from zlaunch.layout import RunLayout, read_object
 from zlaunch.manner import Manner
 from zlaunch.stacks import last_stack, odd_ranks, place
 from zlaunch.stalls import silence, stall_lines
@@ -61,18 +61,20 @@ class Watch:
         """How far the job is."""
         return self._course
 
-    def tick(self) -> None:
-        """Show what is new; look at all ranks now and then."""
+    def tick(self) -> bool:
+        """Show what is new; look at all ranks now and then, and say whether that was done."""
         for follower in self._followers:
             follower.pump()
         now = time.monotonic()
-        if now >= self._next_look:
-            self._look(now)
-            took = time.monotonic() - now
-            self._next_look = now + max(LOOK_SECONDS, took / LOOK_SHARE)
-            self._show(now)
-            self._heed_debugger()
-            self._heed_stall(now)
+        if now < self._next_look:
+            return False
+        self._look(now)
+        took = time.monotonic() - now
+        self._next_look = now + max(LOOK_SECONDS, took / LOOK_SHARE)
+        self._show(now)
+        self._heed_debugger()
+        self._heed_stall(now)
+        return True
 
     def _look(self, now: float) -> None:
         samples = self._samples() if now >= self._next_metrics else {}

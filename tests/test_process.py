@@ -1,0 +1,91 @@
+"""The door to programs, each test in a process of its own: it becomes a reaper and heeds signals."""
+
+import subprocess
+import sys
+
+from tests.running import ROOT
+
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+)
+PLAIN = "import time; time.sleep(60)"
+
+
+def told(program: str, body: str) -> str:
+    """Run statements in which `child` is a program that runs, its log `log`."""
+    setting = f"""
+import os, pathlib, signal, subprocess, sys, tempfile, time
+from zlaunch import process
+from zlaunch.process import Child, Launcher
+log = pathlib.Path(tempfile.mkdtemp()) / "log"
+start = lambda kind, grace: kind([sys.executable, "-c", {program!r}], os.environ, log.open("wb"), grace)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", setting + body],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+KILLED = """
+child = start({kind}, 0.3)
+while not log.read_text():
+    time.sleep(0.01)
+child.on_signal(signal.SIGTERM, None)
+print(child.wait(lambda: None))
+"""
+
+
+def test_a_program_that_had_to_be_killed_was_killed() -> None:
+    assert told(STUBBORN, KILLED.format(kind="Child")) == "-9"
+
+
+def test_a_launcher_that_had_to_be_killed_was_killed() -> None:
+    assert told(STUBBORN, KILLED.format(kind="Launcher")) == "-9"
+
+
+def test_a_signal_that_comes_while_a_program_is_started_reaches_it() -> None:
+    body = """
+begin = subprocess.Popen
+def slowly(*args, **options):
+    os.kill(os.getpid(), signal.SIGINT)
+    return begin(*args, **options)
+process.subprocess.Popen = slowly
+child = start(Child, 5.0)
+print(child.wait(lambda: None), child.stopped_by.name)
+"""
+    assert told(PLAIN, body) == "-2 SIGINT"
+
+
+def test_a_signal_before_the_wait_reaches_the_program() -> None:
+    body = """
+child = start(Child, 5.0)
+os.kill(os.getpid(), signal.SIGTERM)
+print(child.wait(lambda: None), child.stopped_by.name)
+"""
+    assert told(PLAIN, body) == "-15 SIGTERM"
+
+
+def test_handlers_are_as_before_after_the_wait() -> None:
+    body = """
+before = signal.getsignal(signal.SIGTERM)
+child = start(Child, 5.0)
+child.on_signal(signal.SIGTERM, None)
+child.wait(lambda: None)
+print(signal.getsignal(signal.SIGTERM) is before)
+"""
+    assert told(PLAIN, body) == "True"
+
+
+def test_an_end_that_takes_too_long_is_not_waited_for() -> None:
+    body = """
+child = start(Child, 60.0)
+child.end_within(0.3)
+print(child.wait(lambda: None), child.stopped_by)
+"""
+    assert told(PLAIN, body) == "-9 None"

@@ -101,6 +101,11 @@ def test_a_rank_that_falls_while_another_trains_has_failed() -> None:
     assert judge_end(1, None, [failed(0, -15, 2.0, 15), leaving(1, -signal.SIGABRT)]).how == "failed"
 
 
+def test_a_rank_that_was_told_to_stop_has_not_trained_to_its_end_although_it_returns_zero() -> None:
+    told = RankEvidence(0, returncode=0, stopped_by=15, ended=1.0, phase=phases.EXITING)
+    assert judge_end(-9, None, [told, told]).how == "failed"
+
+
 def test_an_exception_is_no_stumbling_although_python_leaves_after_it() -> None:
     error = ErrorEvidence("RuntimeError", "the cause")
     assert judge_end(1, None, [FINISHED, leaving(1, -signal.SIGABRT, error)]).how == "failed"

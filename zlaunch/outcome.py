@@ -3,8 +3,7 @@
 import signal
 from dataclasses import dataclass
 
-from zlaunch import phases
-from zlaunch.diagnosis.evidence import Evidence, RankEvidence
+from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.verdict import Verdict
 
 STALLED_STATUS = 124
@@ -38,23 +37,13 @@ def judge_end(evidence: Evidence, verdict: Verdict) -> Outcome:
     if evidence.stopped_by is not None:
         return _outcome("stopped", -evidence.stopped_by, verdict)
     ranks = evidence.ranks
-    if ranks and all(rank.returncode == 0 for rank in ranks):
+    if ranks and all(rank.finished for rank in ranks):
         clean = evidence.launcher_returncode == 0
         told = not clean or verdict.code in IN_VAIN
         return Outcome("finished" if clean else "stumbled", 0, 0, verdict if told else None)
-    if has_stumbled(evidence):
+    if ranks and all(rank.ran_to_its_end for rank in ranks):
         return Outcome("stumbled", 0, _returncode(evidence, verdict), verdict)
     return _outcome("failed", _returncode(evidence, verdict), verdict)
-
-
-def has_stumbled(evidence: Evidence) -> bool:
-    """Whether the script ran to its end in every rank, and one died while Python was leaving."""
-    return bool(evidence.ranks) and all(_ran_to_its_end(rank) for rank in evidence.ranks)
-
-
-def _ran_to_its_end(rank: RankEvidence) -> bool:
-    left = rank.phase == phases.EXITING and rank.error is None
-    return rank.returncode == 0 or (left and rank.returncode is not None and rank.returncode < 0)
 
 
 def _returncode(evidence: Evidence, verdict: Verdict) -> int:

@@ -3,10 +3,8 @@
 import re
 import signal
 
-from zlaunch import phases
 from zlaunch.diagnosis.blame import Part, parts
 from zlaunch.diagnosis.case import Case, Reading, signal_name
-from zlaunch.diagnosis.evidence import RankEvidence
 from zlaunch.diagnosis.remedies import named_in
 from zlaunch.diagnosis.script import NOT_THE_USERS
 from zlaunch.diagnosis.signature import signature
@@ -60,7 +58,8 @@ def stopped(case: Case) -> Reading | None:
 @signature("stumbled", "every rank was `exiting`, none raised anything, and one died")
 def stumbled(case: Case) -> Reading | None:
     """The script ran to its end, then Python or a library died while it left."""
-    if case.signal is None or case.rank is None or not all(map(_ran_to_its_end, case.evidence.ranks)):
+    ended_well = all(rank.ran_to_its_end for rank in case.evidence.ranks)
+    if case.signal is None or case.rank is None or not ended_well:
         return None
     cause = f"the job trained to its end, then {case.who} died of {signal_name(case.signal)} while it left"
     return Reading(cause, (_top_of_stack(case), f"at step {case.rank.step}"))
@@ -188,13 +187,8 @@ def unknown(case: Case) -> Reading:
 
 def _is_well(case: Case) -> bool:
     ranks, world_size = case.evidence.ranks, case.job.world_size
-    is_whole = len(ranks) >= max(world_size, 1) and all(rank.returncode == 0 for rank in ranks)
+    is_whole = len(ranks) >= max(world_size, 1) and all(rank.finished for rank in ranks)
     return is_whole and case.evidence.launcher_returncode == 0 and case.evidence.stopped_by is None
-
-
-def _ran_to_its_end(rank: RankEvidence) -> bool:
-    left = rank.phase == phases.EXITING and rank.error is None
-    return rank.returncode == 0 or (left and rank.returncode is not None and rank.returncode < 0)
 
 
 def _last_said(case: Case) -> str | None:

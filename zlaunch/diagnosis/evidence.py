@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zlaunch import phases
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorEvidence:
@@ -39,6 +41,17 @@ class RankEvidence:
     peak_rss_bytes: int | None = None
     pulse: Mapping[str, Any] = field(default_factory=dict)
     sample: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ended well, and of itself: a script that is told to stop may return 0, too."""
+        return self.returncode == 0 and self.stopped_by is None
+
+    @property
+    def ran_to_its_end(self) -> bool:
+        """Whether the script did, even if the process died while Python was leaving."""
+        leaving = self.phase == phases.EXITING and self.error is None and self.stopped_by is None
+        return self.finished or (leaving and self.returncode is not None and self.returncode < 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def lose_the_model(path: Path) -> None:
 def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
     checkpoint(tmp_path, 9)
     newest = checkpoint(tmp_path, 100)
-    assert newest_whole(tmp_path, 2) == newest
+    assert newest_whole(tmp_path, 2, 2) == newest
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,18 @@ def test_a_checkpoint_that_something_is_missing_from_is_passed_over(harm: object
     assert callable(harm)
     older = checkpoint(tmp_path, 9)
     harm(checkpoint(tmp_path, 100))
-    assert newest_whole(tmp_path, 2) == older
+    assert newest_whole(tmp_path, 2, 2) == older
 
 
 def test_a_checkpoint_of_another_number_of_ranks_is_passed_over(tmp_path: Path) -> None:
-    assert not is_whole(checkpoint(tmp_path, 9, ranks=4), 2)
+    assert not is_whole(checkpoint(tmp_path, 9, ranks=4), 2, 2)
 
 
 def test_where_there_is_no_checkpoint_none_is_found(tmp_path: Path) -> None:
-    assert newest_whole(tmp_path / "none", 2) is None
+    assert newest_whole(tmp_path / "none", 2, 2) is None
+
+
+def test_without_zero_the_optimizer_may_be_in_the_models_file(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 9, ranks=0)
+    assert is_whole(path, 2, 0)
+    assert not is_whole(path, 2, 1)

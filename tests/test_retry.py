@@ -26,6 +26,7 @@ from zlaunch.retry import (
 )
 from zlaunch.trainer_args import flags
 
+GPU, HOST = "gpu-out-of-memory", "host-out-of-memory"
 JOB = JobSpec(Path("train.py"), ("--learning_rate", "1e-4"))
 ON_GPU = JobEvidence(
     accelerator="cuda", stage=1, micro_batch=8, grad_accum=2, world_size=4, gradient_checkpointing=False
@@ -94,7 +95,7 @@ def test_attempts_for_want_of_memory_do_not_count_as_restarts() -> None:
 
 
 def test_the_ladder_goes_from_what_changes_least_to_what_costs_most() -> None:
-    whys = [proposal.why.split(":")[0] for proposal in smaller(JOB, ON_GPU)]
+    whys = [proposal.why.split(":")[0] for proposal in smaller(JOB, ON_GPU, GPU)]
     assert whys == [
         "a smaller micro-batch",
         "activation checkpointing",
@@ -105,25 +106,25 @@ def test_the_ladder_goes_from_what_changes_least_to_what_costs_most() -> None:
 
 def test_on_a_cpu_nothing_is_moved_to_the_host() -> None:
     on_cpu = replace(ON_GPU, accelerator="cpu", stage=3, micro_batch=1)
-    assert [proposal.why for proposal in smaller(JOB, on_cpu)] == [
+    assert [proposal.why for proposal in smaller(JOB, on_cpu, HOST)] == [
         "activation checkpointing: `--gradient_checkpointing`"
     ]
 
 
 def test_the_parameters_move_last_and_only_at_stage_3() -> None:
     ran = replace(ON_GPU, stage=3, micro_batch=1, gradient_checkpointing=True, offload={"optimizer": "cpu"})
-    assert [proposal.job.offload for proposal in smaller(JOB, ran)] == [Offload("cpu", "cpu")]
+    assert [proposal.job.offload for proposal in smaller(JOB, ran, GPU)] == [Offload("cpu", "cpu")]
 
 
 def test_a_job_of_another_stage_cannot_go_on_from_the_checkpoint() -> None:
-    assert {proposal.why.split(":")[0] for proposal in smaller(JOB, ON_GPU) if not proposal.resumes} == {
+    assert {proposal.why.split(":")[0] for proposal in smaller(JOB, ON_GPU, GPU) if not proposal.resumes} == {
         "the next stage"
     }
 
 
 @given(st.integers(1, 256), st.integers(1, 64))
 def test_the_global_batch_and_the_learning_rate_stay_what_they_are(micro: int, pieces: int) -> None:
-    for proposal in smaller(JOB, replace(ON_GPU, micro_batch=micro, grad_accum=pieces)):
+    for proposal in smaller(JOB, replace(ON_GPU, micro_batch=micro, grad_accum=pieces), GPU):
         given_now = dict(flags(proposal.job.script_args))
         now = int(given_now.get("per_device_train_batch_size") or micro)
         accumulated = int(given_now.get("gradient_accumulation_steps") or pieces)
@@ -132,28 +133,55 @@ def test_the_global_batch_and_the_learning_rate_stay_what_they_are(micro: int, p
 
 
 def test_a_script_that_reads_its_batch_from_the_ds_config_gets_it_there() -> None:
-    first = next(smaller(JOB, replace(ON_GPU, uses_trainer=False)))
+    first = next(smaller(JOB, replace(ON_GPU, uses_trainer=False), GPU))
     assert first.job.overrides == (("train_micro_batch_size_per_gpu", 4), ("gradient_accumulation_steps", 4))
     assert first.job.script_args == JOB.script_args
 
 
 def test_a_ds_config_of_the_user_is_overridden_along_with_the_arguments() -> None:
-    first = next(smaller(replace(JOB, ds_config=Path("ds.json")), ON_GPU))
+    first = next(smaller(replace(JOB, ds_config=Path("ds.json")), ON_GPU, GPU))
     assert first.job.overrides == (("train_micro_batch_size_per_gpu", 4), ("gradient_accumulation_steps", 4))
 
 
-def test_a_micro_batch_that_cannot_be_halved_is_left_alone() -> None:
-    assert not any(
-        proposal.why.startswith("a smaller") for proposal in smaller(JOB, replace(ON_GPU, micro_batch=3))
-    )
+@pytest.mark.parametrize(("micro", "left"), [(3, 1), (9, 3), (12, 6), (1, None)])
+def test_a_micro_batch_is_cut_into_as_few_pieces_as_will_do(micro: int, left: int | None) -> None:
+    tried = next(smaller(JOB, replace(ON_GPU, micro_batch=micro), GPU)).job
+    size = dict(flags(tried.script_args)).get("per_device_train_batch_size")
+    assert size == (None if left is None else str(left))
 
 
-def test_the_checkpoint_goes_to_the_script() -> None:
-    assert resumed(JOB, Path("out/checkpoint-3")).script_args[-2:] == (
-        "--resume_from_checkpoint",
-        "out/checkpoint-3",
-    )
-    assert resumed(JOB, None) == JOB
+@pytest.mark.parametrize("code", sorted(OUT_OF_MEMORY - {"gpu-out-of-memory"}))
+def test_a_host_that_is_full_gets_nothing_more(code: str) -> None:
+    assert not [one for one in smaller(JOB, ON_GPU, code) if one.job.offload is not None]
+
+
+def test_an_optimizer_on_nvme_stays_there() -> None:
+    ran = replace(ON_GPU, stage=3, micro_batch=1, gradient_checkpointing=True, offload={"optimizer": "nvme"})
+    assert [one.job.offload for one in smaller(JOB, ran, GPU)] == [Offload("nvme", "cpu")]
+
+
+def given_to(job: JobSpec | None) -> str | None:
+    assert job is not None
+    return dict(flags(job.script_args)).get("resume_from_checkpoint")
+
+
+def test_the_newest_checkpoint_goes_to_the_script() -> None:
+    second = resumed(JOB, Proposal(JOB, "again"), Path("out/checkpoint-3"))
+    assert second is not None
+    third = resumed(JOB, Proposal(second, "again"), Path("out/checkpoint-9"))
+    assert (given_to(second), given_to(third)) == ("out/checkpoint-3", "out/checkpoint-9")
+
+
+def test_a_job_that_cannot_go_on_is_not_given_the_checkpoint_of_an_attempt_before() -> None:
+    second = resumed(JOB, Proposal(JOB, "again"), Path("out/checkpoint-3"))
+    assert second is not None
+    assert given_to(resumed(JOB, Proposal(second, "the next stage", resumes=False), None)) is None
+
+
+def test_a_job_that_was_asked_to_go_on_is_not_begun_anew_at_another_stage() -> None:
+    asked = replace(JOB, script_args=(*JOB.script_args, "--resume_from_checkpoint", "mine"))
+    assert resumed(asked, Proposal(asked, "the next stage", resumes=False), None) is None
+    assert given_to(resumed(asked, Proposal(asked, "again"), None)) == "mine"
 
 
 def test_it_is_said_what_is_lost() -> None:

@@ -1,13 +1,13 @@
 """Trying again after a failure: which job, from which checkpoint, and in which run directory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zlaunch import console
 from zlaunch.checkpoints import newest_whole
-from zlaunch.errors import Refused
+from zlaunch.errors import ZlaunchError
 from zlaunch.job import JobSpec
 from zlaunch.manner import Policy
 from zlaunch.prepare import Prepared
@@ -40,38 +40,46 @@ def see_through(
 
     `consider` looks into a job for a run directory; it raises Refused for one that cannot work.
     """
-    considered, lineage = first, FIRST
+    tried = start(first, FIRST)
+    asked = tried.prepared.inputs.job
     failures: list[Failed] = []
     while True:
-        tried = start(considered, lineage)
-        evidence, outcome = tried.ended.evidence, tried.ended.outcome
-        failures.append(Failed(outcome, max((rank.step for rank in evidence.ranks), default=0)))
-        following = _following(tried, failures, policy, consider)
-        if following is None:
-            return outcome.exit_status
-        considered, lineage = following
+        ended = tried.ended
+        failures.append(Failed(ended.outcome, max((rank.step for rank in ended.evidence.ranks), default=0)))
+        for job, lineage, words in _ways_on(asked, tried, failures, policy):
+            try:
+                considered = consider(job, _directory(tried, lineage.attempt))
+                console.say(words)
+                tried = start(considered, lineage)
+            except ZlaunchError as error:  # the failure before it is still what there is to say
+                console.say(f"not tried, {lineage.why}: {error.message}")
+            else:
+                break
+        else:
+            return ended.outcome.exit_status
 
 
-def _following(
-    tried: Tried,
-    failures: Sequence[Failed],
-    policy: Policy,
-    consider: Callable[[JobSpec, Path | None], Considered],
-) -> tuple[Considered, Lineage] | None:
-    """Take the first proposal that is accepted."""
+def _ways_on(
+    asked: JobSpec, tried: Tried, failures: Sequence[Failed], policy: Policy
+) -> Iterator[tuple[JobSpec, Lineage, str]]:
+    """Name the jobs to try next, where each comes from, and what a person is told."""
     number = len(failures) + 1
-    chosen = tried.prepared.run_dir
-    directory = None if chosen is None else _numbered(chosen, number)
     for proposal in proposals(tried.prepared.inputs.job, tried.ended.evidence, failures, policy):
         checkpoint = _checkpoint(tried, proposal)
-        try:
-            considered = consider(resumed(proposal.job, checkpoint), directory)
-        except Refused:
-            continue
-        begins = goes_on(checkpoint, failures[-1].step)
-        console.say(f"\nattempt {number}, {proposal.why}; {begins}")
-        return considered, Lineage(number, continues=tried.run.name, why=proposal.why)
-    return None
+        job = resumed(asked, proposal, checkpoint)
+        if job is not None:
+            begins = goes_on(checkpoint, failures[-1].step)
+            lineage = Lineage(number, continues=tried.run.name, why=proposal.why)
+            yield job, lineage, f"\nattempt {number}, {proposal.why}; {begins}"
+
+
+def _directory(tried: Tried, number: int) -> Path | None:
+    """Put the attempts beside each other: `mine`, `mine-attempt-2`, `mine-attempt-3`."""
+    run_dir = tried.prepared.run_dir
+    if run_dir is None:
+        return None
+    stem = run_dir.name.rpartition("-attempt-")[0] or run_dir.name
+    return run_dir.with_name(f"{stem}-attempt-{number}")
 
 
 def _checkpoint(tried: Tried, proposal: Proposal) -> Path | None:
@@ -80,10 +88,5 @@ def _checkpoint(tried: Tried, proposal: Proposal) -> Path | None:
     if not proposal.resumes or not inputs.script.mentions("resume_from_checkpoint"):
         return None
     directory = dict(flags(inputs.job.script_args)).get("output_dir") or "trainer_output"
-    return newest_whole(Path(directory).absolute(), tried.ended.evidence.job.world_size)
-
-
-def _numbered(run_dir: Path, number: int) -> Path:
-    """Put the attempts beside each other: `mine`, `mine-attempt-2`, `mine-attempt-3`."""
-    stem = run_dir.name.rpartition("-attempt-")[0] or run_dir.name
-    return run_dir.with_name(f"{stem}-attempt-{number}")
+    ran = tried.ended.evidence.job
+    return newest_whole(Path(directory).absolute(), ran.world_size, ran.stage)

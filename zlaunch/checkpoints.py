@@ -8,19 +8,20 @@ from pathlib import Path
 _NAME = re.compile(r"^checkpoint-(\d+)$")
 
 
-def newest_whole(output_dir: Path, world_size: int) -> Path | None:
+def newest_whole(output_dir: Path, world_size: int, stage: int) -> Path | None:
     """Name the checkpoint with the highest step that nothing is missing from; None if there is none."""
     found = [
         (int(match[1]), path) for path in output_dir.glob("checkpoint-*") if (match := _NAME.match(path.name))
     ]
-    return next((path for _, path in sorted(found, reverse=True) if is_whole(path, world_size)), None)
+    return next((path for _, path in sorted(found, reverse=True) if is_whole(path, world_size, stage)), None)
 
 
-def is_whole(checkpoint: Path, world_size: int) -> bool:
+def is_whole(checkpoint: Path, world_size: int, stage: int) -> bool:
     """Whether a Trainer's checkpoint was written to its end, with DeepSpeed's states of every rank.
 
     The Trainer writes `trainer_state.json`, DeepSpeed `latest` after the states it names. A rank's
-    states are a zip archive, whose directory is written last.
+    states are a zip archive, whose directory is written last. At stage 0 there may be none: then the
+    optimizer is in the model's file.
     """
     try:
         step = json.loads((checkpoint / "trainer_state.json").read_text("utf-8"))["global_step"]
@@ -29,5 +30,6 @@ def is_whole(checkpoint: Path, world_size: int) -> bool:
         return False
     states = [file for file in (checkpoint / tag).glob("*.pt") if file.name.endswith("_optim_states.pt")]
     models = list((checkpoint / tag).glob("*_model_states.pt"))
+    whole_numbers = {world_size, 0} if stage == 0 else {world_size}
     whole = all(zipfile.is_zipfile(file) for file in (*states, *models))
-    return checkpoint.name == f"checkpoint-{step}" and len(states) == world_size and bool(models) and whole
+    return checkpoint.name == f"checkpoint-{step}" and len(states) in whole_numbers and bool(models) and whole

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zlaunch.job import STAGES, JobSpec, Offload
 from zlaunch.manner import Policy
-from zlaunch.units import plural
+from zlaunch.units import largest_piece, plural
 
 if TYPE_CHECKING:
     from zlaunch.diagnosis.evidence import Evidence, JobEvidence
@@ -32,6 +32,8 @@ HEALS = frozenset(
 
 DETERMINED = frozenset({"script-exception"})
 """Codes of endings that come again unless they had to do with the moment: never healed at step 0."""
+
+RESUME = "--resume_from_checkpoint"
 
 OUT_OF_MEMORY = frozenset({"gpu-out-of-memory", "host-out-of-memory", "host-allocation-failed"})
 
@@ -62,7 +64,7 @@ def proposals(
         return
     if last.verdict.code in OUT_OF_MEMORY:
         if policy.on_oom == "retry":
-            yield from smaller(job, evidence.job)
+            yield from smaller(job, evidence.job, last.verdict.code)
         return
     restarts = sum(1 for failed in failures if not _is_oom(failed.outcome.verdict))
     if restarts <= policy.max_restarts and can_heal(failures):
@@ -89,10 +91,10 @@ def _is_oom(verdict: "Verdict | None") -> bool:
     return verdict is not None and verdict.code in OUT_OF_MEMORY
 
 
-def smaller(job: JobSpec, ran: "JobEvidence") -> Iterator[Proposal]:
+def smaller(job: JobSpec, ran: "JobEvidence", code: str) -> Iterator[Proposal]:
     """Walk the ladder; the global batch and the learning rate stay what they are.
 
-    Moving states to the host helps a GPU. On a CPU both are the same memory.
+    Moving states to the host helps a GPU that is full. A host that is full has no room for them.
     """
     yield from _smaller_micro_batch(job, ran)
     if ran.uses_trainer and ran.gradient_checkpointing is False:
@@ -101,21 +103,22 @@ def smaller(job: JobSpec, ran: "JobEvidence") -> Iterator[Proposal]:
     if ran.stage < 3 and ran.world_size > 1:
         stage = STAGES[str(ran.stage + 1)]
         yield Proposal(replace(job, stage=stage), f"the next stage: `--stage {stage}`", resumes=False)
-    if ran.accelerator == "cpu":
+    if code != "gpu-out-of-memory":
         return
     if "optimizer" not in ran.moved and ran.stage > 0:
         offload = Offload("cpu", "none")
         yield Proposal(replace(job, offload=offload), "the optimizer on the host: `--offload optimizer:cpu`")
     if "param" not in ran.moved and ran.stage == 3:
-        offload = Offload("cpu", "cpu")
+        offload = Offload("nvme" if ran.moved.get("optimizer") == "nvme" else "cpu", "cpu")
         yield Proposal(replace(job, offload=offload), "the parameters on the host, too: `--offload cpu`")
 
 
 def _smaller_micro_batch(job: JobSpec, ran: "JobEvidence") -> Iterator[Proposal]:
-    """Cut the batch of a step into more and smaller pieces, each half as large as before."""
-    if ran.micro_batch % 2:
+    """Cut the batch of a step into more and smaller pieces, as few as will do."""
+    micro = largest_piece(ran.micro_batch)
+    if micro is None:
         return
-    micro, pieces = ran.micro_batch // 2, ran.grad_accum * 2
+    pieces = ran.grad_accum * (ran.micro_batch // micro)
     flags = ("--per_device_train_batch_size", str(micro), "--gradient_accumulation_steps", str(pieces))
     keys = (("train_micro_batch_size_per_gpu", micro), ("gradient_accumulation_steps", pieces))
     why = f"a smaller micro-batch: {micro} x {pieces} accumulated, the same global batch"
@@ -125,11 +128,23 @@ def _smaller_micro_batch(job: JobSpec, ran: "JobEvidence") -> Iterator[Proposal]
     yield Proposal(changed, why)
 
 
-def resumed(job: JobSpec, checkpoint: Path | None) -> JobSpec:
-    """Go on from a checkpoint, as Trainer scripts that know the flag do."""
-    if checkpoint is None:
-        return job
-    return replace(job, script_args=(*job.script_args, "--resume_from_checkpoint", str(checkpoint)))
+def resumed(asked: JobSpec, proposal: Proposal, checkpoint: Path | None) -> JobSpec | None:
+    """Go on from a checkpoint, as Trainer scripts that know the flag do; None if that cannot be.
+
+    What the first attempt was asked to go on from stays; what a later one went on from does not.
+    """
+    job = replace(proposal.job, script_args=_without(proposal.job.script_args, asked.script_args))
+    if checkpoint is not None:
+        return replace(job, script_args=(*job.script_args, RESUME, str(checkpoint)))
+    return job if proposal.resumes or RESUME not in job.script_args else None
+
+
+def _without(argv: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+    """Take out the checkpoint that an earlier attempt was given."""
+    if RESUME in asked or RESUME not in argv:
+        return tuple(argv)
+    at = argv.index(RESUME)
+    return (*argv[:at], *argv[at + 2 :])
 
 
 def goes_on(checkpoint: Path | None, step: int) -> str:

@@ -26,6 +26,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
+def largest_piece(number: int) -> int | None:
+    """Find the largest smaller number that it can be cut into; None for 1."""
+    return next((piece for piece in range(number // 2, 0, -1) if number % piece == 0), None)
+
+
 def clock(seconds: float) -> str:
     """Write a time that runs as clocks do: `0:42`, `3:05`, `2:07:00`."""
     minutes, second = divmod(round(seconds), 60)

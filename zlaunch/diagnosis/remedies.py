@@ -7,6 +7,7 @@ from typing import Any
 from zlaunch import phases
 from zlaunch.diagnosis.case import Case
 from zlaunch.diagnosis.evidence import JobEvidence
+from zlaunch.units import largest_piece
 
 BEFORE_TRAINING = frozenset(
     {phases.STARTING, phases.IMPORTING, phases.JOINING, phases.BUILDING, phases.LOADING}
@@ -31,7 +32,7 @@ def _gpu_walk(case: Case) -> Iterator[str]:
 
 def smaller_batch(job: JobEvidence) -> str | None:
     """Split the batch of a step into more pieces; the global batch stays as it is."""
-    micro = next((size for size in range(job.micro_batch // 2, 0, -1) if job.micro_batch % size == 0), None)
+    micro = largest_piece(job.micro_batch)
     if micro is None:
         return None
     pieces = job.grad_accum * (job.micro_batch // micro)

@@ -34,12 +34,17 @@ def data(text: str) -> None:
     print(text, flush=True)
 
 
+def raw_data(chunk: bytes) -> None:
+    """Print what was asked for, byte for byte; a reader that has gone is an error, and ends the program."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(chunk)
+    sys.stdout.buffer.flush()
+
+
 def job_output(chunk: bytes) -> None:
     """Pass on what the job printed, byte for byte."""
     with _outliving(sys.stdout):
-        sys.stdout.flush()
-        sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
+        raw_data(chunk)
 
 
 def show_error(error: ZlaunchError) -> None:

@@ -42,7 +42,7 @@ def logs(
         console.data(to_json({"id": root.name, "log": str(log), "lines": lines}))
         return
     size = log.stat().st_size if tail is not None else len(said)
-    console.job_output(said)
+    console.raw_data(said)
     if follow:
         _follow(root, log, size)
 
@@ -54,6 +54,6 @@ def _follow(root: "Path", log: "Path", offset: int) -> None:
 
     try:
         for chunk in follow(log, offset, lambda: look_at(root).state.is_over):
-            console.job_output(chunk)
+            console.raw_data(chunk)
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None

@@ -216,3 +216,12 @@ def test_a_gpu_that_is_lost_is_named_as_the_driver_names_it(asked: str, tmp_path
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
     )
     assert "GPU is lost" in done.stdout
+
+
+def test_a_buffer_that_another_job_takes_away_meanwhile_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stays").write_bytes(b"123")
+    found = [tmp_path / "gone", tmp_path / "stays"]
+    monkeypatch.setattr(Path, "glob", lambda self, _: found if self == Path("/dev/shm") else [])
+    assert look_around([], []).shm_left_bytes == 3

@@ -182,13 +182,20 @@ def look_around(paths: Iterable[Path], packages: Iterable[str], proc: Path = Pat
         swap_bytes=memory.get("SwapFree", 0),
         cgroup=tightest(cgroups(proc / "self")),
         shm=disk_of(shm) if shm.is_dir() else None,
-        shm_left_bytes=sum(file.stat().st_size for file in shm.glob("deepspeed_allreduce_buffer_*")),
+        shm_left_bytes=sum(_sizes_of(shm.glob("deepspeed_allreduce_buffer_*"))),
         memlock_bytes=_memlock(proc / "self"),
         has_infiniband=any(Path("/sys/class/infiniband").glob("*")),
         disks={path: disk for path in paths if (disk := disk_of(path)) is not None},
         missing=frozenset(name for name in packages if not is_importable(name)),
         user=_user(),
     )
+
+
+def _sizes_of(files: Iterable[Path]) -> Iterator[int]:
+    """Say how large files are; another job may take one away meanwhile."""
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            yield file.stat().st_size
 
 
 def disk_of(path: Path) -> Disk | None:

@@ -1,6 +1,9 @@
+import os
 from pathlib import Path
 
-from zlaunch.experience import experience, experience_file, keep, kept
+import pytest
+
+from zlaunch.experience import experience, experience_file, here, keep, kept
 from zlaunch.measurement import Comparison, Pool
 from zlaunch.record import Found, record_of
 
@@ -40,3 +43,12 @@ def test_without_a_file_nothing_is_known(tmp_path: Path) -> None:
 
 def test_the_state_directory_of_the_user_counts() -> None:
     assert experience_file({"XDG_STATE_HOME": "/s"}) == Path("/s/zlaunch/forecasts.jsonl")
+
+
+def test_a_user_without_a_home_gathers_no_experience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run under a number that its password file does not know."""
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 987_654)
+    keep(here(), RECORD, compared(110, 100))
+    assert kept(here()) == []

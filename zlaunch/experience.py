@@ -19,10 +19,10 @@ def experience_file(environ: Mapping[str, str]) -> Path:
     return Path(state) / "zlaunch" / "forecasts.jsonl"
 
 
-def keep(file: Path, record: RunRecord, comparison: Comparison) -> None:
+def keep(file: Path | None, record: RunRecord, comparison: Comparison) -> None:
     """Add a run's differences, if there are any; a place that cannot be written is left alone."""
     percents = {pool.name.strip(): pool.percent for pool in comparison.pools if pool.percent is not None}
-    if not percents:
+    if file is None or not percents:
         return
     facts = {
         "run": str(record.found.root),
@@ -39,8 +39,10 @@ def keep(file: Path, record: RunRecord, comparison: Comparison) -> None:
             lines.write(json.dumps(facts) + "\n")
 
 
-def kept(file: Path) -> list[Mapping[str, Any]]:
+def kept(file: Path | None) -> list[Mapping[str, Any]]:
     """Read all lines that can be read."""
+    if file is None:
+        return []
     try:
         lines = file.read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -69,6 +71,9 @@ def _spread(percents: Sequence[float]) -> str:
     return f"{mean:+.1f} % on average, {worst:+.1f} % at worst, {plural(len(percents), 'run')}"
 
 
-def here() -> Path:
-    """Where the experience of this user on this machine is."""
-    return experience_file(os.environ)
+def here() -> Path | None:
+    """Where the experience of this user on this machine is; None for a user without a home."""
+    try:
+        return experience_file(os.environ)
+    except RuntimeError:  # no HOME, and no entry in the password file, as in containers
+        return None

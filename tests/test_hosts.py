@@ -54,3 +54,13 @@ def test_a_driver_that_finds_no_gpu_is_a_host_without_gpus() -> None:
 def test_an_answer_that_is_no_gpu_is_refused_with_its_host_and_its_words(line: str) -> None:
     with pytest.raises(Unavailable, match=re.escape(f"w0: `nvidia-smi` answers `{line}`")):
         read_answer("w0", f"{ANSWER}{GPUS}{line}\n")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_among_gpus_of_one_age_those_with_less_memory_are_the_weakest(order: int) -> None:
+    sizes = {"w0": 81920, "w1": 40960}
+    machines = [
+        read_answer(name, f"{ANSWER}0, NVIDIA A100, GPU-1, {size}, 8.0\n") for name, size in sizes.items()
+    ]
+    found = weakest([machine for machine in machines if machine][::order])
+    assert found.gpus[0].memory_bytes == 40960 << 20

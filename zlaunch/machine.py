@@ -84,11 +84,8 @@ def weakest(machines: Sequence[Machine]) -> Machine:
         raise Unavailable(
             f"some hosts have GPUs, but not {', '.join(without)}", "take them out of the hostfile"
         )
-    oldest = min(
-        machines, key=lambda machine: min((gpu.compute_capability for gpu in machine.gpus), default=(0, 0))
-    )
     return replace(
-        oldest,
+        min(machines, key=_weakest_gpu),
         num_cores=min(machine.num_cores for machine in machines),
         memory_bytes=min(machine.memory_bytes for machine in machines),
         scarcest=min(
@@ -97,6 +94,11 @@ def weakest(machines: Sequence[Machine]) -> Machine:
             default=None,
         ),
     )
+
+
+def _weakest_gpu(machine: Machine) -> tuple[tuple[int, int], int]:
+    """Say what its weakest GPU is: the oldest, and of those of one age the one with the least memory."""
+    return min(((gpu.compute_capability, gpu.memory_bytes) for gpu in machine.gpus), default=((0, 0), 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def trainer_optimizers() -> tuple[str, ...]:
 def _folder_of(package: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise Unavailable(f"{package} is not installed", "install zlaunch into this environment anew")
+        raise Unavailable(f"{package} is not installed", _ANEW)
     return Path(spec.submodule_search_locations[0])
 
 
@@ -72,9 +72,7 @@ def install_place(package: str) -> tuple[str, float]:
     try:
         installed = importlib.metadata.distribution(package)
     except importlib.metadata.PackageNotFoundError:
-        raise Unavailable(
-            f"{package} is not installed", "install zlaunch into this environment anew"
-        ) from None
+        raise Unavailable(f"{package} is not installed", _ANEW) from None
     record = next((file for file in installed.files or [] if file.name == "RECORD"), None)
     since = 0.0 if record is None else Path(str(record.locate())).stat().st_mtime
     return str(installed.locate_file(package)), since
@@ -93,21 +91,20 @@ def _gpus() -> list[Gpu]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        if Path("/dev/nvidiactl").exists():
-            raise _silent("there is an NVIDIA device, but its driver does not answer", error) from None
-        return []
+        if not Path("/dev/nvidiactl").exists():
+            return []
+        raise _silent(error) from None
     try:
         return [_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
     except pynvml.NVMLError as error:
-        raise _silent("the NVIDIA driver does not tell of all GPUs, one may be lost", error) from None
+        raise _silent(error) from None
     finally:
         pynvml.nvmlShutdown()
 
 
-def _silent(what: str, error: Exception) -> Unavailable:
-    return Unavailable(
-        f"{what}: {error}", "see whether `nvidia-smi` works, or set DS_ACCELERATOR=cpu to train on the CPU"
-    )
+def _silent(error: Exception) -> Unavailable:
+    hint = "see whether `nvidia-smi` works, or set DS_ACCELERATOR=cpu to train on the CPU"
+    return Unavailable(f"there is an NVIDIA device, but its driver does not answer: {error}", hint)
 
 
 def _gpu(index: int) -> Gpu:
@@ -222,6 +219,7 @@ def is_importable(package: str) -> bool:
 _UNLIMITED = 1 << 60
 """Version 1 of cgroups says a number like this where there is no limit."""
 _CAP_IPC_LOCK = 14
+_ANEW = "install zlaunch into this environment anew"
 
 
 def cgroups(process: Path) -> Iterator[Cgroup]:
@@ -297,7 +295,6 @@ def _user() -> str:
 
 
 def _text(file: Path) -> str:
-    try:
+    with contextlib.suppress(OSError):
         return file.read_text("utf-8", "replace")
-    except OSError:
-        return ""
+    return ""

@@ -159,3 +159,20 @@ def test_any_bytes_are_a_script_or_are_refused(tmp_path_factory: pytest.TempPath
     file.write_bytes(data)
     with suppress(Refused):
         read_script(file)
+
+
+@pytest.mark.parametrize(
+    ("source", "argv", "directory"),
+    [
+        ("", [], "trainer_output"),
+        ("TrainingArguments(output_dir='x')", [], "x"),
+        ("class A(TrainingArguments):\n    output_dir: str = 'out'", [], "out"),
+        ("class A(TrainingArguments):\n    output_dir: str = 'out'", ["--output-dir", "mine"], "mine"),
+        ("class A(Other):\n    output_dir: str = 'out'", [], "trainer_output"),
+        ("TrainingArguments(output_dir=args.out)", [], "trainer_output"),
+    ],
+)
+def test_the_trainer_writes_where_the_command_line_says_or_the_source(
+    file: Path, source: str, argv: list[str], directory: str
+) -> None:
+    assert _read(file, source).output_dir(argv) == Path(directory)

@@ -13,7 +13,6 @@ from zlaunch.manner import Policy
 from zlaunch.prepare import Prepared
 from zlaunch.record import FIRST, Lineage
 from zlaunch.retry import Failed, Proposal, goes_on, proposals, resumed
-from zlaunch.trainer_args import flags
 
 if TYPE_CHECKING:
     from zlaunch.conclusion import Ended
@@ -87,6 +86,6 @@ def _checkpoint(tried: Tried, proposal: Proposal) -> Path | None:
     inputs = tried.prepared.inputs
     if not proposal.resumes or not inputs.script.mentions("resume_from_checkpoint"):
         return None
-    directory = dict(flags(inputs.job.script_args)).get("output_dir") or "trainer_output"
+    directory = inputs.script.output_dir(inputs.job.script_args)
     ran = tried.ended.evidence.job
-    return newest_whole(Path(directory).absolute(), ran.world_size, ran.stage)
+    return newest_whole(directory.absolute(), ran.world_size, ran.stage)

@@ -260,7 +260,7 @@ def _writes(job: _Job, forecast: Forecast | None) -> Iterator[Writing]:
         only_model = "save_only_model" in said and is_true(said["save_only_model"] or "true")
         per_element = checkpoint_bytes(job.settings, only_model)
         yield Writing(
-            Path(said.get("output_dir") or "trainer_output").absolute(),
+            job.inputs.script.output_dir(job.inputs.job.script_args).absolute(),
             per_element * job.trainable,
             f"a checkpoint of {count(job.trainable)} parameters with {per_element} bytes each",
             "`-- --output_dir DIR`",

@@ -5,13 +5,13 @@ Read with `ast`, never imported. Where the source does not tell, the Trainer's w
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
-from zlaunch.trainer_args import DEFAULTS, Argument
+from zlaunch.trainer_args import DEFAULTS, Argument, Value, flags
 
 
 class Interface(Enum):
@@ -34,11 +34,17 @@ class Script:
     """Line on which the script gives TrainingArguments a ds_config of its own."""
     has_switch: bool = True
     """Whether it takes `--deepspeed` besides `--deepspeed_config`."""
+    own_output_dir: str | None = None
+    """Where its TrainingArguments write by default, if it says so."""
 
     def mentions(self, word: str) -> bool:
         """Whether a word, in either spelling of a flag, stands anywhere in the source."""
         spelling = re.escape(word).replace("_", "[_-]").replace(r"\-", "[_-]")
         return re.search(rf"(?<![\w-])-{{0,2}}{spelling}(?![\w-])", self.source) is not None
+
+    def output_dir(self, argv: Sequence[str]) -> Path:
+        """Say where its Trainer writes checkpoints when it is started with a command line."""
+        return Path(dict(flags(argv)).get("output_dir") or self.own_output_dir or "trainer_output")
 
 
 def read_script(path: Path) -> Script:
@@ -53,9 +59,21 @@ def read_script(path: Path) -> Script:
         line = getattr(error, "lineno", None) or 1
         place = Place(str(path), line, 1)
         raise Refused([Finding("not-python", f"this is no Python: {error}", place=place)]) from None
-    defaults = dict(_defaults(tree, path.name))
+    set_by_it = list(_set_arguments(tree))
     has_switch = "add_config_arguments" in _names(tree) or "--deepspeed" in _literals(tree)
-    return Script(path, source, _interface(tree), defaults, _own_ds_config(tree), has_switch)
+    return Script(
+        path=path,
+        source=source,
+        interface=_interface(tree),
+        defaults={
+            name: Argument(value, f"`{name}` in {path.name}:{line}")
+            for name, value, line in set_by_it
+            if name in DEFAULTS
+        },
+        own_ds_config=_own_ds_config(tree),
+        has_switch=has_switch,
+        own_output_dir=next((str(value) for name, value, _ in set_by_it[::-1] if name == "output_dir"), None),
+    )
 
 
 def _interface(tree: ast.Module) -> Interface:
@@ -84,27 +102,27 @@ def _own_ds_config(tree: ast.Module) -> int | None:
     return next((node.lineno for node in given if getattr(node, "value", node) is not None), None)
 
 
-def _defaults(tree: ast.Module, file: str) -> Iterator[tuple[str, Argument]]:
-    """Find constants given to TrainingArguments, or set by a class derived from it."""
+def _set_arguments(tree: ast.Module) -> Iterator[tuple[str, Value, int]]:
+    """Find constants given to TrainingArguments, or set by a class derived from it; each with its line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any(_is_arguments(base) for base in node.bases):
             for statement in node.body:
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                    yield from _constant(statement.target.id, statement.value, file)
+                    yield from _constant(statement.target.id, statement.value)
         elif isinstance(node, ast.Call) and _is_arguments(node.func):
             for keyword in node.keywords:
-                yield from _constant(keyword.arg or "", keyword.value, file)
+                yield from _constant(keyword.arg or "", keyword.value)
 
 
-def _constant(name: str, node: ast.expr | None, file: str) -> Iterator[tuple[str, Argument]]:
-    if name not in DEFAULTS or node is None:
+def _constant(name: str, node: ast.expr | None) -> Iterator[tuple[str, Value, int]]:
+    if node is None:
         return
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError):
         return
     if isinstance(value, bool | int | float | str):
-        yield name, Argument(value, f"`{name}` in {file}:{node.lineno}")
+        yield name, value, node.lineno
 
 
 def _is_arguments(node: ast.expr) -> bool:

@@ -170,7 +170,7 @@ def stops_stepping() -> None:
 
     for step in range(1, 4):
         report(step, steps=10, loss=1.0)
-        time.sleep(0.1)
+        time.sleep(1.1)  # slower than the watch looks: it must know how long a step takes
     wait()
 
 

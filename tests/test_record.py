@@ -1,6 +1,5 @@
 """What the files of a run say, as values."""
 
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -95,29 +94,6 @@ def test_what_stays_on_the_gpu_is_no_offload() -> None:
 def test_the_verdict_gives_the_cause() -> None:
     record = judged(ending={"how": "failed", "verdict": {"code": "x", "cause": "the disk is full"}})
     assert record.cause == "the disk is full"
-
-
-def test_without_a_verdict_the_rank_that_failed_first_of_itself_is_the_cause() -> None:
-    ranks = {
-        0: {"rank": 0, "host": "w0", "returncode": -15, "stopped_by": 15, "ended": NOW - 9},
-        1: {"rank": 1, "host": "w1", "returncode": -9, "stopped_by": None, "ended": NOW - 5},
-        2: {"rank": 2, "host": "w1", "returncode": 1, "stopped_by": None, "ended": NOW - 4},
-    }
-    assert judged(ending={"how": "failed"}, ranks=ranks).cause == "rank 1 on w1 was killed by SIGKILL"
-
-
-def test_without_a_verdict_an_exception_is_named() -> None:
-    record = judged(
-        ending={"how": "failed"},
-        ranks={1: {"rank": 1, "host": "w1", "returncode": 1, "ended": NOW}},
-        errors={1: {"type": "KeyError", "message": "'text'", "frame": {"file": "train.py", "line": 3}}},
-    )
-    assert record.cause == "rank 1 on w1 raised KeyError: 'text'"
-    assert "train.py:3" in "\n".join(told(record))
-
-
-def test_a_stop_names_its_signal() -> None:
-    assert judged(ending={"how": "stopped", "returncode": -signal.SIGINT}).cause == "stopped by SIGINT"
 
 
 def test_a_lost_run_tells_what_is_known() -> None:

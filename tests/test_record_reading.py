@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from zlaunch.errors import InputMissing, WrongUsage
+from zlaunch.hindsight import verdict_of
 from zlaunch.record import State
 from zlaunch.records import all_runs, find, follow, look_at, read, read_log, works, zlaunch_of
 
@@ -176,3 +177,56 @@ def test_following_gives_every_byte_once_and_ends_with_the_run(tmp_path: Path) -
     began = time.monotonic()
     assert b"".join(follow(log, 7, is_over)) == b"first|last"
     assert time.monotonic() - began < 5
+
+
+def leave(root: Path, how: str | None, returncode: int, **files: dict[str, Any]) -> None:
+    """Leave an ending without a verdict, and files of ranks: `_0`, `_1_error`."""
+    if how is not None:
+        (root / "how-it-ended.json").write_text(json.dumps({"how": how, "returncode": returncode}))
+    for name, members in files.items():
+        _, rank, *kind = name.split("_")
+        (root / "ranks" / ".".join([f"rank-{rank}", *kind, "json"])).write_text(json.dumps(members))
+
+
+TWO = [{"rank": 0, "host": "w0"}, {"rank": 1, "host": "w1"}]
+GONE = {"zlaunch_pid": 1 << 22, "ranks": TWO}
+
+
+@pytest.mark.parametrize("how", ["failed", None])
+def test_a_verdict_that_was_not_written_is_found_again_with_all_that_is_known_of_deaths(
+    how: str | None, tmp_path: Path
+) -> None:
+    root = fake_run(tmp_path, "run", **GONE)
+    leave(
+        root, how, 1,
+        _0={"rank": 0, "host": "w0", "returncode": -15, "stopped_by": 15, "ended": 9.0},
+        _1={"rank": 1, "host": "w1", "returncode": 1, "stopped_by": None, "ended": 8.0},
+        _1_error={"type": "OSError", "message": "[Errno 28] No space left on device", "traceback": ""},
+    )  # fmt: skip
+    record = look_at(root)
+    verdict = verdict_of(record, time.time())
+    assert record.state is (State.LOST if how is None else State.FAILED)
+    assert verdict is not None
+    assert (verdict.code, verdict.rank, verdict.host) == ("disk-full", 1, "w1")
+    assert record.cause == verdict.cause
+
+
+def test_a_stop_without_a_verdict_names_its_signal(tmp_path: Path) -> None:
+    root = fake_run(tmp_path, "run", **GONE)
+    leave(root, "stopped", -2)
+    assert "stopped the job with SIGINT" in str(look_at(root).cause)
+
+
+def test_a_lost_run_whose_ranks_were_ended_after_it_was_killed(tmp_path: Path) -> None:
+    root = fake_run(tmp_path, "run", **GONE)
+    leave(root, None, 0, _0={"rank": 0, "host": "w0", "returncode": -15, "stopped_by": 15, "ended": 9.0})
+    record = look_at(root)
+    assert "left no ending: it was killed" in str(record.cause)
+    assert "1 of 2 ranks left an ending" in str(verdict_of(record, time.time()))
+
+
+@pytest.mark.parametrize("odd", [{"returncode": "1"}, {"returncode": 1, "ended": "x"}, {"returncode": [1]}])
+def test_ranks_that_say_what_no_rank_says_are_never_an_error(odd: dict[str, Any], tmp_path: Path) -> None:
+    root = fake_run(tmp_path, "run", **GONE)
+    leave(root, "failed", 1, _0={"rank": 0, **odd}, _1={"rank": 1, **odd}, _0_pulse={"step": "x"})
+    assert look_at(root).cause

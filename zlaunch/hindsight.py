@@ -1,11 +1,14 @@
-"""Why a run ended, as far as its files tell: the verdict that was written, or else what is known."""
+"""Why a run ended: the verdict that was written, or found again from what is left, or else what is known."""
 
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from zlaunch.diagnosis import diagnose
+from zlaunch.diagnosis.blame import Part, blamed, part_of
+from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.verdict import Verdict
-from zlaunch.record import Found, RunRecord, State, ended, first_failure, number, section, text
+from zlaunch.record import Found, RunRecord, State, number, text
 from zlaunch.units import duration, plural, whole
 
 _HEADS = {
@@ -31,30 +34,33 @@ def head(record: RunRecord) -> str:
 def verdict_of(record: RunRecord, now: float) -> Verdict | None:
     """Take the verdict that was written; without one, say what is known, and guess nothing."""
     found = record.found
-    written = section(found.ending, "verdict")
-    if text(written, "cause"):
-        return _written(written)
+    if text(found.told, "cause"):
+        return _written(found.told)
     if record.state is State.FINISHED:
         return None
     if record.state is State.RUNNING:
         return Verdict("running", _doing(found) or "nothing is known of its ranks yet")
-    first = first_failure(found.ranks.values()) or {}
-    rank = whole(first.get("rank"))
-    error = {} if rank is None else found.errors.get(rank, {})
-    pulse = {} if rank is None else found.pulses.get(rank, {})
     return Verdict(
         code=f"{record.state.value}-without-verdict",
         cause=record.cause or record.state.value,
-        rank=rank,
-        host=text(first, "host"),
-        phase=text(error, "phase") or text(pulse, "phase"),
-        facts=tuple(_facts(record, error, now))[:3],
+        facts=tuple(_facts(record, now))[:3],
     )
+
+
+def found_again(evidence: Evidence, state: State) -> Verdict | None:
+    """Find the verdict again that was not written; None where what is left does not suffice.
+
+    Of a lost run it suffices if a rank failed of itself: else zlaunch was killed, and its ranks after it.
+    """
+    rank = blamed(evidence)
+    has_failed = rank is not None and part_of(rank, evidence) is Part.FAILED
+    ended_known = state in (State.FAILED, State.STOPPED, State.STUMBLED)
+    return diagnose(evidence) if has_failed or ended_known else None
 
 
 def _written(written: Mapping[str, Any]) -> Verdict:
     facts, advice = (
-        tuple(str(one) for one in said) if isinstance(said := written.get(name), list) else ()
+        tuple(str(one) for one in said) if isinstance(said := written.get(name), list | tuple) else ()
         for name in ("facts", "advice")
     )
     return Verdict(
@@ -68,11 +74,9 @@ def _written(written: Mapping[str, Any]) -> Verdict:
     )
 
 
-def _facts(record: RunRecord, error: Mapping[str, Any], now: float) -> Iterator[str]:
-    """Name what the ranks left: where an exception came from, the last sign of life, who ended how."""
-    found, frame = record.found, section(error, "frame")
-    if text(frame, "file"):
-        yield f"{frame['file']}:{frame.get('line')} in {frame.get('function')}"
+def _facts(record: RunRecord, now: float) -> Iterator[str]:
+    """Name what the ranks left: the last sign of life, and how many endings."""
+    found = record.found
     if record.state in (State.LOST, State.UNKNOWN) and 0 < found.changed < now:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.changed))
         yield f"last sign of life: {at}, {duration(now - found.changed)} ago"
@@ -105,8 +109,5 @@ def _some(ranks: list[int]) -> str:
 
 
 def _endings(found: Found, world_size: int) -> str:
-    returncodes = [code for one in found.ranks.values() if (code := whole(one.get("returncode"))) is not None]
-    if not returncodes:
-        return f"none of {plural(world_size, 'rank')} left an ending"
-    how = ", ".join(sorted({ended(code) for code in returncodes}))
-    return f"{len(returncodes)} of {plural(world_size, 'rank')} left an ending: {how}"
+    left = [one for one in found.ranks.values() if whole(one.get("returncode")) is not None]
+    return f"{len(left) or 'none'} of {plural(world_size, 'rank')} left an ending"

@@ -1,8 +1,7 @@
 """What the files of a run directory say: which state the run is in, how far it came, and why it ended."""
 
 import math
-import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -90,6 +89,14 @@ class Found:
     errors: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
     """Files that should be there, or cannot be read."""
+    verdict: Mapping[str, Any] = field(default_factory=dict)
+    """Why it ended, found again from what is left, where none was written."""
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """The verdict that was written, or else the one that was found again."""
+        written = section(self.ending, "verdict")
+        return written if text(written, "cause") else self.verdict
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,7 @@ def cause_of(found: Found, state: State) -> str | None:
     """Say in one sentence why a run ended; None if there is nothing to explain."""
     if state in (State.RUNNING, State.FINISHED):
         return None
-    if said := text(section(found.ending, "verdict"), "cause"):
+    if said := text(found.told, "cause"):
         return said
     if state is State.BROKEN:
         return "; ".join(found.troubles) or "`job.json` is empty"
@@ -181,42 +188,7 @@ def cause_of(found: Found, state: State) -> str | None:
         return f"{gone}, and {broken}" if broken else f"{gone} and left no ending: it was killed"
     if state is State.UNKNOWN:
         return f"it was started on {found.job.get('host')}, and has written nothing for a while"
-    return _cause_from_ranks(found, state)
-
-
-def _cause_from_ranks(found: Found, state: State) -> str:
-    """Say what the ranks' own records tell, where no verdict was written."""
-    returncode = whole(found.ending.get("returncode"))
-    if state is State.STOPPED:
-        return f"stopped by {signal_name(-returncode)}" if returncode else "stopped"
-    first = first_failure(found.ranks.values())
-    if first is None:
-        return (
-            "ended without a rank that failed" if returncode is None else f"the launcher {ended(returncode)}"
-        )
-    rank, error = whole(first.get("rank")) or 0, found.errors.get(whole(first.get("rank")) or 0, {})
-    what = ended(whole(first.get("returncode")) or 0)
-    if kind := text(error, "type"):
-        what = f"raised {kind}: {text(error, 'message') or ''}".rstrip(": ")
-    return f"rank {rank} on {first.get('host')} {what}"
-
-
-def first_failure(ranks: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Find the rank that ended badly first, of itself."""
-    failed = [rank for rank in ranks if whole(rank.get("returncode")) and rank.get("stopped_by") is None]
-    return min(failed, key=lambda rank: number(rank, "ended") or _MOST, default=None)
-
-
-def ended(returncode: int) -> str:
-    """Say how a process ended: minus n means signal n."""
-    return (
-        f"was killed by {signal_name(-returncode)}" if returncode < 0 else f"exited with status {returncode}"
-    )
-
-
-def signal_name(number: int) -> str:
-    """Name a signal; real-time signals have no name."""
-    return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+    return state.value
 
 
 def script_of(job: Mapping[str, Any]) -> str | None:

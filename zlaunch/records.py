@@ -8,15 +8,19 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage
+from zlaunch.gathering import gather
+from zlaunch.hindsight import found_again
 from zlaunch.layout import RunLayout
 from zlaunch.process import is_alive
-from zlaunch.record import Found, RunRecord, is_same_process, number, record_of, text
+from zlaunch.record import Found, RunRecord, State, is_same_process, number, record_of, text
 from zlaunch.rundir import RUNS, write_stop
 from zlaunch.units import whole
 
@@ -61,12 +65,30 @@ def find(name: str, directory: Path | None) -> Path:
 
 def look_at(root: Path) -> RunRecord:
     """Read a run directory and judge the run."""
+    record = _judged(root)
+    if record.state.is_over and not record.found.ending:
+        record = _judged(root)  # it may have ended between the two looks
+    verdict = _found_again(record)
+    if verdict is None:
+        return record
+    return replace(record, found=replace(record.found, verdict=asdict(verdict)), cause=verdict.cause)
+
+
+def _judged(root: Path) -> RunRecord:
     found = read(root)
-    record = record_of(found, works(found.job), time.time())
-    if record.state.is_over and not found.ending:
-        found = read(root)  # it may have ended between the two looks
-        record = record_of(found, works(found.job), time.time())
-    return record
+    return record_of(found, works(found.job), time.time())
+
+
+def _found_again(record: RunRecord) -> Verdict | None:
+    """Find the verdict of a run that is over and left none; None where nothing tells."""
+    ending, state = record.found.ending, record.state
+    if text(record.found.told, "cause") or not state.is_over or state in (State.FINISHED, State.BROKEN):
+        return None
+    returncode = whole(ending.get("returncode")) or 0
+    stopped_by = -returncode if state is State.STOPPED and returncode < 0 else None
+    with contextlib.suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return found_again(gather(RunLayout(record.found.root), returncode, stopped_by), state)
+    return None  # the files hold what no run writes
 
 
 def read(root: Path) -> Found:

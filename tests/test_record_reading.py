@@ -13,7 +13,18 @@ import pytest
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.hindsight import verdict_of
 from zlaunch.record import State
-from zlaunch.records import all_runs, find, follow, look_at, read, read_log, works, zlaunch_of
+from zlaunch.records import (
+    all_runs,
+    find,
+    follow,
+    is_done_with,
+    look_at,
+    may_have_ended,
+    read,
+    read_log,
+    works,
+    zlaunch_of,
+)
 
 OWN: dict[str, Any] = {
     "host": socket.gethostname(),
@@ -230,3 +241,28 @@ def test_ranks_that_say_what_no_rank_says_are_never_an_error(odd: dict[str, Any]
     root = fake_run(tmp_path, "run", **GONE)
     leave(root, "failed", 1, _0={"rank": 0, **odd}, _1={"rank": 1, **odd}, _0_pulse={"step": "x"})
     assert look_at(root).cause
+
+
+def test_whoever_follows_a_run_on_another_host_is_done_when_it_writes_no_more(tmp_path: Path) -> None:
+    root = fake_run(tmp_path, "run", host="elsewhere")
+    for path in (*root.iterdir(), *(root / "ranks").iterdir()):
+        os.utime(path, (1e9, 1e9))
+    (root / "how-it-ended.json").mkdir()  # a whole look is due; it cannot be read
+    os.utime(root / "how-it-ended.json", (1e9, 1e9))
+    assert look_at(root).state is State.UNKNOWN
+    assert is_done_with(root)()
+
+
+def test_a_run_that_goes_on_is_looked_at_once_a_second_until_it_writes_its_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    root = fake_run(tmp_path, "run")
+    is_due = may_have_ended(root)
+    asked = []
+    for now[0] in (0.0, 0.2, 0.9, 1.0, 1.2, 1.9, 2.0):
+        asked.append(is_due())
+    assert asked == [False, False, False, True, False, False, True]
+    leave(root, "finished", 0)
+    assert is_due()

@@ -26,6 +26,8 @@ from zlaunch.units import whole
 
 LATEST = "latest"
 POLL_SECONDS = 0.2
+LOOK_SECONDS = 1.0
+"""A whole look reads every file of every rank."""
 _BLOCK_BYTES = 1 << 16
 
 
@@ -159,10 +161,30 @@ def tell_to_stop(record: RunRecord) -> str:
 
 def wait_until_over(root: Path, seconds: float) -> RunRecord:
     """Look at a run until it is over, but not for longer than some seconds."""
-    deadline = time.monotonic() + seconds
-    while not (record := look_at(root)).state.is_over and time.monotonic() < deadline:
+    deadline, ended = time.monotonic() + seconds, may_have_ended(root)
+    while time.monotonic() < deadline and not (ended() and look_at(root).state.is_over):
         time.sleep(POLL_SECONDS)
-    return record
+    return look_at(root)
+
+
+def may_have_ended(root: Path) -> Callable[[], bool]:
+    """Make a question that is cheap to ask often: whether a whole look at a run is due."""
+    ending, last = RunLayout(root).ending, time.monotonic()
+
+    def is_due() -> bool:
+        nonlocal last
+        if not ending.exists() and time.monotonic() < last + LOOK_SECONDS:
+            return False
+        last = time.monotonic()
+        return True
+
+    return is_due
+
+
+def is_done_with(root: Path) -> Callable[[], bool]:
+    """Make a question for who follows a run: whether nothing more is to be seen of it from here."""
+    is_due = may_have_ended(root)
+    return lambda: is_due() and look_at(root).state is not State.RUNNING
 
 
 def log_of(root: Path, rank: int | None, launcher: bool) -> Path:

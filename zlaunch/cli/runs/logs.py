@@ -50,10 +50,10 @@ def logs(
 def _follow(root: "Path", log: "Path", offset: int) -> None:
     """Print what is added; Ctrl-C ends the looking on, not the run."""
     from zlaunch import console
-    from zlaunch.records import follow, look_at
+    from zlaunch.records import follow, is_done_with
 
     try:
-        for chunk in follow(log, offset, lambda: look_at(root).state.is_over):
+        for chunk in follow(log, offset, is_done_with(root)):
             console.raw_data(chunk)
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None

@@ -200,7 +200,7 @@ def leave(root: Path, how: str | None, returncode: int, **files: dict[str, Any])
 
 
 TWO = [{"rank": 0, "host": "w0"}, {"rank": 1, "host": "w1"}]
-GONE = {"zlaunch_pid": 1 << 22, "ranks": TWO}
+GONE: dict[str, Any] = {"zlaunch_pid": 1 << 22, "ranks": TWO}
 
 
 @pytest.mark.parametrize("how", ["failed", None])

@@ -188,7 +188,7 @@ def cause_of(found: Found, state: State) -> str | None:
         return f"{gone}, and {broken}" if broken else f"{gone} and left no ending: it was killed"
     if state is State.UNKNOWN:
         return f"it was started on {found.job.get('host')}, and has written nothing for a while"
-    return state.value
+    return str(state.value)
 
 
 def script_of(job: Mapping[str, Any]) -> str | None:

@@ -222,13 +222,8 @@ def _is_of_a_run(root: Path) -> bool:
     """Whether a directory is one of a run, be it broken; folders that hold other things are not."""
     layout = RunLayout(root)
     with contextlib.suppress(OSError):
-        known = {
-            layout.job.name,
-            layout.ending.name,
-            layout.ds_config.name,
-            layout.logs.name,
-            layout.ranks.name,
-        }
+        files = (layout.job, layout.ending, layout.ds_config, layout.logs, layout.ranks)
+        known = {file.name for file in files}
         names = {entry.name for entry in os.scandir(root)}
         return not names or bool(names & known)
     return root.is_dir()

@@ -1,9 +1,10 @@
 import re
+import socket
 
 import pytest
 
 from zlaunch.errors import Unavailable
-from zlaunch.hosts import read_answer
+from zlaunch.hosts import free_port, read_answer
 from zlaunch.machine import Machine, weakest
 
 ANSWER = "Welcome!\nzlaunch asks\n96\n2113389312\n"
@@ -64,3 +65,8 @@ def test_among_gpus_of_one_age_those_with_less_memory_are_the_weakest(order: int
     ]
     found = weakest([machine for machine in machines if machine][::order])
     assert found.gpus[0].memory_bytes == 40960 << 20
+
+
+def test_nobody_listens_on_a_free_port() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port()))

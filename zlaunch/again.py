@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from zlaunch import __version__, rundir
 from zlaunch.errors import Unavailable
-from zlaunch.hosts import machines_of
+from zlaunch.hosts import free_port, machines_of
 from zlaunch.layout import RunLayout
 from zlaunch.machine import Machine, weakest
 from zlaunch.plan import LaunchPlan
@@ -65,7 +64,7 @@ def plan_for(past: Past, run_dir: Path | None, beside: Path) -> LaunchPlan:
     if run_dir is not None:
         rundir.check_writable(run_dir, "--run-dir")
         rundir.check_unused(run_dir)
-    return plan_again(past, next(_layouts(past, run_dir, beside)), _free_port())
+    return plan_again(past, next(_layouts(past, run_dir, beside)), free_port())
 
 
 def machine_of(plan: LaunchPlan) -> Machine:
@@ -80,7 +79,7 @@ def reserve_again(found: Found, run_dir: Path | None, machine: Machine, asked: S
     """Write the run directory; if another run takes the name first, plan for the next one."""
     past = past_of(found)
     for layout in _layouts(past, run_dir, found.root.parent):
-        plan = plan_again(past, layout, _free_port())
+        plan = plan_again(past, layout, free_port())
         try:
             rundir.claim(plan)
         except FileExistsError:
@@ -97,9 +96,3 @@ def _layouts(past: Past, run_dir: Path | None, beside: Path) -> Iterator[RunLayo
     if name is None:
         raise Unavailable(f"the record of {past.root} names no script")
     return rundir.candidates(run_dir, name, beside)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

@@ -1,5 +1,6 @@
-"""Asking other hosts, all at once, before anything starts there."""
+"""Asking other hosts, all at once, before anything starts there; and this one for a port."""
 
+import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -36,6 +37,13 @@ def machines_of(names: Sequence[str], here: Machine) -> Mapping[str, Machine]:
     """Ask each host what it has, but for this machine under any of its names, which is known."""
     local = {name: here for name in names if name in ("localhost", "127.0.0.1", here.hostname)}
     return {**local, **ask_machines([name for name in names if name not in local])}
+
+
+def free_port() -> int:
+    """Find a port on this host that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 def _ask(name: str) -> Machine | None:

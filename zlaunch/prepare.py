@@ -5,7 +5,6 @@ cannot be written comes out now.
 """
 
 import os
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -15,7 +14,7 @@ from zlaunch import console, rundir
 from zlaunch.debugger import check_debugger
 from zlaunch.dsconfig.source import read
 from zlaunch.errors import InputMissing, Refused, Unavailable, WrongUsage
-from zlaunch.hosts import machines_of
+from zlaunch.hosts import free_port, machines_of
 from zlaunch.hub import HUB_ID, fetch_model
 from zlaunch.job import JobSpec
 from zlaunch.machine import Machine, weakest
@@ -84,7 +83,7 @@ def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
         rundir.check_unused(run_dir)
     model = _model(job, script)
     shape = None if model is None else model.shape
-    inputs = Inputs(job, script, base, shape, machine, topology, _free_port(), layout, dict(os.environ))
+    inputs = Inputs(job, script, base, shape, machine, topology, free_port(), layout, dict(os.environ))
     return Prepared(inputs, run_dir, model)
 
 
@@ -147,9 +146,3 @@ def _refuse_idle_nvme(job: JobSpec, plan: LaunchPlan) -> None:
         raise WrongUsage(
             "`--nvme` names a directory, but nothing is offloaded to NVMe", "add `--offload nvme`"
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

@@ -149,7 +149,7 @@ def _in_own_swap_dirs(values: Values, layout: RunLayout) -> Values:
     for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
         if isinstance(directory := values[path], str) and directory != "auto":
             source = f"{values.leaves[path].source}, and a directory of this run's own"
-            own = Path(directory) / f"zlaunch-{layout.root.name}-{_mark(layout)}"
+            own = Path(directory) / swap_name(layout)
             values = values.put(path, str(own), source)
     return values
 
@@ -166,9 +166,10 @@ def _leave_total(values: Values, left: Mapping[str, str], inputs: Inputs) -> Res
     return Resolved(values.without(TOTAL), {**left, dotted(TOTAL): why})
 
 
-def _mark(layout: RunLayout) -> str:
-    """Tell runs of the same name in different places apart."""
-    return hashlib.sha256(str(layout.root).encode()).hexdigest()[:8]
+def swap_name(layout: RunLayout) -> str:
+    """Name a run's own directory on NVMe; runs of the same name in different places have different ones."""
+    mark = hashlib.sha256(str(layout.root).encode()).hexdigest()[:8]
+    return f"zlaunch-{layout.root.name}-{mark}"
 
 
 def _counts_one_rank(values: Values, inputs: Inputs) -> bool:

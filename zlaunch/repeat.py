@@ -1,6 +1,5 @@
 """A run once more: its record → the same plan in another directory, and what is no longer as it was."""
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from zlaunch.native_ops import (
     FUSED_LION,
     SHM_COMM,
 )
-from zlaunch.plan import LaunchPlan, target_of
+from zlaunch.plan import LaunchPlan, swap_name, target_of
 from zlaunch.provenance import Sourced, Values
 from zlaunch.topology import Host, Topology
 
@@ -194,10 +193,9 @@ def _values(past: Past) -> Values:
 
 def _own_swap_dirs(values: Values, old: Path, layout: RunLayout) -> Values:
     """Give the repetition directories of its own where the run had directories of its own."""
-    mark = hashlib.sha256(str(layout.root).encode()).hexdigest()[:8]
     for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
         if isinstance(value := values[path], str) and Path(value).name.startswith(f"zlaunch-{old.name}-"):
-            own = Path(value).with_name(f"zlaunch-{layout.root.name}-{mark}")
+            own = Path(value).with_name(swap_name(layout))
             values = values.put(path, str(own), values.leaves[path].source)
     return values
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.making import json_objects
 from zlaunch.cli.runs.list import lines_about
-from zlaunch.diagnosis.told import MOST_LINES, verdict_lines
+from zlaunch.diagnosis.brevity import LINES
+from zlaunch.diagnosis.told import verdict_lines
 from zlaunch.hindsight import head, verdict_of
 from zlaunch.measurement import compare
 from zlaunch.record import Found, RunRecord, State, is_same_process, record_of
@@ -191,7 +192,7 @@ def test_whatever_stands_in_the_files_a_run_can_be_told_about(
 ) -> None:
     record = record_of(found(**files), alive, NOW)
     compare(record)
-    assert len(told(record)) <= MOST_LINES
+    assert len(told(record)) <= LINES
     assert all(len(line) <= 80 for line in lines_about([record], NOW, 80))
 
 

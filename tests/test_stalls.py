@@ -62,7 +62,13 @@ def test_what_is_known_of_a_rank_that_did_not_answer_is_said(
 
 @pytest.mark.parametrize(
     ("ranks", "name"),
-    [([3], "rank 3"), ([0, 1], "ranks 0-1"), ([0, 1, 2, 5], "ranks 0-2, 5"), ([1, 3], "ranks 1, 3")],
+    [
+        ([3], "rank 3"),
+        ([0, 1], "ranks 0-1"),
+        ([0, 1, 2, 5], "ranks 0-2, 5"),
+        ([1, 3], "ranks 1, 3"),
+        (list(range(0, 40, 2)), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
+    ],
 )
 def test_ranks_are_named_in_spans(ranks: list[int], name: str) -> None:
     assert rank_names(ranks) == name

@@ -9,6 +9,7 @@ from zlaunch.diagnosis.blame import Part, blamed, part_of
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.record import Found, RunRecord, State, number, text
+from zlaunch.stalls import rank_names
 from zlaunch.units import duration, plural, whole
 
 _HEADS = {
@@ -96,16 +97,8 @@ def _doing(found: Found) -> str:
     if len(phases) == 1:
         told += list(phases)
     else:
-        told += [
-            f"{'rank' if len(ranks) == 1 else 'ranks'} {_some(ranks)} in {phase}"
-            for phase, ranks in phases.items()
-        ]
+        told += [f"{rank_names(ranks)} in {phase}" for phase, ranks in phases.items()]
     return ", ".join(told)
-
-
-def _some(ranks: list[int]) -> str:
-    listed = ", ".join(map(str, ranks[:4]))
-    return listed if len(ranks) <= 4 else f"{listed} and {len(ranks) - 4} more"
 
 
 def _endings(found: Found, world_size: int) -> str:

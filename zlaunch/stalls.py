@@ -18,6 +18,9 @@ STATES = {
 }
 """What psutil says of a process that does not answer → what that means."""
 
+MOST_SPANS = 8
+"""More than so many places of ranks are not listed."""
+
 SILENCE_SECONDS = 15.0
 """Samples come every two seconds; later than this, the host is in doubt too."""
 
@@ -49,12 +52,13 @@ def stall_lines(stall: StallEvidence, seconds_per_step: float | None, width: int
 
 
 def rank_names(ranks: Sequence[int]) -> str:
-    """Write `rank 3`, `ranks 0-2, 5`."""
+    """Write `rank 3`, `ranks 0-2, 5`; of many that lie apart only the first."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and spans[-1][-1] == rank - 1:
             spans[-1] = [spans[-1][0], rank]
         else:
             spans.append([rank])
-    shown = ", ".join("-".join(map(str, span)) for span in spans)
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+    shown = ", ".join("-".join(map(str, span)) for span in spans[:MOST_SPANS])
+    left = sum(span[-1] - span[0] + 1 for span in spans[MOST_SPANS:])
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{f' and {left} more' if left else ''}"

@@ -3,9 +3,9 @@
 import textwrap
 from collections.abc import Iterator
 
+from zlaunch.diagnosis.brevity import LINES
 from zlaunch.diagnosis.verdict import Verdict
 
-MOST_LINES = 10
 _COLUMN = 10
 
 
@@ -22,7 +22,7 @@ def verdict_lines(verdict: Verdict, head: str, width: int) -> list[str]:
             wrapped = textwrap.wrap(text, width - _COLUMN - 2) or [""]
             lines.append(f"  {label:<{_COLUMN}}{wrapped[0]}")
             lines += [f"  {'':<{_COLUMN}}{line}" for line in wrapped[1:]]
-    return lines[:MOST_LINES]
+    return lines[:LINES]
 
 
 def _beginning(verdict: Verdict) -> Iterator[str]:

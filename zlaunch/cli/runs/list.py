@@ -71,7 +71,8 @@ def _cut(name: str, room: int) -> str:
 
 
 def _row(record: "RunRecord", now: float) -> tuple[str, ...]:
-    from zlaunch.cli.runs.summary import clock, moment, steps, zero
+    from zlaunch.cli.runs.summary import moment, steps, zero
+    from zlaunch.units import clock
 
     return (
         record.id,
@@ -80,5 +81,5 @@ def _row(record: "RunRecord", now: float) -> tuple[str, ...]:
         zero(record),
         "?" if record.world_size is None else str(record.world_size),
         steps(record),
-        clock(record.seconds),
+        "-" if record.seconds is None else clock(min(record.seconds, 1e9)),
     )

@@ -69,16 +69,6 @@ def moment(seconds: float | None, now: float) -> str:
     return time.strftime("%b %d", then) if then.tm_year == today.tm_year else time.strftime("%Y-%m", then)
 
 
-def clock(seconds: float | None) -> str:
-    """Write a length of time as a clock would: `0:04`, `2:07:11`."""
-    if seconds is None:
-        return "-"
-    whole = round(min(seconds, 1e9))
-    hours, rest = divmod(whole, 3600)
-    minutes, left = divmod(rest, 60)
-    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
-
-
 def long_moment(seconds: float | None) -> str:
     """Write when something was, to the second."""
     if seconds is None or not 0 <= seconds < 1e11:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.deaths import bed
+from tests.deaths import places
 from tests.deaths.bed import Bed, Job
 
 LAUNCHERS = ("torchrun", "deepspeed")
@@ -29,7 +29,7 @@ class Death:
     """With which rank it began, by the verdict."""
     harm: Callable[[Job], None] | None = None
     """What is done from outside, once all ranks are ready."""
-    around: Callable[[Path], AbstractContextManager[Bed]] = bed.nowhere
+    around: Callable[[Path], AbstractContextManager[Bed]] = places.nowhere
     options: tuple[str, ...] = ()
     launchers: tuple[str, ...] = LAUNCHERS
     says: str = ""
@@ -98,7 +98,7 @@ TABLE = (
     Death(
         "SIGBUS: /dev/shm of 1 MiB",
         *("script.shares_more_than_there_is", "failed", 135, "shared-memory-full", 1),
-        around=bed.small_shared_memory,
+        around=places.small_shared_memory,
         options=("--force",),
     ),
     Death("SIGKILL of a rank's script", "script.wait", "failed", 137, "killed", 1, kill("script.py", 1)),
@@ -143,12 +143,12 @@ TABLE = (
         "the terminal closes",
         *("script.wait", "stopped", 129, "stopped"),
         harm=close_the_terminal,
-        around=bed.own_terminal,
+        around=places.own_terminal,
     ),
     Death(
         "out of memory: a control group of 1 GiB",
         *("script.eats_all_memory", "failed", 137, "host-out-of-memory", 1),
-        around=bed.container_of_memory,
+        around=places.container_of_memory,
     ),
     Death(
         "out of memory: RLIMIT_AS",
@@ -157,17 +157,17 @@ TABLE = (
     Death(
         "the disk of the script is full",
         *("script.fills_the_disk", "failed", 1, "disk-full", 1),
-        around=bed.small_disk,
+        around=places.small_disk,
     ),
     Death(
         "the disk of the run directory is full",
         *("script.fills_the_disk_of_the_run", "failed", 7, "ended-by-status", 1),
-        around=bed.run_on_a_small_disk,
+        around=places.run_on_a_small_disk,
     ),
     Death(
         "the lock of a build that was killed",
         *("script.waits_for_a_build_that_nobody_does", "stalled", 124, "stale-build-lock"),
-        around=bed.stale_lock,
+        around=places.stale_lock,
         options=STOPS_AT_ONCE,
         launchers=("torchrun",),
     ),
@@ -180,7 +180,7 @@ TABLE = (
     Death(
         "an op of DeepSpeed does not compile",
         *("script.ends", "failed", 69, "op-build-failed"),
-        around=bed.no_compiler,
+        around=places.no_compiler,
         says="no-such-compiler: not found",
         launchers=("torchrun",),
     ),
@@ -198,7 +198,7 @@ TABLE = (
     Death(
         "the port is taken",
         *("script.takes_a_port_that_is_taken", "failed", 1, "port-taken", 1),
-        around=bed.taken_port,
+        around=places.taken_port,
         launchers=("deepspeed",),
     ),
     Death("wrong arguments", "script.knows_no_such_argument", "failed", 2, "wrong-arguments"),
@@ -225,7 +225,7 @@ TABLE = (
     Death(
         "a checkpoint of another number of ranks",
         *("training.loads", "failed", 1, "other-world-size"),
-        around=bed.checkpoint_of_one_rank,
+        around=places.checkpoint_of_one_rank,
         launchers=("torchrun",),
     ),
     Death(

@@ -4,8 +4,8 @@ import pytest
 
 from tests.asking import GIB, SITE, forecast
 from zlaunch.errors import ExitStatus
-from zlaunch.fit import PROGRAM_BYTES, Fit, Site, judge, need_of
-from zlaunch.memory.forecast import Phase
+from zlaunch.fit import Fit, Site, judge, need_of
+from zlaunch.memory.forecast import PROGRAM_BYTES, Phase
 
 LEAST, MOST = (size / GIB for size in SITE.gpu.usable_bytes(8)) if SITE.gpu else (0.0, 0.0)
 

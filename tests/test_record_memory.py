@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from zlaunch.fit import PROGRAM_BYTES
 from zlaunch.measurement import NOT_MEASURED, NOT_PREDICTED, ON_A_CPU, Pool, compare
+from zlaunch.memory.forecast import PROGRAM_BYTES
 from zlaunch.record import Found, record_of
 
 GIB = 1 << 30

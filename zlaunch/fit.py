@@ -3,16 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
 
 from zlaunch.errors import ExitStatus
-from zlaunch.memory.forecast import Forecast
+from zlaunch.memory.forecast import HOST_POOLS, PROGRAM_BYTES, Forecast
 from zlaunch.memory.hardware import Gpu, overhead_bytes
 from zlaunch.units import gib, memory
-
-PROGRAM_BYTES: Final = 1 << 30
-"""Host memory of one rank without a tensor. torch, transformers and DeepSpeed take 0.44 GiB on a CPU,
-measured; what CUDA adds on the host was not measured, and is taken to be as much again."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +67,6 @@ class Verdict:
 
     fit: Fit
     reasons: tuple[str, ...] = ()
-
-
-HOST_POOLS = ("pageable", "pinned", "shm")
 
 
 def need_of(forecast: Forecast, site: Site) -> Need:

@@ -4,11 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zlaunch.fit import PROGRAM_BYTES
+from zlaunch.memory.forecast import HOST_POOLS, PROGRAM_BYTES, written_peak
 from zlaunch.memory.hardware import overhead_bytes
 from zlaunch.record import Found, RunRecord, number, section, text
-
-HOST_POOLS = ("pageable", "pinned", "shm")
 
 ON_A_CPU = "no GPU was there, so nothing was measured on one"
 NOT_MEASURED = "not measured"
@@ -55,20 +53,22 @@ def compare(record: RunRecord) -> Comparison:
 
 def _pools(record: RunRecord, on_gpu: bool) -> Iterator[Pool]:
     found = record.found
-    reserved = _predicted(found, ("reserved",))
+    reserved = written_peak(found.forecast, ("reserved",))
     process = None if reserved is None else reserved + overhead_bytes(record.world_size or 1)[1]
     if on_gpu:
-        yield Pool("GPU, tensors", _predicted(found, ("gpu",)), _of_pulses(found, "gpu_allocated_bytes"))
+        yield Pool(
+            "GPU, tensors", written_peak(found.forecast, ("gpu",)), _of_pulses(found, "gpu_allocated_bytes")
+        )
         yield Pool("GPU, reserved", reserved, _of_pulses(found, "gpu_reserved_bytes"))
         yield Pool("GPU, in use", process, _on_the_device(found), "predicted: at most")
-    host = _predicted(found, HOST_POOLS)
+    host = written_peak(found.forecast, HOST_POOLS)
     resident = _resident(found)
     if on_gpu:
         yield Pool("host, resident", None if host is None else host + PROGRAM_BYTES, resident)
     else:
         yield Pool("host, resident", None, resident)
     for pool in (*HOST_POOLS, "nvme"):
-        yield Pool(_NAMES[pool], _predicted(found, (pool,)), None, NOT_MEASURED)
+        yield Pool(_NAMES[pool], written_peak(found.forecast, (pool,)), None, NOT_MEASURED)
 
 
 _NAMES = {
@@ -77,16 +77,6 @@ _NAMES = {
     "shm": "  of it /dev/shm",
     "nvme": "NVMe",
 }
-
-
-def _predicted(found: Found, pools: Iterable[str]) -> int | None:
-    """Say the most that pools hold together in any phase; None without a forecast."""
-    phases = found.forecast.get("phases")
-    if not isinstance(phases, list) or not phases:
-        return None
-    peaks = [section(phase, "peak") for phase in phases if isinstance(phase, Mapping)]
-    names = list(pools)
-    return max((int(sum(number(peak, name) or 0 for name in names)) for peak in peaks), default=None)
 
 
 def _of_pulses(found: Found, name: str) -> int | None:

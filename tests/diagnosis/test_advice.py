@@ -125,4 +125,10 @@ def test_a_model_that_is_loaded_as_predicted_is_not_blamed_on_its_order() -> Non
 
 
 def test_peaks_and_forecast_stand_in_the_evidence_of_a_kill() -> None:
-    assert "most held, GiB: 6.0 (rank 0); 3.0 were predicted for each" in host_oom(forecast=FORECAST).facts
+    """A forecast is of tensors: what the program itself takes is added, as `zlaunch runs show` does."""
+    facts = host_oom(forecast=FORECAST, accelerator="cuda").facts
+    assert "most held, GiB: 6.0 (rank 0); 4.0 were predicted for each" in facts
+
+
+def test_on_a_cpu_no_forecast_for_gpus_stands_beside_the_peaks() -> None:
+    assert "most held, GiB: 6.0 (rank 0)" in host_oom(forecast=FORECAST, accelerator="cpu").facts

@@ -6,8 +6,6 @@ import signal
 from zlaunch import phases
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.remedies import (
-    forecast_gpu_bytes,
-    forecast_host_bytes,
     less_gpu_memory,
     less_host_memory,
     named_in,
@@ -15,6 +13,7 @@ from zlaunch.diagnosis.remedies import (
 )
 from zlaunch.diagnosis.signature import signature
 from zlaunch.diagnosis.texts import matching_line
+from zlaunch.memory.forecast import HOST_POOLS, PROGRAM_BYTES, written_peak
 from zlaunch.units import gib
 
 _SIZE = r"([\d.]+ (?:bytes|[KMGT]i?B))"
@@ -60,8 +59,9 @@ def _peaks(case: Case) -> str | None:
     if not peaks:
         return None
     said = ", ".join(f"{gib(peak)} (rank {rank})" for rank, peak in [*peaks.items()][:4])
-    predicted = forecast_host_bytes(case.job)
-    more = f"; {gib(predicted)} were predicted for each" if predicted else ""
+    predicted = written_peak(case.job.forecast or {}, HOST_POOLS)
+    is_comparable = predicted is not None and case.job.accelerator != "cpu"  # there GPU tensors lie here, too
+    more = f"; {gib((predicted or 0) + PROGRAM_BYTES)} were predicted for each" if is_comparable else ""
     return f"most held, GiB: {said}{more}"
 
 
@@ -143,7 +143,7 @@ def _torch_holds(held: str | None, between: str | None, case: Case) -> str | Non
 
 
 def _predicted(case: Case) -> str | None:
-    predicted = forecast_gpu_bytes(case.job)
+    predicted = written_peak(case.job.forecast or {}, ("gpu",))
     return f"{gib(predicted)} GiB of tensors were predicted" if predicted else None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from zlaunch import phases
 from zlaunch.diagnosis.case import Case
 from zlaunch.diagnosis.evidence import JobEvidence
+from zlaunch.memory.forecast import HOST_POOLS, written_peak
 from zlaunch.units import largest_piece
 
 BEFORE_TRAINING = frozenset(
@@ -76,39 +77,12 @@ def less_host_memory(case: Case) -> tuple[str, ...]:
 def loaded_whole(case: Case) -> str | None:
     """Recognize a model that every rank loads whole, although stage 3 was to partition it at once."""
     job, rank = case.job, case.rank
-    expected = forecast_host_bytes(job, "load")
+    expected = written_peak(job.forecast or {}, HOST_POOLS, "load")
     if rank is None or case.phase != phases.LOADING or job.stage != 3 or not job.uses_trainer or not expected:
         return None
     if (rank.peak_rss_bytes or 0) < 2 * expected:
         return None
     return "make the `TrainingArguments` before the model: then stage 3 partitions it while it is loaded"
-
-
-def forecast_host_bytes(job: JobEvidence, phase: str | None = None) -> int | None:
-    """Say how much host memory a rank was predicted to hold at most, in one phase or in any."""
-    stretches: Any = (job.forecast or {}).get("phases")
-    if not isinstance(stretches, list):
-        return None
-    peaks = [
-        sum(_bytes(one.get("peak"), pool) for pool in ("pageable", "pinned", "shm"))
-        for one in stretches
-        if isinstance(one, dict) and phase in (None, one.get("name"))
-    ]
-    return max(peaks, default=None)
-
-
-def forecast_gpu_bytes(job: JobEvidence) -> int | None:
-    """Say how much GPU memory a rank's tensors were predicted to take."""
-    stretches: Any = (job.forecast or {}).get("phases")
-    if not isinstance(stretches, list):
-        return None
-    peaks = [_bytes(one.get("peak"), "gpu") for one in stretches if isinstance(one, dict)]
-    return max(peaks, default=None)
-
-
-def _bytes(pools: Any, pool: str) -> int:
-    value = pools.get(pool, 0) if isinstance(pools, dict) else 0
-    return value if isinstance(value, int) and value >= 0 else 0
 
 
 def setting(config: Mapping[str, Any], *keys: str) -> Any:

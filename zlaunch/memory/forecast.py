@@ -1,8 +1,10 @@
 """The answer of an estimate: how full each pool of memory is in each phase of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Final, Literal
+
+from zlaunch.units import whole
 
 PHASES = ("load", "initialize", "forward", "backward", "step", "second step", "save", "resume")
 """`forward`, `backward` and `step` are those of the first step; the second has all three."""
@@ -11,6 +13,11 @@ Pool = Literal["gpu", "reserved", "pageable", "pinned", "shm", "nvme"]
 POOLS: tuple[Pool, ...] = ("gpu", "reserved", "pageable", "pinned", "shm", "nvme")
 """Bytes of one rank: in GPU tensors; held by the caching allocator for them; in host tensors that
 can be paged; page-locked, as rounded by the allocator; in /dev/shm; in files on NVMe."""
+
+HOST_POOLS: tuple[Pool, ...] = ("pageable", "pinned", "shm")
+PROGRAM_BYTES: Final = 1 << 30
+"""Host memory of one rank without a tensor. torch, transformers and DeepSpeed take 0.44 GiB on a CPU,
+measured; what CUDA adds on the host was not measured, and is taken to be as much again."""
 
 PARTS = (
     "parameters",
@@ -80,3 +87,21 @@ class Forecast:
     def peak_phase(self, pool: Pool) -> str:
         """Say in which phase a pool was fullest."""
         return max(self.phases, key=lambda phase: phase.peak.get(pool, 0)).name
+
+
+def written_peak(forecast: Mapping[str, Any], pools: Iterable[str], phase: str | None = None) -> int | None:
+    """Read from a `forecast.json` the most that pools were to hold together, in one phase or in any.
+
+    None if it says nothing about that.
+    """
+    phases, names = forecast.get("phases"), list(pools)
+    if not isinstance(phases, list):
+        return None
+    asked = [one for one in phases if isinstance(one, Mapping) and phase in (None, one.get("name"))]
+    return max((sum(_written(one.get("peak"), name) for name in names) for one in asked), default=None)
+
+
+def _written(peak: Any, pool: str) -> int:
+    """Read a size; 0 for what is none."""
+    size = whole(peak.get(pool)) if isinstance(peak, Mapping) else None
+    return 0 if size is None else max(0, size)

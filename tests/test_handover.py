@@ -189,6 +189,9 @@ def test_the_arguments_are_as_the_trainer_will_have_them() -> None:
     assert _agree({"train_micro_batch_size_per_gpu": 3}).args["per_device_train_batch_size"].value == 3
 
 
+BOTH = ("--deepspeed", "--deepspeed_config")
+
+
 @pytest.mark.parametrize(
     ("interface", "words"),
     [
@@ -201,12 +204,12 @@ def test_each_kind_of_script_takes_its_ds_config_in_its_own_way(
     interface: Interface, words: tuple[str, ...]
 ) -> None:
     agreement = Agreement(TrainerArgs(), (), ())
-    assert script_arguments(agreement, interface, Path("/run/ds.json")) == words
+    assert script_arguments(agreement, interface, Path("/run/ds.json"), BOTH) == words
 
 
 def test_a_parser_that_knows_only_the_file_gets_only_the_file() -> None:
     agreement = Agreement(TrainerArgs(), (), ())
-    words = script_arguments(agreement, Interface.DEEPSPEED, Path("ds.json"), has_switch=False)
+    words = script_arguments(agreement, Interface.DEEPSPEED, Path("ds.json"), ("--deepspeed_config",))
     assert words == ("--deepspeed_config", "ds.json")
 
 
@@ -216,4 +219,8 @@ def test_a_parser_that_knows_only_the_file_gets_only_the_file() -> None:
 )
 def test_an_added_argument_is_written_as_the_trainer_reads_it(value: Value, words: tuple[str, ...]) -> None:
     agreement = Agreement(TrainerArgs(), (("x", value),), ())
-    assert script_arguments(agreement, Interface.ACCELERATE, Path("ds.json")) == words
+    assert script_arguments(agreement, Interface.ACCELERATE, Path("ds.json"), BOTH) == words
+
+
+def test_a_parser_that_takes_no_ds_config_gets_none() -> None:
+    assert script_arguments(Agreement(TrainerArgs(), (), ()), Interface.DEEPSPEED, Path("ds.json"), ()) == ()

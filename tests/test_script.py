@@ -50,17 +50,34 @@ def test_the_source_tells_how_a_script_takes_a_ds_config(
 
 
 @pytest.mark.parametrize(
-    ("source", "has_switch"),
+    ("source", "flags"),
     [
-        ("deepspeed.add_config_arguments(parser)", True),
-        ("parser.add_argument('--deepspeed')\nparser.add_argument('--deepspeed_config')", True),
-        ("parser.add_argument('--deepspeed_config')", False),
+        ("deepspeed.add_config_arguments(parser)", ("--deepspeed", "--deepspeed_config")),
+        ("parse.add_argument('--deepspeed_config')", ("--deepspeed_config",)),
+        (
+            "parse.add_argument('--deepspeed')\nx = '--deepspeed_config'",
+            ("--deepspeed", "--deepspeed_config"),
+        ),
+        ("argparse.ArgumentParser().parse_args()", ()),
     ],
 )
-def test_the_source_tells_whether_there_is_a_switch_beside_the_file(
-    file: Path, source: str, has_switch: bool
+def test_the_source_tells_where_a_loop_of_its_own_takes_a_ds_config(
+    file: Path, source: str, flags: tuple[str, ...]
 ) -> None:
-    assert _read(file, source).has_switch is has_switch
+    script = _read(file, source)
+    assert (script.interface, script.config_flags) == (Interface.DEEPSPEED, flags)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "ArgumentParser().parse_known_args()",
+        "HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()",
+        "ArgumentParser().add_argument('--deepspeed')\nparser.parse_args()",
+    ],
+)
+def test_a_parser_that_may_take_the_trainers_arguments_gets_them(file: Path, source: str) -> None:
+    assert _read(file, source).interface is Interface.TRAINER
 
 
 @pytest.mark.parametrize(

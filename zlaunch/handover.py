@@ -5,7 +5,7 @@ the config fixes and the command line leaves open is passed on as an argument, a
 differs then is a finding before anything starts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,19 +57,16 @@ def write_formats(values: Values, args: TrainerArgs) -> Values:
 
 
 def script_arguments(
-    agreement: Agreement, interface: Interface, ds_config: Path, has_switch: bool = True
+    agreement: Agreement, interface: Interface, ds_config: Path, config_flags: Sequence[str]
 ) -> tuple[str, ...]:
-    """Write what is appended to the script's own arguments.
-
-    A parser without the switch `--deepspeed` would take that for the beginning of `--deepspeed_config`.
-    """
+    """Write what is appended to the script's own arguments; `config_flags` are those of its own loop."""
     words: list[str] = []
     for name, value in agreement.added:
         words += [f"--{name}"] if value is True else [f"--{name}", f"{value}"]
     if interface is Interface.TRAINER:
         words += ["--deepspeed", str(ds_config)]
-    elif interface is Interface.DEEPSPEED:
-        words += [*(["--deepspeed"] if has_switch else []), "--deepspeed_config", str(ds_config)]
+    elif interface is Interface.DEEPSPEED and config_flags:
+        words += [*config_flags, str(ds_config)]
     return tuple(words)
 
 

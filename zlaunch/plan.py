@@ -93,10 +93,11 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
     settled = settle(job, given, [*findings, *_removed(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(settled.values, inputs.layout), settled.left, inputs)
 
-    words = script_arguments(settled.agreement, script.interface, inputs.layout.ds_config, script.has_switch)
+    words = script_arguments(
+        settled.agreement, script.interface, inputs.layout.ds_config, script.config_flags
+    )
     command = (str(script.path), *job.script_args, *words)
-    by_environment = script.interface is Interface.ACCELERATE
-    variables = accelerate_variables(inputs.layout, settled.precision) if by_environment else {}
+    variables = _variables(script, inputs.layout, settled.precision)
     return LaunchPlan(
         layout=inputs.layout,
         topology=topology,
@@ -119,6 +120,16 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
         module=job.module,
         debug=None if job.debug is None else listener(job.debug, topology),
     )
+
+
+def _variables(script: Script, layout: RunLayout, precision: str) -> dict[str, Variable]:
+    """Write the variables by which a script takes the ds_config, if its command line does not."""
+    if script.interface is Interface.ACCELERATE:
+        return accelerate_variables(layout, precision)
+    if script.interface is Interface.DEEPSPEED and not script.config_flags:
+        why = "the script's parser takes no ds_config: `deepspeed.initialize(config=os.environ[…])`"
+        return {"ZLAUNCH_DS_CONFIG": Variable(str(layout.ds_config), why)}
+    return {}
 
 
 def target_of(script: Sequence[str], module: str | None) -> Target:

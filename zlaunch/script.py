@@ -18,7 +18,9 @@ class Interface(Enum):
     """How a script takes a ds_config."""
 
     TRAINER = "`--deepspeed FILE`, as TrainingArguments do"
-    DEEPSPEED = "`--deepspeed --deepspeed_config FILE`, as `deepspeed.add_config_arguments` does"
+    DEEPSPEED = (
+        "`--deepspeed --deepspeed_config FILE`, as `deepspeed.add_config_arguments` does, or its own way"
+    )
     ACCELERATE = "the environment, as Accelerator and DeepSpeedPlugin do"
 
 
@@ -32,8 +34,8 @@ class Script:
     defaults: Mapping[str, Argument] = field(default_factory=dict)
     own_ds_config: int | None = None
     """Line on which the script gives TrainingArguments a ds_config of its own."""
-    has_switch: bool = True
-    """Whether it takes `--deepspeed` besides `--deepspeed_config`."""
+    config_flags: tuple[str, ...] = ("--deepspeed", "--deepspeed_config")
+    """Where a loop of its own takes a ds_config: the words before the path; none if it takes none."""
     own_output_dir: str | None = None
     """Where its TrainingArguments write by default, if it says so."""
 
@@ -60,7 +62,6 @@ def read_script(path: Path) -> Script:
         place = Place(str(path), line, 1)
         raise Refused([Finding("not-python", f"this is no Python: {error}", place=place)]) from None
     set_by_it = list(_set_arguments(tree))
-    has_switch = "add_config_arguments" in _names(tree) or "--deepspeed" in _literals(tree)
     return Script(
         path=path,
         source=source,
@@ -71,7 +72,7 @@ def read_script(path: Path) -> Script:
             if name in DEFAULTS
         },
         own_ds_config=_own_ds_config(tree),
-        has_switch=has_switch,
+        config_flags=_config_flags(tree),
         own_output_dir=next((str(value) for name, value, _ in set_by_it[::-1] if name == "output_dir"), None),
     )
 
@@ -83,7 +84,19 @@ def _interface(tree: ast.Module) -> Interface:
     parses_arguments = names & {"HfArgumentParser", "TrlParser"} or "--deepspeed" in literals
     if not parses_arguments and names & {"Accelerator", "TrainingArguments", "Seq2SeqTrainingArguments"}:
         return Interface.ACCELERATE
+    if not parses_arguments and {"ArgumentParser", "parse_args"} <= names:
+        return Interface.DEEPSPEED  # its parser would refuse the Trainer's arguments
     return Interface.TRAINER
+
+
+def _config_flags(tree: ast.Module) -> tuple[str, ...]:
+    """Find which of the two flags of a ds_config a script of its own takes.
+
+    A parser without the switch `--deepspeed` would take that for the beginning of `--deepspeed_config`.
+    """
+    if "add_config_arguments" in _names(tree):
+        return ("--deepspeed", "--deepspeed_config")
+    return tuple(flag for flag in ("--deepspeed", "--deepspeed_config") if flag in _literals(tree))
 
 
 def _names(tree: ast.Module) -> set[str]:

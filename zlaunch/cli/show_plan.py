@@ -41,6 +41,8 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         yield "batch", f"{batch.value} = {batch.source}"
     for key, who in plan.left.items():
         yield "left open", f"{key}: {who}"
+    if (handed := plan.environment.get("ZLAUNCH_DS_CONFIG")) is not None:
+        yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {handed.why}"
     if plan.debug is not None:
         where = f"{plan.debug.host}:{plan.debug.port}"
         text = (

@@ -102,8 +102,8 @@ class GpuSampler:
 
         try:
             memory = pynvml.nvmlDeviceGetMemoryInfo(self._handle)
-        except pynvml.NVMLError as error:
-            return {"error": str(error)}
+        except pynvml.NVMLError:
+            return None
         found = {"used_bytes": int(memory.used), "total_bytes": int(memory.total)}
         with contextlib.suppress(pynvml.NVMLError):
             found["uncorrected_errors"] = int(

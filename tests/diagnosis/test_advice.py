@@ -132,3 +132,10 @@ def test_peaks_and_forecast_stand_in_the_evidence_of_a_kill() -> None:
 
 def test_on_a_cpu_no_forecast_for_gpus_stands_beside_the_peaks() -> None:
     assert "most held, GiB: 6.0 (rank 0)" in host_oom(forecast=FORECAST, accelerator="cpu").facts
+
+
+@pytest.mark.parametrize(("gpu", "is_said"), [({"uncorrected_errors": 3}, True), ({}, False), (None, False)])
+def test_errors_that_a_gpu_counted_in_its_memory_stand_beside_its_fault(gpu: Any, is_said: bool) -> None:
+    rank = raised("AcceleratorError", "CUDA error: uncorrectable ECC error encountered", sample={"gpu": gpu})
+    said = "uncorrected errors of its memory since the driver was loaded: 3"
+    assert (said in diagnose(run(rank)).facts) == is_said

@@ -7,7 +7,7 @@ from zlaunch.diagnosis.evidence import ErrorEvidence
 from zlaunch.diagnosis.remedies import named_in
 from zlaunch.diagnosis.signature import signature
 from zlaunch.diagnosis.texts import matching_line, tidy
-from zlaunch.units import plural
+from zlaunch.units import plural, whole
 
 NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen|<string>")
 
@@ -132,11 +132,17 @@ def gpu_fault(case: Case) -> Reading | None:
         r"|CUDA error: (?:an illegal instruction|the launch timed out|hardware stack error)",
         case.words,
     )
-    return (
-        None
-        if line is None
-        else Reading(f"a kernel, or the GPU, of {case.who} failed", (line, where(case.error)))
-    )
+    if line is None:
+        return None
+    facts = (line, _memory_errors(case), where(case.error))
+    return Reading(f"a kernel, or the GPU, of {case.who} failed", facts)
+
+
+def _memory_errors(case: Case) -> str | None:
+    """Say how many errors the GPU counted in its memory since its driver was loaded, if any."""
+    gpu = None if case.rank is None else case.rank.sample.get("gpu")
+    counted = whole(gpu.get("uncorrected_errors")) if isinstance(gpu, dict) else None
+    return f"uncorrected errors of its memory since the driver was loaded: {counted}" if counted else None
 
 
 @signature("hub-refused", "`gated repo`, `401 Client Error`, `403 Client Error`")

@@ -56,11 +56,6 @@ class Watch:
         self.stall: StallEvidence | None = None
         """The last stall, if the job was stopped for it."""
 
-    @property
-    def course(self) -> Course:
-        """How far the job is."""
-        return self._course
-
     def tick(self) -> bool:
         """Show what is new; look at all ranks now and then, and say whether that was done."""
         for follower in self._followers:

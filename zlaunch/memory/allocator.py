@@ -123,11 +123,6 @@ class CachingAllocator:
                     kept.append(entry)
             pool[:] = kept
 
-    def reset_peaks(self) -> None:
-        """Forget the peaks, as `torch.cuda.reset_peak_memory_stats` does."""
-        self.peak_allocated = self.allocated
-        self.peak_reserved = self.reserved
-
     def size_of(self, address: int) -> int:
         """Say how many bytes a block in use has: those asked for, and what was not worth splitting off."""
         return self._blocks[address].size

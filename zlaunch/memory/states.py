@@ -41,8 +41,6 @@ class StateBytes:
 
 MIXED_ADAM: Final = StateBytes()
 """Mixed-precision Adam, the paper's 16 bytes."""
-FP32_ADAM: Final = StateBytes(parameter=4, gradient=4, optimizer=8)
-"""Adam without mixed precision: 16 bytes as well, without a second copy of the parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +79,3 @@ def model_states(
         gradients=per_param.gradient * (share if stage >= 2 else num_params),
         optimizer=per_param.optimizer * (share if stage >= 1 else num_params),
     )
-
-
-def largest_model(
-    memory_bytes: float, stage: int, world_size: int, per_param: StateBytes = MIXED_ADAM
-) -> float:
-    """Say how many parameters' states fill the memory of each GPU; the paper's Table 2, left."""
-    return memory_bytes / model_states(1, stage, world_size, per_param).total

@@ -31,14 +31,16 @@ def say(text: str) -> None:
 
 def data(text: str) -> None:
     """Print what was asked for."""
-    print(text, flush=True)
+    with _for_a_reader():
+        print(text, flush=True)
 
 
 def raw_data(chunk: bytes) -> None:
     """Print what was asked for, byte for byte; a reader that has gone is an error, and ends the program."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(chunk)
-    sys.stdout.buffer.flush()
+    with _for_a_reader():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
 
 
 def job_output(chunk: bytes) -> None:
@@ -177,6 +179,15 @@ def _write(text: str) -> None:
     with _outliving(sys.stderr):
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _for_a_reader() -> Iterator[None]:
+    """Tell of a reader that has gone in a way that reaches `cli.main`: click keeps EPIPE, and ends with 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise BrokenPipeError from None  # without a number
 
 
 @contextlib.contextmanager

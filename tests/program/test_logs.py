@@ -1,6 +1,7 @@
 """A log that is read through a pipe."""
 
 import json
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -25,6 +26,16 @@ def test_following_a_log_ends_when_its_reader_has_gone(tmp_path: Path) -> None:
         with log.open("a") as file:
             file.write("second\n")
         try:
-            assert (follower.wait(10) > 0, follower.stderr.read()) == (True, b"")
+            assert (follower.wait(10), follower.stderr.read()) == (141, b"")
         finally:
             follower.kill()
+
+
+def test_a_page_that_nobody_reads_on_ends_as_by_the_signal_for_that(tmp_path: Path) -> None:
+    reader, pipe = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*ZLAUNCH, "config", "schema"], cwd=tmp_path, stdout=pipe, stderr=subprocess.PIPE, check=False
+    )
+    os.close(pipe)
+    assert (done.returncode, done.stderr) == (141, b"")

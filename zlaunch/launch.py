@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from zlaunch import rundir
+from zlaunch import orders, rundir
 from zlaunch.build import build_missing
 from zlaunch.environment import is_exported, is_secret
 from zlaunch.errors import Unavailable, ZlaunchError
@@ -71,7 +71,7 @@ def _run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> "Evid
     guard = [sys.executable, "-m", "zlaunch.guard", str(layout.root)]
     launcher = [find_program(plan.watched_argv[0]), *plan.watched_argv[1:]]
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
-    tell = partial(rundir.write_stop, layout) if over_ssh else None
+    tell = partial(orders.write_stop, layout) if over_ssh else None
     killed_before = oom_kills()
     with layout.launcher_log.open("wb") as log:
         job = Foreground([*guard, *launcher], environment, log, GRACE_SECONDS, tell)
@@ -97,7 +97,7 @@ def _follow(plan: LaunchPlan, watch: "Watch", job: Foreground) -> None:
         record.get("returncode") and record.get("stopped_by") is None
         for record in rundir.read_ranks(plan.layout)
     ):
-        rundir.write_stop(plan.layout, signal.SIGTERM)
+        orders.write_stop(plan.layout, signal.SIGTERM)
         job.end_within(GRACE_SECONDS)  # a host that is gone would keep its ssh connection for hours
-    elif job.stopped_by is None and (number := rundir.read_stop(plan.layout)) is not None:
+    elif job.stopped_by is None and (number := orders.read_stop(plan.layout)) is not None:
         job.on_signal(number, None)

@@ -19,9 +19,10 @@ from zlaunch.errors import InputMissing, Unavailable, WrongUsage
 from zlaunch.gathering import gather
 from zlaunch.hindsight import found_again
 from zlaunch.layout import RunLayout
+from zlaunch.orders import write_stop
 from zlaunch.process import is_alive
 from zlaunch.record import Found, RunRecord, State, is_same_process, number, record_of, text
-from zlaunch.rundir import RUNS, write_stop
+from zlaunch.rundir import RUNS
 from zlaunch.units import whole
 
 LATEST = "latest"

@@ -88,7 +88,8 @@ def resolve(values: Values, known: Known) -> Resolved:
         if filled is not None:
             values = values.put(path, filled.value, filled.source)
         elif known.interface is not Interface.DEEPSPEED or path not in OWN_WORDS:
-            left[dotted(path)] = _LEFT.get(path, "")
+            raw = known.interface is Interface.DEEPSPEED
+            left[dotted(path)] = NOBODY if raw else _LEFT.get(path, "")
     return Resolved(values, left)
 
 
@@ -200,6 +201,7 @@ _FILL: Mapping[KeyPath, _Fill] = {
     (ZERO, "offload_param", "device"): _constant("none", "accelerate's default"),
 }
 
+NOBODY = "nobody fills it in, and DeepSpeed takes its own default"
 _HIDDEN = "the Trainer fills it in from the hidden_size of the model"
 _LENGTH = "the Trainer fills it in from the length of the dataset, or give `--max_steps`"
 _LOADER = "accelerate fills it in from the script's data loader"

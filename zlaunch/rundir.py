@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import socket
 import sys
 import sysconfig
@@ -147,26 +146,6 @@ def write_back(file: Path, text: str) -> None:
         target.chmod(mode)
     except OSError as error:
         raise Unavailable(f"`{file}` cannot be written: {error.strerror}") from None
-
-
-def write_stop(layout: RunLayout, number: int) -> None:
-    """Tell the ranks on all hosts to stop, as a signal would."""
-    if not layout.stop.exists():
-        write_whole(layout.stop, str(number))
-
-
-def read_stop(layout: RunLayout) -> int | None:
-    """Read the signal that somebody told the run to stop with; None if nobody did."""
-    try:
-        return signal.Signals(int(layout.stop.read_text()))
-    except (OSError, ValueError):
-        return None
-
-
-def ask_for_stacks(layout: RunLayout) -> None:
-    """Ask all ranks, on all hosts, to write down where they are."""
-    asked = int(layout.ask_stacks.read_text()) if layout.ask_stacks.exists() else 0
-    write_whole(layout.ask_stacks, str(asked + 1))
 
 
 def append_metrics(layout: RunLayout, facts: Mapping[str, Any]) -> None:

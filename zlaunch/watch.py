@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from zlaunch import console, phases, rundir
+from zlaunch import console, orders, phases, rundir
 from zlaunch.course import Course, Look, begun, phase_shown, plain_line, progress_line
 from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.follow import Follower
@@ -159,7 +159,7 @@ class Watch:
             self._asked_at = now
             self._written = {rank: self._stacks_size(rank) for rank in range(self._world_size)}
             with contextlib.suppress(OSError, ValueError):
-                rundir.ask_for_stacks(self._layout)
+                orders.ask_for_stacks(self._layout)
         elif now - self._asked_at >= ANSWER_SECONDS and not self._is_reported:
             self._is_reported = True
             self._report_stall(silent)

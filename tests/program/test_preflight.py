@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ZLAUNCH, Result, run, zlaunch
+from tests.running import RECIPE, ZLAUNCH, Result, run, zlaunch
 from zlaunch.probe import look_around
 
 pytestmark = pytest.mark.job
@@ -42,6 +42,16 @@ def test_a_disk_without_room_for_a_checkpoint_is_named_and_nothing_is_written(tm
     assert f"1.0 MiB are free where `{tmp_path}/small/out` is" in " ".join(result.err.split())
     assert result.err.endswith("hint: `--force` starts it all the same\n")
     assert [file.name for file in tmp_path.iterdir()] == ["small"]
+
+
+@needs_mount
+def test_a_directory_that_the_script_itself_writes_to_by_default_is_looked_at(tmp_path: Path) -> None:
+    named = "class Arguments(TrainingArguments):"
+    source = RECIPE.read_text().replace(named, f'{named}\n    output_dir: str = "small/out"\n')
+    (tmp_path / "own.py").write_text(source)
+    model = ("--from_scratch", "--model", str(RECIPE.with_name("small_llama")))
+    result = on_small_disks(train("own.py", "--", "--save_strategy", "steps", *model), tmp_path)
+    assert f"1.0 MiB are free where `{tmp_path}/small/out` is" in " ".join(result.err.split())
 
 
 @needs_mount

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import script
-from zlaunch.errors import InputMissing, Place, Refused
+from zlaunch.errors import InputMissing, Place, Refused, WrongUsage
 from zlaunch.script import Interface, Script, read_script
 from zlaunch.trainer_args import Argument
 
@@ -153,11 +153,21 @@ def test_a_missing_script_is_missing_input(file: Path) -> None:
         read_script(file)
 
 
-@pytest.mark.parametrize(("source", "line"), [("def", 1), ("x = 1\ny = (", 2), ("\0", 1)])
-def test_a_script_that_is_no_python_is_refused_with_its_line(file: Path, source: str, line: int) -> None:
+@pytest.mark.parametrize(
+    ("source", "line", "column"), [("def f(:", 1, 7), ("x = 1\ny = (", 2, 5), ("\0", 1, 1)]
+)
+def test_a_script_that_is_no_python_is_refused_with_its_place(
+    file: Path, source: str, line: int, column: int
+) -> None:
     with pytest.raises(Refused) as refused:
         _read(file, source)
-    assert refused.value.findings[0].place == Place(str(file), line, 1)
+    assert refused.value.findings[0].place == Place(str(file), line, column)
+
+
+def test_a_ds_config_in_the_place_of_the_script_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "ds_config.json").write_text("{}")
+    with pytest.raises(WrongUsage, match="no training script"):
+        read_script(tmp_path / "ds_config.json")
 
 
 def test_a_script_may_begin_with_a_byte_order_mark(file: Path) -> None:

@@ -53,5 +53,6 @@ def _forecast(workload: Workload, answer: dict[str, Any]) -> Forecast:
         raise Refused([Finding("unknown-model", answer["unknown"], "check `model_type` in its config.json")])
     from zlaunch.memory import closed_form
 
-    why = answer.get("broken", "the rehearsal could not start")
+    said = [line.strip() for line in answer.get("broken", "").splitlines() if line.strip()]
+    why = said[-1] if said else "the rehearsal could not start"  # a traceback ends with what happened
     return replace(closed_form.forecast(workload), why_not_rehearsed=why)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from zlaunch.errors import Finding, InputMissing, Place, Refused
+from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
 from zlaunch.trainer_args import DEFAULTS, Argument, Value, flags
 
 
@@ -58,9 +58,9 @@ def read_script(path: Path) -> Script:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None) or 1
-        place = Place(str(path), line, 1)
-        raise Refused([Finding("not-python", f"this is no Python: {error}", place=place)]) from None
+        raise Refused([_no_python(path, error)]) from None
+    if path.suffix in (".json", ".yaml", ".yml"):
+        raise WrongUsage(f"`{path}` is no training script", f"give the script, and `--ds-config {path}`")
     set_by_it = list(_set_arguments(tree))
     return Script(
         path=path,
@@ -75,6 +75,14 @@ def read_script(path: Path) -> Script:
         config_flags=_config_flags(tree),
         own_output_dir=next((str(value) for name, value, _ in set_by_it[::-1] if name == "output_dir"), None),
     )
+
+
+def _no_python(path: Path, error: SyntaxError | ValueError) -> Finding:
+    if not isinstance(error, SyntaxError):
+        return Finding("not-python", f"this is no Python: {error}", place=Place(str(path), 1, 1))
+    text = (error.text or "").rstrip("\n")
+    place = Place(str(path), error.lineno or 1, error.offset or 1, text)
+    return Finding("not-python", f"this is no Python: {error.msg}", place=place)
 
 
 def _interface(tree: ast.Module) -> Interface:

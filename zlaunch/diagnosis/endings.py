@@ -108,10 +108,10 @@ def killed(case: Case) -> Reading | None:
         else "the kernel's counter could not be read"
     )
     facts = (
-        f"oom_kill went up by {counted}" if counted is not None else None,
+        why,
         _last_said(case),
     )
-    return Reading(f"{case.who} was killed by SIGKILL, nobody knows from where; {why}", facts)
+    return Reading(f"{case.who} was killed by SIGKILL, nobody knows from where", facts)
 
 
 @signature("ended-by-signal", "any other signal")

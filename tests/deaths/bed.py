@@ -17,7 +17,7 @@ from tests.running import ZLAUNCH
 
 HERE = Path(__file__).parent
 MARK = "ZLAUNCH_TEST_OF_DEATH"
-IS_BUILT_WITHIN_SECONDS = 240
+IS_BUILT_WITHIN_SECONDS = 900
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tests.deaths.bed import HERE, Bed, Job
 from tests.deaths.deaths import LAUNCHERS
 from zlaunch.build import extensions_dir
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
 
 SECONDS = 10.0
 LIBAIO = Path("/usr/include/libaio.h")

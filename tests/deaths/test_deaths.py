@@ -10,7 +10,7 @@ from tests.deaths.bed import HERE, Bed, Job
 from tests.deaths.deaths import TABLE, Death
 from tests.deaths.page import record
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
 
 SECONDS = 10.0
 CASES = [

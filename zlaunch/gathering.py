@@ -35,10 +35,13 @@ def gather(
     `oom_kills` were counted on this host around the whole job: ranks that are lost could not count.
     """
     job = read_object(layout.job)
+    slots = job.get("ranks", ())
+    records = [read_object(layout.rank_record(int(slot["rank"]))) for slot in slots]
+    ranks = tuple(_rank(layout, slot, record) for slot, record in zip(slots, records, strict=True))
     return Evidence(
         job=_job(layout, job),
-        ranks=tuple(_rank(layout, slot) for slot in job.get("ranks", ())),
-        machines=tuple(_machines(layout, job.get("ranks", ()), {socket.gethostname(): oom_kills})),
+        ranks=ranks,
+        machines=tuple(_machines(ranks, records, {socket.gethostname(): oom_kills})),
         launcher_returncode=launcher_returncode,
         launcher_log=tail(layout.launcher_log),
         stopped_by=stopped_by,
@@ -92,9 +95,9 @@ def _recomputes(argv: Sequence[str], source: Script | None) -> bool | None:
     return None if source is None or source.mentions("gradient_checkpointing") else False
 
 
-def _rank(layout: RunLayout, slot: Mapping[str, Any]) -> RankEvidence:
+def _rank(layout: RunLayout, slot: Mapping[str, Any], record: Mapping[str, Any]) -> RankEvidence:
     rank = int(slot["rank"])
-    record, pulse = read_object(layout.rank_record(rank)), read_object(layout.rank_pulse(rank))
+    pulse = read_object(layout.rank_pulse(rank))
     return RankEvidence(
         rank=rank,
         host=str(record.get("host") or slot.get("host", "")),
@@ -129,16 +132,15 @@ def _error(file: Path) -> ErrorEvidence | None:
 
 
 def _machines(
-    layout: RunLayout, slots: Sequence[Mapping[str, Any]], kills_seen: Mapping[str, int]
+    ranks: Sequence[RankEvidence], records: Sequence[Mapping[str, Any]], kills_seen: Mapping[str, int]
 ) -> Iterator[MachineEvidence]:
     """Each host is described by its first rank; its ranks count what the kernel has killed meanwhile."""
-    hosts: dict[str, list[int]] = {}
-    for slot in slots:
-        record = read_object(layout.rank_record(int(slot["rank"])))
-        hosts.setdefault(str(record.get("host") or slot.get("host", "")), []).append(int(slot["rank"]))
-    for host, ranks in hosts.items():
-        counted = [int(read_object(layout.rank_record(rank)).get("oom_kills") or 0) for rank in ranks]
-        samples = (read_object(layout.rank_sample(rank)).get("machine") for rank in ranks)
+    hosts: dict[str, list[tuple[RankEvidence, Mapping[str, Any]]]] = {}
+    for rank, record in zip(ranks, records, strict=True):
+        hosts.setdefault(rank.host, []).append((rank, record))
+    for host, here in hosts.items():
+        counted = [int(record.get("oom_kills") or 0) for _, record in here]
+        samples = (rank.sample.get("machine") for rank, _ in here)
         machine: Mapping[str, Any] = next((sample for sample in samples if sample), {})
         known = {name: machine.get(name) for name in set(MachineEvidence.__slots__) - {"host", "oom_kills"}}
         yield MachineEvidence(host=host, oom_kills=max(*counted, kills_seen.get(host, 0)), **known)

@@ -21,5 +21,9 @@ def read_stop(layout: RunLayout) -> int | None:
 
 def ask_for_stacks(layout: RunLayout) -> None:
     """Ask all ranks, on all hosts, to write down where they are."""
-    asked = int(layout.ask_stacks.read_text()) if layout.ask_stacks.exists() else 0
-    write_whole(layout.ask_stacks, str(asked + 1))
+    write_whole(layout.ask_stacks, str(times_asked(layout) + 1))
+
+
+def times_asked(layout: RunLayout) -> int:
+    """Read how often the ranks were asked for that; raise ValueError if somebody wrote something else."""
+    return int(layout.ask_stacks.read_text()) if layout.ask_stacks.exists() else 0

@@ -24,6 +24,7 @@ from zlaunch.errors import ExitStatus
 from zlaunch.inside import hook_environment
 from zlaunch.inside.debug import debug_environment
 from zlaunch.layout import STACKS_SIGNAL, RunLayout, write_whole
+from zlaunch.orders import read_stop, times_asked
 from zlaunch.process import Child, end_like, lifeline
 from zlaunch.sampling import GpuSampler, catches, machine_sample, oom_kills, rank_sample
 
@@ -79,8 +80,8 @@ class _Attendant:
     def __call__(self) -> None:
         """End the rank when its launcher or zlaunch is gone, or when the run directory says so; watch it."""
         self._child.depend_on(self._depends_on)
-        with contextlib.suppress(OSError, ValueError):
-            self._child.on_signal(int(self._layout.stop.read_text()), None)
+        if (number := read_stop(self._layout)) is not None:
+            self._child.on_signal(number, None)
         if time.monotonic() - self._sampled > SAMPLE_SECONDS:
             self._sampled = time.monotonic()
             with contextlib.suppress(OSError):
@@ -112,7 +113,7 @@ class _Attendant:
 
     def _show_stacks(self) -> None:
         """Have the script's process write its stacks, once for each time they are asked for."""
-        asked = int(self._layout.ask_stacks.read_text()) if self._layout.ask_stacks.exists() else 0
+        asked = times_asked(self._layout)
         if asked > self._answered and catches(self._child.pid, STACKS_SIGNAL):
             self._answered = asked
             with contextlib.suppress(psutil.Error):

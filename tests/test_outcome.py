@@ -111,6 +111,12 @@ def test_an_exception_is_no_stumbling_although_python_leaves_after_it() -> None:
     assert judge_end(1, None, [FINISHED, leaving(1, -signal.SIGABRT, error)]).how == "failed"
 
 
+def test_a_rank_that_is_ended_while_it_leaves_with_an_exception_has_the_status_of_the_exception() -> None:
+    error = ErrorEvidence("ValidationError", "the cause")
+    ranks = [leaving(0, -signal.SIGTERM, error), failed(1, -signal.SIGTERM, 2.0, signal.SIGTERM)]
+    assert judge_end(1, None, ranks).exit_status == 1
+
+
 def test_a_script_that_exits_with_a_status_has_failed() -> None:
     assert judge_end(1, None, [FINISHED, leaving(1, 3)]).exit_status == 3
 

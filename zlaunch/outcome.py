@@ -3,7 +3,9 @@
 import signal
 from dataclasses import dataclass
 
-from zlaunch.diagnosis.evidence import Evidence
+from zlaunch import phases
+from zlaunch.diagnosis.blame import ENDS_PROGRAMS
+from zlaunch.diagnosis.evidence import Evidence, RankEvidence
 from zlaunch.diagnosis.verdict import Verdict
 
 STALLED_STATUS = 124
@@ -56,11 +58,18 @@ def _returncode(evidence: Evidence, verdict: Verdict) -> int:
     failed = [rank for rank in evidence.ranks if rank.returncode and rank.stopped_by is None]
     blamed = next((rank for rank in failed if rank.rank == verdict.rank), None)
     first = blamed or min(failed, key=lambda rank: rank.ended or 0.0, default=None)
-    if first is not None and first.returncode:
-        return first.returncode
+    if first is not None:
+        return _of_itself(first)
     if evidence.launcher_returncode != 0:
         return evidence.launcher_returncode
     return -signal.SIGKILL if any(rank.returncode is None for rank in evidence.ranks) else 1
+
+
+def _of_itself(rank: RankEvidence) -> int:
+    """Python leaves with 1 after an exception that nobody caught, even if it is killed while it leaves."""
+    returncode = rank.returncode or 0
+    was_cut_short = rank.error is not None and rank.phase == phases.EXITING and -returncode in ENDS_PROGRAMS
+    return 1 if was_cut_short else returncode
 
 
 def _outcome(how: str, returncode: int, verdict: Verdict) -> Outcome:

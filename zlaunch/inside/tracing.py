@@ -55,6 +55,9 @@ WRAPPED: dict[str, dict[str, str]] = {
 WITHIN = (phases.EVALUATING, phases.SAVING, phases.RESUMING)
 """Phases that stay what they are, whatever they call."""
 
+RAISED_IN = "__zlaunch_phase__"
+"""Where an exception keeps its phase: whoever kept the exception instead would keep its tensors, too."""
+
 UNSEEN = "<zlaunch/inside/tracing.py, like importlib._bootstrap>"
 """The file that wrappers say they are in: Python's warnings pass over frames with these two words in it."""
 
@@ -67,7 +70,6 @@ class Tracer:
         self._pulse = pulse
         self._also = also or {}
         self._engine = EngineFacts(pulse)
-        self._raised = (0, "")
         self._looking = False
 
     def install(self) -> None:
@@ -79,7 +81,7 @@ class Tracer:
 
     def phase_of(self, error: BaseException) -> str:
         """Name the phase in which an exception was raised."""
-        return self._raised[1] if self._raised[0] == id(error) else self._pulse.phase
+        return str(vars(error).get(RAISED_IN, self._pulse.phase))
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -177,8 +179,7 @@ class Tracer:
     def _failed(self, outer: str | None, error: BaseException) -> None:
         if outer is None:
             return
-        if self._raised[0] != id(error):
-            self._raised = (id(error), self._pulse.phase)
+        vars(error).setdefault(RAISED_IN, self._pulse.phase)
         self._pulse.enter(outer)
 
 

@@ -25,7 +25,9 @@ def report(step: int, steps: int | None = None, **numbers: SupportsFloat) -> Non
     for name, number in numbers.items():
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             facts[name] = float(number)
-    pulse.counts_steps = False
+    if pulse.counts_steps:
+        pulse.counts_steps = False
+        pulse.heed_exit()
     total = {} if steps is None else {"steps": int(steps)}
     phase = phases.TRAINING if pulse.phase == phases.STARTING else pulse.phase
     pulse.enter(phase, step=int(step), **total, **facts)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import the_run, zlaunch
+from tests.running import ROOT, the_run, zlaunch
 from zlaunch.inside import hook_environment
 from zlaunch.layout import STACKS_SIGNAL
 
@@ -213,6 +213,35 @@ def test_wrapped_functions_look_and_fail_as_they_do_without(end: str, tmp_path: 
     argv, env = ("-Wd", "script.py"), environment()
     assert hooked(tmp_path, *argv, env=env) == plain(tmp_path, *argv, env=env)
     assert noted(tmp_path, "error")["phase"] == ("loading the model" if "load" in end else "starting")
+
+
+SUCCEEDED = """
+from transformers.modeling_utils import PreTrainedModel
+try:
+    PreTrainedModel.from_pretrained("bad")
+except OSError as error:
+    caught = id(error)
+kept = [OSError("another") for _ in range(100)]
+raise next(error for error in kept if id(error) == caught)
+"""
+
+
+def test_an_exception_in_the_place_of_one_that_was_freed_has_a_phase_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").write_text("")
+    (tmp_path / "transformers" / "modeling_utils.py").write_text(PACKAGE)
+    (tmp_path / "script.py").write_text(SUCCEEDED)
+    hooked(tmp_path, "script.py", env=environment())
+    assert (noted(tmp_path, "error")["type"], noted(tmp_path, "error")["phase"]) == ("OSError", "starting")
+
+
+def test_what_was_to_be_done_at_exit_is_no_training_for_a_script_that_reports(tmp_path: Path) -> None:
+    text = (
+        "import atexit, os\natexit.register(os.abort)\nfrom zlaunch.report import report\nreport(1, steps=1)"
+    )
+    (tmp_path / "script.py").write_text(text)
+    status, _, _ = hooked(tmp_path, "script.py", env=environment(PYTHONPATH=str(ROOT)))
+    assert (status, noted(tmp_path)["phase"]) == (-signal.SIGABRT, "exiting")
 
 
 def test_an_exception_is_written_down_with_the_users_deepest_line(tmp_path: Path) -> None:

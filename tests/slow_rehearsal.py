@@ -11,14 +11,16 @@ from zlaunch.memory.workload import Workload
 
 def main() -> None:
     """Print the ledger's entries: pool and bytes. The fast way must not have needed torch's compiler."""
-    from zlaunch.rehearsal import run
+    from zlaunch.rehearsal.packages import import_packages
 
     workload = TypeAdapter(Workload).validate_json(sys.argv[1])
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     fast = len(sys.argv) > 2
+    import_packages(fast=fast)
+    from zlaunch.rehearsal import run
+
     seen = run.Run()
-    run.import_packages(fast=fast)
     run.prepare(workload, fast=fast)
     run.rehearse(workload, seen)
     assert not fast or "torch._dynamo.eval_frame" not in sys.modules

@@ -42,10 +42,12 @@ def main() -> None:
 
 def _warm_up(workloads: list[Workload]) -> None:
     """Import what all forks need."""
-    from zlaunch.rehearsal import model, run
+    from zlaunch.rehearsal.packages import import_packages
 
     for workload in workloads[:1]:
-        run.import_packages()
+        import_packages()
+        from zlaunch.rehearsal import model, run  # noqa: F401 - forks need it
+
         with contextlib.suppress(Exception):
             model.model_class(model.read_config(workload))
 

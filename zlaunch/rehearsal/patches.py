@@ -7,14 +7,11 @@ import inspect
 import math
 import sys
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-
-from zlaunch.rehearsal.later import import_later
 
 
 def apply(fast: bool = True) -> None:
@@ -203,49 +200,3 @@ def _leave_the_processor_unnamed() -> None:
     import cpuinfo
 
     cpuinfo.get_cpu_info = dict
-
-
-def leave_uncompiled(fast: bool = True) -> None:
-    """Compiling starts a compiler, for an optimizer that hardly anybody uses; before DeepSpeed."""
-
-    def compile_nothing(model: Any = None, **_: Any) -> Any:
-        return model if model is not None else lambda function: function
-
-    torch.compile = compile_nothing
-    if fast:
-        _import_no_compiler()
-
-
-def list_models_once() -> None:
-    """Transformers reads its 1,600 files to list the models, and its `models` read them again.
-
-    Before anything asks for a model.
-    """
-    from transformers.utils import import_utils
-
-    plain = import_utils.create_import_structure_from_path
-
-    def listed(path: Any) -> Any:
-        path = Path(path)
-        return plain(path.parent if path.name == "__init__.py" else path)  # it keeps what it read by path
-
-    import_utils.create_import_structure_from_path = listed
-
-
-def _import_no_compiler() -> None:
-    """Everything keeps torch's own compiler out of its functions; it need not be imported for that."""
-
-    def keep_out(function: Any = None, *_: Any, **__: Any) -> Any:
-        return function if function is not None else keep_out
-
-    known = {
-        **dict.fromkeys(("disable", "allow_in_graph", "assume_constant_result"), keep_out),
-        "is_compiling": lambda: False,
-        "graph_break": lambda: None,
-        "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None),  # a process group empties it
-    }
-    import_later("torch._dynamo", known)
-    import_later("torch._dynamo.config", alone=True)
-    names = {"ConstantSource": str, "RandomValueSource": NotImplementedError}  # how messages call tensors
-    import_later("torch._dynamo.source", names)
-    import_later("torch._dynamo._trace_wrapped_higher_order_op", alone=True)

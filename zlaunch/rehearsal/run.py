@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import importlib
 import os
 import traceback
 from collections.abc import Iterator, Mapping
@@ -30,13 +29,6 @@ def told(error: BaseException, phase: str) -> str:
     return f"{type(error).__name__}: {words} ({place}:{frame.lineno}, during {phase})"
 
 
-_MODULES = (
-    "deepspeed.runtime.zero.stage3",
-    "deepspeed.runtime.zero.stage_1_and_2",
-    "deepspeed.runtime.zero.muon.muon_optimizer",
-    "torch.testing._internal.distributed.fake_pg",
-    "torch.utils.flop_counter",
-)
 _THEIRS = ("deepspeed", "transformers", "peft")
 
 
@@ -50,15 +42,6 @@ class Run:
     optimizer: str = ""
     flops: float = 0.0
     late_error: str | None = None
-
-
-def import_packages(*, fast: bool = True) -> None:
-    """Import what every rehearsal needs, so that forks share it."""
-    patches.leave_uncompiled(fast)
-    if fast:
-        patches.list_models_once()
-    for name in ("deepspeed", "transformers", *_MODULES):
-        importlib.import_module(name)
 
 
 def is_theirs(error: BaseException) -> bool:

@@ -1,0 +1,71 @@
+"""What every rehearsal imports, once, before anything else asks for a part of it."""
+
+import importlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from zlaunch.rehearsal.later import import_later
+
+_MODULES = (
+    "deepspeed",
+    "transformers",
+    "deepspeed.runtime.zero.stage3",
+    "deepspeed.runtime.zero.stage_1_and_2",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "torch.testing._internal.distributed.fake_pg",
+    "torch.utils.flop_counter",
+)
+
+
+def import_packages(*, fast: bool = True) -> None:
+    """Import what every rehearsal needs, so that forks share it; without `fast`, as it comes."""
+    _leave_uncompiled(fast)
+    if fast:
+        _list_models_once()
+    for name in _MODULES:
+        importlib.import_module(name)
+
+
+def _leave_uncompiled(fast: bool) -> None:
+    """Compiling starts a compiler, for an optimizer that hardly anybody uses."""
+    import torch
+
+    def compile_nothing(model: Any = None, **_: Any) -> Any:
+        return model if model is not None else lambda function: function
+
+    torch.compile = compile_nothing
+    if fast:
+        _import_no_compiler()
+
+
+def _list_models_once() -> None:
+    """Transformers reads its 1,600 files to list the models, and its `models` read them again."""
+    from transformers.utils import import_utils
+
+    plain = import_utils.create_import_structure_from_path
+
+    def listed(path: Any) -> Any:
+        path = Path(path)
+        return plain(path.parent if path.name == "__init__.py" else path)  # it keeps what it read by path
+
+    import_utils.create_import_structure_from_path = listed
+
+
+def _import_no_compiler() -> None:
+    """Everything keeps torch's own compiler out of its functions; it need not be imported for that."""
+
+    def keep_out(function: Any = None, *_: Any, **__: Any) -> Any:
+        return function if function is not None else keep_out
+
+    known = {
+        **dict.fromkeys(("disable", "allow_in_graph", "assume_constant_result"), keep_out),
+        "is_compiling": lambda: False,
+        "graph_break": lambda: None,
+        "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None),  # a process group empties it
+    }
+    import_later("torch._dynamo", known)
+    import_later("torch._dynamo.config", alone=True)
+    names = {"ConstantSource": str, "RandomValueSource": NotImplementedError}  # how messages call tensors
+    import_later("torch._dynamo.source", names)
+    import_later("torch._dynamo._trace_wrapped_higher_order_op", alone=True)

@@ -11,13 +11,14 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zlaunch.layout import RunLayout, write_ending, write_whole
+from zlaunch.layout import RunLayout, read_object, write_ending, write_whole
 from zlaunch.process import Launcher, end_like, is_alive, lifeline, outlive_parent
 
 GRACE_SECONDS = 7.0
@@ -32,6 +33,7 @@ def main(layout: RunLayout, argv: Sequence[str]) -> int:
     tell = (lambda number: write_whole(layout.stop, str(number))) if job["over_ssh"] else None
     child = Launcher(argv, os.environ, sys.stdout.buffer, GRACE_SECONDS, tell)
     returncode = child.wait(lambda: child.depend_on(depends_on))
+    _remove_buffers(layout)
     if not all(is_alive(process) for process in depends_on):
         _finish(layout, job)
     elif returncode == 0 and child.stopped_by is None and _was_stopped(layout):
@@ -47,6 +49,15 @@ def _was_stopped(layout: RunLayout) -> bool:
             if "started" in record and (record.get("stopped_by") or record.get("returncode") is None):
                 return True
     return False
+
+
+def _remove_buffers(layout: RunLayout) -> None:
+    """Delete what ranks of this host have left in shared memory: what is around one may have been killed."""
+    records = (read_object(file) for file in layout.ranks.glob("rank-*.json"))
+    for record in records:
+        if record.get("buffer") and record.get("host") == socket.gethostname():
+            with contextlib.suppress(OSError):
+                Path(record["buffer"]).unlink()
 
 
 def _finish(layout: RunLayout, job: Mapping[str, Any]) -> None:

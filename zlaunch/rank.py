@@ -139,7 +139,8 @@ def main(run_dir: Path) -> int:
     with layout.rank_log(rank).open("ab") as log:
         environment |= {**hook_environment(run_dir, environment), **debug_environment(job.get("debug"))}
         child = Child([sys.executable, "-u", *_program(job)], environment, log, GRACE_SECONDS)
-    record.add(pid=child.pid)
+    buffer = _buffer(environment, rank)
+    record.add(pid=child.pid, buffer=str(buffer))
     returncode = child.wait(_Attendant(child, layout, rank, job))
     record.add(
         ended=time.time(),
@@ -149,7 +150,8 @@ def main(run_dir: Path) -> int:
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
         oom_kills=None if killed_before is None else (oom_kills() or 0) - killed_before,
     )
-    _remove_buffer(environment, rank)
+    with contextlib.suppress(OSError):
+        buffer.unlink()
     _remove(job["swap_dirs"] if job["over_ssh"] else ())
     return returncode
 
@@ -164,11 +166,10 @@ def _local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def _remove_buffer(environment: Mapping[str, str], rank: int) -> None:
-    """Delete the 66 MiB that DeepSpeed leaves in shared memory on a CPU (`csrc/cpu/comm/shm.cpp`)."""
+def _buffer(environment: Mapping[str, str], rank: int) -> Path:
+    """Name the 66 MiB that DeepSpeed leaves in shared memory on a CPU (`csrc/cpu/comm/shm.cpp`)."""
     where = "_".join(environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
-    with contextlib.suppress(OSError):
-        (SHARED_MEMORY / f"deepspeed_allreduce_buffer_{os.getuid()}_{where}_{rank}").unlink()
+    return SHARED_MEMORY / f"deepspeed_allreduce_buffer_{os.getuid()}_{where}_{rank}"
 
 
 def _remove(swap_dirs: Sequence[str]) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 
+from tests.deaths.script import BUFFERS, MARK
 from tests.running import ZLAUNCH
 
 HERE = Path(__file__).parent
-MARK = "ZLAUNCH_TEST_OF_DEATH"
 IS_BUILT_WITHIN_SECONDS = 900
 
 
@@ -97,8 +97,17 @@ class Job:
                     found.append(process)
         return found
 
+    def buffers(self) -> list[Path]:
+        """List what lies of the job in shared memory."""
+        found = []
+        for file in Path(BUFFERS).parent.glob(f"{Path(BUFFERS).name}*"):
+            with contextlib.suppress(OSError), file.open("rb") as buffer:
+                if buffer.read(len(self.mark)) == self.mark.encode():
+                    found.append(file)
+        return found
+
     def await_end(self, within: float) -> tuple[int, int, float]:
-        """Wait; return the exit status, how many processes were left after so many seconds, and when none was."""
+        """Wait; return the exit status, how much was left after so many seconds, and when nothing was."""
         deadline = time.monotonic() + IS_BUILT_WITHIN_SECONDS
         while (died := self._died()) is None and self.process.poll() is None:
             assert time.monotonic() < deadline, self.told()
@@ -106,7 +115,7 @@ class Job:
         # What zlaunch builds itself dies when the compiler has said its last word.
         built = [file.stat().st_mtime for file in self.folder.glob("**/logs/build-*.log")]
         died = died or max(built, default=time.time())
-        while (left := len(self.left())) and time.time() < died + within + 5:
+        while (left := len(self.left()) + len(self.buffers())) and time.time() < died + within + 5:
             died = self._died() or died
             self.process.poll()
             time.sleep(0.05)
@@ -153,6 +162,8 @@ class Job:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             psutil.wait_procs(left, timeout=1)
+        for file in self.buffers():
+            file.unlink(missing_ok=True)
 
 
 def _status(returncode: int | None) -> int:

@@ -1,6 +1,7 @@
 """Dies in the way its argument names: `script.py FUNCTION`. Runs in each rank, and imports no torch unless it must.
 
-It always leaves a program behind that nobody waits for, in a session of its own.
+It always leaves a program behind that nobody waits for, in a session of its own, and what DeepSpeed leaves in
+shared memory.
 """
 
 import os
@@ -10,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+BUFFERS = "/dev/shm/deepspeed_allreduce_buffer_"
+MARK = "ZLAUNCH_TEST_OF_DEATH"
 RANK = int(os.environ.get("RANK", "0"))
 
 
@@ -243,6 +246,12 @@ def ends() -> None:
     dying()
 
 
-if __name__ == "__main__":
+def leave_something_behind() -> None:
     subprocess.Popen(["setsid", "sleep", "1000"])
+    where = "_".join(os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
+    Path(f"{BUFFERS}{os.getuid()}_{where}").write_text(os.environ[MARK])
+
+
+if __name__ == "__main__":
+    leave_something_behind()
     globals()[sys.argv[1]]()

@@ -1,8 +1,9 @@
 """What was found out about one job: what it takes, or why it cannot work."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zlaunch.errors import Finding
+from zlaunch.errors import Finding, Refused
 from zlaunch.fit import Fit, Need, Verdict
 from zlaunch.memory.forecast import Forecast
 from zlaunch.memory.roofline import Roofline
@@ -58,3 +59,12 @@ class Refusal:
 def is_fit(answer: Answer | Refusal) -> bool:
     """Whether a job fits for sure."""
     return isinstance(answer, Answer) and answer.verdict.fit is Fit.YES
+
+
+def answered(answers: Sequence[Answer | Refusal]) -> list[Answer]:
+    """Leave out what cannot work; raise Refused, with the fewest reasons, if that is all of several."""
+    known = [one for one in answers if isinstance(one, Answer)]
+    refusals = [one for one in answers if isinstance(one, Refusal)]
+    if refusals and not known:
+        raise Refused(min(refusals, key=lambda one: len(one.findings)).findings)
+    return known

@@ -38,6 +38,7 @@ _ABOUT = (
     (r"swap_tensor/", "zero_optimization.offload_optimizer", None),
     (r"batch related parameters", "train_batch_size", None),
     (r"runtime/zero/", "zero_optimization", None),
+    (r"\(transformers/.* during load\)$", "", "mend the model's config.json: nobody can build it"),
 )
 """What DeepSpeed says, or where it says it; the key it is about; what to do, if that is known."""
 
@@ -73,6 +74,8 @@ def _answers(questions: Sequence[Question], site: Site, ask: Forecaster) -> list
 
 def _rehearsed(workloads: Sequence[Workload], done: Callable[[int], None] | None) -> list[Forecast]:
     """Rehearse two micro-batches of a step: from the second on, each takes what the one before it took."""
+    if done is not None:
+        done(0)
     short = [_shortened(one) if _accumulated(one) > MOST_ACCUMULATED else one for one in workloads]
     return [
         _with_flops(forecast, whole, _accumulated(one))
@@ -144,7 +147,8 @@ def _given_up(words: str, base: Document | None) -> Finding:
     """Tell what DeepSpeed raised, at the key that it is about if that stands in the user's file."""
     about = ((key, hint) for pattern, key, hint in _ABOUT if re.search(pattern, words))
     key, hint = next(about, ("", None))
-    message = f"DeepSpeed gives up: {words}"
+    who = "transformers" if "(transformers/" in words else "DeepSpeed"
+    message = f"{who} gives up: {words}"
     finding = Finding("deepspeed-gives-up", message, hint, where=key, severity=Severity.LATE)
     return base.locate(finding) if base is not None and key and base.has(key) else finding
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zlaunch.dsconfig.mistakes import OWN_NAMES
 from zlaunch.dsconfig.source import read
-from zlaunch.errors import FATAL, InputMissing, WrongUsage
+from zlaunch.errors import FATAL, InputMissing, Refused, Severity, WrongUsage
 from zlaunch.fit import Site
 from zlaunch.hosts import machines_of
 from zlaunch.hub import HUB_ID, fetch_code, fetch_model
@@ -46,7 +46,7 @@ class Words:
 
 
 def ask(words: Words) -> tuple[Question, Site]:
-    """Look up all that the words name; raise the first thing that is missing."""
+    """Look up all that the words name; raise the first thing missing, or what is wrong with the model."""
     model = find_model(words.model)
     site, machine = find_site(words)
     job, named = _with_optimizer(words)
@@ -56,10 +56,10 @@ def ask(words: Words) -> tuple[Question, Site]:
     training = training_of(model, job.script_args, words.options)
     if words.trusts_code and "auto_map" in model.value:
         training = replace(training, remote_code=str(_code(words.model)))
-    findings += [
-        *removed_arguments(job.script_args),
-        *judge_model(model, model_types(), training.seq_len.value, words.trusts_code),
-    ]
+    of_model = judge_model(model, model_types(), training.seq_len.value, words.trusts_code)
+    findings += [*removed_arguments(job.script_args), *of_model]
+    if any(one.severity is Severity.ERROR for one in of_model):  # nothing more can be said about its job
+        raise Refused([one for one in findings if one.severity in FATAL])
     base = None if job.ds_config is None else read(job.ds_config)
     given = Circumstances(base, args, model.shape, machine, site.world_size, Interface.TRAINER)
     question = Question(

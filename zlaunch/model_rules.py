@@ -1,5 +1,6 @@
 """What is wrong with a model's config.json, or with what is asked of it, before it is built."""
 
+import json
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from typing import Any
@@ -8,8 +9,8 @@ from zlaunch.errors import Finding, Severity
 from zlaunch.model import ModelConfig
 
 SIZES = (
-    *("hidden_size", "n_embd", "d_model", "vocab_size"),
-    *("num_hidden_layers", "n_layer", "num_layers", "num_attention_heads", "n_head"),
+    *("hidden_size", "n_embd", "d_model", "vocab_size", "intermediate_size"),
+    *("num_hidden_layers", "n_layer", "num_layers", "num_attention_heads", "n_head", "num_key_value_heads"),
 )
 """Keys without which, or with nonsense in which, a model cannot be built."""
 
@@ -80,11 +81,9 @@ def _sizes(model: ModelConfig) -> Iterator[Finding]:
     for part, above in zip(model.parts, ("", "text_config."), strict=False):
         for key in SIZES:
             if (value := part.get(key)) is not None and not _is_size(value):
-                message = f"a model cannot have {value if isinstance(value, int) else repr(value)} here"
-                where = f"{above}{key}"
-                yield model.locate(
-                    Finding("absurd-size", message[:200], "write a whole number above 0", where)
-                )
+                message = f"no model has {json.dumps(value)[:60]} here"
+                hint = f"write a whole number from 1 to {LARGEST_SIZE - 1}"
+                yield model.locate(Finding("absurd-size", message, hint, f"{above}{key}"))
 
 
 def _is_size(value: Any) -> bool:

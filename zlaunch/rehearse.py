@@ -50,7 +50,7 @@ def _forecast(workload: Workload, answer: dict[str, Any]) -> Forecast:
         forecast: Forecast = TypeAdapter(Forecast).validate_python(answer["forecast"])
         return forecast
     if "unknown" in answer:
-        raise Refused([Finding("unknown-model", answer["unknown"], "check `model_type` in its config.json")])
+        raise Refused([Finding("unknown-model", answer["unknown"], "mend the model's config.json")])
     from zlaunch.memory import closed_form
 
     said = [line.strip() for line in answer.get("broken", "").splitlines() if line.strip()]

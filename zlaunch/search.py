@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from zlaunch.answers import Answer, Refusal, is_fit
+from zlaunch.answers import Answer, Refusal, answered, is_fit
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import Refused
 from zlaunch.fit import Fit
@@ -73,19 +73,27 @@ class Remedy:
 
 
 def search(question: Question, per_rank: int, estimate: Ask, rehearse: Ask) -> Found | None:
-    """Find the fastest configuration for `per_rank` sequences of a rank in a step; None if nothing fits."""
+    """Find the fastest configuration for `per_rank` sequences of a rank in a step; None if nothing fits.
+
+    Raises Refused if none can work at all.
+    """
+    answered(estimate([on(question, rung) for rung in within_reach(question)]))
     promises = _in_order(_promises(question, per_rank, estimate))
+    rehearsed: list[Answer | Refusal] = []
     rejected: list[tuple[Candidate, Answer]] = []
     for promise in promises[:MOST_ROUNDS]:
         tried = [promise.hoped]
         if promise.safe is not None and promise.safe != promise.hoped:
             tried.append(promise.safe)
-        for candidate, answer in zip(tried, rehearse([one.question for one in tried]), strict=True):
+        answers = rehearse([one.question for one in tried])
+        rehearsed += answers
+        for candidate, answer in zip(tried, answers, strict=True):
             if not isinstance(answer, Answer):
                 continue
             if answer.verdict.fit is Fit.YES:
                 return Found(candidate, answer, tuple(rejected), tuple(promises))
             rejected.append((candidate, answer))
+    answered(rehearsed)
     return None
 
 

@@ -20,6 +20,9 @@ MODELS: dict[str, Any] = {
     "own": {**LLAMA, "model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}},
     "negative": {**LLAMA, "hidden_size": -4},
     "huge": {**LLAMA, "num_hidden_layers": 10**30},
+    "word": {**LLAMA, "hidden_size": "big"},
+    "odd": {**LLAMA, "num_attention_heads": 3},
+    "inactive": {**LLAMA, "hidden_act": "nosuch"},
     "table": {"model_type": "gpt2", "n_positions": 1024},
 }
 
@@ -88,6 +91,28 @@ def test_what_cannot_be_estimated_is_refused_with_one_message(case: str, folder:
     assert (done.status, done.out) == (status, "")
     assert named in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("asked", [["estimate", "--stage", "3"], ["estimate"], ["plan"]])
+def test_a_size_that_is_no_number_is_one_finding_before_anything_is_rehearsed(
+    asked: list[str], folder: Path
+) -> None:
+    done = zlaunch(*asked, "word", "--on", "8xH100", cwd=folder)
+    assert (done.status, done.out) == (65, "")
+    assert done.err.startswith("error: 1 problem found\nword/config.json:1:")
+
+
+@pytest.mark.parametrize("asked", [["estimate", "--stage", "0"], ["plan"]])
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [("odd", "transformers refuses this model: ValueError"), ("inactive", "transformers gives up: KeyError")],
+)
+def test_a_model_that_transformers_refuses_fits_nowhere(
+    asked: list[str], model: str, why: str, folder: Path
+) -> None:
+    done = zlaunch(*asked, model, "--on", "8xH100", cwd=folder)
+    assert (done.status, done.out) == (65, "")
+    assert why in done.err
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch import console
-from zlaunch.answers import Answer, Refusal
+from zlaunch.answers import Answer, Refusal, answered
 from zlaunch.cli import estimate_json, show_estimate, show_ladder
 from zlaunch.errors import ExitStatus, Finding, Refused, WrongUsage
 from zlaunch.fit import Fit, Site
@@ -53,10 +53,7 @@ def _refuse_plot(file: Path, is_one: bool) -> None:
 
 def _ladder(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
     answers = _appraised([on(question, rung) for rung in LADDER], site)
-    known = [answer for answer in answers if isinstance(answer, Answer)]
-    if not known:
-        refusals = [answer for answer in answers if isinstance(answer, Refusal)]
-        raise Refused(min(refusals, key=lambda one: len(one.findings)).findings)
+    known = answered(answers)
     chosen = best_of(answers)
     if wishes.as_json:
         console.data(json.dumps(estimate_json.of_ladder(question, site, answers, chosen), indent=2))
@@ -116,7 +113,6 @@ def _appraised(questions: Sequence[Question], site: Site) -> list[Answer | Refus
     def show(done: int) -> None:
         progress.show(milestone, f"({done} of {len(questions)} done)")
 
-    show(0)
     try:
         return appraise(questions, site, show)
     finally:

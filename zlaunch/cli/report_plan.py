@@ -33,8 +33,10 @@ def report(question: Question, site: Site, global_batch: int | None, output: Pat
         progress.show("rehearsing what looks fastest")
         return appraise(questions, site)
 
-    found = search(question, per_rank, lambda questions: estimate(questions, site), rehearse)
-    progress.clear()
+    try:
+        found = search(question, per_rank, lambda questions: estimate(questions, site), rehearse)
+    finally:
+        progress.clear()
     if found is None:
         console.say("nothing fits: not with stage 3, activation checkpointing and everything on the CPU")
         return Fit.NO.status

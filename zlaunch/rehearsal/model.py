@@ -32,7 +32,11 @@ def read_config(workload: Workload) -> Any:
     kind = given.get("model_type")
     if kind not in transformers.CONFIG_MAPPING:
         raise UnknownModel(f"transformers {transformers.__version__} knows no model type `{kind}`")
-    config = transformers.CONFIG_MAPPING[kind].from_dict(given)
+    try:
+        config = transformers.CONFIG_MAPPING[kind].from_dict(given)
+    except Exception as error:  # noqa: BLE001 - whatever it raises is about a value of the config
+        words = str(error).strip().splitlines() or [type(error).__name__]
+        raise UnknownModel(f"transformers refuses this model: {words[-1].strip()}") from None
     if workload.attention == "eager":
         config._attn_implementation = "eager"
     return config

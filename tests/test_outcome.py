@@ -1,5 +1,6 @@
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,13 @@ def test_a_job_that_was_stopped_did_not_fail() -> None:
 def test_a_job_that_was_ended_for_its_stall_says_so() -> None:
     evidence = Evidence(ranks=(failed(0, -15, 1.0, 15),), launcher_returncode=1, stall=StallEvidence(61.0))
     assert judge_end_of(evidence, UNKNOWN) == Outcome("stalled", 124, -15, UNKNOWN)
+
+
+def test_a_stall_that_was_only_told_decides_nothing() -> None:
+    told = StallEvidence(61.0, ended_job=False)
+    died = Evidence(ranks=(failed(0, 3, 1.0),), launcher_returncode=1, stall=told)
+    assert judge_end_of(died, UNKNOWN).exit_status == 3
+    assert judge_end_of(replace(died, stopped_by=signal.SIGINT), UNKNOWN).how == "stopped"
 
 
 def test_the_rank_that_failed_first_decides_the_status() -> None:

@@ -12,9 +12,10 @@ from tests.making import json_objects
 from zlaunch.cli.runs.list import lines_about
 from zlaunch.diagnosis.brevity import LINES
 from zlaunch.diagnosis.told import verdict_lines
-from zlaunch.hindsight import head, verdict_of
+from zlaunch.hindsight import head, stall_of, verdict_of
 from zlaunch.measurement import compare
 from zlaunch.record import Found, RunRecord, State, is_same_process, record_of
+from zlaunch.stalls import stall_lines
 
 NOW = 2_000_000.0
 JOB: dict[str, Any] = {
@@ -160,6 +161,15 @@ odd_files = st.fixed_dictionaries(
                 ),
                 "returncode": st.integers(),
                 "seconds": st.floats() | st.integers(),
+                "stall": json_objects
+                | st.fixed_dictionaries(
+                    {
+                        "seconds": st.floats() | st.integers(),
+                        "step": st.integers() | st.text(),
+                        "where": json_objects | st.dictionaries(st.sampled_from("01x"), st.text()),
+                        "odd": st.none() | st.lists(st.integers() | st.text()),
+                    }
+                ),
             }
         ),
         "forecast": json_objects | st.fixed_dictionaries({"phases": st.lists(json_objects) | st.text()}),
@@ -192,6 +202,8 @@ def test_whatever_stands_in_the_files_a_run_can_be_told_about(
 ) -> None:
     record = record_of(found(**files), alive, NOW)
     compare(record)
+    if (stall := stall_of(record.found)) is not None:
+        assert stall_lines(stall, None, 80)
     assert len(told(record)) <= LINES
     assert all(len(line) <= 80 for line in lines_about([record], NOW, 80))
 

@@ -10,8 +10,12 @@ from typing import Any
 import psutil
 import pytest
 
+from zlaunch import rundir
+from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.errors import InputMissing, WrongUsage
-from zlaunch.hindsight import verdict_of
+from zlaunch.hindsight import stall_of, verdict_of
+from zlaunch.layout import RunLayout
+from zlaunch.outcome import Outcome
 from zlaunch.record import State
 from zlaunch.records import (
     all_runs,
@@ -117,6 +121,12 @@ def test_a_broken_file_is_a_trouble_and_never_an_error(content: str, file: str, 
     record = look_at(runs / "named")
     assert (record.state is State.BROKEN) == (file == "job.json")
     assert any(Path(file).name in trouble for trouble in record.found.troubles) or file == "metrics.jsonl"
+
+
+def test_a_stall_is_read_back_as_it_was_written(runs: Path) -> None:
+    stall = StallEvidence(61.5, 7, {0: "train.py:9 main", 1: "data.py:4 load"}, (1,), ended_job=False)
+    rundir.write_outcome(RunLayout(runs / "named"), Outcome("stopped", 130, -2), time.time(), stall)
+    assert stall_of(read(runs / "named")) == stall
 
 
 def test_a_file_that_cannot_be_read_says_why(runs: Path) -> None:

@@ -106,14 +106,22 @@ def test_a_stall_is_reported_once_and_the_job_goes_on(
     watch, stops = stalled(layout, clock, Manner(show_ranks=()))
     assert capsys.readouterr().err.count("nothing has moved") == 1
     assert layout.ask_stacks.read_text() == "1"
-    assert (watch.stall, stops) == (None, [])
+    assert watch.stall is not None
+    assert (watch.stall.ended_job, stops) == (False, [])
 
 
 def test_a_job_that_is_to_stop_for_a_stall_is_told_once(layout: RunLayout, clock: Clock) -> None:
     watch, stops = stalled(layout, clock, Manner(show_ranks=(), on_stall="stop"))
     assert stops == ["stop"]
     assert watch.stall is not None
-    assert watch.stall.step == 5
+    assert (watch.stall.ended_job, watch.stall.step) == (True, 5)
+
+
+def test_a_stall_after_which_steps_were_taken_is_forgotten(layout: RunLayout, clock: Clock) -> None:
+    watch, _ = stalled(layout, clock, Manner(show_ranks=()))
+    pulse(layout, 0, time=clock.now, phase="forward", step=6)
+    watch.tick()
+    assert watch.stall is None
 
 
 def test_a_second_stall_is_reported_too_and_an_old_answer_is_no_answer(

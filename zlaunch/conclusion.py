@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from zlaunch import console, experience, rundir
 from zlaunch.build import NotBuilt
 from zlaunch.diagnosis import diagnose
-from zlaunch.diagnosis.evidence import Evidence
+from zlaunch.diagnosis.evidence import Evidence, StallEvidence
 from zlaunch.diagnosis.told import verdict_lines
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import ZlaunchError
@@ -34,7 +34,7 @@ class Ended:
 def conclude(plan: LaunchPlan, manner: Manner, evidence: Evidence, started: float) -> Ended:
     """Judge a job that has ended, record it, tell it."""
     outcome = judge_end(evidence, diagnose(evidence))
-    _record(plan, outcome, started)
+    _record(plan, outcome, started, evidence.stall)
     if plan.layout.forecast.exists() and outcome.exit_status == 0:
         record = look_at(plan.layout.root)
         experience.keep(experience.here(), record, compare(record))
@@ -49,10 +49,10 @@ def never_started(plan: LaunchPlan, error: ZlaunchError, started: float) -> None
     _record(plan, Outcome("failed", error.status, error.status, verdict), started)
 
 
-def _record(plan: LaunchPlan, outcome: Outcome, started: float) -> None:
+def _record(plan: LaunchPlan, outcome: Outcome, started: float, stall: StallEvidence | None = None) -> None:
     """Write down how it ended; what cannot be written changes no exit status."""
     try:
-        rundir.write_outcome(plan.layout, outcome, started)
+        rundir.write_outcome(plan.layout, outcome, started, stall)
     except OSError as error:
         console.say(f"{plan.layout.ending} could not be written: {error.strerror}")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from zlaunch.diagnosis import diagnose
 from zlaunch.diagnosis.blame import Part, blamed, part_of
-from zlaunch.diagnosis.evidence import Evidence
+from zlaunch.diagnosis.evidence import Evidence, StallEvidence
 from zlaunch.diagnosis.verdict import Verdict
-from zlaunch.record import Found, RunRecord, State, number, text
+from zlaunch.record import Found, RunRecord, State, number, section, text
 from zlaunch.stalls import rank_names
 from zlaunch.units import duration, plural, whole
 
@@ -72,6 +72,25 @@ def _written(written: Mapping[str, Any]) -> Verdict:
         phase=text(written, "phase"),
         facts=facts,
         advice=advice,
+    )
+
+
+def stall_of(found: Found) -> StallEvidence | None:
+    """Read where the ranks of a run stood still, if they did when it ended."""
+    written = section(found.ending, "stall")
+    seconds, odd = number(written, "seconds"), written.get("odd")
+    if seconds is None:
+        return None
+    return StallEvidence(
+        seconds,
+        step=whole(written.get("step")) or 0,
+        where={
+            int(rank): str(place)
+            for rank, place in section(written, "where").items()
+            if str(rank).isdecimal()
+        },
+        odd=tuple(rank for rank in odd if isinstance(rank, int)) if isinstance(odd, list) else (),
+        ended_job=written.get("ended_job") is True,
     )
 
 

@@ -84,7 +84,7 @@ def _run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> "Evid
         returncode = job.wait(partial(_follow, plan, watch, job))
     finally:
         watch.end()
-    stopped_by = None if watch.stall else job.stopped_by
+    stopped_by = None if watch.stall and watch.stall.ended_job else job.stopped_by
     killed = (oom_kills() or 0) - (killed_before or 0)
     return gather(layout, returncode, stopped_by, watch.stall, killed)
 

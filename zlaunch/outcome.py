@@ -34,7 +34,7 @@ def judge_end(evidence: Evidence, verdict: Verdict) -> Outcome:
     A rank that was told to stop did not fail: another one, or the person, ended the job. A rank
     without a return code was lost together with what ran around it.
     """
-    if evidence.stall is not None:
+    if evidence.stall is not None and evidence.stall.ended_job:
         return Outcome("stalled", STALLED_STATUS, -signal.SIGTERM, verdict)
     if evidence.stopped_by is not None:
         return _outcome("stopped", -evidence.stopped_by, verdict)

@@ -33,6 +33,7 @@ from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL
 from zlaunch.units import whole
 
 if TYPE_CHECKING:
+    from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.outcome import Outcome
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
@@ -154,10 +155,13 @@ def append_metrics(layout: RunLayout, facts: Mapping[str, Any]) -> None:
         file.write(json.dumps(facts) + "\n")
 
 
-def write_outcome(layout: RunLayout, outcome: "Outcome", started: float) -> None:
-    """Write how the run ended."""
+def write_outcome(
+    layout: RunLayout, outcome: "Outcome", started: float, stall: "StallEvidence | None" = None
+) -> None:
+    """Write how the run ended, and where its ranks stood still before."""
     times = {"started": started, "seconds": time.time() - started}
-    ending = {**asdict(outcome), **times, "ranks": read_ranks(layout)}
+    told = {"stall": None if stall is None else asdict(stall)}
+    ending = {**asdict(outcome), **times, **told, "ranks": read_ranks(layout)}
     write_ending(layout, json.dumps(ending, indent=2) + "\n")
 
 

@@ -54,7 +54,7 @@ class Watch:
         """How many bytes of stacks each rank had written when they were asked."""
         self._is_attachable = False
         self.stall: StallEvidence | None = None
-        """The last stall, if the job was stopped for it."""
+        """The last stall, unless steps were taken after it."""
 
     def tick(self) -> bool:
         """Show what is new; look at all ranks now and then, and say whether that was done."""
@@ -155,6 +155,8 @@ class Watch:
         silent = self._course.stalled_seconds(now, self._manner.stall_after)
         if silent is None:
             self._asked_at, self._is_reported = None, False
+            if self.stall is not None and not self.stall.ended_job and self._course.step != self.stall.step:
+                self.stall = None
         elif self._asked_at is None:
             self._asked_at = now
             self._written = {rank: self._stacks_size(rank) for rank in range(self._world_size)}
@@ -174,16 +176,16 @@ class Watch:
             rank: last_stack(tail(self._layout.rank_stacks(rank), after=size))
             for rank, size in self._written.items()
         }
-        evidence = StallEvidence(
+        self.stall = StallEvidence(
             seconds=silent,
             step=self._course.step,
             where={rank: place(stack) if stack else self._silence(rank) for rank, stack in stacks.items()},
             odd=odd_ranks(stacks),
+            ended_job=self._manner.on_stall == "stop",
         )
-        lines = stall_lines(evidence, self._course.seconds_per_step, console.width())
+        lines = stall_lines(self.stall, self._course.seconds_per_step, console.width())
         self._say([*lines, f"all stacks are in {os.path.relpath(self._layout.ranks)}"])
-        if self._manner.on_stall == "stop":
-            self.stall = evidence
+        if self.stall.ended_job:
             self._stop()
 
     def _silence(self, rank: int) -> str:

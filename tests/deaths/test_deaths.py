@@ -51,6 +51,7 @@ def test_a_death_is_told_as_it_was(death: Death, launcher: str, tmp_path: Path) 
     assert (status, left) == (death.status, 0), told
     assert (ending.get("how"), ending.get("exit_status")) == (death.how, status), told
     assert (verdict.get("code"), death.rank in (None, verdict.get("rank"))) == (death.verdict, True), told
+    assert (ending.get("stall") is not None) == (death.how == "stalled")
     assert death.says in words
     assert "Traceback" not in said
     assert all(death.prints in text for text in printed)

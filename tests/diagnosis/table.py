@@ -604,6 +604,11 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     ),
     "stopped": (
         run(stopped(0, stopped_by=2, returncode=-2), stopped_by=2),
+        run(
+            stopped(0, stopped_by=2, returncode=-2),
+            stopped_by=2,
+            stall=StallEvidence(70.0, 7, {0: "train.py:9 main"}, ended_job=False),
+        ),
         run(raised("KeyboardInterrupt", ""), stopped_by=2),
         run(printed("", -9), stopped_by=15),
     ),

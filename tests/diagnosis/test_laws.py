@@ -112,6 +112,7 @@ stalls = st.builds(
     step=st.integers(0, 10**9),
     where=st.dictionaries(st.integers(0, 8), st.text(max_size=40)),
     odd=st.lists(st.integers(0, 8), max_size=3).map(tuple),
+    ended_job=st.booleans(),
 )
 evidences = st.builds(
     Evidence,

@@ -5,6 +5,7 @@ import signal
 
 from zlaunch.diagnosis.blame import Part, parts
 from zlaunch.diagnosis.case import Case, Reading, signal_name
+from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.diagnosis.remedies import named_in
 from zlaunch.diagnosis.script import NOT_THE_USERS
 from zlaunch.diagnosis.signature import signature
@@ -21,23 +22,30 @@ _FRAME = re.compile(r'File "([^"\n]+)", line (\d+) in ([^\n]+)')
 def stalled(case: Case) -> Reading | None:
     """No rank took a step any more, and none failed."""
     stall = case.evidence.stall
-    if stall is None or not {*parts(case.evidence).values()} <= {
-        Part.STOPPED,
-        Part.DRAGGED,
-        Part.CUT_OFF,
-        Part.NONE,
-    }:
+    if (
+        stall is None
+        or not stall.ended_job
+        or not {*parts(case.evidence).values()}
+        <= {
+            Part.STOPPED,
+            Part.DRAGGED,
+            Part.CUT_OFF,
+            Part.NONE,
+        }
+    ):
         return None
     odd = [rank for rank in case.evidence.ranks if rank.rank in stall.odd]
-    shown = [rank.rank for rank in odd] or sorted(stall.where)
-    places = [f"rank {number}: {clip(stall.where[number], 100)}" for number in shown if number in stall.where]
-    rest = sorted(set(stall.where) - set(shown))[:1]
-    others = [f"rank {number}: {clip(stall.where[number], 100)}" for number in rest]
     cause = f"nothing happened for {duration(stall.seconds)} after step {stall.step}"
     if odd:
         cause += f"; rank {', '.join(str(rank.rank) for rank in odd)} was elsewhere than the others"
-    facts = (*places[:2], *others)
-    return Reading(cause, tuple(facts), rank=odd[0] if odd else None, is_local=bool(odd))
+    return Reading(cause, _places(stall), rank=odd[0] if odd else None, is_local=bool(odd))
+
+
+def _places(stall: StallEvidence) -> tuple[str, ...]:
+    """Say where ranks stood still: the odd ones first, and one of the others."""
+    shown = [number for number in stall.odd if number in stall.where] or sorted(stall.where)
+    others = sorted(set(stall.where) - set(shown))[:1]
+    return tuple(f"rank {number}: {clip(stall.where[number], 100)}" for number in (*shown[:2], *others))
 
 
 @signature("stopped", "zlaunch was sent a signal, and no rank had failed of itself")
@@ -47,10 +55,12 @@ def stopped(case: Case) -> Reading | None:
     if number is None or (case.rank is not None and parts(case.evidence)[case.rank.rank] == Part.FAILED):
         return None
     step = max((rank.step for rank in case.evidence.ranks), default=0)
+    stall = case.evidence.stall
+    still = () if stall is None else (f"nothing had happened for {duration(stall.seconds)}", *_places(stall))
     who = "a person" if number == signal.SIGINT else "someone, or the system,"
     return Reading(
         f"{who} stopped the job with {signal_name(number)}",
-        (f"at step {step}",) if step else (),
+        (*((f"at step {step}",) if step else ()), *still)[:3],
         is_local=False,
     )
 

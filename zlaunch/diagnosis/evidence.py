@@ -80,6 +80,8 @@ class StallEvidence:
     """Rank → `file:line function`."""
     odd: tuple[int, ...] = ()
     """The ranks that are elsewhere than most."""
+    ended_job: bool = True
+    """Whether the job was ended for it, or it was only told and the job ended otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

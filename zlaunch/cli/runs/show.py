@@ -27,7 +27,7 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
         return
     for line in console.table(list(_facts(record)), indent=""):
         console.data(line)
-    for line in ["", *explained(record), "", *_memory(memory), *_experience()]:
+    for line in ["", *explained(record), *_stall(record), "", *_memory(memory), *_experience()]:
         console.data(line)
 
 
@@ -115,6 +115,16 @@ def _origin(found: "Found") -> Iterator[tuple[str, str]]:
 
 
 _TOLD = ("python", "torch", "deepspeed", "transformers", "accelerate")
+
+
+def _stall(record: "RunRecord") -> Iterator[str]:
+    """Say where all ranks stood still, as it was said then."""
+    from zlaunch import console
+    from zlaunch.hindsight import stall_of
+    from zlaunch.stalls import stall_lines
+
+    if (stall := stall_of(record.found)) is not None:
+        yield from ["", *stall_lines(stall, None, console.width())]
 
 
 def _memory(memory: "Comparison") -> Iterator[str]:

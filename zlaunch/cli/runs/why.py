@@ -15,13 +15,14 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
 
     from zlaunch import console
     from zlaunch.cli.runs.summary import members, to_json
-    from zlaunch.hindsight import verdict_of
+    from zlaunch.hindsight import stall_of, verdict_of
     from zlaunch.records import find, look_at
 
     record = look_at(find(run, runs_dir))
     if as_json:
-        verdict = verdict_of(record, time.time())
-        console.data(to_json({**members(record), "verdict": None if verdict is None else asdict(verdict)}))
+        known = {"verdict": verdict_of(record, time.time()), "stall": stall_of(record.found)}
+        told = {name: None if value is None else asdict(value) for name, value in known.items()}
+        console.data(to_json({**members(record), **told}))
         return
     for line in explained(record):
         console.data(line)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.dsconfig.parser import parse
-from zlaunch.errors import Refused
+from zlaunch.errors import Refused, Severity
 from zlaunch.validation import findings_in
 
 NUMBER = '{"aio": {"block_size": %s\n}}'
@@ -23,3 +23,17 @@ def test_what_is_nearly_a_number_is_a_finding(written: str) -> None:
 def test_anything_in_the_place_of_a_number_is_judged(written: str) -> None:
     with suppress(Refused):
         findings_in(parse(NUMBER % written, "ds.json"))
+
+
+def test_what_a_misspelled_key_brings_about_is_told_of_the_key_alone() -> None:
+    config = '{"zero_optimisation": {"stage": 2}, "train_batch_size": "auto"}'
+    (found,) = findings_in(parse(config, "ds.json"))
+    assert (found.code, found.severity) == ("unknown-key", Severity.ERROR)
+    assert (found.where, found.hint) == ("zero_optimisation", "did you mean `zero_optimization`?")
+    assert "the Trainer wants `zero_optimization`" in found.message
+
+
+def test_what_another_misspelled_key_brings_about_is_not_blamed_on_it() -> None:
+    config = '{"zero_optimisation": {"stage": 2}, "wall_clock_brakdown": true, "train_batch_size": "auto"}'
+    found = {one.where: one.severity for one in findings_in(parse(config, "ds.json"))}
+    assert found == {"zero_optimisation": Severity.ERROR, "wall_clock_brakdown": Severity.SILENT}

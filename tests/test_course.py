@@ -183,3 +183,21 @@ def test_what_matters_most_comes_first_in_a_line() -> None:
     assert progress_line(course, 2, 3 << 30, 40) == "[======>     ] 5/10  0:05 left  loss nan"
     assert "5/10  nothing new for 0:15  0:05 left" in progress_line(course.after(Look(20.0, {})), 2, None, 80)
     assert plain_line(course, 2) == "step 5 of 10, 0:05 left, loss nan, lr 0.0003, 16.4k tok/s"
+
+
+def test_a_script_that_has_begun_does_not_start_again() -> None:
+    seen = (phases.STARTING, phases.IMPORTING, phases.STARTING, phases.LOADING, phases.STARTING)
+    course, shown = begun(0.0), []
+    for moment, phase in enumerate(seen):
+        course = course.after(Look(5.0 * moment, {0: pulse(moment, phase)}))
+        shown.append(progress_line(course, 1, None, 80)[15:-5])
+    assert shown == ["starting", "importing", "preparing", "loading the model", "preparing"]
+
+
+@pytest.mark.parametrize(("phase", "step"), [(phases.EXITING, 3), (phases.SAVING, 10)])
+def test_a_job_that_takes_no_further_step_has_no_time_left(phase: str, step: int) -> None:
+    seen = [Look(float(n), {0: pulse(n, phases.TRAINING, n, steps=10)}) for n in range(1, step + 1)]
+    course = course_of([*seen, Look(step + 0.5, {0: pulse(step + 0.5, phase, step, steps=10)})])
+    line = progress_line(course, 1, None, 80)
+    assert phase in line
+    assert "left" not in line

@@ -25,6 +25,9 @@ LONG_PATIENCE = 30.0
 QUIET_SECONDS = 10.0
 """Ranks that say nothing for this long are mentioned, long before that is a stall."""
 
+PREPARING = "preparing"
+"""What is shown of a script that runs its own code before its first step, and is past its start."""
+
 CELLS = 12
 """Of the bar."""
 
@@ -57,25 +60,28 @@ class Course:
     """When rank 0 was first seen in its phase."""
     computed: tuple[float, float] | None = None
     """CPU seconds of all ranks, and when they were as many."""
+    has_begun: bool = False
+    """Whether rank 0 has been seen at anything: what it does of itself from then on is no start."""
     steps: tuple[tuple[int, float, int], ...] = ()
     """Step, the moment it was reached, tokens that had gone forward on rank 0; the last ones."""
 
     def after(self, look: Look) -> "Course":
         """Take in another look; of a rank that could not be read, what it said before still counts."""
-        told, first = self.look.pulses, self.look.pulses.get(0, {})
+        told = self.look.pulses
         look = replace(look, pulses={**told, **look.pulses})
         news = any(told.get(rank, {}).get("time") != pulse.get("time") for rank, pulse in look.pulses.items())
         now, computed = look.pulses.get(0, {}), self._computed_with(look)
         if _says_nothing_more(look.pulses) and computed != self.computed:
             news = True
-        return replace(
+        following = replace(
             self,
             look=look,
             moved=look.time if news else self.moved,
-            phase_began=look.time if phase_shown(now) != phase_shown(first) else self.phase_began,
             computed=computed,
+            has_begun=self.has_begun or phase_shown(now) not in (phases.STARTING, phases.ATTACHING),
             steps=self._steps_with(look),
         )
+        return following if following.doing == self.doing else replace(following, phase_began=look.time)
 
     def _computed_with(self, look: Look) -> tuple[float, float] | None:
         """Move on only when ranks have computed, since the last time they had, more than idle ones do."""
@@ -101,6 +107,12 @@ class Course:
     def first(self) -> Mapping[str, Any]:
         """What rank 0 said last."""
         return self.look.pulses.get(0, {})
+
+    @property
+    def doing(self) -> str:
+        """Name what rank 0 does, for people; a script that runs its own code between two phases prepares."""
+        phase = phase_shown(self.first)
+        return PREPARING if phase == phases.STARTING and self.has_begun else phase
 
     @property
     def step(self) -> int:
@@ -170,7 +182,7 @@ def progress_line(course: Course, world_size: int, rss_bytes: int | None, width:
     """Write one line with a bar, no wider than `width`."""
     phase, total = course.first.get("phase"), course.total
     if course.step == 0:
-        doing = phase_shown(course.first) if course.look.pulses else "starting the ranks"
+        doing = course.doing if course.look.pulses else "starting the ranks"
         return f"[{' ' * CELLS}] {doing} {clock(course.look.time - course.phase_began)}"[:width]
     line = _bar(min(1.0, course.step / total)) + f"{course.step}/{total}" if total else f"step {course.step}"
     quiet = course.look.time - course.moved
@@ -192,7 +204,7 @@ def _figures(course: Course, world_size: int, rss_bytes: int | None) -> list[str
     speed = f"{_thousands(tokens)} tok/s" if tokens else f"{brief(each)}/step" if each is not None else ""
     loss, rate = (pulse.get(name) for name in ("loss", "learning_rate"))
     return [
-        *([f"{clock(left)} left"] if left is not None else []),
+        *([f"{clock(left)} left"] if left and pulse.get("phase") != phases.EXITING else []),
         *([f"loss {_number(loss)}"] if isinstance(loss, int | float) else []),
         *([f"lr {rate:.2g}"] if isinstance(rate, int | float) else []),
         *([speed] if speed else []),

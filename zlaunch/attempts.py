@@ -48,10 +48,10 @@ def see_through(
         for job, lineage, words in _ways_on(asked, tried, failures, policy):
             try:
                 considered = consider(job, _directory(tried, lineage.attempt))
-                console.say(words)
+                _say(f"attempt {lineage.attempt}, {words}")
                 tried = start(considered, lineage)
             except ZlaunchError as error:  # the failure before it is still what there is to say
-                console.say(f"not tried, {lineage.why}: {error.message}")
+                _say(f"not tried, {lineage.why}: {error.message}")
             else:
                 break
         else:
@@ -69,7 +69,13 @@ def _ways_on(
         if job is not None:
             begins = goes_on(checkpoint, failures[-1].step)
             lineage = Lineage(number, continues=tried.run.name, why=proposal.why)
-            yield job, lineage, f"\nattempt {number}, {proposal.why}; {begins}"
+            yield job, lineage, f"{proposal.why}; {begins}"
+
+
+def _say(text: str) -> None:
+    """Tell what is tried next, apart from what was said of the attempt before."""
+    for line in ("", *console.paragraph(text)):
+        console.say(line)
 
 
 def _directory(tried: Tried, number: int) -> Path | None:

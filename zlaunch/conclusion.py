@@ -75,6 +75,9 @@ def _tell(plan: LaunchPlan, manner: Manner, outcome: Outcome, seconds: float) ->
     }.get(outcome.how, f"{outcome.how} after")
     assert outcome.verdict is not None
     lines = verdict_lines(outcome.verdict, f"{head} {took}", console.width())
+    if (rank := outcome.verdict.rank) is not None:
+        log = os.path.relpath(plan.layout.rank_log(rank))
+        lines += console.paragraph(f"what rank {rank} printed is in {log}")
     for line in [*lines, *console.paragraph(about)]:
         console.say(line)
 

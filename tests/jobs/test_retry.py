@@ -76,6 +76,24 @@ def test_a_job_without_memory_is_tried_with_smaller_micro_batches(group: Path, t
     assert "trained with 4" in result.out
 
 
+def test_what_is_tried_next_is_told_in_lines_that_fit(tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    result = run(*ZLAUNCH, "train", "killed.py", "--max-restarts", "1", cwd=tmp_path)
+    assert result.status == 137, result.err
+    said = result.err.partition("attempt 2")[2].splitlines()
+    assert said[0].startswith(", restart 1 of 1: ")
+    assert max(map(len, result.err.splitlines())) <= 80
+
+
+def test_the_last_words_name_the_log_of_the_rank_where_a_failure_began(tmp_path: Path) -> None:
+    script = "import os\nassert os.environ['RANK'] != '1', 'rank 1 has nothing'\nprint('well')\n"
+    (tmp_path / "fails.py").write_text(script)
+    result = run(*ZLAUNCH, "train", "fails.py", "--run-dir", "r", cwd=tmp_path)
+    *_, log, about = result.err.splitlines()
+    assert (log, about) == ("what rank 1 printed is in r/logs/rank-1.log", "all about this run is in r")
+    assert "rank 1 has nothing" in (tmp_path / "r" / "logs" / "rank-1.log").read_text()
+
+
 def step_of(pulse: Path) -> int:
     try:
         return int(json.loads(pulse.read_text())["step"])

@@ -116,6 +116,20 @@ def test_adapters_are_all_that_trains_with_lora() -> None:
     assert adapted.peak("gpu") < plain.peak("gpu")
 
 
+def test_experts_are_rehearsed_in_fp32() -> None:
+    experts = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    asked = workload(3, accelerator="cuda")
+    asked = replace(asked, model=experts, ds_config={**asked.ds_config, "bf16": {"enabled": False}})
+    assert rehearse([asked])[0].why_not_rehearsed is None
+
+
+def test_an_optimizer_that_cannot_be_rehearsed_is_named_in_the_reason() -> None:
+    asked = workload(2, optimizer="adamw_8bit")
+    ds_config = {name: value for name, value in asked.ds_config.items() if name != "optimizer"}
+    forecast = rehearse([replace(asked, ds_config=ds_config)])[0]
+    assert forecast.why_not_rehearsed == "the Trainer's `--optim adamw_8bit` cannot be rehearsed"
+
+
 def test_a_model_type_that_transformers_does_not_know_is_refused() -> None:
     with pytest.raises(Refused) as refused:
         rehearse([replace(workload(2), model={"model_type": "no_such_type"})])

@@ -101,6 +101,7 @@ def _answer(workload: Workload) -> Answer:
     from zlaunch.rehearsal import run
     from zlaunch.rehearsal.answer import forecast
     from zlaunch.rehearsal.model import UnknownModel
+    from zlaunch.rehearsal.training import UnknownOptimizer
 
     began, seen = time.monotonic(), run.Run()
     try:
@@ -108,6 +109,8 @@ def _answer(workload: Workload) -> Answer:
         run.rehearse(workload, seen)
     except UnknownModel as error:
         return {"unknown": str(error)}
+    except UnknownOptimizer as error:
+        return {"broken": str(error)}
     except Exception as error:  # noqa: BLE001 - whose fault it is shows in the traceback
         if not run.is_theirs(error):
             return {"broken": "".join(traceback.format_exception(error)[-6:])}

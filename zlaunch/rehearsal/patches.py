@@ -21,6 +21,7 @@ def apply(fast: bool = True) -> None:
     _keep_streams_apart()
     _let_masks_be_causal()
     _count_random_states()
+    _let_experts_be_of_any_type()
     if fast:
         _reduce_without_loops()
         _gather_without_loops()
@@ -97,6 +98,20 @@ def _count_random_states() -> None:
     for module in (torch, torch.random):
         module.get_rng_state = lambda: torch.empty(num_bytes, dtype=torch.uint8)
         module.set_rng_state = lambda state: None
+
+
+def _let_experts_be_of_any_type() -> None:
+    """The kernel that multiplies experts takes fp32 and fp16 too; torch's account of it does not."""
+    from torch import _meta_registrations as accounts
+
+    plain = accounts._meta_grouped_mm_common
+
+    def account(mat_a: torch.Tensor, mat_b: torch.Tensor, *, scale_a: Any, offs: Any, **rest: Any) -> Any:
+        if scale_a is not None or mat_a.dtype is torch.bfloat16:
+            return plain(mat_a, mat_b, scale_a=scale_a, offs=offs, **rest)
+        return accounts._create_grouped_mm_output_tensor(mat_a, mat_b, offs, rest["out_dtype"])
+
+    accounts._meta_grouped_mm_common = account
 
 
 def _reduce_without_loops() -> None:

@@ -10,7 +10,7 @@ from zlaunch.compose import compose, to_json
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import ExitStatus, Unavailable, WrongUsage
 from zlaunch.fit import Fit, Site
-from zlaunch.ladder import LADDER
+from zlaunch.ladder import LADDER, is_as_fast
 from zlaunch.resolve import ACCUMULATION, MICRO
 from zlaunch.search import Candidate, Found, search
 from zlaunch.units import brief, count, gib, memory, plural
@@ -104,7 +104,8 @@ def _reasons(found: Found) -> Iterator[str]:
     for promise in found.promises:
         seconds = promise.answer.seconds
         if promise.hoped.rung != chosen.rung and own and seconds and seconds > own:
-            yield f"`{_words(promise.hoped)}` would be {seconds / own - 1:.0%} slower"
+            slower = "no faster" if is_as_fast(seconds, own) else f"{seconds / own - 1:.0%} slower"
+            yield f"`{_words(promise.hoped)}` would be {slower}"
             return
 
 

@@ -1,8 +1,10 @@
-"""What the watch costs a training step: the same training of DeepSpeed's with the hook and without, in turns.
+"""What the watch costs a training step, within one run of `zlaunch train`.
 
-    python -m bench.watch_cost [ROUNDS]
+    python -m bench.watch_cost [STEPS]
 
-In each round both train the same steps, one after the other; the ratio is that of their median steps.
+DeepSpeed trains in one process. Its engine's functions are as the hook left them in every other step, and
+as DeepSpeed made them in the others, so that both kinds see the same machine; what the programs around
+the script work meanwhile is read from the kernel.
 """
 
 import json
@@ -12,17 +14,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
-from zlaunch.inside import hook_environment
-
-STEPS = 120
+from typing import Any
 
 TRAINING = """
-import json, sys, time
-import deepspeed, torch
+import json, os, sys, time
+import deepspeed, psutil, torch
+from deepspeed.runtime.engine import DeepSpeedEngine
+
 torch.manual_seed(0)
 torch.set_num_threads(1)
-deepspeed.init_distributed("gloo", verbose=False)
 net = torch.nn.Sequential(
     torch.nn.Embedding(512, 256), *(torch.nn.TransformerEncoderLayer(256, 4, 1024) for _ in range(2))
 )
@@ -33,53 +33,70 @@ config = {
     "steps_per_print": 1 << 30,
 }
 engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=config)
+watched = {
+    name: value
+    for name, value in vars(DeepSpeedEngine).items()
+    if "zlaunch" in getattr(getattr(value, "__code__", None), "co_filename", "")
+}
+bare = {name: value.__wrapped__ for name, value in watched.items()}
+around = [p for p in psutil.Process().parents() if p.pid >= int(sys.argv[3])]
+
+
+def worked():
+    return sum(sum(p.cpu_times()[:2]) for p in around)
+
+
 ids = torch.randint(0, 512, (4, 64))
-took = []
-for _ in range(int(sys.argv[1])):
+took = {True: [], False: []}
+before, start = worked(), time.perf_counter()
+for number in range(int(sys.argv[1])):
+    is_watched = number % 4 in (0, 3)
+    for name, value in (watched if is_watched else bare).items():
+        setattr(DeepSpeedEngine, name, value)
     began = time.perf_counter()
     engine.backward(engine(ids).square().mean())
     engine.step()
-    took.append(time.perf_counter() - began)
-print(json.dumps(took))
+    took[is_watched].append(time.perf_counter() - began)
+answer = {
+    "watched": took[True],
+    "bare": took[False],
+    "functions": sorted(watched),
+    "programs": len(around),
+    "share": (worked() - before) / (time.perf_counter() - start),
+}
+with open(sys.argv[2], "w") as file:
+    json.dump(answer, file)
 """
 
 
-def main(rounds: int) -> None:
-    """Train in turns and print the median step of each, and the median of the rounds' ratios."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "train.py").write_text(TRAINING)
-        (Path(folder) / "ranks").mkdir()
-        ratios = []
-        for number in range(rounds):
-            order = (False, True) if number % 2 else (True, False)
-            step = {watched: _median_step(Path(folder), watched) for watched in order}
-            ratios.append(step[True] / step[False])
-            print(f"round {number + 1}: {step[False] * 1e3:.2f} ms without, {step[True] * 1e3:.2f} ms with")
+def main(steps: int) -> None:
+    """Train once, and print the median steps, the quartiles of their ratios, and what the rest worked."""
+    found = _measured(steps)
+    pairs = zip(found["watched"], found["bare"], strict=True)
+    low, ratio, high = statistics.quantiles([watched / bare for watched, bare in pairs], n=4)
+    step = {kind: statistics.median(found[kind]) * 1e3 for kind in ("bare", "watched")}
+    print(f"wrapped: {', '.join(found['functions'])}")
+    print(f"a step: {step['bare']:.2f} ms bare, {step['watched']:.2f} ms watched")
     print(
-        f"ratio of the median step: {statistics.median(ratios):.4f} ({min(ratios):.4f} to {max(ratios):.4f})"
+        f"ratio: {step['watched'] / step['bare']:.4f} of the medians; {ratio:.4f} of pairs ({low:.3f}-{high:.3f})"
     )
+    print(f"the {found['programs']} programs around it: {found['share']:.2%} of one core")
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
-def _median_step(folder: Path, watched: bool) -> float:
-    single = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",
-    }
-    env = {**os.environ, **single, "DS_ACCELERATOR": "cpu", "DS_IGNORE_CUDA_DETECTION": "1"}
-    hook = hook_environment(folder, env) if watched else {}
-    argv = [sys.executable, str(folder / "train.py"), str(STEPS)]
-    done = subprocess.run(argv, env={**env, **hook}, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr)
-    if watched and json.loads((folder / "ranks" / "rank-0.pulse.json").read_text())["step"] != STEPS:
-        sys.exit("the watch saw nothing")
-    times: list[float] = json.loads(done.stdout.splitlines()[-1])
-    return statistics.median(times[STEPS // 10 :])
+def _measured(steps: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        script, answer = Path(folder) / "train.py", Path(folder) / "answer.json"
+        script.write_text(TRAINING)
+        zlaunch = [sys.executable, "-m", "zlaunch", "train", str(script), "--gpus", "1"]
+        run_dir = ["--run-dir", str(Path(folder) / "run")]
+        argv = [*zlaunch, *run_dir, "--", str(steps), str(answer), str(os.getpid() + 1)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(done.stdout + done.stderr)
+        found: dict[str, Any] = json.loads(answer.read_text())
+        return found
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 6)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)

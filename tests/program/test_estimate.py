@@ -60,7 +60,7 @@ def test_one_job_is_shown_in_all_its_phases(one: Result) -> None:
     phases = [phase for phase in PHASES if f"\n{phase} " in one.out]
     assert phases[:6] == list(PHASES[:6])
     assert "batch      16 = 2 per rank x 1 accumulated x 8 ranks" in one.out
-    assert one.out.rstrip().endswith("it fits")
+    assert "\n\nit fits; it needs " in one.out
 
 
 @pytest.mark.parametrize("shown", ["ladder", "one"])
@@ -81,6 +81,17 @@ def test_a_job_that_does_not_fit_is_told_what_would_do(folder: Path) -> None:
     assert done.status == 65
     assert "does not fit: " in done.out
     assert "`--stage 3`" in done.out
+
+
+@pytest.mark.parametrize(("offload", "is_told"), [("cpu", True), ("none", False)])
+def test_a_job_that_offloads_is_told_what_it_needs_of_hosts_that_nobody_named(
+    offload: str, is_told: bool, folder: Path
+) -> None:
+    done = zlaunch("estimate", "small", *ON, *QUICK, "--stage", "2", "--offload", offload, cwd=folder)
+    assert done.status == 0
+    said = " ".join(done.out.split())
+    assert ("of host memory on each host (not checked: `--on` says nothing" in said) == is_told
+    assert "it fits" in said
 
 
 def test_parameters_on_nvme_are_computed_again_with_the_buffers_that_takes(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """`zlaunch plan`, as a person runs it; the rehearsals are real, the models small."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ ON = ("--on", "2xH100-80GB", "--seq-len", "256")
 TALKATIVE: dict[str, Any] = {**LLAMA, "vocab_size": 4_000_000}
 """The logits of one sequence are larger than a T4."""
 
+LARGE: dict[str, Any] = {**LLAMA, "hidden_size": 4096, "num_hidden_layers": 12}
+"""Its optimizer states are larger than a T4."""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("plans")
-    for name, config in {"small": LLAMA, "talkative": TALKATIVE}.items():
+    for name, config in {"small": LLAMA, "talkative": TALKATIVE, "large": LARGE}.items():
         (place / name).mkdir()
         (place / name / "config.json").write_text(json.dumps(config))
     return place
@@ -59,6 +63,13 @@ def test_where_nothing_fits_there_is_no_plan(folder: Path) -> None:
     assert done.status == 65
     assert "nothing fits" in done.err
     assert not (folder / "none.json").exists()
+
+
+def test_a_plan_that_offloads_says_what_it_needs_of_hosts_that_nobody_named(folder: Path) -> None:
+    done = zlaunch("plan", "large", "--on", "T4", "--global-batch", "1", "--seq-len", "128", cwd=folder)
+    assert "--offload cpu" in done.out
+    said = " ".join(done.out.split())
+    assert re.search(r"; needs \d.* GiB of host memory on each host \(not checked: `--on`", said), done.out
 
 
 def test_a_plan_needs_a_gpu_to_plan_for(folder: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from zlaunch import console
 from zlaunch.answers import Answer, Refusal
-from zlaunch.cli.show_estimate import asked, method
+from zlaunch.cli.show_estimate import asked, method, unchecked_host
 from zlaunch.compose import compose, to_json
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import ExitStatus, Unavailable, WrongUsage
@@ -84,7 +84,7 @@ def _memory(answer: Answer, site: Site) -> str:
     assert gpu is not None, "the caller has one"
     phase = answer.forecast.peak_phase("gpu")
     text = f"{gib(need.process[1])} of {gib(gpu.total_bytes)} GiB on the GPU, fullest in {phase}"
-    return f"{text}; {memory(need.host)} on each host"
+    return f"{text}; {unchecked_host(answer, site) or f'{memory(need.host)} on each host'}"
 
 
 def _words(candidate: Candidate) -> str:

@@ -16,6 +16,7 @@ from zlaunch.workloads import Question
 BAR_COLUMNS = 20
 PLACES = {"cpu": "the CPU", "nvme": "NVMe"}
 PARTS = {"optimizer": "optimizer", "param": "parameters"}
+NOTHING_OFFLOADED = "nothing offloaded"
 WHAT_POOLS = {"pageable": "pageable", "pinned": "pinned", "shm": "shm", "nvme": "NVMe"}
 
 
@@ -28,24 +29,34 @@ def answer_lines(answer: Answer, site: Site, effects: Sequence[Effect]) -> Itera
         effect_lines(effects, answer.seconds is not None),
         traffic_lines(answer),
         time_lines(answer.speed),
-        verdict_lines(answer, effects),
+        verdict_lines(answer, effects, site),
     )
     for block in blocks:
         lines = list(block)
         yield from ["", *lines] if lines else []
 
 
-def verdict_lines(answer: Answer, effects: Sequence[Effect]) -> Iterator[str]:
+def verdict_lines(answer: Answer, effects: Sequence[Effect], site: Site) -> Iterator[str]:
     """Say whether it fits, why not, and which change would do, the least intrusive first."""
     verdict = answer.verdict
     if verdict.fit is Fit.UNKNOWN:
         return
     if verdict.fit is Fit.YES:
-        yield "it fits"
+        unchecked = unchecked_host(answer, site)
+        yield from console.paragraph("; ".join(["it fits", *([f"it {unchecked}"] if unchecked else [])]))
         return
     yield from console.paragraph(f"{verdict.fit.value}: {'; '.join(verdict.reasons)}")
     if fitting := words_that_fit(effects):
         yield from console.paragraph(f"hint: it fits with {fitting}")
+
+
+def unchecked_host(answer: Answer, site: Site) -> str | None:
+    """Say what an offloading job needs of hosts that nobody named; None if there is nothing to be said."""
+    is_moved = _offloaded(answer.settled.values) != [NOTHING_OFFLOADED]
+    if site.host_bytes is not None or not is_moved:
+        return None
+    need = f"needs {memory(answer.need.host)} of host memory on each host"
+    return f"{need} (not checked: `--on` says nothing of the hosts)"
 
 
 def start_lines(answer: Answer) -> Iterator[str]:
@@ -128,7 +139,7 @@ def _ranks(site: Site) -> str:
 def _offloaded(values: Values) -> list[str]:
     devices = {part: values[ZERO, f"offload_{key}", "device"] for key, part in PARTS.items()}
     return [f"{part} on {PLACES[device]}" for part, device in devices.items() if device in PLACES] or [
-        "nothing offloaded"
+        NOTHING_OFFLOADED
     ]
 
 

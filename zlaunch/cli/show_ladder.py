@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from zlaunch import console
 from zlaunch.answers import Answer, Refusal
-from zlaunch.cli.show_estimate import asked, method, trained
+from zlaunch.cli.show_estimate import asked, method, trained, unchecked_host
 from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER, Rung
 from zlaunch.search import Remedy
@@ -66,6 +66,9 @@ def _conclusion(answers: Sequence[Answer | Refusal], chosen: int | None, site: S
             yield from console.paragraph(f"too close to tell: `{close[0]}`")
         return
     yield from console.paragraph(f"`{LADDER[chosen].words}` is the fastest that fits{_why(answers, chosen)}")
+    answer = answers[chosen]
+    if isinstance(answer, Answer) and (unchecked := unchecked_host(answer, site)) is not None:
+        yield from console.paragraph(f"it {unchecked}")
 
 
 def nothing_fits(found: Sequence[Remedy]) -> Iterator[str]:

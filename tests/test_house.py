@@ -16,6 +16,7 @@ MAX_MODULE_LINES = 300
 MAX_FUNCTION_LINES = 45
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "manager"}
 HEAVY = ("torch", "transformers", "accelerate", "datasets", "deepspeed", "huggingface_hub", "numpy", "rich")
+SLOW = ("psutil", "pynvml", "dataclasses", "inspect", "socket", "shutil", "pydantic")
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -89,6 +90,15 @@ def test_a_command_that_trains_nothing_imports_nothing_heavy(argv: list[str]) ->
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "heavy: []"
+
+
+@pytest.mark.parametrize("name", ["zlaunch.guard", "zlaunch.rank", "zlaunch.inside.attend"])
+def test_what_a_script_waits_for_imports_nothing_slow(name: str) -> None:
+    program = f"import sys, {name}\nprint([name for name in {SLOW!r} if name in sys.modules])\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_the_image_installs_what_the_makefile_installs() -> None:

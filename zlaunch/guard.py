@@ -9,9 +9,7 @@ itself gets no signal then.
 import contextlib
 import json
 import os
-import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -28,10 +26,10 @@ GRACE_SECONDS = 7.0
 def main(layout: RunLayout, argv: Sequence[str]) -> int:
     """Run a launcher and return what it returned."""
     job = json.loads(layout.job.read_text("utf-8"))
-    depends_on = lifeline(job["zlaunch_pid"])  # first: until then it dies with its parent
-    outlive_parent()
     tell = (lambda number: write_whole(layout.stop, str(number))) if job["over_ssh"] else None
     child = Launcher(argv, os.environ, sys.stdout.buffer, GRACE_SECONDS, tell)
+    depends_on = lifeline(job["zlaunch_pid"])
+    outlive_parent()  # not before: until now it dies with its parent, and the launcher with it
     returncode = child.wait(lambda: child.depend_on(depends_on))
     _remove_buffers(layout)
     if not all(is_alive(process) for process in depends_on):
@@ -55,13 +53,15 @@ def _remove_buffers(layout: RunLayout) -> None:
     """Delete what ranks of this host have left in shared memory: what is around one may have been killed."""
     records = (read_object(file) for file in layout.ranks.glob("rank-*.json"))
     for record in records:
-        if record.get("buffer") and record.get("host") == socket.gethostname():
+        if record.get("buffer") and record.get("host") == os.uname().nodename:
             with contextlib.suppress(OSError):
                 Path(record["buffer"]).unlink()
 
 
 def _finish(layout: RunLayout, job: Mapping[str, Any]) -> None:
     """Do what zlaunch would have done: it was killed."""
+    import shutil
+
     for directory in job["swap_dirs"]:
         shutil.rmtree(directory, ignore_errors=True)
     verdict = {

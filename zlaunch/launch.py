@@ -4,8 +4,10 @@ import gc
 import os
 import signal
 import sys
+import sysconfig
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zlaunch import orders, rundir
@@ -14,7 +16,7 @@ from zlaunch.environment import is_exported, is_secret
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.manner import Manner
 from zlaunch.plan import LaunchPlan
-from zlaunch.process import Foreground, find_program
+from zlaunch.process import Foreground
 from zlaunch.sampling import oom_kills
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def _own(plan: LaunchPlan) -> dict[str, str]:
 def _run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> "Evidence":
     layout, over_ssh = plan.layout, plan.topology.over_ssh
     guard = [sys.executable, "-m", "zlaunch.guard", str(layout.root)]
-    launcher = [find_program(plan.watched_argv[0]), *plan.watched_argv[1:]]
+    launcher = [_find_program(plan.watched_argv[0]), *plan.watched_argv[1:]]
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
     tell = partial(orders.write_stop, layout) if over_ssh else None
     killed_before = oom_kills()
@@ -87,6 +89,16 @@ def _run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> "Evid
     stopped_by = None if watch.stall and watch.stall.ended_job else job.stopped_by
     killed = (oom_kills() or 0) - (killed_before or 0)
     return gather(layout, returncode, stopped_by, watch.stall, killed)
+
+
+def _find_program(name: str) -> str:
+    """Find a program beside this Python; raise Unavailable if it is not there."""
+    program = Path(sysconfig.get_path("scripts")) / name
+    if not os.access(program, os.X_OK):
+        raise Unavailable(
+            f"`{name}` is not installed beside {sys.executable}", "install zlaunch into this environment anew"
+        )
+    return str(program)
 
 
 def _follow(plan: LaunchPlan, watch: "Watch", job: Foreground) -> None:

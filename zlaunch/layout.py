@@ -1,17 +1,18 @@
-"""The shape of a run directory: which file holds what. `rundir` writes it, `rank` fills it."""
+"""The shape of a run directory: which file holds what. `rundir` writes it, `rank` fills it.
+
+It is read before the script's first line too, where importing `dataclasses` would take as long as the rest.
+"""
 
 import json
 import signal
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 """Makes a rank's script write the stacks of all its threads."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunLayout:
+class RunLayout(NamedTuple):
     """Paths below one run's directory."""
 
     root: Path

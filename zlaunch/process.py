@@ -3,6 +3,9 @@
 The child leads its own session. The starting process becomes the reaper of everything below it
 (`PR_SET_CHILD_SUBREAPER`), so that a process whose parent died is still found and ended, and the
 kernel kills the child when the starting process dies (`PR_SET_PDEATHSIG`).
+
+Three processes stand before a script, each in its way for as long as it imports: what only looks at
+processes, psutil, is imported when there is something to look at.
 """
 
 import contextlib
@@ -12,16 +15,13 @@ import resource
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-import psutil
-
-from zlaunch.errors import Unavailable
+if TYPE_CHECKING:
+    import psutil
 
 TICK_SECONDS = 0.2
 RANK_PROGRAM = "zlaunch.rank"
@@ -29,16 +29,6 @@ RELAYED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-def find_program(name: str) -> str:
-    """Find a program beside this Python; raise Unavailable if it is not there."""
-    program = Path(sysconfig.get_path("scripts")) / name
-    if not os.access(program, os.X_OK):
-        raise Unavailable(
-            f"`{name}` is not installed beside {sys.executable}", "install zlaunch into this environment anew"
-        )
-    return str(program)
 
 
 def output_of(argv: Sequence[str], timeout: float) -> str | None:
@@ -168,7 +158,7 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
-    def depend_on(self, processes: Sequence[psutil.Process]) -> None:
+    def depend_on(self, processes: "Sequence[psutil.Process]") -> None:
         """Tell the program to end as soon as one of these is gone."""
         if not all(is_alive(process) for process in processes):
             self.on_signal(signal.SIGTERM, None)
@@ -214,22 +204,28 @@ class Foreground(Launcher):
         super().on_signal(number, frame)
 
 
-def is_alive(process: psutil.Process) -> bool:
+def is_alive(process: "psutil.Process") -> bool:
     """Whether a process still works; one that ended and was not reaped does not."""
+    import psutil
+
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def _is_rank(process: psutil.Process) -> bool:
+def _is_rank(process: "psutil.Process") -> bool:
+    import psutil
+
     with contextlib.suppress(psutil.Error):
         return RANK_PROGRAM in process.cmdline()
     return False
 
 
-def descendants() -> list[psutil.Process]:
+def descendants() -> "list[psutil.Process]":
     """List what runs below this process, and reap what has ended."""
+    import psutil
+
     found = psutil.Process().children(recursive=True)
     _, alive = psutil.wait_procs(found, timeout=0)
     return alive
@@ -240,6 +236,8 @@ def end_descendants() -> None:
 
     One look is not enough: a process whose parent ends during it is below nobody for that look.
     """
+    import psutil
+
     empty_looks = 0
     for _ in range(100):
         left = descendants()
@@ -252,8 +250,10 @@ def end_descendants() -> None:
         psutil.wait_procs(left, timeout=0.1)
 
 
-def lifeline(top: int) -> list[psutil.Process]:
+def lifeline(top: int) -> "list[psutil.Process]":
     """List the processes this one depends on: its ancestors up to `top`, or to the ssh session it came by."""
+    import psutil
+
     line: list[psutil.Process] = []
     for process in psutil.Process().parents():
         line.append(process)

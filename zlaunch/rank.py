@@ -10,17 +10,13 @@ import contextlib
 import json
 import os
 import resource
-import shutil
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from zlaunch.errors import ExitStatus
 from zlaunch.inside import hook_environment
 from zlaunch.inside.debug import debug_environment
 from zlaunch.layout import STACKS_SIGNAL, RunLayout, write_whole
@@ -44,7 +40,7 @@ class _Record:
         self._facts: dict[str, Any] = {
             "rank": rank,
             "local_rank": _local_rank(),
-            "host": socket.gethostname(),
+            "host": os.uname().nodename,
             "started": time.time(),
         }
 
@@ -67,6 +63,8 @@ class _Attendant:
     """What is done for a running script, now and then."""
 
     def __init__(self, child: Child, layout: RunLayout, rank: int, job: Mapping[str, Any]) -> None:
+        import psutil
+
         self._child = child
         self._layout = layout
         self._rank = rank
@@ -75,7 +73,10 @@ class _Attendant:
         self._process = psutil.Process(child.pid)
         self._sampled = 0.0
         self._answered = 0
-        self._gpu = GpuSampler(os.environ.get("CUDA_VISIBLE_DEVICES"), _local_rank())
+
+    @cached_property
+    def _gpu(self) -> GpuSampler:
+        return GpuSampler(os.environ.get("CUDA_VISIBLE_DEVICES"), _local_rank())
 
     def __call__(self) -> None:
         """End the rank when its launcher or zlaunch is gone, or when the run directory says so; watch it."""
@@ -97,7 +98,7 @@ class _Attendant:
             machine = machine_sample(self._layout.root) if _local_rank() == 0 else None
             facts = {
                 "time": time.time(),
-                "host": socket.gethostname(),
+                "host": os.uname().nodename,
                 **sample,
                 "gpu": self._gpu.sample(),
                 "machine": machine,
@@ -113,6 +114,8 @@ class _Attendant:
 
     def _show_stacks(self) -> None:
         """Have the script's process write its stacks, once for each time they are asked for."""
+        import psutil
+
         asked = times_asked(self._layout)
         if asked > self._answered and catches(self._child.pid, STACKS_SIGNAL):
             self._answered = asked
@@ -126,7 +129,9 @@ def main(run_dir: Path) -> int:
     try:
         job = json.loads(layout.job.read_text("utf-8"))
     except OSError as error:
-        where = f"{socket.gethostname()} cannot read {layout.job}: {error.strerror}"
+        from zlaunch.errors import ExitStatus
+
+        where = f"{os.uname().nodename} cannot read {layout.job}: {error.strerror}"
         print(
             f"error: {where}\nhint: put the run directory where all hosts see it, with `--run-dir`",
             file=sys.stderr,
@@ -173,6 +178,8 @@ def _buffer(environment: Mapping[str, str], rank: int) -> Path:
 
 
 def _remove(swap_dirs: Sequence[str]) -> None:
+    import shutil
+
     for directory in swap_dirs if _local_rank() == 0 else ():
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -1,16 +1,22 @@
-"""What a rank and its host use right now, read from the kernel and from NVML. Runs beside every rank."""
+"""What a rank and its host use right now, read from the kernel and from NVML. Runs beside every rank.
+
+What takes a while to import is imported by the first sample: the script has begun by then.
+"""
 
 import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psutil
+if TYPE_CHECKING:
+    import psutil
 
 
-def rank_sample(process: psutil.Process) -> dict[str, Any]:
+def rank_sample(process: "psutil.Process") -> dict[str, Any]:
     """Read memory, state and CPU time of a script's process; empty once it is gone."""
+    import psutil
+
     with contextlib.suppress(psutil.Error), process.oneshot():
         times = process.cpu_times()
         return {
@@ -44,7 +50,8 @@ def _status_line(pid: int, name: str) -> str | None:
 
 def machine_sample(directory: Path) -> dict[str, Any]:
     """Read what is left of a host's memory, of its shared memory and of the disk a directory is on."""
-    # They take a while to import; the script has begun by now.
+    import psutil
+
     from zlaunch.machine import tightest
     from zlaunch.probe import cgroups
 

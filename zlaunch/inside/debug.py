@@ -4,7 +4,6 @@ Only the standard library is imported here; debugpy in the one rank that waits.
 """
 
 import functools
-import inspect
 import json
 import os
 import sys
@@ -49,6 +48,8 @@ def lift_timeouts(groups: ModuleType) -> None:
 
 
 def _patient(function: Callable[..., Any]) -> Callable[..., Any]:
+    import inspect
+
     signature = inspect.signature(function)
 
     @functools.wraps(function)

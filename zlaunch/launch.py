@@ -31,6 +31,7 @@ GRACE_SECONDS = 8.0
 def carry_out(plan: LaunchPlan, manner: Manner) -> "Ended":
     """Run the job of a plan whose run directory was written; say how it ended."""
     environment = {**_own(plan), **{name: variable.value for name, variable in plan.environment.items()}}
+    gc.freeze()  # what was imported stays, so it is never looked through
     gc.enable()
     started = time.time()
     try:

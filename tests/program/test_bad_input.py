@@ -15,7 +15,7 @@ CASES: dict[str, Case] = {
     "a folder for a script": (["."], 66, "`.`"),
     "a script that is not Python": (["broken.py"], 65, "broken.py:1"),
     "an unknown stage": (["--stage", "7"], 2, "--stage"),
-    "an unknown option": (["--stgae", "3"], 2, "--stgae"),
+    "an unknown option": (["--learning_rate", "3"], 2, "a script's own go after it, or after `--`"),
     "an unknown offload": (["--offload", "disk"], 2, "optimizer:cpu,param:nvme"),
     "NVMe without a directory": (["--stage", "3", "--offload", "nvme"], 65, "--nvme DIR"),
     "NVMe below stage 3": (["--stage", "2", "--offload", "nvme", "--nvme", "."], 65, "use stage 3"),
@@ -142,3 +142,20 @@ def test_write_never_overwrites(tmp_path: Path) -> None:
     result = zlaunch("config", "write", "--stage", "3", "-o", "mine.json", cwd=tmp_path)
     assert result.status == 69
     assert (tmp_path / "mine.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "command", "wrong", "meant"),
+    [
+        (["train", "--stge=3"], "train", "--stge", "--stage"),
+        (["train", "--dry-rnu", "--", "--max_steps", "1"], "train", "--dry-rnu", "--dry-run"),
+        (["estimate", "--seqlen", "5"], "estimate", "--seqlen", "--seq-len"),
+        (["config", "validate", "--stric", "ds.json"], "config validate", "--stric", "--strict"),
+    ],
+)
+def test_a_slip_in_an_option_is_told_which_one_is_meant(
+    asked: list[str], command: str, wrong: str, meant: str, tmp_path: Path
+) -> None:
+    done = zlaunch(*asked, cwd=tmp_path)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.endswith(f"zlaunch {command} has no option `{wrong}`\nhint: did you mean `{meant}`?\n")

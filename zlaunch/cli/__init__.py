@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -16,9 +16,12 @@ from zlaunch.cli.config import config
 from zlaunch.cli.estimate import estimate
 from zlaunch.cli.plan import plan
 from zlaunch.cli.runs import runs
-from zlaunch.cli.script_command import ScriptCommand
+from zlaunch.cli.script_command import ScriptCommand, no_such_option
 from zlaunch.cli.train import train
 from zlaunch.errors import Unavailable, ZlaunchError
+
+_UsageError: Any = typer.BadParameter.__base__
+"""What Typer's parser raises; it has no public name of its own."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -58,7 +61,12 @@ def main() -> None:
     """
     gc.disable()
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except _UsageError as error:
+        if not hasattr(error, "possibilities"):
+            error.show()
+            sys.exit(error.exit_code)
+        _end_with(no_such_option(error.ctx.command_path, error.option_name, error.possibilities))
     except ZlaunchError as error:
         _end_with(error)
     except BrokenPipeError:

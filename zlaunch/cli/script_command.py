@@ -1,5 +1,6 @@
 """A command line that ends in another program's: `[SCRIPT] [OPTIONS] [-- SCRIPT ARGS]`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from typer.core import TyperCommand
@@ -26,12 +27,20 @@ class ScriptCommand(TyperCommand):
                 )
             ctx.args, ctx.params["script"], script = [script, *ctx.args], None, None
         if script is not None and str(script).startswith("-"):
-            raise WrongUsage(
-                f"zlaunch train has no option `{script}`",
-                "see `zlaunch train --help`; the arguments of a script go after it, or after `--`",
-            )
+            from difflib import get_close_matches
+
+            own_options = [name for option in self.params for name in option.opts]
+            name = str(script).partition("=")[0]
+            meant = get_close_matches(name, own_options, 1)
+            raise no_such_option(ctx.command_path, name, meant, "a script's own go after it, or after `--`; ")
         ctx.args = [*ctx.args, *after]
         return result
+
+
+def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides: str = "") -> WrongUsage:
+    """Say that a command has no such option, and which one may be meant."""
+    hint = f"did you mean `{meant[0]}`?" if meant else f"{besides}see `{command} --help`"
+    return WrongUsage(f"{command} has no option `{name}`", hint)
 
 
 def _follows_module(word: str, words: list[str]) -> bool:

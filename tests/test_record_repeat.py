@@ -15,11 +15,13 @@ from zlaunch.again import past_of
 from zlaunch.errors import Unavailable
 from zlaunch.job import JobSpec, Offload
 from zlaunch.layout import RunLayout
+from zlaunch.manner import Policy, Wishes
 from zlaunch.native_ops import NativeOp
+from zlaunch.placement import place
 from zlaunch.plan import Inputs, LaunchPlan, make_plan
 from zlaunch.record import Lineage
 from zlaunch.records import read
-from zlaunch.repeat import OPS, Circumstance, changes, inherited, plan_again
+from zlaunch.repeat import OPS, Circumstance, changes, inherited, plan_again, spec_of
 from zlaunch.script import Interface
 from zlaunch.topology import Host
 
@@ -43,7 +45,7 @@ def inputs(folder: Path, **asked: Any) -> Inputs:
 def recorded(given: Inputs) -> LaunchPlan:
     plan = make_plan(given)
     rundir.claim(plan)
-    rundir.fill(plan, given.machine, ["zlaunch", "train", "train.py"])
+    rundir.fill(plan, given, ["zlaunch", "train", "train.py"])
     return plan
 
 
@@ -52,7 +54,7 @@ def repeated(plan: LaunchPlan, given: Inputs) -> LaunchPlan:
     found = read(plan.layout.root)
     again = plan_again(past_of(found), RunLayout(plan.layout.root.parent / "second"), given.port)
     rundir.claim(again)
-    rundir.fill(again, given.machine, ["zlaunch", "train", "train.py"], Lineage(repeats="first"))
+    rundir.fill(again, given, ["zlaunch", "train", "train.py"], Lineage(repeats="first"))
     return again
 
 
@@ -125,6 +127,29 @@ def test_the_files_of_a_repetition_differ_by_what_names_the_directory_alone(
             assert texts[0] == texts[1], old.name
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_asked_for_again_makes_the_plan_that_was_made_first(case: str, tmp_path: Path) -> None:
+    wishes = Wishes("1", "stop", 5.0, Policy(3, "retry"))
+    given = cases(tmp_path)[case]
+    given = replace(given, job=replace(given.job, wishes=wishes))
+    plan = recorded(given)
+    spec = spec_of(past_of(read(plan.layout.root)), plan.layout)
+    again = make_plan(replace(given, job=spec))
+    assert (spec.wishes, spec.script_args) == (wishes, ARGS)
+    assert (again.values.config(), again.watched_argv) == (plan.values.config(), plan.watched_argv)
+    assert again.script[1:] == plan.script[1:]
+    assert place(spec, given.machine, list(given.topology.hosts) if spec.hostfile else None) == plan.topology
+
+
+def test_a_ds_config_and_hosts_are_asked_for_as_they_were_recorded(tmp_path: Path) -> None:
+    given = {**cases(tmp_path), "own": inputs(tmp_path, ds_config=Path("gone.json"))}
+    for case in ("ssh", "own"):
+        plan = recorded(replace(given[case], layout=RunLayout(tmp_path / case)))
+        spec = spec_of(past_of(read(plan.layout.root)), RunLayout(Path("/moved")))
+        assert spec.ds_config == (Path("/moved/ds_config.json") if case == "own" else None)
+        assert spec.hostfile == (Path("/moved/hostfile") if case == "ssh" else None)
+
+
 def test_a_directory_that_was_moved_is_still_repeated(tmp_path: Path) -> None:
     given = inputs(tmp_path)
     plan = recorded(given)
@@ -139,6 +164,15 @@ def test_a_record_that_says_too_little_is_refused_and_not_guessed(missing: str, 
     job = {name: value for name, value in past.job.items() if name != missing}
     with pytest.raises(Unavailable, match=missing):
         plan_again(replace(past, job=job), RunLayout(tmp_path / "second"), 1)
+
+
+@pytest.mark.parametrize("missing", ["spec", "script", "ranks", "swap_dirs", "accelerator"])
+def test_a_record_that_does_not_say_what_was_asked_for_is_refused(missing: str, tmp_path: Path) -> None:
+    plan = recorded(inputs(tmp_path))
+    past = past_of(read(plan.layout.root))
+    job = {name: value for name, value in past.job.items() if name != missing}
+    with pytest.raises(Unavailable, match=missing):
+        spec_of(replace(past, job=job), plan.layout)
 
 
 def test_every_native_op_can_be_named_in_a_record() -> None:

@@ -33,14 +33,15 @@ def see_through(
     first: Considered,
     start: Callable[[Considered, Lineage], Tried],
     consider: Callable[[JobSpec, Path | None], Considered],
-    policy: Policy,
-) -> int:
-    """Start a job, and again as long as the policy allows and it may help; return the exit status.
+    origin: Lineage = FIRST,
+) -> Tried:
+    """Start a job, and again as long as its policy allows and it may help; return the last attempt.
 
     `consider` looks into a job for a run directory; it raises Refused for one that cannot work.
     """
-    tried = start(first, FIRST)
+    tried = start(first, origin)
     asked = tried.prepared.inputs.job
+    policy = asked.wishes.policy
     failures: list[Failed] = []
     while True:
         ended = tried.ended
@@ -55,7 +56,7 @@ def see_through(
             else:
                 break
         else:
-            return ended.outcome.exit_status
+            return tried
 
 
 def _ways_on(

@@ -3,11 +3,12 @@
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from zlaunch.errors import WrongUsage
+from zlaunch.manner import Wishes
 from zlaunch.units import narrowed
 
 Device = Literal["none", "cpu", "nvme"]
@@ -64,6 +65,7 @@ class JobSpec:
     module: str | None = None
     """The program as `python -m` takes it."""
     debug: Debug | None = None
+    wishes: Wishes = field(default_factory=Wishes)
 
     @property
     def name(self) -> str:

@@ -33,6 +33,22 @@ class Policy:
     on_oom: OnOom = "stop"
 
 
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a person said about watching a job, and about going on after a failure."""
+
+    show_ranks: str | None = None
+    """Ranks whose output is shown, as `ranks_to_show` reads them."""
+    on_stall: OnStall = "report"
+    stall_after: float = STEP_PATIENCE_SECONDS
+    policy: Policy = Policy()
+
+    def manner(self, world_size: int, interactive: bool, debugged: int | None = None) -> Manner:
+        """Say how a job of so many ranks is watched; raise WrongUsage for a rank that will not be there."""
+        shown = ranks_to_show(self.show_ranks, world_size, interactive)
+        return Manner(shown, self.on_stall, self.stall_after, debugged)
+
+
 def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple[int, ...]:
     """Read `0,3`, `all` or `none`; raise WrongUsage for a rank that will not be there.
 

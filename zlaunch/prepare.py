@@ -37,10 +37,13 @@ class Prepared:
     run_dir: Path | None
     model: ModelConfig | None = None
     """The model the script will load, if that is known."""
+    beside: Path = rundir.RUNS
+    """Where its run directory is made, if none was asked for."""
+    decide: Callable[[Inputs], LaunchPlan] = make_plan
 
     def plan(self) -> LaunchPlan:
         """Decide everything, for the next free run directory."""
-        plan = make_plan(self.inputs)
+        plan = self.decide(self.inputs)
         _refuse_idle_nvme(self.inputs.job, plan)
         return plan
 
@@ -60,7 +63,7 @@ def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, .
     return rest, Path(named) if named is not None else chosen
 
 
-def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
+def prepare(job: JobSpec, run_dir: Path | None, beside: Path = rundir.RUNS) -> Prepared:
     """Look at all that the job names; raise the first thing that is missing."""
     refuse_contradictions(job)
     script = read_script(job.script)
@@ -77,14 +80,14 @@ def prepare(job: JobSpec, run_dir: Path | None) -> Prepared:
                 f"`--nvme {job.nvme_dir}`: there is no such directory", "make it on the drive first"
             )
         rundir.check_writable(job.nvme_dir, "--nvme")
-    layout = next(rundir.candidates(run_dir, job.name))
+    layout = next(rundir.candidates(run_dir, job.name, beside))
     rundir.check_writable(layout.root, "--run-dir")
     if run_dir is not None:
         rundir.check_unused(run_dir)
     model = _model(job, script)
     shape = None if model is None else model.shape
     inputs = Inputs(job, script, base, shape, machine, topology, free_port(), layout, dict(os.environ))
-    return Prepared(inputs, run_dir, model)
+    return Prepared(inputs, run_dir, model, beside)
 
 
 def reserve(
@@ -97,14 +100,14 @@ def reserve(
 
     `look` sees the plan before anything is written, and raises what speaks against it.
     """
-    for layout in rundir.candidates(prepared.run_dir, prepared.inputs.job.name):
+    for layout in rundir.candidates(prepared.run_dir, prepared.inputs.job.name, prepared.beside):
         plan = replace(prepared, inputs=replace(prepared.inputs, layout=layout)).plan()
         look(plan)
         try:
             rundir.claim(plan)
         except FileExistsError:
             continue
-        rundir.fill(plan, prepared.inputs.machine, asked, lineage)
+        rundir.fill(plan, prepared.inputs, asked, lineage)
         return plan
     raise Unavailable("another run took the run directory", "name another with `--run-dir DIR`")
 

@@ -14,7 +14,9 @@ from zlaunch.dsconfig.document import dotted
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.environment import FORWARDED, Variable, is_secret
 from zlaunch.errors import Unavailable
+from zlaunch.job import GpuChoice, JobSpec, Offload
 from zlaunch.layout import RunLayout
+from zlaunch.manner import Policy, Wishes
 from zlaunch.native_ops import (
     ASYNC_IO,
     CPU_ADAGRAD,
@@ -121,6 +123,42 @@ def _change(what: str, then: Any, now: Any) -> Iterator[Change]:
         yield Change(what, str(then or "none"), str(now or "none"))
 
 
+def spec_of(past: Past, now: RunLayout) -> JobSpec:
+    """Read what was asked for; raise Unavailable if the record does not say it.
+
+    Files and machines may be others by now: the ds_config and the hosts are those of the record, which is
+    where `now` says.
+    """
+    try:
+        return _spec(past.job, now)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise _too_little(past, error) from None
+
+
+def _spec(job: Mapping[str, Any], now: RunLayout) -> JobSpec:
+    said, topology = job["spec"], topology_of(job)
+    devices = topology.hosts[0].devices
+    here = GpuChoice(count=len(devices)) if job["accelerator"] == "cpu" else GpuChoice(devices=devices)
+    slots = (f"{host.name}:{','.join(map(str, host.devices))}" for host in topology.hosts)
+    wishes = said["wishes"]
+    return JobSpec(
+        script=Path(job["script"][0]),
+        script_args=tuple(said["script_args"]),
+        stage=said["stage"],
+        offload=said["offload"] and Offload(**said["offload"]),
+        nvme_dir=Path(job["swap_dirs"][0]).parent if job["swap_dirs"] else None,
+        precision=said["precision"],
+        gpus=None if topology.over_ssh else here,
+        launcher=job["launcher"],
+        ds_config=now.ds_config if said["ds_config"] else None,
+        overrides=tuple((key, value) for key, value in said["overrides"]),
+        hostfile=now.hostfile if topology.over_ssh else None,
+        include="@".join(slots) if topology.over_ssh else None,
+        module=job["module"],
+        wishes=Wishes(**{**wishes, "policy": Policy(**wishes["policy"])}),
+    )
+
+
 def plan_again(past: Past, layout: RunLayout, port: int) -> LaunchPlan:
     """Plan the same run in another directory; raise Unavailable if the record does not say enough.
 
@@ -129,10 +167,14 @@ def plan_again(past: Past, layout: RunLayout, port: int) -> LaunchPlan:
     try:
         return _plan(past, layout, port)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Unavailable(
-            f"the record of {past.root} does not say enough to repeat the run: {error!r}",
-            "see its `run.sh`, which repeats it by hand",
-        ) from None
+        raise _too_little(past, error) from None
+
+
+def _too_little(past: Past, error: Exception) -> Unavailable:
+    return Unavailable(
+        f"the record of {past.root} does not say enough to repeat the run: {error!r}",
+        "see its `run.sh`, which repeats it by hand",
+    )
 
 
 def _plan(past: Past, layout: RunLayout, port: int) -> LaunchPlan:

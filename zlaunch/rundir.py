@@ -21,10 +21,11 @@ from zlaunch import __version__
 from zlaunch.compose import OFFLOADS, to_json
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import Unavailable
+from zlaunch.job import JobSpec
 from zlaunch.layout import ROOM_BYTES, RunLayout, read_object, write_ending, write_whole
 from zlaunch.machine import Machine
 from zlaunch.memory.forecast import Forecast
-from zlaunch.plan import LaunchPlan
+from zlaunch.plan import Inputs, LaunchPlan
 from zlaunch.probe import package_versions
 from zlaunch.process import output_of
 from zlaunch.record import FIRST, Lineage
@@ -104,14 +105,14 @@ def release(plan: LaunchPlan) -> None:
             directory.rmdir()
 
 
-def fill(plan: LaunchPlan, machine: Machine, asked: Sequence[str], lineage: Lineage = FIRST) -> None:
+def fill(plan: LaunchPlan, inputs: Inputs, asked: Sequence[str], lineage: Lineage = FIRST) -> None:
     """Write all that is known of a run before it starts."""
     layout = plan.layout
     layout.ranks.mkdir()
     layout.ds_config.write_text(to_json(plan.values.config()))
     _write(layout.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
-    _write(layout.job, {**_job(plan, asked), **_identity(plan), **asdict(lineage)})
-    _write(layout.environment, _environment(machine))
+    _write(layout.job, {**_job(plan, asked), "spec": _spec(inputs.job), **_identity(plan), **asdict(lineage)})
+    _write(layout.environment, _environment(inputs.machine))
     if plan.topology.over_ssh:
         hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
         layout.hostfile.write_text("".join(hosts))
@@ -218,6 +219,12 @@ def _job(plan: LaunchPlan, asked: Sequence[str]) -> dict[str, Any]:
         "native_ops": [op.name for op in plan.ops],
         **_sizes(plan),
     }
+
+
+def _spec(job: JobSpec) -> dict[str, Any]:
+    """Keep what was asked for in words of zlaunch's own, so that it can be asked for again."""
+    said = asdict(job)
+    return {name: str(value) if isinstance(value, Path) else value for name, value in said.items()}
 
 
 def _sizes(plan: LaunchPlan) -> dict[str, Any]:

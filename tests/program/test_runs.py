@@ -282,6 +282,41 @@ def test_a_new_commit_and_uncommitted_changes_are_named(folder: Path) -> None:
     assert "git commit [not-as-it-was]" in moved.err
 
 
+DIES_ONCE = """
+import os, pathlib, signal
+print("this is rank", os.environ["RANK"], flush=True)
+if os.environ["RANK"] == "1" and pathlib.Path("dies").exists():
+    pathlib.Path("dies").unlink()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_repetition_is_watched_and_tried_again_as_the_run_was(folder: Path) -> None:
+    (folder / "script.py").write_text(DIES_ONCE)
+    zlaunch("train", "script.py", "--max-restarts", 1, "--show-ranks", 1, cwd=folder)
+    name = the_run(folder).name
+    (folder / "dies").touch()
+    shown = runs(folder, "rerun", name, "--dry-run")
+    assert (shown.status, the_run(folder).name) == (0, name)
+    assert "command for torchrun" in shown.out
+    again = runs(folder, "rerun", name, "--json")
+    assert again.status == 0, again.err
+    assert "attempt 2, restart 1 of 1" in again.err
+    assert ("rank 0" in again.out, again.out.count("this is rank 1")) == (False, 2)
+    assert json.loads(again.out[again.out.index("\n{") :])["state"] == "finished"
+    assert len(told(folder, "list")) == 3
+
+
+def test_what_keeps_a_run_from_starting_keeps_its_repetition_too(folder: Path) -> None:
+    words = ["train", "script.py", "--set", "wandb.enabled=true"]
+    zlaunch(*words, "--force", cwd=folder)
+    name = the_run(folder).name
+    first = zlaunch(*words, cwd=folder)
+    for again in (runs(folder, "rerun", name), runs(folder, "rerun", name, "--dry-run")):
+        assert (again.status, first.status, the_run(folder).name) == (65, 65, name)
+        assert set(first.err.splitlines()) <= set(again.err.splitlines())
+
+
 def test_a_run_that_is_going_on_is_not_repeated(folder: Path, running: "subprocess.Popen[bytes]") -> None:
     result = runs(folder, "rerun", "latest")
     assert result.status == 69

@@ -1,25 +1,13 @@
 """`zlaunch train`: plan a job, show it, carry it out."""
 
 import os
-import sys
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from zlaunch.cli import options
-
-if TYPE_CHECKING:
-    from zlaunch.answers import Answer
-    from zlaunch.attempts import Tried
-    from zlaunch.job import JobSpec
-    from zlaunch.manner import Manner
-    from zlaunch.memory.forecast import Forecast
-    from zlaunch.plan import LaunchPlan
-    from zlaunch.prepare import Prepared
-    from zlaunch.record import Lineage
 
 
 def train(
@@ -102,10 +90,10 @@ def train(
 
     What zlaunch does not know, and all that follows `--`, goes to the script.
     """
-    from zlaunch.attempts import see_through
+    from zlaunch.cli.starting import consider, considered, see, show
     from zlaunch.job import STAGES, JobSpec, parse_debug, parse_gpus, parse_offload, parse_override
-    from zlaunch.manner import Policy
-    from zlaunch.prepare import ds_config_of
+    from zlaunch.manner import Policy, Wishes
+    from zlaunch.prepare import ds_config_of, prepare
 
     script_args, ds_config = ds_config_of(context.args, ds_config)
     job = JobSpec(
@@ -124,35 +112,18 @@ def train(
         exclude=exclude,
         module=module,
         debug=None if debug is None else parse_debug(debug),
+        wishes=Wishes(show_ranks, on_stall, stall_after, Policy(max_restarts, on_oom)),
     )
-    consider = partial(_consider, rehearse=rehearse, force=force)
-    considered = consider(job, run_dir, chooses_stage=stage == "auto")
+    prepared = prepare(job, run_dir)
+    if stage == "auto":
+        from zlaunch.precheck import choose_stage
+
+        prepared = prepare(choose_stage(prepared), run_dir)
+    first = considered(prepared, rehearse, force)
     if dry_run:
-        _show(considered)
+        show(first)
         return
-    manner = _manner(considered.prepared, show_ranks, on_stall, stall_after)
-    start = partial(_start, manner=manner)
-    raise typer.Exit(see_through(considered, start, consider, Policy(max_restarts, on_oom)))
-
-
-@dataclass(frozen=True)
-class _Considered:
-    """A job that was looked into: what it takes, and whether it starts all the same."""
-
-    prepared: "Prepared"
-    answer: "Answer | None"
-    force: bool
-
-    @property
-    def forecast(self) -> "Forecast | None":
-        """What was predicted, if anything was."""
-        return None if self.answer is None else self.answer.forecast
-
-    def look(self, plan: "LaunchPlan") -> None:
-        """Look at the machine; raise Refused for what is missing."""
-        from zlaunch.readiness import look_first
-
-        look_first(self.prepared, self.forecast, self.force, plan)
+    raise typer.Exit(see(first, partial(consider, rehearse=rehearse, force=force)).ended.outcome.exit_status)
 
 
 def _program(script: str | None, module: str | None) -> Path:
@@ -164,72 +135,3 @@ def _program(script: str | None, module: str | None) -> Path:
     from zlaunch.prepare import default_recipe
 
     return default_recipe() if script is None else Path(script)
-
-
-def _consider(
-    job: "JobSpec", run_dir: Path | None, rehearse: bool, force: bool, chooses_stage: bool = False
-) -> _Considered:
-    """Look into a job; raise what speaks against it."""
-    from zlaunch.prepare import prepare
-
-    prepared = prepare(job, run_dir)
-    if chooses_stage:
-        from zlaunch.precheck import choose_stage
-
-        prepared = prepare(choose_stage(prepared), run_dir)
-    return _Considered(prepared, _answer(prepared, rehearse, force), force)
-
-
-def _manner(
-    prepared: "Prepared", show_ranks: str | None, on_stall: Literal["report", "stop"], stall_after: float
-) -> "Manner":
-    from zlaunch import console
-    from zlaunch.manner import Manner, ranks_to_show
-
-    shown = ranks_to_show(show_ranks, prepared.inputs.topology.world_size, console.is_interactive())
-    debug = prepared.inputs.job.debug
-    return Manner(shown, on_stall, stall_after, debugged=None if debug is None else debug.rank)
-
-
-def _answer(prepared: "Prepared", rehearse: bool, force: bool) -> "Answer | None":
-    """Rehearse the job, if that was asked for or there are GPUs it must fit; refuse what cannot work."""
-    if not rehearse and (force or not prepared.inputs.machine.gpus or prepared.model is None):
-        return None
-    from zlaunch.precheck import rehearse_first
-
-    return rehearse_first(prepared)
-
-
-def _show(considered: _Considered) -> None:
-    """Show all that would be done, and all that speaks against it."""
-    from zlaunch import console
-    from zlaunch.cli.show_plan import plan_lines
-
-    plan = considered.prepared.plan()
-    for line in plan_lines(plan, complete=True):
-        console.data(line)
-    if considered.answer is not None:
-        from zlaunch.cli.show_estimate import start_lines
-
-        for line in start_lines(considered.answer):
-            console.data(line)
-    considered.look(plan)
-
-
-def _start(considered: _Considered, lineage: "Lineage", manner: "Manner") -> "Tried":
-    """Write the run directory, show it, and run the job."""
-    from zlaunch import console, rundir
-    from zlaunch.attempts import Tried
-    from zlaunch.cli.show_plan import plan_lines
-    from zlaunch.debugger import attach_lines
-    from zlaunch.launch import carry_out
-    from zlaunch.prepare import reserve
-
-    plan = reserve(considered.prepared, sys.argv, considered.look, lineage)
-    if considered.forecast is not None:
-        rundir.write_forecast(plan.layout, considered.forecast)
-    for line in plan_lines(plan, complete=False):
-        console.say(line)
-    for line in attach_lines(plan, str(Path.cwd())):
-        console.say(line)
-    return Tried(considered.prepared, plan.layout.root, carry_out(plan, manner))

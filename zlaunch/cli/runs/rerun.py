@@ -1,9 +1,9 @@
 """`zlaunch runs rerun`: a run once more, exactly as it was."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from zlaunch.cli.runs.options import AsJson, Run, RunsDir
 
 if TYPE_CHECKING:
     from zlaunch.errors import Finding
-    from zlaunch.plan import LaunchPlan
+    from zlaunch.record import RunRecord
     from zlaunch.repeat import Change
 
 
@@ -24,7 +24,10 @@ def rerun(
         typer.Option(metavar="DIR", help="Where it is recorded; beside the old one if left out."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Start even if something is not what it was.")
+        bool, typer.Option("--force", help="Start even if something is not what it was, or is short.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show everything; write and start nothing.")
     ] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
@@ -33,57 +36,64 @@ def rerun(
 
     With --json, the last line of the output is an object about the new run.
     """
-    from zlaunch import console
-    from zlaunch.again import go_back, machine_of, past_of, plan_for, reserve_again, what_changed
-    from zlaunch.errors import InputMissing, Refused, Unavailable
-    from zlaunch.record import State
+    from zlaunch.again import go_back, past_of, prepare_again, what_changed
+    from zlaunch.cli.starting import consider, considered, see, show
+    from zlaunch.errors import InputMissing, WrongUsage
+    from zlaunch.record import Lineage, State
     from zlaunch.records import find, look_at
 
-    root = find(run, runs_dir)
-    record = look_at(root)
-    if record.state is State.BROKEN:
-        raise InputMissing(f"{root} holds no run that could be repeated: {record.cause}")
+    if dry_run and as_json:
+        raise WrongUsage("`--json` is about a new run, and `--dry-run` starts none", "keep one of them")
+    record = look_at(find(run, runs_dir))
     run_dir = None if run_dir is None else run_dir.absolute()
+    if record.state is State.BROKEN:
+        raise InputMissing(f"{record.found.root} holds no run that could be repeated: {record.cause}")
     past = past_of(record.found)
     variables = go_back(past)
-    draft = plan_for(past, run_dir, root.parent)
-    machine = machine_of(draft)
-    changed = what_changed(past, draft, machine)
-    if not record.state.is_over and not force:
-        raise Unavailable(f"{root.name} is {record.state.value}", f"`zlaunch runs stop {root.name}` first")
-    if changed and not force:
+    prepared = prepare_again(record.found, run_dir)
+    changed = what_changed(past, prepared)
+    _refuse(record, changed, force)
+    _tell(record, changed, variables)
+    rehearse = bool(record.found.forecast)
+    first = considered(prepared, rehearse, force)
+    if dry_run:
+        show(first)
+        return
+    again = partial(consider, rehearse=rehearse, force=force, beside=prepared.beside)
+    tried = see(first, again, Lineage(repeats=record.id))
+    if as_json:
+        _describe(tried.run, record.id, [*changed, *variables])
+    raise typer.Exit(tried.ended.outcome.exit_status)
+
+
+def _refuse(record: "RunRecord", changed: "Sequence[Change]", force: bool) -> None:
+    """Raise what speaks against a repetition, unless it is forced."""
+    from zlaunch.errors import Refused, Unavailable
+
+    if force:
+        return
+    if not record.state.is_over:
+        raise Unavailable(f"{record.id} is {record.state.value}", f"`zlaunch runs stop {record.id}` first")
+    if changed:
         raise Refused(_findings(changed))
-    console.say(f"repeats    {root.name}, in {Path.cwd()}")
+
+
+def _tell(record: "RunRecord", changed: "Sequence[Change]", variables: "Sequence[Change]") -> None:
+    from zlaunch import console
+
+    console.say(f"repeats    {record.id}, in {Path.cwd()}")
     for one in changed:
         console.say(f"differs    {one.what}: was {one.then}, is {one.now}")
     for one in variables:
         console.say(f"set back   {one.what}: {one.now} → {one.then}")
-    plan = reserve_again(record.found, run_dir, machine, sys.argv)
-    status = _start(plan)
-    if as_json:
-        _describe(plan, root.name, [*changed, *variables])
-    raise typer.Exit(status)
 
 
-def _start(plan: "LaunchPlan") -> int:
-    """Show the plan and carry it out, as a first run; return the exit status."""
-    from zlaunch import console
-    from zlaunch.cli.show_plan import plan_lines
-    from zlaunch.launch import carry_out
-    from zlaunch.manner import Manner, ranks_to_show
-
-    for line in plan_lines(plan, complete=False):
-        console.say(line)
-    shown = ranks_to_show(None, plan.topology.world_size, console.is_interactive())
-    return carry_out(plan, Manner(shown)).outcome.exit_status
-
-
-def _describe(plan: "LaunchPlan", repeated: str, differences: "Sequence[Change]") -> None:
+def _describe(root: Path, repeated: str, differences: "Sequence[Change]") -> None:
     from zlaunch import console
     from zlaunch.cli.runs.summary import members
     from zlaunch.records import look_at
 
-    new = members(look_at(plan.layout.root))
+    new = members(look_at(root))
     console.data(json.dumps({**new, "repeats": repeated, "changed": [asdict(one) for one in differences]}))
 
 

@@ -1,6 +1,6 @@
 """The hub is asked for config.json alone; whatever it answers, a person is told what to do."""
 
-import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ MODELS: dict[str, Any] = {
     "org/gated": (403, "GatedRepo"),
     "org/adapter": (404, "EntryNotFound"),
     "org/broken": (500, ""),
+    "org/signed-out": (401, ""),
+    "org/forbidden": (403, ""),
+    "org/busy": (429, ""),
+    "org/no-hub": (404, ""),
     "org/list": [],
 }
 
@@ -48,10 +52,14 @@ def test_a_token_in_the_environment_is_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "status", "said", "hint"),
     [
-        ("org/gated", 66, "is gated", "hf auth login"),
-        ("org/nosuch", 66, "neither a directory", "hf auth login"),
+        ("org/gated", 66, "is gated", "/org/gated, then set HF_TOKEN"),
+        ("org/nosuch", 66, "neither a directory", "for a private model, set HF_TOKEN"),
         ("org/adapter", 66, "has no config.json", "adapters"),
-        ("org/broken", 69, "the hub answers 500", ""),
+        ("org/broken", 69, " answers 500 ", "a directory with"),
+        ("org/signed-out", 69, " answers 401 ", "one that is valid"),
+        ("org/forbidden", 69, " answers 403 ", "one that does"),
+        ("org/busy", 69, " answers 429 ", "wait, and set HF_TOKEN"),
+        ("org/no-hub", 69, " answers 404 ", "HF_ENDPOINT names something that is no hub"),
         ("org/list", 65, "1 problem found", ""),
     ],
 )
@@ -68,8 +76,15 @@ def test_every_answer_of_the_hub_has_its_message(
 
 def test_a_hub_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     done = ask("org/open", tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
-    assert done.out.startswith("69 the hub cannot be asked about `org/open`")
+    said = "69 `org/open` is neither a directory nor in the cache, and http://127.0.0.1:9 cannot be asked: "
+    assert done.out.startswith(f"{said}Connection refused | name a directory")
+    assert "HF_ENDPOINT" in done.out
     assert "Retrying" not in done.err
+
+
+def test_a_name_that_nobody_knows_is_told_as_such(tmp_path: Path) -> None:
+    done = ask("org/open", tmp_path, HF_ENDPOINT="http://hub.invalid")
+    assert re.search(r"http://hub\.invalid cannot be asked: [^|]*(name|Name)", done.out), done.out
 
 
 def test_a_model_in_the_cache_needs_no_hub(tmp_path: Path) -> None:
@@ -81,5 +96,6 @@ def test_a_model_in_the_cache_needs_no_hub(tmp_path: Path) -> None:
 
 def test_offline_and_not_in_the_cache_says_so(tmp_path: Path) -> None:
     done = ask("org/open", tmp_path, HF_HUB_OFFLINE="1")
-    assert done.out.startswith("69 HF_HUB_OFFLINE is set")
-    assert json.dumps("unset it")[1:-1] in done.out
+    assert done.out.startswith("69 `org/open` is neither a directory nor in the cache")
+    assert "cannot be asked: HF_HUB_OFFLINE is set |" in done.out
+    assert "unset HF_HUB_OFFLINE" in done.out

@@ -1,7 +1,6 @@
 """Model hub → `config.json`, and the model's own code where that is allowed; never a weight."""
 
 import contextlib
-import os
 import re
 from pathlib import Path
 
@@ -9,6 +8,16 @@ from zlaunch.errors import InputMissing, Unavailable, ZlaunchError
 from zlaunch.model import ModelConfig, parse_model
 
 HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
+
+_SIGN_IN = "set HF_TOKEN, or `hf auth login`"
+_DIRECTORY = "name a directory with the model's config.json"
+_HINTS = {
+    401: f"the hub does not take the token: {_SIGN_IN} with one that is valid",
+    403: f"the token does not let you read it: {_SIGN_IN} with one that does",
+    404: "HF_ENDPOINT names something that is no hub",
+    429: f"wait, and {_SIGN_IN}: then more may be asked",
+}
+"""Status that the hub answers with → what to do."""
 
 CODE = ("*.py", "*.json")
 """What is fetched of a model that brings its own code."""
@@ -58,11 +67,10 @@ def _foreign() -> tuple[type[Exception], ...]:
 
 def _meant(model_id: str, error: Exception) -> ZlaunchError:
     """Say what an error of `huggingface_hub` means for the user."""
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
         RemoteEntryNotFoundError,
         RepositoryNotFoundError,
     )
@@ -70,25 +78,34 @@ def _meant(model_id: str, error: Exception) -> ZlaunchError:
     match error:
         case GatedRepoError():
             return InputMissing(
-                f"the model `{model_id}` is gated", "accept its terms on the hub, then `hf auth login`"
+                f"the model `{model_id}` is gated",
+                f"accept its terms at {ENDPOINT}/{model_id}, then {_SIGN_IN}",
             )
         case RepositoryNotFoundError():
             return InputMissing(
-                f"there is neither a directory `{model_id}` nor a model of that name on the hub",
-                "for a private model, `hf auth login` first",
+                f"there is neither a directory `{model_id}` nor a model of that name at {ENDPOINT}",
+                f"look for a slip in the name; for a private model, {_SIGN_IN}",
             )
         case RemoteEntryNotFoundError():
             return InputMissing(
-                f"the model `{model_id}` has no config.json on the hub",
+                f"the model `{model_id}` has no config.json at {ENDPOINT}",
                 "name the model it was made from: adapters and GGUF files do not say how it is built",
             )
-        case OfflineModeIsEnabled() | LocalEntryNotFoundError() if os.environ.get("HF_HUB_OFFLINE"):
-            return Unavailable(
-                f"HF_HUB_OFFLINE is set, and `{model_id}` is not in the cache",
-                "unset it, or name a directory with the model's config.json",
-            )
         case HfHubHTTPError() if (response := getattr(error, "response", None)) is not None:
-            return Unavailable(f"the hub answers {response.status_code} when asked about `{model_id}`")
+            status = response.status_code
+            return Unavailable(
+                f"{ENDPOINT} answers {status} when asked about `{model_id}`", _HINTS.get(status, _DIRECTORY)
+            )
+    why, instead = _reason(error), "set HF_ENDPOINT to a hub that answers"
+    if HF_HUB_OFFLINE:
+        why, instead = "HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"
     return Unavailable(
-        f"the hub cannot be asked about `{model_id}`", "name a directory with the model's config.json"
+        f"`{model_id}` is neither a directory nor in the cache, and {ENDPOINT} cannot be asked: {why}",
+        f"{_DIRECTORY}, or {instead}",
     )
+
+
+def _reason(error: Exception) -> str:
+    """Take out of an error what the system said: of a name, a connection or a certificate."""
+    words = str(error).strip().splitlines() or [type(error).__name__]
+    return re.sub(r"^\[Errno -?\d+\] ", "", words[0]).rstrip(".")

@@ -1,6 +1,17 @@
-"""`python -m zlaunch`."""
+"""The program, as `zlaunch` and as `python -m zlaunch`."""
 
-from zlaunch.cli import main
+import sys
+
+
+def main() -> None:
+    """Run it; a Ctrl-C while it imports ends it as quietly as one that comes later."""
+    try:
+        from zlaunch.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

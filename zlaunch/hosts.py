@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from zlaunch.errors import Unavailable
 from zlaunch.machine import Gpu, Machine
@@ -23,6 +22,8 @@ _QUESTION = (
 
 def ask_machines(names: Sequence[str]) -> Mapping[str, Machine]:
     """Ask each host over ssh what it has; raise Unavailable naming all that do not answer."""
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(max_workers=32) as pool:
         answers = dict(zip(names, pool.map(_ask, names), strict=True))
     if silent := [name for name, machine in answers.items() if machine is None]:

@@ -60,6 +60,7 @@ releases: .venv/installed
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) "$$(grep ^torch== constraints.txt)"
 	$(PIP) --editable .
+	$(BIN)/python -m compileall -q zlaunch
 	@touch $@
 
 .venv/installed-for-tests: .venv/installed

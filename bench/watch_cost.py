@@ -77,9 +77,8 @@ def main(steps: int) -> None:
     step = {kind: statistics.median(found[kind]) * 1e3 for kind in ("bare", "watched")}
     print(f"wrapped: {', '.join(found['functions'])}")
     print(f"a step: {step['bare']:.2f} ms bare, {step['watched']:.2f} ms watched")
-    print(
-        f"ratio: {step['watched'] / step['bare']:.4f} of the medians; {ratio:.4f} of pairs ({low:.3f}-{high:.3f})"
-    )
+    medians = step["watched"] / step["bare"]
+    print(f"ratio: {medians:.4f} of the medians; {ratio:.4f} of pairs ({low:.3f}-{high:.3f})")
     print(f"the {found['programs']} programs around it: {found['share']:.2%} of one core")
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 

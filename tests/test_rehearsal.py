@@ -2,6 +2,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,9 +88,9 @@ def test_what_each_pool_holds_at_its_peak_has_names_that_add_up() -> None:
             assert sum(parts.values()) == forecast.peak(pool)  # type: ignore[arg-type]
 
 
-def offloaded_to_nvme(buffer_count: int) -> Workload:
+def offloaded_to_nvme(buffer_count: int, drive: str = "/proc/nowhere") -> Workload:
     """Offload a model that is large enough for DeepSpeed to swap all of it."""
-    nvme = {"device": "nvme", "nvme_path": "/nowhere", "pin_memory": True}
+    nvme = {"device": "nvme", "nvme_path": drive, "pin_memory": True}
     param = {**nvme, "buffer_size": 50_000_000, "buffer_count": buffer_count}
     asked = workload(3, {"offload_optimizer": nvme, "offload_param": param}, save=False)
     wide = {"hidden_size": 2048, "intermediate_size": 5504, "num_hidden_layers": 8, "vocab_size": 32_000}
@@ -100,6 +101,15 @@ def test_files_on_nvme_hold_18_bytes_for_each_parameter_of_a_rank() -> None:
     (forecast,) = rehearse([offloaded_to_nvme(buffer_count=30)])
     assert forecast.late_error is None
     assert forecast.peak("nvme") == pytest.approx(18 * forecast.parameters / 4, rel=0.02)
+
+
+def test_what_a_job_swapped_to_nvme_outlives_a_rehearsal(tmp_path: Path) -> None:
+    swapped = tmp_path / "zero_stage_3" / "bfloat16params" / "rank0" / "0_param.tensor.swp"
+    swapped.parent.mkdir(parents=True)
+    swapped.touch()
+    rehearse([offloaded_to_nvme(buffer_count=2, drive=str(tmp_path))])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [swapped]
+    assert len(list(tmp_path.rglob("*"))) == 4
 
 
 def test_what_deepspeed_raises_late_is_part_of_the_forecast() -> None:

@@ -3,9 +3,10 @@
 import contextlib
 import gc
 import os
+import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -62,7 +63,26 @@ def prepare(workload: Workload, *, fast: bool = True) -> None:
 
 
 def rehearse(workload: Workload, run: Run) -> None:
-    """Fill `run`; whatever DeepSpeed raises goes through, with what was seen until then in `run`."""
+    """Fill `run`; whatever DeepSpeed raises goes through, with what was seen until then in `run`.
+
+    DeepSpeed deletes what is in the directory that it is to swap to, where a job may have its parameters:
+    here it gets one of its own.
+    """
+    with tempfile.TemporaryDirectory() as drive:
+        _rehearse(replace(workload, ds_config=_swapping_to(drive, workload.ds_config)), run)
+
+
+def _swapping_to(drive: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    zero = ds_config.get("zero_optimization", {})
+    moved = {
+        name: {**section, "nvme_path": drive}
+        for name in ("offload_optimizer", "offload_param")
+        if (section := zero.get(name) or {}).get("nvme_path") is not None
+    }
+    return {**ds_config, "zero_optimization": {**zero, **moved}} if moved else ds_config
+
+
+def _rehearse(workload: Workload, run: Run) -> None:
     from transformers.integrations import HfDeepSpeedConfig
 
     config = model.read_config(workload)

@@ -136,11 +136,13 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
         pass
 
     def _torch_pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
-        copy = self._mode.pin(torch.empty_like(tensor, device="cpu"))
+        with self._mode.locking():
+            copy = torch.empty_like(tensor, device="cpu")
         return copy.copy_(tensor)
 
     def _torch_empty_pinned(self, tensor: torch.Tensor, shape: Any) -> torch.Tensor:
-        return self._mode.pin(tensor.new_empty(shape, device="cpu"))
+        with self._mode.locking():
+            return tensor.new_empty(shape, device="cpu")
 
     def _torch_is_pinned(self, tensor: torch.Tensor) -> bool:
         return self._mode.is_pinned(tensor)

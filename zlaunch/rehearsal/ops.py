@@ -25,7 +25,8 @@ class AioHandle:
 
     def new_cpu_locked_tensor(self, numel: int, like: torch.Tensor) -> torch.Tensor:
         """Page-lock exactly that many elements."""
-        return self._mode.pin(torch.empty(int(numel), dtype=like.dtype, device="cpu"), "locked")
+        with self._mode.locking("locked"):
+            return torch.empty(int(numel), dtype=like.dtype, device="cpu")
 
     def free_cpu_locked_tensor(self, _: torch.Tensor) -> bool:
         """The last reference frees it."""

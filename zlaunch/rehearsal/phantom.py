@@ -1,7 +1,8 @@
 """Tensors without contents: torch's FakeTensorMode, sped up, with every allocation in the ledger."""
 
+import contextlib
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -57,6 +58,7 @@ class PhantomMode(FakeTensorMode):  # type: ignore[misc]
         self._recipes: dict[Any, recipes.Recipe] = {}
         self._works: dict[int, Any] = {}
         self._inferring = False
+        self._host_pool = "pageable"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         """Answer an operator; half of all calls ask for a device."""
@@ -190,6 +192,8 @@ class PhantomMode(FakeTensorMode):  # type: ignore[misc]
                 return
             self._forget(key)
         pool = POOL_OF.get(tensor.device.type)
+        if pool == "pageable":
+            pool = self._host_pool
         if nbytes == 0 or pool is None:
             return
         block = self.ledger.take(pool, self._part_of(tensor), nbytes, current_stream().number)
@@ -199,15 +203,14 @@ class PhantomMode(FakeTensorMode):  # type: ignore[misc]
         block, _ = self._blocks.pop(key)
         self.ledger.give_back(block)
 
-    def pin(self, tensor: torch.Tensor, pool: str = "pinned") -> torch.Tensor:
-        """Move a host tensor's memory to a page-locked pool."""
-        self._see_storage(tensor)
-        key = tensor.untyped_storage()._cdata
-        if key in self._blocks and not self.is_pinned(tensor):
-            block, reference = self._blocks[key]
-            self.ledger.give_back(block)
-            self._blocks[key] = (self.ledger.take(pool, block.part, block.raw), reference)
-        return tensor
+    @contextlib.contextmanager
+    def locking(self, pool: str = "pinned") -> Iterator[None]:
+        """Take host memory from a page-locked pool meanwhile."""
+        self._host_pool = pool
+        try:
+            yield
+        finally:
+            self._host_pool = "pageable"
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         """Say whether a tensor's memory is page-locked."""

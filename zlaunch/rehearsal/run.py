@@ -13,7 +13,7 @@ import torch
 from deepspeed.accelerator import real_accelerator
 
 from zlaunch.memory.workload import Workload
-from zlaunch.rehearsal import device, model, ops, patches, phantom, semantics, training
+from zlaunch.rehearsal import checkpoints, device, model, ops, patches, phantom, semantics, training
 from zlaunch.rehearsal.accelerator import FakeGPU
 from zlaunch.rehearsal.ledger import Ledger
 from zlaunch.rehearsal.parts import Parts
@@ -122,11 +122,11 @@ def _rehearse(workload: Workload, run: Run) -> None:
             _step(workload, engine, lambda: model.batch(workload, config, place), step, phase)
         run.flops = mode.flops
         if workload.save:
-            with training.checkpoints(engine, run.ledger) as directory:
+            with checkpoints.checkpoints(engine) as directory:
                 with phase("save"):
-                    training.save(engine, net, directory)
+                    checkpoints.save(engine, net, directory)
                 with phase("resume"):
-                    training.resume(engine, directory)
+                    checkpoints.resume(engine, directory)
 
 
 def _is_half(ds_config: Mapping[str, Any]) -> bool:

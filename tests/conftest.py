@@ -1,7 +1,10 @@
 """Settings that all tests share."""
 
+import os
 import signal
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # A suite started in the background, or by nohup, ignores signals that its tests send to programs.
@@ -10,3 +13,12 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile("same-every-time", deadline=None, derandomize=True, max_examples=100)
 settings.load_profile("same-every-time")
+
+
+@pytest.fixture
+def libaio() -> None:
+    """NVMe offload needs the headers of libaio; `make test` installs them where it can."""
+    found = Path("/usr/include/libaio.h").exists()
+    if not found and not os.environ.get("CI"):
+        pytest.skip("libaio-dev is not installed")
+    assert found, "libaio-dev is not installed"

@@ -26,14 +26,3 @@ def write_model(folder: Path, changes: dict[str, int]) -> Path:
     (folder / "config.json").write_text(json.dumps(config | changes))
     ByT5Tokenizer().save_pretrained(folder)
     return folder
-
-
-@pytest.fixture
-def libaio() -> None:
-    """NVMe offload needs the headers of libaio; `make test` installs them where it can."""
-    import os
-
-    found = Path("/usr/include/libaio.h").exists()
-    if not found and not os.environ.get("CI"):
-        pytest.skip("libaio-dev is not installed")
-    assert found, "libaio-dev is not installed"

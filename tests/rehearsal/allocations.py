@@ -7,6 +7,7 @@ Not all of that is tensors of the training; what is not is told apart by when it
   (oneDNN's scratchpads, the buffers of attention, copies that an operator's kernel makes for itself).
 - communication: taken by gloo, inside a collective or on a thread of its own.
 - number: a number that Python gave to an operator, boxed outside of any.
+- file: what `torch.load` reads beside the tensors.
 """
 
 from collections import Counter
@@ -19,10 +20,14 @@ from typing import Any, Literal
 MARK = "phase of training: "
 """What the records of our own phases begin with."""
 
+READING = "reading of a file"
+"""What the records of `torch.load` are called, which makes tensors outside of operators."""
+READING_TENSOR = "reading of a tensor"
+
 LONGEST_NUMBER = 16
 """The bytes of a complex number."""
 
-Kind = Literal["tensor", "kernel", "communication", "number"]
+Kind = Literal["tensor", "kernel", "communication", "number", "file"]
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,8 @@ def kind(block: Block, thread: int) -> Kind:
         return "communication"
     if operator is not None:
         return "kernel" if block.end <= operator.end else "tensor"
+    if any(span.name == READING for span in block.within):
+        return "tensor" if any(span.name == READING_TENSOR for span in block.within) else "file"
     return "number" if block.nbytes <= LONGEST_NUMBER else "tensor"
 
 
@@ -168,6 +175,16 @@ class Account:
     everything: Mapping[str, Level]
     largest: Mapping[str, Mapping[str, int]]
     """Kind → where it was asked for → bytes."""
+
+
+def mark_reading() -> None:
+    """Let `torch.load` say what it reads."""
+    import torch
+    from torch.profiler import record_function
+
+    reader = torch._C.PyTorchFileReader
+    reader.get_storage_from_record = record_function(READING_TENSOR)(reader.get_storage_from_record)
+    torch.load = record_function(READING)(torch.load)
 
 
 def account(results: Any) -> Account:

@@ -33,7 +33,28 @@ BUCKETS: dict[str, Any] = {
     "stage3_max_live_parameters": 500_000,
     "stage3_max_reuse_distance": 500_000,
     "stage3_param_persistence_threshold": 1_000,
+    "stage3_gather_16bit_weights_on_model_save": True,
 }
+WIDE: dict[str, Any] = {
+    **LLAMA,
+    "hidden_size": 1024,
+    "intermediate_size": 1152,
+    "num_hidden_layers": 2,
+    "vocab_size": 512,
+}
+"""Most matrices are swapped: half of one is more than 1 MiB."""
+SWAPPED: dict[str, Any] = {
+    "model": WIDE,
+    "to": "nvme",
+    "zero": {
+        "sub_group_size": 4_000_000,
+        "stage3_prefetch_bucket_size": 0,
+        "stage3_max_reuse_distance": 0,
+    },
+    "zero_init": True,
+}
+SCALE = {"fp16": {"initial_scale_power": 4}}
+"""Gradients overflow with DeepSpeed's own first scales, and then a step is left out."""
 LONG: dict[str, Any] = {"model": {**LLAMA, "vocab_size": 64}, "seq_len": 256}
 """Memory is fullest within the layers, not at the loss."""
 
@@ -45,29 +66,25 @@ def cell(
     *,
     precision: str = "bf16",
     offload: str = "",
+    to: str = "cpu",
     accumulation: int = 1,
     accumulate_in: str | None = None,
     zero: dict[str, Any] | None = None,
     **workload: Any,
 ) -> dict[str, Any]:
-    """Make the fields of a Workload; `offload` names what is on the host: "optimizer" or "both"."""
-    zero = {"stage": stage, **BUCKETS, **(zero or {})}
+    """Make the fields of a Workload; `offload` names what is on the host or on NVMe: "optimizer" or "both"."""
     optimizer: dict[str, Any] = {"lr": 1e-4}
-    if offload:
-        zero["offload_optimizer"] = {"device": "cpu"}
-    else:
+    if not offload:
         optimizer |= {"torch_adam": True, "foreach": False}
-    if offload == "both":
-        zero["offload_param"] = {"device": "cpu"}
     ds_config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": 1.0,
-        "zero_optimization": zero,
+        "zero_optimization": {"stage": stage, **BUCKETS, **offloaded(offload, to), **(zero or {})},
         "optimizer": {"type": "AdamW", "params": optimizer},
     }
     if precision != "fp32":
-        ds_config[precision] = {"enabled": True}
+        ds_config[precision] = {"enabled": True, **SCALE.get(precision, {})}
     if accumulate_in is not None:
         ds_config["data_types"] = {"grad_accum_dtype": accumulate_in}
     return {
@@ -86,21 +103,33 @@ def cell(
     }
 
 
+def offloaded(what: str, to: str) -> dict[str, Any]:
+    """Make the sections of what is offloaded; the ranks put a directory that is there in the place of the path."""
+    on_nvme = to == "nvme"
+    device = {"device": to, **({"nvme_path": "/nowhere"} if on_nvme else {})}
+    buffers = {"buffer_size": 1_000_000, "buffer_count": 20} if on_nvme else {}
+    sections = {"offload_optimizer": device, "offload_param": {**device, **buffers}}
+    wanted = {"": (), "optimizer": ("offload_optimizer",), "both": tuple(sections)}[what]
+    return {name: sections[name] for name in wanted}
+
+
 CELLS: dict[str, dict[str, Any]] = {
-    "0": cell(0),
-    "0 fp32": cell(0, precision="fp32"),
+    "0": cell(0, save=True),
+    "0 fp32": cell(0, precision="fp32", save=True),
     "0 two micro-batches": cell(0, accumulation=2),
     "0 checkpointing": cell(0, activation_checkpointing=True),
     "0 fp32, long sequences": cell(0, precision="fp32", **LONG),
     "1": cell(1),
     "1 fp32, checkpointing": cell(1, precision="fp32", activation_checkpointing=True),
     "1 two micro-batches": cell(1, accumulation=2),
-    "1 fp32 accumulation": cell(1, accumulate_in="fp32"),
+    "1 fp32 accumulation": cell(1, accumulate_in="fp32", save=True),
     "1 fp32 accumulation, two micro-batches": cell(1, accumulate_in="fp32", accumulation=2),
     "1 optimizer on host": cell(1, offload="optimizer"),
     "1 optimizer on host, two micro-batches": cell(1, offload="optimizer", accumulation=2),
-    "2": cell(2),
+    "1 fp16, two micro-batches": cell(1, precision="fp16", accumulation=2),
+    "2": cell(2, save=True),
     "2 fp32": cell(2, precision="fp32"),
+    "2 fp16": cell(2, precision="fp16"),
     "2 fp32 weights": cell(2, load_dtype="fp32"),
     "2 two micro-batches": cell(2, accumulation=2),
     "2 fp32 accumulation": cell(2, accumulate_in="fp32"),
@@ -109,7 +138,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "2 eager attention": cell(2, attention="eager"),
     "2 gradients not contiguous": cell(2, zero={"contiguous_gradients": False}),
     "2 overlapping": cell(2, zero={"overlap_comm": True}),
-    "2 optimizer on host": cell(2, offload="optimizer"),
+    "2 optimizer on host": cell(2, offload="optimizer", save=True),
     "2 optimizer on host, two micro-batches": cell(2, offload="optimizer", accumulation=2),
     "2 fp32, optimizer on host, checkpointing": cell(
         2, precision="fp32", offload="optimizer", activation_checkpointing=True
@@ -117,10 +146,11 @@ CELLS: dict[str, dict[str, Any]] = {
     "2 long sequences": cell(2, **LONG),
     "2 long sequences, eager attention": cell(2, attention="eager", **LONG),
     "2 long sequences, checkpointing": cell(2, activation_checkpointing=True, **LONG),
-    "2 gpt2": cell(2, model=GPT2),
+    "2 gpt2": cell(2, model=GPT2, save=True),
     "3": cell(3),
-    "3 zero.Init": cell(3, zero_init=True),
+    "3 zero.Init": cell(3, zero_init=True, save=True),
     "3 zero.Init, fp32": cell(3, precision="fp32", zero_init=True),
+    "3 zero.Init, fp16": cell(3, precision="fp16", zero_init=True, save=True),
     "3 zero.Init, fp32 weights": cell(3, load_dtype="fp32", zero_init=True),
     "3 two micro-batches": cell(3, accumulation=2),
     "3 fp32 accumulation, two micro-batches": cell(3, accumulate_in="fp32", accumulation=2),
@@ -129,14 +159,20 @@ CELLS: dict[str, dict[str, Any]] = {
     "3 zero.Init, optimizer on host, two micro-batches": cell(
         3, zero_init=True, offload="optimizer", accumulation=2
     ),
-    "3 zero.Init, both on host": cell(3, zero_init=True, offload="both"),
+    "3 zero.Init, both on host": cell(3, zero_init=True, offload="both", save=True),
     "3 zero.Init, both on host, checkpointing, two micro-batches": cell(
         3, zero_init=True, offload="both", activation_checkpointing=True, accumulation=2
     ),
     "3 zero.Init, fp32, both on host": cell(3, precision="fp32", zero_init=True, offload="both"),
+    "3 zero.Init, fp16, both on host": cell(3, precision="fp16", zero_init=True, offload="both"),
+    "3 zero.Init, optimizer on NVMe": cell(3, offload="optimizer", **SWAPPED),
+    "3 zero.Init, both on NVMe": cell(3, offload="both", save=True, **SWAPPED),
+    "3 zero.Init, both on NVMe, checkpointing, two micro-batches": cell(
+        3, offload="both", activation_checkpointing=True, accumulation=2, **SWAPPED
+    ),
     "3 long sequences, zero.Init": cell(3, zero_init=True, **LONG),
     "3 long sequences, zero.Init, checkpointing": cell(
         3, zero_init=True, activation_checkpointing=True, **LONG
     ),
-    "3 gpt2, zero.Init": cell(3, model=GPT2, zero_init=True),
+    "3 gpt2, zero.Init": cell(3, model=GPT2, zero_init=True, save=True),
 }

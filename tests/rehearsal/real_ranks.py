@@ -8,34 +8,59 @@ imports. Nothing here is shared with the rehearsal.
 
 import contextlib
 import gc
+import importlib
 import json
 import os
+import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.rehearsal import allocations, gloo
+from tests.rehearsal.allocations import Level
+from tests.rehearsal.drive import Drive, locked_bytes
 
+_IMPORTED_LATE = (
+    "accelerate",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.runtime.zero.stage3",
+    "deepspeed.runtime.zero.stage_1_and_2",
+    "torch._inductor",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+)
+"""What training imports on its way, which takes longer than the training."""
 PATIENCE = timedelta(seconds=120)
 """How long a rank waits for the other."""
 
 
-@contextlib.contextmanager
-def phase(name: str) -> Iterator[None]:
-    """Name a phase; what is garbage at its end is collected in it."""
+Phase = Callable[[str], contextlib.AbstractContextManager[None]]
+
+
+def phases(drive: Drive, seen: dict[str, Any]) -> Phase:
+    """Make what names a phase; what is garbage at its end is collected in it."""
     from torch.profiler import record_function
 
-    with record_function(allocations.MARK + name):
-        yield
-        gc.collect()
+    @contextlib.contextmanager
+    def phase(name: str) -> Iterator[None]:
+        with record_function(allocations.MARK + name):
+            drive.most_locked = locked_bytes()
+            yield
+            gc.collect()
+            before = seen["locked"].get(name, Level(0, 0))
+            seen["locked"][name] = Level(max(drive.most_locked, before.peak), locked_bytes())
+            seen["files"][name] = drive.bytes_in_files()
+
+    return phase
 
 
-def train(workload: dict[str, Any], seen: dict[str, Any]) -> None:
+def train(workload: dict[str, Any], seen: dict[str, Any], phase: Phase) -> Any:
     """Make the model, initialize the engine and take two steps, as a training script does."""
     import deepspeed
     from transformers.integrations import HfDeepSpeedConfig
@@ -56,10 +81,11 @@ def train(workload: dict[str, Any], seen: dict[str, Any]) -> None:
     seen["optimizer"] = type(engine.optimizer).__name__
     for names in (("forward", "backward", "step"), ("second step",) * 3):
         for _ in range(ds_config["gradient_accumulation_steps"]):
-            micro_step(engine, workload, names)
+            micro_step(engine, workload, names, phase)
+    return engine
 
 
-def micro_step(engine: Any, workload: dict[str, Any], names: tuple[str, str, str]) -> None:
+def micro_step(engine: Any, workload: dict[str, Any], names: tuple[str, str, str], phase: Phase) -> None:
     """Train on one micro-batch."""
     with phase(names[0]):
         loss = engine(**batch(workload)).loss
@@ -70,6 +96,28 @@ def micro_step(engine: Any, workload: dict[str, Any], names: tuple[str, str, str
         engine.step()
 
 
+def save_and_resume(engine: Any, folder: Path, phase: Phase) -> None:
+    """Save the weights and then a checkpoint, and load that, as transformers' Trainer does."""
+    from accelerate import Accelerator, DistributedType
+
+    stage = {"zero_optimization": {"stage": engine.zero_optimization_stage()}}
+    accelerator = SimpleNamespace(
+        distributed_type=DistributedType.DEEPSPEED,
+        deepspeed_config=stage,
+        unwrap_model=lambda engine: engine.module,
+    )
+    allocations.mark_reading()
+    with phase("save"):
+        weights = Accelerator.get_state_dict(accelerator, engine)
+        if os.environ["RANK"] == "0":
+            engine.module.save_pretrained(folder / "weights", state_dict=weights)
+        del weights
+        engine.save_checkpoint(str(folder))
+    with phase("resume"):
+        path, _ = engine.load_checkpoint(str(folder))
+        assert path is not None
+
+
 def build(workload: dict[str, Any]) -> Any:
     """Make a model with random weights."""
     import torch
@@ -77,7 +125,7 @@ def build(workload: dict[str, Any]) -> Any:
 
     fields = dict(workload["model"])
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[workload["load_dtype"]]
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[workload["load_dtype"]]
     return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=workload["attention"])
 
 
@@ -90,8 +138,8 @@ def batch(workload: dict[str, Any]) -> dict[str, Any]:
     return {"input_ids": ids, "labels": labels, "use_cache": False}
 
 
-def answer(workload: dict[str, Any], rendezvous: Path) -> dict[str, Any]:
-    """Train under the profiler, and account for what it saw."""
+def answer(workload: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Train under the profiler, and account for what it saw; the ranks share a folder."""
     import torch
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity
@@ -100,35 +148,69 @@ def answer(workload: dict[str, Any], rendezvous: Path) -> dict[str, Any]:
     gloo.make_prompt()
     torch.distributed.init_process_group(
         "gloo",
-        init_method=f"file://{rendezvous}",
+        init_method=f"file://{folder / 'rendezvous'}",
         rank=int(os.environ["RANK"]),
         world_size=workload["world_size"],
         timeout=PATIENCE,
     )
-    seen: dict[str, Any] = {}
+    drive = Drive(folder / "drive", os.environ["RANK"])
+    if uses_nvme(workload):
+        drive.watch()
+    seen: dict[str, Any] = {"locked": {}, "files": {}}
+    phase = phases(drive, seen)
     began = time.monotonic()
     with torch.profiler.profile(
         activities=[ProfilerActivity.CPU],
         profile_memory=True,
         experimental_config=_ExperimentalConfig(capture_overload_names=True),
     ) as witness:
-        train(workload, seen)
+        engine = train(swapping_to(drive.folder, workload), seen, phase)
+        if workload["save"]:
+            save_and_resume(engine, folder / "checkpoint", phase)
     seen["seconds"] = time.monotonic() - began
     torch.distributed.barrier()
+    if os.environ["RANK"] == "0":
+        shutil.rmtree(folder)
+    seen["locked"] = {name: asdict(level) for name, level in seen["locked"].items()}
     return seen | asdict(allocations.account(witness.profiler.kineto_results))
+
+
+OFFLOADS = ("offload_optimizer", "offload_param")
+
+
+def uses_nvme(workload: dict[str, Any]) -> bool:
+    """Say whether anything is swapped."""
+    zero = workload["ds_config"]["zero_optimization"]
+    return any(zero.get(name, {}).get("device") == "nvme" for name in OFFLOADS)
+
+
+def swapping_to(folder: Path, workload: dict[str, Any]) -> dict[str, Any]:
+    """Put a directory that is there in the place of that of a cell."""
+    zero = workload["ds_config"]["zero_optimization"]
+    moved = {
+        name: {**zero[name], "nvme_path": str(folder)}
+        for name in OFFLOADS
+        if zero.get(name, {}).get("device") == "nvme"
+    }
+    ds_config = {**workload["ds_config"], "zero_optimization": {**zero, **moved}}
+    return {**workload, "ds_config": ds_config}
 
 
 def load_slowly(workloads: list[dict[str, Any]]) -> None:
     """Import, and compile and load native ops, once for all."""
     import deepspeed
     import transformers.models.auto.modeling_auto
-    from deepspeed.ops.op_builder.cpu import CPUAdamBuilder, ShareMemCommBuilder
+    from deepspeed.ops.op_builder.cpu import AsyncIOBuilder, CPUAdamBuilder, ShareMemCommBuilder
 
     assert transformers.models.auto.modeling_auto
     assert deepspeed
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
     ShareMemCommBuilder().load(verbose=False)
     if any("offload_optimizer" in each["ds_config"]["zero_optimization"] for each in workloads):
         CPUAdamBuilder().load(verbose=False)
+    if any(uses_nvme(each) for each in workloads):
+        AsyncIOBuilder().load(verbose=False)
 
 
 def main(questions: Path, answers: Path) -> None:
@@ -141,8 +223,10 @@ def main(questions: Path, answers: Path) -> None:
     gc.freeze()  # what was imported is not looked at again
     for number, workload in enumerate(workloads):
         if (child := os.fork()) == 0:
+            folder = answers / str(number)
+            folder.mkdir(exist_ok=True)
             try:
-                found = answer(workload, answers / f"{number}.rendezvous")
+                found = answer(workload, folder)
             except BaseException:  # noqa: BLE001 - whatever it is belongs in the answer
                 found = {"failure": traceback.format_exc()}
             file = answers / f"{number}.{rank}.json"

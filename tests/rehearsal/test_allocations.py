@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,22 @@ def test_a_tensor_of_one_number_is_a_tensor() -> None:
     kept: list[torch.Tensor] = []
     account = witness(lambda: kept.append(torch.tensor(0.5)))
     assert account.tensors == {"0": Level(4, 4)}
+
+
+def test_of_what_is_read_from_a_file_tensors_count_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch, "load", torch.load)
+    reader = torch._C.PyTorchFileReader
+    monkeypatch.setattr(reader, "get_storage_from_record", reader.get_storage_from_record)
+    allocations.mark_reading()
+    file, kept = tmp_path / "file", list[Any]()
+    torch.save({"long": torch.ones(1000), "one": torch.tensor(0.5), "name": "much more to read" * 10}, file)
+    account = witness(lambda: kept.append(torch.load(file)))
+    assert account.tensors == {"0": Level(4004, 4004)}
+    assert list(account.largest) == ["file"]
 
 
 def test_a_phase_that_comes_again_goes_on() -> None:

@@ -41,6 +41,7 @@ def _read(file: Path, source: str) -> Script:
         ("TrainingArguments(output_dir='x')", Interface.ACCELERATE),
         (f"{TRAINER}\n{ACCELERATE}", Interface.TRAINER),
         ("# deepspeed.add_config_arguments(parser)", Interface.TRAINER),
+        ("deepspeed.initialize(model=model)\nSFTTrainer(model).train()", Interface.TRAINER),
     ],
 )
 def test_the_source_tells_how_a_script_takes_a_ds_config(
@@ -59,6 +60,7 @@ def test_the_source_tells_how_a_script_takes_a_ds_config(
             ("--deepspeed", "--deepspeed_config"),
         ),
         ("argparse.ArgumentParser().parse_args()", ()),
+        ("engine, *_ = deepspeed.initialize(model=model, config=os.environ['ZLAUNCH_DS_CONFIG'])", ()),
     ],
 )
 def test_the_source_tells_where_a_loop_of_its_own_takes_a_ds_config(

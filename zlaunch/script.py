@@ -92,8 +92,10 @@ def _interface(tree: ast.Module) -> Interface:
     parses_arguments = names & {"HfArgumentParser", "TrlParser"} or "--deepspeed" in literals
     if not parses_arguments and names & {"Accelerator", "TrainingArguments", "Seq2SeqTrainingArguments"}:
         return Interface.ACCELERATE
-    if not parses_arguments and {"ArgumentParser", "parse_args"} <= names:
-        return Interface.DEEPSPEED  # its parser would refuse the Trainer's arguments
+    has_own_parser = {"ArgumentParser", "parse_args"} <= names
+    has_own_loop = any(_engine_calls(tree)) and not any(name.endswith("Trainer") for name in names)
+    if not parses_arguments and (has_own_parser or has_own_loop):
+        return Interface.DEEPSPEED  # the one would refuse the Trainer's arguments, the other not read them
     return Interface.TRAINER
 
 
@@ -105,6 +107,15 @@ def _config_flags(tree: ast.Module) -> tuple[str, ...]:
     if "add_config_arguments" in _names(tree):
         return ("--deepspeed", "--deepspeed_config")
     return tuple(flag for flag in ("--deepspeed", "--deepspeed_config") if flag in _literals(tree))
+
+
+def _engine_calls(tree: ast.Module) -> Iterator[ast.Call]:
+    """Find where DeepSpeed's engine is made."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            made_by = node.func
+            if made_by.attr == "initialize" and _last_name(made_by.value) == "deepspeed":
+                yield node
 
 
 def _names(tree: ast.Module) -> set[str]:

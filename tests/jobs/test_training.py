@@ -15,6 +15,7 @@ from tests.running import CONFIGS, RECIPE, run, start, the_run, zlaunch
 pytestmark = pytest.mark.job
 
 SHORT = ["--max_steps", "10", "--logging_steps", "2"]
+OWN_LOOP = RECIPE.with_name("own_loop.py")
 WITNESS = Path(__file__).with_name("witness.py")
 
 
@@ -159,3 +160,20 @@ def test_the_recipe_runs_without_zlaunch(launcher: list[str], tmp_path: Path) ->
     assert result.status == 0, result.err
     first, last = losses(result.out)
     assert last < first
+
+
+@pytest.mark.parametrize("by", ["stage", "file"])
+def test_a_loop_of_its_own_trains_with_what_it_is_handed(by: str, tmp_path: Path) -> None:
+    file = tmp_path / "ds_config.json"
+    file.write_text('{"zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": 16}')
+    asked = ["--stage", "2"] if by == "stage" else ["--ds-config", file]
+    result = zlaunch("train", OWN_LOOP, *asked, "--", "--steps", "40", cwd=tmp_path)
+    assert result.status == 0, result.err
+    first, last = (float(loss) for loss in re.findall(r"^step \d+: loss ([\d.]+)$", result.out, re.MULTILINE))
+    assert last < first
+    run = the_run(tmp_path)
+    written = json.loads((run / "ds_config.json").read_text())
+    assert written["zero_optimization"]["stage"] == {"stage": 2, "file": 1}[by]
+    seen = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert (seen[-1]["step"], seen[-1]["steps"]) == (40, 40)
+    assert seen[-1]["loss"] > 0

@@ -1,0 +1,35 @@
+"""A training loop of its own, with DeepSpeed's engine and without a Trainer: a small network learns a sine.
+
+    zlaunch train own_loop.py --stage 2
+    zlaunch train own_loop.py --ds-config ds_config.json -- --steps 500
+
+The ds_config comes by `--deepspeed_config`, as from every launcher; the step is told to zlaunch's line.
+"""
+
+import argparse
+
+import deepspeed
+import torch
+
+from zlaunch.report import report
+
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser.add_argument("--steps", type=int, default=100)
+parser.add_argument("--learning_rate", type=float, default=3e-3)
+args = parser.parse_args()
+
+model = torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)  # a preset of zlaunch has none
+engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
+torch.manual_seed(torch.distributed.get_rank())  # other samples on each rank
+
+for step in range(1, args.steps + 1):
+    x = 6 * torch.rand(engine.train_micro_batch_size_per_gpu(), 1, device=engine.device) - 3
+    y = engine(x.to(next(engine.parameters()).dtype)).float()
+    loss = torch.nn.functional.mse_loss(y, x.sin())
+    engine.backward(loss)
+    engine.step()
+    report(step, args.steps, loss=loss.detach())
+    if torch.distributed.get_rank() == 0 and step in (1, args.steps):
+        print(f"step {step}: loss {loss.item():.4f}")
+torch.distributed.destroy_process_group()

@@ -355,6 +355,28 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             )
         ),
     ),
+    "no-optimizer": (
+        run(raised("AssertionError", "zero stage 2 requires an optimizer")),
+        run(raised("AssertionError", "must provide optimizer during init in order to use backward")),
+        run(
+            raised(
+                "AttributeError",
+                "'DeepSpeedZeRoOffload' object has no attribute 'set_gradient_accumulation_boundary'",
+            )
+        ),
+        run(
+            raised(
+                "AssertionError",
+                "",
+                frame(
+                    f"{SITE}/deepspeed/runtime/bf16_optimizer.py",
+                    562,
+                    "get_grads_for_norm",
+                    "assert len(self.bf16_groups) == len(self.optimizer.param_groups)",
+                ),
+            )
+        ),
+    ),
     "optimizer-on-gpu": (
         run(
             raised(

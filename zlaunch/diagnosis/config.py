@@ -88,6 +88,28 @@ def client_optimizer(case: Case) -> Reading | None:
     return Reading(cause, (f"it is {brought}" if brought else None,), advice)
 
 
+@signature(
+    "no-optimizer",
+    "`zero stage 2 requires an optimizer`, `must provide optimizer during init`, "
+    "`'DeepSpeedZeRoOffload' object has no attribute`",
+)
+def no_optimizer(case: Case) -> Reading | None:
+    """Neither the script nor the ds_config brings an optimizer; which words say so depends on the stage."""
+    line = matching_line(
+        r"zero stage \d requires an optimizer|must provide optimizer during init"
+        r"|'DeepSpeedZeRoOffload' object has no attribute 'set_gradient_accumulation_boundary'"
+        r"|assert len\(self\.bf16_groups\) == len\(self\.optimizer\.param_groups\)",
+        case.story,
+    )
+    if line is None or setting(case.job.config, "optimizer") is not None:
+        return None
+    advice = (
+        "`--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`: DeepSpeed builds one",
+        "or give `optimizer=` to `deepspeed.initialize`",
+    )
+    return Reading("neither the script nor the ds_config brings an optimizer", (line,), advice)
+
+
 @signature("optimizer-on-gpu", "`CPUAdam param is on cuda:0 and must be 'cpu'`")
 def optimizer_on_gpu(case: Case) -> Reading | None:
     """DeepSpeed's CPU optimizer was given parameters that are on a GPU."""

@@ -7,7 +7,6 @@ cannot be written comes out now.
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 
 from zlaunch import console, rundir
@@ -50,7 +49,7 @@ class Prepared:
 
 def default_recipe() -> Path:
     """Find the training program that comes with zlaunch."""
-    return Path(str(resources.files("zlaunch") / "recipes" / "causal_lm.py")).resolve()
+    return (Path(__file__).parent / "recipes" / "causal_lm.py").resolve()
 
 
 def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, ...], Path | None]:

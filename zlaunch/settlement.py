@@ -6,6 +6,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zlaunch.compose import REUSE, compose
 from zlaunch.dsconfig.check import check
@@ -17,8 +18,6 @@ from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.handover import Agreement, agree, write_formats
 from zlaunch.job import JobSpec, Precision
 from zlaunch.machine import Machine
-from zlaunch.memory.swapping import MOST_DISTANCE, Swapping, swapping
-from zlaunch.memory.transformer import read_transformer
 from zlaunch.model import ModelShape
 from zlaunch.provenance import Values
 from zlaunch.resolve import Known, derive_batch, resolve
@@ -27,6 +26,9 @@ from zlaunch.script import Interface
 from zlaunch.trainer_args import TrainerArgs
 from zlaunch.units import plural, whole
 from zlaunch.validation import judged
+
+if TYPE_CHECKING:
+    from zlaunch.memory.swapping import Swapping
 
 SWAPPED: KeyPath = (ZERO, "offload_param", "device")
 COUNT: KeyPath = (ZERO, "offload_param", "buffer_count")
@@ -97,6 +99,8 @@ def _fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> V
     """Give parameters that are swapped to NVMe enough buffers, and large ones, where the user gives none."""
     if values[SWAPPED] != "nvme" or model is None:
         return values
+    from zlaunch.memory.swapping import MOST_DISTANCE
+
     kept = whole(values[REUSE])
     distance = None if _is_presets(values, REUSE) else MOST_DISTANCE if kept is None else kept
     needed = _needed(values, model, world_size, distance)
@@ -112,15 +116,18 @@ def _fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> V
     return values
 
 
-def _needed(values: Values, model: ModelShape, world_size: int, distance: int | None) -> Swapping | None:
+def _needed(values: Values, model: ModelShape, world_size: int, distance: int | None) -> "Swapping | None":
     """Work out what swapping takes; None for a model of unknown sizes."""
+    from zlaunch.memory.swapping import swapping
+    from zlaunch.memory.transformer import read_transformer
+
     halved = any(values[(name, "enabled")] is True for name in ("bf16", "fp16"))
     with suppress(Refused):
         return swapping(read_transformer(model.config), world_size, 2 if halved else 4, distance)
     return None
 
 
-def _size(model: ModelShape, needed: Swapping | None, world_size: int) -> tuple[int, str] | None:
+def _size(model: ModelShape, needed: "Swapping | None", world_size: int) -> tuple[int, str] | None:
     """Let every partitioned parameter fit into one buffer; None where DeepSpeed's own will do."""
     largest = -(-(model.largest_parameter or 0) // world_size)
     ranks = f"divided by {plural(world_size, 'rank')}"

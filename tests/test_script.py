@@ -205,3 +205,33 @@ def test_the_trainer_writes_where_the_command_line_says_or_the_source(
     file: Path, source: str, argv: list[str], directory: str
 ) -> None:
     assert _read(file, source).output_dir(argv) == Path(directory)
+
+
+LOOP = "engine, *_ = deepspeed.initialize({})\nengine.backward(engine(x))\nengine.step()"
+HANDED = "config=os.environ['ZLAUNCH_DS_CONFIG']"
+
+
+@pytest.mark.parametrize(
+    "given", [f"model=net, {HANDED}", "args=args, model=net", "model=net, config=args.deepspeed_config"]
+)
+def test_an_engine_that_gets_no_optimizer_from_its_script_is_found(file: Path, given: str) -> None:
+    wanted = _read(file, f"import deepspeed\n{LOOP.format(given)}").wants_optimizer
+    assert wanted is not None
+    assert str(wanted) == f"{file}:2:14"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        LOOP.format(f"model=net, optimizer=adam, {HANDED}"),
+        LOOP.format(f"None, net, adam, {HANDED}"),
+        LOOP.format(f"{HANDED}, **more"),
+        LOOP.format("*several, args=args"),
+        LOOP.format("model=net, config=ds_config"),
+        LOOP.format("model=net, config=with_adam(args.deepspeed_config)"),
+        f"{LOOP.format(HANDED)}\ndeepspeed.initialize(optimizer=adam, {HANDED})",
+        f"engine, *_ = deepspeed.initialize(model=net, {HANDED})\nengine(x)",
+    ],
+)
+def test_an_engine_is_not_called_without_an_optimizer_where_that_is_not_sure(file: Path, source: str) -> None:
+    assert _read(file, source).wants_optimizer is None

@@ -62,6 +62,8 @@ ELSEWHERE: Mapping[str, str] = {
     "removed-argument": "transformers 5 took an argument of the Trainer away.",
     "both-precisions": "`--bf16` and `--fp16` exclude each other.",
     "not-python": "The training script is no Python.",
+    "no-optimizer": "The script's own loop trains an engine of DeepSpeed that neither the script nor the "
+    "ds_config gives an optimizer.",
     "not-accelerate-config": "A YAML file is no accelerate config; DeepSpeed itself reads no YAML.",
     "not-yaml": "The YAML breaks off here, or uses what accelerate does not.",
     "yaml-number": "YAML takes `2e8` for text.",

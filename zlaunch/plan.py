@@ -11,7 +11,7 @@ from zlaunch.compose import OFFLOADS
 from zlaunch.dsconfig.document import Document, dotted
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.environment import Variable, accelerate_variables, job_environment
-from zlaunch.errors import Finding, WrongUsage
+from zlaunch.errors import Finding, Severity, WrongUsage
 from zlaunch.handover import script_arguments
 from zlaunch.job import Debug, JobSpec, Launcher
 from zlaunch.layout import RunLayout
@@ -90,7 +90,7 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
     given = Circumstances(
         inputs.base, args, inputs.model, inputs.machine, topology.world_size, script.interface
     )
-    settled = settle(job, given, [*findings, *_removed(inputs)])
+    settled = settle(job, given, [*findings, *_removed(inputs), *_no_optimizer(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(settled.values, inputs.layout), settled.left, inputs)
 
     words = script_arguments(
@@ -200,6 +200,18 @@ def _removed(inputs: Inputs) -> list[Finding]:
         return []
     gone = removed_arguments(inputs.job.script_args)
     return [finding for finding in gone if not inputs.script.mentions(finding.where.removeprefix("--"))]
+
+
+def _no_optimizer(inputs: Inputs) -> list[Finding]:
+    """Find an engine that nobody gives an optimizer: it fails in its first step, or when it is made."""
+    place = inputs.script.wants_optimizer
+    is_set = any(key.partition(".")[0] == "optimizer" for key, _ in inputs.job.overrides)
+    is_written = inputs.base is not None and inputs.base.value.get("optimizer") is not None
+    if place is None or is_set or is_written or inputs.script.interface is not Interface.DEEPSPEED:
+        return []
+    message = "the engine gets no optimizer here, and the ds_config has none: it cannot train"
+    hint = "`--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`, or give it `optimizer=`"
+    return [Finding("no-optimizer", message, hint, severity=Severity.LATE, place=place)]
 
 
 def _swap_paths(values: Values) -> Iterator[str]:

@@ -36,6 +36,8 @@ class Script:
     """Line on which the script gives TrainingArguments a ds_config of its own."""
     config_flags: tuple[str, ...] = ("--deepspeed", "--deepspeed_config")
     """Where a loop of its own takes a ds_config: the words before the path; none if it takes none."""
+    wants_optimizer: Place | None = None
+    """Where it makes an engine that it trains, without an optimizer, from a ds_config that it is handed."""
     own_output_dir: str | None = None
     """Where its TrainingArguments write by default, if it says so."""
 
@@ -73,6 +75,7 @@ def read_script(path: Path) -> Script:
         },
         own_ds_config=_own_ds_config(tree),
         config_flags=_config_flags(tree),
+        wants_optimizer=_wants_optimizer(tree, path, source),
         own_output_dir=next((str(value) for name, value, _ in set_by_it[::-1] if name == "output_dir"), None),
     )
 
@@ -116,6 +119,46 @@ def _engine_calls(tree: ast.Module) -> Iterator[ast.Call]:
             made_by = node.func
             if made_by.attr == "initialize" and _last_name(made_by.value) == "deepspeed":
                 yield node
+
+
+def _wants_optimizer(tree: ast.Module, path: Path, source: str) -> Place | None:
+    """Find an engine that trains and whose script gives it no optimizer; None if that is not sure."""
+    calls = list(_engine_calls(tree))
+    if not calls or not all(map(_leaves_optimizer_open, calls)):
+        return None
+    made = {
+        target.elts[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and node.value in calls
+        for target in node.targets
+        if isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name)
+    }
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in made
+    }
+    if not {"backward", "step"} <= used:
+        return None
+    line, column = calls[0].lineno, calls[0].col_offset + 1
+    return Place(str(path), line, column, source.split("\n")[line - 1], len("deepspeed.initialize"))
+
+
+_HANDED = re.compile(
+    r"[\w.]+\.deepspeed(_config)?|os\.environ\['ZLAUNCH_DS_CONFIG'\]"
+    r"|os\.(environ\.get|getenv)\('ZLAUNCH_DS_CONFIG'\)"
+)
+"""A ds_config that a script passes on as it got it."""
+
+
+def _leaves_optimizer_open(call: ast.Call) -> bool:
+    """Whether an engine gets its optimizer from a ds_config that comes from outside, and nowhere else."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    may_give = None in given or "optimizer" in given or len(call.args) > 2
+    if may_give or any(isinstance(arg, ast.Starred) for arg in call.args):
+        return False
+    config = given.get("config") or given.get("config_params")
+    return "args" in given if config is None else _HANDED.fullmatch(ast.unparse(config)) is not None
 
 
 def _names(tree: ast.Module) -> set[str]:

@@ -159,3 +159,23 @@ def test_a_slip_in_an_option_is_told_which_one_is_meant(
     done = zlaunch(*asked, cwd=tmp_path)
     assert (done.status, done.out) == (2, "")
     assert done.err.endswith(f"zlaunch {command} has no option `{wrong}`\nhint: did you mean `{meant}`?\n")
+
+
+LOOP = """
+import os
+import deepspeed
+engine, *_ = deepspeed.initialize(model=net, config=os.environ["ZLAUNCH_DS_CONFIG"])
+engine.backward(engine(x))
+engine.step()
+"""
+ADAM = ["--set", "optimizer.type=AdamW", "--set", "optimizer.params.lr=1e-4"]
+
+
+@pytest.mark.parametrize(("asked", "status"), [([], 65), (ADAM, 0)])
+def test_an_engine_that_nobody_gives_an_optimizer_is_refused(
+    asked: list[str], status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "loop.py").write_text(LOOP)
+    done = zlaunch("train", "loop.py", "--dry-run", *asked, cwd=tmp_path)
+    assert done.status == status
+    assert ("loop.py:4:14: late: [no-optimizer]" in done.err) == bool(status)

@@ -47,6 +47,13 @@ def workload(stage: int, zero: dict[str, Any] | None = None, **changed: Any) -> 
     return Workload(model=LLAMA, ds_config=ds_config, **fields)
 
 
+def with_optim(name: str) -> Workload:
+    """Leave the optimizer to the Trainer."""
+    asked = workload(2, accelerator="cuda", optimizer=name)
+    ds_config = {key: value for key, value in asked.ds_config.items() if key != "optimizer"}
+    return replace(asked, ds_config=ds_config)
+
+
 def entries(asked: Workload, *extra: str) -> Any:
     """Rehearse in a process of its own, and return all its allocations."""
     text = TypeAdapter(Workload).dump_json(asked).decode()
@@ -133,10 +140,13 @@ def test_experts_are_rehearsed_in_fp32() -> None:
     assert rehearse([asked])[0].why_not_rehearsed is None
 
 
+def test_adafactor_keeps_one_number_for_each_weight_of_a_rank_in_fp32() -> None:
+    parts = rehearse([with_optim("adafactor")])[0].parts["gpu"]
+    assert parts["optimizer states"] == pytest.approx(parts["master weights"], rel=0.01)
+
+
 def test_an_optimizer_that_cannot_be_rehearsed_is_named_in_the_reason() -> None:
-    asked = workload(2, optimizer="adamw_8bit")
-    ds_config = {name: value for name, value in asked.ds_config.items() if name != "optimizer"}
-    forecast = rehearse([replace(asked, ds_config=ds_config)])[0]
+    forecast = rehearse([with_optim("adamw_8bit")])[0]
     assert forecast.why_not_rehearsed == "the Trainer's `--optim adamw_8bit` cannot be rehearsed"
 
 

@@ -10,7 +10,7 @@ import torch
 _MODEL = "the model's own"
 
 _FILES: tuple[tuple[str, str], ...] = (
-    (r"/torch/optim/", "optimizer step"),
+    (r"/torch/optim/|/transformers/optimization", "optimizer step"),
     (r"/deepspeed/ops/adam/|/deepspeed/ops/(lamb|lion|adagrad)/", "optimizer states"),
     (r"/deepspeed/runtime/swap_tensor/", "swap buffers"),
     (r"/deepspeed/runtime/zero/linear|/deepspeed/runtime/activation_checkpointing/", _MODEL),
@@ -98,7 +98,8 @@ def _part_of_line(frame: FrameType) -> str | None:
     file, function = frame.f_code.co_filename, frame.f_code.co_name
     found = next((part for pattern, part in _FILES if re.search(pattern, file)), None)
     if found:
-        return "optimizer states" if function == "_init_group" else found
+        stays = function == "_init_group" or "state[" in linecache.getline(file, frame.f_lineno)
+        return "optimizer states" if stays else found
     if found is None:
         return None
     name = f"{file.rsplit('/', 1)[1].removesuffix('.py')}:{function}"

@@ -16,6 +16,7 @@ _OPTIMIZERS: dict[str, Any] = {
     "sgd": optim.SGD,
     "adagrad": optim.Adagrad,
     "rmsprop": optim.RMSprop,
+    "adafactor": lambda groups: _adafactor()(groups, 1e-3, scale_parameter=False, relative_step=False),
 }
 """The Trainer's `--optim` → the optimizer it makes."""
 
@@ -41,6 +42,12 @@ def initialize(workload: Workload, net: torch.nn.Module) -> Any:
     optimizer = _optimizer(workload, groups)
     engine, *_ = deepspeed.initialize(model=net, config=config, optimizer=optimizer)
     return engine
+
+
+def _adafactor() -> Any:
+    from transformers.optimization import Adafactor
+
+    return Adafactor
 
 
 def _groups(net: torch.nn.Module) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ def judge_model(
     model: ModelConfig, known: Collection[str], seq_len: int | None, trusts_code: bool
 ) -> list[Finding]:
     """Find what keeps this model from being built, and what a sequence of this length does to it."""
-    found = [*_type(model, known, trusts_code), *_sizes(model)]
+    found = [*_type(model, known, trusts_code), *wrong_sizes(model)]
     if seq_len is not None:
         found += _length(model, seq_len)
     return found
@@ -77,7 +77,8 @@ def _type(model: ModelConfig, known: Collection[str], trusts_code: bool) -> Iter
         yield model.locate(Finding("unknown-model-type", message, hint, "model_type"))
 
 
-def _sizes(model: ModelConfig) -> Iterator[Finding]:
+def wrong_sizes(model: ModelConfig) -> Iterator[Finding]:
+    """Find sizes that no model can have."""
     for part, above in zip(model.parts, ("", "text_config."), strict=False):
         for key in SIZES:
             if (value := part.get(key)) is not None and not _is_size(value):

@@ -19,6 +19,7 @@ from zlaunch.job import JobSpec
 from zlaunch.machine import Machine, weakest
 from zlaunch.misplaced import refuse_misplaced, refuse_unreachable
 from zlaunch.model import ModelConfig, model_flag, read_model
+from zlaunch.model_rules import wrong_sizes
 from zlaunch.placement import most_slots, place, refuse_contradictions
 from zlaunch.plan import Inputs, LaunchPlan, listener, make_plan
 from zlaunch.probe import probe_machine
@@ -84,6 +85,8 @@ def prepare(job: JobSpec, run_dir: Path | None, beside: Path = rundir.RUNS) -> P
     if run_dir is not None:
         rundir.check_unused(run_dir)
     model = _model(job, script)
+    if model is not None and (wrong := list(wrong_sizes(model))):
+        raise Refused(wrong)
     shape = None if model is None else model.shape
     inputs = Inputs(job, script, base, shape, machine, topology, free_port(), layout, dict(os.environ))
     return Prepared(inputs, run_dir, model, beside)
@@ -139,7 +142,8 @@ def _model(job: JobSpec, script: Script) -> ModelConfig | None:
     try:
         return fetch_model(name)
     except Unavailable as error:
-        console.say(f"{error.message}: the Trainer will fill in what depends on the model")
+        for line in console.paragraph(f"{error.message}; the Trainer fills in what depends on the model"):
+            console.say(line)
         return None
 
 

@@ -179,3 +179,10 @@ def test_an_engine_that_nobody_gives_an_optimizer_is_refused(
     done = zlaunch("train", "loop.py", "--dry-run", *asked, cwd=tmp_path)
     assert done.status == status
     assert ("loop.py:4:14: late: [no-optimizer]" in done.err) == bool(status)
+
+
+def test_a_model_of_an_odd_size_is_one_finding(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_size": "big"}')
+    done = zlaunch("train", "--stage", "3", "--", "--model", ".", cwd=tmp_path)
+    assert (done.status, done.out) == (65, "")
+    assert done.err.startswith("error: 1 problem found\nconfig.json:1:")

@@ -3,7 +3,6 @@
 Nothing heavy is imported here: each command imports what it needs when it runs.
 """
 
-import gc
 import os
 import signal
 import sys
@@ -55,11 +54,7 @@ def zlaunch(
 
 
 def main() -> None:
-    """Run the program; a ZlaunchError becomes its message and its exit status.
-
-    What is imported stays, so nothing is gained by looking for garbage meanwhile; a job turns it on again.
-    """
-    gc.disable()
+    """Run the program; a ZlaunchError becomes its message and its exit status."""
     try:
         sys.exit(app(standalone_mode=False))
     except _UsageError as error:

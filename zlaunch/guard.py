@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zlaunch.layout import RunLayout, read_object, write_ending, write_whole
+from zlaunch.layout import RunLayout, write_ending, write_whole
+from zlaunch.leftovers import buffers_here, delete
 from zlaunch.process import Launcher, end_like, is_alive, lifeline, outlive_parent
 
 GRACE_SECONDS = 7.0
@@ -31,7 +32,6 @@ def main(layout: RunLayout, argv: Sequence[str]) -> int:
     depends_on = lifeline(job["zlaunch_pid"])
     outlive_parent()  # not before: until now it dies with its parent, and the launcher with it
     returncode = child.wait(lambda: child.depend_on(depends_on))
-    _remove_buffers(layout)
     if not all(is_alive(process) for process in depends_on):
         _finish(layout, job)
     elif returncode == 0 and child.stopped_by is None and _was_stopped(layout):
@@ -49,21 +49,9 @@ def _was_stopped(layout: RunLayout) -> bool:
     return False
 
 
-def _remove_buffers(layout: RunLayout) -> None:
-    """Delete what ranks of this host have left in shared memory: what is around one may have been killed."""
-    records = (read_object(file) for file in layout.ranks.glob("rank-*.json"))
-    for record in records:
-        if record.get("buffer") and record.get("host") == os.uname().nodename:
-            with contextlib.suppress(OSError):
-                Path(record["buffer"]).unlink()
-
-
 def _finish(layout: RunLayout, job: Mapping[str, Any]) -> None:
     """Do what zlaunch would have done: it was killed."""
-    import shutil
-
-    for directory in job["swap_dirs"]:
-        shutil.rmtree(directory, ignore_errors=True)
+    delete(job["swap_dirs"], buffers_here(layout))
     verdict = {
         "code": "zlaunch-killed",
         "cause": "zlaunch itself was killed, so the job was ended",

@@ -14,6 +14,7 @@ from zlaunch import orders, rundir
 from zlaunch.build import build_missing
 from zlaunch.environment import is_exported, is_secret
 from zlaunch.errors import Unavailable, ZlaunchError
+from zlaunch.leftovers import buffers_here, delete
 from zlaunch.manner import Manner
 from zlaunch.plan import LaunchPlan
 from zlaunch.process import Foreground
@@ -42,7 +43,7 @@ def carry_out(plan: LaunchPlan, manner: Manner) -> "Ended":
         never_started(plan, error, started)
         raise
     finally:
-        rundir.remove_swap(plan)
+        delete(plan.swap_dirs, buffers_here(plan.layout))
     from zlaunch.conclusion import conclude
 
     return conclude(plan, manner, evidence, started)

@@ -12,7 +12,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from zlaunch.inside import hook_environment
 from zlaunch.inside.debug import debug_environment
 from zlaunch.layout import STACKS_SIGNAL, RunLayout, write_whole
+from zlaunch.leftovers import buffer_of, delete
 from zlaunch.orders import read_stop, times_asked
 from zlaunch.process import Child, end_like, lifeline
 from zlaunch.sampling import GpuSampler, catches, machine_sample, oom_kills, rank_sample
@@ -28,8 +29,6 @@ GRACE_SECONDS = 5.0
 """How long the script may take to end after a signal was passed on to it."""
 
 SAMPLE_SECONDS = 2.0
-
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - DeepSpeed chose it
 
 
 class _Record:
@@ -144,7 +143,7 @@ def main(run_dir: Path) -> int:
     with layout.rank_log(rank).open("ab") as log:
         environment |= {**hook_environment(run_dir, environment), **debug_environment(job.get("debug"))}
         child = Child([sys.executable, "-u", *_program(job)], environment, log, GRACE_SECONDS)
-    buffer = _buffer(environment, rank)
+    buffer = buffer_of(rank, environment)
     record.add(pid=child.pid, buffer=str(buffer))
     returncode = child.wait(_Attendant(child, layout, rank, job))
     record.add(
@@ -155,9 +154,7 @@ def main(run_dir: Path) -> int:
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
         oom_kills=None if killed_before is None else (oom_kills() or 0) - killed_before,
     )
-    with contextlib.suppress(OSError):
-        buffer.unlink()
-    _remove(job["swap_dirs"] if job["over_ssh"] else ())
+    delete(job["swap_dirs"] if job["over_ssh"] and _local_rank() == 0 else (), [buffer])
     return returncode
 
 
@@ -169,19 +166,6 @@ def _program(job: Mapping[str, Any]) -> list[str]:
 
 def _local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
-
-
-def _buffer(environment: Mapping[str, str], rank: int) -> Path:
-    """Name the 66 MiB that DeepSpeed leaves in shared memory on a CPU (`csrc/cpu/comm/shm.cpp`)."""
-    where = "_".join(environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
-    return SHARED_MEMORY / f"deepspeed_allreduce_buffer_{os.getuid()}_{where}_{rank}"
-
-
-def _remove(swap_dirs: Sequence[str]) -> None:
-    import shutil
-
-    for directory in swap_dirs if _local_rank() == 0 else ():
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

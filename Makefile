@@ -19,10 +19,11 @@ help:
 train: .venv/installed
 	$(BIN)/zlaunch train --stage 3 --offload cpu
 
-# The first part on both cores; what trains has its own ranks for them.
+# The first two parts on both cores: deaths wait more than they compute. What trains has its own ranks for them.
 test: .venv/installed-for-tests system-packages
 	$(BIN)/python -m pytest -n 2 -m "not job and not hosts"
-	$(BIN)/python -m pytest -m "job or hosts"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m job tests/deaths
+	$(BIN)/python -m pytest -m "job or hosts" --ignore tests/deaths
 
 fast: .venv/installed-for-tests
 	$(BIN)/python -m pytest -n 2 -m "not job and not hosts"

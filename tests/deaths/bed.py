@@ -1,6 +1,7 @@
 """Jobs that are going to die: each in a folder of its own, marked, so that whatever it leaves behind is found."""
 
 import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -31,6 +32,8 @@ class Bed:
     env: Mapping[str, str] = field(default_factory=dict)
     enter: Callable[[], object] | None = None
     """What the process does before it becomes zlaunch."""
+    alone: bool = False
+    """Whether no other job may run meanwhile: the kernel counts for all whom it kills for want of memory."""
     terminal: tuple[int, int] | None = None
     """Our end of it and its own, if it is to run in a terminal."""
 
@@ -44,6 +47,8 @@ class Job:
         self.mark = uuid.uuid4().hex
         self.moment: float | None = None
         self.bed = bed
+        self._others = os.open(__file__, os.O_RDONLY)
+        fcntl.flock(self._others, fcntl.LOCK_EX if bed.alone else fcntl.LOCK_SH)
         its = None if bed.terminal is None else bed.terminal[1]
         out, err = ((folder / name).open("wb") if its is None else its for name in ("out", "err"))
         self.process = subprocess.Popen(
@@ -69,6 +74,17 @@ class Job:
             assert self.process.poll() is None, self.told()
             assert time.monotonic() < deadline, self.told()
             time.sleep(0.05)
+
+    def await_step(self, step: int) -> None:
+        deadline = time.monotonic() + IS_BUILT_WITHIN_SECONDS
+        while self.step() < step:
+            assert self.process.poll() is None, self.told()
+            assert time.monotonic() < deadline, self.told()
+            time.sleep(0.05)
+
+    def step(self) -> int:
+        """Say how far its first rank is."""
+        return int(json.loads((self.run / "ranks" / "rank-0.pulse.json").read_text())["step"])
 
     def _num_ready(self) -> int:
         logs = self.folder.glob(f"**/{self.name or '*'}/logs/rank-*.log")
@@ -164,6 +180,7 @@ class Job:
             psutil.wait_procs(left, timeout=1)
         for file in self.buffers():
             file.unlink(missing_ok=True)
+        os.close(self._others)
 
 
 def _status(returncode: int | None) -> int:

@@ -36,8 +36,8 @@ class Death:
     """What the verdict must hold, in its cause or its facts."""
     prints: str = ""
     """What each rank must have printed."""
-    within: float = 10.0
-    """How many seconds it may take until nothing is left."""
+    within: float = 30.0
+    """How many seconds it may take until nothing is left, on a machine that has other things to do, too."""
 
 
 def kill(program: str, rank: int | None = None) -> Callable[[Job], None]:
@@ -80,7 +80,7 @@ def kill_in_the_middle(program: str, rank: int) -> Callable[[Job], None]:
     """Kill a process of a rank that has been computing for a while."""
 
     def harm(job: Job) -> None:
-        time.sleep(0.5)
+        job.await_step(100)
         kill(program, rank)(job)
 
     return harm
@@ -129,7 +129,7 @@ TABLE = (
         *("script.does_not_stop", "stopped", 130, "stopped"),
         harm=send(signal.SIGINT, signal.SIGINT),
         prints="asked to stop",
-        within=4.0,
+        within=5.0,  # what the first signal alone would grant a rank
     ),
     Death("SIGTERM", "script.wait", "stopped", 143, "stopped", harm=send(signal.SIGTERM)),
     Death(
@@ -169,26 +169,22 @@ TABLE = (
         *("script.waits_for_a_build_that_nobody_does", "stalled", 124, "stale-build-lock"),
         around=places.stale_lock,
         options=STOPS_AT_ONCE,
-        launchers=("torchrun",),
     ),
     Death(
         "an op of the script does not compile",
         *("script.builds_what_does_not_compile", "failed", 1, "op-build-failed"),
         says="broken.cpp:1:20: error:",
-        launchers=("torchrun",),
     ),
     Death(
         "an op of DeepSpeed does not compile",
         *("script.ends", "failed", 69, "op-build-failed"),
         around=places.no_compiler,
         says="no-such-compiler: not found",
-        launchers=("torchrun",),
     ),
     Death("a stall", "script.stops_stepping", "stalled", 124, "stalled", options=STOPS_AT_ONCE),
     Death(
         "a collective waits in vain",
         *("script.waits_in_vain", "failed", 1, "collective-timeout", 1),
-        launchers=("torchrun",),
     ),
     Death(
         "a rank is killed during a collective",
@@ -199,7 +195,6 @@ TABLE = (
         "the port is taken",
         *("script.takes_a_port_that_is_taken", "failed", 1, "port-taken", 1),
         around=places.taken_port,
-        launchers=("deepspeed",),
     ),
     Death("wrong arguments", "script.knows_no_such_argument", "failed", 2, "wrong-arguments"),
     Death(
@@ -210,28 +205,23 @@ TABLE = (
     Death(
         "the loss becomes NaN",
         *("script.diverges", "finished", 0, "loss-not-a-number"),
-        launchers=("torchrun",),
     ),
     Death(
         "fp16 overflows at every loss scale",
         *("training.overflows_in_fp16", "failed", 1, "loss-scale-collapsed"),
-        launchers=("deepspeed",),
     ),
     Death(
         "DeepSpeed refuses a ds_config late",
         *("training.config_is_refused", "failed", 1, "config-refused"),
-        launchers=("torchrun",),
     ),
     Death(
         "a checkpoint of another number of ranks",
         *("training.loads", "failed", 1, "other-world-size"),
         around=places.checkpoint_of_one_rank,
-        launchers=("torchrun",),
     ),
     Death(
         "trained to its end, then SIGABRT",
         *("training.stumbles", "stumbled", 0, "stumbled", 1),
-        launchers=("deepspeed",),
     ),
     Death("nothing: it ends well", "script.ends", "finished", 0, None),
 )

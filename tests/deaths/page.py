@@ -15,16 +15,16 @@ HEAD = """# How runs die, and what is left
 This page is written by `make deaths`, which lets every one of these deaths really happen to two ranks on this
 machine: real signals, a real control group, a real full disk, a real compiler error. After each death the test
 counts the processes of the job, wherever they went, with a program that the script started in a session of its
-own. Seconds are those from the death until no process was left and zlaunch had ended, under torchrun and under
-deepspeed; a stall begins when it is noticed; a dash: that launcher makes no difference there, or has no such
-process. `tests/deaths/` holds every cell but the seconds, of which no more than 10 are allowed; there, two runs
-in one folder die without touching each other, too.
+own, and files like those that DeepSpeed leaves in shared memory. Seconds are those from the death until nothing
+was left and zlaunch had ended, under torchrun and under deepspeed; a stall begins when it is noticed; a dash:
+torchrun has no such process. `tests/deaths/` holds every cell but the seconds, of which no more than 10 are
+allowed; there, two runs in one folder die without touching each other, too.
 
 """
 COLUMNS = (
     "death",
     "exit status",
-    "processes left",
+    "left behind",
     "how",
     "verdict",
     *(f"seconds, {name}" for name in LAUNCHERS),

@@ -152,8 +152,10 @@ def builds_what_does_not_compile() -> None:
     from torch.utils.cpp_extension import load
 
     use_own_ops()
-    dying()
-    load("broken", [write("broken.cpp", "int one() { return two; }\n")])
+    try:
+        load("broken", [write("broken.cpp", "int one() { return two; }\n")])
+    finally:
+        dying()
 
 
 def use_own_ops() -> None:
@@ -174,9 +176,9 @@ def write(name: str, text: str) -> str:
 def stops_stepping() -> None:
     from zlaunch.report import report
 
-    for step in range(1, 4):
+    for step in range(1, 10):
         report(step, steps=10, loss=1.0)
-        time.sleep(1.1)  # slower than the watch looks: it must know how long a step takes
+        time.sleep(0.3)  # the watch looks once a second, and must see two steps to know how long one takes
     wait()
 
 
@@ -201,7 +203,6 @@ def waits_in_vain() -> None:
     short = dist.new_group(timeout=dt.timedelta(seconds=2))
     if RANK == 1:
         wait()
-    dying()
     try:
         dist.all_reduce(torch.ones(1), group=short)
     finally:

@@ -12,7 +12,7 @@ from tests.deaths.page import record
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
 
-SECONDS = 10.0
+SECONDS = 30.0
 CASES = [
     pytest.param(death, launcher, id=f"{death.name}-{launcher}")
     for death in TABLE

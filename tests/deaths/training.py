@@ -36,14 +36,18 @@ def dying() -> None:
 
 
 def config_is_refused() -> None:
-    dying()
-    start(CONFIG | {"zero_optimization": {"stage": 2, "no_such_key": 1}})
+    try:
+        start(CONFIG | {"zero_optimization": {"stage": 2, "no_such_key": 1}})
+    finally:
+        dying()
 
 
 def overflows_in_fp16() -> None:
     engine = start(CONFIG | {"fp16": {"enabled": True, "initial_scale_power": 1, "hysteresis": 1}})
-    dying()
-    train(engine, 60000.0, steps=20)
+    try:
+        train(engine, 60000.0, steps=20)
+    finally:
+        dying()
 
 
 def saves() -> None:
@@ -54,8 +58,10 @@ def saves() -> None:
 
 def loads() -> None:
     engine = start(CONFIG)
-    dying()
-    engine.load_checkpoint(sys.argv[2])
+    try:
+        engine.load_checkpoint(sys.argv[2])
+    finally:
+        dying()
 
 
 def stumbles() -> None:

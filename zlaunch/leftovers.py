@@ -1,7 +1,7 @@
 """What a job leaves outside of its run directory, because DeepSpeed forgets it: deleted when the job is over.
 
-Ranks delete what is theirs when they end. zlaunch does so when nothing of the job runs any more, or its guard if
-zlaunch was killed: they outlive ranks that are killed.
+Ranks delete what is theirs when they end. zlaunch does so when nothing of the job runs any more, or its guard
+if zlaunch was killed: they outlive ranks that are killed.
 """
 
 import contextlib

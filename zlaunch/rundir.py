@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import shlex
-import shutil
 import socket
 import sys
 import sysconfig
@@ -171,12 +170,6 @@ def read_ranks(layout: RunLayout) -> list[dict[str, Any]]:
     files = [file for file in layout.ranks.glob("rank-*.json") if file.name.count(".") == 1]
     records = (read_object(file) for file in files)
     return sorted((record for record in records if "rank" in record), key=lambda record: int(record["rank"]))
-
-
-def remove_swap(plan: LaunchPlan) -> None:
-    """Delete this run's own directories on NVMe; DeepSpeed leaves them behind."""
-    for directory in plan.swap_dirs:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def command_script(plan: LaunchPlan) -> str:

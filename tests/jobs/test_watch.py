@@ -32,6 +32,9 @@ class Net(torch.nn.Module):
     def forward(self, input_ids):
         time.sleep(0.02)
         return self.out(self.table(input_ids)).mean()
+    def state_dict(self, *args, **kwargs):
+        time.sleep(0.1)
+        return super().state_dict(*args, **kwargs)
 net = Net()
 engine, *_ = deepspeed.initialize(args=args, model=net, model_parameters=net.parameters())
 for step in range(40):

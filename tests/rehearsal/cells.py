@@ -5,6 +5,8 @@ The model is small, and the buckets smaller: they are flushed several times, and
 
 from typing import Any
 
+from zlaunch.memory.workload import Lora
+
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 256,
@@ -35,6 +37,14 @@ BUCKETS: dict[str, Any] = {
     "stage3_param_persistence_threshold": 1_000,
     "stage3_gather_16bit_weights_on_model_save": True,
 }
+MIXTRAL: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "mixtral",
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
+"""Its experts are taken apart when it is saved."""
+LORA = Lora(8, ("q_proj", "v_proj"))
 WIDE: dict[str, Any] = {
     **LLAMA,
     "hidden_size": 1024,
@@ -96,6 +106,7 @@ def cell(
         "load_dtype": precision,
         "zero_init": False,
         "activation_checkpointing": False,
+        "lora": None,
         "attention": "sdpa",
         "accelerator": "cpu",
         "save": False,
@@ -174,5 +185,8 @@ CELLS: dict[str, dict[str, Any]] = {
     "3 long sequences, zero.Init, checkpointing": cell(
         3, zero_init=True, activation_checkpointing=True, **LONG
     ),
+    "2 lora": cell(2, lora=LORA, save=True),
+    "3 lora, zero.Init": cell(3, lora=LORA, zero_init=True, save=True),
+    "3 mixtral, zero.Init": cell(3, model=MIXTRAL, zero_init=True, save=True),
     "3 gpt2, zero.Init": cell(3, model=GPT2, zero_init=True, save=True),
 }

@@ -7,6 +7,7 @@ imports. Nothing here is shared with the rehearsal.
 """
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -70,13 +71,15 @@ def train(workload: dict[str, Any], seen: dict[str, Any], phase: Phase) -> Any:
         # As long as this lives, transformers makes models in zero.Init, as under its Trainer.
         stage3 = HfDeepSpeedConfig(ds_config) if workload["zero_init"] else None
         model = build(workload)
+        if workload["lora"]:
+            model = adapt(model, workload["lora"], stage3)
         del stage3
         model.train()
         if workload["activation_checkpointing"]:
             model.gradient_checkpointing_enable({"use_reentrant": False})
     seen["parameters"] = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
     with phase("initialize"):
-        parameters = list(model.parameters())
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         engine, *_ = deepspeed.initialize(model=model, config=ds_config, model_parameters=parameters)
     seen["optimizer"] = type(engine.optimizer).__name__
     for names in (("forward", "backward", "step"), ("second step",) * 3):
@@ -107,14 +110,18 @@ def save_and_resume(engine: Any, folder: Path, phase: Phase) -> None:
         unwrap_model=lambda engine: engine.module,
     )
     allocations.mark_reading()
+    adapted = hasattr(engine.module, "peft_config")
     with phase("save"):
-        weights = Accelerator.get_state_dict(accelerator, engine)
+        if adapted and engine.zero_optimization_stage() == 3:
+            weights = engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=True)
+        else:
+            weights = Accelerator.get_state_dict(accelerator, engine)
         if os.environ["RANK"] == "0":
             engine.module.save_pretrained(folder / "weights", state_dict=weights)
         del weights
-        engine.save_checkpoint(str(folder))
+        engine.save_checkpoint(str(folder), exclude_frozen_parameters=adapted)
     with phase("resume"):
-        path, _ = engine.load_checkpoint(str(folder))
+        path, _ = engine.load_checkpoint(str(folder), load_module_strict=not adapted)
         assert path is not None
 
 
@@ -127,6 +134,16 @@ def build(workload: dict[str, Any]) -> Any:
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[workload["load_dtype"]]
     return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=workload["attention"])
+
+
+def adapt(model: Any, lora: dict[str, Any], stage3: Any) -> Any:
+    """Add adapters; those of stage 3 are of the model's format, as DeepSpeed asks for."""
+    import peft
+
+    config = peft.LoraConfig(
+        r=lora["rank"], target_modules=lora["modules"], task_type=peft.TaskType.CAUSAL_LM
+    )
+    return peft.get_peft_model(model, config, autocast_adapter_dtype=stage3 is None)
 
 
 def batch(workload: dict[str, Any]) -> dict[str, Any]:
@@ -198,6 +215,7 @@ def swapping_to(folder: Path, workload: dict[str, Any]) -> dict[str, Any]:
 
 def load_slowly(workloads: list[dict[str, Any]]) -> None:
     """Import, and compile and load native ops, once for all."""
+    import cpuinfo
     import deepspeed
     import transformers.models.auto.modeling_auto
     from deepspeed.ops.op_builder.cpu import AsyncIOBuilder, CPUAdamBuilder, ShareMemCommBuilder
@@ -206,11 +224,14 @@ def load_slowly(workloads: list[dict[str, Any]]) -> None:
     assert deepspeed
     for name in _IMPORTED_LATE:
         importlib.import_module(name)
+    cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)  # it starts programs, for each optimizer
+    cpuinfo.get_cpu_info()
     ShareMemCommBuilder().load(verbose=False)
     if any("offload_optimizer" in each["ds_config"]["zero_optimization"] for each in workloads):
         CPUAdamBuilder().load(verbose=False)
     if any(uses_nvme(each) for each in workloads):
-        AsyncIOBuilder().load(verbose=False)
+        with contextlib.suppress(Exception):  # without libaio, those that swap say so
+            AsyncIOBuilder().load(verbose=False)
 
 
 def main(questions: Path, answers: Path) -> None:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def train(workloads: list[dict[str, Any]], answers: Path) -> None:
     """Start the ranks, and wait until all have trained everything."""
-    (answers / "workloads.json").write_text(json.dumps(workloads))
+    (answers / "workloads.json").write_text(json.dumps(workloads, default=asdict))
     ranks = [subprocess.Popen(argv(answers), cwd=ROOT, env=environment(rank)) for rank in range(NUM_RANKS)]
     try:
         assert [rank.wait() for rank in ranks] == [0] * NUM_RANKS

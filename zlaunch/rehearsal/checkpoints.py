@@ -28,16 +28,8 @@ def checkpoints(engine: Any) -> Iterator[Path]:
 
 def save(engine: Any, net: torch.nn.Module, directory: Path) -> None:
     """Save as the Trainer does: the weights for `from_pretrained`, then DeepSpeed's checkpoint."""
-    from deepspeed.checkpoint.utils import clone_tensors_for_torch_save
-
-    if engine.zero_optimization_partition_weights():
-        if engine.zero_gather_16bit_weights_on_model_save():
-            weights = engine._zero3_consolidated_16bit_state_dict()
-            if weights is not None:
-                weights.clear()  # `save_pretrained` takes them out; the dict is in a cycle
-    else:
-        clone_tensors_for_torch_save(net.state_dict())
-    engine.save_checkpoint(str(directory), tag=_TAG)
+    _save_weights(engine, net)
+    engine.save_checkpoint(str(directory), tag=_TAG, exclude_frozen_parameters=_is_adapted(net))
     names = engine._get_mp_rank_zero_checkpoint_names(
         load_dir=str(directory),
         tag=_TAG,
@@ -49,9 +41,32 @@ def save(engine: Any, net: torch.nn.Module, directory: Path) -> None:
         Path(name).touch()  # those of the other ranks
 
 
-def resume(engine: Any, directory: Path) -> None:
+def _save_weights(engine: Any, net: torch.nn.Module) -> None:
+    """Gather the weights; the first rank writes them as `save_pretrained` does, which takes them out."""
+    from deepspeed.checkpoint.utils import clone_tensors_for_torch_save
+    from transformers.core_model_loading import revert_weight_conversion
+
+    if not engine.zero_optimization_partition_weights():
+        weights = clone_tensors_for_torch_save(net.state_dict())
+    elif engine.zero_gather_16bit_weights_on_model_save():
+        weights = engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=_is_adapted(net))
+    else:
+        return
+    if engine.global_rank == 0 and not _is_adapted(net):
+        written = revert_weight_conversion(net, weights)
+        written = {name: written.pop(name).contiguous() for name in list(written)}
+
+
+def _is_adapted(net: torch.nn.Module) -> bool:
+    """Say whether a model is one of `peft`, of which the Trainer saves what is trained."""
+    from transformers import PreTrainedModel
+
+    return not isinstance(net, PreTrainedModel)
+
+
+def resume(engine: Any, net: torch.nn.Module, directory: Path) -> None:
     """Load what `save` saved."""
-    engine.load_checkpoint(str(directory), tag=_TAG)
+    engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=not _is_adapted(net))
 
 
 @dataclass(frozen=True, slots=True)

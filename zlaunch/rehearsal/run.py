@@ -126,7 +126,7 @@ def _rehearse(workload: Workload, run: Run) -> None:
                 with phase("save"):
                     checkpoints.save(engine, net, directory)
                 with phase("resume"):
-                    checkpoints.resume(engine, directory)
+                    checkpoints.resume(engine, net, directory)
 
 
 def _is_half(ds_config: Mapping[str, Any]) -> bool:

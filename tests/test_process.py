@@ -89,3 +89,9 @@ child.end_within(0.3)
 print(child.wait(lambda: None), child.stopped_by)
 """
     assert told(PLAIN, body) == "-9 None"
+
+
+def test_a_process_whose_parent_ended_before_it_could_ask_ends_too() -> None:
+    orphan = "import os; from zlaunch.process import die_with_parent; die_with_parent(os.getpid())"
+    done = subprocess.run([sys.executable, "-c", orphan], cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == -9

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
@@ -50,7 +51,7 @@ def answers_of(argv: Sequence[str], question: str, environment: Mapping[str, str
         stderr=subprocess.DEVNULL,
         text=True,
         env=dict(environment),
-        preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads here
+        preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - no threads here
     ) as program:
         assert program.stdin is not None
         assert program.stdout is not None
@@ -60,9 +61,11 @@ def answers_of(argv: Sequence[str], question: str, environment: Mapping[str, str
         yield from program.stdout
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the one that started it ends."""
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when the one that started it ends; it may have ended already."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def outlive_parent() -> None:
@@ -103,7 +106,7 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads here
+                preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - no threads here
             )
         except BaseException:
             self._unrelay()

@@ -72,10 +72,10 @@ def _forked(workloads: list[Workload], jobs: int) -> Iterator[tuple[int, Answer]
 
 
 def _fork(workload: Workload, file: IO[str]) -> int:
-    pid = os.fork()
+    parent, pid = os.getpid(), os.fork()
     if pid:
         return pid
-    die_with_parent()
+    die_with_parent(parent)
     try:
         answer = _answer(workload)
     except BaseException as error:  # noqa: BLE001 - a fork must not go on as its parent

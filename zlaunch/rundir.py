@@ -267,14 +267,15 @@ def _environment(machine: Machine) -> dict[str, Any]:
 
 def git_state() -> dict[str, Any] | None:
     """Read the state of the repository the job is started from; None outside of one."""
-    commit = _ask_git("rev-parse", "HEAD")
-    if commit is None:
+    named = _ask_git("rev-parse", "HEAD", "--abbrev-ref", "HEAD")
+    if named is None:
         return None
+    commit, branch = named.splitlines()
     changed = _ask_git("status", "--porcelain") or ""
-    difference = _ask_git("diff", "--no-ext-diff", "HEAD") or ""
+    difference = changed and (_ask_git("diff", "--no-ext-diff", "HEAD") or "")
     return {
         "commit": commit,
-        "branch": _ask_git("rev-parse", "--abbrev-ref", "HEAD"),
+        "branch": branch,
         "changed": changed.splitlines(),
         "diff_sha256": hashlib.sha256(difference.encode()).hexdigest() if difference else None,
     }

@@ -75,7 +75,7 @@ def shared(workload: Workload) -> int:
 
 def _while_made(settings: Settings, weights: Trained, pinned: Parts) -> Pools:
     """Say what is there while zero.Init makes the model: pieces of a parameter, and those made."""
-    piece = 2 * settings.item * settings.share(weights.largest)
+    piece = settings.item * settings.share(weights.largest)
     if settings.parameters_on == "cpu":
         # All of them are put into one block more only later.
         flat = _power_of_two(settings.item * settings.share(weights.total))
@@ -83,8 +83,8 @@ def _while_made(settings: Settings, weights: Trained, pinned: Parts) -> Pools:
     if settings.parameters_on == "nvme":
         buffers = settings.item * settings.parameter_buffers
         nvme = settings.item * settings.share(weights.total)
-        return {"pageable": max(piece, 2 * buffers), "pinned": buffers, "nvme": nvme}
-    return {"pageable": piece}
+        return {"pageable": max(2 * piece, buffers), "pinned": buffers, "nvme": nvme}
+    return {"pageable": 2 * piece}
 
 
 def _pageable(settings: Settings, share: int) -> Parts:
@@ -98,15 +98,15 @@ def _pageable(settings: Settings, share: int) -> Parts:
 def _made(settings: Settings, share: int, group: int) -> tuple[int, int]:
     """Say what is there for a moment while DeepSpeed makes the states: at its start, in the first step.
 
-    At its start it takes a step with gradients of zero, at stage 3 group by group.
+    At its start it pins copies of the weights, at stage 3 gradients of zero beside others, group by group.
     """
     if settings.optimizer_on == "gpu":
         return 0, 0
     if settings.optimizer_on == "nvme":
         return MASTER_BYTES * share, settings.state_bytes * share
     if settings.stage < 3:
-        return (settings.state_bytes + 2) * share, 0
-    return MASTER_BYTES * share + (settings.state_bytes + 4) * group, 0
+        return (MASTER_BYTES + settings.item) * share, 0
+    return MASTER_BYTES * share + 2 * 4 * group, 0
 
 
 def _pinned(settings: Settings, weights: Trained) -> dict[str, int]:

@@ -125,6 +125,11 @@ def test_a_rank_that_is_ended_while_it_leaves_with_an_exception_has_the_status_o
     assert judge_end(1, None, ranks).exit_status == 1
 
 
+def test_a_rank_that_is_interrupted_says_so() -> None:
+    error = ErrorEvidence("KeyboardInterrupt", "")
+    assert judge_end(1, None, [leaving(0, -signal.SIGINT, error)]).exit_status == 130
+
+
 def test_a_script_that_exits_with_a_status_has_failed() -> None:
     assert judge_end(1, None, [FINISHED, leaving(1, 3)]).exit_status == 3
 

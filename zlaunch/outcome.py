@@ -66,9 +66,10 @@ def _returncode(evidence: Evidence, verdict: Verdict) -> int:
 
 
 def _of_itself(rank: RankEvidence) -> int:
-    """Python leaves with 1 after an exception that nobody caught, even if it is killed while it leaves."""
+    """Python leaves with 1 after an exception, even if it is killed while it leaves; not after Ctrl-C."""
     returncode = rank.returncode or 0
-    was_cut_short = rank.error is not None and rank.phase == phases.EXITING and -returncode in ENDS_PROGRAMS
+    raised = rank.error is not None and rank.error.type != "KeyboardInterrupt"
+    was_cut_short = raised and rank.phase == phases.EXITING and -returncode in ENDS_PROGRAMS
     return 1 if was_cut_short else returncode
 
 

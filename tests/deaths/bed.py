@@ -16,9 +16,12 @@ import psutil
 
 from tests.deaths.script import BUFFERS, MARK
 from tests.running import ZLAUNCH
+from zlaunch.layout import RunLayout, read_object
 
 HERE = Path(__file__).parent
 IS_BUILT_WITHIN_SECONDS = 900
+WITHIN_SECONDS = 20.0 if "PYTEST_XDIST_WORKER" in os.environ else 10.0
+"""Until nothing is left of a job that died; while two die at a time, each has half of the machine."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +50,24 @@ class Job:
         self.mark = uuid.uuid4().hex
         self.moment: float | None = None
         self.bed = bed
-        self._others = os.open(__file__, os.O_RDONLY)
-        fcntl.flock(self._others, fcntl.LOCK_EX if bed.alone else fcntl.LOCK_SH)
         its = None if bed.terminal is None else bed.terminal[1]
         out, err = ((folder / name).open("wb") if its is None else its for name in ("out", "err"))
-        self.process = subprocess.Popen(
-            [*bed.before, *ZLAUNCH, *argv],
-            cwd=folder,
-            env={**os.environ, **bed.env, MARK: self.mark},
-            stdin=subprocess.DEVNULL if its is None else its,
-            stdout=out,
-            stderr=err,
-            start_new_session=its is not None,
-            preexec_fn=bed.enter,  # noqa: PLW1509 - no threads here
-        )
+        self._others = os.open(__file__, os.O_RDONLY)
+        fcntl.flock(self._others, fcntl.LOCK_EX if bed.alone else fcntl.LOCK_SH)
+        try:
+            self.process = subprocess.Popen(
+                [*bed.before, *ZLAUNCH, *argv],
+                cwd=folder,
+                env={**os.environ, **bed.env, MARK: self.mark},
+                stdin=subprocess.DEVNULL if its is None else its,
+                stdout=out,
+                stderr=err,
+                start_new_session=its is not None,
+                preexec_fn=bed.enter,  # noqa: PLW1509 - no threads here
+            )
+        except BaseException:
+            os.close(self._others)
+            raise
         if its is not None:
             os.close(its)
 
@@ -84,7 +91,7 @@ class Job:
 
     def step(self) -> int:
         """Say how far its first rank is."""
-        return int(json.loads((self.run / "ranks" / "rank-0.pulse.json").read_text())["step"])
+        return int(read_object(RunLayout(self.run).rank_pulse(0)).get("step") or 0)
 
     def _num_ready(self) -> int:
         logs = self.folder.glob(f"**/{self.name or '*'}/logs/rank-*.log")
@@ -122,7 +129,7 @@ class Job:
                     found.append(file)
         return found
 
-    def await_end(self, within: float) -> tuple[int, int, float]:
+    def await_end(self, within: float = WITHIN_SECONDS) -> tuple[int, int, float]:
         """Wait; return the exit status, how much was left after so many seconds, and when nothing was."""
         deadline = time.monotonic() + IS_BUILT_WITHIN_SECONDS
         while (died := self._died()) is None and self.process.poll() is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.deaths import places
-from tests.deaths.bed import Bed, Job
+from tests.deaths.bed import WITHIN_SECONDS, Bed, Job
 
 LAUNCHERS = ("torchrun", "deepspeed")
 STOPS_AT_ONCE = ("--stall-after", "1", "--on-stall", "stop")
@@ -36,8 +36,7 @@ class Death:
     """What the verdict must hold, in its cause or its facts."""
     prints: str = ""
     """What each rank must have printed."""
-    within: float = 30.0
-    """How many seconds it may take until nothing is left, on a machine that has other things to do, too."""
+    within: float = WITHIN_SECONDS
 
 
 def kill(program: str, rank: int | None = None) -> Callable[[Job], None]:

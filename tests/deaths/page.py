@@ -18,7 +18,7 @@ counts the processes of the job, wherever they went, with a program that the scr
 own, and files like those that DeepSpeed leaves in shared memory. Seconds are those from the death until nothing
 was left and zlaunch had ended, under torchrun and under deepspeed; a stall begins when it is noticed; a dash:
 torchrun has no such process. `tests/deaths/` holds every cell but the seconds, of which no more than 10 are
-allowed; there, two runs in one folder die without touching each other, too.
+allowed, and 20 where two jobs die at a time; there, two runs in one folder die without touching each other, too.
 
 """
 COLUMNS = (

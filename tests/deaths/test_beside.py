@@ -17,7 +17,6 @@ from zlaunch.build import extensions_dir
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
 
-SECONDS = 30.0
 LIBAIO = Path("/usr/include/libaio.h")
 
 Start = Callable[..., Job]
@@ -69,7 +68,7 @@ def test_a_zlaunch_that_is_killed_leaves_nothing_on_the_drive(
     swap_of(job)
     job.dies_now()
     job.process.kill()
-    _, left, _ = job.await_end(SECONDS)
+    _, left, _ = job.await_end()
     assert (left, list(drive.iterdir())) == (0, [])
 
 
@@ -85,7 +84,7 @@ def test_a_run_that_dies_leaves_the_other_in_the_same_folder_alone(
     before, log = lives.left(), (lives.run / "logs" / "rank-0.log").read_bytes()
     dies.dies_now()
     dies.process.kill()
-    _, left, _ = dies.await_end(SECONDS)
+    _, left, _ = dies.await_end()
     assert left == 0
     lives.await_step(lives.step() + 1)
     assert set(before) <= set(lives.left())
@@ -93,7 +92,7 @@ def test_a_run_that_dies_leaves_the_other_in_the_same_folder_alone(
     assert all(swap.is_dir() for swap in swap_of(lives))
     lives.process.send_signal(signal.SIGTERM)
     lives.dies_now()
-    assert lives.await_end(SECONDS)[:2] == (143, 0)
+    assert lives.await_end()[:2] == (143, 0)
     assert (lives.ending()["how"], list(drive.iterdir())) == ("stopped", [])
 
 
@@ -106,7 +105,7 @@ def test_the_buffers_that_deepspeed_leaves_in_shared_memory_are_deleted(
     assert len(buffers_of(job)) == 2
     job.dies_now()
     job.process.send_signal(number)
-    assert job.await_end(SECONDS)[1] == 0
+    assert job.await_end()[1] == 0
     assert buffers_of(job) == []
 
 

@@ -12,7 +12,6 @@ from tests.deaths.page import record
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
 
-SECONDS = 30.0
 CASES = [
     pytest.param(death, launcher, id=f"{death.name}-{launcher}")
     for death in TABLE
@@ -44,7 +43,7 @@ def test_a_death_is_told_as_it_was(death: Death, launcher: str, tmp_path: Path) 
         if death.harm is not None:
             job.await_ready(num_ranks=2)
             death.harm(job)
-        status, left, seconds = job.await_end(SECONDS)
+        status, left, seconds = job.await_end(death.within)
         ending, said, told, printed = job.ending(), job.said(), job.told(), job.printed()
     verdict = ending.get("verdict") or {}
     words = " ".join([verdict.get("cause", ""), *verdict.get("facts", ())])

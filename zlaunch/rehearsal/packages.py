@@ -20,14 +20,15 @@ _MODULES = (
 
 def import_packages(*, fast: bool = True) -> None:
     """Import what every rehearsal needs, so that forks share it; without `fast`, as it comes."""
-    _leave_uncompiled(fast)
+    _leave_uncompiled()
     if fast:
+        _import_no_compiler()
         _list_models_once()
     for name in _MODULES:
         importlib.import_module(name)
 
 
-def _leave_uncompiled(fast: bool) -> None:
+def _leave_uncompiled() -> None:
     """Compiling starts a compiler, for an optimizer that hardly anybody uses."""
     import torch
 
@@ -35,8 +36,6 @@ def _leave_uncompiled(fast: bool) -> None:
         return model if model is not None else lambda function: function
 
     torch.compile = compile_nothing
-    if fast:
-        _import_no_compiler()
 
 
 def _list_models_once() -> None:

@@ -10,13 +10,20 @@ from zlaunch.memory.workload import Workload
 _NO_DECAY = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
 """Parameters that the Trainer puts into a group without weight decay (`get_decay_parameter_names`)."""
 
+
+def _adafactor(groups: list[dict[str, Any]]) -> Any:
+    from transformers.optimization import Adafactor
+
+    return Adafactor(groups, 1e-3, scale_parameter=False, relative_step=False)
+
+
 _OPTIMIZERS: dict[str, Any] = {
     "adamw_torch_fused": lambda groups: optim.AdamW(groups, fused=True),
     "adamw_torch": optim.AdamW,
     "sgd": optim.SGD,
     "adagrad": optim.Adagrad,
     "rmsprop": optim.RMSprop,
-    "adafactor": lambda groups: _adafactor()(groups, 1e-3, scale_parameter=False, relative_step=False),
+    "adafactor": _adafactor,
 }
 """The Trainer's `--optim` → the optimizer it makes."""
 
@@ -42,12 +49,6 @@ def initialize(workload: Workload, net: torch.nn.Module) -> Any:
     optimizer = _optimizer(workload, groups)
     engine, *_ = deepspeed.initialize(model=net, config=config, optimizer=optimizer)
     return engine
-
-
-def _adafactor() -> Any:
-    from transformers.optimization import Adafactor
-
-    return Adafactor
 
 
 def _groups(net: torch.nn.Module) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """What the watch costs a training step, within one run of `zlaunch train`.
 
-    python -m bench.watch_cost [STEPS]
+    python -m bench.watch_cost [STEPS]    # a multiple of 4
 
 DeepSpeed trains in one process. Its engine's functions are as the hook left them in every other step, and
 as DeepSpeed made them in the others, so that both kinds see the same machine; what the programs around
@@ -39,7 +39,8 @@ watched = {
     if "zlaunch" in getattr(getattr(value, "__code__", None), "co_filename", "")
 }
 bare = {name: value.__wrapped__ for name, value in watched.items()}
-around = [p for p in psutil.Process().parents() if p.pid >= int(sys.argv[3])]
+parents = psutil.Process().parents()
+around = parents[: [p.pid for p in parents].index(int(sys.argv[3]))]  # up to the bench
 
 
 def worked():
@@ -89,7 +90,7 @@ def _measured(steps: int) -> dict[str, Any]:
         script.write_text(TRAINING)
         zlaunch = [sys.executable, "-m", "zlaunch", "train", str(script), "--gpus", "1"]
         run_dir = ["--run-dir", str(Path(folder) / "run")]
-        argv = [*zlaunch, *run_dir, "--", str(steps), str(answer), str(os.getpid() + 1)]
+        argv = [*zlaunch, *run_dir, "--", str(steps), str(answer), str(os.getpid())]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(done.stdout + done.stderr)
@@ -98,4 +99,4 @@ def _measured(steps: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    main((int(sys.argv[1]) if len(sys.argv) > 1 else 1000) // 4 * 4)

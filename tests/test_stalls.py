@@ -22,6 +22,11 @@ def test_ranks_in_one_place_stand_together_and_the_odd_one_is_marked() -> None:
     ]
 
 
+def test_a_stall_of_a_run_that_has_ended_is_past() -> None:
+    (line, _) = stall_lines(StallEvidence(65.0, 7, {0: "a:1 f"}), None, 80, is_over=True)
+    assert line == "nothing moved for 1:05, in step 8:"
+
+
 def test_a_rank_that_did_not_answer_is_not_said_to_be_elsewhere() -> None:
     lines = stall_lines(
         StallEvidence(75.0, 0, {0: "a:1 f", 1: "did not answer; it is stopped"}, (1,)), None, 80

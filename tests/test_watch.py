@@ -117,10 +117,22 @@ def test_a_job_that_is_to_stop_for_a_stall_is_told_once(layout: RunLayout, clock
     assert (watch.stall.ended_job, watch.stall.step) == (True, 5)
 
 
-def test_a_stall_after_which_steps_were_taken_is_forgotten(layout: RunLayout, clock: Clock) -> None:
+def test_a_stall_lasts_as_long_as_nothing_moves(layout: RunLayout, clock: Clock) -> None:
     watch, _ = stalled(layout, clock, Manner(show_ranks=()))
-    pulse(layout, 0, time=clock.now, phase="forward", step=6)
-    watch.tick()
+    watch.end()
+    assert watch.stall is not None
+    assert watch.stall.seconds == 100
+
+
+@pytest.mark.parametrize("is_looked_at", [True, False])
+def test_a_stall_after_which_a_step_was_taken_is_forgotten_in_the_end(
+    layout: RunLayout, clock: Clock, is_looked_at: bool
+) -> None:
+    watch, _ = stalled(layout, clock, Manner(show_ranks=()))
+    pulse(layout, 0, time=clock.now, phase="exiting", step=6)
+    if is_looked_at:
+        watch.tick()
+    watch.end()
     assert watch.stall is None
 
 

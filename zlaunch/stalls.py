@@ -35,11 +35,13 @@ def silence(sample: Mapping[str, Any], age: float) -> str:
     return f"{NO_ANSWER}; {state}" if state else NO_ANSWER
 
 
-def stall_lines(stall: StallEvidence, seconds_per_step: float | None, width: int) -> list[str]:
-    """Say for how long nothing has moved, and where the ranks are, those in one place together."""
+def stall_lines(
+    stall: StallEvidence, seconds_per_step: float | None, width: int, is_over: bool = False
+) -> list[str]:
+    """Say for how long nothing has moved, or moved, and where the ranks are, those in one place together."""
     usual = f"; a step took {brief(seconds_per_step)}" if seconds_per_step is not None else ""
     when = f"in step {stall.step + 1}" if stall.step else "before the first step was done"
-    lines = [f"nothing has moved for {clock(stall.seconds)}, {when}{usual}:"]
+    lines = [f"nothing {'moved' if is_over else 'has moved'} for {clock(stall.seconds)}, {when}{usual}:"]
     places: dict[str, list[int]] = {}
     for rank, where in stall.where.items():
         places.setdefault(where, []).append(rank)

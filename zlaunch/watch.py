@@ -4,6 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from zlaunch import console, orders, phases, rundir
@@ -54,7 +55,7 @@ class Watch:
         """How many bytes of stacks each rank had written when they were asked."""
         self._is_attachable = False
         self.stall: StallEvidence | None = None
-        """The last stall, unless steps were taken after it."""
+        """The last stall; at the end, unless steps were taken after it."""
 
     def tick(self) -> bool:
         """Show what is new; look at all ranks now and then, and say whether that was done."""
@@ -84,6 +85,8 @@ class Watch:
         for follower in self._followers:
             follower.finish()
         self._course = self._course.after(Look(time.monotonic(), self._pulses()))
+        if self.stall is not None and not self.stall.ended_job and self._course.step != self.stall.step:
+            self.stall = None
         rundir.append_metrics(self._layout, self._metrics(self._samples()))
         self._progress.clear()
 
@@ -155,14 +158,14 @@ class Watch:
         silent = self._course.stalled_seconds(now, self._manner.stall_after)
         if silent is None:
             self._asked_at, self._is_reported = None, False
-            if self.stall is not None and not self.stall.ended_job and self._course.step != self.stall.step:
-                self.stall = None
         elif self._asked_at is None:
             self._asked_at = now
             self._written = {rank: self._stacks_size(rank) for rank in range(self._world_size)}
             with contextlib.suppress(OSError, ValueError):
                 orders.ask_for_stacks(self._layout)
-        elif now - self._asked_at >= ANSWER_SECONDS and not self._is_reported:
+        elif self._is_reported and self.stall is not None:
+            self.stall = replace(self.stall, seconds=silent)
+        elif now - self._asked_at >= ANSWER_SECONDS:
             self._is_reported = True
             self._report_stall(silent)
 

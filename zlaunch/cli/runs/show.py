@@ -118,13 +118,13 @@ _TOLD = ("python", "torch", "deepspeed", "transformers", "accelerate")
 
 
 def _stall(record: "RunRecord") -> Iterator[str]:
-    """Say where all ranks stood still, as it was said then."""
+    """Say where all ranks stood still."""
     from zlaunch import console
     from zlaunch.hindsight import stall_of
     from zlaunch.stalls import stall_lines
 
     if (stall := stall_of(record.found)) is not None:
-        yield from ["", *stall_lines(stall, None, console.width())]
+        yield from ["", *stall_lines(stall, None, console.width(), is_over=True)]
 
 
 def _memory(memory: "Comparison") -> Iterator[str]:

@@ -215,9 +215,16 @@ def _job(plan: LaunchPlan, asked: Sequence[str]) -> dict[str, Any]:
 
 
 def _spec(job: JobSpec) -> dict[str, Any]:
-    """Keep what was asked for in words of zlaunch's own, so that it can be asked for again."""
-    said = asdict(job)
-    return {name: str(value) if isinstance(value, Path) else value for name, value in said.items()}
+    """Keep what was asked for, as far as the plan does not say it, so that it can be asked for again."""
+    return {
+        "script_args": job.script_args,
+        "stage": job.stage,
+        "offload": None if job.offload is None else asdict(job.offload),
+        "precision": job.precision,
+        "ds_config": None if job.ds_config is None else str(job.ds_config),
+        "overrides": job.overrides,
+        "wishes": asdict(job.wishes),
+    }
 
 
 def _sizes(plan: LaunchPlan) -> dict[str, Any]:

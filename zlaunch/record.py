@@ -199,14 +199,6 @@ def script_of(job: Mapping[str, Any]) -> str | None:
     return str(words[0]) if isinstance(words, list) and words else None
 
 
-def name_of(job: Mapping[str, Any]) -> str | None:
-    """Name the program of a run in a word, as its directory is named."""
-    script = script_of(job)
-    if script is None:
-        return None
-    return script.rpartition(".")[2] if text(job, "module") else Path(script).stem
-
-
 def _progress(found: Found) -> tuple[int | None, int | None]:
     """Say how many steps were taken, of how many, by the ranks' own account or the watch's."""
     seen: Sequence[Mapping[str, Any]] = [*found.pulses.values(), found.last_metrics]

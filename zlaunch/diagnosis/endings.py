@@ -15,6 +15,8 @@ from zlaunch.units import duration, plural
 _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS}
 )
+_NONE_FAILED = frozenset({Part.STOPPED, Part.DRAGGED, Part.CUT_OFF, Part.NONE})
+"""The parts of ranks that did not fail of themselves, and are not lost."""
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+) in ([^\n]+)')
 
 
@@ -22,17 +24,7 @@ _FRAME = re.compile(r'File "([^"\n]+)", line (\d+) in ([^\n]+)')
 def stalled(case: Case) -> Reading | None:
     """No rank took a step any more, and none failed."""
     stall = case.evidence.stall
-    if (
-        stall is None
-        or not stall.ended_job
-        or not {*parts(case.evidence).values()}
-        <= {
-            Part.STOPPED,
-            Part.DRAGGED,
-            Part.CUT_OFF,
-            Part.NONE,
-        }
-    ):
+    if stall is None or not stall.ended_job or not {*parts(case.evidence).values()} <= _NONE_FAILED:
         return None
     odd = [rank for rank in case.evidence.ranks if rank.rank in stall.odd]
     cause = f"nothing happened for {duration(stall.seconds)} after step {stall.step}"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.asking import SITE, forecast, question, speed
 from zlaunch.answers import Answer, Refusal
+from zlaunch.errors import Finding, Refused
 from zlaunch.fit import judge, need_of
 from zlaunch.ladder import LADDER
 from zlaunch.resolve import MICRO
@@ -91,6 +92,15 @@ def test_what_may_fit_and_what_surely_does_are_rehearsed_together() -> None:
 def test_nothing_is_found_where_nothing_fits() -> None:
     ask = made_up(lambda *_: 500.0, 1.0)
     assert search(question(), 8, ask, ask) is None
+
+
+def test_a_job_that_works_on_no_rung_is_refused_with_the_reason() -> None:
+    def ask(questions: Sequence[Question]) -> list[Answer | Refusal]:
+        return [Refusal(one, (Finding("no-heads", "why not"),)) for one in questions]
+
+    with pytest.raises(Refused) as refused:
+        search(question(), 8, ask, ask)
+    assert [one.message for one in refused.value.findings] == ["why not"]
 
 
 def test_patience_has_an_end() -> None:

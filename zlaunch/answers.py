@@ -61,10 +61,8 @@ def is_fit(answer: Answer | Refusal) -> bool:
     return isinstance(answer, Answer) and answer.verdict.fit is Fit.YES
 
 
-def answered(answers: Sequence[Answer | Refusal]) -> list[Answer]:
-    """Leave out what cannot work; raise Refused, with the fewest reasons, if that is all of several."""
-    known = [one for one in answers if isinstance(one, Answer)]
+def refuse_if_none_works(answers: Sequence[Answer | Refusal]) -> None:
+    """Raise Refused, with the fewest reasons, if none of several jobs can work."""
     refusals = [one for one in answers if isinstance(one, Refusal)]
-    if refusals and not known:
+    if refusals and len(refusals) == len(answers):
         raise Refused(min(refusals, key=lambda one: len(one.findings)).findings)
-    return known

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from zlaunch.answers import Answer, Refusal, answered, is_fit
+from zlaunch.answers import Answer, Refusal, is_fit, refuse_if_none_works
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import Refused
 from zlaunch.fit import Fit
@@ -77,8 +77,9 @@ def search(question: Question, per_rank: int, estimate: Ask, rehearse: Ask) -> F
 
     Raises Refused if none can work at all.
     """
-    answered(estimate([on(question, rung) for rung in within_reach(question)]))
     promises = _in_order(_promises(question, per_rank, estimate))
+    if not promises:
+        refuse_if_none_works(estimate([on(question, rung) for rung in within_reach(question)]))
     rehearsed: list[Answer | Refusal] = []
     rejected: list[tuple[Candidate, Answer]] = []
     for promise in promises[:MOST_ROUNDS]:
@@ -93,7 +94,7 @@ def search(question: Question, per_rank: int, estimate: Ask, rehearse: Ask) -> F
             if answer.verdict.fit is Fit.YES:
                 return Found(candidate, answer, tuple(rejected), tuple(promises))
             rejected.append((candidate, answer))
-    answered(rehearsed)
+    refuse_if_none_works(rehearsed)
     return None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch import console
-from zlaunch.answers import Answer, Refusal, answered
+from zlaunch.answers import Answer, Refusal, refuse_if_none_works
 from zlaunch.cli import estimate_json, show_estimate, show_ladder
 from zlaunch.errors import ExitStatus, Finding, Refused, WrongUsage
 from zlaunch.fit import Fit, Site
@@ -53,7 +53,8 @@ def _refuse_plot(file: Path, is_one: bool) -> None:
 
 def _ladder(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
     answers = _appraised([on(question, rung) for rung in LADDER], site)
-    known = answered(answers)
+    refuse_if_none_works(answers)
+    known = [one for one in answers if isinstance(one, Answer)]
     chosen = best_of(answers)
     if wishes.as_json:
         console.data(json.dumps(estimate_json.of_ladder(question, site, answers, chosen), indent=2))

@@ -16,7 +16,6 @@ from zlaunch.workloads import Question
 BAR_COLUMNS = 20
 PLACES = {"cpu": "the CPU", "nvme": "NVMe"}
 PARTS = {"optimizer": "optimizer", "param": "parameters"}
-NOTHING_OFFLOADED = "nothing offloaded"
 WHAT_POOLS = {"pageable": "pageable", "pinned": "pinned", "shm": "shm", "nvme": "NVMe"}
 
 
@@ -43,7 +42,7 @@ def verdict_lines(answer: Answer, effects: Sequence[Effect], site: Site) -> Iter
         return
     if verdict.fit is Fit.YES:
         unchecked = unchecked_host(answer, site)
-        yield from console.paragraph("; ".join(["it fits", *([f"it {unchecked}"] if unchecked else [])]))
+        yield from console.paragraph(f"it fits; it {unchecked}" if unchecked else "it fits")
         return
     yield from console.paragraph(f"{verdict.fit.value}: {'; '.join(verdict.reasons)}")
     if fitting := words_that_fit(effects):
@@ -52,7 +51,8 @@ def verdict_lines(answer: Answer, effects: Sequence[Effect], site: Site) -> Iter
 
 def unchecked_host(answer: Answer, site: Site) -> str | None:
     """Say what an offloading job needs of hosts that nobody named; None if there is nothing to be said."""
-    is_moved = _offloaded(answer.settled.values) != [NOTHING_OFFLOADED]
+    values = answer.settled.values
+    is_moved = any(values[ZERO, f"offload_{key}", "device"] in PLACES for key in PARTS.values())
     if site.host_bytes is not None or not is_moved:
         return None
     need = f"needs {memory(answer.need.host)} of host memory on each host"
@@ -139,7 +139,7 @@ def _ranks(site: Site) -> str:
 def _offloaded(values: Values) -> list[str]:
     devices = {part: values[ZERO, f"offload_{key}", "device"] for key, part in PARTS.items()}
     return [f"{part} on {PLACES[device]}" for part, device in devices.items() if device in PLACES] or [
-        NOTHING_OFFLOADED
+        "nothing offloaded"
     ]
 
 

@@ -162,7 +162,7 @@ def test_a_directory_that_was_moved_is_still_repeated(tmp_path: Path) -> None:
 def test_a_record_that_says_too_little_is_refused_and_not_guessed(missing: str, tmp_path: Path) -> None:
     past = past_of(read(recorded(inputs(tmp_path)).layout.root))
     job = {name: value for name, value in past.job.items() if name != missing}
-    with pytest.raises(Unavailable, match=missing):
+    with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is of another zlaunch"):
         plan_again(replace(past, job=job), RunLayout(tmp_path / "second"), 1)
 
 
@@ -171,7 +171,7 @@ def test_a_record_that_does_not_say_what_was_asked_for_is_refused(missing: str, 
     plan = recorded(inputs(tmp_path))
     past = past_of(read(plan.layout.root))
     job = {name: value for name, value in past.job.items() if name != missing}
-    with pytest.raises(Unavailable, match=missing):
+    with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is of another zlaunch"):
         spec_of(replace(past, job=job), plan.layout)
 
 

@@ -103,10 +103,8 @@ def changes(then: Circumstance, now: Circumstance) -> list[Change]:
 def _script_changes(then: Circumstance, now: Circumstance) -> Iterator[Change]:
     if then.script_sha256 is None:
         yield Change("script", "was not recorded", "may be another one")
-    elif now.script_sha256 is None:
-        yield Change("script", then.script_sha256[:12], "is gone")
     else:
-        yield from _change("script", then.script_sha256[:12], now.script_sha256[:12])
+        yield from _change("script", then.script_sha256[:12], (now.script_sha256 or "")[:12])
 
 
 def _git_changes(then: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[Change]:
@@ -171,9 +169,11 @@ def plan_again(past: Past, layout: RunLayout, port: int) -> LaunchPlan:
 
 
 def _too_little(past: Past, error: Exception) -> Unavailable:
+    what = f" (`{error.args[0]}`)" if isinstance(error, KeyError) else ""
     return Unavailable(
-        f"the record of {past.root} does not say enough to repeat the run: {error!r}",
-        "see its `run.sh`, which repeats it by hand",
+        f"the record of {past.root} does not say enough to repeat the run{what}: "
+        "it is of another zlaunch, or damaged",
+        "its `run.sh` repeats it by hand",
     )
 
 

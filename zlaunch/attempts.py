@@ -17,7 +17,7 @@ from zlaunch.retry import Failed, Proposal, goes_on, proposals, resumed
 if TYPE_CHECKING:
     from zlaunch.conclusion import Ended
 
-Considered = TypeVar("Considered")
+Examined = TypeVar("Examined")
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Tried:
 
 
 def see_through(
-    first: Considered,
-    start: Callable[[Considered, Lineage], Tried],
-    consider: Callable[[JobSpec, Path | None], Considered],
+    first: Examined,
+    start: Callable[[Examined, Lineage], Tried],
+    look_into: Callable[[JobSpec, Path | None], Examined],
     origin: Lineage = FIRST,
 ) -> Tried:
     """Start a job, and again as long as its policy allows and it may help; return the last attempt.
 
-    `consider` looks into a job for a run directory; it raises Refused for one that cannot work.
+    `look_into` looks into a job for a run directory; it raises Refused for one that cannot work.
     """
     tried = start(first, origin)
     asked = tried.prepared.inputs.job
@@ -48,9 +48,9 @@ def see_through(
         failures.append(Failed(ended.outcome, max((rank.step for rank in ended.evidence.ranks), default=0)))
         for job, lineage, words in _ways_on(asked, tried, failures, policy):
             try:
-                considered = consider(job, _directory(tried, lineage.attempt))
+                examined = look_into(job, _directory(tried, lineage.attempt))
                 _say(f"attempt {lineage.attempt}, {words}")
-                tried = start(considered, lineage)
+                tried = start(examined, lineage)
             except ZlaunchError as error:  # the failure before it is still what there is to say
                 _say(f"not tried, {lineage.why}: {error.message}")
             else:

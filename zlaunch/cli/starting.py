@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zlaunch.record import FIRST, Lineage
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -16,11 +18,10 @@ if TYPE_CHECKING:
     from zlaunch.memory.forecast import Forecast
     from zlaunch.plan import LaunchPlan
     from zlaunch.prepare import Prepared
-    from zlaunch.record import Lineage
 
 
 @dataclass(frozen=True)
-class Considered:
+class Examined:
     """A job that was looked into: what it takes, and whether it starts all the same."""
 
     prepared: "Prepared"
@@ -39,19 +40,9 @@ class Considered:
         look_first(self.prepared, self.forecast, self.force, plan)
 
 
-def consider(
-    job: "JobSpec", run_dir: Path | None, rehearse: bool, force: bool, beside: Path | None = None
-) -> Considered:
-    """Look into a job; raise what speaks against it."""
-    from zlaunch.prepare import prepare
-    from zlaunch.rundir import RUNS
-
-    return considered(prepare(job, run_dir, beside or RUNS), rehearse, force)
-
-
-def considered(prepared: "Prepared", rehearse: bool, force: bool) -> Considered:
+def examine(prepared: "Prepared", rehearse: bool, force: bool) -> Examined:
     """Rehearse a job, if that was asked for or there are GPUs it must fit; refuse what cannot work."""
-    return Considered(prepared, _answer(prepared, rehearse, force), force)
+    return Examined(prepared, _answer(prepared, rehearse, force), force)
 
 
 def _answer(prepared: "Prepared", rehearse: bool, force: bool) -> "Answer | None":
@@ -62,39 +53,38 @@ def _answer(prepared: "Prepared", rehearse: bool, force: bool) -> "Answer | None
     return rehearse_first(prepared)
 
 
-def show(considered: Considered) -> None:
+def show(examined: Examined) -> None:
     """Show all that would be done, and all that speaks against it."""
     from zlaunch import console
     from zlaunch.cli.show_plan import plan_lines
 
-    plan = considered.prepared.plan()
+    plan = examined.prepared.plan()
     for line in plan_lines(plan, complete=True):
         console.data(line)
-    if considered.answer is not None:
+    if examined.answer is not None:
         from zlaunch.cli.show_estimate import start_lines
 
-        for line in start_lines(considered.answer):
+        for line in start_lines(examined.answer):
             console.data(line)
-    considered.look(plan)
+    examined.look(plan)
 
 
 def see(
-    considered: Considered,
-    consider: "Callable[[JobSpec, Path | None], Considered]",
-    origin: "Lineage | None" = None,
+    examined: Examined,
+    look_into: "Callable[[JobSpec, Path | None], Examined]",
+    origin: Lineage = FIRST,
 ) -> "Tried":
     """Start a job and see it through, as its user wished; return the last attempt."""
     from zlaunch import console
     from zlaunch.attempts import see_through
-    from zlaunch.record import FIRST
 
-    inputs = considered.prepared.inputs
+    inputs = examined.prepared.inputs
     debugged = None if inputs.job.debug is None else inputs.job.debug.rank
     manner = inputs.job.wishes.manner(inputs.topology.world_size, console.is_interactive(), debugged)
-    return see_through(considered, partial(_start, manner=manner), consider, origin or FIRST)
+    return see_through(examined, partial(_start, manner=manner), look_into, origin)
 
 
-def _start(considered: Considered, lineage: "Lineage", manner: "Manner") -> "Tried":
+def _start(examined: Examined, lineage: Lineage, manner: "Manner") -> "Tried":
     """Write the run directory, show it, and run the job."""
     from zlaunch import console, rundir
     from zlaunch.attempts import Tried
@@ -103,11 +93,11 @@ def _start(considered: Considered, lineage: "Lineage", manner: "Manner") -> "Tri
     from zlaunch.launch import carry_out
     from zlaunch.prepare import reserve
 
-    plan = reserve(considered.prepared, sys.argv, considered.look, lineage)
-    if considered.forecast is not None:
-        rundir.write_forecast(plan.layout, considered.forecast)
+    plan = reserve(examined.prepared, sys.argv, examined.look, lineage)
+    if examined.forecast is not None:
+        rundir.write_forecast(plan.layout, examined.forecast)
     for line in plan_lines(plan, complete=False):
         console.say(line)
     for line in attach_lines(plan, str(Path.cwd())):
         console.say(line)
-    return Tried(considered.prepared, plan.layout.root, carry_out(plan, manner))
+    return Tried(examined.prepared, plan.layout.root, carry_out(plan, manner))

@@ -1,7 +1,6 @@
 """`zlaunch train`: plan a job, show it, carry it out."""
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -90,7 +89,7 @@ def train(
 
     What zlaunch does not know, and all that follows `--`, goes to the script.
     """
-    from zlaunch.cli.starting import consider, considered, see, show
+    from zlaunch.cli.starting import Examined, examine, see, show
     from zlaunch.job import STAGES, JobSpec, parse_debug, parse_gpus, parse_offload, parse_override
     from zlaunch.manner import Policy, Wishes
     from zlaunch.prepare import ds_config_of, prepare
@@ -114,16 +113,19 @@ def train(
         debug=None if debug is None else parse_debug(debug),
         wishes=Wishes(show_ranks, on_stall, stall_after, Policy(max_restarts, on_oom)),
     )
-    prepared = prepare(job, run_dir)
     if stage == "auto":
         from zlaunch.precheck import choose_stage
 
-        prepared = prepare(choose_stage(prepared), run_dir)
-    first = considered(prepared, rehearse, force)
+        job = choose_stage(prepare(job, run_dir))
+
+    def look_into(job: JobSpec, directory: Path | None) -> Examined:
+        return examine(prepare(job, directory), rehearse, force)
+
+    first = look_into(job, run_dir)
     if dry_run:
         show(first)
         return
-    raise typer.Exit(see(first, partial(consider, rehearse=rehearse, force=force)).ended.outcome.exit_status)
+    raise typer.Exit(see(first, look_into).ended.outcome.exit_status)
 
 
 def _program(script: str | None, module: str | None) -> Path:

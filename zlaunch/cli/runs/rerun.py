@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ from zlaunch.cli.runs.options import AsJson, Run, RunsDir
 
 if TYPE_CHECKING:
     from zlaunch.errors import Finding
+    from zlaunch.job import JobSpec
     from zlaunch.record import RunRecord
     from zlaunch.repeat import Change
 
@@ -37,45 +37,48 @@ def rerun(
     With --json, the last line of the output is an object about the new run.
     """
     from zlaunch.again import go_back, past_of, prepare_again, what_changed
-    from zlaunch.cli.starting import consider, considered, see, show
-    from zlaunch.errors import InputMissing, WrongUsage
-    from zlaunch.record import Lineage, State
+    from zlaunch.cli.starting import Examined, examine, see, show
+    from zlaunch.errors import Refused, WrongUsage
+    from zlaunch.prepare import prepare
+    from zlaunch.record import Lineage
     from zlaunch.records import find, look_at
 
     if dry_run and as_json:
         raise WrongUsage("`--json` is about a new run, and `--dry-run` starts none", "keep one of them")
     record = look_at(find(run, runs_dir))
+    _refuse_early(record, force)
     run_dir = None if run_dir is None else run_dir.absolute()
-    if record.state is State.BROKEN:
-        raise InputMissing(f"{record.found.root} holds no run that could be repeated: {record.cause}")
     past = past_of(record.found)
     variables = go_back(past)
     prepared = prepare_again(record.found, run_dir)
     changed = what_changed(past, prepared)
-    _refuse(record, changed, force)
+    if changed and not force:
+        raise Refused(_findings(changed))
     _tell(record, changed, variables)
     rehearse = bool(record.found.forecast)
-    first = considered(prepared, rehearse, force)
+
+    def look_into(job: "JobSpec", directory: Path | None) -> Examined:
+        return examine(prepare(job, directory, prepared.beside), rehearse, force)
+
+    first = examine(prepared, rehearse, force)
     if dry_run:
         show(first)
         return
-    again = partial(consider, rehearse=rehearse, force=force, beside=prepared.beside)
-    tried = see(first, again, Lineage(repeats=record.id))
+    tried = see(first, look_into, Lineage(repeats=record.id))
     if as_json:
         _describe(tried.run, record.id, [*changed, *variables])
     raise typer.Exit(tried.ended.outcome.exit_status)
 
 
-def _refuse(record: "RunRecord", changed: "Sequence[Change]", force: bool) -> None:
-    """Raise what speaks against a repetition, unless it is forced."""
-    from zlaunch.errors import Refused, Unavailable
+def _refuse_early(record: "RunRecord", force: bool) -> None:
+    """Raise what speaks against a repetition before anything of it is looked into."""
+    from zlaunch.errors import InputMissing, Unavailable
+    from zlaunch.record import State
 
-    if force:
-        return
-    if not record.state.is_over:
+    if record.state is State.BROKEN:
+        raise InputMissing(f"{record.found.root} holds no run that could be repeated: {record.cause}")
+    if not record.state.is_over and not force:
         raise Unavailable(f"{record.id} is {record.state.value}", f"`zlaunch runs stop {record.id}` first")
-    if changed:
-        raise Refused(_findings(changed))
 
 
 def _tell(record: "RunRecord", changed: "Sequence[Change]", variables: "Sequence[Change]") -> None:

@@ -42,6 +42,10 @@ def _read(file: Path, source: str) -> Script:
         (f"{TRAINER}\n{ACCELERATE}", Interface.TRAINER),
         ("# deepspeed.add_config_arguments(parser)", Interface.TRAINER),
         ("deepspeed.initialize(model=model)\nSFTTrainer(model).train()", Interface.TRAINER),
+        ("args = get_args()\ndeepspeed.initialize(args=args, config=args.deepspeed)", Interface.TRAINER),
+        ("args = get_args()\ndeepspeed.initialize(args=args, config=ds_config)", Interface.TRAINER),
+        ("args = get_args()\ndeepspeed.initialize(args, model)", Interface.TRAINER),
+        ("ds = json.load(open(args.deepspeed))\ndeepspeed.initialize(config=ds)", Interface.TRAINER),
     ],
 )
 def test_the_source_tells_how_a_script_takes_a_ds_config(
@@ -61,6 +65,9 @@ def test_the_source_tells_how_a_script_takes_a_ds_config(
         ),
         ("argparse.ArgumentParser().parse_args()", ()),
         ("engine, *_ = deepspeed.initialize(model=model, config=os.environ['ZLAUNCH_DS_CONFIG'])", ()),
+        ("deepspeed.initialize(args=get_args(), config=os.environ['ZLAUNCH_DS_CONFIG'])", ()),
+        ("deepspeed.initialize(model=model, config={'train_batch_size': 8})", ()),
+        ("deepspeed.initialize(args=None, model=model, config={'train_batch_size': 8})", ()),
     ],
 )
 def test_the_source_tells_where_a_loop_of_its_own_takes_a_ds_config(

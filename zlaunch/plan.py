@@ -127,7 +127,7 @@ def _variables(script: Script, layout: RunLayout, precision: str) -> dict[str, V
     if script.interface is Interface.ACCELERATE:
         return accelerate_variables(layout, precision)
     if script.interface is Interface.DEEPSPEED and not script.config_flags:
-        why = "the script's own command line takes none: `deepspeed.initialize(config=os.environ[…])`"
+        why = "the script names no flag for one: `deepspeed.initialize(config=os.environ[…])`"
         return {"ZLAUNCH_DS_CONFIG": Variable(str(layout.ds_config), why)}
     return {}
 

@@ -96,10 +96,29 @@ def _interface(tree: ast.Module) -> Interface:
     if not parses_arguments and names & {"Accelerator", "TrainingArguments", "Seq2SeqTrainingArguments"}:
         return Interface.ACCELERATE
     has_own_parser = {"ArgumentParser", "parse_args"} <= names
-    has_own_loop = any(_engine_calls(tree)) and not any(name.endswith("Trainer") for name in names)
-    if not parses_arguments and (has_own_parser or has_own_loop):
+    is_handed_a_file = "ZLAUNCH_DS_CONFIG" in literals or _is_bare_loop(tree)
+    if not parses_arguments and (has_own_parser or is_handed_a_file):
         return Interface.DEEPSPEED  # the one would refuse the Trainer's arguments, the other not read them
     return Interface.TRAINER
+
+
+def _is_bare_loop(tree: ast.Module) -> bool:
+    """Whether a loop takes nothing from a command line: another module may parse one for it."""
+    calls, names = list(_engine_calls(tree)), _names(tree)
+    takes_arguments = any(map(_takes_arguments, calls)) or any(_arguments(tree))
+    return bool(calls) and not takes_arguments and not any(name.endswith("Trainer") for name in names)
+
+
+def _takes_arguments(call: ast.Call) -> bool:
+    given = call.args[:1] or [keyword.value for keyword in call.keywords if keyword.arg == "args"]
+    return bool(given) and ast.unparse(given[0]) != "None"
+
+
+def _arguments(tree: ast.Module) -> Iterator[ast.Attribute]:
+    """Find where the arguments that name a ds_config are read, as in `args.deepspeed`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("deepspeed", "deepspeed_config"):
+            yield node
 
 
 def _config_flags(tree: ast.Module) -> tuple[str, ...]:

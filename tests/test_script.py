@@ -238,6 +238,9 @@ def test_an_engine_that_gets_no_optimizer_from_its_script_is_found(file: Path, g
         LOOP.format("model=net, config=with_adam(args.deepspeed_config)"),
         f"{LOOP.format(HANDED)}\ndeepspeed.initialize(optimizer=adam, {HANDED})",
         f"engine, *_ = deepspeed.initialize(model=net, {HANDED})\nengine(x)",
+        f"args.deepspeed_config = 'mine.json'\n{LOOP.format('args=args')}",
+        f"parser.set_defaults(deepspeed_config='mine.json')\n{LOOP.format('args=args')}",
+        f"setattr(args, 'deepspeed_config', 'mine.json')\n{LOOP.format('args=args')}",
     ],
 )
 def test_an_engine_is_not_called_without_an_optimizer_where_that_is_not_sure(file: Path, source: str) -> None:

@@ -115,7 +115,7 @@ def _takes_arguments(call: ast.Call) -> bool:
 
 
 def _arguments(tree: ast.Module) -> Iterator[ast.Attribute]:
-    """Find where the arguments that name a ds_config are read, as in `args.deepspeed`."""
+    """Find where the arguments that name a ds_config are read or set, as in `args.deepspeed`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in ("deepspeed", "deepspeed_config"):
             yield node
@@ -143,7 +143,7 @@ def _engine_calls(tree: ast.Module) -> Iterator[ast.Call]:
 def _wants_optimizer(tree: ast.Module, path: Path, source: str) -> Place | None:
     """Find an engine that trains and whose script gives it no optimizer; None if that is not sure."""
     calls = list(_engine_calls(tree))
-    if not calls or not all(map(_leaves_optimizer_open, calls)):
+    if not calls or not all(map(_leaves_optimizer_open, calls)) or _sets_arguments(tree):
         return None
     made = {
         target.elts[0].id
@@ -168,6 +168,12 @@ _HANDED = re.compile(
     r"|os\.(environ\.get|getenv)\('ZLAUNCH_DS_CONFIG'\)"
 )
 """A ds_config that a script passes on as it got it."""
+
+
+def _sets_arguments(tree: ast.Module) -> bool:
+    """Whether a script may change the ds_config that its command line names."""
+    is_set = any(isinstance(node.ctx, ast.Store) for node in _arguments(tree))
+    return is_set or not {"set_defaults", "setattr"}.isdisjoint(_names(tree))
 
 
 def _leaves_optimizer_open(call: ast.Call) -> bool:

@@ -262,6 +262,15 @@ def test_a_script_that_is_not_what_it_was_is_not_repeated_unless_forced(folder: 
     assert "differs    script" in forced.err
 
 
+def test_a_run_with_a_forecast_is_rehearsed_again_unless_forced(folder: Path) -> None:
+    zlaunch("train", "script.py", cwd=folder)
+    root = the_run(folder)
+    (root / "forecast.json").write_text('{"method": "rehearsal"}')
+    refused, forced = runs(folder, "rerun", root.name), runs(folder, "rerun", root.name, "--force")
+    assert (refused.status, forced.status) == (69, 0)
+    assert "needs a model" in refused.err
+
+
 def test_a_new_commit_and_uncommitted_changes_are_named(folder: Path) -> None:
     def git(*words: str) -> None:
         who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
@@ -317,7 +326,10 @@ def test_what_keeps_a_run_from_starting_keeps_its_repetition_too(folder: Path) -
         assert set(first.err.splitlines()) <= set(again.err.splitlines())
 
 
-def test_a_run_that_is_going_on_is_not_repeated(folder: Path, running: "subprocess.Popen[bytes]") -> None:
+def test_a_run_that_is_going_on_is_not_repeated_whatever_became_of_its_script(
+    folder: Path, running: "subprocess.Popen[bytes]"
+) -> None:
+    (folder / "script.py").unlink()
     result = runs(folder, "rerun", "latest")
     assert result.status == 69
     assert "zlaunch runs stop" in result.err

@@ -55,7 +55,7 @@ def rerun(
     if changed and not force:
         raise Refused(_findings(changed))
     _tell(record, changed, variables)
-    rehearse = bool(record.found.forecast)
+    rehearse = bool(record.found.forecast) and not force
 
     def look_into(job: "JobSpec", directory: Path | None) -> Examined:
         return examine(prepare(job, directory, prepared.beside), rehearse, force)

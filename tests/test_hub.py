@@ -59,7 +59,7 @@ def test_a_token_in_the_environment_is_shown(tmp_path: Path) -> None:
         ("org/signed-out", 69, " answers 401 ", "one that is valid"),
         ("org/forbidden", 69, " answers 403 ", "one that does"),
         ("org/busy", 69, " answers 429 ", "wait, and set HF_TOKEN"),
-        ("org/no-hub", 69, " answers 404 ", "HF_ENDPOINT names something that is no hub"),
+        ("org/no-hub", 69, " answers 404 ", "no hub's answer: see HF_ENDPOINT"),
         ("org/list", 65, "1 problem found", ""),
     ],
 )

@@ -14,7 +14,7 @@ _DIRECTORY = "name a directory with the model's config.json"
 _HINTS = {
     401: f"the hub does not take the token: {_SIGN_IN} with one that is valid",
     403: f"the token does not let you read it: {_SIGN_IN} with one that does",
-    404: "HF_ENDPOINT names something that is no hub",
+    404: "this is no hub's answer: see HF_ENDPOINT",
     429: f"wait, and {_SIGN_IN}: then more may be asked",
 }
 """Status that the hub answers with → what to do."""

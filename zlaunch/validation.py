@@ -64,7 +64,7 @@ def _with_blame(
 
 def _blamed_for(follows: list[Finding], finding: Finding) -> Finding:
     worst = min((one.severity for one in (finding, *follows)), key=list(Severity).index)
-    message = ": ".join([finding.message, *(one.message for one in follows[:1])])
+    message = ": ".join([finding.message, *(one.message for one in follows)])
     return replace(finding, severity=worst, message=message)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.rehearsal.cells import CELLS, NUM_RANKS
 from tests.running import ROOT
+from zlaunch import leftovers
 from zlaunch.memory.forecast import Forecast
 from zlaunch.memory.workload import Workload
 
@@ -64,6 +65,7 @@ def train(workloads: list[dict[str, Any]], answers: Path) -> None:
     finally:
         for rank in ranks:
             rank.kill()
+        leftovers.delete((), (leftovers.buffer_of(rank, environment(rank)) for rank in range(NUM_RANKS)))
 
 
 def argv(answers: Path) -> list[str]:

@@ -3,6 +3,7 @@
 It is read before the script's first line too, where importing `dataclasses` would take as long as the rest.
 """
 
+import contextlib
 import json
 import signal
 from pathlib import Path
@@ -133,8 +134,13 @@ def write_ending(layout: RunLayout, text: str) -> None:
 def write_whole(file: Path, text: str) -> None:
     """Write a file that others read meanwhile: they see all of it, or what was there before."""
     partial = file.with_name(f".{file.name}.partial")
-    partial.write_text(text, "utf-8")
-    partial.replace(file)
+    try:
+        partial.write_text(text, "utf-8")
+        partial.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def read_object(file: Path) -> dict[str, Any]:

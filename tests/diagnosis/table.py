@@ -151,6 +151,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         ),
         run(raised("OSError", "[Errno 122] Disk quota exceeded")),
         run(printed("", -signal.SIGBUS), machines=[machine(shm_free_bytes=GIB, disk_free_bytes=0)]),
+        run(printed("x" * 500 + "\n" + "x" * 80), machines=[machine(disk_free_bytes=327_680)]),
         run(
             printed(
                 "Traceback (most recent call last):\n"
@@ -657,7 +658,10 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             raised("RuntimeError", GLOO_CLOSED, rank=1),
         ),
     ),
-    "ended-by-status": (run(printed("no data, leaving\n", 3)),),
+    "ended-by-status": (
+        run(printed("no data, leaving\n", 3)),
+        run(printed("no data, leaving\n", 3), machines=[machine(disk_free_bytes=2 << 20)]),
+    ),
     "launcher-killed": (run(stopped(0), stopped(1), launcher_returncode=-9),),
     "launcher-failed": (
         run(

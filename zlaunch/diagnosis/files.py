@@ -10,6 +10,8 @@ from zlaunch.units import gib
 
 _ALMOST_FULL = 64 << 20
 """Bytes; with less left, what was just asked for did not fit."""
+_FULL = 1 << 20
+"""Bytes; with less left, not even a traceback may have fitted."""
 _SHM = (
     r"unable to allocate shared memory\(shm\)|insufficient shared memory|out of shared memory"
     r"|unable to (?:open|resize|write to) (?:shared memory object|file) <(?:/dev/shm)?/torch_"
@@ -43,7 +45,9 @@ def shared_memory_full(case: Case) -> Reading | None:
 
 
 @signature(
-    "disk-full", "`No space left on device`, `PytorchStreamWriter failed writing`, SIGBUS on a full disk"
+    "disk-full",
+    "`No space left on device`, `PytorchStreamWriter failed writing`; a status and no exception, or SIGBUS,"
+    " on a full disk",
 )
 def disk_full(case: Case) -> Reading | None:
     """A file could not be written because its file system, or the user's share of it, is full."""
@@ -52,13 +56,20 @@ def disk_full(case: Case) -> Reading | None:
     torn = r"PytorchStreamWriter failed writing|inline_container\.cc:\d+\] \. unexpected pos"
     line = matching_line(said, case.story) or matching_line(torn, case.story)
     crashed = case.signal == signal.SIGBUS and free is not None and free < _ALMOST_FULL
-    if line is None and not crashed:
+    wordless = _is_wordless(case) and free is not None and free < _FULL
+    if line is None and not crashed and not wordless:
         return None
     what = "a checkpoint" if case.phase == phases.SAVING else "a file"
     room = None if free is None else f"{_size(free)} free where the run directory is"
     quota = matching_line("Disk quota exceeded|Errno 122|os error 122", case.story)
     why = "the user's quota is used up" if quota else "the disk is full"
-    return Reading(f"{case.who} could not write {what}: {why}", (line, room))
+    silence = "it failed, and no exception of it could be written down" if line is None and wordless else None
+    return Reading(f"{case.who} could not write {what}: {why}", (line, room, silence))
+
+
+def _is_wordless(case: Case) -> bool:
+    """Whether a rank failed, and no exception of it is known: a full disk takes no traceback either."""
+    return case.rank is not None and (case.rank.returncode or 0) > 0 and case.error is None
 
 
 def _size(free: int) -> str:

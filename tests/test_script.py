@@ -245,3 +245,51 @@ def test_an_engine_that_gets_no_optimizer_from_its_script_is_found(file: Path, g
 )
 def test_an_engine_is_not_called_without_an_optimizer_where_that_is_not_sure(file: Path, source: str) -> None:
     assert _read(file, source).wants_optimizer is None
+
+
+INITIALIZE = "engine, *_ = deepspeed.initialize({})"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        INITIALIZE.format("model=net, config='ds.json'"),
+        INITIALIZE.format("model=net, config={'train_batch_size': size}"),
+        INITIALIZE.format("model=net, config_params='ds.json'"),
+        INITIALIZE.format(f"{'None, ' * 10}'ds.json'"),
+        f"{INITIALIZE.format('model=net, config=ds')}\nds = 'ds.json'",
+        f"{INITIALIZE.format('model=net, config=ds')}\nds = {{'train_batch_size': 8}}\nprint(ds['a'])",
+        f"{INITIALIZE.format('config=ds')}\nds = 'ds.json'\nargparse.ArgumentParser().parse_args()",
+    ],
+)
+def test_an_engine_with_a_ds_config_of_its_own_is_found(file: Path, source: str) -> None:
+    own = _read(file, f"import deepspeed\n{source}").own_engine_config
+    assert str(own) == f"{file}:2:14"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        INITIALIZE.format(HANDED),
+        INITIALIZE.format("args=args, model=net"),
+        INITIALIZE.format("config=None"),
+        INITIALIZE.format("config=''"),
+        INITIALIZE.format("config=read()"),
+        INITIALIZE.format("config={**read(), 'train_batch_size': 8}"),
+        INITIALIZE.format("*several, 1, 2, 3, 4, 5, 6, 7, 8, 9, 'ds.json'"),
+        INITIALIZE.format("config=ds"),
+        f"ds = {{}}\n{INITIALIZE.format('config=ds')}",
+        f"ds = read()\n{INITIALIZE.format('config=ds')}",
+        f"ds = 'a.json'\nif other: ds = read()\n{INITIALIZE.format('config=ds')}",
+        f"ds = 'a.json'\ndef main(ds):\n    {INITIALIZE.format('config=ds')}",
+        f"ds = {{'a': 1}}\nds.update(read())\n{INITIALIZE.format('config=ds')}",
+        f"{INITIALIZE.format(HANDED)}\ndeepspeed.initialize(model=teacher, config='teacher.json')",
+        f"{INITIALIZE.format('args=args')}\ndeepspeed.initialize(model=teacher, config='teacher.json')",
+        "deepspeed.initialize(model=teacher, config='teacher.json')\nTrainer(net, ref_model=teacher)",
+        "deepspeed.initialize(model=teacher, config='teacher.json')\nAccelerator().prepare(net)",
+        "deepspeed.initialize(config='ds.json' if args.deepspeed is None else args.deepspeed)",
+        "deepspeed.initialize(config='ds.json')\nprint(args.deepspeed)",
+    ],
+)
+def test_a_ds_config_is_not_called_the_scripts_own_where_that_is_not_sure(file: Path, source: str) -> None:
+    assert _read(file, source).own_engine_config is None

@@ -64,6 +64,7 @@ ELSEWHERE: Mapping[str, str] = {
     "not-python": "The training script is no Python.",
     "no-optimizer": "The script's own loop trains an engine of DeepSpeed that neither the script nor the "
     "ds_config gives an optimizer.",
+    "own-config": "The script's own loop gives DeepSpeed a ds_config of its own: zlaunch's is not used.",
     "not-accelerate-config": "A YAML file is no accelerate config; DeepSpeed itself reads no YAML.",
     "not-yaml": "The YAML breaks off here, or uses what accelerate does not.",
     "yaml-number": "YAML takes `2e8` for text.",

@@ -76,7 +76,7 @@ class LaunchPlan:
     """Directories on NVMe that belong to this run alone."""
     precision: str
     warnings: tuple[Finding, ...]
-    """What the user's own ds_config says and DeepSpeed will not do."""
+    """What the user's own ds_config says and DeepSpeed will not do, and a ds_config that is not used."""
     module: str | None = None
     """What `python -m` runs, if not the script's file."""
     debug: Listener | None = None
@@ -116,7 +116,7 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
         ),
         swap_dirs=tuple(sorted({Path(path) for path in _swap_paths(resolved.values)})),
         precision=settled.precision,
-        warnings=settled.warnings,
+        warnings=(*_own_engine_config(script), *settled.warnings),
         module=job.module,
         debug=None if job.debug is None else listener(job.debug, topology),
     )
@@ -212,6 +212,17 @@ def _no_optimizer(inputs: Inputs) -> list[Finding]:
     message = "the engine gets no optimizer here, and the ds_config has none: it cannot train"
     hint = "`--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`, or give it `optimizer=`"
     return [Finding("no-optimizer", message, hint, severity=Severity.LATE, place=place)]
+
+
+def _own_engine_config(script: Script) -> Iterator[Finding]:
+    """Find an engine that will not use the ds_config of this plan."""
+    if script.own_engine_config is None:
+        return
+    hint = '`config=os.environ["ZLAUNCH_DS_CONFIG"]`'
+    if script.config_flags:
+        hint = f"take it from `{script.config_flags[-1]}` instead"
+    message = "the script gives DeepSpeed its own config: zlaunch's is not used"
+    yield Finding("own-config", message, hint, severity=Severity.SILENT, place=script.own_engine_config)
 
 
 def _swap_paths(values: Values) -> Iterator[str]:

@@ -38,6 +38,8 @@ class Script:
     """Where a loop of its own takes a ds_config: the words before the path; none if it takes none."""
     wants_optimizer: Place | None = None
     """Where it makes an engine that it trains, without an optimizer, from a ds_config that it is handed."""
+    own_engine_config: Place | None = None
+    """Where it gives DeepSpeed's engine a ds_config of its own, and takes none from elsewhere."""
     own_output_dir: str | None = None
     """Where its TrainingArguments write by default, if it says so."""
 
@@ -76,6 +78,7 @@ def read_script(path: Path) -> Script:
         own_ds_config=_own_ds_config(tree),
         config_flags=_config_flags(tree),
         wants_optimizer=_wants_optimizer(tree, path, source),
+        own_engine_config=_own_engine_config(tree, path, source),
         own_output_dir=next((str(value) for name, value, _ in set_by_it[::-1] if name == "output_dir"), None),
     )
 
@@ -159,8 +162,58 @@ def _wants_optimizer(tree: ast.Module, path: Path, source: str) -> Place | None:
     }
     if not {"backward", "step"} <= used:
         return None
-    line, column = calls[0].lineno, calls[0].col_offset + 1
-    return Place(str(path), line, column, source.split("\n")[line - 1], len("deepspeed.initialize"))
+    return _place(calls[0], path, source)
+
+
+def _place(call: ast.Call, path: Path, source: str) -> Place:
+    text = source.split("\n")[call.lineno - 1]
+    return Place(str(path), call.lineno, call.col_offset + 1, text, len("deepspeed.initialize"))
+
+
+def _own_engine_config(tree: ast.Module, path: Path, source: str) -> Place | None:
+    """Find an engine whose ds_config the script writes or names itself; None if that is not sure."""
+    calls, names = list(_engine_calls(tree)), _names(tree)
+    has_other_ways = any(name.endswith(("Trainer", "Accelerator")) for name in names) or any(_arguments(tree))
+    if not calls or has_other_ways or "ZLAUNCH_DS_CONFIG" in _literals(tree):
+        return None
+    is_own = all(_is_own(_engine_config(call), tree) for call in calls)
+    return _place(calls[0], path, source) if is_own else None
+
+
+def _engine_config(call: ast.Call) -> ast.expr | None:
+    """Find what a call gives the engine as its ds_config: by name, or as the eleventh argument."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if not any(isinstance(arg, ast.Starred) for arg in call.args[:11]):
+        given |= {
+            name: call.args[at] for name, at in (("config", 10), ("config_params", 12)) if at < len(call.args)
+        }
+    return given.get("config") or given.get("config_params")
+
+
+def _is_own(config: ast.expr | None, tree: ast.Module) -> bool:
+    """Whether a ds_config is a literal, or a name that is bound once, to a literal, and never updated."""
+    if isinstance(config, ast.Name):
+        bound = [node for node in ast.walk(tree) if _binds(node, config.id)]
+        values = [node.value for node in tree.body if isinstance(node, ast.Assign) and bound == node.targets]
+        return len(values) == 1 and _is_own_literal(values[0])
+    return _is_own_literal(config)
+
+
+def _binds(node: ast.AST, name: str) -> bool:
+    """Whether a name gets a value here, or more in the value that it has."""
+    match node:
+        case ast.Name(id=bound, ctx=ast.Store()) | ast.arg(arg=bound):
+            return bound == name
+        case ast.Attribute(value=ast.Name(id=changed), attr="update"):
+            return changed == name
+    return False
+
+
+def _is_own_literal(node: ast.expr | None) -> bool:
+    """Whether this is a path, or an object that takes in no other."""
+    if isinstance(node, ast.Dict):
+        return bool(node.keys) and None not in node.keys
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != ""
 
 
 _HANDED = re.compile(

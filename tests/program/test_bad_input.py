@@ -181,6 +181,20 @@ def test_an_engine_that_nobody_gives_an_optimizer_is_refused(
     assert ("loop.py:4:14: late: [no-optimizer]" in done.err) == bool(status)
 
 
+@pytest.mark.parametrize(
+    ("given", "is_own"), [('config="ds.json"', True), ('config=os.environ["ZLAUNCH_DS_CONFIG"]', False)]
+)
+def test_a_script_that_gives_deepspeed_its_own_config_is_warned_of(
+    given: str, is_own: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "fixed.py").write_text(
+        f"import os, deepspeed\ndeepspeed.initialize(optimizer=sgd, {given})\n"
+    )
+    done = zlaunch("train", "fixed.py", "--stage", "3", "--dry-run", cwd=tmp_path)
+    assert done.status == 0
+    assert ("fixed.py:2:1: silent: [own-config]" in done.out + done.err) == is_own
+
+
 def test_a_model_of_an_odd_size_is_one_finding(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_size": "big"}')
     done = zlaunch("train", "--stage", "3", "--", "--model", ".", cwd=tmp_path)

@@ -29,7 +29,8 @@ def test_gpus_are_named_as_people_write_them(text: str, count: int | None, name:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("8xH1000", "did you mean `H100`?"),
+        ("8xH10", "did you mean `8xH100`?"),
+        ("8xH1000", "did you mean `8xH100`?"),
         ("A100-80", "did you mean `A100-80GB`?"),
         ("rtx-4080", "did you mean `RTX-4090`?"),
     ],

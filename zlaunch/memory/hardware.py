@@ -167,7 +167,8 @@ def parse_gpus(text: str) -> tuple[int | None, Gpu]:
     name = match["name"] if match else text
     gpu = _named(name)
     if gpu is None or not match:
-        raise WrongUsage(f"no GPU is known as `{text}`", _hint(name))
+        counted = text.strip()[: -len(name)] if match else ""
+        raise WrongUsage(f"no GPU is known as `{text}`", _hint(name, counted))
     count = int(match["count"]) if match["count"] else None
     if count == 0:
         raise WrongUsage(f"`{text}` is no GPU at all", f"name at least one: `1x{gpu.name}`")
@@ -192,9 +193,10 @@ def _named(name: str) -> Gpu | None:
     return next((gpu for known, gpu in GPUS.items() if _plain(known) == plain), None)
 
 
-def _hint(name: str) -> str:
+def _hint(name: str, counted: str) -> str:
+    """Say what may have been meant, behind the `8x` that was written."""
     spelled = {_plain(known): known for known in GPUS} | {alias: alias.upper() for alias in _ALIASES}
     close = difflib.get_close_matches(_plain(name), spelled, n=1, cutoff=0.6)
     if close:
-        return f"did you mean `{spelled[close[0]]}`?"
+        return f"did you mean `{counted}{spelled[close[0]]}`?"
     return f"name one of {', '.join(GPUS)}; `8xH100-80GB` for eight of them"

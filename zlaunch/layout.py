@@ -93,6 +93,12 @@ class RunLayout(NamedTuple):
         """One record per rank: process id, host, start, end, exit status."""
         return self.root / "ranks"
 
+    @property
+    def first_files(self) -> tuple[Path, ...]:
+        """All files that are written before the job starts."""
+        known = (self.job, self.environment, self.ds_config, self.provenance, self.forecast)
+        return (*known, self.hostfile, self.command, self.room)
+
     def build_log(self, op: str) -> Path:
         """What the compiler said about one native op."""
         return self.logs / f"build-{op}.log"

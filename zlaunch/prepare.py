@@ -17,6 +17,7 @@ from zlaunch.hosts import free_port, machines_of
 from zlaunch.hub import HUB_ID, fetch_model
 from zlaunch.job import JobSpec
 from zlaunch.machine import Machine, weakest
+from zlaunch.memory.forecast import Forecast
 from zlaunch.misplaced import refuse_misplaced, refuse_unreachable
 from zlaunch.model import ModelConfig, model_flag, read_model
 from zlaunch.model_rules import wrong_sizes
@@ -81,7 +82,7 @@ def prepare(job: JobSpec, run_dir: Path | None, beside: Path = rundir.RUNS) -> P
             )
         rundir.check_writable(job.nvme_dir, "--nvme")
     layout = next(rundir.candidates(run_dir, job.name, beside))
-    rundir.check_writable(layout.root, "--run-dir")
+    rundir.check_writable(run_dir or layout.root, "--run-dir")
     if run_dir is not None:
         rundir.check_unused(run_dir)
     model = _model(job, script)
@@ -97,21 +98,37 @@ def reserve(
     asked: Sequence[str],
     look: Callable[[LaunchPlan], None] = lambda _: None,
     lineage: Lineage = FIRST,
+    forecast: Forecast | None = None,
 ) -> LaunchPlan:
     """Write the run directory; if another run takes the name first, plan for the next one.
 
-    `look` sees the plan before anything is written, and raises what speaks against it.
+    `look` sees the plan before anything is written, and raises what speaks against it. A directory
+    that cannot be written whole is taken back: nothing ran in it.
     """
     for layout in rundir.candidates(prepared.run_dir, prepared.inputs.job.name, prepared.beside):
         plan = replace(prepared, inputs=replace(prepared.inputs, layout=layout)).plan()
         look(plan)
         try:
             rundir.claim(plan)
+            rundir.fill(plan, prepared.inputs, asked, lineage)
+            if forecast is not None:
+                rundir.write_forecast(layout, forecast)
         except FileExistsError:
             continue
-        rundir.fill(plan, prepared.inputs, asked, lineage)
+        except OSError as error:
+            raise _unwritable(plan, error) from None
         return plan
-    raise Unavailable("another run took the run directory", "name another with `--run-dir DIR`")
+    taken = os.path.relpath(prepared.run_dir or prepared.beside)
+    raise Unavailable(f"another run took the run directory `{taken}`", "name another with `--run-dir DIR`")
+
+
+def _unwritable(plan: LaunchPlan, error: OSError) -> Unavailable:
+    """Take back a run directory that cannot be written, and say which."""
+    rundir.release(plan)
+    directory = os.path.relpath(plan.layout.root)
+    return Unavailable(
+        f"the run directory `{directory}`: {error.strerror}", "name another with `--run-dir DIR`"
+    )
 
 
 def _hosts(job: JobSpec, here: Machine) -> tuple[list[Host] | None, Machine]:

@@ -57,22 +57,22 @@ def candidates(chosen: Path | None, name: str, beside: Path = RUNS) -> Iterator[
 
 def check_writable(directory: Path, flag: str) -> None:
     """Raise Unavailable if a directory does not exist and cannot be made, or cannot be written."""
-    nearest = directory.absolute()
+    nearest, said = directory.absolute(), f"`{flag} {os.path.normpath(directory)}`"
     while not nearest.exists():
         nearest = nearest.parent
+    there = os.path.normpath(nearest)
     if not nearest.is_dir():
-        raise Unavailable(f"`{flag} {directory}`: {nearest} is not a directory")
+        raise Unavailable(f"{said}: {there} is not a directory")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise Unavailable(
-            f"`{flag} {directory}`: {nearest} cannot be written", f"name another directory with `{flag}`"
-        )
+        raise Unavailable(f"{said}: {there} cannot be written", f"name another directory with `{flag}`")
 
 
 def check_unused(directory: Path) -> None:
     """Raise Unavailable if a run directory holds anything already."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Unavailable(
-            f"`--run-dir {directory}` is not empty", "name a new directory: nothing is ever overwritten"
+            f"`--run-dir {os.path.normpath(directory)}` is not empty",
+            "name a new directory: nothing is ever overwritten",
         )
 
 
@@ -98,8 +98,12 @@ def write_forecast(layout: RunLayout, forecast: Forecast) -> None:
 
 
 def release(plan: LaunchPlan) -> None:
-    """Take back a claim on directories in which nothing was written yet."""
-    for directory in (*plan.swap_dirs, plan.layout.logs, plan.layout.root):
+    """Take back a claim on directories, and what was written in them before the start."""
+    layout = plan.layout
+    with contextlib.suppress(OSError):
+        for file in layout.first_files:
+            file.unlink(missing_ok=True)
+    for directory in (*plan.swap_dirs, layout.ranks, layout.logs, layout.root):
         with contextlib.suppress(OSError):
             directory.rmdir()
 

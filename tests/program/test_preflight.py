@@ -62,6 +62,16 @@ def test_a_disk_without_room_for_the_record_of_the_run_is_named(tmp_path: Path) 
 
 
 @needs_mount
+def test_a_run_directory_that_the_disk_cannot_take_is_named_and_taken_back(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    fill = "head -c $((1048576 - 40960)) /dev/zero > small/full && cd work"
+    forced = train("--force", "--run-dir", "../small/run")
+    result = on_small_disks(f"{fill} && {forced}; ended=$?; ls -A ../small; exit $ended", tmp_path)
+    named = "error: the run directory `../small/run`: No space left on device"
+    assert (result.status, named in result.err, result.out) == (69, True, "full\n")
+
+
+@needs_mount
 def test_a_dry_run_shows_the_same_and_force_lets_it_pass(tmp_path: Path) -> None:
     result = on_small_disks(
         train("--dry-run", "--force", "--launcher", "deepspeed", "--run-dir", "small/run"), tmp_path

@@ -86,16 +86,14 @@ def see(
 
 def _start(examined: Examined, lineage: Lineage, manner: "Manner") -> "Tried":
     """Write the run directory, show it, and run the job."""
-    from zlaunch import console, rundir
+    from zlaunch import console
     from zlaunch.attempts import Tried
     from zlaunch.cli.show_plan import plan_lines
     from zlaunch.debugger import attach_lines
     from zlaunch.launch import carry_out
     from zlaunch.prepare import reserve
 
-    plan = reserve(examined.prepared, sys.argv, examined.look, lineage)
-    if examined.forecast is not None:
-        rundir.write_forecast(plan.layout, examined.forecast)
+    plan = reserve(examined.prepared, sys.argv, examined.look, lineage, examined.forecast)
     for line in plan_lines(plan, complete=False):
         console.say(line)
     for line in attach_lines(plan, str(Path.cwd())):

@@ -54,7 +54,7 @@ def _record(plan: LaunchPlan, outcome: Outcome, started: float, stall: StallEvid
     try:
         rundir.write_outcome(plan.layout, outcome, started, stall)
     except OSError as error:
-        console.say(f"{plan.layout.ending} could not be written: {error.strerror}")
+        console.say(f"{os.path.relpath(plan.layout.ending)} could not be written: {error.strerror}")
 
 
 def _tell(plan: LaunchPlan, manner: Manner, outcome: Outcome, seconds: float) -> None:

@@ -146,11 +146,12 @@ def tell_to_stop(record: RunRecord) -> str:
     process = zlaunch_of(record.found.job) if works(record.found.job) else None
     if process is None:
         layout = RunLayout(record.found.root)
+        stop = os.path.relpath(layout.stop)
         try:
             write_stop(layout, signal.SIGTERM)
         except OSError as error:
-            raise Unavailable(f"`{layout.stop}` cannot be written: {error.strerror}") from None
-        return f"its ranks, through {os.path.relpath(layout.stop)}"
+            raise Unavailable(f"`{stop}` cannot be written: {error.strerror}") from None
+        return f"its ranks, through {stop}"
     try:
         process.terminate()
     except psutil.NoSuchProcess:

@@ -1,6 +1,7 @@
 """`zlaunch runs rerun`: a run once more, exactly as it was."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -76,7 +77,8 @@ def _refuse_early(record: "RunRecord", force: bool) -> None:
     from zlaunch.record import State
 
     if record.state is State.BROKEN:
-        raise InputMissing(f"{record.found.root} holds no run that could be repeated: {record.cause}")
+        root = os.path.relpath(record.found.root)
+        raise InputMissing(f"{root} holds no run that could be repeated: {record.cause}")
     if not record.state.is_over and not force:
         raise Unavailable(f"{record.id} is {record.state.value}", f"`zlaunch runs stop {record.id}` first")
 

@@ -1,5 +1,7 @@
 """`zlaunch runs stop`: end a run from another terminal."""
 
+import os
+
 from zlaunch.cli.runs.options import AsJson, Run, RunsDir
 
 WAIT_SECONDS = 12.0
@@ -21,7 +23,7 @@ def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     root = find(run, runs_dir)
     record = look_at(root)
     if record.state is State.BROKEN:
-        raise InputMissing(f"{root} holds no run that could be stopped: {record.cause}")
+        raise InputMissing(f"{os.path.relpath(root)} holds no run that could be stopped: {record.cause}")
     was_running = not record.state.is_over
     if was_running:
         told = tell_to_stop(record)

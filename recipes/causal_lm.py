@@ -35,6 +35,11 @@ SMALL_LLAMA = Path(__file__).parent / "small_llama"
 READERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
+def has_weights(directory: str) -> bool:
+    """Whether a directory holds a trained model, or an adapter of one."""
+    return any(any(Path(directory).glob(pattern)) for pattern in ("*.safetensors", "*model*.bin"))
+
+
 @dataclass
 class RecipeArguments:
     """What to train, and on what."""
@@ -44,6 +49,15 @@ class RecipeArguments:
     text_column: str = field(default="text", metadata={"help": "column that holds the text"})
     sequence_length: int = field(default=128, metadata={"help": "tokens per sample"})
     from_scratch: bool = field(default=False, metadata={"help": "random weights for --model"})
+
+    def __post_init__(self) -> None:
+        """Refuse what is not there, before anything is loaded."""
+        if self.dataset and Path(self.dataset).suffix in READERS and not Path(self.dataset).is_file():
+            raise SystemExit(f"there is no dataset {self.dataset}")
+        if self.model and not self.from_scratch and Path(self.model).is_dir() and not has_weights(self.model):
+            raise SystemExit(
+                f"`{self.model}` has no weights: `--from_scratch True` trains a new model of its config"
+            )
 
 
 @dataclass
@@ -69,8 +83,6 @@ def read_dataset(recipe: RecipeArguments) -> Dataset:
     if recipe.dataset is None:
         return python_sources()
     if reader := READERS.get(Path(recipe.dataset).suffix):
-        if not Path(recipe.dataset).is_file():
-            raise SystemExit(f"there is no dataset {recipe.dataset}")
         return load_dataset(reader, data_files=recipe.dataset, split="train")
     return load_dataset(recipe.dataset, split="train")
 
@@ -104,7 +116,8 @@ def load_model(recipe: RecipeArguments):
     try:
         tokenizer = AutoTokenizer.from_pretrained(recipe.model)
     except ValueError as error:
-        raise SystemExit(f"{recipe.model} has no tokenizer that transformers can read: {error}") from None
+        print(error, file=sys.stderr)  # many lines, and the last says the least
+        raise SystemExit(f"{recipe.model} has no tokenizer that transformers can read") from None
     if recipe.from_scratch:
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(recipe.model))
     else:

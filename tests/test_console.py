@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.running import ROOT
-from zlaunch.console import finding_lines, notes, table
-from zlaunch.errors import Finding, Place, Severity
+from zlaunch.console import finding_lines, notes, show_error, table
+from zlaunch.errors import Finding, Place, Severity, Unavailable
 
 
 def first_line(finding: Finding) -> str:
@@ -116,3 +116,26 @@ def test_a_job_outlives_what_it_is_shown_on(said: str, where: str | None) -> Non
     done = subprocess.run([sys.executable, "-c", program], stdout=shown, stderr=shown, check=False, cwd=ROOT)
     os.close(shown)
     assert done.returncode == 7
+
+
+LONG = "the run directory `/data/a-path/with-many/hyphens-in-it/and-more` has no room for all of it"
+
+
+def test_an_error_is_cut_into_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, its = os.openpty()
+    with open(its, "w") as terminal, open(ours, "rb", buffering=0) as screen:  # noqa: PTH123 - descriptors
+        monkeypatch.setattr(sys, "stderr", terminal)
+        show_error(Unavailable(LONG, "first\n  second"))
+        shown = screen.read(4096).decode().splitlines()
+    assert shown == [
+        "error: the run directory",
+        "       `/data/a-path/with-many/hyphens-in-it/and-more` has",
+        "       no room for all of it",
+        "hint: first",
+        "        second",
+    ]
+
+
+def test_an_error_in_a_pipe_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    show_error(Unavailable(LONG))
+    assert capsys.readouterr().err == f"error: {LONG}\n"

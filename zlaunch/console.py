@@ -51,13 +51,21 @@ def job_output(chunk: bytes) -> None:
 
 def show_error(error: ZlaunchError) -> None:
     """Show an error with all its reasons, and what to type."""
-    _write_line(f"{_paint('error', 'error', sys.stderr)}: {error.message}")
+    _write_labelled("error", error.message)
     if isinstance(error, Refused):
         for finding in error.findings:
             for line in finding_lines(finding, sys.stderr):
                 _write_line(line)
     if error.hint:
-        _write_line(f"{_paint('hint', 'hint', sys.stderr)}: {error.hint}")
+        _write_labelled("hint", error.hint)
+
+
+def _write_labelled(kind: str, text: str) -> None:
+    """Write a text that is cut into lines on a terminal; whoever searches a pipe finds it in one line."""
+    if sys.stderr.isatty():
+        indent = " " * len(f"{kind}: ")
+        text = "\n".join(cut for line in text.split("\n") for cut in _wrapped(line, indent) or [""]).lstrip()
+    _write_line(f"{_paint(kind, kind, sys.stderr)}: {text}")
 
 
 def show_finding(finding: Finding) -> None:

@@ -1,6 +1,8 @@
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -121,13 +123,20 @@ def test_a_job_outlives_what_it_is_shown_on(said: str, where: str | None) -> Non
 LONG = "the run directory `/data/a-path/with-many/hyphens-in-it/and-more` has no room for all of it"
 
 
+def shown_on(screen: int) -> Iterator[str]:
+    """Read all that was written to a terminal that has been closed: then a read fails."""
+    with contextlib.suppress(OSError):
+        while part := os.read(screen, 4096):
+            yield part.decode()
+    os.close(screen)
+
+
 def test_an_error_is_cut_into_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, its = os.openpty()
-    with open(its, "w") as terminal, open(ours, "rb", buffering=0) as screen:  # noqa: PTH123 - descriptors
+    with open(its, "w") as terminal:  # noqa: PTH123 - a descriptor
         monkeypatch.setattr(sys, "stderr", terminal)
         show_error(Unavailable(LONG, "first\n  second"))
-        shown = screen.read(4096).decode().splitlines()
-    assert shown == [
+    assert "".join(shown_on(ours)).splitlines() == [
         "error: the run directory",
         "       `/data/a-path/with-many/hyphens-in-it/and-more` has",
         "       no room for all of it",

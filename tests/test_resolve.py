@@ -135,6 +135,21 @@ def test_sizes_are_left_open_without_a_model(model: object) -> None:
     assert len([who for who in left.values() if "the Trainer" in who]) == 3
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_sizes_are_deepspeeds_own_for_a_script_without_a_trainer(stage: int) -> None:
+    sizes = {**AT_STAGE_3, "reduce_bucket_size": "auto", "stage": stage}
+    resolved = _resolved({ZERO: sizes}, model=None, interface=Interface.DEEPSPEED)
+    assert (resolved.left, resolved.values.config()[ZERO]) == (
+        {},
+        {
+            "stage": stage,
+            "reduce_bucket_size": 500_000_000,
+            "stage3_prefetch_bucket_size": 50_000_000,
+            "stage3_param_persistence_threshold": 100_000,
+        },
+    )
+
+
 def test_an_auto_that_nobody_fills_in_is_left_without_a_name() -> None:
     assert _resolved({"zero_optimization": {"sub_group_size": "auto"}}).left == {
         "zero_optimization.sub_group_size": ""

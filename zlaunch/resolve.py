@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zlaunch.dsconfig.autos import OWN_WORDS
+from zlaunch.dsconfig.autos import FILLED, OWN_WORDS
 from zlaunch.dsconfig.document import KeyPath, dotted
+from zlaunch.dsconfig.keys import field_at
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.model import ModelShape
 from zlaunch.provenance import AUTO, Sourced, Values
@@ -84,13 +85,21 @@ def resolve(values: Values, known: Known) -> Resolved:
     for path in [*(path for path in values.autos() if path != TOTAL), TOTAL]:
         if values[path] != AUTO:
             continue
+        raw = known.interface is Interface.DEEPSPEED
         filled = _FILL[path](values, known) if path in _FILL else None
+        if raw and filled is None and FILLED.get(path) == "bucket":
+            filled = _own_default(values, path)
         if filled is not None:
             values = values.put(path, filled.value, filled.source)
-        elif known.interface is not Interface.DEEPSPEED or path not in OWN_WORDS:
-            raw = known.interface is Interface.DEEPSPEED
+        elif not raw or path not in OWN_WORDS:
             left[dotted(path)] = NOBODY if raw else _LEFT.get(path, "")
     return Resolved(values, left)
+
+
+def _own_default(values: Values, path: KeyPath) -> Sourced | None:
+    """DeepSpeed drops the word from the section of ZeRO, and takes a size of its own."""
+    field = field_at(values.config(), path)
+    return None if field is None else Sourced(field.default, "DeepSpeed's own default")
 
 
 _Fill = Callable[[Values, Known], Sourced | None]

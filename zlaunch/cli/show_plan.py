@@ -39,8 +39,8 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     batch = plan.values.leaves.get(("train_batch_size",))
     if batch is not None:
         yield "batch", f"{batch.value} = {batch.source}"
-    for key, who in plan.left.items():
-        yield "left open", f"{key}: {who}"
+    for who in dict.fromkeys(plan.left.values()):
+        yield "left open", f"{', '.join(key for key in plan.left if plan.left[key] == who)}: {who}"
     if (handed := plan.environment.get("ZLAUNCH_DS_CONFIG")) is not None:
         yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {handed.why}"
     if plan.debug is not None:

@@ -1,5 +1,6 @@
 """Reading what a run left in its directory, as evidence of how it ended."""
 
+import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ def gather(
     return Evidence(
         job=_job(layout, job),
         ranks=ranks,
-        machines=tuple(_machines(ranks, records, {socket.gethostname(): oom_kills})),
+        machines=tuple(_machines(ranks, records, {socket.gethostname(): oom_kills}, _free(layout.root))),
         launcher_returncode=launcher_returncode,
         launcher_log=tail(layout.launcher_log),
         stopped_by=stopped_by,
@@ -131,10 +132,24 @@ def _error(file: Path) -> ErrorEvidence | None:
     return ErrorEvidence(type=str(found.get("type")), **{name: found.get(name) for name in known})  # type: ignore[arg-type]
 
 
+def _free(directory: Path) -> int:
+    """Say how many bytes are free now where a run is recorded: a full disk took no sample that says so."""
+    try:
+        return shutil.disk_usage(directory).free
+    except OSError:
+        return 0
+
+
 def _machines(
-    ranks: Sequence[RankEvidence], records: Sequence[Mapping[str, Any]], kills_seen: Mapping[str, int]
+    ranks: Sequence[RankEvidence],
+    records: Sequence[Mapping[str, Any]],
+    kills_seen: Mapping[str, int],
+    free: int,
 ) -> Iterator[MachineEvidence]:
-    """Each host is described by its first rank; its ranks count what the kernel has killed meanwhile."""
+    """Each host is described by its first rank; its ranks count what the kernel has killed meanwhile.
+
+    All of them write to one run directory.
+    """
     hosts: dict[str, list[tuple[RankEvidence, Mapping[str, Any]]]] = {}
     for rank, record in zip(ranks, records, strict=True):
         hosts.setdefault(rank.host, []).append((rank, record))
@@ -143,4 +158,5 @@ def _machines(
         samples = (rank.sample.get("machine") for rank, _ in here)
         machine: Mapping[str, Any] = next((sample for sample in samples if sample), {})
         known = {name: machine.get(name) for name in set(MachineEvidence.__slots__) - {"host", "oom_kills"}}
+        known["disk_free_bytes"] = min(free, machine.get("disk_free_bytes", free))
         yield MachineEvidence(host=host, oom_kills=max(*counted, kills_seen.get(host, 0)), **known)

@@ -164,6 +164,11 @@ TABLE = (
         around=places.run_on_a_small_disk,
     ),
     Death(
+        "what a rank prints fills the disk of the run directory",
+        *("script.prints_until_the_disk_is_full", "failed", 1, "disk-full", 1),
+        around=places.run_on_a_small_disk,
+    ),
+    Death(
         "the lock of a build that was killed",
         *("script.waits_for_a_build_that_nobody_does", "stalled", 124, "stale-build-lock"),
         around=places.stale_lock,

@@ -123,11 +123,26 @@ def fills_the_disk() -> None:
     the_second(lambda: Path("disk", "checkpoint.bin").write_bytes(b"x" * (8 << 20)))
 
 
+def await_the_other() -> None:
+    """Wait for the word of the first rank, which needs room too."""
+    log = Path("disk", "r", "logs", "rank-0.log")
+    while not log.exists() or "ready" not in log.read_text():
+        time.sleep(0.05)
+
+
+def prints_until_the_disk_is_full() -> None:
+    def die() -> None:
+        await_the_other()
+        dying()
+        while True:
+            print("x" * 4096, flush=True)
+
+    the_second(die)
+
+
 def fills_the_disk_of_the_run() -> None:
     def die() -> None:
-        other = Path("disk", "r", "logs", "rank-0.log")  # whose word needs room too
-        while not other.exists() or "ready" not in other.read_text():
-            time.sleep(0.05)
+        await_the_other()
         with Path("disk", "data.bin").open("wb", buffering=0) as file:
             for size in (1 << 16, 1 << 12, 1):
                 try:

@@ -12,6 +12,8 @@ _ALMOST_FULL = 64 << 20
 """Bytes; with less left, what was just asked for did not fit."""
 _FULL = 1 << 20
 """Bytes; with less left, not even a traceback may have fitted."""
+_RAISED = frozenset({1, 120})
+"""How Python ends after an exception that nobody caught, and where what was printed could not be written."""
 _SHM = (
     r"unable to allocate shared memory\(shm\)|insufficient shared memory|out of shared memory"
     r"|unable to (?:open|resize|write to) (?:shared memory object|file) <(?:/dev/shm)?/torch_"
@@ -68,8 +70,8 @@ def disk_full(case: Case) -> Reading | None:
 
 
 def _is_wordless(case: Case) -> bool:
-    """Whether a rank failed, and no exception of it is known: a full disk takes no traceback either."""
-    return case.rank is not None and (case.rank.returncode or 0) > 0 and case.error is None
+    """Whether Python left with an exception, and none is known: a full disk takes no traceback either."""
+    return case.rank is not None and case.rank.returncode in _RAISED and case.error is None
 
 
 def _size(free: int) -> str:

@@ -1,6 +1,5 @@
 """Reading what a run left in its directory, as evidence of how it ended."""
 
-import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from zlaunch.diagnosis.evidence import (
 )
 from zlaunch.errors import ZlaunchError
 from zlaunch.layout import RunLayout, read_object
+from zlaunch.sampling import room
 from zlaunch.script import Interface, Script, read_script
 from zlaunch.trainer_args import flags, is_true
 
@@ -39,10 +39,11 @@ def gather(
     slots = job.get("ranks", ())
     records = [read_object(layout.rank_record(int(slot["rank"]))) for slot in slots]
     ranks = tuple(_rank(layout, slot, record) for slot, record in zip(slots, records, strict=True))
+    disk = dict(room("disk", layout.root))
     return Evidence(
         job=_job(layout, job),
         ranks=ranks,
-        machines=tuple(_machines(ranks, records, {socket.gethostname(): oom_kills}, _free(layout.root))),
+        machines=tuple(_machines(ranks, records, {socket.gethostname(): oom_kills}, disk)),
         launcher_returncode=launcher_returncode,
         launcher_log=tail(layout.launcher_log),
         stopped_by=stopped_by,
@@ -132,23 +133,15 @@ def _error(file: Path) -> ErrorEvidence | None:
     return ErrorEvidence(type=str(found.get("type")), **{name: found.get(name) for name in known})  # type: ignore[arg-type]
 
 
-def _free(directory: Path) -> int:
-    """Say how many bytes are free now where a run is recorded: a full disk took no sample that says so."""
-    try:
-        return shutil.disk_usage(directory).free
-    except OSError:
-        return 0
-
-
 def _machines(
     ranks: Sequence[RankEvidence],
     records: Sequence[Mapping[str, Any]],
     kills_seen: Mapping[str, int],
-    free: int,
+    disk: Mapping[str, int],
 ) -> Iterator[MachineEvidence]:
     """Each host is described by its first rank; its ranks count what the kernel has killed meanwhile.
 
-    All of them write to one run directory.
+    All of them write to one run directory. What its disk has now counts, too: a full one took no sample.
     """
     hosts: dict[str, list[tuple[RankEvidence, Mapping[str, Any]]]] = {}
     for rank, record in zip(ranks, records, strict=True):
@@ -158,5 +151,6 @@ def _machines(
         samples = (rank.sample.get("machine") for rank, _ in here)
         machine: Mapping[str, Any] = next((sample for sample in samples if sample), {})
         known = {name: machine.get(name) for name in set(MachineEvidence.__slots__) - {"host", "oom_kills"}}
-        known["disk_free_bytes"] = min(free, machine.get("disk_free_bytes", free))
+        free = [seen["disk_free_bytes"] for seen in (machine, disk) if "disk_free_bytes" in seen]
+        known["disk_free_bytes"] = min(free, default=None)
         yield MachineEvidence(host=host, oom_kills=max(*counted, kills_seen.get(host, 0)), **known)

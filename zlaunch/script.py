@@ -235,7 +235,7 @@ def _leaves_optimizer_open(call: ast.Call) -> bool:
     may_give = None in given or "optimizer" in given or len(call.args) > 2
     if may_give or any(isinstance(arg, ast.Starred) for arg in call.args):
         return False
-    config = given.get("config") or given.get("config_params")
+    config = _engine_config(call)
     return "args" in given if config is None else _HANDED.fullmatch(ast.unparse(config)) is not None
 
 

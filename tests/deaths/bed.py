@@ -76,15 +76,14 @@ class Job:
         return next(path.parent for path in self.folder.glob(f"**/{self.name or '*'}/job.json"))
 
     def await_ready(self, num_ranks: int) -> None:
-        deadline = time.monotonic() + IS_BUILT_WITHIN_SECONDS
-        while self._num_ready() < num_ranks:
-            assert self.process.poll() is None, self.told()
-            assert time.monotonic() < deadline, self.told()
-            time.sleep(0.05)
+        self._await(lambda: self._num_ready() >= num_ranks)
 
     def await_step(self, step: int) -> None:
+        self._await(lambda: self.step() >= step)
+
+    def _await(self, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + IS_BUILT_WITHIN_SECONDS
-        while self.step() < step:
+        while not is_so():
             assert self.process.poll() is None, self.told()
             assert time.monotonic() < deadline, self.told()
             time.sleep(0.05)

@@ -56,7 +56,7 @@ def _commented(text: str) -> str:
 
 
 def _mended(text: str) -> str:
-    return mended(parse(text, "ds.json"), NOTHING_KNOWN).text
+    return mended(parse(text, "ds.json"), NOTHING_KNOWN)[0].text
 
 
 @pytest.mark.parametrize(("text", "after"), MENDED)
@@ -83,7 +83,7 @@ def test_mending_twice_is_mending_once(config: dict[str, Any], indent: int | Non
 
 @given(configs)
 def test_what_was_mended_is_no_longer_found(config: dict[str, Any]) -> None:
-    document = mended(parse(json.dumps(config), "ds.json"), NOTHING_KNOWN)
+    document, _ = mended(parse(json.dumps(config), "ds.json"), NOTHING_KNOWN)
     left = [finding for finding in findings_in(document) if finding.mending is not None]
     assert [finding for finding in left if document.path_to(finding) in document.spans] == []
 

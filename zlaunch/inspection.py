@@ -41,6 +41,8 @@ class Report:
     """Why it could not be read, mended or asked about."""
     diff: str = ""
     """What was mended, or would be."""
+    mended: str = ""
+    """What was done with that, in words; empty if nobody asked for it."""
 
     def status(self, strict: bool) -> ExitStatus:
         """Say what the exit status of a check is; strictly, silent findings count as well."""
@@ -139,22 +141,31 @@ def inspect(name: str, wish: Wish) -> Report:
 
 
 def _look(name: str, found: Opened, wish: Wish) -> Report:
-    document, diff = found.document, ""
+    document, diff, told = found.document, "", ""
     assert document is not None, "the caller has one"
     if wish.show_diff:
         if found.is_embedded:
             raise WrongUsage(f"{name} holds its ds_config in accelerate's words", "mend it by hand")
         from zlaunch.mending import mended
 
-        following = mended(document, wish.context)
+        following, count = mended(document, wish.context)
         diff = _diff(document, following)
+        told = _told(count, wish.mend)
         if wish.mend and diff:
             _write_back(document.file, following.text)
             document = following
     findings = [*found.findings, *findings_in(document, wish.context)]
     if wish.deep and not any(finding.severity is Severity.ERROR for finding in findings):
         findings += _second_opinion(document, wish.context)
-    return Report(name, tuple(sorted(findings, key=in_order)), diff=diff)
+    return Report(name, tuple(sorted(findings, key=in_order)), diff=diff, mended=told)
+
+
+def _told(count: int, is_written: bool) -> str:
+    """Say how much was mended, and whether the file has it."""
+    if count == 0:
+        return "nothing to mend"
+    mendings = plural(count, "mending")
+    return f"{mendings} written" if is_written else f"`--fix` would write {mendings}"
 
 
 def _diff(old: Document, new: Document) -> str:

@@ -13,14 +13,14 @@ MOST = 1000
 """Mendings in one file; more means that two of them undo each other."""
 
 
-def mended(document: Document, context: Context) -> Document:
-    """Mend one finding after another, until none is left whose mending changes anything."""
-    for _ in range(MOST):
+def mended(document: Document, context: Context) -> tuple[Document, int]:
+    """Mend one finding after another, until none is left whose mending changes anything; count them."""
+    for count in range(MOST):
         following = _step(document, context)
         if following is None:
-            break
+            return document, count
         document = following
-    return document
+    return document, MOST
 
 
 def _step(document: Document, context: Context) -> Document | None:

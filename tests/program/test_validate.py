@@ -116,6 +116,18 @@ def test_fixing_writes_the_mended_text(folder: Path) -> None:
     assert (folder / "bad.json").read_text() == GOOD
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bad.json", "--fix"], "bad.json: 1 mending written; valid\n"),
+        (["bad.json", "--diff"], "bad.json: `--fix` would write 1 mending; 1 error\n"),
+        (["silent.json", "--fix"], "silent.json: nothing to mend; 1 silent\n"),
+    ],
+)
+def test_it_is_said_whether_a_mending_was_written(folder: Path, words: list[str], said: str) -> None:
+    assert validate(folder, *words).err == said
+
+
 def test_what_was_fixed_is_valid_at_once(folder: Path) -> None:
     assert validate(folder, "bad.json", "--fix").status == 0
 

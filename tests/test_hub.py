@@ -55,7 +55,7 @@ def test_a_token_in_the_environment_is_shown(tmp_path: Path) -> None:
         ("org/gated", 66, "is gated", "/org/gated, then set HF_TOKEN"),
         ("org/nosuch", 66, "neither a directory", "for a private model, set HF_TOKEN"),
         ("org/adapter", 66, "has no config.json", "adapters"),
-        ("org/broken", 69, " answers 500 ", "a directory with"),
+        ("org/broken", 69, "no directory `org/broken`, and http://", "a directory with"),
         ("org/signed-out", 69, " answers 401 ", "one that is valid"),
         ("org/forbidden", 69, " answers 403 ", "one that does"),
         ("org/busy", 69, " answers 429 ", "wait, and set HF_TOKEN"),
@@ -76,8 +76,8 @@ def test_every_answer_of_the_hub_has_its_message(
 
 def test_a_hub_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     done = ask("org/open", tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
-    said = "69 `org/open` is neither a directory nor in the cache, and http://127.0.0.1:9 cannot be asked: "
-    assert done.out.startswith(f"{said}Connection refused | name a directory")
+    said = "69 there is no directory `org/open`, no model of that name in the cache, and "
+    assert done.out.startswith(f"{said}http://127.0.0.1:9 cannot be asked: Connection refused | name a directory")
     assert "HF_ENDPOINT" in done.out
     assert "Retrying" not in done.err
 
@@ -96,6 +96,6 @@ def test_a_model_in_the_cache_needs_no_hub(tmp_path: Path) -> None:
 
 def test_offline_and_not_in_the_cache_says_so(tmp_path: Path) -> None:
     done = ask("org/open", tmp_path, HF_HUB_OFFLINE="1")
-    assert done.out.startswith("69 `org/open` is neither a directory nor in the cache")
+    assert done.out.startswith("69 there is no directory `org/open`, no model of that name in the cache")
     assert "cannot be asked: HF_HUB_OFFLINE is set |" in done.out
     assert "unset HF_HUB_OFFLINE" in done.out

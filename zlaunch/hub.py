@@ -94,13 +94,15 @@ def _meant(model_id: str, error: Exception) -> ZlaunchError:
         case HfHubHTTPError() if (response := getattr(error, "response", None)) is not None:
             status = response.status_code
             return Unavailable(
-                f"{ENDPOINT} answers {status} when asked about `{model_id}`", _HINTS.get(status, _DIRECTORY)
+                f"there is no directory `{model_id}`, and {ENDPOINT} answers {status} when asked about it",
+                _HINTS.get(status, _DIRECTORY),
             )
     why, instead = _reason(error), "set HF_ENDPOINT to a hub that answers"
     if HF_HUB_OFFLINE:
         why, instead = "HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"
     return Unavailable(
-        f"`{model_id}` is neither a directory nor in the cache, and {ENDPOINT} cannot be asked: {why}",
+        f"there is no directory `{model_id}`, no model of that name in the cache, "
+        f"and {ENDPOINT} cannot be asked: {why}",
         f"{_DIRECTORY}, or {instead}",
     )
 

@@ -77,7 +77,9 @@ def test_every_answer_of_the_hub_has_its_message(
 def test_a_hub_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     done = ask("org/open", tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
     said = "69 there is no directory `org/open`, no model of that name in the cache, and "
-    assert done.out.startswith(f"{said}http://127.0.0.1:9 cannot be asked: Connection refused | name a directory")
+    assert done.out.startswith(
+        f"{said}http://127.0.0.1:9 cannot be asked: Connection refused | name a directory"
+    )
     assert "HF_ENDPOINT" in done.out
     assert "Retrying" not in done.err
 

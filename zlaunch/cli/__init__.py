@@ -59,6 +59,7 @@ def main() -> None:
         sys.exit(app(standalone_mode=False))
     except _UsageError as error:
         if not hasattr(error, "possibilities"):
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's, which reads values
             error.show()
             sys.exit(error.exit_code)
         _end_with(no_such_option(error.ctx.command_path, error.option_name, error.possibilities))

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,9 +83,12 @@ def parse_offload(text: str) -> Offload:
     for term in text.split(","):
         part, _, device_name = term.strip().partition(":")
         if part not in parts or device_name not in _DEVICES:
+            meant = get_close_matches(part, parts, 1) if device_name in _DEVICES else []
             raise WrongUsage(
                 f"`--offload {text}`: `{term.strip()}` makes no sense",
-                "write none, cpu or nvme, or each part: `optimizer:cpu,param:nvme`",
+                f"did you mean `{meant[0]}:{device_name}`?"
+                if meant
+                else "write none, cpu or nvme, or each part: `optimizer:cpu,param:nvme`",
             )
         parts[part] = _DEVICES[device_name]
     return Offload(**parts)

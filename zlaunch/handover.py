@@ -33,7 +33,11 @@ def agree(
     values: Values, args: TrainerArgs, precision: str | None, machine: Machine, interface: Interface
 ) -> Agreement:
     """Bring the Trainer arguments and the ds_config together; what cannot agree is a dispute."""
-    findings = list(_precision_disputes(args, precision))
+    findings = list(precision_disputes(args, precision))
+    if _formats_on(args) == list(PRECISIONS):  # told; nothing else is to stumble over it
+        args = args.over("fp16", Argument(False, "`--bf16`")).over(
+            "fp16_full_eval", Argument(False, "`--bf16`")
+        )
     added = _format(values, args, precision, machine)
     if interface is Interface.TRAINER:
         added |= from_config(values, args)
@@ -110,11 +114,18 @@ def _disputes(values: Values, args: TrainerArgs) -> Iterator[Finding]:
         )
 
 
-def _precision_disputes(args: TrainerArgs, precision: str | None) -> Iterator[Finding]:
-    given = [name for name in PRECISIONS if args.is_on(name, f"{name}_full_eval")]
+def _formats_on(args: TrainerArgs) -> list[str]:
+    return [name for name in PRECISIONS if args.is_on(name, f"{name}_full_eval")]
+
+
+def precision_disputes(args: TrainerArgs, precision: str | None = None) -> Iterator[Finding]:
+    """Find number formats on the command line that exclude each other."""
+    given = _formats_on(args)
     if len(given) == len(PRECISIONS):
         yield Finding("both-precisions", "`--bf16` and `--fp16` exclude each other", hint="keep one of them")
     elif given and precision not in (None, *given):
         yield Finding(
-            "differs-from-argument", f"`--precision {precision}` and `--{given[0]}` exclude each other"
+            "differs-from-argument",
+            f"`--precision {precision}` and `--{given[0]}` exclude each other",
+            hint="keep one of them",
         )

@@ -21,6 +21,7 @@ from zlaunch.errors import (
     ZlaunchError,
     in_order,
 )
+from zlaunch.handover import precision_disputes
 from zlaunch.model import model_flag, read_shape
 from zlaunch.rules.rule import Context
 from zlaunch.script import Interface
@@ -97,6 +98,7 @@ def context_of(
     args, findings = read_arguments(rest) if rest else (None, [])
     if interface is not Interface.DEEPSPEED:
         findings += removed_arguments(rest)
+        findings += precision_disputes(args) if args is not None else []
     named = model_flag(rest)
     if model is None and named is not None and Path(named).exists():
         model = Path(named)

@@ -65,7 +65,7 @@ CASES: dict[str, Case] = {
     ),
     "an override without a value": (["--set", "bf16.enabled"], 2, "KEY=VALUE"),
     "an override of an unknown key": (["--set", "zero_optimization.stge=3"], 65, "did you mean `stage`?"),
-    "both precisions": (["--", "--bf16", "--fp16"], 65, "--bf16"),
+    "both precisions": (["--", "--bf16", "--fp16"], 65, "1 problem found\nerror: [both-precisions]"),
     "two opinions about precision": (["--precision", "fp16", "--", "--bf16"], 65, "--precision fp16"),
     "a Trainer argument of the wrong type": (["--", "--max_steps", "many"], 65, "--max_steps many"),
     "a launcher flag after the script": (["script.py", "--", "--nproc_per_node", "2"], 2, "--gpus N"),

@@ -173,6 +173,26 @@ def test_the_ds_config_that_an_accelerate_config_names_is_checked(folder: Path) 
     assert "bad.json:2:3: error" in validate(folder, "a.yml").out
 
 
+@pytest.mark.parametrize(
+    ("config", "arguments", "codes"),
+    [
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, ["--bf16"], ["both-formats"]),
+        (
+            {"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}},
+            ["--bf16", "--fp16"],
+            ["both-precisions"],
+        ),
+    ],
+)
+def test_two_formats_at_once_are_one_finding(
+    folder: Path, config: dict[str, object], arguments: list[str], codes: list[str]
+) -> None:
+    batch = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 0}}
+    (folder / "both.json").write_text(json.dumps({**batch, **config}))
+    done = validate(folder, "both.json", "--format", "json", "--", *arguments)
+    assert [one["code"] for one in json.loads(done.out)["findings"]] == codes
+
+
 def test_a_misspelled_key_does_not_hide_what_it_leaves_out(folder: Path) -> None:
     (folder / "typo.json").write_text('{"train_batchsize": 8}')
     out = validate(folder, "typo.json", "--for", "deepspeed").out

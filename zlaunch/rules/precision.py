@@ -11,8 +11,7 @@ _ON = {"enabled": True}
 @rule("both-formats", Severity.ERROR, Case({"fp16": _ON, "bf16": _ON}, {"fp16.enabled": False}))
 def both_formats(subject: Subject) -> Iterator[Fault]:
     """Training is in fp16 or in bf16. DeepSpeed asserts it."""
-    bf16 = subject.config.brain_float
-    if subject.config.fp16.enabled is True and bf16 is not None and bf16.enabled is True:
+    if subject.has_both_formats:
         yield Fault(
             "fp16.enabled",
             "fp16 and bf16 are both enabled",

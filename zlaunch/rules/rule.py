@@ -115,6 +115,12 @@ class Subject:
         args = self.context.args
         return args[name].value if args is not None and self.for_trainer else None
 
+    @property
+    def has_both_formats(self) -> bool:
+        """Whether the config enables fp16 and bf16."""
+        bf16 = self.config.brain_float
+        return self.config.fp16.enabled is True and bf16 is not None and bf16.enabled is True
+
     def is_on(self, name: str) -> bool | None:
         """Whether a format is switched on; None while an argument can still do it."""
         section = self.config.fp16 if name == "fp16" else self.config.brain_float

@@ -17,7 +17,7 @@ def _deepspeed(target: Target, topology: Topology, accelerator: str = "cuda") ->
 
 def test_torchrun_starts_a_rank_for_each_device() -> None:
     assert BACKENDS["torchrun"].build_argv(SCRIPT, local(1, 3), "cuda", 2950) == (
-        "torchrun", "--standalone", "--nproc-per-node=2", "train.py", "--lr", "1",
+        "torchrun", "--standalone", "--nproc-per-node=2", "--log-dir=/dev/null", "train.py", "--lr", "1",
     )  # fmt: skip
 
 

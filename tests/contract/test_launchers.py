@@ -1,6 +1,7 @@
 """Command lines, hostfiles and filters, against the launchers that will read them."""
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,7 @@ def test_deepspeeds_runner_finds_the_same_hosts_and_devices(topology: Topology) 
         ("module", lambda target: target.is_module),
         ("nproc_per_node", lambda _: "2"),
         ("standalone", lambda _: True),
+        ("log_dir", lambda _: os.devnull),
         ("nnodes", lambda _: "1:1"),
     ],
 )

@@ -25,6 +25,14 @@ def test_a_run_leaves_a_record_of_its_known_shape(folder: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_a_job_leaves_nothing_among_temporary_files(folder: Path, launcher: str) -> None:
+    (temporary := folder / "tmp").mkdir()
+    argv = ("train", "script.py", "--launcher", launcher)
+    result = zlaunch(*argv, cwd=folder, env={"TMPDIR": str(temporary)})
+    assert (result.status, list(temporary.rglob("*"))) == (7, [])
+
+
 def test_secrets_in_the_environment_are_never_written(folder: Path) -> None:
     secret = {"HF_TOKEN": "hf_nobodymayknow", "NCCL_KEY": "nobodymayknow"}
     zlaunch("train", "script.py", "--run-dir", "r", cwd=folder, env=secret)

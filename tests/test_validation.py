@@ -33,6 +33,12 @@ def test_what_a_misspelled_key_brings_about_is_told_of_the_key_alone() -> None:
     assert "the Trainer wants `zero_optimization`" in found.message
 
 
+def test_the_line_of_the_key_that_was_meant_is_told_if_it_is_there() -> None:
+    config = '{"train_batch_size": 8,\n"zero_optimization": {},\n"zero_optimisation": {"stage": 2}}'
+    (found,) = findings_in(parse(config, "ds.json"))
+    assert found.hint == "merge the two: `zero_optimization` is there already (line 2)"
+
+
 def test_what_another_misspelled_key_brings_about_is_not_blamed_on_it() -> None:
     config = '{"zero_optimisation": {"stage": 2}, "wall_clock_brakdown": true, "train_batch_size": "auto"}'
     found = {one.where: one.severity for one in findings_in(parse(config, "ds.json"))}

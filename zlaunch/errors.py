@@ -103,6 +103,8 @@ class Finding:
     """The key again, where dots in a name would leave a doubt."""
     mending: Mending | None = None
     """Absent where the mending is a choice, which is the user's."""
+    beside: tuple[str | int, ...] | None = None
+    """Another key that the hint ends with, and whose line a reader of the text adds."""
 
 
 def in_order(finding: Finding) -> tuple[int, int]:

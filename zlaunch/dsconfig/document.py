@@ -53,7 +53,12 @@ class Document:
 
     def locate(self, finding: Finding) -> Finding:
         """Give a finding its place."""
-        return finding if finding.place else replace(finding, place=self.place(self.path_to(finding)))
+        if finding.place:
+            return finding
+        hint = finding.hint
+        if hint is not None and finding.beside is not None:
+            hint = f"{hint} (line {self.place(finding.beside).line})"
+        return replace(finding, place=self.place(self.path_to(finding)), hint=hint)
 
     def path_to(self, finding: Finding) -> KeyPath:
         """Find the key path that a finding is about."""

@@ -4,6 +4,7 @@ import difflib
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import ErrorDetails
@@ -157,8 +158,13 @@ def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Find
         does = (
             f"DeepSpeed knows no key `{key}` {place}, and {'refuses the config' if closed else 'ignores it'}"
         )
-    hint, mending = _meant(whole, parent, key)
-    return Finding("unknown-key", does, hint, where, severity, mending=mending)
+    hint, mending, meant = _meant(whole, parent, key)
+    finding = Finding("unknown-key", does, hint, where, severity, mending=mending)
+    if meant is None or not isinstance(room := value_at(whole, meant[:-1]), dict) or meant[-1] not in room:
+        return finding
+    together = "merge the two" if isinstance(value_at(whole, path), dict) else "keep one of the two"
+    hint = f"{together}: `{dotted(meant)}` is there already"
+    return replace(finding, hint=hint, mending=None, beside=meant)
 
 
 def _off(whole: dict[str, Any], path: KeyPath) -> Mending | None:
@@ -168,23 +174,23 @@ def _off(whole: dict[str, Any], path: KeyPath) -> Mending | None:
     return None if on else Mending(Act.DELETE)
 
 
-def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Mending | None]:
-    """Guess which key was meant, or where it belongs."""
+def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Mending | None, KeyPath | None]:
+    """Guess which key was meant, or where it belongs: what to do, and the place that it would take."""
     if not parent and "." in key:
-        return "nest the keys: a dot means nothing in JSON", None
+        return "nest the keys: a dot means nothing in JSON", None, None
     siblings = known_keys(whole, parent)
     if close := difflib.get_close_matches(key, siblings, n=1, cutoff=0.75):
         sure = difflib.SequenceMatcher(None, key, close[0]).ratio() >= SURE
-        free = close[0] not in value_at(whole, parent)
-        return f"did you mean `{close[0]}`?", Mending(Act.RENAME, close[0]) if sure and free else None
+        rename = Mending(Act.RENAME, close[0]) if sure else None
+        return f"did you mean `{close[0]}`?", rename, (*parent, close[0])
     if parent and key in DsConfig.model_fields:
-        return f"move `{key}` to the top level", Mending(Act.MOVE, "") if key not in whole else None
+        return f"move `{key}` to the top level", Mending(Act.MOVE, ""), (key,)
     if not parent and key in known_keys(whole, (ZERO,)):
-        free = isinstance(section := whole.get(ZERO, {}), dict) and key not in section
-        return f"move `{key}` into `{ZERO}`", Mending(Act.MOVE, ZERO) if free else None
+        move = Mending(Act.MOVE, ZERO) if isinstance(whole.get(ZERO, {}), dict) else None
+        return f"move `{key}` into `{ZERO}`", move, (ZERO, key)
     if place := WORDS_OF_OTHERS.get(key):
-        return f"in a ds_config that is `{place}`", None
-    return "delete it", None
+        return f"in a ds_config that is `{place}`", None, None
+    return "delete it", None, None
 
 
 def _no_such_name(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Mending | None]:

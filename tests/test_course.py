@@ -14,6 +14,7 @@ from zlaunch.course import (
     Course,
     Look,
     begun,
+    loss_line,
     phase_shown,
     plain_line,
     progress_line,
@@ -201,3 +202,16 @@ def test_a_job_that_takes_no_further_step_has_no_time_left(phase: str, step: int
     line = progress_line(course, 1, None, 80)
     assert phase in line
     assert "left" not in line
+
+
+def test_how_far_the_loss_fell_is_said_with_the_step() -> None:
+    assert loss_line({"first_loss": 5.261, "loss": 2.4961, "step": 64}) == "loss 5.261 -> 2.496 at step 64"
+
+
+def test_a_loss_that_was_told_once_fell_from_nowhere() -> None:
+    assert loss_line({"first_loss": 5.261, "loss": 5.261, "step": 1}) == "loss 5.261 at step 1"
+
+
+@pytest.mark.parametrize("pulse", [{}, {"step": 3}, {"loss": None, "first_loss": None, "step": 3}])
+def test_nothing_is_said_of_a_loss_that_nobody_told(pulse: dict[str, Any]) -> None:
+    assert loss_line(pulse) is None

@@ -6,21 +6,19 @@ from dataclasses import dataclass
 
 from zlaunch import console, experience, rundir
 from zlaunch.build import NotBuilt
+from zlaunch.course import loss_line
 from zlaunch.diagnosis import diagnose
 from zlaunch.diagnosis.evidence import Evidence, StallEvidence
 from zlaunch.diagnosis.told import verdict_lines
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import ZlaunchError
-from zlaunch.gathering import tail
+from zlaunch.layout import read_object
 from zlaunch.manner import Manner
 from zlaunch.measurement import compare
 from zlaunch.outcome import Outcome, judge_end
 from zlaunch.plan import LaunchPlan
 from zlaunch.records import look_at
 from zlaunch.units import duration
-
-LAST_LINES = 5
-"""How much of a quiet job's output is shown when it has finished."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +60,12 @@ def _tell(plan: LaunchPlan, manner: Manner, outcome: Outcome, seconds: float) ->
     took, run = duration(seconds), os.path.relpath(plan.layout.root)
     about = f"all about this run is in {run}"
     if outcome.how == "finished":
-        if console.is_interactive() and not manner.show_ranks:
-            for line in _last_lines(tail(plan.layout.rank_log(0))):
-                console.data(line)
+        if (loss := loss_line(read_object(plan.layout.rank_pulse(0)))) is not None:
+            console.say(loss)
         if outcome.verdict is None:
             console.say(f"finished in {took}; {about}")
+            if not manner.show_ranks:
+                console.say(_printed(plan, 0))
             return
     head = {
         "finished": "finished in",
@@ -76,13 +75,10 @@ def _tell(plan: LaunchPlan, manner: Manner, outcome: Outcome, seconds: float) ->
     assert outcome.verdict is not None
     lines = verdict_lines(outcome.verdict, f"{head} {took}", console.width())
     if (rank := outcome.verdict.rank) is not None:
-        log = os.path.relpath(plan.layout.rank_log(rank))
-        lines += console.paragraph(f"what rank {rank} printed is in {log}")
+        lines += console.paragraph(_printed(plan, rank))
     for line in [*lines, *console.paragraph(about)]:
         console.say(line)
 
 
-def _last_lines(log: str) -> list[str]:
-    """Take the last lines that say something, each as a terminal would have left it."""
-    shown = [line.rstrip().rsplit("\r", 1)[-1] for line in log.split("\n")]
-    return [line for line in shown if line.strip()][-LAST_LINES:]
+def _printed(plan: LaunchPlan, rank: int) -> str:
+    return f"what rank {rank} printed is in {os.path.relpath(plan.layout.rank_log(rank))}"

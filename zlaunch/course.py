@@ -229,3 +229,12 @@ def plain_line(course: Course, world_size: int) -> str:
     """Write how far a job is for a log file."""
     of = f" of {course.total}" if course.total else ""
     return ", ".join([f"step {course.step}{of}", *_figures(course, world_size, None)])
+
+
+def loss_line(pulse: Mapping[str, Any]) -> str | None:
+    """Write how far the loss fell; None where nobody told of one."""
+    first, last = pulse.get("first_loss"), pulse.get("loss")
+    if not (isinstance(first, int | float) and isinstance(last, int | float)):
+        return None
+    fell = _number(last) if first == last else f"{_number(first)} -> {_number(last)}"
+    return f"loss {fell} at step {pulse.get('step')}"

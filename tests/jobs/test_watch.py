@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -12,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.running import ZLAUNCH, start, zlaunch
+from tests.running import ZLAUNCH, run, start, zlaunch
 from zlaunch.layout import RunLayout
 
 pytestmark = pytest.mark.job
@@ -153,6 +154,14 @@ def test_a_script_with_neither_reports_in_two_lines(tmp_path: Path) -> None:
     assert (last["step"], last["steps"], last["loss"]) == (30, 30, pytest.approx(0.1))
     assert "odd" not in last
     assert metrics(layout)[-1]["step"] == 30
+
+
+def test_nothing_that_ranks_printed_is_shown_after_the_end_in_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(f"{REPORTING}\nprint('Time to load an op')\n")
+    job = shlex.join([*ZLAUNCH, "train", "own.py", "--gpus", "1"])
+    shown = run("script", "-qec", job, "/dev/null", cwd=tmp_path, env={"TERM": "xterm"}).out
+    assert "Time to load" not in shown
+    assert "loss 3.000 -> 0.100 at step 30" in shown
 
 
 def test_a_script_that_reports_runs_without_zlaunch_too(tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ class Pulse:
             return
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             if facts:
+                if "loss" in facts and self._facts.get("first_loss") is None:
+                    self._facts["first_loss"] = facts["loss"]
                 self._facts.update(facts)
                 self._known = self._encode(self._facts)
             times = f'"since": {self._since}, "time": {time.time()}'

@@ -1,12 +1,13 @@
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from tests.asking import SITE, forecast, question, speed
-from zlaunch.answers import Answer
+from zlaunch.answers import Answer, Refusal
 from zlaunch.fit import judge, need_of
 from zlaunch.job import Offload, parse_offload, parse_override
-from zlaunch.levers import Lever, effect, for_train, levers, mover, worth_saying
+from zlaunch.levers import Lever, easings, effect, for_train, levers, mover, try_levers, worth_saying
 from zlaunch.memory.forecast import Forecast
 from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL
 from zlaunch.workloads import Options, Question, workload_of
@@ -68,6 +69,67 @@ def test_an_effect_is_the_difference_of_two_answers() -> None:
     told = effect("--x", answer(forecast(20), 1.0), answer(forecast(15, pageable=1), 1.3))
     assert (told.gpu, told.host) == (-5 << 30, 8 << 30)
     assert told.pace == pytest.approx(0.3)
+
+
+EASED = {
+    "--offload optimizer:cpu",
+    "--offload none",
+    "--stage 2",
+    "no activation checkpointing",
+    "--micro-batch 2",
+}
+
+
+def easy(one: Question) -> dict[str, Lever]:
+    return {lever.words: lever for lever in easings(one, one.settled())}
+
+
+def test_everything_that_saves_memory_is_a_lever_the_other_way() -> None:
+    options = Options(activation_checkpointing=True)
+    assert set(easy(question(stage=3, micro=1, offload=Offload("cpu", "cpu"), options=options))) == EASED
+
+
+def test_what_is_not_done_cannot_be_left_out() -> None:
+    assert set(easy(question(stage=0, micro=1))) == {"--micro-batch 2"}
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_lever_the_other_way_leads_to_a_job_that_works(stage: int) -> None:
+    for lever in easy(question(stage=stage, offload=Offload("cpu", None))).values():
+        assert lever.question.settled()
+
+
+def test_a_larger_micro_batch_is_accumulated_less_often() -> None:
+    (words,) = set(easy(question(stage=2, micro=8))) - {"--stage 1"}
+    assert words == "--micro-batch 16"
+    (smaller,) = (lever for words, lever in pulled(question(stage=2, micro=8)).items() if "batch 4" in words)
+    assert set(easy(smaller.question)) - {"--stage 1"} == {"--micro-batch 8 --grad-accum 1"}
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "is_pulled"), [(20, 1.0, True), (20, None, False), (99, 1.0, False)]
+)
+def test_only_a_job_that_fits_is_made_faster(size: float, seconds: float | None, is_pulled: bool) -> None:
+    asked: list[Question] = []
+
+    def ask(questions: Sequence[Question]) -> list[Answer | Refusal]:
+        asked.extend(questions)
+        return [Refusal(one, ()) for one in questions]
+
+    try_levers(answer(forecast(size), seconds), ask)
+    assert (1 in {one.job.stage for one in asked}) == is_pulled
+
+
+def test_of_what_takes_memory_the_three_fastest_are_said() -> None:
+    before = answer(forecast(20), 1.0)
+    paces = {"a": 0.5, "b": 0.9, "c": 0.3, "slower": 1.2, "d": 0.7}
+    effects = [effect(name, before, answer(forecast(30), pace)) for name, pace in paces.items()]
+    assert [one.words for one in worth_saying(effects, before.need.allocated)] == ["c", "a", "d"]
+
+
+def test_what_is_faster_and_does_not_fit_is_left_out() -> None:
+    before = answer(forecast(20), 1.0)
+    assert worth_saying([effect("x", before, answer(forecast(99), 0.5))], before.need.allocated) == []
 
 
 def test_what_saves_nothing_is_left_out() -> None:

@@ -1,4 +1,4 @@
-"""What can be changed about a job to change its memory: what to type for it, and what it does."""
+"""What can be changed about a job to save memory, or to use what is left: what to type, and what it does."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Final
 from zlaunch.answers import Answer, Refusal
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.fit import Fit
-from zlaunch.job import Offload, Stage
+from zlaunch.job import Offload, Stage, parse_offload
 from zlaunch.memory.workload import Lora
 from zlaunch.provenance import Sourced
 from zlaunch.resolve import ACCUMULATION, MICRO
@@ -21,7 +21,8 @@ SMALL_BUCKET: Final = 50_000_000
 """Elements; a tenth of DeepSpeed's own, and enough to keep a network busy."""
 USUAL_RANK: Final = 16
 WORTH_SAYING: Final = 0.01
-"""A change that moves less of the GPU's peak than this is left out."""
+"""A change that moves less of the GPU's peak than this is left out, and one that saves less of the time."""
+MOST_FASTER: Final = 3
 
 _STAGES: Final[tuple[Stage, ...]] = (0, 1, 2, 3)
 
@@ -119,6 +120,30 @@ def _different_training(question: Question, settled: Settled) -> Iterator[Lever]
         yield Lever(f"--lora {USUAL_RANK}", replace(question, training=adapted))
 
 
+def easings(question: Question, settled: Settled) -> Iterator[Lever]:
+    """Name what may make a job faster where there is memory for it: each lever the other way."""
+    job, training, zero = question.job, question.training, settled.config.zero_optimization
+    moved = {section.device for section in zero.offloads.values()}
+    choices = {"cpu": "nvme" in moved, "optimizer:cpu": len(zero.offloads) > 1, "none": bool(moved)}
+    for words in (words for words, is_less in choices.items() if is_less):
+        yield Lever(f"--offload {words}", replace(question, job=replace(job, offload=parse_offload(words))))
+    if isinstance(zero.stage, int) and zero.stage > bool(moved):  # stage 0 offloads nothing
+        lower = _STAGES[zero.stage - 1]
+        yield Lever(f"--stage {lower}", replace(question, job=replace(job, stage=lower)))
+    if training.activation_checkpointing:
+        kept = replace(training, activation_checkpointing=False)
+        yield Lever("no activation checkpointing", replace(question, training=kept))
+    micro = 2 * (whole(settled.values[MICRO]) or 1)
+    accumulated = whole(settled.values[ACCUMULATION]) or 1
+    larger = question.with_argument("per_device_train_batch_size", micro, "`--micro-batch`")
+    if accumulated % 2 == 0:
+        pieces = accumulated // 2
+        larger = larger.with_argument("gradient_accumulation_steps", pieces, "`--grad-accum`")
+        yield Lever(f"--micro-batch {micro} --grad-accum {pieces}", larger)
+    elif accumulated == 1:
+        yield Lever(f"--micro-batch {micro}", larger)
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What one change does; bytes, less is negative."""
@@ -152,8 +177,13 @@ def effect(words: str, before: Answer, after: Answer) -> Effect:
 def try_levers(
     answer: Answer, ask: Callable[[Sequence[Question]], Sequence[Answer | Refusal]]
 ) -> list[Effect]:
-    """Pull every lever, and say what those do that leave a job that can work."""
+    """Pull every lever, and say what those do that leave a job that can work.
+
+    Of a job that fits, and whose speed is known, they are pulled the other way too.
+    """
     pulled = list(levers(answer.question, answer.settled))
+    if answer.verdict.fit is Fit.YES and answer.seconds is not None:
+        pulled += easings(answer.question, answer.settled)
     return [
         effect(lever.words, answer, after)
         for lever, after in zip(pulled, ask([lever.question for lever in pulled]), strict=True)
@@ -162,13 +192,16 @@ def try_levers(
 
 
 def worth_saying(effects: Sequence[Effect], peak: int) -> list[Effect]:
-    """Keep what saves GPU memory."""
-    return [one for one in effects if one.gpu < -WORTH_SAYING * peak]
+    """Keep what saves GPU memory, and of what takes some and still fits the fastest."""
+    saving = [one for one in effects if one.gpu < -WORTH_SAYING * peak]
+    taking = [one for one in effects if one.gpu >= 0 and one.fit is Fit.YES]
+    faster = [one for one in taking if one.pace is not None and one.pace < -WORTH_SAYING]
+    return [*saving, *sorted(faster, key=lambda one: one.pace or 0)[:MOST_FASTER]]
 
 
 def mover(part: str, size: int, effects: Sequence[Effect]) -> tuple[str, int] | None:
     """Find the change that leaves least of a part; None if none moves it by a tenth."""
-    left = [(one.parts.get(part, 0), one.words) for one in effects]
+    left = [(one.parts.get(part, 0), one.words) for one in effects if one.gpu < 0]
     least = min(left, default=None)
     return (least[1], least[0]) if least is not None and least[0] < 0.9 * size else None
 

@@ -200,7 +200,7 @@ def effect_lines(effects: Sequence[Effect], known_speed: bool) -> Iterator[str]:
     if not effects:
         return
     yield "what a change does, in GiB"
-    header = ("change", "GPU", "host", *(("time",) if known_speed else ()), "fits")
+    header = ("change", "GPU", "host", *(("time/token",) if known_speed else ()), "fits")
     rows = [header]
     for one in sorted(effects, key=lambda one: one.gpu):
         pace = () if not known_speed else (_pace(one.pace),)
@@ -209,7 +209,9 @@ def effect_lines(effects: Sequence[Effect], known_speed: bool) -> Iterator[str]:
 
 
 def _pace(pace: float | None) -> str:
-    return "-" if pace is None else f"{pace:+.0%}"
+    if pace is None:
+        return "-"
+    return "0" if abs(pace) < 0.005 else f"{pace:+.0%}"
 
 
 def _signed(num_bytes: int) -> str:

@@ -16,6 +16,7 @@ from zlaunch.diagnosis.evidence import (
 )
 from zlaunch.errors import ZlaunchError
 from zlaunch.layout import RunLayout, read_object
+from zlaunch.orders import was_commanded
 from zlaunch.sampling import room
 from zlaunch.script import Interface, Script, read_script
 from zlaunch.trainer_args import flags, is_true
@@ -47,6 +48,7 @@ def gather(
         launcher_returncode=launcher_returncode,
         launcher_log=tail(layout.launcher_log),
         stopped_by=stopped_by,
+        by_command=was_commanded(layout),
         stall=stall,
     )
 

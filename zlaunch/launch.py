@@ -60,7 +60,7 @@ def _build_and_run(plan: LaunchPlan, environment: dict[str, str], manner: Manner
         raise Unavailable(f"the job cannot be started: {error.strerror}: {error.filename}") from None
     from zlaunch.diagnosis.evidence import Evidence
 
-    return Evidence(stopped_by=stopped_by)
+    return Evidence(stopped_by=stopped_by, by_command=orders.was_commanded(plan.layout))
 
 
 def _own(plan: LaunchPlan) -> dict[str, str]:

@@ -70,7 +70,7 @@ class RunLayout(NamedTuple):
 
     @property
     def stop(self) -> Path:
-        """Number of the signal that all ranks are to pass on; how other hosts are told."""
+        """Number of the signal that all ranks are to pass on, and who says so; how other hosts are told."""
         return self.root / "stop"
 
     @property
@@ -156,3 +156,11 @@ def read_object(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def nearest(path: Path) -> Path:
+    """Find what exists of a path: itself, or the nearest above it."""
+    found = path.absolute()
+    while not found.exists() and found != found.parent:
+        found = found.parent
+    return found

@@ -4,19 +4,30 @@ import signal
 
 from zlaunch.layout import RunLayout, write_whole
 
+COMMAND = "zlaunch runs stop"
+"""Who told a run to stop, if a person asked for just that."""
 
-def write_stop(layout: RunLayout, number: int) -> None:
-    """Tell the ranks on all hosts to stop, as a signal would."""
+
+def write_stop(layout: RunLayout, number: int, by: str = "zlaunch") -> None:
+    """Tell the ranks on all hosts to stop, as a signal would, and who says so."""
     if not layout.stop.exists():
-        write_whole(layout.stop, str(number))
+        write_whole(layout.stop, f"{int(number)} {by}")
 
 
 def read_stop(layout: RunLayout) -> int | None:
     """Read the signal that somebody told the run to stop with; None if nobody did."""
     try:
-        return signal.Signals(int(layout.stop.read_text()))
+        return signal.Signals(int(layout.stop.read_text().partition(" ")[0]))
     except (OSError, ValueError):
         return None
+
+
+def was_commanded(layout: RunLayout) -> bool:
+    """Whether `zlaunch runs stop` told the run to stop."""
+    try:
+        return layout.stop.read_text().endswith(f" {COMMAND}")
+    except (OSError, ValueError):
+        return False
 
 
 def ask_for_stacks(layout: RunLayout) -> None:

@@ -19,7 +19,7 @@ from zlaunch.errors import InputMissing, Unavailable, WrongUsage
 from zlaunch.gathering import gather
 from zlaunch.hindsight import found_again
 from zlaunch.layout import RunLayout
-from zlaunch.orders import write_stop
+from zlaunch.orders import COMMAND, write_stop
 from zlaunch.process import is_alive
 from zlaunch.record import Found, RunRecord, State, is_same_process, number, record_of, text
 from zlaunch.rundir import RUNS
@@ -144,18 +144,18 @@ def zlaunch_of(job: Mapping[str, Any]) -> psutil.Process | None:
 def tell_to_stop(record: RunRecord) -> str:
     """Tell a running run to stop, and say whom; the run writes down how it ended."""
     process = zlaunch_of(record.found.job) if works(record.found.job) else None
-    if process is None:
-        layout = RunLayout(record.found.root)
-        stop = os.path.relpath(layout.stop)
-        try:
-            write_stop(layout, signal.SIGTERM)
-        except OSError as error:
+    layout = RunLayout(record.found.root)
+    stop = os.path.relpath(layout.stop)
+    try:
+        write_stop(layout, signal.SIGTERM, COMMAND)
+    except OSError as error:
+        if process is None:
             raise Unavailable(f"`{stop}` cannot be written: {error.strerror}") from None
+    if process is None:
         return f"its ranks, through {stop}"
     try:
-        process.terminate()
-    except psutil.NoSuchProcess:
-        pass
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
     except psutil.AccessDenied:
         raise Unavailable(f"zlaunch (process {process.pid}) belongs to `{process.username()}`") from None
     return f"zlaunch (process {process.pid})"

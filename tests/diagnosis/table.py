@@ -627,6 +627,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     ),
     "stopped": (
         run(stopped(0, stopped_by=2, returncode=-2), stopped_by=2),
+        run(stopped(0, stopped_by=15, returncode=-15), stopped_by=15, by_command=True),
         run(
             stopped(0, stopped_by=2, returncode=-2),
             stopped_by=2,

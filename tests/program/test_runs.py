@@ -109,6 +109,11 @@ def test_a_running_run_is_stopped_from_another_terminal(
     assert left_of(folder) == []
 
 
+def test_a_run_that_was_stopped_by_command_says_so(folder: Path, running: "subprocess.Popen[bytes]") -> None:
+    assert told(folder, "stop", "latest")["cause"] == "`zlaunch runs stop` ended the job"
+    running.wait(5)
+
+
 def test_stopping_a_run_that_is_over_says_so_and_is_no_failure(folder: Path) -> None:
     zlaunch("train", "script.py", "fail", cwd=folder)
     result = runs(folder, "stop", the_run(folder).name)
@@ -137,7 +142,7 @@ def test_a_run_on_another_host_is_told_through_its_stop_file(
     (root / "job.json").write_text(json.dumps({**job, "host": "elsewhere"}))
     result = runs(folder, "stop", root.name)
     assert "its ranks, through runs/" in result.err
-    assert (root / "stop").read_text() == str(int(signal.SIGTERM))
+    assert (root / "stop").read_text() == f"{int(signal.SIGTERM)} zlaunch runs stop"
     running.wait(15)
 
 

@@ -50,8 +50,9 @@ def stopped(case: Case) -> Reading | None:
     stall = case.evidence.stall
     still = () if stall is None else (f"nothing had happened for {duration(stall.seconds)}", *_places(stall))
     who = "a person" if number == signal.SIGINT else "someone, or the system,"
+    with_it = f"{who} stopped the job with {signal_name(number)}"
     return Reading(
-        f"{who} stopped the job with {signal_name(number)}",
+        "`zlaunch runs stop` ended the job" if case.evidence.by_command else with_it,
         (*((f"at step {step}",) if step else ()), *still)[:3],
         is_local=False,
     )

@@ -123,4 +123,6 @@ class Evidence:
     launcher_log: str = ""
     stopped_by: int | None = None
     """The signal that a person, or the system, stopped zlaunch with."""
+    by_command: bool = False
+    """Whether `zlaunch runs stop` did."""
     stall: StallEvidence | None = None

@@ -1,69 +1,74 @@
+import json
 import re
 import socket
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from zlaunch.errors import Unavailable
-from zlaunch.hosts import free_port, read_answer
-from zlaunch.machine import Machine, weakest
+from zlaunch.hosts import read_answer
+from zlaunch.machine import Cgroup, Disk, Gpu, GpuProcess, Machine, Room, Survey, weakest
+from zlaunch.ports import free_port
+from zlaunch.survey import MARK, Inquiry, read_inquiry, read_survey, to_json
 
-ANSWER = "Welcome!\nzlaunch asks\n96\n2113389312\n"
-GPUS = "0, NVIDIA H100 80GB HBM3, GPU-1, 81559, 9.0\n1, NVIDIA H100 80GB HBM3, GPU-2, 81559, 9.0\n"
-
-
-def test_a_greeting_before_the_answer_is_no_part_of_it() -> None:
-    assert read_answer("w0", ANSWER) == Machine("w0", 96, 2113389312 * 1024)
-
-
-def test_a_host_with_gpus_names_them() -> None:
-    machine = read_answer("w0", ANSWER + GPUS)
-    assert machine is not None
-    assert [gpu.compute_capability for gpu in machine.gpus] == [(9, 0), (9, 0)]
-
-
-def test_a_host_says_how_much_of_its_memory_is_available() -> None:
-    answers = [f"{ANSWER}MemAvailable: {kibibytes}\n{GPUS}" for kibibytes in (3, 2)]
-    machines = [read_answer(name, answer) for name, answer in zip(("w0", "w1"), answers, strict=True)]
-    found = weakest([machine for machine in machines if machine])
-    assert (found.scarcest, len(found.gpus)) == (("w1", 2048), 2)
+GPU = Gpu(0, "NVIDIA H100", "GPU-1", 80 << 30, (9, 0), 70 << 30, (GpuProcess(7, "python a.py", "bob", 1),))
+SURVEY = Survey(
+    Machine("w0.cluster", 96, 1 << 40, (GPU, replace(GPU, index=1)), (2,)),
+    Room(
+        memory_bytes=1 << 39,
+        cgroup=Cgroup("/sys/fs/cgroup/job", 3, 2),
+        shm=Disk(9, 2, 1),
+        disks={Path("/nvme"): Disk(1, 2, 1)},
+        missing=frozenset({"debugpy"}),
+        files={Path("/runs"): 12},
+        left_locks=frozenset({Path("/ext/cpu_adam/lock")}),
+    ),
+    29500,
+    "Address already in use",
+)
 
 
-@pytest.mark.parametrize("answer", ["", "96\n2113389312\n", "zlaunch asks\n", "zlaunch asks\nno\nno\n"])
-def test_what_is_no_answer_is_none(answer: str) -> None:
-    assert read_answer("w0", answer) is None
+def test_what_a_host_says_arrives_whole() -> None:
+    assert read_survey(to_json(SURVEY)) == SURVEY
+
+
+def test_what_a_host_is_asked_arrives_whole() -> None:
+    asked = Inquiry({"DS_ACCELERATOR": "cpu"}, Path("/runs"), (Path("/nvme"),), ("debugpy",), 5678)
+    assert read_inquiry(to_json(asked)) == asked
+
+
+def test_an_answer_is_found_among_what_a_login_prints() -> None:
+    answer = f"Welcome!\n{MARK}{to_json(SURVEY)}\na warning at the end"
+    assert read_answer("w0", answer) == replace(SURVEY, machine=replace(SURVEY.machine, hostname="w0"))
+
+
+def test_a_host_that_cannot_run_this_python_is_refused_with_its_own_words() -> None:
+    with pytest.raises(Unavailable, match=re.escape("w0 cannot run zlaunch with")) as refused:
+        read_answer("w0", "Welcome!\nsh: 1: /venv/bin/python: not found")
+    assert refused.value.message.endswith(": sh: 1: /venv/bin/python: not found")
+
+
+def test_a_host_with_another_zlaunch_is_refused() -> None:
+    with pytest.raises(Unavailable, match="w0 cannot run zlaunch"):
+        read_answer("w0", f'{MARK}{{"machine": {{}}}}')
+
+
+def test_what_keeps_a_host_from_an_answer_is_said_with_its_name() -> None:
+    with pytest.raises(Unavailable, match="w0: torch has no CUDA"):
+        read_answer("w0", MARK + json.dumps({"error": "torch has no CUDA", "hint": None}))
 
 
 def test_hosts_of_which_only_some_have_gpus_are_refused_by_name() -> None:
-    machines = [read_answer("w0", ANSWER), read_answer("w1", ANSWER + GPUS)]
     with pytest.raises(Unavailable, match="w0"):
-        weakest([machine for machine in machines if machine])
-
-
-def test_a_driver_that_finds_no_gpu_is_a_host_without_gpus() -> None:
-    assert read_answer("w0", f"{ANSWER}No devices were found\n") == Machine("w0", 96, 2113389312 * 1024)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "0, NVIDIA GB10, GPU-1, [N/A], 12.1",
-        "0, NVIDIA H100, GPU-1, 81559, [Unknown Error]",
-        "Unable to determine the device handle for GPU0000:01:00.0: Unknown Error",
-        "Failed to initialize NVML: Driver/library version mismatch",
-    ],
-)
-def test_an_answer_that_is_no_gpu_is_refused_with_its_host_and_its_words(line: str) -> None:
-    with pytest.raises(Unavailable, match=re.escape(f"w0: `nvidia-smi` answers `{line}`")):
-        read_answer("w0", f"{ANSWER}{GPUS}{line}\n")
+        weakest([Machine("w0", 1, 1), SURVEY.machine])
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_among_gpus_of_one_age_those_with_less_memory_are_the_weakest(order: int) -> None:
     sizes = {"w0": 81920, "w1": 40960}
-    machines = [
-        read_answer(name, f"{ANSWER}0, NVIDIA A100, GPU-1, {size}, 8.0\n") for name, size in sizes.items()
-    ]
-    found = weakest([machine for machine in machines if machine][::order])
+    machines = [Machine(name, 1, 1, (replace(GPU, memory_bytes=size << 20),)) for name, size in sizes.items()]
+    found = weakest(machines[::order])
     assert found.gpus[0].memory_bytes == 40960 << 20
 
 

@@ -10,6 +10,7 @@ from tests.making import CPU_MACHINE, LAYOUT, TWO_GPUS, local, script
 from zlaunch.answers import Answer, Refusal
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.fit import Site, judge, need_of
+from zlaunch.hosts import Hosts
 from zlaunch.job import JobSpec, Offload
 from zlaunch.plan import Inputs
 from zlaunch.precheck import SHORT_SEQ_LEN, Ask, choose_stage, question_about, rehearse_first
@@ -24,7 +25,7 @@ def prepared(*argv: str, source: str = "", interface: Interface = Interface.TRAI
     inputs = Inputs(
         spec, script(source, interface), None, one.shape, TWO_GPUS, local(0, 1), 29500, LAYOUT, environ={}
     )
-    return Prepared(inputs, None, one)
+    return Prepared(inputs, None, Hosts(inputs.machine), one)
 
 
 def gpus_that_hold(sizes: dict[int, float]) -> Ask:

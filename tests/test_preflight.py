@@ -90,10 +90,6 @@ AILMENTS: dict[str, tuple[Demand, Room, str, Severity, str, str]] = {
         *(DEMAND, replace(HEALTHY, cgroup=SLICE), "host-memory-short", Severity.LATE),
         *("12.0 GiB are left of the 32.0 that /sys/fs/cgroup/job may use", "`docker run --memory 50g`"),
     ),
-    "another host with too little memory": (
-        *(replace(DEMAND, elsewhere=(Amount(1, 9 * GIB, "8 ranks"), "w1", 8 * GIB)), HEALTHY),
-        *("host-memory-short", Severity.ADVICE, "on w1 8.0 GiB are available", "`ssh w1 "),
-    ),
     "no /dev/shm left for CPU ranks": (
         *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, MIB)), "shm-too-small", Severity.LATE),
         *("132 MiB; 1 of 64 are free", "size=195m /dev/shm`"),
@@ -181,7 +177,7 @@ def demand(
         *(JobSpec(Path("train.py"), argv, **job), script(source, interface), None, None, on),
         *(at or local(0, 1), 29500, LAYOUT, environ or {}),
     )
-    return demand_of(make_plan(inputs), inputs, model(), told, "here")
+    return demand_of(make_plan(inputs), inputs, model(), told, on)
 
 
 def checkpoint_of(one: Demand) -> int:
@@ -273,13 +269,17 @@ def test_only_the_ranks_of_this_host_count_here() -> None:
     assert one.ranks == 1
 
 
-def test_the_scarcest_of_the_hosts_is_measured_by_the_fullest() -> None:
+def test_another_host_is_asked_for_what_its_own_ranks_take() -> None:
     hosts = over_ssh(Host("here", (0,)), Host("there", (0, 1, 2)))
-    one = demand(on=replace(CPU_MACHINE, scarcest=("there", 5)), at=hosts)
-    assert one.memory is not None
-    assert one.elsewhere is not None
-    assert one.elsewhere[1:] == ("there", 5)
-    assert one.elsewhere[0].least > 2 * one.memory.least
+    here, there = (demand(on=replace(CPU_MACHINE, hostname=name), at=hosts) for name in ("here", "there"))
+    assert here.memory is not None
+    assert there.memory is not None
+    assert there.memory.least > 2 * here.memory.least
+
+
+def test_over_ssh_no_gpus_are_offered_that_only_a_filter_could_name() -> None:
+    one = demand(on=machine(*GPUS), at=over_ssh(Host("here", (0,))))
+    assert ([each.index for each in one.gpus], one.idle) == ([0], ())
 
 
 def test_the_gpus_that_the_job_leaves_alone_are_offered() -> None:

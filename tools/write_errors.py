@@ -80,7 +80,7 @@ ELSEWHERE: Mapping[str, str] = {
     "not-rehearsed": "The rehearsal itself broke; it says nothing about the job.",
     "does-not-fit": "The job needs more memory than the GPUs or their host have.",
     "gpu-busy": "Before a start: somebody is on a GPU of the job. Late if what is left cannot hold it.",
-    "host-memory-short": "Before a start: the ranks of this machine take more memory than is available, or "
+    "host-memory-short": "Before a start: the ranks of a machine take more memory than is available, or "
     "than their control group leaves. Late if swap does not help either.",
     "shm-too-small": "Before a start: /dev/shm is too small for what passes data through it. Late if there "
     "is nothing left for a rank.",
@@ -88,6 +88,9 @@ ELSEWHERE: Mapping[str, str] = {
     "which DeepSpeed calls mlock whatever `pin_memory` says; or what NCCL sends over InfiniBand.",
     "disk-too-small": "Before a start: a file system has no room for the record of the run, one checkpoint, "
     "or what is offloaded to NVMe.",
+    "not-shared": "Before a start: another host does not see the script, the directory on NVMe, or the "
+    "place of the run directory. Advice if it sees another directory there.",
+    "build-lock": "Before a start: a build of a native op was killed on another host, and its lock is left.",
     "monitor-missing": "Before a start: a monitor is switched on whose package is not installed.",
     "unknown-monitor": "`--report_to` names something that transformers does not report to.",
     "unknown-model": "transformers cannot make a model to train from this config.json.",

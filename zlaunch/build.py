@@ -13,9 +13,10 @@ from pathlib import Path
 
 from zlaunch import console
 from zlaunch.errors import Unavailable
+from zlaunch.extensions import extensions_dir, holder_of
 from zlaunch.layout import RunLayout
 from zlaunch.native_ops import NativeOp
-from zlaunch.probe import install_place, torch_cuda
+from zlaunch.probe import install_place
 from zlaunch.process import Foreground
 from zlaunch.units import duration, plural
 
@@ -34,20 +35,6 @@ _ADVICE = {
 
 class NotBuilt(Unavailable):
     """A native op does not compile."""
-
-
-def extensions_dir(environment: Mapping[str, str]) -> Path:
-    """Where torch keeps compiled extensions (`torch/utils/cpp_extension.py`, `_get_build_directory`)."""
-    if (chosen := environment.get("TORCH_EXTENSIONS_DIR")) is not None:
-        return Path(chosen)
-    cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cuda = torch_cuda()
-    kind = f"cu{cuda.replace('.', '')}" if cuda else "cpu"
-    return (
-        cache
-        / "torch_extensions"
-        / f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}_{kind}"
-    )
 
 
 def missing_ops(ops: Sequence[NativeOp], environment: Mapping[str, str]) -> list[NativeOp]:
@@ -104,7 +91,7 @@ def clear_stale_lock(lock: Path) -> None:
     """Remove the lock of a build that was killed: one that no process holds open."""
     if not lock.exists():
         return
-    holder = _holder(lock)
+    holder = holder_of(lock)
     if holder is None:
         age = duration(time.time() - lock.stat().st_mtime)
         lock.unlink(missing_ok=True)
@@ -120,18 +107,6 @@ def _is_built(folder: Path) -> bool:
         return False
     sources, installed = install_place("deepspeed")
     return sources in recipe.read_text("utf-8", "replace") and library.stat().st_mtime >= installed
-
-
-def _holder(lock: Path) -> int | None:
-    """Find the process that has the lock open, as torch's FileBaton does while it builds."""
-    target = str(lock.resolve())
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if str(link.readlink()) == target:
-                return int(link.parts[2])
-        except OSError:
-            continue
-    return None
 
 
 def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:

@@ -5,12 +5,12 @@ Bytes here are the least that a job takes: what is refused for them could not ha
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from zlaunch.errors import Refused
-from zlaunch.machine import Gpu
+from zlaunch.machine import Gpu, Machine
 from zlaunch.memory.forecast import Forecast
 from zlaunch.memory.settings import Settings, read_settings
 from zlaunch.memory.states import MASTER_BYTES
@@ -63,24 +63,23 @@ class Writing:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a job takes on this machine; None for what nobody can tell."""
+    """What a job takes on one machine; None for what nobody can tell."""
 
     ranks: int
     """On this machine."""
     gpus: tuple[Gpu, ...] = ()
-    """Those here that it will use."""
+    """Those of it that the job will use."""
     idle: tuple[int, ...] = ()
-    """Those here that nobody uses, this job included."""
+    """Those that nobody uses, this job included, and that `--gpus` can name."""
     gpu_bytes: int | None = None
     """On each of its GPUs."""
     memory: Amount | None = None
-    elsewhere: tuple[Amount, str, int] | None = None
-    """What the fullest host takes; the other host with the least memory available, and how much."""
     shm_bytes: int = 0
     shm_users: tuple[str, ...] = ()
     """What else passes data through /dev/shm, who knows how much."""
     locked_bytes: int = 0
     """What each rank locks with mlock, whatever `pin_memory` says."""
+    over_ssh: bool = False
     crosses_hosts: bool = False
     writes: tuple[Writing, ...] = ()
     monitors: tuple[Monitor, ...] = ()
@@ -112,22 +111,24 @@ class _Job:
 
 
 def demand_of(
-    plan: LaunchPlan, inputs: Inputs, model: ModelConfig | None, forecast: Forecast | None, hostname: str
+    plan: LaunchPlan, inputs: Inputs, model: ModelConfig | None, forecast: Forecast | None, machine: Machine
 ) -> Demand:
-    """Work out what a job takes on the machine of this name."""
-    job = _job(plan, inputs, model, forecast, hostname)
-    gpus = () if plan.topology.over_ssh else inputs.machine.gpus
-    used = {device for host in plan.topology.hosts for device in host.devices}
+    """Work out what a job takes on one of its machines, named as its topology names it."""
+    over_ssh = plan.topology.over_ssh
+    hosts = [host for host in plan.topology.hosts if not over_ssh or host.name == machine.hostname]
+    used = {device for host in hosts for device in host.devices}
+    job = _job(plan, inputs, model, forecast, sum(len(host.devices) for host in hosts))
+    idle = () if over_ssh else tuple(gpu.index for gpu in machine.gpus if not gpu.is_busy)
     return Demand(
         ranks=job.ranks,
-        gpus=tuple(gpu for gpu in gpus if gpu.index in used),
-        idle=tuple(gpu.index for gpu in gpus if gpu.index not in used and not gpu.is_busy),
+        gpus=tuple(gpu for gpu in machine.gpus if gpu.index in used),
+        idle=tuple(index for index in idle if index not in used),
         gpu_bytes=_on_each_gpu(forecast, plan),
         memory=_memory(job, forecast) if job.ranks else None,
-        elsewhere=_elsewhere(job, forecast),
         shm_bytes=_shm_bytes(job),
         shm_users=tuple(_shm_users(job)) if job.ranks else (),
-        locked_bytes=_locked(job, forecast) if job.ranks and not plan.topology.over_ssh else 0,
+        locked_bytes=_locked(job, forecast) if job.ranks else 0,
+        over_ssh=over_ssh,
         crosses_hosts=len(plan.topology.hosts) > 1 and plan.accelerator == "cuda",
         writes=tuple(_writes(job, forecast)),
         monitors=tuple(monitors_of(job.config, inputs.job.script_args, job.is_trainer)),
@@ -136,17 +137,14 @@ def demand_of(
 
 
 def _job(
-    plan: LaunchPlan, inputs: Inputs, model: ModelConfig | None, forecast: Forecast | None, hostname: str
+    plan: LaunchPlan, inputs: Inputs, model: ModelConfig | None, forecast: Forecast | None, ranks: int
 ) -> _Job:
     config = plan.values.config()
     args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
-    topology = plan.topology
-    here = {"localhost", "127.0.0.1", hostname}
-    ranks = sum(len(host.devices) for host in topology.hosts if not topology.over_ssh or host.name in here)
     workload = Workload(
         model={} if model is None else model.value,
         ds_config=config,
-        world_size=topology.world_size,
+        world_size=plan.topology.world_size,
         ranks_per_host=ranks,
         seq_len=1,
         optimizer=str(args["optim"].value),
@@ -185,7 +183,7 @@ def _on_each_gpu(forecast: Forecast | None, plan: LaunchPlan) -> int | None:
 
 
 def _memory(job: _Job, forecast: Forecast | None) -> Amount | None:
-    """Say what the ranks here keep in this machine's memory."""
+    """Say what the ranks here keep in their machine's memory."""
     if forecast is not None:
         from zlaunch.fit import Site, need_of
 
@@ -197,12 +195,6 @@ def _memory(job: _Job, forecast: Forecast | None) -> Amount | None:
     least = job.ranks * (CPU_PROGRAM_BYTES + _parameter_bytes(job) + _optimizer_bytes(job))
     why = f"{count(job.parameters)} parameters and their optimizer in {plural(job.ranks, 'rank')}"
     return Amount(least, least, why)
-
-
-def _elsewhere(job: _Job, forecast: Forecast | None) -> tuple[Amount, str, int] | None:
-    most = max(len(host.devices) for host in job.plan.topology.hosts)
-    need, scarcest = _memory(replace(job, ranks=most), forecast), job.inputs.machine.scarcest
-    return None if need is None or scarcest is None else (need, *scarcest)
 
 
 def _parameter_bytes(job: _Job) -> int:

@@ -54,7 +54,9 @@ def job_environment(
     }
     forced = {"PATH", "CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR"}
     chosen = {name: variable for name, variable in wanted.items() if name in forced or name not in environ}
-    return {**(_forwarded(environ) if topology.over_ssh else {}), **chosen}
+    why = "forwarded to every host"
+    given = {name: Variable(value, why) for name, value in forwarded(environ).items()}
+    return {**(given if topology.over_ssh else {}), **chosen}
 
 
 def is_exported(name: str) -> bool:
@@ -116,9 +118,10 @@ def accelerate_variables(layout: RunLayout, precision: str) -> dict[str, Variabl
     }
 
 
-def _forwarded(environ: Mapping[str, str]) -> dict[str, Variable]:
+def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
+    """Choose the variables that the ranks on other hosts get from here."""
     return {
-        name: Variable(value, "forwarded to every host")
+        name: value
         for name, value in sorted(environ.items())
         if name.startswith(FORWARDED) and not is_secret(name) and name != "CUDA_VISIBLE_DEVICES"
     }

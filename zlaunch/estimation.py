@@ -10,7 +10,7 @@ from zlaunch.dsconfig.mistakes import OWN_NAMES
 from zlaunch.dsconfig.source import read
 from zlaunch.errors import FATAL, InputMissing, Refused, Severity, WrongUsage
 from zlaunch.fit import Site
-from zlaunch.hosts import machines_of
+from zlaunch.hosts import ask_hosts
 from zlaunch.hub import HUB_ID, fetch_code, fetch_model
 from zlaunch.job import JobSpec
 from zlaunch.machine import Gpu, Machine, weakest
@@ -123,7 +123,8 @@ def find_site(words: Words) -> tuple[Site, Machine]:
         return Site(num_hosts, ranks, gpu), _machine_with(gpu.name, gpu.has_bf16, ranks)
     here = probe_machine(os.environ)
     if slots:
-        here = weakest(list(machines_of(list(slots), here).values()))
+        names = list(slots)
+        here = weakest(list(ask_hosts(names, here).machines(names).values()))
     ranks = asked or len(here.gpus) or RANKS_IF_NOBODY_KNOWS
     if not here.gpus:
         return Site(num_hosts, ranks), _machine_with("a GPU since Ampere", True, ranks)

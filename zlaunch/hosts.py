@@ -1,79 +1,91 @@
-"""Asking other hosts, all at once, before anything starts there; and this one for a port."""
+"""Asking other hosts, all at once and once, before anything starts there."""
 
-import socket
+import json
+import os
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from zlaunch.environment import forwarded, is_secret
 from zlaunch.errors import Unavailable
-from zlaunch.machine import Gpu, Machine
+from zlaunch.machine import Machine, Survey, names_of
 from zlaunch.process import output_of
+from zlaunch.survey import MARK, Inquiry, read_survey, to_json
 
 CONNECT_SECONDS = 10
-_MARK = "zlaunch asks"
-NO_GPUS = "No devices were found"
-"""What nvidia-smi says where there is a driver and no GPU."""
-_GPU_FIELDS = "index,name,uuid,memory.total,compute_cap"
-_QUESTION = (
-    f"echo {_MARK}; nproc; awk '/MemTotal/ {{print $2}}' /proc/meminfo; "
-    "awk '/MemAvailable/ {print $1, $2}' /proc/meminfo; "
-    f"nvidia-smi --query-gpu={_GPU_FIELDS} --format=csv,noheader,nounits 2>/dev/null"
-)
-"""What a login prints before the mark is no answer; without a driver the last line stays out."""
+ANSWER_SECONDS = 60
+"""Python itself comes over a network file system there, perhaps for the first time that day."""
+NOTHING_ELSE = Inquiry()
+_REACHED = "zlaunch asks"
 
 
-def ask_machines(names: Sequence[str]) -> Mapping[str, Machine]:
-    """Ask each host over ssh what it has; raise Unavailable naming all that do not answer."""
+@dataclass(frozen=True)
+class Hosts:
+    """This machine, and what the others said to an inquiry."""
+
+    here: Machine
+    inquiry: Inquiry = NOTHING_ELSE
+    others: Mapping[str, Survey] = field(default_factory=dict)
+
+    def machines(self, names: Sequence[str]) -> dict[str, Machine]:
+        """Say what each of these hosts has."""
+        return {name: self.others[name].machine if name in self.others else self.here for name in names}
+
+
+def ask_hosts(names: Sequence[str], here: Machine, inquiry: Inquiry = NOTHING_ELSE) -> Hosts:
+    """Ask each host over ssh, but for this machine under any of its names, which is known.
+
+    Raises Unavailable naming all that do not answer.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
+    others, command = [name for name in names if name not in names_of(here.hostname)], _command(inquiry)
     with ThreadPoolExecutor(max_workers=32) as pool:
-        answers = dict(zip(names, pool.map(_ask, names), strict=True))
-    if silent := [name for name, machine in answers.items() if machine is None]:
+        answers = dict(zip(others, pool.map(lambda name: _ask(name, command), others), strict=True))
+    if silent := [name for name, answer in answers.items() if answer is None]:
         raise Unavailable(
             f"not reachable over ssh without a password: {', '.join(silent)}",
             f"make `ssh -o BatchMode=yes {silent[0]} true` work first",
         )
-    return {name: machine for name, machine in answers.items() if machine is not None}
+    return Hosts(
+        here, inquiry, {name: read_answer(name, answer) for name, answer in answers.items() if answer}
+    )
 
 
-def machines_of(names: Sequence[str], here: Machine) -> Mapping[str, Machine]:
-    """Ask each host what it has, but for this machine under any of its names, which is known."""
-    local = {name: here for name in names if name in ("localhost", "127.0.0.1", here.hostname)}
-    return {**local, **ask_machines([name for name in names if name not in local])}
+def _command(inquiry: Inquiry) -> str:
+    """Write for a shell there what DeepSpeed's runner will do: enter this directory, start this Python."""
+    exported = (
+        f"{name}={value}"
+        for name, value in os.environ.items()
+        if name.startswith("PYTHON") and not is_secret(name)
+    )
+    asked = replace(inquiry, environ=forwarded(os.environ))
+    program = shlex.join(["env", *exported, sys.executable, "-m", "zlaunch.survey", to_json(asked)])
+    return f"echo {_REACHED}; cd {shlex.quote(str(Path.cwd()))}; {program} 2>&1; true"
 
 
-def free_port() -> int:
-    """Find a port on this host that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
-def _ask(name: str) -> Machine | None:
+def _ask(name: str, command: str) -> str | None:
+    """Return all that a host said once somebody was in; None if nobody gets in."""
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}"]
-    # nvidia-smi may be missing, which is an answer too
-    answer = output_of(["ssh", *options, name, f"{_QUESTION}; true"], timeout=3 * CONNECT_SECONDS)
-    return None if answer is None else read_answer(name, answer)
+    said = output_of(["ssh", *options, name, command], timeout=CONNECT_SECONDS + ANSWER_SECONDS) or ""
+    _, reached, answer = f"{said}\n".partition(f"{_REACHED}\n")
+    return answer.strip() or "it says nothing" if reached else None
 
 
-def read_answer(name: str, answer: str) -> Machine | None:
-    """Read what a host answered; None if it is no answer."""
-    _, mark, said = answer.partition(f"{_MARK}\n")
-    lines = said.splitlines()
-    if not mark or len(lines) < 2 or not all(line.isdecimal() for line in lines[:2]):
-        return None
-    available = [int(line.split()[1]) * 1024 for line in lines[2:] if line.startswith("MemAvailable:")]
-    gpus = tuple(_gpu(name, line) for line in lines[2 + len(available) :] if line.strip() != NO_GPUS)
-    scarcest = (name, available[0]) if available else None
-    return Machine(name, int(lines[0]), int(lines[1]) * 1024, gpus, scarcest=scarcest)
-
-
-def _gpu(host: str, line: str) -> Gpu:
-    """Read a line of nvidia-smi; raise Unavailable for one that describes no GPU a job could use."""
+def read_answer(name: str, answer: str) -> Survey:
+    """Read what a host answered; raise Unavailable with its own words if it cannot run zlaunch."""
+    lines = answer.splitlines()
+    marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
     try:
-        index, name, uuid, mebibytes, capability = line.split(", ")
-        major, minor = capability.split(".")
-        return Gpu(int(index), name, uuid, int(mebibytes) << 20, (int(major), int(minor)))
-    except ValueError:
+        said = json.loads("".join(marked))
+        if "error" in said:
+            raise Unavailable(f"{name}: {said['error']}", said["hint"] and f"on {name}: {said['hint']}")
+        survey = read_survey(marked[0])
+    except (ValueError, KeyError, TypeError):
         raise Unavailable(
-            f"{host}: `nvidia-smi` answers `{line.strip()}`, which tells of no GPU that could be used",
-            f"see `ssh {host} nvidia-smi`, or take {host} out of the hostfile",
+            f"{name} cannot run zlaunch with {sys.executable}: {lines[-1]}",
+            "the same Python environment must be at the same path on every host",
         ) from None
+    return replace(survey, machine=replace(survey.machine, hostname=name))

@@ -56,8 +56,6 @@ class Machine:
     """The GPUs that `CUDA_VISIBLE_DEVICES` leaves visible, in its order."""
     hidden_gpus: tuple[int, ...] = ()
     """Numbers of the GPUs it hides."""
-    scarcest: tuple[str, int] | None = None
-    """Of the hosts that were asked over ssh, the one with the least memory available, and how much."""
 
     @property
     def accelerator(self) -> str:
@@ -77,6 +75,11 @@ class Machine:
         return "bf16" if capability >= (8, 0) else "fp16" if capability >= (7, 0) else "fp32"
 
 
+def names_of(hostname: str) -> frozenset[str]:
+    """Name the machine zlaunch runs on in every way a hostfile may."""
+    return frozenset({"localhost", "127.0.0.1", hostname})
+
+
 def weakest(machines: Sequence[Machine]) -> Machine:
     """Describe what every machine has at least; raise Unavailable if only some have GPUs."""
     without = [machine.hostname for machine in machines if not machine.gpus]
@@ -88,11 +91,6 @@ def weakest(machines: Sequence[Machine]) -> Machine:
         min(machines, key=_weakest_gpu),
         num_cores=min(machine.num_cores for machine in machines),
         memory_bytes=min(machine.memory_bytes for machine in machines),
-        scarcest=min(
-            (machine.scarcest for machine in machines if machine.scarcest is not None),
-            key=lambda host_and_bytes: host_and_bytes[1],
-            default=None,
-        ),
     )
 
 
@@ -151,9 +149,26 @@ class Room:
     missing: frozenset[str] = frozenset()
     """Packages that were asked about and cannot be imported."""
     user: str = ""
+    files: Mapping[Path, int] = field(default_factory=dict)
+    """Path that was asked about and is there → number of its inode: the same where hosts share it."""
+    left_locks: frozenset[Path] = frozenset()
+    """Locks of native ops whose builds were killed: whoever needs the op waits for ever."""
 
     @property
     def available_bytes(self) -> int | None:
         """Say what a job can have of the memory: what is available, and what the cgroup leaves."""
         limits = [self.memory_bytes, None if self.cgroup is None else self.cgroup.free_bytes]
         return min((limit for limit in limits if limit is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What another host says of itself before anything starts there."""
+
+    machine: Machine
+    """Named as the hostfile names it."""
+    room: Room
+    port: int
+    """Nobody listens on it there now."""
+    debug_trouble: str | None = None
+    """Why no debugger can listen where it was asked for."""

@@ -46,7 +46,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where a rank listens for a debugger."""
+    """Where a rank listens for a debugger: on its host's loopback, so only who is there gets in."""
 
     rank: int
     host: str
@@ -138,15 +138,12 @@ def target_of(script: Sequence[str], module: str | None) -> Target:
 
 
 def listener(debug: Debug, topology: Topology) -> Listener:
-    """Decide where a rank listens: nobody else gets in on one host, and on several the rank's is reached.
-
-    Raises WrongUsage for a rank that will not be there.
-    """
+    """Find out where a rank listens; raise WrongUsage for one that will not be there."""
     if debug.rank >= topology.world_size:
         ranks = "rank 0" if topology.world_size == 1 else f"ranks 0 to {topology.world_size - 1}"
         raise WrongUsage(f"`--debug {debug.rank}`: there are {ranks}", "write `--debug 0`")
     (slot,) = (slot for slot in topology.slots() if slot.rank == debug.rank)
-    return Listener(debug.rank, slot.host if topology.over_ssh else "127.0.0.1", debug.port)
+    return Listener(debug.rank, slot.host, debug.port)
 
 
 def _argv(launcher: Launcher, target: Target, inputs: Inputs) -> tuple[str, ...]:

@@ -30,7 +30,6 @@ def preflight(demand: Demand, room: Room) -> tuple[Finding, ...]:
     found = [
         *_gpus(demand, room),
         *_memory(demand, room),
-        *_memory_elsewhere(demand),
         *_shm(demand, room),
         *_memlock(demand, room),
         *_disks(demand, room),
@@ -95,20 +94,6 @@ def _memory(demand: Demand, room: Room) -> Iterator[Finding]:
     )
 
 
-def _memory_elsewhere(demand: Demand) -> Iterator[Finding]:
-    """Compare what the fullest host takes with what the scarcest one says it has."""
-    if demand.elsewhere is None:
-        return
-    need, host, available = demand.elsewhere
-    if need.likely > available:
-        yield Finding(
-            "host-memory-short",
-            f"{need.why} may take {gib(need.likely)} GiB; on {host} {gib(available)} GiB are available",
-            f"`ssh {host} 'ps aux --sort=-rss | head'` shows who holds the rest",
-            severity=Severity.ADVICE,
-        )
-
-
 def _left(available: int, group: Cgroup | None) -> str:
     if group is None:
         return f"{gib(available)} GiB are available"
@@ -139,7 +124,7 @@ def _shm(demand: Demand, room: Room) -> Iterator[Finding]:
         )
         dies = shm.free_bytes < demand.ranks * LEAST_SHM_BYTES
         hint = f"`mount -o remount,size={size}m {_SHM}`, `docker run --shm-size {size}m`"
-        hint += ", or `--launcher torchrun`"
+        hint += "" if demand.over_ssh else ", or `--launcher torchrun`"
         if room.shm_left_bytes:
             left = f"`rm {_SHM}/deepspeed_allreduce_buffer_*` gives back {_mib(room.shm_left_bytes)}"
             hint = f"{left} if no job of DeepSpeed runs here; {hint}"

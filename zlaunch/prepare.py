@@ -5,17 +5,21 @@ cannot be written comes out now.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zlaunch import console, rundir
-from zlaunch.debugger import check_debugger
+from zlaunch.compose import OFFLOADS
+from zlaunch.debugger import PACKAGE, check_debugger
+from zlaunch.dsconfig.document import Document
+from zlaunch.dsconfig.reach import ZERO
 from zlaunch.dsconfig.source import read
 from zlaunch.errors import InputMissing, Refused, Unavailable, WrongUsage
-from zlaunch.hosts import free_port, machines_of
+from zlaunch.hosts import Hosts, ask_hosts
 from zlaunch.hub import HUB_ID, fetch_model
 from zlaunch.job import JobSpec
+from zlaunch.layout import RunLayout, nearest
 from zlaunch.machine import Machine, weakest
 from zlaunch.memory.forecast import Forecast
 from zlaunch.misplaced import refuse_misplaced, refuse_unreachable
@@ -23,9 +27,11 @@ from zlaunch.model import ModelConfig, model_flag, read_model
 from zlaunch.model_rules import wrong_sizes
 from zlaunch.placement import most_slots, place, refuse_contradictions
 from zlaunch.plan import Inputs, LaunchPlan, listener, make_plan
+from zlaunch.ports import free_port
 from zlaunch.probe import probe_machine
 from zlaunch.record import FIRST, Lineage
 from zlaunch.script import Script, read_script
+from zlaunch.survey import Inquiry
 from zlaunch.topology import Host, read_hostfile, select, too_many_slots
 from zlaunch.trainer_args import take_ds_config
 
@@ -36,6 +42,7 @@ class Prepared:
 
     inputs: Inputs
     run_dir: Path | None
+    hosts: Hosts
     model: ModelConfig | None = None
     """The model the script will load, if that is known."""
     beside: Path = rundir.RUNS
@@ -70,18 +77,19 @@ def prepare(job: JobSpec, run_dir: Path | None, beside: Path = rundir.RUNS) -> P
     script = read_script(job.script)
     refuse_misplaced(script, job.script_args)
     base = None if job.ds_config is None else read(job.ds_config)
-    hosts, machine = _hosts(job, probe_machine(os.environ))
+    layout = next(rundir.candidates(run_dir, job.name, beside))
+    named, machine, hosts = _hosts(job, probe_machine(os.environ), _inquiry(job, script, base, layout))
     refuse_unreachable(script, machine.accelerator)
-    topology = place(job, machine, hosts)
+    topology = place(job, machine, named)
     if job.debug is not None:
-        check_debugger(listener(job.debug, topology), is_here=not topology.over_ssh)
+        listening = listener(job.debug, topology)
+        check_debugger(listening, hosts.others.get(listening.host))
     if job.nvme_dir is not None:
         if not job.nvme_dir.is_dir():
             raise Unavailable(
                 f"`--nvme {job.nvme_dir}`: there is no such directory", "make it on the drive first"
             )
         rundir.check_writable(job.nvme_dir, "--nvme")
-    layout = next(rundir.candidates(run_dir, job.name, beside))
     rundir.check_writable(run_dir or layout.root, "--run-dir")
     if run_dir is not None:
         rundir.check_unused(run_dir)
@@ -89,8 +97,10 @@ def prepare(job: JobSpec, run_dir: Path | None, beside: Path = rundir.RUNS) -> P
     if model is not None and (wrong := list(wrong_sizes(model))):
         raise Refused(wrong)
     shape = None if model is None else model.shape
-    inputs = Inputs(job, script, base, shape, machine, topology, free_port(), layout, dict(os.environ))
-    return Prepared(inputs, run_dir, model, beside)
+    first = hosts.others.get(topology.hosts[0].name)
+    port = free_port() if first is None else first.port
+    inputs = Inputs(job, script, base, shape, machine, topology, port, layout, dict(os.environ))
+    return Prepared(inputs, run_dir, hosts, model, beside)
 
 
 def reserve(
@@ -131,18 +141,34 @@ def _unwritable(plan: LaunchPlan, error: OSError) -> Unavailable:
     )
 
 
-def _hosts(job: JobSpec, here: Machine) -> tuple[list[Host] | None, Machine]:
+def _inquiry(job: JobSpec, script: Script, base: Document | None, layout: RunLayout) -> Inquiry:
+    """Say what other hosts are asked: what ranks will read and write there, and listen on."""
+    own = {} if base is None else base.value.get(ZERO)
+    sections = [own.get(name) for name in OFFLOADS] if isinstance(own, Mapping) else []
+    swaps = [one.get("nvme_path") for one in sections if isinstance(one, Mapping)]
+    swaps += [job.nvme_dir, *(value for key, value in job.overrides if key.endswith(".nvme_path"))]
+    named = [script.path, script.output_dir(job.script_args), *filter(None, swaps)]
+    return Inquiry(
+        run=nearest(layout.root),
+        paths=tuple(Path(path).absolute() for path in named),
+        packages=() if job.debug is None else (PACKAGE,),
+        debug_port=None if job.debug is None else job.debug.port,
+    )
+
+
+def _hosts(job: JobSpec, here: Machine, inquiry: Inquiry) -> tuple[list[Host] | None, Machine, Hosts]:
     """Read the hosts of a job and say what each has at least; without a hostfile, what this machine has."""
     if job.hostfile is None:
-        return None, here
+        return None, here, Hosts(here)
     lines = read_hostfile(job.hostfile)
     chosen = {host.name for host in select([line.host for line in lines], job.include, job.exclude)}
     names = [line.host.name for line in lines if line.host.name in chosen]
-    machines = machines_of(names, here)
+    hosts = ask_hosts(names, here, inquiry)
+    machines = hosts.machines(names)
     most = {name: most_slots(len(machine.gpus), machine.num_cores) for name, machine in machines.items()}
     if findings := too_many_slots(lines, most):
         raise Refused(findings)
-    return [line.host for line in lines], weakest(list(machines.values()))
+    return [line.host for line in lines], weakest(list(machines.values())), hosts
 
 
 def _model(job: JobSpec, script: Script) -> ModelConfig | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zlaunch.errors import Unavailable
+from zlaunch.layout import nearest
 from zlaunch.machine import Cgroup, Disk, Gpu, GpuProcess, Machine, Room, tightest
 
 
@@ -197,11 +198,9 @@ def _sizes_of(files: Iterable[Path]) -> Iterator[int]:
 
 def disk_of(path: Path) -> Disk | None:
     """Find the file system a path is on, or would be if it were made; None if it cannot be asked."""
-    nearest = path.absolute()
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
+    found = nearest(path)
     try:
-        space, device = os.statvfs(nearest), nearest.stat().st_dev
+        space, device = os.statvfs(found), found.stat().st_dev
     except OSError:
         return None
     return Disk(device, space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail)

@@ -21,7 +21,7 @@ from zlaunch.compose import OFFLOADS, to_json
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.errors import Unavailable
 from zlaunch.job import JobSpec
-from zlaunch.layout import ROOM_BYTES, RunLayout, read_object, write_ending, write_whole
+from zlaunch.layout import ROOM_BYTES, RunLayout, nearest, read_object, write_ending, write_whole
 from zlaunch.machine import Machine
 from zlaunch.memory.forecast import Forecast
 from zlaunch.plan import Inputs, LaunchPlan
@@ -57,13 +57,11 @@ def candidates(chosen: Path | None, name: str, beside: Path = RUNS) -> Iterator[
 
 def check_writable(directory: Path, flag: str) -> None:
     """Raise Unavailable if a directory does not exist and cannot be made, or cannot be written."""
-    nearest, said = directory.absolute(), f"`{flag} {os.path.normpath(directory)}`"
-    while not nearest.exists():
-        nearest = nearest.parent
-    there = os.path.normpath(nearest)
-    if not nearest.is_dir():
+    found, said = nearest(directory), f"`{flag} {os.path.normpath(directory)}`"
+    there = os.path.normpath(found)
+    if not found.is_dir():
         raise Unavailable(f"{said}: {there} is not a directory")
-    if not os.access(nearest, os.W_OK | os.X_OK):
+    if not os.access(found, os.W_OK | os.X_OK):
         raise Unavailable(f"{said}: {there} cannot be written", f"name another directory with `{flag}`")
 
 

@@ -14,8 +14,8 @@ from torch.utils.cpp_extension import _get_build_directory
 
 from tests.contract.deepspeed_side import deepspeed_reads
 from zlaunch import native_ops
-from zlaunch.build import extensions_dir
 from zlaunch.dsconfig.config import DsConfig
+from zlaunch.extensions import extensions_dir
 from zlaunch.native_ops import NativeOp, needed_ops
 
 OPS = [op for op in vars(native_ops).values() if isinstance(op, NativeOp)]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.deaths.bed import HERE, Bed, Job
 from tests.deaths.deaths import LAUNCHERS
-from zlaunch.build import extensions_dir
+from zlaunch.extensions import extensions_dir
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
 

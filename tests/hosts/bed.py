@@ -1,21 +1,28 @@
-"""Two hosts on one machine: network namespaces on a bridge, each with a real sshd.
+"""Hosts on one machine: network namespaces on a bridge, each with a real sshd.
 
-They share the file system, as the hosts of a cluster share theirs. All traffic stays between
+Two of them are as this machine is. A third is poor: nearly no room in /dev/shm and in a directory of
+its own, and who logs in may lock 64 KiB of memory. They share the file system, as the hosts of a cluster share theirs. All traffic stays between
 addresses of the bridge.
 """
 
+import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-PROGRAMS = ("ip", "ssh", "ssh-keygen", "pdsh", "/usr/sbin/sshd")
+PROGRAMS = ("ip", "ssh", "ssh-keygen", "pdsh", "setpriv", "prlimit", "/usr/sbin/sshd")
 NAMES = ("zlnode1", "zlnode2")
-_SUBNET = "10.77.7"
+POOR = "zlnode3"
+_NUMBER = os.getpid() % 250 + 1
+"""Two beds at once, of two checkouts, have interfaces and addresses of their own."""
+_SUBNET, _BRIDGE = f"10.77.{_NUMBER}", f"zlbridge{_NUMBER}"
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,8 @@ class Bed:
 
     programs: Path
     hostfile: Path
+    own: Path
+    """A directory that is another one on the poor host."""
 
     def environment(self) -> dict[str, str]:
         """The environment of someone who can log in to both hosts."""
@@ -48,9 +57,13 @@ def two_hosts(folder: Path) -> Iterator[Bed]:
     with ExitStack() as undo:
         _bridge(undo)
         _keys(folder)
-        for number, name in enumerate(NAMES, start=1):
+        own = folder / "own"
+        own.mkdir()
+        for number, name in enumerate((*NAMES, POOR), start=1):
             _host(undo, folder, number, name)
-        yield Bed(_client(folder), _hostfile(folder))
+        for number, _ in enumerate((*NAMES, POOR), start=1):
+            _wait_for(f"{_SUBNET}.{number}")
+        yield Bed(_client(folder), _hostfile(folder), own)
 
 
 def _ip(*args: str) -> None:
@@ -58,10 +71,10 @@ def _ip(*args: str) -> None:
 
 
 def _bridge(undo: ExitStack) -> None:
-    _ip("link", "add", "zlbridge", "type", "bridge")
-    undo.callback(_ip, "link", "del", "zlbridge")
-    _ip("addr", "add", f"{_SUBNET}.254/24", "dev", "zlbridge")
-    _ip("link", "set", "zlbridge", "up")
+    _ip("link", "add", _BRIDGE, "type", "bridge")
+    undo.callback(_ip, "link", "del", _BRIDGE)
+    _ip("addr", "add", f"{_SUBNET}.254/24", "dev", _BRIDGE)
+    _ip("link", "set", _BRIDGE, "up")
 
 
 def _keys(folder: Path) -> None:
@@ -70,30 +83,51 @@ def _keys(folder: Path) -> None:
 
 
 def _host(undo: ExitStack, folder: Path, number: int, name: str) -> None:
-    _ip("netns", "add", name)
-    undo.callback(_ip, "netns", "del", name)
-    _ip("link", "add", f"zlveth{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
-    undo.callback(_ip, "link", "del", f"zlveth{number}")
-    _ip("link", "set", f"zlveth{number}", "master", "zlbridge", "up")
-    _ip("-n", name, "addr", "add", f"{_SUBNET}.{number}/24", "dev", "eth0")
-    _ip("-n", name, "link", "set", "eth0", "up")
-    _ip("-n", name, "link", "set", "lo", "up")
+    space, outside = f"{name}-{_NUMBER}", f"zlveth{_NUMBER}-{number}"
+    _ip("netns", "add", space)
+    undo.callback(_ip, "netns", "del", space)
+    _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
+    undo.callback(_ip, "link", "del", outside)
+    _ip("link", "set", outside, "master", _BRIDGE, "up")
+    _ip("-n", space, "addr", "add", f"{_SUBNET}.{number}/24", "dev", "eth0")
+    _ip("-n", space, "link", "set", "eth0", "up")
+    _ip("-n", space, "link", "set", "lo", "up")
     Path("/run/sshd").mkdir(exist_ok=True)
     config = folder / f"sshd-{number}.conf"
     config.write_text(
         f"HostKey {folder / 'host'}\nAuthorizedKeysFile {folder / 'user.pub'}\nPidFile none\n"
         f"ListenAddress {_SUBNET}.{number}\nStrictModes no\nPermitRootLogin yes\nUsePAM no\n"
     )
-    daemon = subprocess.Popen(["ip", "netns", "exec", name, "/usr/sbin/sshd", "-D", "-f", config])
+    means = _poverty(folder / "own") if name == POOR else []
+    daemon = subprocess.Popen(["ip", "netns", "exec", space, *means, "/usr/sbin/sshd", "-D", "-f", config])
     undo.callback(daemon.wait)
     undo.callback(daemon.send_signal, signal.SIGTERM)
+
+
+def _poverty(own: Path) -> list[str]:
+    """Write what takes from a program and its logins; the mounts are seen by them alone."""
+    mounts = (f"mount -t tmpfs -o size=1m tmpfs {path}" for path in ("/dev/shm", own))
+    no_right = ("setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock")
+    return ["sh", "-c", f'{" && ".join(mounts)} && exec "$@"', "-", *no_right, "prlimit", "--memlock=65536"]
+
+
+def _wait_for(address: str) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection((address, 22), timeout=1):
+            return
+        assert time.monotonic() < deadline, f"no sshd at {address}"
+        time.sleep(0.02)
 
 
 def _client(folder: Path) -> Path:
     """Put an `ssh` first in the PATH that is the real one with the bed's configuration."""
     config = folder / "ssh.conf"
     config.write_text(
-        "".join(f"Host {name}\n  HostName {_SUBNET}.{number}\n" for number, name in enumerate(NAMES, start=1))
+        "".join(
+            f"Host {name}\n  HostName {_SUBNET}.{number}\n"
+            for number, name in enumerate((*NAMES, POOR), start=1)
+        )
         + f"Host *\n  User root\n  IdentityFile {folder / 'user'}\n  IdentitiesOnly yes\n"
         "  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
     )

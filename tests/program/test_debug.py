@@ -231,8 +231,8 @@ def test_what_is_no_rank_and_port_is_refused_with_what_to_type(text: str) -> Non
     assert "--debug" in str(refused.value.hint)
 
 
-def test_on_one_host_only_this_machine_can_attach() -> None:
-    assert listener(Debug(1, 7), local(0, 1)) == Listener(1, "127.0.0.1", 7)
+def test_on_one_host_a_rank_listens_on_this_machine() -> None:
+    assert listener(Debug(1, 7), local(0, 1)) == Listener(1, "localhost", 7)
 
 
 def test_over_ssh_a_rank_listens_on_its_own_host() -> None:
@@ -290,7 +290,7 @@ def test_a_rank_that_cannot_listen_says_so_and_ends(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        debug = json.dumps({"rank": 3, "host": "127.0.0.1", "port": port})
+        debug = json.dumps({"rank": 3, "port": port})
         program = f"from zlaunch.inside.debug import await_editor\nawait_editor({debug!r})"
         result = run(sys.executable, "-c", program, cwd=tmp_path, env={"RANK": "3"})
     assert (result.status, f"debugger on 127.0.0.1:{port}" in result.err) == (69, True)

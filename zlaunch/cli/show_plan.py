@@ -11,7 +11,7 @@ from zlaunch import console
 from zlaunch.dsconfig.document import KeyPath
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.environment import Variable
-from zlaunch.inside.debug import PATIENT
+from zlaunch.inside.debug import LOOPBACK, PATIENT
 from zlaunch.plan import LaunchPlan
 from zlaunch.provenance import Values
 from zlaunch.units import plural
@@ -44,7 +44,8 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     if (handed := plan.environment.get("ZLAUNCH_DS_CONFIG")) is not None:
         yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {handed.why}"
     if plan.debug is not None:
-        where = f"{plan.debug.host}:{plan.debug.port}"
+        host = f" of {plan.debug.host}" if plan.topology.over_ssh else ""
+        where = f"{LOOPBACK}:{plan.debug.port}{host}"
         text = (
             f"rank {plan.debug.rank} waits for a debugger on {where}; the others wait for it without a limit"
         )

@@ -20,6 +20,9 @@ from zlaunch.inside.pulse import current_pulse
 VARIABLE = "ZLAUNCH_DEBUG"
 UNAVAILABLE = 69
 
+LOOPBACK = "127.0.0.1"
+"""Where an editor is awaited: whoever reaches a debugger runs code as its user."""
+
 PATIENCE = timedelta(days=7)
 """How long ranks wait for one that stands at a breakpoint. In milliseconds it still fits into 32 bits."""
 
@@ -75,9 +78,9 @@ def await_editor(text: str) -> None:
             import debugpy
 
             debugpy.configure(subProcess=False)
-            debugpy.listen((debug["host"], debug["port"]))
+            debugpy.listen((LOOPBACK, debug["port"]))
     except (ImportError, OSError, RuntimeError) as error:
-        where = f"{debug['host']}:{debug['port']}"
+        where = f"{LOOPBACK}:{debug['port']}"
         os.write(2, f"error: cannot listen for a debugger on {where}: {error}\n".encode())
         os._exit(UNAVAILABLE)
     os.register_at_fork(after_in_child=functools.partial(_stop_tracing, settrace))

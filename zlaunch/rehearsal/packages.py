@@ -1,6 +1,7 @@
 """What every rehearsal imports, once, before anything else asks for a part of it."""
 
 import importlib
+import operator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,8 @@ def import_packages(*, fast: bool = True) -> None:
     _leave_uncompiled()
     if fast:
         _import_no_compiler()
+        _import_no_symbols()
+        _share_no_tensors()
         _list_models_once()
     for name in _MODULES:
         importlib.import_module(name)
@@ -68,3 +71,38 @@ def _import_no_compiler() -> None:
     names = {"ConstantSource": str, "RandomValueSource": NotImplementedError}  # how messages call tensors
     import_later("torch._dynamo.source", names)
     import_later("torch._dynamo._trace_wrapped_higher_order_op", alone=True)
+
+
+_GUARDS = ("guard_or_false", "guard_or_true", "guard_size_oblivious", "expect_true", "statically_known_true")
+_OF_NUMBERS: dict[str, Any] = {
+    **dict.fromkeys(_GUARDS, bool),
+    **dict.fromkeys(("has_guarding_hint", "has_static_value"), lambda _: True),
+    **dict.fromkeys(("is_nested_int", "is_symbolic", "has_free_unbacked_symbols"), lambda _: False),
+    **dict.fromkeys(("free_unbacked_symbols", "_iterate_exprs", "_iterate_nodes"), lambda _: ()),
+    "guard_int": int,
+    "guarding_hint_or_throw": int,
+    "sym_eq": operator.eq,
+    "sym_and": lambda *given: all(given),
+    "sym_or": lambda *given: any(given),
+    "compute_unbacked_bindings": lambda *_, **__: None,
+    "GuardOnDataDependentSymNode": NotImplementedError,
+}
+"""What `torch.fx.experimental.symbolic_shapes` answers for shapes that are numbers."""
+
+
+def _import_no_symbols() -> None:
+    """Every shape here is a number; half a second of algebra is imported for those that are not."""
+    import_later("torch.fx.experimental.symbolic_shapes", _OF_NUMBERS, alone=True)
+    importlib.import_module("torch.utils._sympy")
+    import_later("torch.utils._sympy.functions", {"Max": max}, alone=True)
+    import_later("sympy", dict.fromkeys(("Basic", "Expr", "Integer", "Symbol"), NotImplementedError))
+
+
+def _share_no_tensors() -> None:
+    """Nothing here is a DTensor, which transformers imports, and of which torch asks."""
+    from transformers import utils
+    from transformers.utils import import_utils
+
+    importlib.import_module("torch.distributed")
+    import_later("torch.distributed.tensor", {"DTensor": NotImplementedError})
+    import_utils.is_torch_distributed_available = utils.is_torch_distributed_available = lambda: False

@@ -121,14 +121,15 @@ def find_site(words: Words) -> tuple[Site, Machine]:
             )
         ranks = asked or count or 1
         return Site(num_hosts, ranks, gpu), _machine_with(gpu.name, gpu.has_bf16, ranks)
-    here = probe_machine(os.environ)
+    machines = [probe_machine(os.environ)]
     if slots:
         names = list(slots)
-        here = weakest(list(ask_hosts(names, here).machines(names).values()))
+        machines = list(ask_hosts(names, machines[0]).machines(names).values())
+    here = weakest(machines)
     ranks = asked or len(here.gpus) or RANKS_IF_NOBODY_KNOWS
     if not here.gpus:
         return Site(num_hosts, ranks), _machine_with("a GPU since Ampere", True, ranks)
-    return Site(num_hosts, ranks, known_gpu(here.gpus), here.memory_bytes), here
+    return Site(num_hosts, ranks, smallest_gpu(machines), here.memory_bytes), here
 
 
 def _slots(words: Words) -> Mapping[str, int]:
@@ -138,6 +139,11 @@ def _slots(words: Words) -> Mapping[str, int]:
     if words.gpus is not None or words.nodes is not None:
         raise WrongUsage("`--hostfile` says how many hosts and GPUs there are", "drop `--gpus` and `--nodes`")
     return {line.host.name: len(line.host.devices) for line in read_hostfile(words.job.hostfile)}
+
+
+def smallest_gpu(machines: Sequence[Machine]) -> hardware.Gpu:
+    """Find the smallest GPU of all hosts, which need not be the oldest."""
+    return known_gpu([gpu for machine in machines for gpu in machine.gpus])
 
 
 def known_gpu(gpus: Sequence[Gpu]) -> hardware.Gpu:

@@ -185,7 +185,8 @@ def _model(job: JobSpec, script: Script) -> ModelConfig | None:
     try:
         return fetch_model(name)
     except Unavailable as error:
-        for line in console.paragraph(f"{error.message}; the Trainer fills in what depends on the model"):
+        told = f"{error.message}; the Trainer fills in what depends on the model"
+        for line in console.table([("model    ", told)], indent=""):  # as wide as `left open`, which follows
             console.say(line)
         return None
 

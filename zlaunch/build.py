@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zlaunch import console
+from zlaunch.diagnosis.texts import compiler_error
 from zlaunch.errors import Unavailable
 from zlaunch.extensions import extensions_dir, holder_of
 from zlaunch.layout import RunLayout
@@ -28,7 +29,8 @@ _ADVICE = {
     "Python.h": "install the headers of Python (Debian: `apt-get install python3-dev`)",
     "libaio": "install libaio (Debian: `apt-get install libaio-dev`)",
     "CUDA_HOME": "install the CUDA toolkit that torch was built for, and set CUDA_HOME",
-    "c++": "install a C++ compiler (Debian: `apt-get install g++`)",
+    "c++: not found": "install a C++ compiler (Debian: `apt-get install g++`)",
+    "No such file or directory: 'c++'": "install a C++ compiler (Debian: `apt-get install g++`)",
 }
 """What the output of a failed build holds → what to do; the first that fits."""
 
@@ -121,6 +123,8 @@ def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:
 def _failure(op: NativeOp, layout: RunLayout) -> NotBuilt:
     log = layout.build_log(op.name)
     text = log.read_text("utf-8", "replace")
-    first = next((line for line in text.splitlines() if _ERROR.search(line)), "the compiler said nothing")
+    first = compiler_error(text) or next(
+        (line for line in text.splitlines() if _ERROR.search(line)), "the compiler said nothing"
+    )
     advice = next((advice for sign, advice in _ADVICE.items() if sign in text), "see what the compiler says")
     return NotBuilt(f"{op.name} cannot be compiled: {first.strip()}", f"{advice}; its whole output is {log}")

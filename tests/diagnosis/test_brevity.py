@@ -1,4 +1,5 @@
 from zlaunch.diagnosis.brevity import LINES, ROW, fitted, height
+from zlaunch.diagnosis.texts import compiler_error
 from zlaunch.diagnosis.verdict import Verdict
 
 LONG = "word " * 200
@@ -30,3 +31,9 @@ def test_what_is_to_be_typed_is_never_cut() -> None:
 
 def test_more_than_three_facts_are_too_many() -> None:
     assert fitted(Verdict("code", "a cause", facts=tuple("abcde"))).facts == ("a", "b", "c")
+
+
+def test_of_a_compilers_error_the_words_are_kept_and_of_its_path_the_end() -> None:
+    folders = "/home/ann/.venv/lib/python3.11/site-packages/deepspeed/ops/csrc"
+    said = f"[1/3] c++ -c {folders}/a.cpp\n{folders}/includes/simd.h:3:32: error: 'x' was not declared\n"
+    assert compiler_error(said) == "…/includes/simd.h:3:32: error: 'x' was not declared"

@@ -8,16 +8,12 @@ from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import RankEvidence
 from zlaunch.diagnosis.remedies import named_in
 from zlaunch.diagnosis.signature import signature
-from zlaunch.diagnosis.texts import matching_line
+from zlaunch.diagnosis.texts import compiler_error, matching_line
 from zlaunch.units import duration
 
 _FAILED = re.compile(
     r"Error building extension '(\w+)'|requires the (\w+) op, which failed to build"
     r"|JIT load the (\w+) op"
-)
-_COMPILER = (
-    r"(?m)^[^\n]{0,300}?(?:: (?:fatal )?error: |: error [A-Z]?\d+: |: undefined reference to "
-    r"|ld: cannot find )[^\n]*"
 )
 _AFTERWARDS = r"object has no attribute 'ds_opt_\w+'"
 _BUILDS = re.compile(r"subprocess\.py|_run_ninja_build|selectors\.py")
@@ -124,8 +120,7 @@ def op_build_failed(case: Case) -> Reading | None:
         return None
     op = next((part for part in found.groups() if part), "") if found else ""
     facts = (
-        matching_line(_COMPILER, text)
-        or matching_line(r"/bin/sh: [^\n]*not found|No such file or directory: '", text),
+        compiler_error(text) or matching_line(r"/bin/sh: [^\n]*not found|No such file or directory: '", text),
         matching_line(r"(?m)^Unable to JIT load|compatible due to hardware", text),
         matching_line(_AFTERWARDS, case.story) if found is None else None,
     )

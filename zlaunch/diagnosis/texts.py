@@ -16,6 +16,13 @@ _LED_TO = re.compile("The above exception was the direct cause|During handling o
 _NAMED_AS_ONE = re.compile(
     r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Group|Timeout)$"
 )
+_COMPILER = re.compile(
+    r"^[^\n]{0,400}?(?:: (?:fatal )?error: |: error [A-Z]?\d+: |: undefined reference to |ld: cannot find )"
+    r"[^\n]*",
+    re.MULTILINE,
+)
+_FOLDERS = re.compile(r"(?<![\w./])/(?:[\w.+@-]+/)+(?=[\w.+-]+/[\w.+-]+[:(]\d)")
+"""What stands before the last two parts of a path that leads to a line."""
 MOST_OF_A_LOG = 16384
 """Characters of a log's end in which the last words of a program are looked for."""
 
@@ -64,6 +71,12 @@ def matching_line(pattern: str, text: str) -> str | None:
     start = text.rfind("\n", 0, found.start()) + 1
     end = text.find("\n", found.end())
     return tidy(text[start : end if end >= 0 else len(text)])
+
+
+def compiler_error(text: str) -> str | None:
+    """Find the first error of a compiler or a linker; of its paths only the ends, so that its words fit."""
+    found = _COMPILER.search(text)
+    return None if found is None else _FOLDERS.sub("…/", tidy(found.group()))
 
 
 def last_line(text: str) -> str | None:

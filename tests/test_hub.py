@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.hub_server import hub
-from tests.running import Result, run
+from tests.running import Result, run, zlaunch
 
 ASK = """
 import sys
@@ -101,3 +101,11 @@ def test_offline_and_not_in_the_cache_says_so(tmp_path: Path) -> None:
     assert done.out.startswith("69 there is no directory `org/open`, no model of that name in the cache")
     assert "cannot be asked: HF_HUB_OFFLINE is set |" in done.out
     assert "unset HF_HUB_OFFLINE" in done.out
+
+
+def test_a_start_says_that_a_model_could_not_be_looked_up_as_it_says_all_else(tmp_path: Path) -> None:
+    env = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
+    done = zlaunch("train", "--stage", "2", "--dry-run", "--", "--model", "org/open", cwd=tmp_path, env=env)
+    assert done.err.startswith(
+        "model      there is no directory `org/open`, no model of that name in the cache"
+    )

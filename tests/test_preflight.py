@@ -123,6 +123,10 @@ AILMENTS: dict[str, tuple[Demand, Room, str, Severity, str, str]] = {
         *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, RUN.path: Disk(1, 99 * GIB, MIB)})),
         *("disk-too-small", Severity.LATE, "1.0 MiB are free where `/runs/one` is", "`--run-dir DIR`"),
     ),
+    "a place like /proc, where nothing can be kept": (
+        *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, RUN.path: Disk(1, 0, 0)})),
+        *("disk-too-small", Severity.LATE, "nothing can be kept where `/runs/one` is", "`--run-dir DIR`"),
+    ),
     "a monitor whose package is missing": (
         *(DEMAND, replace(HEALTHY, missing=frozenset({"wandb"})), "monitor-missing", Severity.ERROR),
         *("`wandb` is not installed", "`pip install wandb`, or `--set wandb.enabled=false`"),

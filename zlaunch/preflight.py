@@ -179,9 +179,10 @@ def _full(disk: Disk, writings: Sequence[Writing]) -> Finding:
     largest = sorted(writings, key=lambda one: -one.num_bytes)
     told = [one for one in largest if one.num_bytes > largest[0].num_bytes // 100]
     takes = ", ".join(f"{_mib(one.num_bytes)} for {one.what}" for one in told)
+    left = f"{_mib(disk.free_bytes)} are free" if disk.total_bytes else "nothing can be kept"
     return Finding(
         "disk-too-small",
-        f"{_mib(disk.free_bytes)} are free where `{told[0].path}` is; needed are {takes}",
+        f"{left} where `{told[0].path}` is; needed are {takes}",
         f"{' or '.join(one.elsewhere for one in told)} on a larger disk",
         severity=Severity.LATE,
     )

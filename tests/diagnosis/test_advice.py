@@ -139,3 +139,14 @@ def test_errors_that_a_gpu_counted_in_its_memory_stand_beside_its_fault(gpu: Any
     rank = raised("AcceleratorError", "CUDA error: uncorrectable ECC error encountered", sample={"gpu": gpu})
     said = "uncorrected errors of its memory since the driver was loaded: 3"
     assert (said in diagnose(run(rank)).facts) == is_said
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "is_named"), [("torch.optim.adamw.AdamW", True), ("torch.optim.sgd.SGD", False)]
+)
+def test_deepspeeds_adam_is_named_where_the_script_brings_torchs(optimizer: str, is_named: bool) -> None:
+    said = (
+        f"You are using ZeRO-Offload with a client provided optimizer (<class '{optimizer}'>) which in most"
+    )
+    advice = diagnose(run(raised("ZeRORuntimeException", said))).advice
+    assert ("deepspeed.ops.adam.DeepSpeedCPUAdam" in " ".join(advice)) is is_named

@@ -83,7 +83,9 @@ def client_optimizer(case: Case) -> Reading | None:
     if "ZeRO-Offload with a client provided optimizer" not in case.words:
         return None
     brought = named_in(case.words, r"client provided optimizer \((.{1,100}?)\) which")
-    advice = ("`--set zero_force_ds_cpu_optimizer=false` keeps it, and is slow",)
+    own = "build `deepspeed.ops.adam.DeepSpeedCPUAdam` in the script: it takes the same arguments"
+    keep = "`--set zero_force_ds_cpu_optimizer=false` keeps it, and is slow"
+    advice = (own, keep) if brought and "adam" in brought.lower() else (keep,)
     cause = "the optimizer is offloaded, and the script brings one that DeepSpeed does not run on the CPU"
     return Reading(cause, (f"it is {brought}" if brought else None,), advice)
 

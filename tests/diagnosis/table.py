@@ -502,6 +502,16 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             )
         ),
     ),
+    "local-rank-differs": (
+        run(
+            raised(
+                "AssertionError",
+                "Mismatch in local rank setting, args.local_rank=0 but env['LOCAL_RANK']=1.",
+                rank=1,
+            ),
+            stopped(),
+        ),
+    ),
     "local-rank-refused": (
         run(
             printed(

@@ -18,10 +18,24 @@ def local_rank_refused(case: Case) -> Reading | None:
     line = matching_line(r"unrecognized arguments:[^\n]*--local[-_]rank", case.words)
     if line is None:
         return None
-    advice = ("`--launcher torchrun`: it adds no arguments",) if case.job.launcher == "deepspeed" else ()
+    other = ("`--launcher torchrun`: it adds no arguments",) if case.job.launcher == "deepspeed" else ()
+    own = '`os.environ["LOCAL_RANK"]` in the script, and no such argument'
     return Reading(
-        "the script does not know `--local_rank`, which DeepSpeed's launcher adds", (line,), advice
+        "the script does not know `--local_rank`, which DeepSpeed's launcher adds", (line,), (*other, own)
     )
+
+
+@signature("local-rank-differs", "`Mismatch in local rank setting`")
+def local_rank_differs(case: Case) -> Reading | None:
+    """The script has a `--local_rank` of its own that is not the launcher's LOCAL_RANK."""
+    line = matching_line(r"Mismatch in local rank setting", case.words)
+    if line is None:
+        return None
+    advice = (
+        '`default=int(os.environ["LOCAL_RANK"])` where the script adds `--local_rank`, or `default=-1`',
+    )
+    cause = f"the script gave DeepSpeed a `local_rank` on {case.who} that the launcher did not"
+    return Reading(cause, (line, where(case.error)), advice)
 
 
 @signature("wrong-arguments", "`usage:` and status 2; `are not used by the HfArgumentParser`")

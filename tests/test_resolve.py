@@ -150,6 +150,11 @@ def test_sizes_are_deepspeeds_own_for_a_script_without_a_trainer(stage: int) -> 
     )
 
 
+def test_no_argument_of_the_trainers_is_the_source_of_a_size_for_a_script_without_it() -> None:
+    resolved = _resolved(_autos(), interface=Interface.DEEPSPEED)
+    assert resolved.values.leaves[MICRO].source == "zlaunch's default"
+
+
 def test_an_auto_that_nobody_fills_in_is_left_without_a_name() -> None:
     assert _resolved({"zero_optimization": {"sub_group_size": "auto"}}).left == {
         "zero_optimization.sub_group_size": ""

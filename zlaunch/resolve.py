@@ -111,14 +111,20 @@ def _argument(name: str) -> _Fill:
     def fill(_: Values, known: Known) -> Sourced | None:
         if known.interface is Interface.ACCELERATE and name not in known.args.arguments:
             return None
-        return Sourced(known.args[name].value, known.args[name].source)
+        return Sourced(known.args[name].value, _source(known, name))
 
     return fill
 
 
+def _source(known: Known, name: str) -> str:
+    """Say who set an argument; a script without the Trainer has none that could have a default."""
+    is_default = known.interface is Interface.DEEPSPEED and name not in known.args.arguments
+    return "zlaunch's default" if is_default else known.args[name].source
+
+
 def _clip(_: Values, known: Known) -> Sourced | None:
     """The Trainer's default is accelerate's too."""
-    return Sourced(known.args["max_grad_norm"].value, known.args["max_grad_norm"].source)
+    return Sourced(known.args["max_grad_norm"].value, _source(known, "max_grad_norm"))
 
 
 def _total(values: Values, known: Known) -> Sourced | None:
@@ -136,16 +142,16 @@ def _constant(value: Any, source: str) -> _Fill:
 
 def _switch(*names: str) -> _Fill:
     def fill(_: Values, known: Known) -> Sourced | None:
-        on = next((known.args[name] for name in names if known.args[name].value), None)
-        return Sourced(True, on.source) if on else Sourced(False, known.args[names[0]].source)
+        on = next((name for name in names if known.args[name].value), None)
+        return Sourced(on is not None, _source(known, on or names[0]))
 
     return fill
 
 
 def _betas(_: Values, known: Known) -> Sourced | None:
     first, second = known.args["adam_beta1"], known.args["adam_beta2"]
-    source = first.source if first.source == second.source else f"{first.source}, {second.source}"
-    return Sourced([first.value, second.value], source)
+    sources = dict.fromkeys(_source(known, name) for name in ("adam_beta1", "adam_beta2"))
+    return Sourced([first.value, second.value], ", ".join(sources))
 
 
 def _from_hidden(formula: str, of: Callable[[int], int]) -> _Fill:

@@ -33,10 +33,18 @@ def test_what_a_misspelled_key_brings_about_is_told_of_the_key_alone() -> None:
     assert "the Trainer wants `zero_optimization`" in found.message
 
 
-def test_the_line_of_the_key_that_was_meant_is_told_if_it_is_there() -> None:
-    config = '{"train_batch_size": 8,\n"zero_optimization": {},\n"zero_optimisation": {"stage": 2}}'
-    (found,) = findings_in(parse(config, "ds.json"))
-    assert found.hint == "merge the two: `zero_optimization` is there already (line 2)"
+@pytest.mark.parametrize(
+    ("keys", "hint"),
+    [
+        ('"zero_optimization": {},\n"zero_optimisation": {}', "merge the two: `zero_optimization`"),
+        ('"zero_optimization": {"aio": {}},\n"aio": {}', "merge the two: `aio`"),
+        ('"gradient_clipping": 1,\n"gradient_cliping": 2', "keep one of them: `gradient_clipping`"),
+    ],
+)
+def test_a_key_whose_right_place_is_taken_is_not_put_there(keys: str, hint: str) -> None:
+    found = findings_in(parse(f'{{"train_batch_size": 8,\n{keys}}}', "ds.json"))
+    (told,) = (one.hint or "" for one in found if one.code == "unknown-key")
+    assert told.startswith(f"{hint} is there already (line ")
 
 
 def test_what_another_misspelled_key_brings_about_is_not_blamed_on_it() -> None:

@@ -104,7 +104,7 @@ class Finding:
     mending: Mending | None = None
     """Absent where the mending is a choice, which is the user's."""
     beside: tuple[str | int, ...] | None = None
-    """Another key that the hint ends with, and whose line a reader of the text adds."""
+    """The key that was meant and is there already; whoever wrote both in one text is told to merge them."""
 
 
 def in_order(finding: Finding) -> tuple[int, int]:

@@ -40,15 +40,6 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
 
 HINTS: list[tuple[dict[str, Any], str | None]] = [
     ({"zero_optimisation": {}}, "did you mean `zero_optimization`?"),
-    (
-        {"zero_optimisation": {}, "zero_optimization": {}},
-        "merge the two: `zero_optimization` is there already",
-    ),
-    (
-        {"zero_optimization": {"stag": 3, "stage": 2}},
-        "keep one of the two: `zero_optimization.stage` is there already",
-    ),
-    ({"zero_optimization": {"aio": {}}, "aio": {}}, "merge the two: `aio` is there already"),
     ({"zero_optimization": {"stag": 3}}, "did you mean `stage`?"),
     ({"zero_optimization.stage": 3}, "nest the keys: a dot means nothing in JSON"),
     ({"zero_optimization": {"bf16": {}}}, "move `bf16` to the top level"),

@@ -55,10 +55,11 @@ class Document:
         """Give a finding its place."""
         if finding.place:
             return finding
-        hint = finding.hint
-        if hint is not None and finding.beside is not None:
-            hint = f"{hint} (line {self.place(finding.beside).line})"
-        return replace(finding, place=self.place(self.path_to(finding)), hint=hint)
+        path, hint, beside = self.path_to(finding), finding.hint, finding.beside
+        if beside is not None and beside in self.spans:
+            together = "merge the two" if isinstance(value_at(self.value, path), dict) else "keep one of them"
+            hint = f"{together}: `{dotted(beside)}` is there already (line {self.place(beside).line})"
+        return replace(finding, place=self.place(path), hint=hint)
 
     def path_to(self, finding: Finding) -> KeyPath:
         """Find the key path that a finding is about."""

@@ -162,9 +162,7 @@ def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Find
     finding = Finding("unknown-key", does, hint, where, severity, mending=mending)
     if meant is None or not isinstance(room := value_at(whole, meant[:-1]), dict) or meant[-1] not in room:
         return finding
-    together = "merge the two" if isinstance(value_at(whole, path), dict) else "keep one of the two"
-    hint = f"{together}: `{dotted(meant)}` is there already"
-    return replace(finding, hint=hint, mending=None, beside=meant)
+    return replace(finding, mending=None, beside=meant)
 
 
 def _off(whole: dict[str, Any], path: KeyPath) -> Mending | None:

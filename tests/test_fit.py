@@ -5,7 +5,7 @@ import pytest
 from tests.asking import GIB, SITE, forecast
 from zlaunch.errors import ExitStatus
 from zlaunch.fit import Fit, Site, judge, need_of
-from zlaunch.memory.forecast import PROGRAM_BYTES, Phase
+from zlaunch.memory.forecast import CPU_PROGRAM_BYTES, PROGRAM_BYTES, Phase
 
 LEAST, MOST = (size / GIB for size in SITE.gpu.usable_bytes(8)) if SITE.gpu else (0.0, 0.0)
 
@@ -50,6 +50,12 @@ def test_a_host_that_nobody_knows_refuses_nothing() -> None:
 
 def test_every_rank_is_a_program_of_its_own() -> None:
     assert need_of(forecast(1), SITE).host == 8 * PROGRAM_BYTES
+
+
+def test_on_a_cpu_the_memory_of_the_host_decides() -> None:
+    site = Site(1, 2, host_bytes=10 * GIB)
+    assert [judge(forecast(0, pageable=size), site).fit for size in (4, 5)] == [Fit.YES, Fit.NO]
+    assert need_of(forecast(0), site).host == 2 * CPU_PROGRAM_BYTES
 
 
 def test_a_single_rank_has_no_nccl() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from zlaunch.measurement import NOT_MEASURED, NOT_PREDICTED, ON_A_CPU, Pool, compare
-from zlaunch.memory.forecast import PROGRAM_BYTES
+from zlaunch.measurement import NOT_MEASURED, NOT_PREDICTED, ON_A_CPU, TOO_EARLY, Pool, compare
+from zlaunch.memory.forecast import CPU_PROGRAM_BYTES, PROGRAM_BYTES
 from zlaunch.record import Found, record_of
 
 GIB = 1 << 30
@@ -24,6 +24,7 @@ def pools(accelerator: str = "cuda", **files: Any) -> dict[str, Pool]:
 
 def comparison(accelerator: str = "cuda", **files: Any) -> Any:
     job = {"accelerator": accelerator, "ranks": [{}, {}], "started": 1.0}
+    files = {"last_metrics": {"step": 3}, **files}
     return compare(record_of(Found(Path("/r"), job=job, **files), False, 2.0))
 
 
@@ -54,10 +55,24 @@ def test_what_lies_on_the_device_comes_from_the_samples() -> None:
     assert pools(samples={0: {"gpu": {"used_bytes": 9}}, 1: {"gpu": None}})["GPU, in use"].measured == 9
 
 
-def test_on_a_cpu_it_says_that_no_gpu_was_measured_and_compares_nothing_with_it() -> None:
-    told = comparison("cpu", forecast=FORECAST, ranks={0: {"peak_rss_bytes": 5 * GIB}})
-    assert ON_A_CPU in told.remarks
+def test_on_a_cpu_the_host_is_compared_and_it_says_that_no_gpu_was_measured() -> None:
+    forecast = {"phases": [{"peak": {"pageable": 4 * GIB - CPU_PROGRAM_BYTES}}]}
+    told = comparison("cpu", forecast=forecast, ranks={0: {"peak_rss_bytes": 5 * GIB}})
+    assert told.remarks == (ON_A_CPU,)
+    assert [pool.percent for pool in told.pools if pool.measured] == [-20.0]
+
+
+def test_a_run_that_took_too_few_steps_is_not_compared() -> None:
+    told = comparison(forecast=FORECAST, ranks={0: {"peak_rss_bytes": 5 * GIB}}, last_metrics={"step": 2})
+    assert told.remarks == (TOO_EARLY,)
     assert [pool.percent for pool in told.pools] == [None] * len(told.pools)
+
+
+@pytest.mark.parametrize(("how", "is_compared"), [("finished", True), ("failed", False)])
+def test_a_run_that_told_of_no_step_is_compared_if_it_finished(how: str, is_compared: bool) -> None:
+    ranks = {0: {"peak_rss_bytes": 5 * GIB}}
+    told = comparison(forecast=FORECAST, ranks=ranks, last_metrics={}, ending={"how": how})
+    assert (TOO_EARLY not in told.remarks) is is_compared
 
 
 def test_without_a_forecast_it_says_that_nothing_was_predicted() -> None:

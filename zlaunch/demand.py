@@ -22,7 +22,7 @@ from zlaunch.script import Interface, Script
 from zlaunch.trainer_args import flags, is_true, read_arguments
 from zlaunch.units import count, plural
 
-CPU_PROGRAM_BYTES: Final = 320 << 20
+LEAST_PROGRAM_BYTES: Final = 320 << 20
 """A rank on a CPU before it has a tensor: torch, transformers and DeepSpeed, measured, rounded down."""
 
 SHM_COMM_BYTES: Final = 66 << 20
@@ -192,7 +192,7 @@ def _memory(job: _Job, forecast: Forecast | None) -> Amount | None:
         return Amount(int(need * (1 - error)), int(need * (1 + error)), why)
     if job.plan.accelerator != "cpu" or job.parameters is None or job.trainable is None:
         return None
-    least = job.ranks * (CPU_PROGRAM_BYTES + _parameter_bytes(job) + _optimizer_bytes(job))
+    least = job.ranks * (LEAST_PROGRAM_BYTES + _parameter_bytes(job) + _optimizer_bytes(job))
     why = f"{count(job.parameters)} parameters and their optimizer in {plural(job.ranks, 'rank')}"
     return Amount(least, least, why)
 

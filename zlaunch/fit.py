@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from zlaunch.errors import ExitStatus
-from zlaunch.memory.forecast import HOST_POOLS, PROGRAM_BYTES, Forecast
+from zlaunch.memory.forecast import HOST_POOLS, Forecast
 from zlaunch.memory.hardware import Gpu, overhead_bytes
 from zlaunch.units import gib, memory
 
@@ -81,7 +81,7 @@ def need_of(forecast: Forecast, site: Site) -> Need:
         pageable=pageable,
         pinned=pinned,
         shm=shm,
-        host=ranks * PROGRAM_BYTES + _on_one_host(forecast, HOST_POOLS, ranks),
+        host=ranks * forecast.program_bytes + _on_one_host(forecast, HOST_POOLS, ranks),
         nvme=ranks * forecast.peak("nvme"),
     )
 
@@ -98,6 +98,8 @@ def judge(forecast: Forecast, site: Site) -> Verdict:
 
 def _on_the_gpu(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict]:
     """What the allocator only caches it gives back when memory runs out; what tensors hold it cannot."""
+    if not forecast.on_gpu:
+        return
     if site.gpu is None:
         yield Verdict(Fit.UNKNOWN, ("no GPU is named",))
         return

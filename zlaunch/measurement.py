@@ -1,14 +1,18 @@
 """What a run took of each pool of memory, beside what was predicted of it."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from zlaunch.memory.forecast import HOST_POOLS, PROGRAM_BYTES, written_peak
+from zlaunch.memory.forecast import HOST_POOLS, written_peak, written_resident
 from zlaunch.memory.hardware import overhead_bytes
-from zlaunch.record import Found, RunRecord, number, section, text
+from zlaunch.record import Found, RunRecord, State, number, section, text
+
+SETTLED = 3
+"""Steps after which every pool has been as full as it becomes."""
 
 ON_A_CPU = "no GPU was there, so nothing was measured on one"
+TOO_EARLY = f"a run is compared with its forecast after {SETTLED} steps"
 NOT_MEASURED = "not measured"
 NOT_PREDICTED = "nothing was predicted: `zlaunch train` predicts for GPUs, or with `--rehearse`"
 
@@ -21,11 +25,13 @@ class Pool:
     predicted: int | None
     measured: int | None
     remark: str = ""
+    too_early: bool = False
+    """Whether the run took too few steps to have filled it."""
 
     @property
     def percent(self) -> float | None:
         """Say by how many percent the prediction was too high; below zero, too low."""
-        if self.predicted is None or not self.measured:
+        if self.predicted is None or not self.measured or self.too_early:
             return None
         return 100.0 * (self.predicted - self.measured) / self.measured
 
@@ -42,13 +48,18 @@ def compare(record: RunRecord) -> Comparison:
     """Lay what was measured of a run beside its forecast."""
     found = record.found
     on_gpu = text(found.job, "accelerator") != "cpu"
-    pools = tuple(_pools(record, on_gpu))
+    pools = tuple(replace(pool, too_early=_is_early(record)) for pool in _pools(record, on_gpu))
     remarks = [NOT_PREDICTED] if not found.forecast else []
     if not on_gpu:
         remarks.append(ON_A_CPU)
-        if found.forecast:
-            remarks.append("the forecast is one for GPUs; on a CPU its GPU tensors lie in host memory")
+    if found.forecast and _is_early(record):
+        remarks.append(TOO_EARLY)
     return Comparison(tuple(pool for pool in pools if pool.predicted or pool.measured), tuple(remarks))
+
+
+def _is_early(record: RunRecord) -> bool:
+    """Whether too few steps were taken; a run that tells of none counts if it finished."""
+    return record.state is not State.FINISHED if record.step is None else record.step < SETTLED
 
 
 def _pools(record: RunRecord, on_gpu: bool) -> Iterator[Pool]:
@@ -61,12 +72,7 @@ def _pools(record: RunRecord, on_gpu: bool) -> Iterator[Pool]:
         )
         yield Pool("GPU, reserved", reserved, _of_pulses(found, "gpu_reserved_bytes"))
         yield Pool("GPU, in use", process, _on_the_device(found), "predicted: at most")
-    host = written_peak(found.forecast, HOST_POOLS)
-    resident = _resident(found)
-    if on_gpu:
-        yield Pool("host, resident", None if host is None else host + PROGRAM_BYTES, resident)
-    else:
-        yield Pool("host, resident", None, resident)
+    yield Pool("host, resident", written_resident(found.forecast, on_gpu), _resident(found))
     for pool in (*HOST_POOLS, "nvme"):
         yield Pool(_NAMES[pool], written_peak(found.forecast, (pool,)), None, NOT_MEASURED)
 

@@ -1,4 +1,4 @@
-"""Before a start on GPUs: whether the job fits, and which stage it should have.
+"""Before a start: whether the job fits, and which stage it should have.
 
 A sequence whose length nobody said counts as a short one: what does not fit then fits with none.
 """
@@ -10,11 +10,12 @@ from zlaunch.answers import Answer, Refusal
 from zlaunch.appraisal import appraise
 from zlaunch.appraisal import estimate as closed
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
-from zlaunch.estimation import known_gpu
+from zlaunch.estimation import smallest_gpu
 from zlaunch.fit import Fit, Site
 from zlaunch.job import JobSpec
 from zlaunch.ladder import best_of, on, within_reach
 from zlaunch.levers import for_train, try_levers, words_that_fit
+from zlaunch.machine import Machine
 from zlaunch.prepare import Prepared
 from zlaunch.provenance import Sourced
 from zlaunch.script import Interface
@@ -44,9 +45,14 @@ def question_about(prepared: Prepared) -> tuple[Question, Site] | None:
         inputs.topology.world_size,
         inputs.script.interface,
     )
-    gpu = known_gpu(inputs.machine.gpus) if inputs.machine.gpus else None
+    gpu = smallest_gpu(_machines(prepared)) if inputs.machine.gpus else None
     site = Site(len(hosts), ranks, gpu, inputs.machine.memory_bytes)
     return Question(inputs.job, given, model, _training(prepared), ranks), site
+
+
+def _machines(prepared: Prepared) -> list[Machine]:
+    names = [host.name for host in prepared.inputs.topology.hosts]
+    return list(prepared.hosts.machines(names).values())
 
 
 def _training(prepared: Prepared) -> Training:
@@ -92,8 +98,11 @@ def choose_stage(prepared: Prepared, ask: Ask = appraise, estimate: Ask = closed
     if prepared.inputs.job.offload is not None:
         raise WrongUsage("`--stage auto` chooses the offload too", "drop `--offload`, or choose the stage")
     asked = question_about(prepared)
-    if asked is None or not prepared.inputs.machine.gpus:
-        raise Unavailable("`--stage auto` needs a GPU here, and a model it can look at", "give `--stage 2`")
+    if asked is None:
+        raise Unavailable(
+            "`--stage auto` needs a model it can look at",
+            "name it as `-- --model_name_or_path DIR`, or give `--stage 2`",
+        )
     question, site = asked
     rungs = within_reach(question)
     chosen = best_of(ask([on(question, rung) for rung in rungs], site))

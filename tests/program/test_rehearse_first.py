@@ -68,19 +68,32 @@ def test_a_rehearsal_without_a_model_says_what_to_type(tmp_path: Path) -> None:
 CPU = {"DS_ACCELERATOR": "cpu"}
 
 
-def test_a_run_that_was_rehearsed_keeps_what_was_foretold(tmp_path: Path) -> None:
-    result = zlaunch("train", "--rehearse", "--gpus", "1", "--", "--max_steps", "1", cwd=tmp_path, env=CPU)
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run the recipe for three steps, rehearsed; return the run directory."""
+    folder = tmp_path_factory.mktemp("rehearsed")
+    result = zlaunch("train", "--rehearse", "--gpus", "1", "--", "--max_steps", "3", cwd=folder, env=CPU)
     assert result.status == 0, result.err
-    foretold = json.loads((the_run(tmp_path) / "forecast.json").read_text())
+    return the_run(folder)
+
+
+def test_a_run_that_was_rehearsed_keeps_what_was_foretold(rehearsed: Path) -> None:
+    foretold = json.loads((rehearsed / "forecast.json").read_text())
     assert foretold["method"] == "rehearsal"
     assert [phase["name"] for phase in foretold["phases"]][-1] == "resume"
+
+
+def test_what_was_foretold_of_the_memory_of_a_host_comes_true(rehearsed: Path) -> None:
+    shown = zlaunch("runs", "show", rehearsed, "--json", cwd=rehearsed)
+    pools = {pool["name"]: pool for pool in json.loads(shown.out)["memory"]["pools"]}
+    assert abs(pools["host, resident"]["percent"]) < 25
 
 
 def test_a_dry_run_says_what_a_start_would_find_out_and_starts_nothing(tmp_path: Path) -> None:
     result = zlaunch("train", "--dry-run", "--rehearse", cwd=tmp_path, env=CPU)
     assert result.status == 0, result.err
     assert "memory, as a start looks at it" in result.out
-    assert "DeepSpeed takes two steps" in result.out
+    assert "GiB of each" in result.out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,3 +105,17 @@ def test_a_dry_run_ends_like_the_start_that_deepspeed_would_refuse(tmp_path: Pat
         assert result.status == 65
         assert "Not enough buffers" in result.err
     assert not (tmp_path / "runs").exists()
+
+
+def test_auto_takes_no_stage_where_none_is_needed_and_one_where_memory_is_short(tmp_path: Path) -> None:
+    """On a CPU all ranks share the memory of the host: replicas of 18 bytes a parameter, or partitions."""
+    from psutil import virtual_memory
+
+    per_layer, vocabulary = 4 * 2048**2 + 3 * 2048 * 5504, 2 * 32000 * 2048
+    layers = (virtual_memory().total / 34 - vocabulary) / per_layer
+    (tmp_path / "config.json").write_text(json.dumps({**WIDE, "num_hidden_layers": round(layers)}))
+    words = ("train", "--stage", "auto", "--dry-run", "--force", "--gpus", "2")
+    small = zlaunch(*words, cwd=tmp_path, env=CPU)
+    large = zlaunch(*words, "--", "--model", tmp_path, "--from_scratch", cwd=tmp_path, env=CPU)
+    assert "ZeRO stage 0" in small.out
+    assert "ZeRO stage 1" in large.out

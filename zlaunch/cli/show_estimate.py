@@ -65,7 +65,7 @@ def start_lines(answer: Answer) -> Iterator[str]:
     told = verdict.fit.value if verdict.fit is not Fit.UNKNOWN else "DeepSpeed takes two steps"
     yield "\nmemory, as a start looks at it"
     rows = [("host", f"{memory(need.host)} of each"), ("fit", "; ".join([told, *verdict.reasons]))]
-    if verdict.fit is not Fit.UNKNOWN:
+    if answer.forecast.on_gpu and verdict.fit is not Fit.UNKNOWN:
         phase = answer.forecast.peak_phase("gpu")
         rows[:0] = [("GPU", f"{memory(need.process[1])} of each, fullest in {phase}")]
     yield from console.table(rows)

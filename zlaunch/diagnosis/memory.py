@@ -13,7 +13,7 @@ from zlaunch.diagnosis.remedies import (
 )
 from zlaunch.diagnosis.signature import signature
 from zlaunch.diagnosis.texts import matching_line
-from zlaunch.memory.forecast import HOST_POOLS, PROGRAM_BYTES, written_peak
+from zlaunch.memory.forecast import written_peak, written_resident
 from zlaunch.units import gib
 
 _SIZE = r"([\d.]+ (?:bytes|[KMGT]i?B))"
@@ -59,9 +59,8 @@ def _peaks(case: Case) -> str | None:
     if not peaks:
         return None
     said = ", ".join(f"{gib(peak)} (rank {rank})" for rank, peak in [*peaks.items()][:4])
-    predicted = written_peak(case.job.forecast or {}, HOST_POOLS)
-    is_comparable = predicted is not None and case.job.accelerator != "cpu"  # there GPU tensors lie here, too
-    more = f"; {gib((predicted or 0) + PROGRAM_BYTES)} were predicted for each" if is_comparable else ""
+    predicted = written_resident(case.job.forecast or {}, case.job.accelerator != "cpu")
+    more = "" if predicted is None else f"; {gib(predicted)} were predicted for each"
     return f"most held, GiB: {said}{more}"
 
 

@@ -16,8 +16,10 @@ can be paged; page-locked, as rounded by the allocator; in /dev/shm; in files on
 
 HOST_POOLS: tuple[Pool, ...] = ("pageable", "pinned", "shm")
 PROGRAM_BYTES: Final = 1 << 30
-"""Host memory of one rank without a tensor. torch, transformers and DeepSpeed take 0.44 GiB on a CPU,
-measured; what CUDA adds on the host was not measured, and is taken to be as much again."""
+"""Host memory of one rank on a GPU without a tensor. What CUDA adds on the host was not measured, and
+is taken to be as much as the rest."""
+CPU_PROGRAM_BYTES: Final = 9 << 26
+"""The same on a CPU, measured: torch, transformers and DeepSpeed take 0.44 GiB, a dataset's reader 0.12."""
 
 PARTS = (
     "parameters",
@@ -74,6 +76,16 @@ class Forecast:
         """Say the most that a pool held in any phase of training, loading included; bytes."""
         return max((phase.peak.get(pool, 0) for phase in self.phases), default=0)
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it is about a GPU: on a CPU every tensor lies in host memory."""
+        return self.peak("gpu") > 0
+
+    @property
+    def program_bytes(self) -> int:
+        """Host memory of one rank without a tensor."""
+        return PROGRAM_BYTES if self.on_gpu else CPU_PROGRAM_BYTES
+
     def with_pool(self, pool: Pool, nbytes: int) -> "Forecast":
         """Add a pool that is as full all the time; nothing if it is empty."""
         if not nbytes:
@@ -99,6 +111,16 @@ def written_peak(forecast: Mapping[str, Any], pools: Iterable[str], phase: str |
         return None
     asked = [one for one in phases if isinstance(one, Mapping) and phase in (None, one.get("name"))]
     return max((sum(_written(one.get("peak"), name) for name in names) for one in asked), default=None)
+
+
+def written_resident(forecast: Mapping[str, Any], on_gpu: bool) -> int | None:
+    """Read what a rank was to keep in its host's memory, its program included; bytes.
+
+    Without a GPU all tensors lie there. None if it says nothing about that.
+    """
+    pools, program = (HOST_POOLS, PROGRAM_BYTES) if on_gpu else ((*HOST_POOLS, "gpu"), CPU_PROGRAM_BYTES)
+    peak = written_peak(forecast, pools)
+    return None if peak is None else peak + program
 
 
 def _written(peak: Any, pool: str) -> int:

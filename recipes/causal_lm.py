@@ -140,7 +140,7 @@ def join_deepspeed_on_cpu(args: TrainingArguments) -> None:
 
 
 def main() -> None:
-    """Train, and say how far the loss fell."""
+    """Train."""
     recipe, args = HfArgumentParser((RecipeArguments, Arguments)).parse_args_into_dataclasses()
     join_deepspeed_on_cpu(args)
     model, tokenizer = load_model(recipe)
@@ -156,9 +156,6 @@ def main() -> None:
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if args.save_strategy != "no":
         trainer.save_model()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    if trainer.is_world_process_zero() and len(losses) > 1:
-        print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {trainer.state.global_step} steps")
 
 
 def leave() -> None:

@@ -19,11 +19,12 @@ help:
 train: .venv/installed
 	$(BIN)/zlaunch train --stage 3 --offload cpu
 
-# The first two parts on both cores: deaths wait more than they compute. What trains has its own ranks for them.
+# On both cores: jobs wait more than they compute. One process has a whole file of the last part, whose
+# tests share what took long to make.
 test: .venv/installed-for-tests system-packages
 	$(BIN)/python -m pytest -n 2 -m "not job and not hosts"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m job tests/deaths
-	$(BIN)/python -m pytest -m "job or hosts" --ignore tests/deaths
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "job or hosts" --ignore tests/deaths
 
 fast: .venv/installed-for-tests
 	$(BIN)/python -m pytest -n 2 -m "not job and not hosts"

@@ -49,6 +49,7 @@ class PhantomMode(FakeTensorMode):  # type: ignore[misc]
         All tensors have the dispatch keys of one device, `keys`: see `share_keys`.
         """
         super().__init__(allow_non_fake_inputs=True)
+        self.cache_enabled = not self.fast  # recipes keep what was worked out, by a key that is quicker made
         self.ledger = ledger
         self.flops = 0.0
         self._part_of = part_of

@@ -23,18 +23,19 @@ def check_debugger(listener: Listener, there: Survey | None) -> None:
         )
     error = trouble(listener.port) if there is None else there.debug_trouble
     if error is not None:
-        where = "there" if there is None else f"there on {listener.host}"
-        # which port is free on another host, nobody has asked
-        free = next((port for port in _nearby(listener) if there is not None or not trouble(port)), None)
+        where = "there" if there is None else f"on {listener.host}"
+        other = _another_port(listener, is_here=there is None)
         raise Unavailable(
             f"`--debug {listener.rank}:{listener.port}`: cannot listen {where}: {error}",
-            f"write `--debug {listener.rank}:{free}`" if free else None,
+            f"write `--debug {listener.rank}:{other}`" if other else None,
         )
 
 
-def _nearby(listener: Listener) -> range:
+def _another_port(listener: Listener, is_here: bool) -> int | None:
+    """Find a free port here; which of them are free on another host, nobody has asked."""
     first = max(listener.port + 1, 1 << 10)
-    return range(first, min(first + 100, 1 << 16))
+    nearby = range(first, min(first + 100, 1 << 16))
+    return next((port for port in nearby if not trouble(port)), None) if is_here else next(iter(nearby), None)
 
 
 def attach_lines(plan: LaunchPlan, directory: str) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Hosts on one machine: network namespaces on a bridge, each with a real sshd.
 
 Two of them are as this machine is. A third is poor: nearly no room in /dev/shm and in a directory of
-its own, and who logs in may lock 64 KiB of memory. They share the file system, as the hosts of a cluster share theirs. All traffic stays between
-addresses of the bridge.
+its own, and who logs in may lock 64 KiB of memory. They share the file system, as the hosts of a cluster
+share theirs. All traffic stays between addresses of the bridge.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Bed:
     """A directory that is another one on the poor host."""
 
     def environment(self) -> dict[str, str]:
-        """The environment of someone who can log in to both hosts."""
+        """The environment of someone who can log in to all hosts."""
         path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
         return {**os.environ, "PATH": path, "GLOO_SOCKET_IFNAME": "eth0"}
 
@@ -52,7 +52,7 @@ def missing() -> list[str]:
 
 
 @contextmanager
-def two_hosts(folder: Path) -> Iterator[Bed]:
+def hosts(folder: Path) -> Iterator[Bed]:
     """Set the hosts up, and take everything away again."""
     with ExitStack() as undo:
         _bridge(undo)

@@ -2,7 +2,9 @@
 
 import contextlib
 import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,11 @@ while not met.exists():
 print("rank", rank, "went on", flush=True)
 """
 STANDS_AT = 5
+LISTENS = """import socket, sys
+server = socket.create_server(("127.0.0.1", 5699))
+print(flush=True)
+sys.stdin.read()
+"""
 
 
 def test_an_editor_attaches_to_a_rank_on_another_host(bed: Bed, tmp_path: Path) -> None:
@@ -75,13 +82,13 @@ def attached(configuration: dict[str, Any], port: int, script: Path) -> Editor:
 
 def test_a_port_that_is_taken_on_another_host_is_refused_before_the_start(bed: Bed, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("")
-    listening = "import socket; s = socket.create_server(('127.0.0.1', 5699)); print(flush=True); s.accept()"
-    there = ["ssh", NAMES[1], "python3", "-c", f'"{listening}"']
-    with subprocess.Popen(there, env=bed.environment(), stdout=subprocess.PIPE) as taken:
+    # it ends when its stdin does; without a terminal, sshd would leave it behind
+    there = ["ssh", NAMES[1], sys.executable, "-c", shlex.quote(LISTENS)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(there, env=bed.environment(), stdin=pipe, stdout=pipe) as taken:
         assert taken.stdout is not None
         taken.stdout.readline()
         flags = ["--hostfile", bed.hostfile, "--debug", "1:5699", "--dry-run"]
         result = zlaunch("train", "script.py", *flags, cwd=tmp_path, env=bed.environment())
-        taken.terminate()
     assert result.status == 69
-    assert f"cannot listen there on {NAMES[1]}: Address already in use" in " ".join(result.err.split())
+    assert f"cannot listen on {NAMES[1]}: Address already in use" in " ".join(result.err.split())

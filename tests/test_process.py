@@ -71,6 +71,32 @@ print(child.wait(lambda: None), child.stopped_by.name)
     assert told(PLAIN, body) == "-15 SIGTERM"
 
 
+TIDY = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit(3)))
+print(flush=True)
+time.sleep(60)
+"""
+
+TOLD_TWICE = """
+child = start(process.Foreground, 30.0)
+while not log.read_text():
+    time.sleep(0.01)
+{first}
+os.kill(os.getpid(), signal.SIGTERM)
+print(child.wait(lambda: None))
+"""
+
+
+def test_a_signal_after_its_order_in_a_file_is_no_second_one() -> None:
+    body = TOLD_TWICE.format(first="child.on_signal(signal.SIGTERM, None)")
+    assert told(TIDY, body) == "3"
+
+
+def test_a_second_signal_ends_a_program_at_once() -> None:
+    assert told(TIDY, TOLD_TWICE.format(first="os.kill(os.getpid(), signal.SIGTERM)")) == "-9"
+
+
 def test_handlers_are_as_before_after_the_wait() -> None:
     body = """
 before = signal.getsignal(signal.SIGTERM)

@@ -13,11 +13,13 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zlaunch.layout import RunLayout, write_ending, write_whole
+from zlaunch.layout import RunLayout, write_ending
 from zlaunch.leftovers import buffers_here, delete
+from zlaunch.orders import write_stop
 from zlaunch.process import Launcher, end_like, is_alive, lifeline, outlive_parent
 
 GRACE_SECONDS = 7.0
@@ -27,7 +29,7 @@ GRACE_SECONDS = 7.0
 def main(layout: RunLayout, argv: Sequence[str]) -> int:
     """Run a launcher and return what it returned."""
     job = json.loads(layout.job.read_text("utf-8"))
-    tell = (lambda number: write_whole(layout.stop, str(number))) if job["over_ssh"] else None
+    tell = partial(write_stop, layout) if job["over_ssh"] else None
     child = Launcher(argv, os.environ, sys.stdout.buffer, GRACE_SECONDS, tell)
     depends_on = lifeline(job["zlaunch_pid"])
     outlive_parent()  # not before: until now it dies with its parent, and the launcher with it

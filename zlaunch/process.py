@@ -36,7 +36,7 @@ def output_of(argv: Sequence[str], timeout: float) -> str | None:
     """Ask a program a question; None if it is not there, fails or takes too long."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         result = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=True
+            argv, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=timeout, check=True
         )
         return result.stdout.rstrip("\n")
     return None
@@ -200,10 +200,17 @@ class Launcher(Child):
 class Foreground(Launcher):
     """A launcher that a person waits for: the same signal a second time means at once."""
 
+    _sent: frozenset[int] = frozenset()
+
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Pass the first signal of each kind on; at the second, stop waiting."""
-        if number in self._passed_on:
-            self._deadline = 0.0
+        """Pass the first signal of each kind on; at the second, stop waiting.
+
+        What a file says, without a frame, is no signal: whoever writes it may send one as well.
+        """
+        if frame is not None:
+            if number in self._sent:
+                self._deadline = 0.0
+            self._sent |= {number}
         super().on_signal(number, frame)
 
 
@@ -215,6 +222,16 @@ def is_alive(process: "psutil.Process") -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def may_signal(pid: int) -> bool:
+    """Whether this user may send a signal to a process; nobody minds one that is gone."""
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 0)
+    except PermissionError:
+        return False
+    return True
 
 
 def _is_rank(process: "psutil.Process") -> bool:

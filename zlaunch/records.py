@@ -20,7 +20,7 @@ from zlaunch.gathering import gather
 from zlaunch.hindsight import found_again
 from zlaunch.layout import RunLayout
 from zlaunch.orders import COMMAND, write_stop
-from zlaunch.process import is_alive
+from zlaunch.process import is_alive, may_signal
 from zlaunch.record import Found, RunRecord, State, is_same_process, number, record_of, text
 from zlaunch.rundir import RUNS
 from zlaunch.units import whole
@@ -146,6 +146,8 @@ def tell_to_stop(record: RunRecord) -> str:
     process = zlaunch_of(record.found.job) if works(record.found.job) else None
     layout = RunLayout(record.found.root)
     stop = os.path.relpath(layout.stop)
+    if process is not None and not may_signal(process.pid):  # nor may its ranks read of it
+        raise Unavailable(f"zlaunch (process {process.pid}) belongs to `{process.username()}`")
     try:
         write_stop(layout, signal.SIGTERM, COMMAND)
     except OSError as error:
@@ -153,11 +155,8 @@ def tell_to_stop(record: RunRecord) -> str:
             raise Unavailable(f"`{stop}` cannot be written: {error.strerror}") from None
     if process is None:
         return f"its ranks, through {stop}"
-    try:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-    except psutil.AccessDenied:
-        raise Unavailable(f"zlaunch (process {process.pid}) belongs to `{process.username()}`") from None
+    with contextlib.suppress(psutil.Error):
+        process.terminate()
     return f"zlaunch (process {process.pid})"
 
 

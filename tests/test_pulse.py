@@ -44,6 +44,12 @@ def test_a_loss_that_is_no_number_is_written_as_such(pulse: Pulse, file: Path) -
     assert math.isnan(json.loads(file.read_text())["loss"])
 
 
+def test_a_loss_is_that_of_the_step_at_which_it_was_told(pulse: Pulse) -> None:
+    pulse.note(step=1000, loss=2.0)
+    pulse.note(step=1234)
+    assert pulse.get("loss_step") == 1000
+
+
 def test_what_cannot_be_written_leaves_what_was_there(pulse: Pulse, file: Path) -> None:
     pulse.note(step=7)
     circle: list[object] = []

@@ -68,6 +68,11 @@ def test_a_run_that_took_too_few_steps_is_not_compared() -> None:
     assert [pool.percent for pool in told.pools] == [None] * len(told.pools)
 
 
+def test_the_steps_of_an_earlier_run_do_not_count() -> None:
+    pulses = {0: {"first_step": 1000, "step": 1001}}
+    assert TOO_EARLY in comparison(forecast=FORECAST, pulses=pulses, last_metrics={}).remarks
+
+
 @pytest.mark.parametrize(("how", "is_compared"), [("finished", True), ("failed", False)])
 def test_a_run_that_told_of_no_step_is_compared_if_it_finished(how: str, is_compared: bool) -> None:
     ranks = {0: {"peak_rss_bytes": 5 * GIB}}

@@ -237,4 +237,4 @@ def loss_line(pulse: Mapping[str, Any]) -> str | None:
     if not (isinstance(first, int | float) and isinstance(last, int | float)):
         return None
     fell = _number(last) if first == last else f"{_number(first)} -> {_number(last)}"
-    return f"loss {fell} at step {pulse.get('step')}"
+    return f"loss {fell} at step {pulse.get('loss_step')}"

@@ -7,6 +7,7 @@ from typing import Any
 from zlaunch.memory.forecast import HOST_POOLS, written_peak, written_resident
 from zlaunch.memory.hardware import overhead_bytes
 from zlaunch.record import Found, RunRecord, State, number, section, text
+from zlaunch.units import whole
 
 SETTLED = 3
 """Steps after which every pool has been as full as it becomes."""
@@ -25,15 +26,8 @@ class Pool:
     predicted: int | None
     measured: int | None
     remark: str = ""
-    too_early: bool = False
-    """Whether the run took too few steps to have filled it."""
-
-    @property
-    def percent(self) -> float | None:
-        """Say by how many percent the prediction was too high; below zero, too low."""
-        if self.predicted is None or not self.measured or self.too_early:
-            return None
-        return 100.0 * (self.predicted - self.measured) / self.measured
+    percent: float | None = None
+    """By how many percent the prediction was too high; below zero, too low."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +42,28 @@ def compare(record: RunRecord) -> Comparison:
     """Lay what was measured of a run beside its forecast."""
     found = record.found
     on_gpu = text(found.job, "accelerator") != "cpu"
-    pools = tuple(replace(pool, too_early=_is_early(record)) for pool in _pools(record, on_gpu))
+    is_early = _is_early(record)
+    pools = [replace(pool, percent=None if is_early else _percent(pool)) for pool in _pools(record, on_gpu)]
     remarks = [NOT_PREDICTED] if not found.forecast else []
     if not on_gpu:
         remarks.append(ON_A_CPU)
-    if found.forecast and _is_early(record):
+    if found.forecast and is_early:
         remarks.append(TOO_EARLY)
     return Comparison(tuple(pool for pool in pools if pool.predicted or pool.measured), tuple(remarks))
 
 
 def _is_early(record: RunRecord) -> bool:
     """Whether too few steps were taken; a run that tells of none counts if it finished."""
-    return record.state is not State.FINISHED if record.step is None else record.step < SETTLED
+    if record.step is None:
+        return record.state is not State.FINISHED
+    resumed = max((whole(pulse.get("first_step")) or 0 for pulse in record.found.pulses.values()), default=0)
+    return record.step - resumed < SETTLED
+
+
+def _percent(pool: Pool) -> float | None:
+    if pool.predicted is None or not pool.measured:
+        return None
+    return 100.0 * (pool.predicted - pool.measured) / pool.measured
 
 
 def _pools(record: RunRecord, on_gpu: bool) -> Iterator[Pool]:

@@ -69,9 +69,11 @@ class Pulse:
             return
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             if facts:
-                if "loss" in facts and self._facts.get("first_loss") is None:
-                    self._facts["first_loss"] = facts["loss"]
                 self._facts.update(facts)
+                if "loss" in facts:
+                    self._facts["loss_step"] = self._facts["step"]
+                    if self._facts.get("first_loss") is None:
+                        self._facts["first_loss"] = facts["loss"]
                 self._known = self._encode(self._facts)
             times = f'"since": {self._since}, "time": {time.time()}'
             text = f'{self._known[:-1]}, "phase": "{self.phase}", {times}}}'

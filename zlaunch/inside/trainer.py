@@ -17,7 +17,8 @@ def make_callback(base: type, pulse: Pulse) -> type:
         def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
             pulse.counts_steps = False
             pulse.enter(phases.TRAINING)
-            pulse.note(step=state.global_step, steps=state.max_steps, trained=False, first_loss=None)
+            first = {"first_step": state.global_step, "first_loss": None}
+            pulse.note(step=state.global_step, steps=state.max_steps, trained=False, **first)
 
         def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
             pulse.note(step=state.global_step)

@@ -164,7 +164,7 @@ def _members(record: "RunRecord", memory: "Comparison") -> dict[str, Any]:
         "environment": found.environment,
         "ending": found.ending or None,
         "memory": {
-            "pools": [{**asdict(pool), "percent": pool.percent} for pool in memory.pools],
+            "pools": [asdict(pool) for pool in memory.pools],
             "remarks": list(memory.remarks),
         },
         "rank_files": {

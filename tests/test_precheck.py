@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.asking import forecast, model
-from tests.making import LAYOUT, TWO_GPUS, local, script
+from tests.making import CPU_MACHINE, LAYOUT, TWO_GPUS, local, script
 from zlaunch.answers import Answer, Refusal
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.fit import Site, judge, need_of
@@ -108,6 +108,13 @@ def test_auto_needs_a_model() -> None:
 def test_auto_chooses_the_offload_too() -> None:
     with pytest.raises(WrongUsage):
         choose_stage(prepared(offload=Offload("cpu", "none")), ROOMY)
+
+
+def test_auto_refuses_nothing_where_nobody_can_tell() -> None:
+    one = prepared()
+    here = replace(one, inputs=replace(one.inputs, machine=CPU_MACHINE))
+    with pytest.raises(Unavailable, match="nobody can tell what fits: no GPU is named"):
+        choose_stage(here, ROOMY)  # answers about a GPU, as the closed form's are
 
 
 def test_auto_is_refused_where_nothing_fits() -> None:

@@ -11,7 +11,7 @@ from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.fit import Site, judge, need_of
 from zlaunch.memory import closed_form
 from zlaunch.memory.activations import counted_too_much
-from zlaunch.memory.forecast import Forecast
+from zlaunch.memory.forecast import HOST_POOLS, Forecast
 from zlaunch.memory.host import shared
 from zlaunch.memory.roofline import Machine, batch_of, roofline
 from zlaunch.memory.traffic import traffic
@@ -102,9 +102,14 @@ def _by_ranks(workloads: Sequence[Workload], done: Callable[[int], None] | None)
         return rehearse(workloads, done)
     last = replace(workloads[0], rank=workloads[0].world_size - 1, save=False)  # the first rank saves
     first, other = rehearse([workloads[0], last], done)
-    if first.late_error is not None or other.peak("gpu") <= first.peak("gpu"):
+    if first.late_error is not None or _tensors(other) <= _tensors(first):
         return [first]
     return [replace(other, phases=(*other.phases, *first.phases[len(other.phases) :]))]
+
+
+def _tensors(forecast: Forecast) -> int:
+    """Add up what a rank holds at most on its GPU, or without one in its host's memory."""
+    return forecast.peak("gpu") or sum(forecast.peak(pool) for pool in HOST_POOLS)
 
 
 def _shortened(workload: Workload) -> Workload:

@@ -26,6 +26,9 @@ from zlaunch.workloads import Options, Question, Training, training_of
 
 SHORT_SEQ_LEN = 128
 
+_ELSE = ("`zlaunch plan MODEL` looks for what fits", "take a smaller model, or fewer ranks: `--gpus 1`")
+"""What to do if no change of the job alone helps: with GPUs, and without."""
+
 Ask = Callable[[Sequence[Question], Site], Sequence[Answer | Refusal]]
 
 
@@ -84,7 +87,7 @@ def rehearse_first(prepared: Prepared, ask: Ask = appraise) -> Answer:
 def _misfit(answer: Answer, site: Site, ask: Ask) -> Finding:
     effects = try_levers(answer, lambda questions: ask(questions, site))
     fitting = words_that_fit(effects, in_train=True)
-    hint = f"it fits with {fitting}" if fitting else "`zlaunch plan MODEL` looks for what fits"
+    hint = f"it fits with {fitting}" if fitting else _ELSE[site.gpu is None]
     return Finding(
         "does-not-fit",
         "; ".join(answer.verdict.reasons),
@@ -105,8 +108,12 @@ def choose_stage(prepared: Prepared, ask: Ask = appraise, estimate: Ask = closed
         )
     question, site = asked
     rungs = within_reach(question)
-    chosen = best_of(ask([on(question, rung) for rung in rungs], site))
+    answers = ask([on(question, rung) for rung in rungs], site)
+    chosen = best_of(answers)
     if chosen is None:
+        verdicts = [one.verdict for one in answers if isinstance(one, Answer)]
+        if unknown := next((one for one in verdicts if one.fit is Fit.UNKNOWN), None):
+            raise Unavailable(f"nobody can tell what fits: {'; '.join(unknown.reasons)}", "give `--stage 2`")
         raise Refused([_nowhere(question, site, ask, estimate)])
     return on(question, rungs[chosen]).job
 
@@ -116,5 +123,5 @@ def _nowhere(question: Question, site: Site, ask: Ask, estimate: Ask) -> Finding
         question, within_reach(question), lambda some: estimate(some, site), lambda some: ask(some, site)
     )
     typed = [f"`{words}`" for one in found if (words := for_train(one.words))]
-    hint = f"it fits with {', or with '.join(typed)}" if typed else "`zlaunch plan MODEL` looks for what fits"
+    hint = f"it fits with {', or with '.join(typed)}" if typed else _ELSE[site.gpu is None]
     return Finding("does-not-fit", "no stage and no offload makes this job fit", hint)

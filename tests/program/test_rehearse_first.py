@@ -111,9 +111,10 @@ def test_auto_takes_no_stage_where_none_is_needed_and_one_where_memory_is_short(
     """On a CPU all ranks share the memory of the host: replicas of 18 bytes a parameter, or partitions."""
     from psutil import virtual_memory
 
-    per_layer, vocabulary = 4 * 2048**2 + 3 * 2048 * 5504, 2 * 32000 * 2048
-    layers = (virtual_memory().total / 34 - vocabulary) / per_layer
-    (tmp_path / "config.json").write_text(json.dumps({**WIDE, "num_hidden_layers": round(layers)}))
+    other, depth = 4 * 2048**2 + 2 * 32000 * 2048 / 8, 8
+    width = (virtual_memory().total / 34 / depth - other) / (3 * 2048)
+    config = {**WIDE, "num_hidden_layers": depth, "intermediate_size": round(width)}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     words = ("train", "--stage", "auto", "--dry-run", "--force", "--gpus", "2")
     small = zlaunch(*words, cwd=tmp_path, env=CPU)
     large = zlaunch(*words, "--", "--model", tmp_path, "--from_scratch", cwd=tmp_path, env=CPU)

@@ -1,12 +1,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.asking import SITE, forecast, question, speed
 from zlaunch.answers import Answer, Refusal
 from zlaunch.fit import judge, need_of
-from zlaunch.job import Offload, parse_offload, parse_override
+from zlaunch.job import Device, Offload, parse_offload, parse_override
 from zlaunch.levers import Lever, easings, effect, for_train, levers, mover, try_levers, worth_saying
 from zlaunch.memory.forecast import Forecast
 from zlaunch.resolve import ACCUMULATION, MICRO, TOTAL
@@ -74,7 +75,6 @@ def test_an_effect_is_the_difference_of_two_answers() -> None:
 EASED = {
     "--offload optimizer:cpu",
     "--offload none",
-    "--stage 2",
     "no activation checkpointing",
     "--micro-batch 2",
 }
@@ -93,9 +93,10 @@ def test_what_is_not_done_cannot_be_left_out() -> None:
     assert set(easy(question(stage=0, micro=1))) == {"--micro-batch 2"}
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_every_lever_the_other_way_leads_to_a_job_that_works(stage: int) -> None:
-    for lever in easy(question(stage=stage, offload=Offload("cpu", None))).values():
+@pytest.mark.parametrize(("stage", "param"), [(1, None), (2, None), (3, None), (3, "cpu"), (3, "nvme")])
+def test_every_lever_the_other_way_leads_to_a_job_that_works(stage: int, param: Device | None) -> None:
+    nvme = Path("/d") if param == "nvme" else None
+    for lever in easy(question(stage=stage, offload=Offload("cpu", param), nvme_dir=nvme)).values():
         assert lever.question.settled()
 
 

@@ -127,7 +127,8 @@ def easings(question: Question, settled: Settled) -> Iterator[Lever]:
     choices = {"cpu": "nvme" in moved, "optimizer:cpu": len(zero.offloads) > 1, "none": bool(moved)}
     for words in (words for words, is_less in choices.items() if is_less):
         yield Lever(f"--offload {words}", replace(question, job=replace(job, offload=parse_offload(words))))
-    if isinstance(zero.stage, int) and zero.stage > bool(moved):  # stage 0 offloads nothing
+    least = 3 if "offload_param" in zero.offloads else int(bool(moved))
+    if isinstance(zero.stage, int) and zero.stage > least:
         lower = _STAGES[zero.stage - 1]
         yield Lever(f"--stage {lower}", replace(question, job=replace(job, stage=lower)))
     if training.activation_checkpointing:
@@ -192,9 +193,9 @@ def try_levers(
 
 
 def worth_saying(effects: Sequence[Effect], peak: int) -> list[Effect]:
-    """Keep what saves GPU memory, and of what takes some and still fits the fastest."""
+    """Keep what saves GPU memory, and of what saves none and still fits the fastest."""
     saving = [one for one in effects if one.gpu < -WORTH_SAYING * peak]
-    taking = [one for one in effects if one.gpu >= 0 and one.fit is Fit.YES]
+    taking = [one for one in effects if one not in saving and one.fit is Fit.YES]
     faster = [one for one in taking if one.pace is not None and one.pace < -WORTH_SAYING]
     return [*saving, *sorted(faster, key=lambda one: one.pace or 0)[:MOST_FASTER]]
 

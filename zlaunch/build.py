@@ -26,13 +26,13 @@ _MADE = re.compile(r"^build (\S+\.s?o): ", re.MULTILINE)
 _ERROR = re.compile(r"\berror\b|Error|cannot find|No such file|not found", re.IGNORECASE)
 
 _ADVICE = {
-    "Python.h": "install the headers of Python (Debian: `apt-get install python3-dev`)",
+    r"Python\.h": "install the headers of Python (Debian: `apt-get install python3-dev`)",
     "libaio": "install libaio (Debian: `apt-get install libaio-dev`)",
     "CUDA_HOME": "install the CUDA toolkit that torch was built for, and set CUDA_HOME",
-    "c++: not found": "install a C++ compiler (Debian: `apt-get install g++`)",
-    "No such file or directory: 'c++'": "install a C++ compiler (Debian: `apt-get install g++`)",
+    r"[cg]\+\+: (command )?not found|No such file or directory: '[^']*[cg]\+\+'": "install a C++ compiler"
+    " (Debian: `apt-get install g++`)",
 }
-"""What the output of a failed build holds → what to do; the first that fits."""
+"""A pattern in the output of a failed build → what to do; the first that fits."""
 
 
 class NotBuilt(Unavailable):
@@ -126,5 +126,11 @@ def _failure(op: NativeOp, layout: RunLayout) -> NotBuilt:
     first = compiler_error(text) or next(
         (line for line in text.splitlines() if _ERROR.search(line)), "the compiler said nothing"
     )
-    advice = next((advice for sign, advice in _ADVICE.items() if sign in text), "see what the compiler says")
-    return NotBuilt(f"{op.name} cannot be compiled: {first.strip()}", f"{advice}; its whole output is {log}")
+    hint = f"{advice_on(text)}; its whole output is {log}"
+    return NotBuilt(f"{op.name} cannot be compiled: {first.strip()}", hint)
+
+
+def advice_on(output: str) -> str:
+    """Say what to do about a build that failed with an output."""
+    fitting = (advice for sign, advice in _ADVICE.items() if re.search(sign, output))
+    return next(fitting, "see what the compiler says")

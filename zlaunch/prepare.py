@@ -147,10 +147,10 @@ def _inquiry(job: JobSpec, script: Script, base: Document | None, layout: RunLay
     sections = [own.get(name) for name in OFFLOADS] if isinstance(own, Mapping) else []
     swaps = [one.get("nvme_path") for one in sections if isinstance(one, Mapping)]
     swaps += [job.nvme_dir, *(value for key, value in job.overrides if key.endswith(".nvme_path"))]
-    named = [script.path, script.output_dir(job.script_args), *filter(None, swaps)]
+    named = [script.path, script.output_dir(job.script_args), *swaps]
     return Inquiry(
         run=nearest(layout.root),
-        paths=tuple(Path(path).absolute() for path in named),
+        paths=tuple(Path(path).absolute() for path in named if isinstance(path, str | Path)),
         packages=() if job.debug is None else (PACKAGE,),
         debug_port=None if job.debug is None else job.debug.port,
     )

@@ -30,6 +30,11 @@ CASES: dict[str, Case] = {
         69,
         "script.py/x",
     ),
+    "an NVMe directory that is no text": (
+        ["--stage", "3", "--offload", "nvme", "--set", "zero_optimization.offload_param.nvme_path=3"],
+        65,
+        "nvme_path",
+    ),
     "stage 0 with offload": (["--stage", "0", "--offload", "cpu"], 65, "use stage 2 or 3"),
     "parameters offloaded below stage 3": (
         ["--stage", "2", "--offload", "optimizer:cpu,param:cpu"],

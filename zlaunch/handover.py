@@ -35,9 +35,8 @@ def agree(
     """Bring the Trainer arguments and the ds_config together; what cannot agree is a dispute."""
     findings = list(precision_disputes(args, precision))
     if _formats_on(args) == list(PRECISIONS):  # told; nothing else is to stumble over it
-        args = args.over("fp16", Argument(False, "`--bf16`")).over(
-            "fp16_full_eval", Argument(False, "`--bf16`")
-        )
+        for name in ("fp16", "fp16_full_eval"):
+            args = args.over(name, Argument(False, "`--bf16`"))
     added = _format(values, args, precision, machine)
     if interface is Interface.TRAINER:
         added |= from_config(values, args)

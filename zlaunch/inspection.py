@@ -165,7 +165,7 @@ def _look(name: str, found: Opened, wish: Wish) -> Report:
 def _told(count: int, is_written: bool) -> str:
     """Say how much was mended, and whether the file has it."""
     if count == 0:
-        return "nothing to mend"
+        return "nothing that `--fix` mends"
     mendings = plural(count, "mending")
     return f"{mendings} written" if is_written else f"`--fix` would write {mendings}"
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from zlaunch.layout import write_whole
+from zlaunch.layout import nearest, write_whole
 
 
 def test_a_file_that_found_no_room_leaves_no_part_of_it(tmp_path: Path) -> None:
@@ -11,3 +11,7 @@ def test_a_file_that_found_no_room_leaves_no_part_of_it(tmp_path: Path) -> None:
     with pytest.raises(OSError) as caught:  # noqa: PT011 - its number is what is asked for
         write_whole(tmp_path / "error.json", "{}")
     assert (caught.value.errno, list(tmp_path.iterdir())) == (errno.ENOSPC, [])
+
+
+def test_a_path_that_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
+    assert nearest(tmp_path / ("a" * 300) / "b") == tmp_path

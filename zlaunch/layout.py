@@ -5,6 +5,7 @@ It is read before the script's first line too, where importing `dataclasses` wou
 
 import contextlib
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -161,6 +162,6 @@ def read_object(file: Path) -> dict[str, Any]:
 def nearest(path: Path) -> Path:
     """Find what exists of a path: itself, or the nearest above it."""
     found = path.absolute()
-    while not found.exists() and found != found.parent:
+    while not os.path.exists(found) and found != found.parent:  # noqa: PTH110 - Path's raises below a closed one
         found = found.parent
     return found

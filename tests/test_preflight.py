@@ -72,11 +72,11 @@ AILMENTS: dict[str, tuple[Demand, Room, str, Severity, str, str]] = {
     ),
     "a GPU that a container cannot look into": (
         *(on_gpu_0(39 * GIB), HEALTHY, "gpu-busy", Severity.LATE),
-        *("a program unseen from here", "`--gpus 2,3`"),
+        *("a program that cannot be seen", "`--gpus 2,3`"),
     ),
     "too little memory": (
         *(DEMAND, replace(HEALTHY, memory_bytes=29 * GIB), "host-memory-short", Severity.LATE),
-        *("take at least 30.0 GiB of this machine's memory; 29.0 GiB are available", "free 1.0 GiB"),
+        *("take at least 30.0 GiB of memory; 29.0 GiB are available", "free 1.0 GiB"),
     ),
     "memory that may not suffice": (
         *(DEMAND, replace(HEALTHY, memory_bytes=39 * GIB), "host-memory-short", Severity.ADVICE),
@@ -109,7 +109,7 @@ AILMENTS: dict[str, tuple[Demand, Room, str, Severity, str, str]] = {
     ),
     "a limit of locked memory below the buffers for NVMe": (
         *(DEMAND, replace(HEALTHY, memlock_bytes=8 * MIB), "memlock-too-small", Severity.LATE),
-        *("locks 1.0 GiB of buffers for NVMe, and a process here may lock 8.0 MiB", "`ulimit -l unlimited`"),
+        *("locks 1.0 GiB of buffers for NVMe, and a process may lock 8.0 MiB", "`ulimit -l unlimited`"),
     ),
     "a limit of locked memory with InfiniBand": (
         *(replace(DEMAND, locked_bytes=0), replace(HEALTHY, memlock_bytes=8 * MIB), "memlock-too-small"),

@@ -47,7 +47,7 @@ def _gpus(demand: Demand, room: Room) -> Iterator[Finding]:
         # A GPU that nobody uses and that is too small is the business of the estimate.
         if not gpu.is_busy:
             continue
-        holders = ", ".join(_holder(process) for process in gpu.processes) or "a program unseen from here"
+        holders = ", ".join(_holder(process) for process in gpu.processes) or "a program that cannot be seen"
         parts = [f"GPU {gpu.index} is in use: {holders}"]
         if free is not None:
             parts.append(f"{gib(free)} of {gib(gpu.memory_bytes)} GiB are free")
@@ -62,7 +62,7 @@ def _gpus(demand: Demand, room: Room) -> Iterator[Finding]:
 
 
 def _holder(process: GpuProcess) -> str:
-    name = "a process unseen from here" if process.command is None else f"`{process.command}`"
+    name = "a process that cannot be seen" if process.command is None else f"`{process.command}`"
     user = f" of {process.user}" if process.user else ""
     held = "" if process.used_bytes is None else f" holds {gib(process.used_bytes)} GiB"
     return f"{name}{user} (pid {process.pid}){held}"
@@ -88,7 +88,7 @@ def _memory(demand: Demand, room: Room) -> Iterator[Finding]:
     verb = "take at least" if need.least > available else "may take"
     yield Finding(
         "host-memory-short",
-        f"{need.why} {verb} {gib(bytes_needed)} GiB of this machine's memory; {_left(available, group)}",
+        f"{need.why} {verb} {gib(bytes_needed)} GiB of memory; {_left(available, group)}",
         _more_memory(bytes_needed, available, group),
         severity=_severity(cannot),
     )
@@ -127,7 +127,7 @@ def _shm(demand: Demand, room: Room) -> Iterator[Finding]:
         hint += "" if demand.over_ssh else ", or `--launcher torchrun`"
         if room.shm_left_bytes:
             left = f"`rm {_SHM}/deepspeed_allreduce_buffer_*` gives back {_mib(room.shm_left_bytes)}"
-            hint = f"{left} if no job of DeepSpeed runs here; {hint}"
+            hint = f"{left} if no job of DeepSpeed runs; {hint}"
         yield Finding("shm-too-small", message, hint, severity=_severity(dies))
     elif demand.shm_users and shm.total_bytes <= CONTAINER_SHM_BYTES:
         users = " and ".join(demand.shm_users)
@@ -148,16 +148,16 @@ def _memlock(demand: Demand, room: Room) -> Iterator[Finding]:
     if demand.locked_bytes > limit:
         yield Finding(
             "memlock-too-small",
-            f"each rank locks {_mib(demand.locked_bytes)} of buffers for NVMe, and a process here may lock "
+            f"each rank locks {_mib(demand.locked_bytes)} of buffers for NVMe, and a process may lock "
             f"{_mib(limit)}: DeepSpeed aborts",
-            "`ulimit -l unlimited` as root, or `docker run --ulimit memlock=-1`; smaller buffers: `--set "
-            "zero_optimization.offload_param.buffer_size=N`",
+            "`ulimit -l unlimited` as root, or `docker run --ulimit memlock=-1`; or start with smaller "
+            "buffers, `--set zero_optimization.offload_param.buffer_size=N`",
             severity=Severity.LATE,
         )
     elif demand.crosses_hosts and room.has_infiniband:
         yield Finding(
             "memlock-too-small",
-            f"a process here may lock {_mib(limit)}; what NCCL sends over InfiniBand is locked",
+            f"a process may lock {_mib(limit)}; what NCCL sends over InfiniBand is locked",
             "`ulimit -l unlimited` on every host, in /etc/security/limits.conf for ssh",
             severity=Severity.ADVICE,
         )

@@ -1,4 +1,3 @@
-import json
 import re
 import socket
 from dataclasses import replace
@@ -7,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from zlaunch.errors import Unavailable
-from zlaunch.hosts import read_answer
+from zlaunch.hosts import ask_hosts, read_heard
 from zlaunch.machine import Cgroup, Disk, Gpu, GpuProcess, Machine, Room, Survey, weakest
 from zlaunch.ports import free_port
-from zlaunch.survey import MARK, Inquiry, read_inquiry, read_survey, to_json
+from zlaunch.survey import MARK, Inquiry, Trouble, inodes, read_answer, read_inquiry, to_json
 
 GPU = Gpu(0, "NVIDIA H100", "GPU-1", 80 << 30, (9, 0), 70 << 30, (GpuProcess(7, "python a.py", "bob", 1),))
 SURVEY = Survey(
@@ -29,8 +28,16 @@ SURVEY = Survey(
 )
 
 
-def test_what_a_host_says_arrives_whole() -> None:
-    assert read_survey(to_json(SURVEY)) == SURVEY
+@pytest.mark.parametrize("said", [SURVEY, Trouble("torch has no CUDA", None)])
+def test_what_a_host_says_arrives_whole(said: Survey | Trouble) -> None:
+    assert read_answer(to_json(said)) == said
+
+
+def test_an_answer_is_one_line_whatever_programs_are_called() -> None:
+    odd = GpuProcess(7, "a\u2028b\udcff\n")
+    said = replace(SURVEY, machine=replace(SURVEY.machine, gpus=(replace(GPU, processes=(odd,)),)))
+    text = to_json(said)
+    assert (text.splitlines(), read_answer(text)) == ([text], said)
 
 
 def test_what_a_host_is_asked_arrives_whole() -> None:
@@ -40,23 +47,49 @@ def test_what_a_host_is_asked_arrives_whole() -> None:
 
 def test_an_answer_is_found_among_what_a_login_prints() -> None:
     answer = f"Welcome!\n{MARK}{to_json(SURVEY)}\na warning at the end"
-    assert read_answer("w0", answer) == replace(SURVEY, machine=replace(SURVEY.machine, hostname="w0"))
+    assert read_heard("w0", answer, 0) == replace(SURVEY, machine=replace(SURVEY.machine, hostname="w0"))
 
 
 def test_a_host_that_cannot_run_this_python_is_refused_with_its_own_words() -> None:
     with pytest.raises(Unavailable, match=re.escape("w0 cannot run zlaunch with")) as refused:
-        read_answer("w0", "Welcome!\nsh: 1: /venv/bin/python: not found")
+        read_heard("w0", "Welcome!\nsh: 1: /venv/bin/python: not found", 0)
     assert refused.value.message.endswith(": sh: 1: /venv/bin/python: not found")
 
 
 def test_a_host_with_another_zlaunch_is_refused() -> None:
-    with pytest.raises(Unavailable, match="w0 cannot run zlaunch"):
-        read_answer("w0", f'{MARK}{{"machine": {{}}}}')
+    with pytest.raises(Unavailable, match=r"^w0 has another release of zlaunch$"):
+        read_heard("w0", f'{MARK}{{"machine": {{}}}}', 0)
 
 
 def test_what_keeps_a_host_from_an_answer_is_said_with_its_name() -> None:
     with pytest.raises(Unavailable, match="w0: torch has no CUDA"):
-        read_answer("w0", MARK + json.dumps({"error": "torch has no CUDA", "hint": None}))
+        read_heard("w0", MARK + to_json(Trouble("torch has no CUDA", None)), 0)
+
+
+@pytest.mark.parametrize(
+    ("ssh", "said"),
+    [
+        ("exit 255", "not reachable over ssh without a password: w1"),
+        ("echo zlaunch asks; exit 255", "the connection to w1 broke off"),
+        ("echo Welcome; echo zlaunch asks; exec sleep 60", "w1 gave no answer in 1 s"),
+        ("echo zlaunch asks; printf 'no \\351t\\351'", "w1 cannot run zlaunch"),
+    ],
+    ids=["nobody gets in", "it breaks off", "it takes too long", "it speaks no UTF-8"],
+)
+def test_a_host_is_called_unreachable_only_where_nobody_got_in(
+    ssh: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\n{ssh}\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("zlaunch.hosts.CONNECT_SECONDS", 0)
+    monkeypatch.setattr("zlaunch.hosts.ANSWER_SECONDS", 1)
+    with pytest.raises(Unavailable, match=said):
+        ask_hosts(["w1"], SURVEY.machine)
+
+
+def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
+    assert inodes([tmp_path / ("a" * 300), tmp_path]).keys() == {tmp_path}
 
 
 def test_hosts_of_which_only_some_have_gpus_are_refused_by_name() -> None:

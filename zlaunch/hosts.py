@@ -1,6 +1,5 @@
 """Asking other hosts, all at once and once, before anything starts there."""
 
-import json
 import os
 import shlex
 import sys
@@ -12,13 +11,15 @@ from zlaunch.environment import forwarded, is_secret
 from zlaunch.errors import Unavailable
 from zlaunch.machine import Machine, Survey, names_of
 from zlaunch.process import output_of
-from zlaunch.survey import MARK, Inquiry, read_survey, to_json
+from zlaunch.survey import MARK, Inquiry, Trouble, read_answer, to_json
 
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60
 """Python itself comes over a network file system there, perhaps for the first time that day."""
 NOTHING_ELSE = Inquiry()
-_REACHED = "zlaunch asks"
+_REACHED, _ENDED = "zlaunch asks", "zlaunch heard "
+_TOO_LATE, _BROKEN = 124, 255
+"""What `timeout` ends with, and ssh for a fault of its own: what runs there ends with 0."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Hosts:
 def ask_hosts(names: Sequence[str], here: Machine, inquiry: Inquiry = NOTHING_ELSE) -> Hosts:
     """Ask each host over ssh, but for this machine under any of its names, which is known.
 
-    Raises Unavailable naming all that do not answer.
+    Raises Unavailable naming all that are not reached, or the first that gives no answer of use.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -49,9 +50,8 @@ def ask_hosts(names: Sequence[str], here: Machine, inquiry: Inquiry = NOTHING_EL
             f"not reachable over ssh without a password: {', '.join(silent)}",
             f"make `ssh -o BatchMode=yes {silent[0]} true` work first",
         )
-    return Hosts(
-        here, inquiry, {name: read_answer(name, answer) for name, answer in answers.items() if answer}
-    )
+    surveys = {name: read_heard(name, *answer) for name, answer in answers.items() if answer is not None}
+    return Hosts(here, inquiry, surveys)
 
 
 def _command(inquiry: Inquiry) -> str:
@@ -66,26 +66,35 @@ def _command(inquiry: Inquiry) -> str:
     return f"echo {_REACHED}; cd {shlex.quote(str(Path.cwd()))}; {program} 2>&1; true"
 
 
-def _ask(name: str, command: str) -> str | None:
-    """Return all that a host said once somebody was in; None if nobody gets in."""
+def _ask(name: str, command: str) -> tuple[str, int] | None:
+    """Return all that a host said once somebody was in, and how ssh ended; None if nobody gets in."""
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}"]
-    said = output_of(["ssh", *options, name, command], timeout=CONNECT_SECONDS + ANSWER_SECONDS) or ""
-    _, reached, answer = f"{said}\n".partition(f"{_REACHED}\n")
-    return answer.strip() or "it says nothing" if reached else None
+    seconds = CONNECT_SECONDS + ANSWER_SECONDS
+    # a shell keeps what was said until then, however ssh ends; a master of connections holds no pipe
+    words = f'timeout --foreground "$0" ssh "$@" 2>/dev/null; echo "{_ENDED}$?"'
+    shell = ["sh", "-c", words, str(seconds)]
+    said = output_of([*shell, *options, name, command], timeout=2 * seconds) or ""
+    _, reached, heard = said.partition(f"{_REACHED}\n")
+    answer, _, status = heard.rpartition(_ENDED)
+    return (answer.strip() or "it says nothing", int(status)) if reached else None
 
 
-def read_answer(name: str, answer: str) -> Survey:
-    """Read what a host answered; raise Unavailable with its own words if it cannot run zlaunch."""
-    lines = answer.splitlines()
-    marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
-    try:
-        said = json.loads("".join(marked))
-        if "error" in said:
-            raise Unavailable(f"{name}: {said['error']}", said["hint"] and f"on {name}: {said['hint']}")
-        survey = read_survey(marked[0])
-    except (ValueError, KeyError, TypeError):
+def read_heard(name: str, heard: str, status: int) -> Survey:
+    """Read what a host said; raise Unavailable, with its own words if it cannot run zlaunch."""
+    if status == _TOO_LATE:
         raise Unavailable(
-            f"{name} cannot run zlaunch with {sys.executable}: {lines[-1]}",
-            "the same Python environment must be at the same path on every host",
-        ) from None
-    return replace(survey, machine=replace(survey.machine, hostname=name))
+            f"{name} gave no answer in {ANSWER_SECONDS} s", "try once more: what was read once is read faster"
+        )
+    if status == _BROKEN:
+        raise Unavailable(f"the connection to {name} broke off", f"`ssh -v {name} true` may show why")
+    lines, same = heard.splitlines(), "the same Python environment must be at the same path on every host"
+    marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+    if not marked:
+        raise Unavailable(f"{name} cannot run zlaunch with {sys.executable}: {lines[-1]}", same)
+    try:
+        answer = read_answer(marked[0])
+    except ValueError:
+        raise Unavailable(f"{name} has another release of zlaunch", same) from None
+    if isinstance(answer, Trouble):
+        raise Unavailable(f"{name}: {answer.message}", answer.hint and f"on {name}: {answer.hint}")
+    return replace(answer, machine=replace(answer.machine, hostname=name))

@@ -4,17 +4,17 @@ It is this machine's own look at itself, so what is found out here is found out 
 answer are JSON; what a login prints before the mark is no part of the answer.
 """
 
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from zlaunch.errors import ZlaunchError
 from zlaunch.extensions import left_locks
-from zlaunch.machine import Cgroup, Disk, Gpu, GpuProcess, Machine, Room, Survey
+from zlaunch.machine import Survey
 from zlaunch.ports import free_port, trouble
 from zlaunch.probe import look_around, probe_machine
 
@@ -35,11 +35,19 @@ class Inquiry:
     debug_port: int | None = None
 
 
+@dataclass(frozen=True)
+class Trouble:
+    """What keeps a host from an answer, in the words of a ZlaunchError."""
+
+    message: str
+    hint: str | None
+
+
 def survey(inquiry: Inquiry) -> Survey:
     """Look at this machine as a rank here would find it."""
     environ = {**os.environ, **inquiry.environ}
     room, locks = look_around(inquiry.paths, inquiry.packages), left_locks(environ)
-    asked = (*inquiry.paths, *locks) if inquiry.run is None else (*inquiry.paths, *locks, inquiry.run)
+    asked = (*inquiry.paths, *locks, *filter(None, [inquiry.run]))
     return Survey(
         machine=probe_machine(environ),
         room=replace(room, files=inodes(asked), left_locks=locks),
@@ -50,67 +58,39 @@ def survey(inquiry: Inquiry) -> Survey:
 
 def inodes(paths: Iterable[Path]) -> dict[Path, int]:
     """Number the files that are here; they have the same numbers wherever their file system is shared."""
-    return {path: path.stat().st_ino for path in paths if path.exists()}
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found[path] = path.stat().st_ino
+    return found
 
 
-def to_json(value: Inquiry | Survey) -> str:
-    """Write an inquiry or an answer, in one line."""
-    return json.dumps(_plain(asdict(value)))
+def to_json(value: Inquiry | Survey | Trouble) -> str:
+    """Write an inquiry or an answer, in one line of ASCII."""
+    from pydantic import TypeAdapter
 
-
-def _plain(value: Any) -> Any:
-    match value:
-        case dict():
-            return {str(key): _plain(one) for key, one in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [_plain(one) for one in value]
-        case Path():
-            return str(value)
-    return value
+    return json.dumps(TypeAdapter(type(value)).dump_python(value, mode="json"))
 
 
 def read_inquiry(text: str) -> Inquiry:
     """Read what `to_json` wrote."""
-    said = json.loads(text)
-    typed = {
-        "run": said["run"] and Path(said["run"]),
-        "paths": tuple(map(Path, said["paths"])),
-        "packages": tuple(said["packages"]),
-    }
-    return Inquiry(**{**said, **typed})
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Inquiry).validate_python(json.loads(text))
 
 
-def read_survey(text: str) -> Survey:
-    """Read what `to_json` wrote; raise ValueError, KeyError or TypeError for what another release wrote."""
-    said = json.loads(text)
-    machine, room = said["machine"], said["room"]
-    gpus, hidden = tuple(map(_gpu, machine["gpus"])), tuple(machine["hidden_gpus"])
-    disks = {Path(path): Disk(**disk) for path, disk in room["disks"].items()}
-    nested = {
-        "cgroup": room["cgroup"] and Cgroup(**room["cgroup"]),
-        "shm": room["shm"] and Disk(**room["shm"]),
-        "disks": disks,
-        "missing": frozenset(room["missing"]),
-        "files": {Path(path): inode for path, inode in room["files"].items()},
-        "left_locks": frozenset(map(Path, room["left_locks"])),
-    }
-    return Survey(
-        machine=Machine(**{**machine, "gpus": gpus, "hidden_gpus": hidden}),
-        room=Room(**{**room, **nested}),
-        port=int(said["port"]),
-        debug_trouble=said["debug_trouble"],
-    )
+def read_answer(text: str) -> Survey | Trouble:
+    """Read what `to_json` wrote; raise ValueError for what another release wrote."""
+    from pydantic import TypeAdapter
 
-
-def _gpu(said: Mapping[str, Any]) -> Gpu:
-    processes = tuple(GpuProcess(**process) for process in said["processes"])
-    major, minor = said["compute_capability"]
-    return Gpu(**{**said, "compute_capability": (major, minor), "processes": processes})
+    answer: TypeAdapter[Survey | Trouble] = TypeAdapter(Survey | Trouble)
+    return answer.validate_python(json.loads(text))
 
 
 if __name__ == "__main__":
+    answer: Survey | Trouble
     try:
-        answer = to_json(survey(read_inquiry(sys.argv[1])))
+        answer = survey(read_inquiry(sys.argv[1]))
     except ZlaunchError as error:
-        answer = json.dumps({"error": error.message, "hint": error.hint})
-    sys.stdout.write(f"{MARK}{answer}\n")
+        answer = Trouble(error.message, error.hint)
+    sys.stdout.write(f"{MARK}{to_json(answer)}\n")

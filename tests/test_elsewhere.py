@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from tests.making import gpu
-from zlaunch.demand import Demand
+from zlaunch.demand import Demand, Writing
 from zlaunch.elsewhere import Common, judge_hosts
 from zlaunch.errors import Finding, Severity
-from zlaunch.machine import GpuProcess, Room
+from zlaunch.machine import Disk, GpuProcess, Room
+from zlaunch.preflight import preflight
 
 RUNS, SCRIPT, LOCK = Path("/home/runs"), Path("/home/train.py"), Path("/ext/cpu_adam/lock")
-COMMON = Common(RUNS, (SCRIPT,), frozenset({"cpu_adam"}), {RUNS: 7})
-HEALTHY = Room(files={RUNS: 7, SCRIPT: 8})
-WITH_LOCK = replace(HEALTHY, left_locks=frozenset({LOCK}), files={**HEALTHY.files, LOCK: 5})
+COMMON = Common(RUNS, (SCRIPT,), frozenset({"cpu_adam"}), {RUNS: (7, 1)})
+HEALTHY = Room(files={RUNS: (7, 1), SCRIPT: (8, 1)})
+WITH_LOCK = replace(HEALTHY, left_locks=frozenset({LOCK}), files={**HEALTHY.files, LOCK: (5, 1)})
 DEMAND = Demand(ranks=1)
 
 
@@ -29,12 +30,15 @@ def test_hosts_that_lack_nothing_give_no_cause_for_words() -> None:
 @pytest.mark.parametrize(
     ("files", "severity", "said"),
     [
-        ({SCRIPT: 8}, Severity.LATE, "there is no `/home/runs`"),
-        ({RUNS: 9, SCRIPT: 8}, Severity.ADVICE, "another directory than here"),
-        ({RUNS: 7}, Severity.LATE, "there is no `/home/train.py`"),
+        ({SCRIPT: (8, 1)}, Severity.LATE, "there is no `/home/runs`"),
+        ({RUNS: (9, 1), SCRIPT: (8, 1)}, Severity.ADVICE, "another directory than here"),
+        ({RUNS: (7, 2), SCRIPT: (8, 1)}, Severity.ADVICE, "another directory than here"),
+        ({RUNS: (7, 1)}, Severity.LATE, "there is no `/home/train.py`"),
     ],
 )
-def test_what_a_host_does_not_see_is_named(files: dict[Path, int], severity: Severity, said: str) -> None:
+def test_what_a_host_does_not_see_is_named(
+    files: dict[Path, tuple[int, int]], severity: Severity, said: str
+) -> None:
     (finding,) = judged({"w0": HEALTHY, "w1": Room(files=files)})
     assert (finding.code, finding.where, finding.severity) == ("not-shared", "w1", severity)
     assert said in finding.message
@@ -47,7 +51,7 @@ def test_a_build_that_was_killed_elsewhere_is_named() -> None:
 
 @pytest.mark.parametrize(
     "common",
-    [replace(COMMON, files={**COMMON.files, LOCK: 5}), replace(COMMON, ops=frozenset({"async_io"}))],
+    [replace(COMMON, files={**COMMON.files, LOCK: (5, 1)}), replace(COMMON, ops=frozenset({"async_io"}))],
     ids=["it is here too, where it is removed", "nobody needs the op"],
 )
 def test_a_lock_that_keeps_nobody_waiting_is_passed_over(common: Common) -> None:
@@ -61,6 +65,24 @@ def test_who_is_on_a_gpu_of_another_host_is_named() -> None:
     assert "`python a.py` of bob (pid 7)" in finding.message
 
 
+@pytest.mark.parametrize(("free_here", "hosts"), [(1 << 20, []), (2 << 20, ["w1"])])
+def test_a_full_disk_that_hosts_share_with_this_machine_is_said_once(
+    free_here: int, hosts: list[str]
+) -> None:
+    demand = Demand(ranks=1, writes=(Writing(RUNS, 9 << 20, "a checkpoint", "`-- --output_dir DIR`"),))
+    here = preflight(demand, replace(HEALTHY, disks={RUNS: Disk(1, 8 << 20, free_here)}))
+    rooms = {"w1": replace(HEALTHY, disks={RUNS: Disk(2, 8 << 20, 1 << 20)})}
+    found = judge_hosts({"w1": demand}, rooms, COMMON, here)
+    assert [finding.where for finding in found] == hosts
+    assert all(finding.hint == "`-- --output_dir DIR` on a larger disk" for finding in found)
+
+
+def test_what_is_short_here_too_is_still_said_of_a_host() -> None:
+    demand, room = Demand(ranks=1, locked_bytes=2 << 20), replace(HEALTHY, memlock_bytes=1 << 20)
+    (finding,) = judge_hosts({"w1": demand}, {"w1": room}, COMMON, preflight(demand, room))
+    assert (finding.code, finding.where) == ("memlock-too-small", "w1")
+
+
 def test_hosts_that_lack_the_same_are_named_together() -> None:
-    (finding,) = judged({f"w{number}": Room(files={RUNS: 7}) for number in range(5)})
+    (finding,) = judged({f"w{number}": Room(files={RUNS: (7, 1)}) for number in range(5)})
     assert finding.where == "w0, w1, w2 and 2 more"

@@ -9,7 +9,7 @@ from zlaunch.errors import Unavailable
 from zlaunch.hosts import ask_hosts, read_heard
 from zlaunch.machine import Cgroup, Disk, Gpu, GpuProcess, Machine, Room, Survey, weakest
 from zlaunch.ports import free_port
-from zlaunch.survey import MARK, Inquiry, Trouble, inodes, read_answer, read_inquiry, to_json
+from zlaunch.survey import MARK, Inquiry, Trouble, identities, read_answer, read_inquiry, to_json
 
 GPU = Gpu(0, "NVIDIA H100", "GPU-1", 80 << 30, (9, 0), 70 << 30, (GpuProcess(7, "python a.py", "bob", 1),))
 SURVEY = Survey(
@@ -20,7 +20,7 @@ SURVEY = Survey(
         shm=Disk(9, 2, 1),
         disks={Path("/nvme"): Disk(1, 2, 1)},
         missing=frozenset({"debugpy"}),
-        files={Path("/runs"): 12},
+        files={Path("/runs"): (12, 1 << 60)},
         left_locks=frozenset({Path("/ext/cpu_adam/lock")}),
     ),
     29500,
@@ -89,7 +89,7 @@ def test_a_host_is_called_unreachable_only_where_nobody_got_in(
 
 
 def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
-    assert inodes([tmp_path / ("a" * 300), tmp_path]).keys() == {tmp_path}
+    assert identities([tmp_path / ("a" * 300), tmp_path]).keys() == {tmp_path}
 
 
 def test_hosts_of_which_only_some_have_gpus_are_refused_by_name() -> None:

@@ -1,6 +1,6 @@
 """Whether the other hosts of a job have what it takes, and see what they must see."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +9,9 @@ from zlaunch.errors import Finding, Severity
 from zlaunch.machine import Room
 from zlaunch.preflight import preflight
 
-NOT_SHARED = "not-shared"
+NOT_SHARED, DISK = "not-shared", "disk-too-small"
+_TYPED_HERE = (NOT_SHARED, DISK)
+"""What mends these belongs to the command that starts the job."""
 
 
 @dataclass(frozen=True)
@@ -22,16 +24,22 @@ class Common:
     """What must be there too, shared or not."""
     ops: frozenset[str]
     """Build folders of the native ops that the ranks will load."""
-    files: Mapping[Path, int]
-    """All of these that are on this machine, and the locks found elsewhere → number of the inode."""
+    files: Mapping[Path, tuple[int, int]]
+    """The run's, and the locks found elsewhere, as far as they are on this machine → which file that is."""
 
 
-def judge_hosts(demands: Mapping[str, Demand], rooms: Mapping[str, Room], common: Common) -> list[Finding]:
-    """Find what is short on each host; hosts of which the same is to be said are named together."""
+def judge_hosts(
+    demands: Mapping[str, Demand], rooms: Mapping[str, Room], common: Common, here: Collection[Finding] = ()
+) -> list[Finding]:
+    """Find what is short on each host; hosts of which the same is to be said are named together.
+
+    A full disk that was found here, to the same byte, is the one that all share.
+    """
+    known = {finding for finding in here if finding.code == DISK}
     named: dict[Finding, list[str]] = {}
     for host, demand in demands.items():
         found = (*_judge(demand, rooms[host]), *_locks(common, rooms[host]), *_files(common, rooms[host]))
-        for finding in found:
+        for finding in (one for one in found if one not in known):
             named.setdefault(finding, []).append(host)
     return [_on(hosts, finding) for finding, hosts in named.items()]
 
@@ -44,12 +52,15 @@ def _judge(demand: Demand, room: Room) -> tuple[Finding, ...]:
 def _on(hosts: Sequence[str], finding: Finding) -> Finding:
     more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
     where = ", ".join(hosts[:3]) + more
-    hint = finding.hint if finding.code == NOT_SHARED else f"on {where}: {finding.hint}"
+    hint = finding.hint if finding.code in _TYPED_HERE else f"on {where}: {finding.hint}"
     return replace(finding, where=where, hint=hint)
 
 
 def _files(common: Common, room: Room) -> Iterator[Finding]:
-    """Compare what a host sees with what is here."""
+    """Compare what a host sees with what is here.
+
+    A directory in which somebody writes meanwhile looks like another one: that is no more than advice.
+    """
     shared = "put the run where all hosts see it, with `--run-dir DIR`"
     if common.run is not None and common.run not in room.files:
         yield Finding(NOT_SHARED, f"there is no `{common.run}`", shared, severity=Severity.LATE)

@@ -149,8 +149,8 @@ class Room:
     missing: frozenset[str] = frozenset()
     """Packages that were asked about and cannot be imported."""
     user: str = ""
-    files: Mapping[Path, int] = field(default_factory=dict)
-    """Path that was asked about and is there → number of its inode: the same where hosts share it."""
+    files: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
+    """Path that was asked about and is there → its inode and when that changed: the same if it is shared."""
     left_locks: frozenset[Path] = frozenset()
     """Locks of native ops whose builds were killed: whoever needs the op waits for ever."""
 

@@ -1,26 +1,30 @@
 """Before a start: what this machine lacks for a plan, and what the other hosts lack."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from zlaunch import console
 from zlaunch.demand import Demand, demand_of
 from zlaunch.elsewhere import Common, judge_hosts
 from zlaunch.errors import FATAL, Finding, Refused
+from zlaunch.hosts import Hosts
 from zlaunch.machine import Machine, names_of
 from zlaunch.memory.forecast import Forecast
 from zlaunch.plan import LaunchPlan
 from zlaunch.preflight import preflight
 from zlaunch.prepare import Prepared
 from zlaunch.probe import look_around
-from zlaunch.survey import inodes
+from zlaunch.survey import identities
 
 
 def look_first(prepared: Prepared, forecast: Forecast | None, force: bool, plan: LaunchPlan) -> None:
     """Warn of what is short; raise Refused, unless forced, if the job cannot work so."""
-    findings = [*_here(prepared, forecast, plan), *_elsewhere(prepared, forecast, plan)]
+    demand = partial(demand_of, plan, prepared.inputs, prepared.model, forecast)
+    here = _here(prepared.hosts.here, plan, demand)
+    findings = [*here, *_elsewhere(prepared.hosts, plan, demand, here)]
     wrong = [finding for finding in findings if finding.severity in FATAL and not force]
     for finding in findings:
         for line in console.finding_lines(finding, sys.stderr) if finding not in wrong else ():
@@ -31,29 +35,25 @@ def look_first(prepared: Prepared, forecast: Forecast | None, force: bool, plan:
         raise refusal
 
 
-def _here(prepared: Prepared, forecast: Forecast | None, plan: LaunchPlan) -> Iterator[Finding]:
-    here = prepared.hosts.here
+def _here(here: Machine, plan: LaunchPlan, demand_on: Callable[[Machine], Demand]) -> tuple[Finding, ...]:
     named = [host.name for host in plan.topology.hosts if host.name in names_of(here.hostname)]
-    demand = _demand(prepared, forecast, plan, replace(here, hostname=(*named, here.hostname)[0]))
+    demand = demand_on(replace(here, hostname=(*named, here.hostname)[0]))
     if plan.topology.over_ssh:  # the limit of a login is another one than that of this process
         demand = replace(demand, locked_bytes=0)
-    yield from preflight(demand, look_around([one.path for one in demand.writes], demand.packages))
+    return preflight(demand, look_around([one.path for one in demand.writes], demand.packages))
 
 
-def _elsewhere(prepared: Prepared, forecast: Forecast | None, plan: LaunchPlan) -> list[Finding]:
-    others, asked = prepared.hosts.others, prepared.hosts.inquiry
-    rooms = {name: survey.room for name, survey in others.items()}
-    demands = {name: _demand(prepared, forecast, plan, survey.machine) for name, survey in others.items()}
+def _elsewhere(
+    hosts: Hosts, plan: LaunchPlan, demand_on: Callable[[Machine], Demand], here: Sequence[Finding]
+) -> list[Finding]:
+    run, rooms = hosts.inquiry.run, {name: survey.room for name, survey in hosts.others.items()}
+    demands = {name: demand_on(survey.machine) for name, survey in hosts.others.items()}
     own = (Path(plan.script[0]).absolute(), *(swap.parent for swap in plan.swap_dirs))
     locks = [lock for room in rooms.values() for lock in room.left_locks]
     common = Common(
-        run=asked.run,
-        own=tuple(path for path in dict.fromkeys(own) if path in asked.paths),
+        run=run,
+        own=tuple(path for path in dict.fromkeys(own) if path in hosts.inquiry.paths),
         ops=frozenset(name for op in plan.ops for name in (op.name, *op.along)),
-        files=inodes([*filter(None, [asked.run]), *locks]),
+        files=identities([*filter(None, [run]), *locks]),
     )
-    return judge_hosts(demands, rooms, common)
-
-
-def _demand(prepared: Prepared, forecast: Forecast | None, plan: LaunchPlan, machine: Machine) -> Demand:
-    return demand_of(plan, prepared.inputs, prepared.model, forecast, machine)
+    return judge_hosts(demands, rooms, common, here)

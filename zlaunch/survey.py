@@ -50,18 +50,23 @@ def survey(inquiry: Inquiry) -> Survey:
     asked = (*inquiry.paths, *locks, *filter(None, [inquiry.run]))
     return Survey(
         machine=probe_machine(environ),
-        room=replace(room, files=inodes(asked), left_locks=locks),
+        room=replace(room, files=identities(asked), left_locks=locks),
         port=free_port(),
         debug_trouble=None if inquiry.debug_port is None else trouble(inquiry.debug_port),
     )
 
 
-def inodes(paths: Iterable[Path]) -> dict[Path, int]:
-    """Number the files that are here; they have the same numbers wherever their file system is shared."""
+def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
+    """Tell the files that are here from others of their name: by inode, and when that last changed.
+
+    Whoever shares a file system sees the same. An inode alone says little: the root of each tmpfs has
+    the same, and so have directories that were made in the same order on fresh disks.
+    """
     found = {}
     for path in paths:
         with contextlib.suppress(OSError):
-            found[path] = path.stat().st_ino
+            status = path.stat()
+            found[path] = (status.st_ino, status.st_ctime_ns)
     return found
 
 

@@ -89,7 +89,7 @@ ELSEWHERE: Mapping[str, str] = {
     "disk-too-small": "Before a start: a file system has no room for the record of the run, one checkpoint, "
     "or what is offloaded to NVMe.",
     "not-shared": "Before a start: another host does not see the script, the directory on NVMe, or the "
-    "place of the run directory. Advice if it sees another directory there.",
+    "place of the run directory. Advice if what it sees there seems to be another directory.",
     "build-lock": "Before a start: a build of a native op was killed on another host, and its lock is left.",
     "monitor-missing": "Before a start: a monitor is switched on whose package is not installed.",
     "unknown-monitor": "`--report_to` names something that transformers does not report to.",

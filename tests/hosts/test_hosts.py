@@ -37,6 +37,13 @@ def test_a_filter_leaves_one_host(bed: Bed, tmp_path: Path) -> None:
     assert "world 1" in result.out
 
 
+def test_of_what_hosts_share_nothing_is_said(bed: Bed, tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("")
+    flags = ["--hostfile", bed.hostfile, "--dry-run"]
+    result = zlaunch("train", "show.py", *flags, cwd=tmp_path, env=bed.environment())
+    assert (result.status, "not-shared" in result.err) == (0, False), result.err
+
+
 def test_a_host_that_does_not_answer_is_named(bed: Bed, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text(f"{NAMES[0]} slots=1\nzlnowhere slots=1\n")
     result = zlaunch("train", "--hostfile", "hosts", cwd=tmp_path, env=bed.environment())

@@ -205,7 +205,10 @@ def test_a_job_that_takes_no_further_step_has_no_time_left(phase: str, step: int
 
 
 def test_how_far_the_loss_fell_is_said_with_the_step() -> None:
-    assert loss_line({"first_loss": 5.261, "loss": 2.4961, "loss_step": 64, "step": 70}) == "loss 5.261 -> 2.496 at step 64"
+    assert (
+        loss_line({"first_loss": 5.261, "loss": 2.4961, "loss_step": 64, "step": 70})
+        == "loss 5.261 -> 2.496 at step 64"
+    )
 
 
 def test_a_loss_that_was_told_once_fell_from_nowhere() -> None:

@@ -4,6 +4,7 @@ from tests.making import script
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.misplaced import INSTEAD, refuse_misplaced, refuse_unreachable
 from zlaunch.script import Interface
+from zlaunch.trainer_args import DEFAULTS
 
 PARSER = "parser = argparse.ArgumentParser()"
 
@@ -48,6 +49,27 @@ def test_a_flag_that_the_script_declares_is_no_shortened_one() -> None:
 
 def test_a_flag_that_the_script_has_as_a_field_is_its_own() -> None:
     refuse_misplaced(script("HfArgumentParser(Mine)\nclass Mine:\n    stage: str"), ["--stage", "sft"])
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [("--dryrun", "--dry-run"), ("--max-restart", "--max-restarts"), ("--dsconfig", "--ds-config")],
+)
+def test_a_misspelled_option_of_zlaunch_is_not_the_scripts(flag: str, meant: str) -> None:
+    with pytest.raises(WrongUsage) as caught:
+        refuse_misplaced(script(PARSER), [flag])
+    assert caught.value.hint == f"did you mean `{meant}`?"
+
+
+def test_an_option_of_an_estimate_has_another_name_in_a_script() -> None:
+    with pytest.raises(WrongUsage) as caught:
+        refuse_misplaced(script(PARSER), ["--micro-batch", "8"])
+    assert caught.value.hint == "to a script with a Trainer it is `--per_device_train_batch_size`"
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_no_argument_of_the_trainer_is_taken_for_a_slip(name: str) -> None:
+    refuse_misplaced(script(PARSER), [f"--{name}", "1"])
 
 
 def test_a_flag_that_no_launcher_has_is_the_scripts_own() -> None:

@@ -91,12 +91,13 @@ def test_a_raw_script_partitions_at_birth_only_if_it_says_so(
 
 
 def test_auto_takes_the_lowest_rung_that_fits() -> None:
-    job = choose_stage(prepared(), NARROW)
+    job, why = choose_stage(prepared(), NARROW)
+    assert why.startswith("`--stage 2` is the fastest that fits: 3")
     assert (job.stage, job.offload) == (2, None)
 
 
 def test_auto_offloads_only_where_nothing_else_fits() -> None:
-    job = choose_stage(prepared(), gpus_that_hold(dict.fromkeys(range(4), 600.0)))
+    job, _ = choose_stage(prepared(), gpus_that_hold(dict.fromkeys(range(4), 600.0)))
     assert (job.stage, job.offload) == (2, Offload("cpu", "none"))
 
 

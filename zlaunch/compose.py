@@ -102,7 +102,7 @@ def _from_preset(job: JobSpec) -> Values:
     config = preset(stage, job.offload or Offload(), nvme_dir)
     values = Values.of(config, f"preset for stage {stage}")
     if job.stage is not None:
-        values = values.put((ZERO, "stage"), stage, "`--stage`")
+        values = values.put((ZERO, "stage"), stage, job.stage_source)
     return _with_offload_sources(values)
 
 
@@ -127,7 +127,7 @@ def _from_file(job: JobSpec, base: Document) -> Values:
     """Lay flags over the user's file; each value of the file keeps its place."""
     values = as_written(base)
     if job.stage is not None:
-        values = values.put((ZERO, "stage"), job.stage, "`--stage`")
+        values = values.put((ZERO, "stage"), job.stage, job.stage_source)
     if job.offload is not None:
         stage = values[(ZERO, "stage")]
         nvme_dir = None if job.nvme_dir is None else str(job.nvme_dir)

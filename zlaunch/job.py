@@ -53,6 +53,8 @@ class JobSpec:
     """The file of the training program; of a module, if one is named."""
     script_args: tuple[str, ...] = ()
     stage: Stage | None = None
+    is_chosen: bool = False
+    """Whether zlaunch chose the stage and the offload."""
     offload: Offload | None = None
     nvme_dir: Path | None = None
     precision: Precision | None = None
@@ -67,6 +69,11 @@ class JobSpec:
     """The program as `python -m` takes it."""
     debug: Debug | None = None
     wishes: Wishes = field(default_factory=Wishes)
+
+    @property
+    def stage_source(self) -> str:
+        """Say who set the stage."""
+        return "`--stage auto`" if self.is_chosen else "`--stage`"
 
     @property
     def name(self) -> str:

@@ -107,6 +107,8 @@ def _follow(plan: LaunchPlan, watch: "Watch", job: Foreground) -> None:
     """Watch; when a rank has failed, end the other hosts: pdsh would wait for them; stop if told so."""
     if not watch.tick():
         return
+    if job.stopped_by is signal.SIGINT:
+        watch.answer_interrupt()
     if plan.topology.over_ssh and any(
         record.get("returncode") and record.get("stopped_by") is None
         for record in rundir.read_ranks(plan.layout)

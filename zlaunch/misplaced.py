@@ -40,8 +40,18 @@ INSTEAD: Mapping[str, str] = {
 """Flags of deepspeed, torchrun, accelerate and zlaunch → what to type; empty where nothing is needed."""
 
 
-OWN = ("stage", "offload", "nvme", "precision", "gpus", "launcher", "hostfile", "include", "exclude")
+OWN = (
+    *("stage", "offload", "nvme", "precision", "gpus", "launcher", "hostfile", "include", "exclude"),
+    *("ds_config", "dry_run", "run_dir", "rehearse", "show_ranks", "on_stall", "stall_after"),
+    *("max_restarts", "on_oom"),
+)
 """Options of zlaunch that a slip of the finger sends to the script."""
+
+OF_THE_TRAINER: Mapping[str, str] = {
+    "micro_batch": "--per_device_train_batch_size",
+    "grad_accum": "--gradient_accumulation_steps",
+}
+"""Options of `estimate` and `plan` → what a Trainer's script calls them."""
 
 
 def refuse_misplaced(script: Script, argv: Sequence[str]) -> None:
@@ -58,10 +68,16 @@ def refuse_misplaced(script: Script, argv: Sequence[str]) -> None:
             raise WrongUsage(
                 f"`--{name}` is short for `--{whole[0]}`", "write it out: zlaunch reads whole names"
             )
-        meant = [] if name in OWN or script.mentions(name) else difflib.get_close_matches(name, OWN, 1, 0.85)
-        if meant:
+        is_known = name in OWN or name in DEFAULTS or script.mentions(name)
+        if meant := [] if is_known else difflib.get_close_matches(name, OWN, 1, 0.85):
             raise WrongUsage(
-                f"neither zlaunch nor {script.path.name} knows `--{name}`", f"did you mean `--{meant[0]}`?"
+                f"neither zlaunch nor {script.path.name} knows `--{name}`",
+                f"did you mean `--{meant[0].replace('_', '-')}`?",
+            )
+        if name in OF_THE_TRAINER and not script.mentions(name):
+            raise WrongUsage(
+                f"`--{name.replace('_', '-')}` is an option of `zlaunch estimate` and `plan`",
+                f"to a script with a Trainer it is `{OF_THE_TRAINER[name]}`",
             )
         if name in INSTEAD and not script.mentions(name):
             raise WrongUsage(

@@ -22,6 +22,7 @@ from zlaunch.script import Interface
 from zlaunch.search import remedies
 from zlaunch.settlement import Circumstances
 from zlaunch.trainer_args import read_arguments
+from zlaunch.units import memory
 from zlaunch.workloads import Options, Question, Training, training_of
 
 SHORT_SEQ_LEN = 128
@@ -96,8 +97,11 @@ def _misfit(answer: Answer, site: Site, ask: Ask) -> Finding:
     )
 
 
-def choose_stage(prepared: Prepared, ask: Ask = appraise, estimate: Ask = closed) -> JobSpec:
-    """Put a job on the fastest rung that fits; raise Unavailable if nobody can tell, Refused if none does."""
+def choose_stage(prepared: Prepared, ask: Ask = appraise, estimate: Ask = closed) -> tuple[JobSpec, str]:
+    """Put a job on the fastest rung that fits, and say why.
+
+    Raises Unavailable if nobody can tell, Refused if none does.
+    """
     if prepared.inputs.job.offload is not None:
         raise WrongUsage("`--stage auto` chooses the offload too", "drop `--offload`, or choose the stage")
     asked = question_about(prepared)
@@ -115,7 +119,17 @@ def choose_stage(prepared: Prepared, ask: Ask = appraise, estimate: Ask = closed
         if unknown := next((one for one in verdicts if one.fit is Fit.UNKNOWN), None):
             raise Unavailable(f"nobody can tell what fits: {'; '.join(unknown.reasons)}", "give `--stage 2`")
         raise Refused([_nowhere(question, site, ask, estimate)])
-    return on(question, rungs[chosen]).job
+    answer = answers[chosen]
+    assert isinstance(answer, Answer), "what fits was answered"
+    job = replace(on(question, rungs[chosen]).job, is_chosen=True)
+    return job, f"`{rungs[chosen].words}` is the fastest that fits: {_filled(answer)}"
+
+
+def _filled(answer: Answer) -> str:
+    need = answer.need
+    if answer.forecast.on_gpu:
+        return f"{memory(need.process[1])} of each GPU, {memory(need.host)} of each host"
+    return f"{memory(need.host)} of each host"
 
 
 def _nowhere(question: Question, site: Site, ask: Ask, estimate: Ask) -> Finding:

@@ -53,7 +53,7 @@ class Watch:
         self._is_reported = False
         self._written: dict[int, int] = {}
         """How many bytes of stacks each rank had written when they were asked."""
-        self._is_attachable = False
+        self._is_attachable = self._is_answered = False
         self.stall: StallEvidence | None = None
         """The last stall; at the end, unless steps were taken after it."""
 
@@ -71,6 +71,12 @@ class Watch:
         self._heed_debugger()
         self._heed_stall(now)
         return True
+
+    def answer_interrupt(self) -> None:
+        """Say once that Ctrl-C was heard, and what a second one does."""
+        if not self._is_answered:
+            self._is_answered = True
+            self._say(["ending the ranks; Ctrl-C again ends them at once"])
 
     def _look(self, now: float) -> None:
         samples = self._samples() if now >= self._next_metrics else {}

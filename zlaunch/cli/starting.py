@@ -58,7 +58,8 @@ def show(examined: Examined) -> None:
     from zlaunch import console
     from zlaunch.cli.show_plan import plan_lines
 
-    plan = examined.prepared.plan()
+    plan, inputs = examined.prepared.plan(), examined.prepared.inputs
+    inputs.job.wishes.manner(inputs.topology.world_size, console.is_interactive(), None)  # they may be wrong
     for line in plan_lines(plan, complete=True):
         console.data(line)
     if examined.answer is not None:

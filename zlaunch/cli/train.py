@@ -114,9 +114,12 @@ def train(
         wishes=Wishes(show_ranks, on_stall, stall_after, Policy(max_restarts, on_oom)),
     )
     if stage == "auto":
+        from zlaunch import console
         from zlaunch.precheck import choose_stage
 
-        job = choose_stage(prepare(job, run_dir))
+        job, why = choose_stage(prepare(job, run_dir))
+        for line in console.table([("stage ", why)], indent=""):
+            console.say(line)
 
     def look_into(job: JobSpec, directory: Path | None) -> Examined:
         return examine(prepare(job, directory), rehearse, force)

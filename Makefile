@@ -84,7 +84,7 @@ system-packages:
 	    apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	else \
 	    echo "missing:$$missing"; \
-	    echo "without libaio-dev the tests of NVMe offload are skipped, without the others those on two hosts"; \
+	    echo "without libaio-dev the tests of NVMe offload are skipped, without the others those on several hosts"; \
 	fi
 
 clean:

@@ -10,25 +10,25 @@ from zlaunch.record import Found, record_of
 RECORD = record_of(Found(Path("runs/a"), job={"stage": 2}), alive=False, now=0.0)
 
 
-def compared(predicted: int, measured: int | None) -> Comparison:
-    return Comparison((Pool("GPU, reserved", predicted, measured),), ())
+def compared(percent: float | None) -> Comparison:
+    return Comparison((Pool("GPU, reserved", 100, 100, percent=percent),), ())
 
 
 def test_differences_are_kept_from_run_to_run(tmp_path: Path) -> None:
     file = tmp_path / "state" / "forecasts.jsonl"
-    keep(file, RECORD, compared(110, 100))
-    keep(file, RECORD, compared(98, 100))
+    keep(file, RECORD, compared(10))
+    keep(file, RECORD, compared(-2))
     assert experience(kept(file)) == [("GPU, reserved", "+4.0 % on average, +10.0 % at worst, 2 runs")]
 
 
 def test_a_run_that_measured_nothing_adds_nothing(tmp_path: Path) -> None:
-    keep(tmp_path / "forecasts.jsonl", RECORD, compared(110, None))
+    keep(tmp_path / "forecasts.jsonl", RECORD, compared(None))
     assert not (tmp_path / "forecasts.jsonl").exists()
 
 
 def test_a_place_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    keep(tmp_path / "file" / "forecasts.jsonl", RECORD, compared(110, 100))
+    keep(tmp_path / "file" / "forecasts.jsonl", RECORD, compared(10))
 
 
 def test_lines_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
@@ -50,5 +50,5 @@ def test_a_user_without_a_home_gathers_no_experience(monkeypatch: pytest.MonkeyP
     for name in ("HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 987_654)
-    keep(here(), RECORD, compared(110, 100))
+    keep(here(), RECORD, compared(10))
     assert kept(here()) == []

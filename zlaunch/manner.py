@@ -64,6 +64,6 @@ def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple
             return ()
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) < world_size for word in words):
-        ranks = "rank 0" if world_size == 1 else f"ranks 0 to {world_size - 1}"
-        raise WrongUsage(f"`--show-ranks {text}`: there are {ranks}", "write `--show-ranks 0`, all or none")
+        ranks = "is rank 0 only" if world_size == 1 else f"are ranks 0 to {world_size - 1}"
+        raise WrongUsage(f"`--show-ranks {text}`: there {ranks}", "write `--show-ranks 0`, all or none")
     return tuple(sorted({int(word) for word in words}))

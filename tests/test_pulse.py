@@ -50,6 +50,13 @@ def test_a_loss_is_that_of_the_step_at_which_it_was_told(pulse: Pulse) -> None:
     assert pulse.get("loss_step") == 1000
 
 
+def test_a_number_is_lost_since_the_first_step_of_the_last_time(pulse: Pulse) -> None:
+    for step, loss in enumerate((1.0, math.nan, 1.0, math.inf, math.nan), start=1):
+        pulse.note(step=step, loss=loss)
+    assert pulse.get("loss_lost") == 4
+    assert pulse.get("grad_norm_lost") is None
+
+
 def test_what_cannot_be_written_leaves_what_was_there(pulse: Pulse, file: Path) -> None:
     pulse.note(step=7)
     circle: list[object] = []

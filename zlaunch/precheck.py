@@ -54,6 +54,15 @@ def question_about(prepared: Prepared) -> tuple[Question, Site] | None:
     return Question(inputs.job, given, model, _training(prepared), ranks), site
 
 
+def _unknown_model(option: str, prepared: Prepared) -> Unavailable:
+    """Say how a script names its model; a loop of its own makes one itself."""
+    makes_it = prepared.inputs.script.interface is Interface.DEEPSPEED
+    return Unavailable(
+        f"`{option}` needs a model it can look at",
+        f"leave `{option}` out for this script" if makes_it else "name it as `-- --model_name_or_path DIR`",
+    )
+
+
 def _machines(prepared: Prepared) -> list[Machine]:
     names = [host.name for host in prepared.inputs.topology.hosts]
     return list(prepared.hosts.machines(names).values())
@@ -73,9 +82,7 @@ def rehearse_first(prepared: Prepared, ask: Ask = appraise) -> Answer:
     """Take two steps without memory; raise Refused if DeepSpeed gives up or the job cannot fit."""
     asked = question_about(prepared)
     if asked is None:
-        raise Unavailable(
-            "`--rehearse` needs a model it can look at", "name it as `-- --model_name_or_path DIR`"
-        )
+        raise _unknown_model("--rehearse", prepared)
     question, site = asked
     (answer,) = ask([question], site)
     if isinstance(answer, Refusal):
@@ -106,10 +113,7 @@ def choose_stage(prepared: Prepared, ask: Ask = appraise, estimate: Ask = closed
         raise WrongUsage("`--stage auto` chooses the offload too", "drop `--offload`, or choose the stage")
     asked = question_about(prepared)
     if asked is None:
-        raise Unavailable(
-            "`--stage auto` needs a model it can look at",
-            "name it as `-- --model_name_or_path DIR`, or give `--stage 2`",
-        )
+        raise _unknown_model("--stage auto", prepared)
     question, site = asked
     rungs = within_reach(question)
     answers = ask([on(question, rung) for rung in rungs], site)

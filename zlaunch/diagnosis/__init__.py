@@ -45,6 +45,6 @@ def _verdict(code: str, reading: Reading, case: Case) -> Verdict:
     if rank is None:
         return Verdict(code, cause, facts=facts, advice=advice)
     phase = case.phase if rank is case.rank else rank.phase or None
-    if phase == phases.EXITING and (rank.returncode or 0) > 0:
+    if phase == phases.EXITING and (rank.returncode or 0) >= 0:
         phase = None  # it ended itself: that it was leaving then says nothing
     return Verdict(code, cause, rank.rank, rank.host or None, phase, facts, advice)

@@ -51,7 +51,7 @@ def loss_not_a_number(case: Case) -> Reading | None:
     word = "norm of the gradients" if lost == "grad_norm" else "loss"
     skipped = _number(rank, "skipped_steps")
     facts = (
-        f"at step {rank.step}, {_in_words(rank, lost)}",
+        f"{_since(rank, lost)} step {rank.step}, {_in_words(rank, lost)}",
         f"{skipped:.0f} steps were skipped" if skipped else None,
         _in_words(rank, "learning_rate"),
     )
@@ -65,6 +65,12 @@ def _is_fp16(case: Case) -> bool:
 def _is_lost(rank: RankEvidence | None, name: str) -> bool:
     value = rank.pulse.get(name) if rank is not None else None
     return isinstance(value, float) and not math.isfinite(value)
+
+
+def _since(rank: RankEvidence, name: str) -> str:
+    """Say from when on a number was lost, if that was not the last step only."""
+    first = _number(rank, f"{name}_lost")
+    return "at" if first is None or first == rank.step else f"from step {first:.0f} on; last at"
 
 
 def _number(rank: RankEvidence | None, name: str) -> float | None:

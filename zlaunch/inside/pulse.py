@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import fcntl
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -70,10 +71,7 @@ class Pulse:
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             if facts:
                 self._facts.update(facts)
-                if "loss" in facts:
-                    self._facts["loss_step"] = self._facts["step"]
-                    if self._facts.get("first_loss") is None:
-                        self._facts["first_loss"] = facts["loss"]
+                self._remember(facts)
                 self._known = self._encode(self._facts)
             times = f'"since": {self._since}, "time": {time.time()}'
             text = f'{self._known[:-1]}, "phase": "{self.phase}", {times}}}'
@@ -81,6 +79,20 @@ class Pulse:
             # A script may close all files, and open its own: those are never written to.
             if _identity(self._descriptor) == self._identity:
                 os.pwrite(self._descriptor, text.ljust(self._size).encode(), 0)
+
+    def _remember(self, facts: dict[str, Any]) -> None:
+        """Keep the first loss, the step of the last, and since which step a number is none."""
+        step = self._facts["step"]
+        if "loss" in facts:
+            self._facts["loss_step"] = step
+            if self._facts.get("first_loss") is None:
+                self._facts["first_loss"] = facts["loss"]
+        for name in ("loss", "grad_norm"):
+            value, lost = facts.get(name), f"{name}_lost"
+            if isinstance(value, float) and not math.isfinite(value):
+                self._facts.setdefault(lost, step)
+            elif name in facts:
+                self._facts.pop(lost, None)
 
     def get(self, name: str) -> Any:
         """Read back what was noted."""

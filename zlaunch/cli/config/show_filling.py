@@ -25,6 +25,8 @@ def as_text(filling: Filling, schedule: Schedule) -> Iterator[str]:
     if filling.left:
         yield "\nstill open"
         yield from console.notes(list(filling.left.items()))
+        if any("of the model" in why for why in filling.left.values()):
+            yield "  `--model DIR` closes what depends on the model"
     yield f"\nlearning rate: {schedule.name} ({schedule.source})"
     for remark in schedule.remarks:
         yield from console.notes([("", remark)], indent="")

@@ -7,6 +7,7 @@ cannot be written comes out now.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from zlaunch import console, rundir
@@ -78,7 +79,9 @@ def prepare(job: JobSpec, run_dir: Path | None, beside: Path = rundir.RUNS) -> P
     refuse_misplaced(script, job.script_args)
     base = None if job.ds_config is None else read(job.ds_config)
     layout = next(rundir.candidates(run_dir, job.name, beside))
-    named, machine, hosts = _hosts(job, probe_machine(os.environ), _inquiry(job, script, base, layout))
+    named, machine, hosts = _hosts(
+        job, probe_machine(os.environ), partial(_inquiry, job, script, base, layout)
+    )
     refuse_unreachable(script, machine.accelerator)
     topology = place(job, machine, named)
     if job.debug is not None:
@@ -156,14 +159,16 @@ def _inquiry(job: JobSpec, script: Script, base: Document | None, layout: RunLay
     )
 
 
-def _hosts(job: JobSpec, here: Machine, inquiry: Inquiry) -> tuple[list[Host] | None, Machine, Hosts]:
+def _hosts(
+    job: JobSpec, here: Machine, inquire: Callable[[], Inquiry]
+) -> tuple[list[Host] | None, Machine, Hosts]:
     """Read the hosts of a job and say what each has at least; without a hostfile, what this machine has."""
     if job.hostfile is None:
         return None, here, Hosts(here)
     lines = read_hostfile(job.hostfile)
     chosen = {host.name for host in select([line.host for line in lines], job.include, job.exclude)}
     names = [line.host.name for line in lines if line.host.name in chosen]
-    hosts = ask_hosts(names, here, inquiry)
+    hosts = ask_hosts(names, here, inquire())
     machines = hosts.machines(names)
     most = {name: most_slots(len(machine.gpus), machine.num_cores) for name, machine in machines.items()}
     if findings := too_many_slots(lines, most):

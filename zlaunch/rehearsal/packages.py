@@ -73,6 +73,10 @@ def _import_no_compiler() -> None:
     import_later("torch._dynamo._trace_wrapped_higher_order_op", alone=True)
 
 
+class _Nothing(Exception):
+    """In place of a class of which nothing here is an instance, and that nobody raises."""
+
+
 _GUARDS = ("guard_or_false", "guard_or_true", "guard_size_oblivious", "expect_true", "statically_known_true")
 _OF_NUMBERS: dict[str, Any] = {
     **dict.fromkeys(_GUARDS, bool),
@@ -85,7 +89,7 @@ _OF_NUMBERS: dict[str, Any] = {
     "sym_and": lambda *given: all(given),
     "sym_or": lambda *given: any(given),
     "compute_unbacked_bindings": lambda *_, **__: None,
-    "GuardOnDataDependentSymNode": NotImplementedError,
+    "GuardOnDataDependentSymNode": _Nothing,
 }
 """What `torch.fx.experimental.symbolic_shapes` answers for shapes that are numbers."""
 
@@ -95,7 +99,7 @@ def _import_no_symbols() -> None:
     import_later("torch.fx.experimental.symbolic_shapes", _OF_NUMBERS, alone=True)
     importlib.import_module("torch.utils._sympy")
     import_later("torch.utils._sympy.functions", {"Max": max}, alone=True)
-    import_later("sympy", dict.fromkeys(("Basic", "Expr", "Integer", "Symbol"), NotImplementedError))
+    import_later("sympy", dict.fromkeys(("Basic", "Expr", "Integer", "Symbol"), _Nothing))
 
 
 def _share_no_tensors() -> None:
@@ -104,5 +108,5 @@ def _share_no_tensors() -> None:
     from transformers.utils import import_utils
 
     importlib.import_module("torch.distributed")
-    import_later("torch.distributed.tensor", {"DTensor": NotImplementedError})
+    import_later("torch.distributed.tensor", {"DTensor": _Nothing})
     import_utils.is_torch_distributed_available = utils.is_torch_distributed_available = lambda: False

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import CPU_MACHINE, gpu, machine
-from zlaunch.machine import Cgroup, GpuProcess, Room, tightest
+from zlaunch.machine import Cgroup, GpuProcess, Room, has_fp16_kernels, tightest
 from zlaunch.probe import cgroups, disk_of, is_importable, look_around
 
 GIB = 1 << 30
@@ -39,6 +39,22 @@ def test_the_oldest_gpu_decides_the_format() -> None:
 
 def test_every_cpu_has_bf16() -> None:
     assert CPU_MACHINE.best_precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "architecture", "has_fp16"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16 f16c\n", "x86_64", False),
+        ("processor\t: 0\nflags\t\t: fpu avx512f avx512_fp16 amx_tile\n", "x86_64", True),
+        ("flags\t\t: avx2 avx_vnni avx_ne_convert\n", "x86_64", True),
+        ("Features\t: fp asimd fphp asimdhp\n", "aarch64", None),
+        ("", "x86_64", None),
+    ],
+)
+def test_a_cpu_says_whether_it_has_fp16_kernels(
+    cpuinfo: str, architecture: str, has_fp16: bool | None
+) -> None:
+    assert has_fp16_kernels(cpuinfo, architecture) is has_fp16
 
 
 def group(limit: int, used: int, path: str = "/g") -> Cgroup:

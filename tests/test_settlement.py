@@ -1,16 +1,18 @@
 """What a settled ds_config says about swapping to NVMe, and what it leaves to the user."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.asking import model
-from tests.making import TWO_GPUS
+from tests.making import CPU_MACHINE, TWO_GPUS
 from zlaunch.compose import PREFETCH, REUSE, SURE_BUFFERS
 from zlaunch.dsconfig.parser import parse
 from zlaunch.dsconfig.reach import ZERO
+from zlaunch.errors import Refused
 from zlaunch.job import JobSpec, Offload
 from zlaunch.model import ModelShape
 from zlaunch.provenance import Values
@@ -90,3 +92,18 @@ def test_parameters_on_the_cpu_are_read_ahead() -> None:
     values = settled(stage=3, offload=Offload("cpu"))
     assert values[PREFETCH] > 0
     assert not values.has((ZERO, "offload_param", "buffer_count"))
+
+
+@pytest.mark.parametrize(("cpu_fp16", "codes"), [(False, ["fp16-unsupported"]), (True, []), (None, [])])
+def test_fp16_is_refused_only_on_a_cpu_that_is_known_to_lack_it(
+    cpu_fp16: bool | None, codes: list[str]
+) -> None:
+    given = Circumstances(
+        None, TrainerArgs({}), model().shape, replace(CPU_MACHINE, cpu_fp16=cpu_fp16), world_size=2
+    )
+    found: list[str] = []
+    try:
+        settle(JobSpec(script=Path("train.py"), stage=2, precision="fp16"), given)
+    except Refused as error:
+        found = [finding.code for finding in error.findings]
+    assert found == codes

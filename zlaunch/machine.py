@@ -1,5 +1,6 @@
 """What a machine has, as far as a plan needs to know, and what of it is free."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -56,11 +57,18 @@ class Machine:
     """The GPUs that `CUDA_VISIBLE_DEVICES` leaves visible, in its order."""
     hidden_gpus: tuple[int, ...] = ()
     """Numbers of the GPUs it hides."""
+    cpu_fp16: bool | None = None
+    """Whether DeepSpeed trains in fp16 on its CPU; None if that is unknown."""
 
     @property
     def accelerator(self) -> str:
         """Name the accelerator as DeepSpeed does: `cuda` or `cpu`."""
         return "cuda" if self.gpus else "cpu"
+
+    @property
+    def has_fp16(self) -> bool | None:
+        """Whether DeepSpeed trains in fp16 here, on the GPUs or without any on the CPU."""
+        return True if self.gpus else self.cpu_fp16
 
     @property
     def best_precision(self) -> Precision:
@@ -73,6 +81,17 @@ class Machine:
             return "bf16"
         capability = min(gpu.compute_capability for gpu in self.gpus)
         return "bf16" if capability >= (8, 0) else "fp16" if capability >= (7, 0) else "fp32"
+
+
+def has_fp16_kernels(cpuinfo: str, architecture: str) -> bool | None:
+    """Tell from /proc/cpuinfo whether oneDNN has fp16 kernels for this CPU; None if that is unknown.
+
+    DeepSpeed's CPU accelerator asks torch for them (`is_mkldnn_fp16_supported`), and refuses fp16 without.
+    """
+    flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+    if architecture != "x86_64" or flags is None:
+        return None
+    return not {"avx512_fp16", "avx_ne_convert"}.isdisjoint(flags[1].split())
 
 
 def names_of(hostname: str) -> frozenset[str]:

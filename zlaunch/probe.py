@@ -14,7 +14,7 @@ from pathlib import Path
 
 from zlaunch.errors import Unavailable
 from zlaunch.layout import nearest
-from zlaunch.machine import Cgroup, Disk, Gpu, GpuProcess, Machine, Room, tightest
+from zlaunch.machine import Cgroup, Disk, Gpu, GpuProcess, Machine, Room, has_fp16_kernels, tightest
 
 
 def probe_machine(environ: Mapping[str, str]) -> Machine:
@@ -32,6 +32,7 @@ def probe_machine(environ: Mapping[str, str]) -> Machine:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         gpus=tuple(visible),
         hidden_gpus=tuple(gpu.index for gpu in gpus if gpu not in visible),
+        cpu_fp16=has_fp16_kernels(_text(Path("/proc/cpuinfo")), platform.machine()),
     )
 
 

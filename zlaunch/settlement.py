@@ -154,7 +154,12 @@ def _judge(
     Rules about what DeepSpeed does not do, in silence, refuse what the command line asks for, and
     only warn of what stands in the user's file.
     """
-    context = Context(world_size=given.world_size, model=given.model, interface=given.interface)
+    context = Context(
+        world_size=given.world_size,
+        model=given.model,
+        interface=given.interface,
+        device_fp16=given.machine.has_fp16,
+    )
     checked = judged(values.config(), context)
     found = [_located(finding, given.base) for finding in checked.findings]
     warnings = [one for one in found if one.severity is Severity.SILENT and one.place is not None]

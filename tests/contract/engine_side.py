@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.preloading import preload
+
 TRAINED = "trained"
 
 
@@ -48,6 +50,7 @@ def main() -> None:
     os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "1"}
     import deepspeed  # noqa: F401 - before the forks
 
+    preload()
     outcomes = {}
     for name, config in json.load(sys.stdin).items():
         with tempfile.TemporaryDirectory() as directory:

@@ -45,6 +45,7 @@ NOT_HERE = {
     ),
     **dict.fromkeys(("buffer-too-small", "nvme-needs-a-path", "too-few-buffers"), "needs libaio"),
     "hpz-does-not-divide": "needs 12 ranks",
+    "fp16-unsupported": "fails on a CPU without fp16 kernels alone",
 }
 """Rules that one rank on a CPU cannot show → why."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from deepspeed.accelerator import get_accelerator
+from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from deepspeed.ops.op_builder.builder import OpBuilder
 from deepspeed.runtime.engine import DeepSpeedEngine
 from torch.utils.cpp_extension import _get_build_directory
@@ -17,6 +18,7 @@ from zlaunch import native_ops
 from zlaunch.dsconfig.config import DsConfig
 from zlaunch.extensions import extensions_dir
 from zlaunch.native_ops import NativeOp, needed_ops
+from zlaunch.probe import probe_machine
 
 OPS = [op for op in vars(native_ops).values() if isinstance(op, NativeOp)]
 CUDA_MODULES = {
@@ -107,3 +109,8 @@ def test_extensions_are_where_torch_keeps_them(
         monkeypatch.setenv(variable, value.format(tmp_path))
     theirs = Path(_get_build_directory("cpu_adam", verbose=False))
     assert (extensions_dir(os.environ) / "cpu_adam").resolve() == theirs.resolve()
+
+
+def test_deepspeed_trains_in_fp16_on_the_cpus_that_are_said_to_have_it() -> None:
+    is_said = probe_machine({"DS_ACCELERATOR": "cpu"}).cpu_fp16
+    assert is_said in (None, bool(CPU_Accelerator().is_fp16_supported()))

@@ -7,9 +7,7 @@ imports. Nothing here is shared with the rehearsal.
 """
 
 import contextlib
-import functools
 import gc
-import importlib
 import json
 import os
 import shutil
@@ -23,20 +21,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.preloading import preload
 from tests.rehearsal import allocations, gloo
 from tests.rehearsal.allocations import Level
 from tests.rehearsal.drive import Drive, locked_bytes
 
-_IMPORTED_LATE = (
-    "accelerate",
-    "deepspeed.runtime.zero.muon.muon_optimizer",
-    "deepspeed.runtime.zero.stage3",
-    "deepspeed.runtime.zero.stage_1_and_2",
-    "torch._inductor",
+_MODELS = (
+    "transformers.models.auto.modeling_auto",
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
 )
-"""What training imports on its way, which takes longer than the training."""
 PATIENCE = timedelta(seconds=120)
 """How long a rank waits for the other."""
 
@@ -215,17 +209,9 @@ def swapping_to(folder: Path, workload: dict[str, Any]) -> dict[str, Any]:
 
 def load_slowly(workloads: list[dict[str, Any]]) -> None:
     """Import, and compile and load native ops, once for all."""
-    import cpuinfo
-    import deepspeed
-    import transformers.models.auto.modeling_auto
     from deepspeed.ops.op_builder.cpu import AsyncIOBuilder, CPUAdamBuilder, ShareMemCommBuilder
 
-    assert transformers.models.auto.modeling_auto
-    assert deepspeed
-    for name in _IMPORTED_LATE:
-        importlib.import_module(name)
-    cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)  # it starts programs, for each optimizer
-    cpuinfo.get_cpu_info()
+    preload(*_MODELS)
     ShareMemCommBuilder().load(verbose=False)
     if any("offload_optimizer" in each["ds_config"]["zero_optimization"] for each in workloads):
         CPUAdamBuilder().load(verbose=False)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from zlaunch.errors import Severity
-from zlaunch.rules.rule import FORMATS, Case, Fault, Subject, rule, zero
+from zlaunch.rules.rule import FORMATS, Case, Context, Fault, Subject, rule, zero
 
 _ON = {"enabled": True}
 
@@ -16,6 +16,21 @@ def both_formats(subject: Subject) -> Iterator[Fault]:
             "fp16.enabled",
             "fp16 and bf16 are both enabled",
             "keep bf16, unless the GPUs are older than Ampere",
+        )
+
+
+@rule(
+    "fp16-unsupported",
+    Severity.LATE,
+    Case({"fp16": _ON}, {"fp16.enabled": False}, Context(device_fp16=False)),
+)
+def fp16_unsupported(subject: Subject) -> Iterator[Fault]:
+    """On a CPU without fp16 kernels (AVX512-FP16, AVX-NE-CONVERT) the engine raises a ValueError."""
+    if subject.context.device_fp16 is False and subject.format == "fp16":
+        yield Fault(
+            "fp16.enabled",
+            "this CPU has no fp16 kernels, and DeepSpeed does not train in fp16 without them",
+            "train in bf16, which works on every CPU: `--precision bf16`, or `--bf16` instead of `--fp16`",
         )
 
 

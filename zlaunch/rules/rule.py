@@ -41,6 +41,8 @@ class Context:
     args: TrainerArgs | None = None
     model: ModelShape | None = None
     interface: Interface = Interface.TRAINER
+    device_fp16: bool | None = None
+    """Whether the device trains in fp16; None if that is unknown."""
     release: Release | None = None
     """The DeepSpeed release that the user asks about; None means the newest."""
     strict_json: bool = False

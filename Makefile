@@ -19,12 +19,9 @@ help:
 train: .venv/installed
 	$(BIN)/zlaunch train --stage 3 --offload cpu
 
-# On both cores: jobs wait more than they compute. One process has a whole file of the last part, whose
-# tests share what took long to make.
 test: .venv/installed-for-tests system-packages
-	$(BIN)/python -m pytest -n 2 -m "not job and not hosts"
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m job tests/deaths
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "job or hosts" --ignore tests/deaths
+	$(BIN)/python -m tools.build_ops
+	$(BIN)/python -m tools.run_tests
 
 fast: .venv/installed-for-tests
 	$(BIN)/python -m pytest -n 2 -m "not job and not hosts"
@@ -41,6 +38,7 @@ docs: .venv/installed
 	$(BIN)/python -m tools.write_endings
 
 deaths: .venv/installed-for-tests system-packages
+	$(BIN)/python -m tools.build_ops
 	ZLAUNCH_RECORD=docs/deaths.md $(BIN)/python -m pytest tests/deaths -q
 
 # For a machine with a CUDA device and no network: its own Python with torch for CUDA, what is missing

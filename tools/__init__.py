@@ -1,1 +1,1 @@
-"""Programs that write files of this repository; none of them is shipped."""
+"""Programs for work on this repository; none of them is shipped."""

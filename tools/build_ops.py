@@ -1,0 +1,27 @@
+"""Compile the native ops of DeepSpeed that tests use: `python -m tools.build_ops`.
+
+Where they are compiled already, this takes seconds. Compiled while a test runs, they would count
+against its time limit.
+"""
+
+import os
+
+BUILDERS = ("ShareMemCommBuilder", "CPUAdamBuilder", "FusedAdamBuilder", "CPULionBuilder", "AsyncIOBuilder")
+
+
+def main() -> None:
+    """Load each op once; those that this machine cannot compile are named, and tests that need them fail."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    from deepspeed.accelerator import get_accelerator
+
+    for name in BUILDERS:
+        builder = get_accelerator().create_op_builder(name)
+        if not builder.is_compatible(verbose=True):
+            print(f"{builder.name}: cannot be compiled here")
+            continue
+        print(f"{builder.name}: compiling, unless it is there", flush=True)
+        builder.load(verbose=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,8 +7,6 @@ import socket
 import subprocess
 import sys
 import termios
-import time
-import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,22 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.deaths.bed import HERE, Bed
+from tests.memory_groups import memory_groups, unable
 from tests.running import run
-
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 def need_root(what: str) -> None:
     """Skip a death that only root can bring about; where tests must be whole, that is a failure."""
     if os.geteuid() != 0:
         pytest.skip(f"only root can {what}")
-
-
-def unable(what: str) -> None:
-    """Say what this machine does not allow; where tests must be whole, that is a failure."""
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
 
 
 @contextlib.contextmanager
@@ -86,23 +76,8 @@ def small_shared_memory(_: Path) -> Iterator[Bed]:
 @contextlib.contextmanager
 def container_of_memory(_: Path) -> Iterator[Bed]:
     """A control group that may hold 1 GiB."""
-    need_root("make a control group")
-    is_v2 = (CGROUPS / "cgroup.controllers").exists()
-    limit = "memory.max" if is_v2 else "memory.limit_in_bytes"
-    group = (CGROUPS if is_v2 else CGROUPS / "memory") / f"zlaunch-{uuid.uuid4().hex}"
-    try:
-        group.mkdir()
-        (group / limit).write_text(str(1 << 30))
-    except OSError as error:
-        unable(f"no control group of memory can be made here: {error}")
-    try:
+    with memory_groups(1 << 30) as (group,):
         yield Bed(enter=partial(_enter, group / "cgroup.procs"), alone=True)
-    finally:
-        deadline = time.monotonic() + 10
-        while group.exists() and time.monotonic() < deadline:
-            with contextlib.suppress(OSError):
-                group.rmdir()
-            time.sleep(0.1)
 
 
 def _enter(procs: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.memory_groups import memory_groups
 from tests.running import ZLAUNCH, run, start
 
 pytestmark = pytest.mark.job
 
-GROUPS = Path("/sys/fs/cgroup/memory")
 GREEDY = """
 import argparse, os, time
 parser = argparse.ArgumentParser()
@@ -47,22 +47,10 @@ def test_a_killed_rank_is_started_again_from_the_newest_whole_checkpoint(tmp_pat
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[Path]:
+def group() -> Iterator[Path]:
     """A control group with room for half of what the greedy script wants at first."""
-    group = GROUPS / f"zlaunch-{tmp_path.name}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        if os.environ.get("CI") and os.geteuid() == 0:
-            raise
-        pytest.skip(f"no memory cgroup can be made here: {error.strerror}")
-    (group / "memory.limit_in_bytes").write_text(str(1000 << 20))
-    yield group
-    for _ in range(100):
-        if not (group / "cgroup.procs").read_text().strip():
-            break
-        time.sleep(0.1)
-    group.rmdir()
+    with memory_groups(1000 << 20) as (group,):
+        yield group
 
 
 def test_a_job_without_memory_is_tried_with_smaller_micro_batches(group: Path, tmp_path: Path) -> None:

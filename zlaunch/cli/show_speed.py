@@ -53,10 +53,10 @@ def time_lines(speed: Speed | None) -> Iterator[str]:
     yield from console.table(
         [(term.name, _range(term.likely), term.why) for term in roof.terms if term.likely[1]]
     )
-    compared = "calibrated on" if roof.is_calibrated else "calibrated on other GPUs by"
+    calibrated = "published runs" if roof.is_calibrated else "published runs on other GPUs"
     yield from console.paragraph(
         f"{roof.bound_by} bounds it; at most {roof.tokens_per_second:,.0f} tokens/s on all ranks "
-        f"({compared} published runs: docs/speed.md)",
+        f"(not measured: calibrated on {calibrated})",
         "  ",
     )
 

@@ -10,7 +10,7 @@ help:
 	@echo "make train     set up, and train a small language model with ZeRO-3 and CPU offload"
 	@echo "make test      set up, and run all tests (make fast: only those that take seconds)"
 	@echo "make check     set up, and run the linters and the type checker"
-	@echo "make docs      write docs/errors.md and docs/endings.md anew from the source"
+	@echo "make docs      write docs/errors.md, docs/endings.md and docs/speed.md anew"
 	@echo "make deaths    let runs die in every way, and write docs/deaths.md anew"
 	@echo "make releases  record anew which keys each DeepSpeed release reads; needs the network"
 	@echo "make gpu-check WHEELS=DIR  compare predicted GPU memory with one CUDA device; no network"
@@ -36,6 +36,7 @@ check: .venv/installed-for-tests
 docs: .venv/installed
 	$(BIN)/python -m tools.write_errors
 	$(BIN)/python -m tools.write_endings
+	$(BIN)/python -m tools.write_speed
 
 deaths: .venv/installed-for-tests system-packages
 	$(BIN)/python -m tools.build_ops

@@ -15,7 +15,7 @@ from zlaunch.workloads import Question
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast a job is, by data sheets."""
+    """How fast a job is, by data sheets and by what published runs reach of them."""
 
     traffic: Traffic
     roofline: Roofline
@@ -37,7 +37,7 @@ class Answer:
     @property
     def seconds(self) -> float | None:
         """Say how long a step takes, in the middle of what is likely."""
-        return None if self.speed is None else sum(self.speed.roofline.likely) / 2
+        return None if self.speed is None else self.speed.roofline.middle
 
     @property
     def seconds_per_token(self) -> float | None:

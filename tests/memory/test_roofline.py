@@ -11,6 +11,9 @@ from zlaunch.memory.roofline import Machine, Roofline, roofline
 
 H100 = Machine(GPUS["H100-80GB"])
 CPU = {"device": "cpu"}
+BOTH = {"offload_optimizer": CPU, "offload_param": CPU}
+_DRIVE = {"device": "nvme", "nvme_path": "/nvme"}
+NVME = {"offload_optimizer": _DRIVE, "offload_param": _DRIVE}
 
 
 def of(model: str = "llama-3-8b", stage: int = 2, machine: Machine = H100, **rest: Any) -> Roofline:
@@ -50,9 +53,51 @@ def test_the_bound_is_the_longest_of_what_overlaps_and_the_rest() -> None:
     assert found.seconds == pytest.approx(together + term(found, "optimizer"))
 
 
-def test_a_run_is_likely_slower_than_the_bound() -> None:
-    found = of(micro_batch=4, seq_len=4096)
-    assert found.seconds < found.likely[0] < found.likely[1]
+@given(
+    st.sampled_from(
+        [(0, {}), (1, {}), (2, {}), (3, {}), (2, {"offload_optimizer": CPU}), (3, BOTH), (3, NVME)]
+    ),
+    st.sampled_from([1, 2, 8, 64]),
+    st.sampled_from([*GPUS.values()]),
+)
+def test_a_range_has_a_width_and_lies_above_the_bound(rung: Any, ranks: int, gpu: Any) -> None:
+    stage, offload = rung
+    found = of("gpt2", stage, Machine(gpu), world_size=ranks, **offload)
+    assert found.seconds <= found.likely[0] < found.middle < found.likely[1]
+    assert all(term.seconds <= term.likely[0] <= term.likely[1] for term in found.terms)
+
+
+@pytest.mark.parametrize("gpu", ["A100-80GB", "H100-80GB", "RTX-4090"])
+def test_on_one_host_each_stage_and_each_offload_is_as_slow_as_the_one_before(gpu: str) -> None:
+    rungs: list[tuple[int, dict[str, Any]]] = [
+        (1, {}),
+        (2, {}),
+        (3, {}),
+        (3, {"offload_optimizer": CPU}),
+        (3, BOTH),
+        (3, NVME),
+    ]
+    times = [
+        of("llama-2-7b", stage, Machine(GPUS[gpu]), accumulation=8, **zero).middle for stage, zero in rungs
+    ]
+    assert times == sorted(times)
+
+
+def test_a_known_network_narrows_the_range() -> None:
+    unknown, known = (
+        of(stage=3, machine=Machine(GPUS["H100-80GB"], network), world_size=64) for network in (None, 400e9)
+    )
+    assert unknown.likely[0] <= known.likely[0] < known.likely[1] < unknown.likely[1]
+
+
+def test_more_hosts_never_make_a_step_faster() -> None:
+    one, two, many = (of(stage=3, world_size=ranks).middle for ranks in (8, 16, 512))
+    assert one < two < many
+
+
+def test_a_small_batch_waits_for_the_hooks_of_stage_3() -> None:
+    two, three = (of(stage=stage, seq_len=16).likely[1] for stage in (2, 3))
+    assert three > 1.3 * two
 
 
 def test_a_large_batch_is_bound_by_compute() -> None:

@@ -45,19 +45,24 @@ def traffic_lines(answer: Answer) -> Iterator[str]:
 
 
 def time_lines(speed: Speed | None) -> Iterator[str]:
-    """Write the roofline: at least, likely, and what each kind of work takes."""
+    """Write how long a step takes, and what each kind of work takes of it."""
     if speed is None:
         return
     roof = speed.roofline
-    fastest, slowest = roof.likely
-    yield f"a step takes {brief(fastest)} to {brief(slowest)}, and {brief(roof.seconds)} at the very least"
-    rows = [(term.name, brief(term.seconds), term.why) for term in roof.terms if term.seconds]
-    yield from console.table(rows)
+    yield f"a step takes {_range(roof.likely)}, and {brief(roof.seconds)} at the very least"
+    yield from console.table(
+        [(term.name, _range(term.likely), term.why) for term in roof.terms if term.likely[1]]
+    )
+    calibrated = "published runs" if roof.is_calibrated else "published runs on other GPUs"
     yield from console.paragraph(
         f"{roof.bound_by} bounds it; at most {roof.tokens_per_second:,.0f} tokens/s on all ranks "
-        "(data sheets, not measured)",
+        f"(not measured: calibrated on {calibrated})",
         "  ",
     )
+
+
+def _range(seconds: tuple[float, float]) -> str:
+    return " to ".join(dict.fromkeys(map(brief, seconds)))
 
 
 def _stage(settled: Settled) -> int:

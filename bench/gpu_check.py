@@ -20,7 +20,7 @@ from typing import IO, Any
 from bench.gpu_cells import CELLS, standing_in
 from bench.gpu_device import DEVICES
 from bench.gpu_results import Results, versions, written_whole
-from bench.gpu_table import foretold, table
+from bench.gpu_table import foretold, is_met, table
 
 CELL_SECONDS = 150
 """How long one cell may take on the device."""
@@ -49,6 +49,10 @@ class Check:
         """Write the table."""
         written_whole(self._page, text := table(self.results, self._quantities))
         return text
+
+    def is_met(self) -> bool:
+        """Say whether every cell could be compared, and the forecasts are as good as they are to be."""
+        return is_met(self.results, self._quantities)
 
     def foretell(self, name: str) -> None:
         """Rehearse a cell, unless the time is over."""
@@ -137,6 +141,7 @@ def main() -> None:
     for one in pending:
         one.result()
     print(check.show(), flush=True)
+    sys.exit(0 if check.is_met() else 1)
 
 
 if __name__ == "__main__":

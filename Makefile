@@ -79,7 +79,7 @@ gpu-rehearsal: .venv/installed
 	rm -rf $(REHEARSAL)
 	$(BIN)/python -m tools.gather_wheels $(REHEARSAL)/wheels $$($(BIN)/python -c 'import platform; print(platform.python_version())')
 	$(BIN)/python -m tools.bare_python $(REHEARSAL)/python
-	$(ALONE) $(MAKE) gpu-check gpu-jobs DEVICE=cpu FIRST=3 OUT=$(REHEARSAL)/out SITE=$(REHEARSAL)/site-packages \
+	$(ALONE) $(MAKE) gpu-check gpu-jobs DEVICE=cpu FIRST=3 BUDGET=2400 OUT=$(REHEARSAL)/out SITE=$(REHEARSAL)/site-packages \
 	    WHEELS=$(REHEARSAL)/wheels PYTHON=$(CURDIR)/$(REHEARSAL)/python/bin/python
 
 # The last patch of each release. A new one goes to RELEASES in zlaunch/dsconfig/releases.py too.

@@ -25,8 +25,8 @@ from bench.gpu_results import ROOT, Results, versions, written_whole
 
 SCRIPT = ROOT / "bench" / "gpu_train.py"
 ZLAUNCH = (sys.executable, "-m", "zlaunch")
-JOB_SECONDS = 150
-"""How long one job may take."""
+JOB_SECONDS = {"cuda": 200, "cpu": 900}
+"""How long one job may take; on a CPU it compiles first."""
 AT_LEAST = 30
 """Seconds without which none is begun."""
 GONE_WITHIN = 20
@@ -50,7 +50,7 @@ class Bed:
 
     def model(self, name: str) -> Path:
         """Write a model's directory; a small one for the CPU."""
-        folder = self.folder / name
+        folder = self.folder / f"{name}-{self.device}"
         folder.mkdir(exist_ok=True)
         config = MODELS[name] if self.device == "cuda" else small(MODELS[name])
         (folder / "config.json").write_text(json.dumps(config))
@@ -58,9 +58,9 @@ class Bed:
 
     def argv(self, run: Path, flags: tuple[str, ...], arguments: tuple[str, ...]) -> list[str]:
         """Write a command line of zlaunch; of arguments that are given twice the later counts."""
-        length = "1024" if self.device == "cuda" else "32"
-        defaults = ("--model", str(self.model("0.5B")), "--sequence_length", length)
-        words = (*defaults, "--per_device_train_batch_size", "2", *arguments)
+        length, batch = ("1024", "8") if self.device == "cuda" else ("32", "2")
+        sizes = ("--sequence_length", length, "--per_device_train_batch_size", batch)
+        words = ("--model", str(self.model("0.1B")), *sizes, *arguments)
         return [
             *ZLAUNCH,
             *("train", str(SCRIPT), "--gpus", "1", "--run-dir", str(run), *flags),
@@ -77,7 +77,7 @@ class Bed:
             env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=JOB_SECONDS,
+            timeout=self.patience,
             text=True,
             errors="replace",
             check=False,
@@ -92,6 +92,11 @@ class Bed:
         argv = [*ZLAUNCH, "runs", "show", str(run), "--json"]
         found: Answer = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)
         return found
+
+    @property
+    def patience(self) -> float:
+        """How long one job may take; seconds."""
+        return JOB_SECONDS[self.device]
 
     def in_use(self) -> int:
         """Say how much of the device is in use; bytes."""
@@ -161,8 +166,7 @@ def probes(bed: Bed) -> Answer:
 
 def is_hidden(bed: Bed) -> Answer:
     """Train on the CPU where CUDA_VISIBLE_DEVICES hides all GPUs."""
-    tiny = ("--model", str(Bed("cpu", bed.folder).model("0.1B")), "--sequence_length", "32")
-    return _trains_on(bed, "cpu", "", tiny)
+    return _trains_on(Bed("cpu", bed.folder), "cpu", "")
 
 
 def is_named(bed: Bed) -> Answer:
@@ -173,8 +177,8 @@ def is_named(bed: Bed) -> Answer:
     return _trains_on(bed, "cuda" if found else "cpu", found[0].uuid if found else "0")
 
 
-def _trains_on(bed: Bed, accelerator: str, visible: str, arguments: tuple[str, ...] = ()) -> Answer:
-    found = bed.train(("--stage", "2"), arguments, {"CUDA_VISIBLE_DEVICES": visible})
+def _trains_on(bed: Bed, accelerator: str, visible: str) -> Answer:
+    found = bed.train(("--stage", "2"), environment={"CUDA_VISIBLE_DEVICES": visible})
     answer = ends(found, "finished")
     if found["job"]["accelerator"] != accelerator:
         raise Unexpected(f"it trained on {found['job']['accelerator']}")
@@ -184,7 +188,7 @@ def _trains_on(bed: Bed, accelerator: str, visible: str, arguments: tuple[str, .
 def _too_much(bed: Bed) -> tuple[str, ...]:
     """Ask for twice what fits: a real failure of CUDA's allocator, or on a CPU the words of one."""
     batch = "64" if bed.device == "cuda" else "4"
-    return ("--model", str(bed.model("0.1B")), "--per_device_train_batch_size", batch, "--room_gib", "24")
+    return ("--per_device_train_batch_size", batch, "--room_gib", "24")
 
 
 def runs_out(bed: Bed) -> Answer:
@@ -212,7 +216,7 @@ def is_killed(bed: Bed) -> Answer:
     run = Path(tempfile.mkdtemp(prefix="run-", dir=bed.folder)) / "run"
     argv = bed.argv(run, ("--stage", "2"), ("--max_steps", "1000000"))
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        _await(JOB_SECONDS, lambda: _step(run) >= 3, "no step was taken")
+        _await(bed.patience, lambda: _step(run) >= 3, "no step was taken")
         script = json.loads((run / "ranks" / "rank-0.json").read_text())["pid"]
         process.send_signal(signal.SIGKILL)
         began = time.monotonic()
@@ -248,7 +252,7 @@ def keeps_pace(bed: Bed) -> Answer:
         env={**os.environ, **environment},
         capture_output=True,
         check=True,
-        timeout=JOB_SECONDS,
+        timeout=bed.patience,
     )
     bare = json.loads(speeds.read_text())
     return {**answer, "facts": f"{ours:.2f} steps/s, torchrun {bare:.2f}: {ours / bare - 1:+.1%}"}

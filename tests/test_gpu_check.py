@@ -173,4 +173,4 @@ def test_a_job_on_the_gpu_is_asked_of_zlaunch_as_a_person_asks(tmp_path: Path) -
         [*argv[:4], "--dry-run", *argv[4:]], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert dry.returncode == 0, dry.stderr
-    assert json.loads((tmp_path / "0.5B" / "config.json").read_text())["model_type"] == "llama"
+    assert json.loads((tmp_path / "0.1B-cuda" / "config.json").read_text())["model_type"] == "llama"

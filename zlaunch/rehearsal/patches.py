@@ -116,7 +116,7 @@ def _let_experts_be_of_any_type() -> None:
 
 
 def _count_grouped_heads() -> None:
-    """Before torch 2.13 the operations of attention are not counted where keys have fewer heads than queries."""
+    """Attention whose keys have fewer heads than its queries is refused when torch 2.11 counts it."""
     from torch.utils import flop_counter
 
     def with_heads_of(query: int, count: Any) -> Any:

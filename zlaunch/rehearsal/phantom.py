@@ -262,8 +262,7 @@ def spread_attributes() -> None:
     for memo in ("nonzero", "item", "unique", "unique_consecutive", "nested_int"):
         for suffix in ("", "_vc", "_epoch"):
             setattr(FakeTensor, f"_{memo}_memo{suffix}", None)
-    if not hasattr(FakeTensor, "fake_device"):  # before torch 2.13 each tensor has it under that name
-        FakeTensor.fake_device = property(attrgetter("_fake_device"), _set_device)
+    name_device()
     plain = torch.Tensor.data
 
     def take(self: FakeTensor) -> torch.Tensor:
@@ -277,5 +276,11 @@ def spread_attributes() -> None:
     FakeTensor.data = property(take, assign)
 
 
-def _set_device(tensor: FakeTensor, device: torch.device) -> None:
-    tensor._fake_device = device
+def name_device() -> None:
+    """Let a FakeTensor have its device in `_fake_device`; with torch 2.11 it is another name."""
+
+    def assign(tensor: FakeTensor, device: torch.device) -> None:
+        tensor._fake_device = device
+
+    if not hasattr(FakeTensor, "fake_device"):
+        FakeTensor.fake_device = property(attrgetter("_fake_device"), assign)

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
@@ -75,36 +74,32 @@ class Check:
         self.results.add(name, "foretold", answer)
 
     def measure(self, log: IO[str]) -> None:
-        """Measure one cell after the other, until the time is over."""
+        """Measure one cell after the other, until the time is over; the next imports packages meanwhile."""
         waiting = self.results.lacking("measured")
-        for name, process in zip(waiting, self._processes(len(waiting), log), strict=True):
+        following = self._process(log) if waiting else None
+        for left, name in zip(reversed(range(len(waiting))), waiting, strict=True):
             if self.seconds_left() < 0:
-                process.kill()
-                continue
+                break
+            process, following = following, self._process(log) if left else None
+            assert process is not None
             answer = _answer(process, self.results.rows[name]["question"])
             self.results.add(name, "measured", answer)
             self.show()
             print(f"{self.seconds_left():4.0f} s left  {name}: {answer.get('error', 'measured')}", flush=True)
+        if following is not None:
+            following.kill()
+            following.communicate()
 
-    def _processes(self, number: int, log: IO[str]) -> Iterator["subprocess.Popen[str]"]:
-        """Start a fresh process for each cell; one more imports its packages meanwhile."""
-        argv = [sys.executable, "-m", "bench.gpu_cell", self.device]
+    def _process(self, log: IO[str]) -> "subprocess.Popen[str]":
+        """Start a fresh process for a cell."""
+        argv, pipe = [sys.executable, "-m", "bench.gpu_cell", self.device], subprocess.PIPE
         environment = {
             **os.environ,
             "DS_ACCELERATOR": self.device,
             "DS_LOG_LEVEL": "error",
             "HF_HUB_OFFLINE": "1",
         }
-
-        def start() -> "subprocess.Popen[str]":
-            pipe = subprocess.PIPE
-            return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment)
-
-        following = start() if number else None
-        for left in reversed(range(number)):
-            now, following = following, start() if left else None
-            assert now is not None
-            yield now
+        return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment)
 
 
 def _answer(process: "subprocess.Popen[str]", workload: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help train test fast check docs deaths releases gpu-check clean
+.PHONY: help train test fast check docs deaths releases gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
 
 help:
 	@echo "make train     set up, and train a small language model with ZeRO-3 and CPU offload"
@@ -13,7 +13,10 @@ help:
 	@echo "make docs      write docs/errors.md, docs/endings.md and docs/speed.md anew"
 	@echo "make deaths    let runs die in every way, and write docs/deaths.md anew"
 	@echo "make releases  record anew which keys each DeepSpeed release reads; needs the network"
-	@echo "make gpu-check WHEELS=DIR  compare predicted GPU memory with one CUDA device; no network"
+	@echo "make gpu-wheels     gather what a machine with a GPU and no network lacks: docs/gpu.md"
+	@echo "make gpu-check      there: compare predicted GPU memory with one CUDA device"
+	@echo "make gpu-jobs       there: train, fail and recover on it through zlaunch"
+	@echo "make gpu-rehearsal  run both here, on the CPU"
 	@echo "make clean     remove the environment and what tests and runs left behind"
 
 train: .venv/installed
@@ -42,13 +45,41 @@ deaths: .venv/installed-for-tests system-packages
 	$(BIN)/python -m tools.build_ops
 	ZLAUNCH_RECORD=docs/deaths.md $(BIN)/python -m pytest tests/deaths -q
 
-# For a machine with a CUDA device and no network: its own Python with torch for CUDA, what is missing
-# from WHEELS, a folder.
-gpu-check:
-	test -x .venv-gpu/bin/python || $(PYTHON) -m venv --system-site-packages .venv-gpu
-	.venv-gpu/bin/python -m pip install --quiet --no-index --find-links "$(WHEELS)" hatchling
-	.venv-gpu/bin/python -m pip install --quiet --no-index --find-links "$(WHEELS)" --no-build-isolation --editable .
-	.venv-gpu/bin/python -m bench.gpu_check
+# What a machine with a GPU runs, without a network: docs/gpu.md. It has torch and transformers; the wheels
+# hold what else is imported, and go into a folder of their own.
+PYTHON_VERSION ?= 3.12
+WHEELS ?= gpu-wheels
+OUT ?= bench/results
+DEVICE ?= cuda
+BUDGET ?= 510
+SITE := .gpu/site-packages
+ON_GPU = PYTHONPATH=$(abspath $(SITE)):$(CURDIR) HF_HUB_OFFLINE=1 $(PYTHON) -m
+OPTIONS = $(OUT) --device $(DEVICE) --seconds $(BUDGET) $(if $(FIRST),--first $(FIRST))
+
+gpu-wheels: .venv/installed
+	$(BIN)/python -m tools.gather_wheels $(WHEELS) $(PYTHON_VERSION)
+
+$(SITE): $(wildcard $(WHEELS)/*.whl)
+	rm -rf $@
+	$(PYTHON) -m pip install --quiet --no-index --no-deps --no-cache-dir --target $@ $(WHEELS)/*.whl
+	@touch $@
+
+gpu-check: $(SITE)
+	$(ON_GPU) bench.gpu_check $(OPTIONS)
+
+gpu-jobs: $(SITE)
+	$(ON_GPU) bench.gpu_jobs $(OPTIONS)
+
+# Both, here: in another Python, which only sees torch and transformers, and where root can, without a network.
+REHEARSAL := build/gpu-rehearsal
+ALONE := $(shell unshare --net ip link set lo up 2>/dev/null && echo tools/alone)
+
+gpu-rehearsal: .venv/installed
+	rm -rf $(REHEARSAL)
+	$(BIN)/python -m tools.gather_wheels $(REHEARSAL)/wheels $$($(BIN)/python -c 'import platform; print(platform.python_version())')
+	$(BIN)/python -m tools.bare_python $(REHEARSAL)/python
+	$(ALONE) $(MAKE) gpu-check gpu-jobs DEVICE=cpu FIRST=3 BUDGET=2400 OUT=$(REHEARSAL)/out SITE=$(REHEARSAL)/site-packages \
+	    WHEELS=$(REHEARSAL)/wheels PYTHON=$(CURDIR)/$(REHEARSAL)/python/bin/python
 
 # The last patch of each release. A new one goes to RELEASES in zlaunch/dsconfig/releases.py too.
 DEEPSPEED_RELEASES := 0.14.5 0.15.4 0.16.9 0.17.6 0.18.9 0.19.8
@@ -87,4 +118,4 @@ system-packages:
 	fi
 
 clean:
-	rm -rf .venv .venv-gpu runs trainer_output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .gpu gpu-wheels build runs trainer_output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,14 +1,16 @@
-"""The cells of `make gpu-check`: models from 0.1 to 8 billion parameters, and how they are trained."""
+"""The cells of `make gpu-check`: models of many kinds, and ways to train them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-LLAMA = {"model_type": "llama", "max_position_embeddings": 16384, "rms_norm_eps": 1e-5}
+Model = dict[str, Any]
 
 
-def _llama(hidden: int, ffn: int, layers: int, heads: tuple[int, int], vocab: int) -> dict[str, Any]:
+def _llama(hidden: int, ffn: int, layers: int, heads: tuple[int, int], vocab: int) -> Model:
     return {
-        **LLAMA,
+        "model_type": "llama",
+        "max_position_embeddings": 16384,
+        "rms_norm_eps": 1e-5,
         "hidden_size": hidden,
         "intermediate_size": ffn,
         "num_hidden_layers": layers,
@@ -18,13 +20,79 @@ def _llama(hidden: int, ffn: int, layers: int, heads: tuple[int, int], vocab: in
     }
 
 
-MODELS = {
+MODELS: dict[str, Model] = {
     "0.1B": _llama(768, 2048, 12, (12, 4), 32000),
     "0.5B": _llama(1280, 3456, 20, (20, 4), 50304),
     "1B": _llama(2048, 8192, 16, (32, 8), 128256),
     "3B": _llama(3072, 8192, 28, (24, 8), 128256),
     "8B": _llama(4096, 14336, 32, (32, 8), 128256),
+    "tied 0.6B": {
+        **_llama(1024, 3072, 28, (16, 8), 151936),
+        "model_type": "qwen3",
+        "head_dim": 128,
+        "tie_word_embeddings": True,
+    },
+    "gpt2 0.4B": {
+        "model_type": "gpt2",
+        "n_embd": 1024,
+        "n_layer": 24,
+        "n_head": 16,
+        "n_positions": 1024,
+        "vocab_size": 50257,
+    },
+    "MoE 1.4B": {
+        **_llama(1024, 2816, 16, (16, 4), 64000),
+        "model_type": "qwen3_moe",
+        "head_dim": 64,
+        "num_experts": 32,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 768,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
+    "mixtral 2B": {
+        **_llama(1024, 3584, 20, (16, 4), 32000),
+        "model_type": "mixtral",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    "vision 1B": {
+        "model_type": "qwen2_5_vl",
+        "text_config": {
+            **_llama(1536, 4096, 20, (12, 2), 151936),
+            "model_type": "qwen2_5_vl_text",
+            "rope_scaling": {"type": "default", "mrope_section": [16, 24, 24]},
+        },
+        "vision_config": {
+            "model_type": "qwen2_5_vl",
+            "depth": 16,
+            "hidden_size": 1024,
+            "intermediate_size": 2816,
+            "num_heads": 16,
+            "out_hidden_size": 1536,
+        },
+    },
 }
+
+_SMALL = {
+    **dict.fromkeys(("hidden_size", "n_embd", "out_hidden_size"), 64),
+    **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), 96),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "depth"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "num_heads"), 4),
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_experts": 8,
+    "vocab_size": 512,
+    "rope_scaling": {"type": "default", "mrope_section": [2, 3, 3]},
+}
+
+
+def small(model: Model) -> Model:
+    """Make a model of the same kind that trains in an instant."""
+    return {
+        name: small(value) if name.endswith("_config") else _SMALL.get(name, value)
+        for name, value in model.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -38,65 +106,147 @@ class Cell:
     micro_batch: int = 1
     checkpointing: bool = True
     offload: tuple[str, ...] = ()
+    precision: str = "bf16"
+    accumulation: int = 1
+    accumulate_in: str = ""
+    lora: int = 0
+    attention: str = "sdpa"
+    optimizer: str = "adamw_torch_fused"
+    save: bool = False
 
     def workload(self) -> dict[str, Any]:
         """Write the fields of a Workload."""
         zero: dict[str, Any] = {"stage": self.stage}
         for part in self.offload:
             zero[f"offload_{part}"] = {"device": "cpu", "pin_memory": True}
-        ds_config = {
+        if self.save and self.stage == 3:
+            zero["stage3_gather_16bit_weights_on_model_save"] = True
+        ds_config: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": self.micro_batch,
-            "gradient_accumulation_steps": 1,
+            "gradient_accumulation_steps": self.accumulation,
             "gradient_clipping": 1.0,
-            # The other ranks send nothing, so the numbers are garbage: nothing may look at them.
-            "bf16": {"enabled": True, "check_grad_overflow": False},
+            # DeepSpeed's own CPU optimizer has to be compiled; torch's keeps the same states.
             "zero_force_ds_cpu_optimizer": False,
             "zero_optimization": zero,
         }
+        if self.precision != "fp32":
+            ds_config[self.precision] = {"enabled": True}
+        if self.precision == "fp16":
+            ds_config["fp16"]["initial_scale_power"] = 4  # with the default the first steps are left out
+        if self.accumulate_in:
+            ds_config["data_types"] = {"grad_accum_dtype": self.accumulate_in}
         return {
             "model": MODELS[self.model],
             "ds_config": ds_config,
             "world_size": self.ranks,
             "ranks_per_host": min(8, self.ranks),
             "seq_len": self.seq_len,
-            "optimizer": "adamw_torch_fused",
+            "optimizer": self.optimizer,
+            "load_dtype": self.precision,
             "zero_init": self.stage == 3,
             "activation_checkpointing": self.checkpointing,
-            "save": False,
+            "lora": {"rank": self.lora, "modules": ["q_proj", "v_proj"]} if self.lora else None,
+            "attention": self.attention,
+            "save": self.save,
         }
 
     def __str__(self) -> str:
-        moved = f" {'+'.join(self.offload)} on cpu" if self.offload else ""
-        checkpointing = ", checkpointing" if self.checkpointing else ""
-        return (
-            f"{self.model}, stage {self.stage}{moved}, {self.ranks} ranks, "
-            f"{self.micro_batch} x {self.seq_len} tokens{checkpointing}"
-        )
+        words = [
+            f"{self.model}, stage {self.stage}",
+            f"{'+'.join(self.offload)} on cpu" * bool(self.offload),
+            f"{self.ranks} rank{'s' * (self.ranks > 1)}",
+            f"{self.micro_batch} x {self.seq_len}",
+            f"{self.accumulation} micro-batches" * (self.accumulation > 1),
+            f"accumulated in {self.accumulate_in}" * bool(self.accumulate_in),
+            self.precision * (self.precision != "bf16"),
+            f"LoRA {self.lora}" * bool(self.lora),
+            self.attention * (self.attention != "sdpa"),
+            self.optimizer * (self.optimizer != "adamw_torch_fused"),
+            "checkpointing" * self.checkpointing,
+            "saved and resumed" * self.save,
+        ]
+        return ", ".join(filter(None, words))
 
 
-CELLS = (
-    Cell("0.1B", 0, 1, checkpointing=False, micro_batch=8, seq_len=512),
-    Cell("0.1B", 2, 8, checkpointing=False, micro_batch=8, seq_len=512),
-    Cell("0.1B", 3, 8, checkpointing=False, micro_batch=8, seq_len=512),
-    Cell("0.5B", 0, 1, checkpointing=False),
-    Cell("0.5B", 1, 4),
-    Cell("0.5B", 3, 64),
-    Cell("1B", 0, 1),
-    Cell("1B", 0, 1, seq_len=8192),
-    Cell("1B", 1, 8),
-    Cell("1B", 2, 8),
-    Cell("1B", 2, 8, checkpointing=False),
-    Cell("1B", 2, 8, offload=("optimizer",)),
-    Cell("1B", 3, 8),
-    Cell("1B", 3, 8, seq_len=8192, micro_batch=2),
-    Cell("1B", 3, 64, checkpointing=False),
-    Cell("1B", 3, 8, offload=("optimizer", "param")),
+_SHORT = Cell("0.1B", 2, 8, seq_len=512, micro_batch=8, checkpointing=False)
+_HALF = Cell("0.5B", 2, 8)
+_ONE = Cell("1B", 2, 8)
+_BOTH = ("optimizer", "param")
+
+CELLS: tuple[Cell, ...] = (
+    # One of each kind, which take seconds.
+    replace(_ONE, stage=3),
+    _ONE,
+    replace(_ONE, stage=1),
+    replace(_HALF, stage=0, ranks=1, checkpointing=False),
+    replace(_ONE, offload=("optimizer",)),
+    replace(_ONE, stage=3, offload=_BOTH),
+    Cell("MoE 1.4B", 2, 8),
+    Cell("tied 0.6B", 3, 8),
+    replace(_ONE, lora=16),
+    replace(_HALF, precision="fp16", accumulation=2),
+    replace(_HALF, ranks=2, save=True),
+    replace(_HALF, stage=3, ranks=64, checkpointing=False),
+    Cell("vision 1B", 2, 8),
+    replace(_HALF, attention="eager", checkpointing=False),
+    Cell("3B", 3, 8),
+    Cell("8B", 3, 8),
+    # Every stage without ZeRO's savings, with long sequences, with many ranks.
+    replace(_SHORT, stage=0, ranks=1),
+    _SHORT,
+    replace(_SHORT, stage=3),
+    replace(_HALF, stage=0, ranks=1, precision="fp32"),
+    replace(_HALF, stage=1, ranks=4),
+    replace(_ONE, stage=0, ranks=1, seq_len=8192),
+    replace(_ONE, checkpointing=False),
+    replace(_ONE, stage=3, seq_len=8192, micro_batch=2),
+    replace(_ONE, stage=3, ranks=64, checkpointing=False),
+    replace(_ONE, stage=3, ranks=1),
     Cell("3B", 1, 8),
     Cell("3B", 2, 8),
     Cell("3B", 2, 64, seq_len=8192),
-    Cell("3B", 3, 8),
     Cell("3B", 3, 8, offload=("optimizer",)),
-    Cell("8B", 2, 64),
-    Cell("8B", 3, 8),
     Cell("8B", 3, 64, seq_len=8192),
+    Cell("8B", 2, 64),
+    # What changes how gradients, weights and states are kept.
+    replace(_HALF, stage=1, ranks=4, accumulate_in="fp32", accumulation=2),
+    replace(_HALF, accumulation=4),
+    replace(_HALF, stage=3, precision="fp16"),
+    replace(_HALF, stage=3, precision="fp32"),
+    replace(_HALF, stage=3, accumulate_in="fp32", accumulation=2),
+    replace(_HALF, stage=1, ranks=4, offload=("optimizer",), accumulation=2),
+    replace(_HALF, stage=3, ranks=2, offload=("optimizer",), accumulation=2),
+    replace(_HALF, optimizer="adamw_torch"),
+    replace(_HALF, optimizer="sgd"),
+    # Other models.
+    Cell("gpt2 0.4B", 2, 8, seq_len=1024, micro_batch=4, checkpointing=False),
+    Cell("gpt2 0.4B", 3, 8, seq_len=1024, micro_batch=4),
+    Cell("tied 0.6B", 2, 8),
+    Cell("MoE 1.4B", 3, 8),
+    Cell("mixtral 2B", 2, 8),
+    Cell("mixtral 2B", 3, 8, offload=("optimizer",)),
+    Cell("vision 1B", 3, 8),
+    replace(_ONE, stage=3, lora=16),
+    Cell("8B", 3, 8, lora=16),
+    replace(_ONE, attention="eager"),
+    # Saving and resuming.
+    replace(_HALF, stage=0, ranks=1, save=True),
+    replace(_HALF, stage=3, ranks=2, save=True),
+    replace(_HALF, stage=3, ranks=2, offload=("optimizer",), save=True),
+    replace(_HALF, lora=16, ranks=2, save=True),
 )
+
+
+def standing_in(cell: Cell) -> dict[str, Any]:
+    """Write the fields of a Workload that is trained on the CPU in an instant, in place of a cell."""
+    workload = replace(cell, seq_len=32).workload()
+    buckets = dict.fromkeys(
+        ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size"), 50_000
+    )
+    zero = {**workload["ds_config"]["zero_optimization"], **buckets}
+    return {
+        **workload,
+        "model": small(workload["model"]),
+        "ds_config": {**workload["ds_config"], "zero_optimization": zero},
+        "accelerator": "cpu",
+    }

@@ -24,6 +24,7 @@ def apply(fast: bool = True) -> None:
     _count_random_states()
     _let_experts_be_of_any_type()
     _train_in_fp16()
+    _count_grouped_heads()
     if fast:
         _reduce_without_loops()
         _gather_without_loops()
@@ -119,6 +120,21 @@ def _let_experts_be_of_any_type() -> None:
         return accounts._create_grouped_mm_output_tensor(mat_a, mat_b, offs, rest["out_dtype"])
 
     accounts._meta_grouped_mm_common = account
+
+
+def _count_grouped_heads() -> None:
+    """Attention whose keys have fewer heads than its queries is refused when torch 2.11 counts it."""
+    from torch.utils import flop_counter
+
+    def with_heads_of(query: int, count: Any) -> Any:
+        def counted(*shapes: Any) -> int:
+            heads = shapes[query][1]
+            return int(count(*((batch, heads, *rest) for batch, _, *rest in shapes)))
+
+        return counted
+
+    flop_counter.sdpa_flop_count = with_heads_of(0, flop_counter.sdpa_flop_count)
+    flop_counter.sdpa_backward_flop_count = with_heads_of(1, flop_counter.sdpa_backward_flop_count)
 
 
 def _reduce_without_loops() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -261,6 +262,7 @@ def spread_attributes() -> None:
     for memo in ("nonzero", "item", "unique", "unique_consecutive", "nested_int"):
         for suffix in ("", "_vc", "_epoch"):
             setattr(FakeTensor, f"_{memo}_memo{suffix}", None)
+    name_device()
     plain = torch.Tensor.data
 
     def take(self: FakeTensor) -> torch.Tensor:
@@ -272,3 +274,13 @@ def spread_attributes() -> None:
             self._fake_device = value._fake_device
 
     FakeTensor.data = property(take, assign)
+
+
+def name_device() -> None:
+    """Let a FakeTensor have its device in `_fake_device`; with torch 2.11 it is another name."""
+
+    def assign(tensor: FakeTensor, device: torch.device) -> None:
+        tensor._fake_device = device
+
+    if not hasattr(FakeTensor, "fake_device"):
+        FakeTensor.fake_device = property(attrgetter("_fake_device"), assign)

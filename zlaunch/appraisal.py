@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from zlaunch.answers import Answer, Refusal, Speed
@@ -79,6 +79,29 @@ def appraise(
 def estimate(questions: Sequence[Question], site: Site) -> list[Answer | Refusal]:
     """Answer by the closed form, at once, and with its error."""
     return _answers(questions, site, lambda workloads: [closed_form.forecast(one) for one in workloads])
+
+
+@dataclass(frozen=True)
+class Appraiser:
+    """Answers questions about a site in all ways that a search needs."""
+
+    site: Site
+    rehearser: Rehearse
+    done: Done | None = None
+
+    def estimate(self, questions: Sequence[Question]) -> list[Answer | Refusal]:
+        """Answer by the closed form."""
+        return estimate(questions, self.site)
+
+    def rehearse(self, questions: Sequence[Question]) -> list[Answer | Refusal]:
+        """Answer by rehearsals."""
+        return appraise(questions, self.site, self.done, self.rehearser)
+
+    def revise(self, answer: Answer, forecast: Forecast) -> Answer:
+        """Answer the same question with another forecast."""
+        verdict, speed = judge(forecast, self.site), _speed(answer.workload, forecast, self.site)
+        need = need_of(forecast, self.site)
+        return replace(answer, forecast=forecast, need=need, verdict=verdict, speed=speed)
 
 
 def _answers(questions: Sequence[Question], site: Site, ask: Forecaster) -> list[Answer | Refusal]:

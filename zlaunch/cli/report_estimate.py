@@ -13,7 +13,7 @@ from zlaunch.errors import ExitStatus, Finding, Refused, WrongUsage
 from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER, best_of, on
 from zlaunch.levers import Effect, try_levers, worth_saying
-from zlaunch.search import Remedy
+from zlaunch.remedies import Remedy
 from zlaunch.units import plural
 from zlaunch.workloads import Question
 
@@ -108,7 +108,7 @@ def _ladder(question: Question, ask: Asking, wishes: Wishes) -> ExitStatus:
 def _remedies(question: Question, ask: Asking) -> list[Remedy]:
     """Look for changes that let a job fit on one rung or another."""
     from zlaunch.appraisal import estimate
-    from zlaunch.search import remedies
+    from zlaunch.remedies import remedies
 
     return remedies(question, LADDER, lambda some: estimate(some, ask.site), ask)
 

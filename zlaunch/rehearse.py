@@ -85,6 +85,8 @@ class Rehearser:
             if self._cache is not None:
                 self._cache.keep(workloads[number], found[number])
             tell(len(found), len(workloads))
+        if len(found) < len(workloads):
+            self.close()  # it died of one of them
         return [found.get(number) or _forecast(one, {}) for number, one in enumerate(workloads)]
 
     def _kept(self, workload: Workload) -> Forecast | None:

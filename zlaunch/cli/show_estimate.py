@@ -125,7 +125,7 @@ def trained(question: Question) -> Iterator[str]:
 def method(forecast: Forecast) -> str:
     """Say where the numbers come from, and how far off they may be."""
     if forecast.kept:
-        return "rehearsed by an earlier command: DeepSpeed itself took two steps without memory"
+        return "rehearsed by an earlier command; `ZLAUNCH_CACHE=off` does it again"
     if forecast.method == "rehearsal":
         return f"rehearsed: DeepSpeed itself took two steps without memory, in {brief(forecast.seconds)}"
     why = f"; no rehearsal: {forecast.why_not_rehearsed}" if forecast.why_not_rehearsed else ""

@@ -53,7 +53,7 @@ class Rehearser:
     def __init__(self, cache: Cache | None = None, jobs: int | None = None) -> None:
         """Rehearse `jobs` workloads at a time, by default as many as there are cores."""
         self._cache = cache
-        self._jobs = jobs or min(MOST_JOBS, len(os.sched_getaffinity(0)))
+        self._jobs = jobs or min(MOST_JOBS, _cores())
         self._program: _Program | None = None
 
     def __enter__(self) -> "Rehearser":
@@ -77,6 +77,9 @@ class Rehearser:
         """
         found = {number: kept for number, one in enumerate(workloads) if (kept := self._kept(one))}
         missing = [number for number in range(len(workloads)) if number not in found]
+        missing.sort(
+            key=lambda number: _effort(workloads[number]), reverse=True
+        )  # so that none ends much later
         tell = done or (lambda *_: None)
         tell(len(found), len(workloads))
         for place, answer in self._ask([workloads[number] for number in missing]):
@@ -98,6 +101,23 @@ class Rehearser:
         if self._program is None:
             self._program = _Program(self._jobs)
         yield from self._program.answers(workloads)
+
+
+def _effort(workload: Workload) -> tuple[int, ...]:
+    """Say by what a rehearsal takes long: a stage, what is offloaded and where, and how often a step adds up."""
+    zero = workload.ds_config.get("zero_optimization", {})
+    offloads = [zero.get(f"offload_{part}") or {} for part in ("optimizer", "param")]
+    devices = [("none", "cpu", "nvme").index(one.get("device", "none")) for one in offloads]
+    return (
+        int(zero.get("stage", 0)),
+        sum(devices),
+        int(workload.ds_config.get("gradient_accumulation_steps", 1)),
+    )
+
+
+def _cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Forecast]:

@@ -20,8 +20,8 @@ from zlaunch.search import Found, search
 from zlaunch.workloads import Question
 
 MOST_REGRET = 0.05
-SOON = 12
-"""Rehearsals that a person waits for."""
+SOON = {1.0: 8, 0.8: 12, 1.25: 12}
+"""How far the closed form is off → rehearsals that a person waits for."""
 
 
 @dataclass
@@ -30,7 +30,8 @@ class Table:
 
     asked: Asked
     rows: Mapping[str, Any]
-    num_rehearsed: int = 0
+    off: float = 1.0
+    """What the closed form's memory is multiplied by."""
 
     def __post_init__(self) -> None:
         self.looked_up = Appraiser(self.asked.site, lambda *_: [])
@@ -39,7 +40,22 @@ class Table:
         self.seen: set[str] = set()
 
     def estimate(self, questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
-        return estimate(questions, self.asked.site)
+        return [self.worse(one) for one in estimate(questions, self.asked.site)]
+
+    def worse(self, answer: Answer | Refusal) -> Answer | Refusal:
+        if isinstance(answer, Refusal) or self.off == 1.0:
+            return answer
+        phases = (
+            Phase(
+                one.name,
+                *(
+                    {pool: int(self.off * size) for pool, size in held.items()}
+                    for held in (one.peak, one.end)
+                ),
+            )
+            for one in answer.forecast.phases
+        )
+        return self.revise(answer, replace(answer.forecast, phases=tuple(phases)))
 
     def rehearse(self, questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
         self.seen.update(self.labels[_settings(one)] for one in questions)
@@ -69,10 +85,10 @@ def _settings(one: Question) -> str:
     return repr((one.job, one.training, one.given.args))
 
 
-def outcome(name: str) -> tuple[str, str, float, int]:
+def outcome(name: str, off: float = 1.0) -> tuple[str, str, float, int]:
     """Return the choice, the best of all, how much slower the choice is, and the number of rehearsals."""
     asked = QUESTIONS[name]
-    table = Table(asked, recorded()[name])
+    table = Table(asked, recorded()[name], off)
     found = search(asked.question, asked.per_rank, table)
     assert isinstance(found, Found)
     best, words = min(
@@ -86,11 +102,12 @@ def outcome(name: str) -> tuple[str, str, float, int]:
     return found.candidate.words, words, seconds.seconds / best - 1, len(table.seen)
 
 
+@pytest.mark.parametrize("off", SOON)
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_what_is_chosen_is_hardly_slower_than_the_best_of_all(name: str) -> None:
-    *_, regret, num_rehearsed = outcome(name)
+def test_what_is_chosen_is_hardly_slower_than_the_best_of_all(name: str, off: float) -> None:
+    *_, regret, num_rehearsed = outcome(name, off)
     assert regret <= MOST_REGRET
-    assert num_rehearsed <= SOON
+    assert num_rehearsed <= SOON[off]
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
 """How long rehearsals take, beside importing what they run: `python -m bench.rehearsal_speed [WORDS]`.
 
-Asks the questions that contain one of WORDS, else all. What counts is the ratio to the import in the same
-run, not the seconds of one machine; and where others work too, the seconds of the processor.
+Asks the questions that contain one of WORDS, else all: workloads of the rehearsal, then whole commands, each
+with an empty cache and then again with what the first left. What counts is the ratio to the import in the
+same run, not the seconds of one machine; and where others work too, the seconds of the processor.
 """
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from bench.gpu_cells import MODELS
@@ -71,6 +75,44 @@ QUESTIONS: dict[str, list[Workload]] = {
     "70 B, ladder of seven, 64 ranks": [workload(BIG, stage, 64, zero) for stage, zero in LADDER],
 }
 
+LLAMA_31 = {
+    **MODELS["8B"],
+    "max_position_embeddings": 131072,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+}
+ON = ("--on", "8xH100-80GB")
+COMMANDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "estimate 8 B, one row": (LLAMA_31, ("estimate", *ON, "--stage", "2", "--no-levers")),
+    "estimate 8 B, one row and its changes": (LLAMA_31, ("estimate", *ON, "--stage", "2")),
+    "estimate 8 B, ladder": (LLAMA_31, ("estimate", *ON, "--micro-batch", "1")),
+    "estimate 70 B, ladder": (BIG, ("estimate", *ON, "--nodes", "8", "--micro-batch", "1")),
+    "plan 8 B, 8 x 80 GB": (LLAMA_31, ("plan", *ON, "--global-batch", "64")),
+    "plan 8 B with LoRA, 1 x 24 GB": (
+        LLAMA_31,
+        ("plan", "--on", "1xRTX-4090", "--lora", "16", "--seq-len", "2048", "--global-batch", "16"),
+    ),
+    "plan 8 B, 1 x 24 GB, nothing fits": (
+        LLAMA_31,
+        ("plan", "--on", "1xRTX-4090", "--seq-len", "65536", "--global-batch", "1"),
+    ),
+}
+EXPECTED = (0, 65, 69)
+"""It fits, it does not, or it is close: all are answers."""
+
+
+def answered(words: tuple[str, ...], model: Path, cache: Path) -> None:
+    """Run a command to its answer."""
+    argv = [sys.executable, "-m", "zlaunch", words[0], str(model), *words[1:]]
+    env = {**os.environ, "ZLAUNCH_CACHE": str(cache)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode in EXPECTED, done.stderr
+
 
 def measured(ask: Callable[[], Any]) -> tuple[Any, float, float]:
     """Return an answer, the seconds until it came, and those that processors worked for it."""
@@ -81,17 +123,34 @@ def measured(ask: Callable[[], Any]) -> tuple[Any, float, float]:
 
 
 def main() -> None:
-    """Print one line for each question."""
+    """Print one line for each question: seconds, those of the processor, and the ratio to the import."""
     argv = [sys.executable, "-W", "ignore", "-c", "import deepspeed, transformers"]
     _, seconds, imports = measured(lambda: subprocess.run(argv, check=True))
     print(f"| importing DeepSpeed and transformers | {seconds:.1f} | {imports:.1f} | 1.0 |", flush=True)
+
+    def show(name: str, ask: Callable[[], Any]) -> Any:
+        answer, seconds, worked = measured(ask)
+        print(f"| {name} | {seconds:.1f} | {worked:.1f} | {worked / imports:.1f} |", flush=True)
+        return answer
+
     for name, workloads in QUESTIONS.items():
-        if not any(word in name for word in sys.argv[1:] or [""]):
-            continue
-        forecasts, seconds, worked = measured(partial(rehearse, workloads))
-        wrong = [one.why_not_rehearsed or one.late_error for one in forecasts]
-        ratio = worked / imports
-        print(f"| {name} | {seconds:.1f} | {worked:.1f} | {ratio:.1f} |", *filter(None, wrong), flush=True)
+        if is_asked(name):
+            forecasts = show(name, partial(rehearse, workloads))
+            wrong = [one.why_not_rehearsed or one.late_error for one in forecasts]
+            print(*filter(None, wrong), end="", flush=True)
+    for name, (config, words) in COMMANDS.items():
+        if is_asked(name):
+            with tempfile.TemporaryDirectory() as place:
+                model, cache = Path(place, "model"), Path(place, "cache")
+                model.mkdir()
+                (model / "config.json").write_text(json.dumps(config))
+                show(name, partial(answered, words, model, cache))
+                show(f"{name}, again", partial(answered, words, model, cache))
+
+
+def is_asked(name: str) -> bool:
+    """Whether a question contains one of the words."""
+    return any(word in name for word in sys.argv[1:] or [""])
 
 
 if __name__ == "__main__":

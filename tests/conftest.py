@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,11 @@ def libaio() -> None:
     if not found and not os.environ.get("CI"):
         pytest.skip("libaio-dev is not installed")
     assert found, "libaio-dev is not installed"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep forecasts where no other run of the tests finds them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZLAUNCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

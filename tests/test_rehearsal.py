@@ -1,5 +1,6 @@
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,6 @@ from pydantic import TypeAdapter
 from zlaunch.errors import Refused
 from zlaunch.memory.forecast import PHASES
 from zlaunch.memory.workload import Lora, Workload
-from zlaunch.process import answers_of
 from zlaunch.rehearse import ENVIRONMENT, rehearse
 
 pytestmark = pytest.mark.job
@@ -58,7 +58,8 @@ def entries(asked: Workload, *extra: str) -> Any:
     """Rehearse in a process of its own, and return all its allocations."""
     text = TypeAdapter(Workload).dump_json(asked).decode()
     argv = [sys.executable, "-m", "tests.slow_rehearsal", text, *extra]
-    return json.loads("".join(answers_of(argv, "", {**os.environ, **ENVIRONMENT})))
+    env = {**os.environ, **ENVIRONMENT}
+    return json.loads(subprocess.run(argv, env=env, capture_output=True, check=True).stdout)
 
 
 OFFLOADED = {name: {"device": "cpu", "pin_memory": True} for name in ("offload_optimizer", "offload_param")}

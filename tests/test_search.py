@@ -1,24 +1,26 @@
 """The search, over a made-up GPU whose memory and speed are simple sums."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.asking import SITE, forecast, question, speed
-from zlaunch.answers import Answer, Refusal
+from zlaunch.answers import Answer, Refusal, is_fit
+from zlaunch.candidates import Candidate
 from zlaunch.errors import Finding, Refused
-from zlaunch.fit import judge, need_of
-from zlaunch.ladder import LADDER
+from zlaunch.fit import Fit, judge, need_of
+from zlaunch.ladder import LADDER, within_reach
+from zlaunch.memory.forecast import Forecast
+from zlaunch.remedies import Ask, remedies
 from zlaunch.resolve import MICRO
-from zlaunch.search import MOST_ROUNDS, Ask, divisors, remedies, search
+from zlaunch.search import MOST_MISSES, Found, Nothing, search
 from zlaunch.workloads import Question, workload_of
 
 STATES = {0: 60.0, 1: 30.0, 2: 20.0, 3: 10.0}
 
 
-def made_up(states: Callable[[int, bool], float], per_sequence: float) -> Ask:
+def made_up(states: Callable[[int, bool], float], per_sequence: float, error: float = 0.0) -> Ask:
     """Answer with a sum: states by stage, and so many GiB for each sequence, less if checkpointed."""
 
     def ask(questions: Sequence[Question]) -> list[Answer | Refusal]:
@@ -34,7 +36,7 @@ def made_up(states: Callable[[int, bool], float], per_sequence: float) -> Ask:
         seconds = (
             (1.3 if checkpointing else 1.0) + (5.0 if zero.offloads else 0.0) + (0.5 if stage == 3 else 0)
         )
-        told = forecast(size)
+        told = forecast(size, error=error)
         verdict = judge(told, SITE)
         return Answer(
             one, settled, workload_of(one, settled), told, need_of(told, SITE), verdict, speed(seconds)
@@ -47,85 +49,109 @@ def roomy(stage: int, offloaded: bool) -> float:
     return 1.0 if offloaded else STATES[stage]
 
 
+class MadeUp:
+    """Guesses by one sum, knows by another, and remembers what it was asked."""
+
+    def __init__(self, guess: Ask, truth: Ask | None = None) -> None:
+        self.estimate = guess
+        self.truth = truth or guess
+        self.rounds: list[list[Question]] = []
+
+    def rehearse(self, questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
+        self.rounds.append(list(questions))
+        return self.truth(questions)
+
+    def revise(self, answer: Answer, told: Forecast) -> Answer:
+        return replace(answer, forecast=told, need=need_of(told, SITE), verdict=judge(told, SITE))
+
+    @property
+    def asked(self) -> list[tuple[int | None, str | None, bool, int]]:
+        return [_settings(one) for questions in self.rounds for one in questions]
+
+
+def _settings(one: Question) -> tuple[int | None, str | None, bool, int]:
+    job = one.job
+    offload = None if job.offload is None or job.offload.optimizer == "none" else str(job.offload)
+    return (
+        job.stage,
+        offload,
+        one.training.activation_checkpointing,
+        int(one.given.args["per_device_train_batch_size"].value),
+    )
+
+
+def choice(found: Found | Nothing) -> Candidate:
+    assert isinstance(found, Found)
+    return found.candidate
+
+
 def test_what_trains_without_zero_does_not_use_it() -> None:
-    ask = made_up(lambda *_: 1.0, 0.1)
-    found = search(question(), 8, ask, ask)
-    assert found is not None
-    assert (found.candidate.rung.words, found.candidate.micro_batch) == ("--stage 0", 8)
+    one = choice(search(question(), 8, MadeUp(made_up(lambda *_: 1.0, 0.1))))
+    assert (one.rung.words, one.micro_batch) == ("--stage 0", 8)
 
 
 def test_stage_2_comes_before_stage_3_and_offloading_last() -> None:
     ask = made_up(lambda stage, offloaded: 1.0 if offloaded else {2: 70.0, 3: 60.0}.get(stage, 99.0), 0.1)
-    found = search(question(), 8, ask, ask)
-    assert found is not None
-    assert found.candidate.rung.words == "--stage 2"
+    assert choice(search(question(), 8, MadeUp(ask))).rung.words == "--stage 2"
 
 
 def test_a_smaller_micro_batch_is_accumulated_to_the_same_batch() -> None:
-    ask = made_up(roomy, 10.0)
-    found = search(question(), 12, ask, ask)
-    assert found is not None
-    assert found.candidate.micro_batch * found.candidate.accumulation == 12
-    assert not found.candidate.checkpointing
+    one = choice(search(question(), 12, MadeUp(made_up(roomy, 10.0))))
+    assert one.micro_batch * one.accumulation == 12
+    assert not one.checkpointing
 
 
-def test_what_the_rehearsal_refutes_gives_way_to_the_next() -> None:
-    found = search(question(), 8, made_up(lambda *_: 1.0, 4.0), made_up(lambda *_: 1.0, 12.0))
-    assert found is not None
-    assert found.candidate.checkpointing
-    assert [candidate.micro_batch for candidate, _ in found.rejected[:1]] == [8]
+def test_what_the_rehearsal_refutes_gives_way_to_a_smaller_batch_of_the_same_rung() -> None:
+    found = search(question(), 8, MadeUp(made_up(lambda *_: 1.0, 4.0), made_up(lambda *_: 1.0, 12.0)))
+    assert isinstance(found, Found)
+    assert found.candidate.words == "--stage 0 --micro-batch 4"
+    assert [one.micro_batch for one, answer in found.tried if not is_fit(answer)] == [8]
 
 
-def test_what_may_fit_and_what_surely_does_are_rehearsed_together() -> None:
-    asked: list[int] = []
-    truth = made_up(lambda *_: 1.0, 12.0)
-
-    def rehearse(questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
-        asked.append(len(questions))
-        return truth(questions)
-
-    found = search(question(), 8, made_up(lambda *_: 1.0, 9.6), rehearse)
-    assert found is not None
-    assert (found.candidate.micro_batch, asked) == (4, [2])
+def test_what_is_likely_to_fit_and_what_surely_does_are_rehearsed_together() -> None:
+    made = MadeUp(made_up(lambda *_: 1.0, 9.2, error=0.1), made_up(lambda *_: 1.0, 12.0))
+    search(question(), 8, made)
+    assert len(made.rounds[0]) == 2
 
 
-def test_nothing_is_found_where_nothing_fits() -> None:
-    ask = made_up(lambda *_: 500.0, 1.0)
-    assert search(question(), 8, ask, ask) is None
+def test_what_was_rehearsed_beside_others_is_rehearsed_alone_before_it_is_chosen() -> None:
+    made = MadeUp(made_up(lambda *_: 1.0, 9.2, error=0.1), made_up(lambda *_: 1.0, 12.0))
+    found = search(question(), 8, made)
+    assert [_settings(one) for one in made.rounds[-1]] == [_settings(choice(found).question)]
+
+
+@pytest.mark.parametrize("guess", [500.0, 1.0], ids=["without hope", "hoping in vain"])
+def test_nothing_fits_only_after_every_rung_was_tried_at_its_smallest(guess: float) -> None:
+    made = MadeUp(made_up(lambda *_: guess, 1.0), made_up(lambda *_: 500.0, 1.0))
+    found = search(question(), 8, made)
+    assert isinstance(found, Nothing)
+    assert found.fit is Fit.NO
+    smallest = [settings for settings in made.asked if settings[2:] == (True, 1)]
+    assert (
+        len({settings[:2] for settings in smallest}) == len(within_reach(question())) == len(found.smallest)
+    )
+    assert len(made.asked) <= MOST_MISSES + 1 + len(smallest)
+
+
+def test_what_the_closed_form_excludes_wrongly_is_found_all_the_same() -> None:
+    found = search(question(), 8, MadeUp(made_up(lambda *_: 500.0, 1.0), made_up(roomy, 10.0)))
+    assert choice(found).words == "--stage 0 --micro-batch 1"
+
+
+def test_where_the_smallest_is_too_close_to_tell_it_is_not_said_that_nothing_fits() -> None:
+    found = search(question(), 1, MadeUp(made_up(lambda *_: 77.0, 0.0)))
+    assert isinstance(found, Nothing)
+    assert found.fit is Fit.TIGHT
 
 
 def test_a_job_that_works_on_no_rung_is_refused_with_the_reason() -> None:
     def ask(questions: Sequence[Question]) -> list[Answer | Refusal]:
         return [Refusal(one, (Finding("no-heads", "why not"),)) for one in questions]
 
-    with pytest.raises(Refused) as refused:
-        search(question(), 8, ask, ask)
-    assert [one.message for one in refused.value.findings] == ["why not"]
-
-
-def test_patience_has_an_end() -> None:
-    asked: list[Question] = []
-    wrong = made_up(lambda *_: 500.0, 1.0)
-
-    def rehearse(questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
-        asked.extend(questions)
-        return wrong(questions)
-
-    assert search(question(), 64, made_up(lambda *_: 1.0, 0.1), rehearse) is None
-    assert len(asked) <= 2 * MOST_ROUNDS
-
-
-@pytest.mark.parametrize(("number", "sizes"), [(1, [1]), (12, [1, 2, 3, 4, 6, 12]), (7, [1, 7])])
-def test_a_batch_is_cut_into_equal_pieces(number: int, sizes: list[int]) -> None:
-    assert divisors(number) == sizes
-
-
-@given(st.integers(1, 10**6))
-def test_every_size_divides_the_batch(number: int) -> None:
-    sizes = divisors(number)
-    assert sizes[0] == 1
-    assert sizes[-1] == number
-    assert all(number % size == 0 for size in sizes)
+    for made in (MadeUp(ask), MadeUp(made_up(lambda *_: 1.0, 0.1), ask)):
+        with pytest.raises(Refused) as refused:
+            search(question(), 8, made)
+        assert [one.message for one in refused.value.findings] == ["why not"]
 
 
 def test_what_lets_a_job_fit_is_named_with_its_lowest_rung() -> None:

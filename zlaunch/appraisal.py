@@ -1,14 +1,17 @@
 """Questions → answers: what each job takes, whether it fits, and how long a step of it takes."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from zlaunch.answers import Answer, Refusal, Speed
 from zlaunch.dsconfig.document import Document
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.fit import Site, judge, need_of
+from zlaunch.forecast_cache import ForecastCache, cache_directory
 from zlaunch.memory import closed_form
 from zlaunch.memory.activations import counted_too_much
 from zlaunch.memory.forecast import HOST_POOLS, Forecast
@@ -17,7 +20,7 @@ from zlaunch.memory.roofline import Machine, batch_of, roofline
 from zlaunch.memory.traffic import traffic
 from zlaunch.memory.transformer import read_transformer
 from zlaunch.memory.workload import Workload
-from zlaunch.rehearse import rehearse
+from zlaunch.rehearse import Done, Rehearser
 from zlaunch.settlement import Settled
 from zlaunch.workloads import Question, workload_of
 
@@ -45,16 +48,60 @@ _ABOUT = (
 Forecaster = Callable[[Sequence[Workload]], Sequence[Forecast]]
 
 
+class Rehearse(Protocol):
+    """What rehearses workloads, telling how many are done: a `Rehearser`."""
+
+    def __call__(self, workloads: Sequence[Workload], done: Done | None = None, /) -> list[Forecast]:
+        """Return the forecasts of workloads in the same order."""
+
+
+def rehearser() -> Rehearser:
+    """Make what rehearses jobs, and remembers those that were rehearsed before; to be closed."""
+    return Rehearser(ForecastCache(cache_directory(os.environ)))
+
+
 def appraise(
-    questions: Sequence[Question], site: Site, done: Callable[[int], None] | None = None
+    questions: Sequence[Question],
+    site: Site,
+    done: Done | None = None,
+    rehearse: Rehearse | None = None,
 ) -> list[Answer | Refusal]:
-    """Rehearse all jobs, DeepSpeed's own refusals included; `done` is told how many are answered."""
-    return _answers(questions, site, lambda workloads: _rehearsed(workloads, done))
+    """Rehearse all jobs, DeepSpeed's own refusals included; `done` is told how far it is.
+
+    Give `rehearse` to ask again without starting another program.
+    """
+    if rehearse is not None:
+        return _answers(questions, site, lambda workloads: _rehearsed(workloads, rehearse, done))
+    with rehearser() as once:
+        return appraise(questions, site, done, once)
 
 
 def estimate(questions: Sequence[Question], site: Site) -> list[Answer | Refusal]:
     """Answer by the closed form, at once, and with its error."""
     return _answers(questions, site, lambda workloads: [closed_form.forecast(one) for one in workloads])
+
+
+@dataclass(frozen=True)
+class Appraiser:
+    """Answers questions about a site in all ways that a search needs."""
+
+    site: Site
+    rehearser: Rehearse
+    done: Done | None = None
+
+    def estimate(self, questions: Sequence[Question]) -> list[Answer | Refusal]:
+        """Answer by the closed form."""
+        return estimate(questions, self.site)
+
+    def rehearse(self, questions: Sequence[Question]) -> list[Answer | Refusal]:
+        """Answer by rehearsals."""
+        return appraise(questions, self.site, self.done, self.rehearser)
+
+    def revise(self, answer: Answer, forecast: Forecast) -> Answer:
+        """Answer the same question with another forecast."""
+        verdict, speed = judge(forecast, self.site), _speed(answer.workload, forecast, self.site)
+        need = need_of(forecast, self.site)
+        return replace(answer, forecast=forecast, need=need, verdict=verdict, speed=speed)
 
 
 def _answers(questions: Sequence[Question], site: Site, ask: Forecaster) -> list[Answer | Refusal]:
@@ -72,14 +119,13 @@ def _answers(questions: Sequence[Question], site: Site, ask: Forecaster) -> list
     return [one if isinstance(one, Refusal) else next(answers) for one in settled]
 
 
-def _rehearsed(workloads: Sequence[Workload], done: Callable[[int], None] | None) -> list[Forecast]:
+def _rehearsed(workloads: Sequence[Workload], rehearse: Rehearse, done: Done | None) -> list[Forecast]:
     """Rehearse two micro-batches of a step: from the second on, each takes what the one before it took."""
-    if done is not None:
-        done(0)
     short = [_shortened(one) if _accumulated(one) > MOST_ACCUMULATED else one for one in workloads]
+    forecasts = _by_ranks(short, rehearse, done)
     return [
         _with_flops(forecast, whole, _accumulated(one))
-        for forecast, whole, one in zip(_by_ranks(short, done), workloads, short, strict=True)
+        for forecast, whole, one in zip(forecasts, workloads, short, strict=True)
     ]
 
 
@@ -93,7 +139,7 @@ def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecas
     return replace(forecast, flops=_accumulated(workload) * once)
 
 
-def _by_ranks(workloads: Sequence[Workload], done: Callable[[int], None] | None) -> list[Forecast]:
+def _by_ranks(workloads: Sequence[Workload], rehearse: Rehearse, done: Done | None) -> list[Forecast]:
     """Rehearse the first rank of many jobs; of a single one the last too, and the fuller one counts.
 
     Where parameters straddle the bounds of ranks, some ranks hold more than others.

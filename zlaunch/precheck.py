@@ -18,8 +18,8 @@ from zlaunch.levers import for_train, try_levers, words_that_fit
 from zlaunch.machine import Machine
 from zlaunch.prepare import Prepared
 from zlaunch.provenance import Sourced
+from zlaunch.remedies import remedies
 from zlaunch.script import Interface
-from zlaunch.search import remedies
 from zlaunch.settlement import Circumstances
 from zlaunch.trainer_args import read_arguments
 from zlaunch.units import memory

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
@@ -42,23 +42,16 @@ def output_of(argv: Sequence[str], timeout: float) -> str | None:
     return None
 
 
-def answers_of(argv: Sequence[str], question: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """Give a program a text, and return the lines of its answer as they come; it says nothing else."""
-    with subprocess.Popen(
+def with_pipes(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Start a program that reads questions and writes answers; what else it says is lost."""
+    return subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        text=True,
         env=dict(environment),
         preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - no threads here
-    ) as program:
-        assert program.stdin is not None
-        assert program.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            program.stdin.write(question)
-            program.stdin.close()
-        yield from program.stdout
+    )
 
 
 def die_with_parent(parent: int) -> None:

@@ -2,17 +2,19 @@
 
 import json
 import os
+import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from types import TracebackType
+from typing import Any, Final, Protocol
 
 from pydantic import TypeAdapter
 
 from zlaunch.errors import Finding, Refused
 from zlaunch.memory.forecast import Forecast
 from zlaunch.memory.workload import Workload
-from zlaunch.process import answers_of
+from zlaunch.process import with_pipes
 
 ENVIRONMENT = {
     "DS_ACCELERATOR": "cpu",
@@ -25,24 +27,154 @@ ENVIRONMENT = {
 }
 """The rehearsal looks for no accelerator, downloads nothing and says nothing."""
 
+MOST_JOBS: Final = 8
+"""Rehearsals at a time, each of which takes up to a gigabyte of this machine's memory."""
 
-def rehearse(
-    workloads: Sequence[Workload], done: Callable[[int], None] | None = None, jobs: int = 2
-) -> list[Forecast]:
-    """Rehearse workloads, `jobs` at a time, and return their forecasts in the same order.
+Done = Callable[[int, int], None]
+"""Is told how many workloads of how many are answered."""
 
-    `done` is told the number of those that are finished. Raises Refused for a model that
-    transformers does not know.
+
+class Cache(Protocol):
+    """Where forecasts are kept from one command to the next."""
+
+    def find(self, workload: Workload) -> Forecast | None:
+        """Return the forecast of a workload that was rehearsed before."""
+
+    def keep(self, workload: Workload, forecast: Forecast) -> None:
+        """Remember a forecast."""
+
+
+class Rehearser:
+    """Rehearses workloads in one program, started for the first that needs it and ended by `close`.
+
+    With a cache, a workload that was rehearsed before is not rehearsed again.
     """
-    question = TypeAdapter(list[Workload]).dump_json(list(workloads)).decode()
-    argv = [sys.executable, "-m", "zlaunch.rehearsal", str(jobs)]
-    answers: dict[int, Any] = {}
-    for line in answers_of(argv, question, {**os.environ, **ENVIRONMENT}):
-        answer = json.loads(line)
-        answers[answer["index"]] = answer
-        if done is not None:
-            done(len(answers))
-    return [_forecast(workload, answers.get(index, {})) for index, workload in enumerate(workloads)]
+
+    def __init__(self, cache: Cache | None = None, jobs: int | None = None) -> None:
+        """Rehearse `jobs` workloads at a time, by default as many as there are cores."""
+        self._cache = cache
+        self._jobs = jobs or min(MOST_JOBS, _cores())
+        self._program: _Program | None = None
+
+    def __enter__(self) -> "Rehearser":
+        """Start nothing yet."""
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        """End the program."""
+        self.close()
+
+    def close(self) -> None:
+        """End the program; the next workload starts another."""
+        if self._program is not None:
+            self._program.end()
+            self._program = None
+
+    def __call__(self, workloads: Sequence[Workload], done: Done | None = None) -> list[Forecast]:
+        """Return the forecasts of workloads in the same order; `done` is told how far it is.
+
+        Raises Refused for a model that transformers does not know.
+        """
+        found = {number: kept for number, one in enumerate(workloads) if (kept := self._kept(one))}
+        missing = [number for number in range(len(workloads)) if number not in found]
+        missing.sort(
+            key=lambda number: _effort(workloads[number]), reverse=True
+        )  # so that none ends much later
+        tell = done or (lambda *_: None)
+        tell(len(found), len(workloads))
+        for place, answer in self._ask([workloads[number] for number in missing]):
+            number = missing[place]
+            found[number] = _forecast(workloads[number], answer)
+            if self._cache is not None:
+                self._cache.keep(workloads[number], found[number])
+            tell(len(found), len(workloads))
+        if len(found) < len(workloads):
+            self.close()  # it died of one of them
+        return [found.get(number) or _forecast(one, {}) for number, one in enumerate(workloads)]
+
+    def _kept(self, workload: Workload) -> Forecast | None:
+        return None if self._cache is None else self._cache.find(workload)
+
+    def _ask(self, workloads: Sequence[Workload]) -> Iterator[tuple[int, dict[str, Any]]]:
+        if not workloads:
+            return
+        if self._program is None:
+            self._program = _Program(self._jobs)
+        yield from self._program.answers(workloads)
+
+
+def _effort(workload: Workload) -> tuple[int, ...]:
+    """Say by what a rehearsal takes long: a stage, what is offloaded and where, and how often a step adds up."""
+    zero = workload.ds_config.get("zero_optimization", {})
+    offloads = [zero.get(f"offload_{part}") or {} for part in ("optimizer", "param")]
+    devices = [("none", "cpu", "nvme").index(one.get("device", "none")) for one in offloads]
+    return (
+        int(zero.get("stage", 0)),
+        sum(devices),
+        int(workload.ds_config.get("gradient_accumulation_steps", 1)),
+    )
+
+
+def _cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Forecast]:
+    """Rehearse workloads in a program that ends with the last."""
+    with Rehearser() as rehearser:
+        return rehearser(workloads, done)
+
+
+class _Program:
+    """`python -m zlaunch.rehearsal`: a workload a line in, a forecast a line out."""
+
+    def __init__(self, jobs: int) -> None:
+        argv = [sys.executable, "-m", "zlaunch.rehearsal", str(jobs)]
+        self._process = with_pipes(argv, {**os.environ, **ENVIRONMENT})
+        self._num_asked = 0
+        self._num_answered = 0
+
+    def answers(self, workloads: Sequence[Workload]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Ask about workloads, and return answers as they come; none for those it died of."""
+        first = self._num_asked
+        self._num_asked += len(workloads)
+        dump = TypeAdapter(Workload).dump_json
+        for line in self._lines(b"".join(dump(one) + b"\n" for one in workloads)):
+            self._num_answered += 1
+            answer = json.loads(line)
+            yield answer["index"] - first, answer
+            if self._num_answered == self._num_asked:
+                return
+
+    def _lines(self, unsent: bytes) -> Iterator[bytes]:
+        """Write and read at once, so that neither side waits for the other with a full pipe."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        left = b""
+        while True:
+            readable, writable, _ = select.select([stdout], [stdin] if unsent else [], [])
+            if writable:
+                try:
+                    unsent = unsent[os.write(stdin.fileno(), unsent[: select.PIPE_BUF]) :]
+                except BrokenPipeError:
+                    unsent = b""
+            if readable:
+                chunk = os.read(stdout.fileno(), 1 << 16)
+                *lines, left = (left + chunk).split(b"\n")
+                yield from lines
+                if not chunk:
+                    return
+
+    def end(self) -> None:
+        """Let it end; kill it if it is still rehearsing, which nobody waits for any more."""
+        if self._num_answered < self._num_asked:
+            self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._process.wait()
 
 
 def _forecast(workload: Workload, answer: dict[str, Any]) -> Forecast:

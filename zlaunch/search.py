@@ -1,50 +1,46 @@
 """The fastest configuration that fits, found without a trial run.
 
-Every rung of the ladder, with and without activation checkpointing, takes the largest micro-batch that may
-fit by the closed form, and the largest that surely does. The fastest are rehearsed, both sizes at once, and
-only what a rehearsal confirms is chosen.
+A branch and bound: the closed form says how much memory each candidate takes and how fast it is, and a
+rehearsal how it really is. Each rehearsal corrects what is expected of its neighbours. The search ends when
+no candidate is left that may fit and would be faster than the best one that was rehearsed; `is_as_fast`
+says what counts as faster. That nothing fits is said only after every rung was rehearsed at its smallest.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from zlaunch.answers import Answer, Refusal, is_fit, refuse_if_none_works
-from zlaunch.dsconfig.reach import ZERO
-from zlaunch.errors import Refused
+from zlaunch.candidates import Candidate, candidates
 from zlaunch.fit import Fit
 from zlaunch.ladder import Rung, is_as_fast, on, within_reach
-from zlaunch.levers import SMALL_BUCKET, Lever, levers
+from zlaunch.memory.forecast import POOLS, Forecast, Phase
 from zlaunch.workloads import Question
 
-MOST_ROUNDS: Final = 4
-"""More would cost a person more patience than the last per cent of speed is worth."""
+MOST_REHEARSED: Final = 20
+"""From then on the best that was found is good enough."""
+MOST_MISSES: Final = 6
+"""After so many rehearsals of which none fits, the smallest of all rungs are rehearsed."""
 
-MOST_REMEDIES: Final = 4
-CHECKPOINTING: Final = "--activation-checkpointing"
-
-Ask = Callable[[Sequence[Question]], Sequence[Answer | Refusal]]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One configuration."""
-
-    rung: Rung
-    checkpointing: bool
-    micro_batch: int
-    accumulation: int
-    question: Question
+NEAR: Final = 0.02
+"""How far memory may be off, as a fraction, that is expected by a neighbour just like it; it grows with the
+distance of the neighbour, up to what the closed form alone may be off."""
+CHECKPOINTED, ACCUMULATED, BUCKETED, ELSEWHERE = 2.0, 1.0, 0.25, 8.0
+"""Distances of what differs in one thing; of a micro-batch twice as large, it is 1."""
 
 
-@dataclass(frozen=True)
-class Promise:
-    """What the closed form says of a rung: the largest micro-batch that may fit, and a safe one."""
+class Appraiser(Protocol):
+    """What answers a search."""
 
-    hoped: Candidate
-    safe: Candidate | None
-    answer: Answer
-    """Of the closed form, for what is hoped."""
+    def estimate(self, questions: Sequence[Question], /) -> Sequence[Answer | Refusal]:
+        """Answer at once, by the closed form."""
+
+    def rehearse(self, questions: Sequence[Question], /) -> Sequence[Answer | Refusal]:
+        """Answer for sure; of a single question, all ranks that differ are rehearsed."""
+
+    def revise(self, answer: Answer, forecast: Forecast, /) -> Answer:
+        """Answer the same question with another forecast."""
 
 
 @dataclass(frozen=True)
@@ -53,152 +49,235 @@ class Found:
 
     candidate: Candidate
     answer: Answer
-    rejected: tuple[tuple[Candidate, Answer], ...]
-    """By a rehearsal."""
-    promises: tuple[Promise, ...]
-    """Of all rungs that may fit, the fastest first."""
+    tried: tuple[tuple[Candidate, Answer | Refusal], ...]
+    """What was rehearsed."""
+    hopeless: tuple[Rung, ...]
+    """Rungs that were not rehearsed because nothing on them may fit by the closed form."""
+    other: tuple[Candidate, float] | None
+    """The fastest candidate of another rung that fits, or may, and the seconds of a step of it."""
 
 
 @dataclass(frozen=True)
-class Remedy:
-    """A change that lets a job fit on a rung."""
+class Nothing:
+    """Every rung was rehearsed at its smallest, and none surely fits."""
 
-    rung: Rung
-    lever: Lever
+    smallest: tuple[tuple[Candidate, Answer], ...]
+    """Those that work."""
 
     @property
-    def words(self) -> str:
-        """Say what to type."""
-        return f"{self.rung.words} {self.lever.words}"
+    def fit(self) -> Fit:
+        """Say whether it is close."""
+        fits = {answer.verdict.fit for _, answer in self.smallest}
+        return next((fit for fit in (Fit.TIGHT, Fit.UNKNOWN) if fit in fits), Fit.NO)
+
+    @property
+    def closest(self) -> tuple[Candidate, Answer]:
+        """Name what needs least of the GPU, of what is close if there is any."""
+        close = [one for one in self.smallest if one[1].verdict.fit is self.fit]
+        return min(close, key=lambda one: one[1].need.reserved)
 
 
-def search(question: Question, per_rank: int, estimate: Ask, rehearse: Ask) -> Found | None:
-    """Find the fastest configuration for `per_rank` sequences of a rank in a step; None if nothing fits.
+def search(question: Question, per_rank: int, appraiser: Appraiser) -> Found | Nothing:
+    """Find the fastest configuration for `per_rank` sequences of a rank in a step.
 
     Raises Refused if none can work at all.
     """
-    promises = _in_order(_promises(question, per_rank, estimate))
-    if not promises:
-        refuse_if_none_works(estimate([on(question, rung) for rung in within_reach(question)]))
-    rehearsed: list[Answer | Refusal] = []
-    rejected: list[tuple[Candidate, Answer]] = []
-    for promise in promises[:MOST_ROUNDS]:
-        tried = [promise.hoped]
-        if promise.safe is not None and promise.safe != promise.hoped:
-            tried.append(promise.safe)
-        answers = rehearse([one.question for one in tried])
-        rehearsed += answers
-        for candidate, answer in zip(tried, answers, strict=True):
-            if not isinstance(answer, Answer):
-                continue
-            if answer.verdict.fit is Fit.YES:
-                return Found(candidate, answer, tuple(rejected), tuple(promises))
-            rejected.append((candidate, answer))
-    refuse_if_none_works(rehearsed)
-    return None
+    listed = candidates(question, per_rank)
+    closed = appraiser.estimate([one.question for one in listed])
+    if not any(isinstance(one, Answer) for one in closed):
+        refuse_if_none_works(appraiser.estimate([on(question, rung) for rung in within_reach(question)]))
+    return _Search(listed, closed, appraiser).run()
 
 
-def remedies(question: Question, rungs: Sequence[Rung], estimate: Ask, rehearse: Ask) -> list[Remedy]:
-    """Find up to three changes, each of which lets a job fit that fits on no rung.
+class _Search:
+    """What is known of all candidates, each by its number: the lower, the less it changes about a job."""
 
-    Each is taken on the lowest rung on which it does by the closed form, or else may; a rehearsal confirms.
-    """
-    found: dict[Fit, dict[str, Remedy]] = {Fit.YES: {}, Fit.TIGHT: {}}
-    for rung in rungs:
-        for lever in _alone_and_with_checkpointing(on(question, rung)):
-            (answer,) = estimate([lever.question])
-            if isinstance(answer, Answer) and answer.verdict.fit in found:
-                found[answer.verdict.fit].setdefault(lever.words, Remedy(rung, lever))
-    tried = list((found[Fit.YES] or found[Fit.TIGHT]).values())[:MOST_REMEDIES]
-    answers = rehearse([one.lever.question for one in tried]) if tried else ()
-    return [one for one, answer in zip(tried, answers, strict=True) if is_fit(answer)][:3]
+    def __init__(
+        self, listed: Sequence[Candidate], closed: Sequence[Answer | Refusal], appraiser: Appraiser
+    ) -> None:
+        self.listed = listed
+        self.closed = {number: one for number, one in enumerate(closed) if isinstance(one, Answer)}
+        self.appraiser = appraiser
+        self.known: dict[int, Answer | Refusal] = {}
+        self.whole: set[int] = set()
+        """Of which all ranks that differ were rehearsed."""
+        self._expectations: dict[tuple[int, int], Answer] = {}
 
+    def run(self) -> Found | Nothing:
+        """Rehearse until nothing better can be hoped for."""
+        while True:
+            best = self._best()
+            hopes = self._hopes(best)
+            if hopes:
+                self._look(self._round(hopes))
+            elif best is None:
+                left = [number for number in self._smallest() if number not in self.known]
+                if not left:
+                    return self._nothing()
+                self._look(left)
+            elif best not in self.whole:
+                self._look([best])
+            else:
+                return self._found(best)
 
-def _alone_and_with_checkpointing(question: Question) -> Iterator[Lever]:
-    """Name the changes of a job, then those of the job with its activations computed again."""
-    try:
-        settled = question.settled()
-    except Refused:
-        return
-    alone = [lever for lever in levers(question, settled) if not _moves(lever)]
-    yield from alone
-    for again in alone:
-        if again.words == CHECKPOINTING:
-            for lever in levers(again.question, settled):
-                if not _moves(lever):
-                    yield Lever(f"{CHECKPOINTING} {lever.words}", lever.question)
+    def _best(self) -> int | None:
+        """Name the first of what surely fits."""
+        fitting = {number: one for number, one in self._answers().items() if is_fit(one)}
+        return next(iter(_in_order(fitting)), None)
 
+    def _answers(self) -> dict[int, Answer]:
+        return {number: one for number, one in self.known.items() if isinstance(one, Answer)}
 
-def _moves(lever: Lever) -> bool:
-    """Whether a change puts a job on another rung."""
-    return lever.words.startswith(("--stage", "--offload"))
+    def _hopes(self, best: int | None) -> dict[int, Answer]:
+        """Expect what may fit and would come before the best; nothing if enough was rehearsed."""
+        if len(self.known) >= (MOST_MISSES if best is None else MOST_REHEARSED):
+            return {}
+        open_ = [
+            number for number in self.closed if number not in self.known and not self._is_refuted(number)
+        ]
+        hopes = {number: one for number in open_ if _may_fit(one := self._expect(number))}
+        if best is None:
+            return hopes
+        seconds = _seconds(self._answers()[best])
+        return {
+            number: one
+            for number, one in hopes.items()
+            if not is_as_fast(seconds, _seconds(one))
+            or (self._is_preferred(number, best, one) and is_as_fast(_seconds(one), seconds))
+        }
 
+    def _is_preferred(self, number: int, best: int, expected: Answer) -> bool:
+        """Whether a candidate changes less about a job: on a lower rung it may fit, on its own it must."""
+        is_lower = self.listed[number].rung != self.listed[best].rung
+        return number < best and (is_lower or is_fit(expected))
 
-def divisors(number: int) -> list[int]:
-    """List the sizes into which a batch can be cut, the smallest first."""
-    small = [size for size in range(1, int(number**0.5) + 1) if number % size == 0]
-    return sorted({*small, *(number // size for size in small)})
+    def _round(self, hopes: Mapping[int, Answer]) -> list[int]:
+        """Take the first that fits if the expectation is right, and the first that does all the same.
 
+        If nothing is likely to fit, take what comes closest.
+        """
+        exactly = {number: self._exactly(one) for number, one in hopes.items()}
+        likely = _in_order({number: one for number, one in exactly.items() if is_fit(one)})
+        surely = _in_order({number: one for number, one in hopes.items() if is_fit(one)})
+        closest = sorted(hopes, key=lambda number: hopes[number].need.reserved)
+        return list(dict.fromkeys([*likely[:1], *surely[:1]])) or closest[:1]
 
-def _promises(question: Question, per_rank: int, ask: Ask) -> Iterator[Promise]:
-    """Ask the closed form about every rung, with and without checkpointing."""
-    sizes = divisors(per_rank)
-    for rung in within_reach(question):
-        for checkpointing in dict.fromkeys((question.training.activation_checkpointing, True)):
-            candidates = [_candidate(question, rung, checkpointing, size, per_rank) for size in sizes]
-            hoped = _largest(candidates, ask, (Fit.YES, Fit.TIGHT))
-            if hoped is not None:
-                safe = _largest(candidates, ask, (Fit.YES,))
-                yield Promise(hoped[0], None if safe is None else safe[0], hoped[1])
+    def _exactly(self, expected: Answer) -> Answer:
+        return self.appraiser.revise(expected, replace(expected.forecast, error=0.0))
 
+    def _look(self, numbers: Sequence[int]) -> None:
+        answers = self.appraiser.rehearse([self.listed[number].question for number in numbers])
+        self.known.update(zip(numbers, answers, strict=True))
+        if len(numbers) == 1:
+            self.whole.update(numbers)
 
-def _largest(
-    candidates: Sequence[Candidate], ask: Ask, enough: Sequence[Fit]
-) -> tuple[Candidate, Answer] | None:
-    """Find the last candidate that fits; they need more and more."""
-    low, high, found = 0, len(candidates) - 1, None
-    while low <= high:
-        middle = (low + high) // 2
-        (answer,) = ask([candidates[middle].question])
-        if isinstance(answer, Answer) and answer.verdict.fit in enough:
-            found, low = (candidates[middle], answer), middle + 1
-        else:
-            high = middle - 1
-    return found
-
-
-def _candidate(
-    question: Question, rung: Rung, checkpointing: bool, micro_batch: int, per_rank: int
-) -> Candidate:
-    accumulation = per_rank // micro_batch
-    training = replace(question.training, activation_checkpointing=checkpointing)
-    sized = replace(question, training=training).with_argument(
-        "per_device_train_batch_size", micro_batch, "`zlaunch plan`"
-    )
-    sized = sized.with_argument("gradient_accumulation_steps", accumulation, "`zlaunch plan`")
-    return Candidate(rung, checkpointing, micro_batch, accumulation, _with_bucket(on(sized, rung), rung))
-
-
-def _with_bucket(question: Question, rung: Rung) -> Question:
-    """Take buckets that a network can be kept busy with, where the Trainer's would be tiny."""
-    key, hidden = f"{ZERO}.reduce_bucket_size", question.given.model and question.given.model.hidden_size
-    named = {name for name, _ in question.job.overrides}
-    if rung.stage == 0 or key in named or not hidden or hidden * hidden >= SMALL_BUCKET:
-        return question
-    overrides = (*question.job.overrides, (key, SMALL_BUCKET))
-    return replace(question, job=replace(question.job, overrides=overrides))
-
-
-def _in_order(promises: Iterator[Promise]) -> list[Promise]:
-    """Put the fastest first; of those as fast as each other, what changes least about a job."""
-    listed, ordered = list(promises), []
-    while listed:
-        times = [one.answer.seconds for one in listed]
-        fastest = min((time for time in times if time is not None), default=None)
-        first = next(
-            number
-            for number, time in enumerate(times)
-            if fastest is None or (time is not None and is_as_fast(time, fastest))
+    def _is_refuted(self, number: int) -> bool:
+        """Whether what surely needs no more does not fit, or DeepSpeed refuses the rung."""
+        own = self.listed[number]
+        return any(
+            self.listed[other].rung == own.rung
+            and (isinstance(answer, Refusal) or own.needs_more_than(self.listed[other]))
+            for other, answer in self.known.items()
+            if not is_fit(answer)
         )
-        ordered.append(listed.pop(first))
+
+    def _expect(self, number: int) -> Answer:
+        """Correct the closed form by the rehearsed neighbour that is most like a candidate."""
+        closed, own = self.closed[number], self.listed[number]
+        near = min(((_distance(own, self.listed[other]), other) for other in self._answers()), default=None)
+        if near is None:
+            return closed
+        if (number, near[1]) not in self._expectations:
+            self._expectations[number, near[1]] = self._corrected(closed, *near)
+        return self._expectations[number, near[1]]
+
+    def _corrected(self, closed: Answer, distance: float, near: int) -> Answer:
+        real, guess = self._answers()[near].forecast, self.closed[near].forecast
+        forecast = closed.forecast
+        if distance < ELSEWHERE:
+            error = min(forecast.error, NEAR * (1 + distance))
+            forecast = replace(_scaled(forecast, guess, real), error=error)
+        flops = forecast.flops * (real.flops / guess.flops if guess.flops else 1.0)
+        return self.appraiser.revise(closed, replace(forecast, flops=flops))
+
+    def _smallest(self) -> list[int]:
+        """Name what needs least on each rung: one sequence at a time, activations computed again."""
+
+        def size(number: int) -> tuple[int, bool, int]:
+            one = self.listed[number]
+            return one.micro_batch, not one.checkpointing, one.bucket
+
+        rungs = dict.fromkeys(self.listed[number].rung for number in self.closed)
+        return [min((n for n in self.closed if self.listed[n].rung == rung), key=size) for rung in rungs]
+
+    def _nothing(self) -> Nothing:
+        answers = [self.known[number] for number in self._smallest()]
+        refuse_if_none_works(answers)
+        listed = zip(self._smallest(), answers, strict=True)
+        return Nothing(tuple((self.listed[n], one) for n, one in listed if isinstance(one, Answer)))
+
+    def _found(self, best: int) -> Found:
+        tried = tuple((self.listed[number], answer) for number, answer in self.known.items())
+        answer = self.known[best]
+        assert isinstance(answer, Answer), "what fits was answered"
+        open_ = {
+            self.listed[number].rung
+            for number in self.closed
+            if number in self.known or _may_fit(self._expect(number))
+        }
+        hopeless = dict.fromkeys(one.rung for one in self.listed if one.rung not in open_)
+        return Found(self.listed[best], answer, tried, tuple(hopeless), self._other(best))
+
+    def _other(self, best: int) -> tuple[Candidate, float] | None:
+        """Name the fastest candidate of another rung that fits or may."""
+        others = {number: one for number, one in self._answers().items() if is_fit(one)}
+        for number in self.closed:
+            if number not in self.known and not self._is_refuted(number):
+                others[number] = self._expect(number)
+        rung = self.listed[best].rung
+        seconds = {
+            n: _seconds(one) for n, one in others.items() if self.listed[n].rung != rung and _may_fit(one)
+        }
+        first = min(seconds, key=lambda number: (seconds[number], number), default=None)
+        return None if first is None else (self.listed[first], seconds[first])
+
+
+def _may_fit(answer: Answer) -> bool:
+    return answer.verdict.fit in (Fit.YES, Fit.TIGHT)
+
+
+def _seconds(answer: Answer) -> float:
+    """Say how long a step takes; 0 where nobody knows, so that no candidate is faster than another."""
+    return answer.seconds or 0.0
+
+
+def _in_order(answers: Mapping[int, Answer]) -> list[int]:
+    """Put the fastest first; of those as fast as each other, what changes least about a job."""
+    left, ordered = {number: _seconds(answers[number]) for number in sorted(answers)}, []
+    while left:
+        fastest = min(left.values())
+        ordered.append(next(number for number, seconds in left.items() if is_as_fast(seconds, fastest)))
+        del left[ordered[-1]]
     return ordered
+
+
+def _distance(one: Candidate, other: Candidate) -> float:
+    """Say how much two candidates differ."""
+    return (
+        abs(math.log2(one.micro_batch / other.micro_batch))
+        + CHECKPOINTED * (one.checkpointing != other.checkpointing)
+        + ACCUMULATED * ((one.accumulation > 1) != (other.accumulation > 1))
+        + BUCKETED * (one.bucket != other.bucket)
+        + ELSEWHERE * (one.rung != other.rung)
+    )
+
+
+def _scaled(forecast: Forecast, guess: Forecast, real: Forecast) -> Forecast:
+    """Change a forecast as a neighbour's changed when it was rehearsed."""
+    ratios: dict[str, float] = {pool: real.peak(pool) / most for pool in POOLS if (most := guess.peak(pool))}
+
+    def scaled(amounts: Mapping[str, int]) -> dict[str, int]:
+        return {pool: int(size * ratios.get(pool, 1.0)) for pool, size in amounts.items()}
+
+    phases = (Phase(one.name, scaled(one.peak), scaled(one.end)) for one in forecast.phases)
+    return replace(forecast, phases=tuple(phases))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.asking import LLAMA
 from tests.hub_server import hub
-from tests.running import Result, zlaunch
+from tests.running import ZLAUNCH, Result, run, zlaunch
 from zlaunch.ladder import LADDER
 from zlaunch.memory.forecast import PHASES
 
@@ -111,11 +111,46 @@ def test_a_ladder_that_nothing_fits_on_is_refused(folder: Path) -> None:
 
 
 def test_json_holds_one_job_and_its_changes(folder: Path) -> None:
-    said = told(zlaunch("estimate", "small", *ON, *QUICK, "--stage", "2", "--json", cwd=folder))
+    words = (*ON, *QUICK, "--stage", "2", "--json", "--levers")
+    said = told(zlaunch("estimate", "small", *words, cwd=folder))
     assert (said["fit"], said["gpu"]["name"]) == ("fits", "H100-80GB")
     assert said["forecast"]["phases"]
     assert {"words", "gpu", "host", "pace", "fit"} <= said["changes"][0].keys()
     assert said["ds_config"]["train_batch_size"] == 8
+
+
+def test_json_holds_no_changes_unless_they_are_asked_for(folder: Path) -> None:
+    done = zlaunch("estimate", "small", *ON, *QUICK, "--stage", "2", "--json", cwd=folder)
+    assert told(done)["changes"] is None
+    assert "change" not in done.err
+
+
+def test_the_answer_is_shown_before_any_change_is_tried(folder: Path) -> None:
+    words = (*ON, "--stage", "2", "--micro-batch", "1", "--seq-len", "320")
+    shown = run("sh", "-c", 'exec "$@" 2>&1', "sh", *ZLAUNCH, "estimate", "small", *words, cwd=folder).out
+    moments = ("rehearsing 1 job", "\nit fits", " changes\n", "what a change does")
+    assert sorted(moments, key=shown.find) == list(moments)
+    assert all(one in shown for one in moments)
+
+
+def test_without_levers_nothing_is_tried_besides(folder: Path) -> None:
+    done = zlaunch("estimate", "small", *ON, *QUICK, "--stage", "2", "--no-levers", cwd=folder)
+    assert "\nit fits" in done.out
+    assert "what a change does" not in done.out
+    assert "change" not in done.err
+
+
+def test_the_same_question_again_is_answered_without_a_rehearsal(folder: Path, tmp_path: Path) -> None:
+    words = ("estimate", "small", *ON, *QUICK, "--stage", "1")
+    env = {"ZLAUNCH_CACHE": str(tmp_path)}
+    first, second, again = (
+        zlaunch(*words, cwd=folder, env=one) for one in (env, env, {"ZLAUNCH_CACHE": "off"})
+    )
+    assert [("rehearsing" in one.err) for one in (first, second, again)] == [True, False, True]
+    assert "method     rehearsed by an earlier command; " in second.out
+    assert [line for line in second.out.splitlines() if not line.startswith("method")] == [
+        line for line in first.out.splitlines() if not line.startswith("method")
+    ]
 
 
 def test_a_hostfile_says_how_many_ranks_there_are(folder: Path) -> None:

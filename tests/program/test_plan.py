@@ -19,11 +19,37 @@ TALKATIVE: dict[str, Any] = {**LLAMA, "vocab_size": 4_000_000}
 LARGE: dict[str, Any] = {**LLAMA, "hidden_size": 4096, "num_hidden_layers": 12}
 """Its optimizer states are larger than a T4."""
 
+LLAMA_31_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+
+MODELS = {"small": LLAMA, "talkative": TALKATIVE, "large": LARGE, "llama-3.1-8b": LLAMA_31_8B}
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("plans")
-    for name, config in {"small": LLAMA, "talkative": TALKATIVE, "large": LARGE}.items():
+    for name, config in MODELS.items():
         (place / name).mkdir()
         (place / name / "config.json").write_text(json.dumps(config))
     return place
@@ -58,10 +84,21 @@ def test_the_ds_config_of_a_plan_is_valid_and_is_not_written_over(planned: Resul
     assert "ds_config.json" in again.err
 
 
+def test_a_plan_is_found_where_only_one_sequence_at_a_time_with_checkpointing_fits(folder: Path) -> None:
+    words = ("--on", "1xRTX-4090", "--lora", "16", "--seq-len", "2048", "--global-batch", "16")
+    done = zlaunch("plan", "llama-3.1-8b", *words, cwd=folder)
+    assert done.status == 0, done.err
+    assert "--micro-batch 1`" in done.out
+    assert "16 = 1 per rank x 16 accumulated x 1 rank" in done.out
+
+
 def test_where_nothing_fits_there_is_no_plan(folder: Path) -> None:
     done = zlaunch("plan", "talkative", "--on", "T4", "--global-batch", "1", "-o", "none.json", cwd=folder)
     assert done.status == 65
-    assert "nothing fits" in done.err
+    said = " ".join(done.err.split())
+    assert "nothing fits: every stage and offload was rehearsed" in said
+    assert " --activation-checkpointing --micro-batch 1`: " in said.split("closest is `--stage ")[1]
+    assert "`--nvme DIR`" in said
     assert not (folder / "none.json").exists()
 
 

@@ -40,6 +40,14 @@ def estimate(
     overrides: options.Overrides = None,
     trust_remote_code: options.TrustRemoteCode = False,
     as_json: options.AsJson = False,
+    tries_levers: Annotated[
+        bool | None,
+        typer.Option(
+            "--levers/--no-levers",
+            help="Rehearse what each change to the one job would save (default: yes, with --json no).",
+            show_default=False,
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw the memory of two steps; needs matplotlib.")
     ] = None,
@@ -47,7 +55,8 @@ def estimate(
     """Say how much memory a job takes, and whether it fits.
 
     Without --stage, --offload and --ds-config: every stage and offload, and the fastest that fits.
-    With one: every phase, what holds the memory, and what each change would save.
+    With one: every phase, what holds the memory, and then what each change would save. What was
+    rehearsed before is answered from a cache; ZLAUNCH_CACHE=off does without.
     """
     from zlaunch.cli.report_estimate import Wishes, report
     from zlaunch.estimation import Words, ask
@@ -84,4 +93,6 @@ def estimate(
         optimizer=optimizer,
         trusts_code=trust_remote_code,
     )
-    raise typer.Exit(report(*ask(words), Wishes(as_json, plot)))
+    raise typer.Exit(
+        report(*ask(words), Wishes(as_json, not as_json if tries_levers is None else tries_levers, plot))
+    )

@@ -28,9 +28,9 @@ def of_ladder(
     }
 
 
-def of_one(answer: Answer, site: Site, effects: Sequence[Effect]) -> dict[str, Any]:
-    """Describe one job and what each change to it would do."""
-    changes = [{**asdict(one), "fit": one.fit.value} for one in effects]
+def of_one(answer: Answer, site: Site, effects: Sequence[Effect] | None) -> dict[str, Any]:
+    """Describe one job and what each change to it would do; null if none was tried."""
+    changes = None if effects is None else [{**asdict(one), "fit": one.fit.value} for one in effects]
     return {**_asked(answer.question, site), **_answer(answer), "changes": changes}
 
 

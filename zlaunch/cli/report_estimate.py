@@ -13,7 +13,7 @@ from zlaunch.errors import ExitStatus, Finding, Refused, WrongUsage
 from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER, best_of, on
 from zlaunch.levers import Effect, try_levers, worth_saying
-from zlaunch.search import Remedy
+from zlaunch.remedies import Remedy
 from zlaunch.units import plural
 from zlaunch.workloads import Question
 
@@ -25,6 +25,8 @@ class Wishes:
     """How an estimate is to be shown."""
 
     as_json: bool = False
+    levers: bool = True
+    """Whether changes to one job are tried."""
     plot: Path | None = None
 
 
@@ -34,7 +36,8 @@ def report(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
     is_one = not (job.stage is None and job.offload is None and job.ds_config is None)
     if wishes.plot is not None:
         _refuse_plot(wishes.plot, is_one)
-    status = (_one if is_one else _ladder)(question, site, wishes)
+    with Asking(site) as ask:
+        status = (_one if is_one else _ladder)(question, ask, wishes)
     if site.gpu is None:
         console.say(NAME_A_GPU)
     return status
@@ -51,8 +54,43 @@ def _refuse_plot(file: Path, is_one: bool) -> None:
     check_new(file)
 
 
-def _ladder(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
-    answers = _appraised([on(question, rung) for rung in LADDER], site)
+class Asking:
+    """Asks about jobs on a site, one after the other, and lets the person see how many are left."""
+
+    def __init__(self, site: Site) -> None:
+        """Start nothing before the first question."""
+        from zlaunch.appraisal import rehearser
+
+        self.site = site
+        self._rehearser = rehearser()
+
+    def __enter__(self) -> "Asking":
+        """Give itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the program that rehearses."""
+        self._rehearser.close()
+
+    def __call__(self, questions: Sequence[Question], what: str = "job") -> list[Answer | Refusal]:
+        """Rehearse jobs; `what` they are is shown meanwhile."""
+        from zlaunch.appraisal import appraise
+
+        progress, milestone = console.Progress(), f"rehearsing {plural(len(questions), what)}"
+
+        def show(done: int, total: int) -> None:
+            if done < total:
+                progress.show(milestone, f"({done} of {total} done)")
+
+        try:
+            return appraise(questions, self.site, show, self._rehearser)
+        finally:
+            progress.clear()
+
+
+def _ladder(question: Question, ask: Asking, wishes: Wishes) -> ExitStatus:
+    site = ask.site
+    answers = ask([on(question, rung) for rung in LADDER])
     refuse_if_none_works(answers)
     known = [one for one in answers if isinstance(one, Answer)]
     chosen = best_of(answers)
@@ -61,38 +99,41 @@ def _ladder(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
     else:
         _show(show_ladder.ladder_lines(known[0], answers, chosen, site))
         if site.gpu is not None and all(answer.verdict.fit is Fit.NO for answer in known):
-            _show(show_ladder.nothing_fits(_remedies(question, site)))
+            _show(show_ladder.nothing_fits(_remedies(question, ask) if wishes.levers else ()))
         _warn(question.remarks)
     fits = {answer.verdict.fit for answer in known}
     return next(fit for fit in (Fit.YES, Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in fits).status
 
 
-def _remedies(question: Question, site: Site) -> list[Remedy]:
+def _remedies(question: Question, ask: Asking) -> list[Remedy]:
     """Look for changes that let a job fit on one rung or another."""
     from zlaunch.appraisal import estimate
-    from zlaunch.search import remedies
+    from zlaunch.remedies import remedies
 
-    return remedies(question, LADDER, lambda some: estimate(some, site), lambda some: _appraised(some, site))
+    return remedies(question, LADDER, lambda some: estimate(some, ask.site), ask)
 
 
-def _one(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
-    (answer,) = _appraised([question], site)
+def _one(question: Question, ask: Asking, wishes: Wishes) -> ExitStatus:
+    """Show the answer as soon as it is there, and then what each change does."""
+    (answer,) = ask([question])
     if isinstance(answer, Refusal):
         raise Refused(answer.findings)
-    effects = _effects(answer, site)
-    if wishes.plot is not None:
-        _plot(answer, site, wishes.plot)
     if wishes.as_json:
-        console.data(json.dumps(estimate_json.of_one(answer, site, effects), indent=2))
+        effects = _effects(answer, ask) if wishes.levers else None
+        console.data(json.dumps(estimate_json.of_one(answer, ask.site, effects), indent=2))
     else:
-        _show(show_estimate.answer_lines(answer, site, effects))
+        _show(show_estimate.answer_lines(answer, ask.site))
         _warn([*question.remarks, *answer.settled.warnings])
+    if wishes.plot is not None:
+        _plot(answer, ask.site, wishes.plot)
+    if wishes.levers and not wishes.as_json:
+        _show(show_estimate.change_lines(answer, _effects(answer, ask)))
     return answer.verdict.fit.status
 
 
-def _effects(answer: Answer, site: Site) -> list[Effect]:
+def _effects(answer: Answer, ask: Asking) -> list[Effect]:
     """Try every lever."""
-    effects = try_levers(answer, lambda questions: _appraised(questions, site))
+    effects = try_levers(answer, lambda questions: ask(questions, "change"))
     return worth_saying(effects, answer.need.allocated)
 
 
@@ -103,21 +144,6 @@ def _plot(answer: Answer, site: Site, file: Path) -> None:
     limit = None if site.gpu is None else site.gpu.total_bytes
     write_new(file, draw(answer.forecast.curve, show_estimate.title(answer), limit))
     console.say(f"wrote {file}")
-
-
-def _appraised(questions: Sequence[Question], site: Site) -> list[Answer | Refusal]:
-    """Answer questions, and let the person see how many are left."""
-    from zlaunch.appraisal import appraise
-
-    progress, milestone = console.Progress(), f"rehearsing {plural(len(questions), 'job')}"
-
-    def show(done: int) -> None:
-        progress.show(milestone, f"({done} of {len(questions)} done)")
-
-    try:
-        return appraise(questions, site, show)
-    finally:
-        progress.clear()
 
 
 def _show(lines: Iterable[str]) -> None:

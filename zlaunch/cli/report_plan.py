@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zlaunch import console
-from zlaunch.answers import Answer, Refusal
+from zlaunch.answers import Answer, is_fit
+from zlaunch.candidates import Candidate
 from zlaunch.cli.show_estimate import asked, method, unchecked_host
 from zlaunch.compose import compose, to_json
 from zlaunch.dsconfig.reach import ZERO
@@ -12,40 +13,60 @@ from zlaunch.errors import ExitStatus, Unavailable, WrongUsage
 from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER, is_as_fast
 from zlaunch.resolve import ACCUMULATION, MICRO
-from zlaunch.search import Candidate, Found, search
+from zlaunch.search import Found, Nothing, search
 from zlaunch.units import brief, count, gib, memory, plural
 from zlaunch.workloads import Question
 
 
 def report(question: Question, site: Site, global_batch: int | None, output: Path | None) -> ExitStatus:
     """Search, explain what was found, write it, and say what the program exits with."""
-    from zlaunch.appraisal import appraise, estimate
     from zlaunch.rundir import check_new
 
     if site.gpu is None:
         raise Unavailable("no GPU is here to plan for", "name those you mean: `--on 8xH100-80GB`")
     if output is not None:
         check_new(output)
-    per_rank = _per_rank(question, site, global_batch)
-    progress = console.Progress()
-
-    def rehearse(questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
-        progress.show("rehearsing what looks fastest")
-        return appraise(questions, site)
-
-    try:
-        found = search(question, per_rank, lambda questions: estimate(questions, site), rehearse)
-    finally:
-        progress.clear()
-    if found is None:
-        console.say("nothing fits: not with stage 3, activation checkpointing and everything on the CPU")
-        return Fit.NO.status
+    found = _search(question, site, _per_rank(question, site, global_batch))
+    if isinstance(found, Nothing):
+        _show_nothing(found, question)
+        return found.fit.status
     for line in console.table(
         [*asked(question, site, found.answer.forecast), *_told(found, site)], indent=""
     ):
         console.data(line)
     _write(found, output)
     return ExitStatus.OK
+
+
+def _search(question: Question, site: Site, per_rank: int) -> Found | Nothing:
+    from zlaunch.appraisal import Appraiser, rehearser
+
+    progress = console.Progress()
+
+    def show(done: int, total: int) -> None:
+        if done < total:
+            progress.show("rehearsing what looks fastest", f"({done} of {total} done)")
+
+    try:
+        with rehearser() as rehearse:
+            return search(question, per_rank, Appraiser(site, rehearse, show))
+    finally:
+        progress.clear()
+
+
+def _show_nothing(found: Nothing, question: Question) -> None:
+    """Say that nothing surely fits, what came closest, and what was left out."""
+    candidate, answer = found.closest
+    close = "too close to tell" if found.fit is Fit.TIGHT else "nothing fits"
+    said = (
+        f"{close}: every stage and offload was rehearsed with a micro-batch of 1 and activation checkpointing"
+    )
+    for line in console.paragraph(said):
+        console.say(line)
+    for line in console.paragraph(f"closest is `{candidate.words}`: {'; '.join(answer.verdict.reasons)}"):
+        console.say(line)
+    if question.job.nvme_dir is None:
+        console.say("hint: `--nvme DIR` lets it offload to a drive, too")
 
 
 def _per_rank(question: Question, site: Site, global_batch: int | None) -> int:
@@ -65,7 +86,7 @@ def _per_rank(question: Question, site: Site, global_batch: int | None) -> int:
 def _told(found: Found, site: Site) -> Iterator[tuple[str, str]]:
     """Explain a choice in five lines."""
     chosen, answer = found.candidate, found.answer
-    yield "choice", f"`{_words(chosen)}`"
+    yield "choice", f"`{chosen.words}`"
     total = chosen.micro_batch * chosen.accumulation * site.world_size
     equation = f"{chosen.micro_batch} per rank x {chosen.accumulation} accumulated"
     yield "batch", f"{total} = {equation} x {plural(site.world_size, 'rank')}"
@@ -87,26 +108,28 @@ def _memory(answer: Answer, site: Site) -> str:
     return f"{text}; {unchecked_host(answer, site) or f'{memory(need.host)} on each host'}"
 
 
-def _words(candidate: Candidate) -> str:
-    checkpointing = " --activation-checkpointing" if candidate.checkpointing else ""
-    return f"{candidate.rung.words}{checkpointing} --micro-batch {candidate.micro_batch}"
-
-
 def _reasons(found: Found) -> Iterator[str]:
-    """Say what fits with no batch, what the rehearsal rejected, and what is slower."""
+    """Say what does not fit on lower rungs, rehearsed or by the closed form, and what is slower."""
     chosen, own = found.candidate, found.answer.seconds
-    promised = [one.hoped.rung for one in found.promises]
     below = LADDER[: LADDER.index(chosen.rung)]
-    if out := [f"`{rung.words}`" for rung in below if rung not in promised]:
-        yield f"{', '.join(out)} cannot fit"
-    for candidate, answer in found.rejected[:2]:
-        yield f"`{_words(candidate)}` {'is ' * (answer.verdict.fit is Fit.TIGHT)}{answer.verdict.fit.value}"
-    for promise in found.promises:
-        seconds = promise.answer.seconds
-        if promise.hoped.rung != chosen.rung and own and seconds and seconds > own:
+    misses = [
+        (one, answer) for one, answer in found.tried if isinstance(answer, Answer) and not is_fit(answer)
+    ]
+    for candidate, answer in _closest_by_rung(misses)[:2]:
+        yield f"`{candidate.words}` {'is ' * (answer.verdict.fit is Fit.TIGHT)}{answer.verdict.fit.value}"
+    if out := [f"`{rung.words}`" for rung in below if rung in found.hopeless]:
+        yield f"{', '.join(out)} cannot fit by the closed form"
+    if found.other is not None and own:
+        other, seconds = found.other
+        if seconds > own:
             slower = "no faster" if is_as_fast(seconds, own) else f"{seconds / own - 1:.0%} slower"
-            yield f"`{_words(promise.hoped)}` would be {slower}"
-            return
+            yield f"`{other.words}` would be {slower}"
+
+
+def _closest_by_rung(misses: Sequence[tuple[Candidate, Answer]]) -> list[tuple[Candidate, Answer]]:
+    """Keep of each rung what needs least."""
+    least = sorted(misses, key=lambda one: one[1].need.reserved)
+    return list({one[0].rung: one for one in reversed(least)}.values())[::-1]
 
 
 def _write(found: Found, output: Path | None) -> None:

@@ -1,6 +1,6 @@
 """The answer about one job as a person reads it: its phases, what fills the GPU, what changes that."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from zlaunch import console
 from zlaunch.answers import Answer
@@ -19,24 +19,37 @@ PARTS = {"optimizer": "optimizer", "param": "parameters"}
 WHAT_POOLS = {"pageable": "pageable", "pinned": "pinned", "shm": "shm", "nvme": "NVMe"}
 
 
-def answer_lines(answer: Answer, site: Site, effects: Sequence[Effect]) -> Iterator[str]:
+def answer_lines(answer: Answer, site: Site) -> Iterator[str]:
     """Write everything about one job."""
     yield from console.table([*asked(answer.question, site, answer.forecast), *_job(answer)], indent="")
     blocks = (
         phase_lines(answer, site),
-        part_lines(answer.forecast, effects),
-        effect_lines(effects, answer.seconds is not None),
+        part_lines(answer.forecast),
         traffic_lines(answer),
         time_lines(answer.speed),
-        verdict_lines(answer, effects, site),
+        verdict_lines(answer, site),
     )
+    yield from _apart(blocks)
+
+
+def change_lines(answer: Answer, effects: Sequence[Effect]) -> Iterator[str]:
+    """Write what each change does, which parts it moves, and which would make a job fit that does not."""
+    blocks = (
+        effect_lines(effects, answer.seconds is not None),
+        moved_lines(answer.forecast, effects),
+        hint_lines(answer, effects),
+    )
+    yield from _apart(blocks)
+
+
+def _apart(blocks: Iterable[Iterator[str]]) -> Iterator[str]:
     for block in blocks:
         lines = list(block)
         yield from ["", *lines] if lines else []
 
 
-def verdict_lines(answer: Answer, effects: Sequence[Effect], site: Site) -> Iterator[str]:
-    """Say whether it fits, why not, and which change would do, the least intrusive first."""
+def verdict_lines(answer: Answer, site: Site) -> Iterator[str]:
+    """Say whether it fits, and why not."""
     verdict = answer.verdict
     if verdict.fit is Fit.UNKNOWN:
         return
@@ -45,7 +58,12 @@ def verdict_lines(answer: Answer, effects: Sequence[Effect], site: Site) -> Iter
         yield from console.paragraph(f"it fits; it {unchecked}" if unchecked else "it fits")
         return
     yield from console.paragraph(f"{verdict.fit.value}: {'; '.join(verdict.reasons)}")
-    if fitting := words_that_fit(effects):
+
+
+def hint_lines(answer: Answer, effects: Sequence[Effect]) -> Iterator[str]:
+    """Say which change lets a job fit that does not, the least intrusive first."""
+    is_open = answer.verdict.fit in (Fit.NO, Fit.TIGHT)
+    if is_open and (fitting := words_that_fit(effects)):
         yield from console.paragraph(f"hint: it fits with {fitting}")
 
 
@@ -106,6 +124,8 @@ def trained(question: Question) -> Iterator[str]:
 
 def method(forecast: Forecast) -> str:
     """Say where the numbers come from, and how far off they may be."""
+    if forecast.kept:
+        return "rehearsed by an earlier command; `ZLAUNCH_CACHE=off` does it again"
     if forecast.method == "rehearsal":
         return f"rehearsed: DeepSpeed itself took two steps without memory, in {brief(forecast.seconds)}"
     why = f"; no rehearsal: {forecast.why_not_rehearsed}" if forecast.why_not_rehearsed else ""
@@ -177,22 +197,39 @@ def _hosts(answer: Answer, site: Site) -> Iterator[str]:
     yield text
 
 
-def part_lines(forecast: Forecast, effects: Sequence[Effect]) -> Iterator[str]:
-    """Say what fills the GPU when it is fullest, and which change moves each part."""
+def part_lines(forecast: Forecast) -> Iterator[str]:
+    """Say what fills the GPU when it is fullest."""
     parts = forecast.parts.get("gpu", {})
     total = sum(parts.values())
     if not total:
         return
     yield f"at the peak, in {forecast.peak_phase('gpu')}, {memory(total)} are"
-    rows = []
-    for part, size in sorted(parts.items(), key=lambda item: -item[1]):
-        if size * 1000 > total:
-            moved = mover(part, size, effects)
-            note = "" if moved is None else f"{in_gib(moved[1])} with `{moved[0]}`"
-            rows.append((f"{part:<20}{in_gib(size):>9}{size / total:>6.0%}", note))
-    yield from console.notes(rows)
+    for part, size in _large(parts):
+        yield f"  {part:<20}{in_gib(size):>9}{size / total:>6.0%}"
     if (besides := forecast.peak("reserved") - total) > 0:
         yield f"and up to {memory(besides)} that torch's allocator holds besides, free but not given back"
+
+
+def _large(parts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Leave out what is less than a thousandth of the whole."""
+    total = sum(parts.values())
+    return [item for item in sorted(parts.items(), key=lambda item: -item[1]) if item[1] * 1000 > total]
+
+
+def moved_lines(forecast: Forecast, effects: Sequence[Effect]) -> Iterator[str]:
+    """Say which change leaves least of each part."""
+    moved = [
+        (part, size, found)
+        for part, size in _large(forecast.parts.get("gpu", {}))
+        if (found := mover(part, size, effects)) is not None
+    ]
+    if moved:
+        yield "what leaves least of each part at the peak, in GiB"
+        rows = [
+            (f"{part:<20}{in_gib(size):>9} -> {in_gib(left)}", f"`{words}`")
+            for part, size, (words, left) in moved
+        ]
+        yield from console.notes(rows)
 
 
 def effect_lines(effects: Sequence[Effect], known_speed: bool) -> Iterator[str]:

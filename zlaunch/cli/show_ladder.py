@@ -7,7 +7,7 @@ from zlaunch.answers import Answer, Refusal
 from zlaunch.cli.show_estimate import asked, method, trained, unchecked_host
 from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER, Rung
-from zlaunch.search import Remedy
+from zlaunch.remedies import Remedy
 from zlaunch.units import brief, in_gib
 
 HEADERS = (

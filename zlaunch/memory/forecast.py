@@ -70,6 +70,8 @@ class Forecast:
     """Floating-point operations of one step of one rank, with what is computed again."""
     seconds: float = 0.0
     """How long finding this out took."""
+    kept: bool = False
+    """Whether it was found out by an earlier command."""
     notes: tuple[str, ...] = field(default=())
 
     def peak(self, pool: Pool) -> int:

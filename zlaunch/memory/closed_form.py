@@ -12,7 +12,8 @@ from typing import Final
 
 from zlaunch.memory import activations
 from zlaunch.memory.activations import Batch
-from zlaunch.memory.backward import Kept, backward, kept, trained
+from zlaunch.memory.adapters import adapters, adapts_experts
+from zlaunch.memory.backward import Experts, Kept, backward, kept, trained
 from zlaunch.memory.forecast import Forecast, Phase
 from zlaunch.memory.gradients import Gradients, Trained
 from zlaunch.memory.host import host
@@ -41,6 +42,8 @@ class _Job:
     sizes: Sizes
     resident: Residents
     left: Kept
+    gatherable: int
+    """Elements that stage 3 may keep gathered, without experts that are kept as what autograd saved."""
 
 
 Moments = Sequence[Parts]
@@ -76,7 +79,7 @@ def forecast(workload: Workload) -> Forecast:
 def _job(workload: Workload) -> _Job:
     model, settings = read_transformer(workload.model), read_settings(workload)
     lora = workload.lora
-    weights = trained(model, model.adapters(lora.rank, lora.modules) if lora else 0)
+    weights = trained(model, adapters(model, lora) if lora else 0)
     share = settings.share(weights.total)
     added = weights.total if lora else 0
     sizes = Sizes(
@@ -85,8 +88,14 @@ def _job(workload: Workload) -> _Job:
     batch = Batch(
         settings.micro_batch, workload.seq_len, settings.item, workload.attention, frozen=lora is not None
     )
-    left = kept(model, batch, checkpointing=workload.activation_checkpointing)
-    return _Job(model, settings, batch, weights, sizes, residents(settings, sizes), left)
+    # Experts are multiplied as views. Where stage 3 takes its parameter back, the view holds the memory.
+    viewed = settings.stage == 3 and not workload.activation_checkpointing
+    held: Experts = "merged" if adapts_experts(model, lora) else "viewed" if viewed else None
+    left = kept(model, batch, checkpointing=workload.activation_checkpointing, experts=held)
+    experts = sum(stack.num_layers * stack.expert_numel for stack in model.stacks) if held == "viewed" else 0
+    return _Job(
+        model, settings, batch, weights, sizes, residents(settings, sizes), left, model.parameters - experts
+    )
 
 
 def _moments(job: _Job) -> dict[str, Moments]:
@@ -134,8 +143,10 @@ def _reused(job: _Job, ahead: int) -> int:
     What is used again within `stage3_max_reuse_distance`, and the whole embedding if that begins there
     (zero/partitioned_param_coordinator.py).
     """
-    distance = job.settings.reuse_distance
-    return ahead if ahead - _output(job.model) < distance else distance
+    distance, output = job.settings.reuse_distance, _output(job.model)
+    if ahead == job.model.parameters:  # the output matrix comes first, however large
+        distance = max(distance, output)
+    return min(job.gatherable, ahead if ahead - output < distance else distance)
 
 
 def _gathered(job: _Job, numel: int) -> Parts:

@@ -9,16 +9,24 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from zlaunch.errors import Finding, Refused
-from zlaunch.memory.families import FAMILIES, LINEAR, SHAPES, Family
+from zlaunch.memory.families import FAMILIES, SHAPES, Family
 from zlaunch.units import whole
 
 # What a size is called, by transformers' name first.
 _KEYS: Final = {
     "hidden": ("hidden_size", "d_model", "n_embd", "dim"),
-    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers"),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads"),
     "vocab": ("vocab_size",),
-    "ffn": ("intermediate_size", "ffn_dim", "d_ff", "n_inner", "hidden_dim", "ffn_hidden_size"),
+    "ffn": (
+        "intermediate_size",
+        "ffn_dim",
+        "d_ff",
+        "n_inner",
+        "hidden_dim",
+        "ffn_hidden_size",
+        "encoder_ffn_dim",
+    ),
     "kv_heads": ("num_key_value_heads", "num_kv_heads"),
     "head": ("head_dim", "d_kv", "kv_channels"),
     "positions": ("max_position_embeddings", "n_positions", "n_ctx"),
@@ -31,6 +39,8 @@ _KEYS: Final = {
     "decoder_layers": ("num_decoder_layers", "decoder_layers"),
     "window": ("sliding_window",),
 }
+_HEADS: Final = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
+"""How classes end that have a language model's head, the only one that is known here."""
 _NEEDED: Final = ("hidden", "layers", "heads", "vocab")
 _MOST_LAYERS: Final = 10_000
 """No model has more; a config that says so is not worth a list of its weights."""
@@ -65,6 +75,11 @@ class Stack:
     def layer_numel(self) -> int:
         """Count the elements of one layer."""
         return sum(weight.numel for weight in self.weights)
+
+    @property
+    def expert_numel(self) -> int:
+        """Count those of the experts of one layer."""
+        return sum(weight.numel for weight in self.weights if weight.name.startswith("experts"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +135,6 @@ class Transformer:
         layers = (weight for stack in self.stacks for weight in stack.weights * stack.num_layers)
         return (*self.embedding, *layers, *self.head)
 
-    def adapters(self, rank: int, modules: tuple[str, ...]) -> int:
-        """Count the elements of LoRA adapters on the modules so named; no names: on every matrix.
-
-        An adapter of a matrix with `rows` and `columns` has `rank * (rows + columns)` elements.
-        """
-        names = dict(self.family.module_names)
-        return rank * sum(
-            stack.num_layers * (weight.rows + weight.columns)
-            for stack in self.stacks
-            for weight in stack.weights
-            if weight.name in LINEAR and (not modules or names.get(weight.name) in modules)
-        )
-
 
 def read_transformer(config: Mapping[str, Any]) -> Transformer:
     """Read a model's config.json; raise Refused if it does not say how large the model is.
@@ -155,7 +157,7 @@ def read_transformer(config: Mapping[str, Any]) -> Transformer:
     odds = [given.get(key, default) for key, default in family.dropouts]
     return Transformer(
         family=family,
-        known=kind in FAMILIES and not isinstance(text, Mapping),
+        known=kind in FAMILIES and not isinstance(text, Mapping) and _has_language_head(given),
         embedding=_weights(family, family.embedding, given, widths),
         stacks=tuple(stacks),
         head=_weights(family, head, given, widths),
@@ -176,6 +178,11 @@ def read_transformer(config: Mapping[str, Any]) -> Transformer:
         squashes_scores=bool(given.get("attn_logit_softcapping")),
         tied=tied,
     )
+
+
+def _has_language_head(given: Mapping[str, Any]) -> bool:
+    named = given.get("architectures")
+    return not isinstance(named, list) or not named or str(named[0]).endswith((*_HEADS, "Model"))
 
 
 def _sizes(given: Mapping[str, Any], kind: str) -> dict[str, int]:
@@ -239,6 +246,8 @@ def _as_configured(family: Family, given: Mapping[str, Any]) -> Family:
         layer, decoder = (part.replace("up down", "gate up down") for part in (family.layer, family.decoder))
         names = tuple((name, "wi_1" if name == "up" else called) for name, called in family.module_names)
         return replace(family, layer=layer, decoder=decoder, module_names=names)
+    if "types" in family.embedding and "MaskedLM" not in str(given.get("architectures")):
+        return replace(family, upcasts_logits=True)  # trained as a decoder, as transformers names it first
     if given.get("mlp_bias"):
         return replace(family, layer=family.layer.replace("gate up down", "gate+ up+ down+"))
     return family

@@ -160,7 +160,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "smollm3": replace(_LLAMA, tied=True),
     "qwen2": replace(_LLAMA, layer="q+ k+ v+ o gate up down norm norm"),
     "qwen3": replace(_LLAMA, layer="q? k? v? o? head_norm head_norm gate up down norm norm"),
-    "olmo2": replace(_LLAMA, layer="q? k? v? o? query_norm key_norm gate up down norm norm"),
+    "olmo2": replace(_LLAMA, layer="q? k? v? o? query_norm key_norm gate up down norm norm", norm="gemma"),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, layer="q? k? v? o? gate up down norm norm norm norm"),
     "gemma3_text": replace(_GEMMA, layer="q? k? v? o? head_norm head_norm gate up down norm norm norm norm"),

@@ -31,15 +31,20 @@ def rehearse(
 ) -> list[Forecast]:
     """Rehearse workloads, `jobs` at a time, and return their forecasts in the same order.
 
-    `done` is told the number of those that are finished. Raises Refused for a model that
-    transformers does not know.
+    `done` is told the number of those that are finished. What is too large for a rehearsal is answered
+    by the closed form. Raises Refused for a model that transformers does not know.
     """
-    question = TypeAdapter(list[Workload]).dump_json(list(workloads)).decode()
+    from zlaunch.memory.limits import too_large
+
+    answers: dict[int, Any] = {
+        index: {"broken": why} for index, one in enumerate(workloads) if (why := too_large(one)) is not None
+    }
+    asked = [index for index in range(len(workloads)) if index not in answers]
+    question = TypeAdapter(list[Workload]).dump_json([workloads[index] for index in asked]).decode()
     argv = [sys.executable, "-m", "zlaunch.rehearsal", str(jobs)]
-    answers: dict[int, Any] = {}
-    for line in answers_of(argv, question, {**os.environ, **ENVIRONMENT}):
+    for line in answers_of(argv, question, {**os.environ, **ENVIRONMENT}) if asked else ():
         answer = json.loads(line)
-        answers[answer["index"]] = answer
+        answers[asked[answer["index"]]] = answer
         if done is not None:
             done(len(answers))
     return [_forecast(workload, answers.get(index, {})) for index, workload in enumerate(workloads)]

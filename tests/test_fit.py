@@ -32,6 +32,11 @@ def test_an_answer_that_may_be_off_is_sure_of_less() -> None:
     assert judge(forecast(MOST + 1, error=0.1), SITE).fit is Fit.TIGHT
 
 
+def test_what_may_be_off_by_a_factor_is_still_refused_beyond_it() -> None:
+    assert judge(forecast(2.4 * MOST, error=1.5), SITE).fit is Fit.TIGHT
+    assert judge(forecast(2.6 * MOST, error=1.5), SITE).fit is Fit.NO
+
+
 def test_without_a_gpu_nobody_can_tell() -> None:
     assert judge(forecast(1), Site(1, 8)).fit is Fit.UNKNOWN
 

@@ -179,7 +179,7 @@ def _on_each_gpu(forecast: Forecast | None, plan: LaunchPlan) -> int | None:
     from zlaunch.memory.hardware import overhead_bytes  # tables, for GPUs only
 
     least, _ = overhead_bytes(plan.topology.world_size)
-    return int(forecast.peak("gpu") * (1 - forecast.error)) + least
+    return forecast.bounds(forecast.peak("gpu"))[0] + least
 
 
 def _memory(job: _Job, forecast: Forecast | None) -> Amount | None:
@@ -188,8 +188,7 @@ def _memory(job: _Job, forecast: Forecast | None) -> Amount | None:
         from zlaunch.fit import Site, need_of
 
         need = need_of(forecast, Site(len(job.plan.topology.hosts), job.ranks)).host
-        why, error = f"{plural(job.ranks, 'rank')}, by {forecast.method}", forecast.error
-        return Amount(int(need * (1 - error)), int(need * (1 + error)), why)
+        return Amount(*forecast.bounds(need), f"{plural(job.ranks, 'rank')}, by {forecast.method}")
     if job.plan.accelerator != "cpu" or job.parameters is None or job.trainable is None:
         return None
     least = job.ranks * (LEAST_PROGRAM_BYTES + _parameter_bytes(job) + _optimizer_bytes(job))

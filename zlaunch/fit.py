@@ -105,10 +105,10 @@ def _on_the_gpu(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict]
         return
     least, most = site.gpu.usable_bytes(site.world_size)
     has = f"of {gib(site.gpu.total_bytes)} GiB, {gib(least)} to {gib(most)} are left for them"
-    if need.allocated * (1 - forecast.error) > most:
+    if forecast.bounds(need.allocated)[0] > most:
         phase = forecast.peak_phase("gpu")
         yield Verdict(Fit.NO, (f"{memory(need.allocated)} of tensors in {phase}; {has}",))
-    elif need.reserved * (1 + forecast.error) > least:
+    elif forecast.bounds(need.reserved)[1] > least:
         yield Verdict(Fit.TIGHT, (f"{memory(need.reserved)} for tensors and between them; {has}",))
 
 
@@ -116,9 +116,10 @@ def _on_the_host(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict
     if site.host_bytes is None:
         return
     has = f"{memory(need.host)} of host memory; there are {memory(site.host_bytes)}"
-    if need.host * (1 - forecast.error) > site.host_bytes:
+    least, most = forecast.bounds(need.host)
+    if least > site.host_bytes:
         yield Verdict(Fit.NO, (has,))
-    elif need.host * (1 + forecast.error) > site.host_bytes:
+    elif most > site.host_bytes:
         yield Verdict(Fit.TIGHT, (has,))
 
 

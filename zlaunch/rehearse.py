@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from zlaunch.errors import Finding, Refused
 from zlaunch.memory.forecast import Forecast
+from zlaunch.memory.limits import too_large
 from zlaunch.memory.workload import Workload
 from zlaunch.process import with_pipes
 
@@ -75,7 +76,7 @@ class Rehearser:
 
         Raises Refused for a model that transformers does not know.
         """
-        found = {number: kept for number, one in enumerate(workloads) if (kept := self._kept(one))}
+        found = {number: kept for number, one in enumerate(workloads) if (kept := self._at_once(one))}
         missing = [number for number in range(len(workloads)) if number not in found]
         missing.sort(
             key=lambda number: _effort(workloads[number]), reverse=True
@@ -92,7 +93,10 @@ class Rehearser:
             self.close()  # it died of one of them
         return [found.get(number) or _forecast(one, {}) for number, one in enumerate(workloads)]
 
-    def _kept(self, workload: Workload) -> Forecast | None:
+    def _at_once(self, workload: Workload) -> Forecast | None:
+        """Answer what was rehearsed before, and by the closed form what is too large for a rehearsal."""
+        if (why := too_large(workload)) is not None:
+            return _forecast(workload, {"broken": why})
         return None if self._cache is None else self._cache.find(workload)
 
     def _ask(self, workloads: Sequence[Workload]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -104,7 +108,7 @@ class Rehearser:
 
 
 def _effort(workload: Workload) -> tuple[int, ...]:
-    """Say by what a rehearsal takes long: a stage, what is offloaded and where, and how often a step adds up."""
+    """Rank a rehearsal by what takes long: its stage, what is offloaded where, and accumulation."""
     zero = workload.ds_config.get("zero_optimization", {})
     offloads = [zero.get(f"offload_{part}") or {} for part in ("optimizer", "param")]
     devices = [("none", "cpu", "nvme").index(one.get("device", "none")) for one in offloads]

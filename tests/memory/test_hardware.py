@@ -41,6 +41,42 @@ def test_an_unknown_gpu_is_answered_with_what_may_be_meant(text: str, hint: str)
     assert caught.value.hint == hint
 
 
+# Names of AMD, Intel, Google, Huawei, Apple, Graphcore, Biren, and of NVIDIA's that are not in the table.
+OTHERS = (
+    *("MI300", "8xMI300X", "mi250", "RX-7900-XTX", "7900XTX", "Radeon-VII", "V620", "V710", "W7900"),
+    *("Gaudi2", "gaudi-3", "Max-1550", "Arc-A770", "A770", "A310", "B580", "TPUv4", "v5e", "v5p", "v6e"),
+    *("910B", "Ascend-910B", "M3", "M2-Ultra", "GC200", "BR100", "BI-V100", "P100", "K80"),
+)
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_no_gpu_of_another_maker_is_proposed(text: str) -> None:
+    with pytest.raises(WrongUsage) as caught:
+        parse_gpus(text)
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("give its memory: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "nbytes"),
+    [
+        ("4x48GiB", 4, 48 * GIB),
+        ("48GB", None, 48 * 10**9),
+        ("8 x 80 gib", 8, 80 * GIB),
+        ("2x47.5GiB", 2, 95 * GIB // 2),
+    ],
+)
+def test_a_gpu_is_named_by_its_memory(text: str, count: int | None, nbytes: int) -> None:
+    found, gpu = parse_gpus(text)
+    assert (found, gpu.total_bytes, gpu.has_bf16, gpu.half_flops) == (count, nbytes, True, 0)
+
+
+@pytest.mark.parametrize("text", ["0GiB", "4x0.0GB", "48G", "4x48", "-1GiB", "1e3GiB", "0x48GiB"])
+def test_what_names_no_memory_is_refused(text: str) -> None:
+    with pytest.raises(WrongUsage):
+        parse_gpus(text)
+
+
 @pytest.mark.parametrize("text", ["", "x", "8x", "🐙", "\N{MULTIPLICATION SIGN}", "8", "MI300X" * 30])
 def test_what_names_no_gpu_is_refused(text: str) -> None:
     with pytest.raises(WrongUsage):

@@ -4,7 +4,9 @@ import pytest
 
 from tests.memory.jobs import config
 from zlaunch.errors import Refused
+from zlaunch.memory.adapters import adapters
 from zlaunch.memory.transformer import read_transformer
+from zlaunch.memory.workload import Lora
 
 # What `sum(p.numel() for p in model.parameters())` says of the real models.
 PARAMETERS = {
@@ -98,8 +100,32 @@ def test_a_window_that_is_switched_off_is_none() -> None:
 
 # PEFT's own count for `LoraConfig(r=8, target_modules=["q_proj", "v_proj"])` on Llama-3-8B.
 def test_adapters_on_two_matrices_are_counted_as_peft_counts_them() -> None:
-    assert read_transformer(config("llama-3-8b")).adapters(8, ("q_proj", "v_proj")) == 3_407_872
+    assert adapters(read_transformer(config("llama-3-8b")), Lora(8, ("q_proj", "v_proj"))) == 3_407_872
 
 
 def test_adapters_on_every_matrix_are_counted_as_peft_counts_them() -> None:
-    assert read_transformer(config("llama-3-8b")).adapters(16, ()) == 41_943_040
+    assert adapters(read_transformer(config("llama-3-8b")), Lora(16)) == 41_943_040
+
+
+# The shapes that PEFT gives the adapters of one layer of Mixtral 8x7B, `LoraConfig(r=16, target_modules="all-linear")`.
+MIXTRAL_LAYER = (
+    *((16, 4096), (4096, 16), (16, 4096), (1024, 16), (16, 4096), (1024, 16), (16, 4096), (4096, 16)),
+    *((16, 4096), (8, 16), (256, 4096), (28672, 256), (128, 14336), (4096, 128)),
+)
+
+
+def test_adapters_on_experts_are_counted_as_peft_counts_them() -> None:
+    mixtral = read_transformer(config("mixtral-8x7b"))
+    assert adapters(mixtral, Lora(16)) == 32 * sum(rows * columns for rows, columns in MIXTRAL_LAYER)
+
+
+def test_a_head_for_something_else_than_language_is_not_known() -> None:
+    given = {**config("bert-base"), "architectures": ["BertForTokenClassification"]}
+    assert not read_transformer(given).known
+
+
+def test_an_encoder_that_names_no_class_is_trained_as_a_decoder() -> None:
+    masked = config("bert-base")
+    unnamed = {key: value for key, value in masked.items() if key != "architectures"}
+    upcast = [read_transformer(given).family.upcasts_logits for given in (masked, unnamed)]
+    assert upcast == [False, True]

@@ -20,7 +20,8 @@ Nodes = Annotated[
 ]
 
 On = Annotated[
-    str | None, typer.Option(metavar="GPUS", help="Which GPUs: 8xH100-80GB; those here if left out.")
+    str | None,
+    typer.Option(metavar="GPUS", help="Which GPUs: 8xH100-80GB, or 4x48GiB; those here if left out."),
 ]
 
 Hostfile = Annotated[Path | None, typer.Option(metavar="FILE", help="Hosts: `HOST slots=N` on each line.")]

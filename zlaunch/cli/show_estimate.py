@@ -129,7 +129,8 @@ def method(forecast: Forecast) -> str:
     if forecast.method == "rehearsal":
         return f"rehearsed: DeepSpeed itself took two steps without memory, in {brief(forecast.seconds)}"
     why = f"; no rehearsal: {forecast.why_not_rehearsed}" if forecast.why_not_rehearsed else ""
-    return f"closed form, up to {forecast.error:.0%} off{why}"
+    off = f"up to {error:.0%}" if (error := forecast.error) < 1 else f"up to a factor of {1 + error:g}"
+    return f"closed form, {off} off{why}"
 
 
 def title(answer: Answer) -> str:

@@ -73,6 +73,16 @@ def saved_by_checkpoint(model: Transformer, batch: Batch) -> int:
     return batch.tokens * batch.item * model.hidden
 
 
+def saved_beside_checkpoints(model: Transformer, batch: Batch) -> int:
+    """Say what all layers share and activation checkpointing does not free: T5's biases of positions.
+
+    Each stack hands one for each head and pair of tokens, with its mask, from layer to layer; measured.
+    """
+    if model.family.norm != "t5":
+        return 0
+    return 3 * batch.item * model.heads * batch.seq_len**2
+
+
 def saved_at_end(model: Transformer, batch: Batch) -> int:
     """Say what the last normalization keeps, and what an encoder's head puts before it."""
     dense = any(weight.name == "dense" for weight in model.head)
@@ -116,7 +126,7 @@ def step_flops(model: Transformer, batch: Batch, *, recomputed: bool, trainable:
     attention = 4.0 * causal * batch.seq_len * model.query * attentions
     output = 2.0 * model.hidden * model.vocab
     weights = 2.0 * _active_weights(model)
-    backward = 2.0 if batch.attention == "eager" or model.squashes_scores else 2.5
+    backward = 2.0 if _has_scores(model, batch) else 2.5
     passes = 2 * (weights + output) + (weights + output) * share + (1 + backward) * attention
     return batch.tokens * (passes + (weights + attention - _not_again(model) if recomputed else 0.0))
 
@@ -135,8 +145,13 @@ def counted_too_much(model: Transformer, batch: Batch, *, recomputed: bool) -> f
 
 def _halves(model: Transformer, batch: Batch) -> bool:
     """Say whether attention leaves out what comes later; not where scores or masks are tensors."""
-    as_tensors = batch.attention == "eager" or model.squashes_scores or 0 < model.window < batch.seq_len
+    as_tensors = _has_scores(model, batch) or 0 < model.window < batch.seq_len
     return model.family.upcasts_logits and not as_tensors
+
+
+def _has_scores(model: Transformer, batch: Batch) -> bool:
+    """Say whether the scores of attention are tensors, as no kernel computes it."""
+    return batch.attention == "eager" or model.squashes_scores or model.family.eager
 
 
 def _not_again(model: Transformer) -> float:
@@ -149,9 +164,13 @@ def _not_again(model: Transformer) -> float:
 def _norm(model: Transformer, batch: Batch) -> int:
     """Bytes per element that a normalization keeps of its input, and for the gradient of its weight."""
     item = batch.item
-    kept, for_weight = {"rms": (4, item), "gemma": (4, 4), "t5": (4 + item, item), "layer": (item, 0)}[
-        model.family.norm
-    ]
+    kept, for_weight = {
+        "rms": (4, item),
+        "gemma": (4, 4),
+        "t5": (4 + item, item),
+        "layer": (item, 0),
+        "upcast": (4, 4),
+    }[model.family.norm]
     return kept + (0 if batch.frozen else for_weight)
 
 
@@ -173,9 +192,10 @@ def _attention(model: Transformer, stack: Stack, batch: Batch) -> int:
         kept += item * (query + key)  # the fused product stays for the sake of its values
     masked = 0 < model.window < batch.seq_len
     square = model.heads * batch.seq_len
-    if batch.attention == "eager" or model.squashes_scores:
+    if _has_scores(model, batch):
         # The softmax in fp32 and its copy; keys and values are repeated for each query.
         scores = square * (4 + item + (item if model.squashes_scores else 0)) + item * 2 * (query - key)
+        scores += (4 - item) * (query + key) if model.family.eager else 0
     elif masked:
         # A mask rules flash attention out: it is kept in every layer, and keys and values are repeated.
         scores = 4 * model.heads + item * (batch.seq_len + 2 * (query - key))

@@ -6,6 +6,7 @@ All sizes in bytes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from zlaunch.memory import activations
 from zlaunch.memory.activations import Batch
@@ -23,6 +24,8 @@ class Kept:
     """What each layer keeps while it is worked on: more, if it is computed again."""
     end: int
     head: activations.Head
+    beside: int = 0
+    """What the backward pass of a layer takes beside what its activations do."""
 
     @property
     def activations(self) -> int:
@@ -44,17 +47,26 @@ def trained(model: Transformer, adapters: int) -> Trained:
     return Trained(tuple(embedding), tuple(layers), tuple(head))
 
 
-def kept(model: Transformer, batch: Batch, *, checkpointing: bool) -> Kept:
+Experts = Literal["viewed", "merged"] | None
+"""Whether a layer keeps its experts until its backward pass: the storage that a view of them holds, or
+their sum with what adapters learned."""
+
+
+def kept(model: Transformer, batch: Batch, *, checkpointing: bool, experts: Experts = None) -> Kept:
     """Say what the forward pass leaves."""
     whole = tuple(
-        activations.saved_by_layer(model, stack, batch)
+        activations.saved_by_layer(model, stack, batch) + (batch.item * stack.expert_numel if experts else 0)
         for stack in model.stacks
         for _ in range(stack.num_layers)
     )
     inputs = activations.saved_by_checkpoint(model, batch)
-    layers = (inputs,) * len(whole) if checkpointing else whole
+    shared = activations.saved_beside_checkpoints(model, batch)
+    layers = (inputs + shared, *(inputs,) * (len(whole) - 1)) if checkpointing else whole
     end = activations.saved_at_end(model, batch) * len(model.stacks)
-    return Kept(layers, whole, end, activations.head(model, batch))
+    beside = 0
+    if experts == "merged":  # a sum has a gradient, one of the two tensors at a time
+        beside = batch.item * max(stack.expert_numel for stack in model.stacks) // 3
+    return Kept(layers, whole, end, activations.head(model, batch), beside)
 
 
 def backward(
@@ -71,7 +83,7 @@ def backward(
     # The gradient of a tied matrix waits for its other half, the embedding's.
     waiting = output if model.tied else 0
     _arrive(gradients, weights.head)
-    below, working = sum(left.layers), activations.working_memory(model, batch)
+    below, working = sum(left.layers), activations.working_memory(model, batch) + left.beside
     sizes = [stack.layer_numel for stack in model.stacks for _ in range(stack.num_layers)]
     ahead = total - sum(weight.numel for weight in model.head)
     for number in reversed(range(len(sizes))):

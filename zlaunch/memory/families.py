@@ -38,8 +38,13 @@ SHAPES: Final[dict[str, tuple[str, str]]] = {
 }
 """A weight's rows and columns by name; a vector has one row."""
 
-LINEAR: Final = frozenset({"q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down"})
-"""What a LoRA adapter can be put on."""
+LINEAR: Final = frozenset(
+    {
+        *("q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down"),
+        *("shared_gate", "shared_up", "shared_down", "shared_router"),
+    }
+)
+"""Matrices that a LoRA adapter can be put on."""
 
 _LLAMA_NAMES: Final = (
     ("q", "q_proj"),
@@ -63,7 +68,8 @@ class Family:
     head: str = "norm lm"
     decoder: str = ""
     """The layers of the second stack, where there is one."""
-    norm: Literal["rms", "gemma", "t5", "layer"] = "rms"
+    norm: Literal["rms", "gemma", "t5", "layer", "upcast"] = "rms"
+    """`upcast`: a layer norm that is written out, in fp32."""
     rotary: Literal["whole", "part", "none"] = "whole"
     """Whether positions turn all of each head, or a part that is cut out and put back."""
     parallel: bool = False
@@ -82,6 +88,11 @@ class Family:
     """Positions beyond those that the config names."""
     module_names: tuple[tuple[str, str], ...] = _LLAMA_NAMES
     """What LoRA's `target_modules` calls the matrices."""
+    expert_names: tuple[tuple[str, str], ...] = ()
+    """The same for experts and their router, where PEFT puts adapters on them
+    (`peft.utils.transformers_weight_conversion`)."""
+    eager: bool = False
+    """Whether scores of attention are tensors because no kernel computes it, and then in fp32."""
 
 
 _LLAMA = Family("q? k? v? o? gate up down norm norm")
@@ -137,7 +148,10 @@ _T5 = Family(
         ("down", "wo"),
     ),
 )
-_MIXTRAL = Family("q k v o router experts_up experts_down norm norm")
+_MIXTRAL = Family(
+    "q k v o router experts_up experts_down norm norm",
+    expert_names=(("router", "gate"), ("experts_up", "w1"), ("experts_down", "w2")),
+)
 
 FAMILIES: Final[dict[str, Family]] = {
     "llama": _LLAMA,
@@ -146,7 +160,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "smollm3": replace(_LLAMA, tied=True),
     "qwen2": replace(_LLAMA, layer="q+ k+ v+ o gate up down norm norm"),
     "qwen3": replace(_LLAMA, layer="q? k? v? o? head_norm head_norm gate up down norm norm"),
-    "olmo2": replace(_LLAMA, layer="q? k? v? o? query_norm key_norm gate up down norm norm"),
+    "olmo2": replace(_LLAMA, layer="q? k? v? o? query_norm key_norm gate up down norm norm", norm="gemma"),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, layer="q? k? v? o? gate up down norm norm norm norm"),
     "gemma3_text": replace(_GEMMA, layer="q? k? v? o? head_norm head_norm gate up down norm norm norm norm"),
@@ -187,7 +201,7 @@ FAMILIES: Final[dict[str, Family]] = {
         rotary="part",
         biased=("use_qkv_bias", False),
     ),
-    "cohere": Family("q? k? v? o? gate up down norm", norm="layer", parallel=True, tied=True),
+    "cohere": Family("q? k? v? o? gate up down norm", norm="upcast", parallel=True, tied=True),
     "gpt2": _GPT2,
     "gptj": Family(
         "norm+ k v q o up+ down+",
@@ -198,6 +212,7 @@ FAMILIES: Final[dict[str, Family]] = {
         activation="gelu_new",
         dropouts=(("resid_pdrop", 0.0), ("resid_pdrop", 0.0)),
         module_names=(*_LLAMA_NAMES[:3], ("o", "out_proj"), ("up", "fc_in"), ("down", "fc_out")),
+        eager=True,
     ),
     "gpt_neox": Family(
         "norm+ norm+ qkv? o? up+ down+",
@@ -230,13 +245,23 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "mixtral": _MIXTRAL,
     "qwen3_moe": replace(
-        _MIXTRAL, layer="q? k? v? o? head_norm head_norm router experts_up experts_down norm norm"
+        _MIXTRAL,
+        layer="q? k? v? o? head_norm head_norm router experts_up experts_down norm norm",
+        expert_names=(("router", "gate"), ("experts_up", "gate_proj"), ("experts_down", "down_proj")),
     ),
     "qwen2_moe": replace(
         _MIXTRAL,
         layer="q? k? v? o router experts_up experts_down "
         "shared_gate shared_up shared_down shared_router norm norm",
         biased=("qkv_bias", True),
+        module_names=(
+            *_LLAMA_NAMES,
+            ("shared_gate", "gate_proj"),
+            ("shared_up", "up_proj"),
+            ("shared_down", "down_proj"),
+            ("shared_router", "shared_expert_gate"),
+        ),
+        expert_names=(),
     ),
     "bert": _BERT,
     "roberta": _BERT,

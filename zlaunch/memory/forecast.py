@@ -60,7 +60,7 @@ class Forecast:
     optimizer: str
     """The class that DeepSpeed trains with."""
     error: float = 0.0
-    """How far the peak may be off, as a fraction of it; 0 if nothing is known to be left out."""
+    """How far the peak may be off, up or down, by a factor of `1 + error`; 0 if nothing is left out."""
     why_not_rehearsed: str | None = None
     late_error: str | None = None
     """What DeepSpeed said when it gave up."""
@@ -77,6 +77,10 @@ class Forecast:
     def peak(self, pool: Pool) -> int:
         """Say the most that a pool held in any phase of training, loading included; bytes."""
         return max((phase.peak.get(pool, 0) for phase in self.phases), default=0)
+
+    def bounds(self, nbytes: int) -> tuple[int, int]:
+        """Say what an amount of this forecast may be in truth, at least and at most."""
+        return int(nbytes / (1 + self.error)), int(nbytes * (1 + self.error))
 
     @property
     def on_gpu(self) -> bool:

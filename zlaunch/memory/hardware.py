@@ -21,9 +21,18 @@ CONTEXT_BYTES: Final = (int(0.47 * _GIB), int(0.92 * _GIB))
 NCCL_BYTES: Final = (int(0.73 * _GIB), int(1.5 * _GIB))
 """What torch.distributed and NCCL add with more than one rank, lasting and at first; same source."""
 
+_ANY: Final = "any GPU since Ampere"
+"""One of which only the memory is known is taken to have bf16, which came with Ampere."""
+
 _FULL_NAME = re.compile(
     r"(?:(?P<count>\d{1,6})\s*[x\N{MULTIPLICATION SIGN}*]\s*)?(?P<name>\S.*)", re.IGNORECASE
 )
+
+_OF_OTHERS = re.compile(r"a(3[158]0|5[358]0|7[357]0)m?|b(50|60|5[78]0)|v(340|520|620|710)")
+"""Names with the letters of an NVIDIA series that are Intel's (Arc) or AMD's (Radeon PRO)."""
+
+_MEMORY = re.compile(r"(?P<size>\d{1,6}(?:\.\d{1,3})?)\s*(?P<unit>GiB|GB)", re.IGNORECASE)
+_UNITS: Final = {"gib": _GIB, "gb": 10**9}
 
 
 def overhead_bytes(world_size: int) -> tuple[int, int]:
@@ -159,19 +168,19 @@ GPUS: Final[dict[str, Gpu]] = {name: _gpu(name) for name in _TABLE}
 
 
 def parse_gpus(text: str) -> tuple[int | None, Gpu]:
-    """Read `8xH100-80GB`, `4xA100` or `H100`: how many (None if not said), and of which kind.
+    """Read `8xH100-80GB`, `4xA100`, `H100` or `4x48GiB`: how many (None if not said), and of which kind.
 
     Upper and lower case are one. Raise WrongUsage, with what may have been meant, for other names.
     """
     match = _FULL_NAME.fullmatch(text.strip())
     name = match["name"] if match else text
-    gpu = _named(name)
+    gpu = _named(name) or _of_memory(name)
     if gpu is None or not match:
         counted = text.strip()[: -len(name)] if match else ""
         raise WrongUsage(f"no GPU is known as `{text}`", _hint(name, counted))
     count = int(match["count"]) if match["count"] else None
     if count == 0:
-        raise WrongUsage(f"`{text}` is no GPU at all", f"name at least one: `1x{gpu.name}`")
+        raise WrongUsage(f"`{text}` is no GPU at all", f"name at least one: `1x{name}`")
     return count, gpu
 
 
@@ -193,10 +202,29 @@ def _named(name: str) -> Gpu | None:
     return next((gpu for known, gpu in GPUS.items() if _plain(known) == plain), None)
 
 
+def _of_memory(text: str) -> Gpu | None:
+    """Take `48GiB` or `48GB` for a GPU with exactly that memory, bf16 and no known speed."""
+    match = _MEMORY.fullmatch(text.strip())
+    total_bytes = int(float(match["size"]) * _UNITS[match["unit"].lower()]) if match else 0
+    if not total_bytes:
+        return None
+    return Gpu(_ANY, total_bytes, 0, 0, 0, True, 0, 0, 0, ())
+
+
 def _hint(name: str, counted: str) -> str:
-    """Say what may have been meant, behind the `8x` that was written."""
+    """Say what may have been meant, behind the `8x` that was written: a name of the same series.
+
+    A series is the letters that a name begins with, which hardly any two makers share: no GPU of
+    another maker is proposed.
+    """
     spelled = {_plain(known): known for known in GPUS} | {alias: alias.upper() for alias in _ALIASES}
-    close = difflib.get_close_matches(_plain(name), spelled, n=1, cutoff=0.6)
-    if close:
+    alike = [known for known in spelled if _series(known) == _series(_plain(name))]
+    close = difflib.get_close_matches(_plain(name), alike, n=1, cutoff=0.6)
+    if close and not _OF_OTHERS.fullmatch(_plain(name)):
         return f"did you mean `{counted}{spelled[close[0]]}`?"
-    return f"name one of {', '.join(GPUS)}; `8xH100-80GB` for eight of them"
+    return f"give its memory: `{counted or '8x'}48GiB`; known by name are {', '.join(GPUS)}"
+
+
+def _series(plain: str) -> str:
+    """Take the letters that a name begins with: `h` of `h100`, `rtx` of `rtx-4090`, `mi` of `mi300x`."""
+    return re.match(r"[^\W\d_]*", plain)[0]  # type: ignore[index]

@@ -11,6 +11,7 @@ from math import sqrt
 from typing import Final
 
 from zlaunch.memory.activations import Batch
+from zlaunch.memory.adapters import adapters
 from zlaunch.memory.backward import kept, trained
 from zlaunch.memory.hardware import Gpu
 from zlaunch.memory.settings import Settings, read_settings
@@ -208,7 +209,7 @@ def _optimizer(
 ) -> tuple[Term, ...]:
     """The step itself, where the states are, and NVMe's part in it."""
     lora = workload.lora
-    weights = trained(model, model.adapters(lora.rank, lora.modules) if lora else 0)
+    weights = trained(model, adapters(model, lora) if lora else 0)
     share = settings.share(weights.total) if settings.stage else weights.total
     local = min(workload.ranks_per_host, workload.world_size)
     if settings.optimizer_on == "gpu":

@@ -11,6 +11,7 @@ passes is gathered once; and gradients are sent in every micro-step from stage 2
 from dataclasses import dataclass
 from typing import Final
 
+from zlaunch.memory.adapters import adapters
 from zlaunch.memory.backward import trained
 from zlaunch.memory.settings import Settings, read_settings
 from zlaunch.memory.transformer import read_transformer
@@ -65,7 +66,7 @@ def traffic(workload: Workload, *, reduces_to_all: bool = True) -> Traffic:
     """
     settings, model = read_settings(workload), read_transformer(workload.model)
     lora = workload.lora
-    weights = trained(model, model.adapters(lora.rank, lora.modules) if lora else 0)
+    weights = trained(model, adapters(model, lora) if lora else 0)
     parameters = settings.item * (model.parameters + (weights.total if lora else 0))
     gradients = settings.item * weights.total
     collectives = _collectives(settings, parameters, gradients, reduces_to_all=reduces_to_all)

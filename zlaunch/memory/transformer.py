@@ -8,32 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from zlaunch.errors import Finding, Refused
-from zlaunch.memory.families import FAMILIES, LINEAR, SHAPES, Family
-from zlaunch.units import whole
+from zlaunch.memory.families import FAMILIES, SHAPES, Family
+from zlaunch.memory.sizes import read_sizes, text_part, widths_of
 
-# What a size is called, by transformers' name first.
-_KEYS: Final = {
-    "hidden": ("hidden_size", "d_model", "n_embd", "dim"),
-    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
-    "vocab": ("vocab_size",),
-    "ffn": ("intermediate_size", "ffn_dim", "d_ff", "n_inner", "hidden_dim", "ffn_hidden_size"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
-    "head": ("head_dim", "d_kv", "kv_channels"),
-    "positions": ("max_position_embeddings", "n_positions", "n_ctx"),
-    "types": ("type_vocab_size",),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "expert_ffn": ("moe_intermediate_size",),
-    "top_k": ("num_experts_per_tok",),
-    "shared": ("shared_expert_intermediate_size",),
-    "buckets": ("relative_attention_num_buckets",),
-    "decoder_layers": ("num_decoder_layers", "decoder_layers"),
-    "window": ("sliding_window",),
-}
-_NEEDED: Final = ("hidden", "layers", "heads", "vocab")
-_MOST_LAYERS: Final = 10_000
-"""No model has more; a config that says so is not worth a list of its weights."""
+_HEADS: Final = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
+"""How classes end that have a language model's head, the only one that is known here."""
 _ACTIVATION_KEYS: Final = ("hidden_activation", "hidden_act", "activation_function", "dense_act_fn")
 
 
@@ -65,6 +44,11 @@ class Stack:
     def layer_numel(self) -> int:
         """Count the elements of one layer."""
         return sum(weight.numel for weight in self.weights)
+
+    @property
+    def expert_numel(self) -> int:
+        """Count those of the experts of one layer."""
+        return sum(weight.numel for weight in self.weights if weight.name.startswith("experts"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,31 +104,17 @@ class Transformer:
         layers = (weight for stack in self.stacks for weight in stack.weights * stack.num_layers)
         return (*self.embedding, *layers, *self.head)
 
-    def adapters(self, rank: int, modules: tuple[str, ...]) -> int:
-        """Count the elements of LoRA adapters on the modules so named; no names: on every matrix.
-
-        An adapter of a matrix with `rows` and `columns` has `rank * (rows + columns)` elements.
-        """
-        names = dict(self.family.module_names)
-        return rank * sum(
-            stack.num_layers * (weight.rows + weight.columns)
-            for stack in self.stacks
-            for weight in stack.weights
-            if weight.name in LINEAR and (not modules or names.get(weight.name) in modules)
-        )
-
 
 def read_transformer(config: Mapping[str, Any]) -> Transformer:
     """Read a model's config.json; raise Refused if it does not say how large the model is.
 
     Of a model with several parts, such as one that reads images, the text part is read.
     """
-    text = config.get("text_config")
-    given = {**config, **text} if isinstance(text, Mapping) else dict(config)
+    given = text_part(config)
     kind = str(given.get("model_type", ""))
-    family = FAMILIES.get(kind) or _like(given)
-    sizes = _sizes(given, kind)
-    widths = _widths(given, sizes)
+    sizes = read_sizes(given, kind)
+    family = FAMILIES.get(kind) or _like(given, sizes)
+    widths = widths_of(given, sizes)
     family = _as_configured(family, given)
     stacks = [_stack(family, family.layer, given, widths, sizes["layers"])]
     if family.decoder:
@@ -155,7 +125,7 @@ def read_transformer(config: Mapping[str, Any]) -> Transformer:
     odds = [given.get(key, default) for key, default in family.dropouts]
     return Transformer(
         family=family,
-        known=kind in FAMILIES and not isinstance(text, Mapping),
+        known=kind in FAMILIES and "text_config" not in config and _has_language_head(given),
         embedding=_weights(family, family.embedding, given, widths),
         stacks=tuple(stacks),
         head=_weights(family, head, given, widths),
@@ -178,54 +148,16 @@ def read_transformer(config: Mapping[str, Any]) -> Transformer:
     )
 
 
-def _sizes(given: Mapping[str, Any], kind: str) -> dict[str, int]:
-    """Find the sizes under the names that models give them; raise Refused without those needed."""
-    found = {}
-    for size, keys in _KEYS.items():
-        values = [number for key in keys if (number := whole(given.get(key)) or 0) > 0]
-        if values:
-            found[size] = values[0]
-    missing = [_KEYS[name][0] for name in _NEEDED if name not in found]
-    if max(found.get("layers", 0), found.get("decoder_layers", 0)) > _MOST_LAYERS:
-        missing.append(_KEYS["layers"][0])
-    if missing:
-        raise Refused([_no_sizes(kind, missing)])
-    return found
+def _has_language_head(given: Mapping[str, Any]) -> bool:
+    named = given.get("architectures")
+    return not isinstance(named, list) or not named or str(named[0]).endswith((*_HEADS, "Model"))
 
 
-def _widths(given: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Work out the widths that `SHAPES` speaks of."""
-    hidden, heads = sizes["hidden"], sizes["heads"]
-    head = sizes.get("head") or max(1, hidden // heads)
-    query, key = heads * head, sizes.get("kv_heads", heads) * head
-    ffn = sizes.get("expert_ffn") or sizes.get("ffn") or 4 * hidden
-    experts = sizes.get("experts", 0)
-    return {
-        "one": 1,
-        "hidden": hidden,
-        "heads": heads,
-        "head": head,
-        "query": query,
-        "key": key,
-        "fused": query + 2 * key,
-        "ffn": ffn,
-        "2ffn": 2 * ffn,
-        "experts": experts,
-        "experts*ffn": experts * ffn,
-        "experts*2ffn": experts * 2 * ffn,
-        "shared": sizes.get("shared", 0),
-        "vocab": sizes["vocab"],
-        "positions": sizes.get("positions", 0),
-        "types": sizes.get("types", 0),
-        "buckets": sizes.get("buckets", 0),
-    }
-
-
-def _like(given: Mapping[str, Any]) -> Family:
+def _like(given: Mapping[str, Any], sizes: Mapping[str, int]) -> Family:
     """Take a model of an unknown type for the known one that it resembles."""
     if given.get("is_encoder_decoder"):
         return FAMILIES["t5"]
-    if whole(given.get("num_experts_per_tok")):
+    if "experts" in sizes and "top_k" in sizes:
         return FAMILIES["mixtral"]
     if "type_vocab_size" in given:
         return FAMILIES["bert"]
@@ -239,6 +171,8 @@ def _as_configured(family: Family, given: Mapping[str, Any]) -> Family:
         layer, decoder = (part.replace("up down", "gate up down") for part in (family.layer, family.decoder))
         names = tuple((name, "wi_1" if name == "up" else called) for name, called in family.module_names)
         return replace(family, layer=layer, decoder=decoder, module_names=names)
+    if "types" in family.embedding and "MaskedLM" not in str(given.get("architectures")):
+        return replace(family, upcasts_logits=True)  # trained as a decoder, as transformers names it first
     if given.get("mlp_bias"):
         return replace(family, layer=family.layer.replace("gate up down", "gate+ up+ down+"))
     return family
@@ -279,13 +213,3 @@ def _activation(given: Mapping[str, Any], family: Family) -> str:
     if named is None and proj:
         named = {"gated-gelu": "gelu_new"}.get(proj, proj.removeprefix("gated-"))
     return str(named or family.activation)
-
-
-def _no_sizes(kind: str, missing: list[str]) -> Finding:
-    keys = ", ".join(f"`{key}`" for key in missing)
-    return Finding(
-        "model-without-sizes",
-        f"the model's config.json{f' (`{kind}`)' if kind else ''} has no sensible {keys}",
-        "name a config.json that `save_pretrained` wrote",
-        where=missing[0],
-    )

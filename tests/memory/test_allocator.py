@@ -1,6 +1,4 @@
 from itertools import pairwise
-from random import Random
-from time import perf_counter
 
 import pytest
 from hypothesis import given
@@ -201,14 +199,3 @@ def test_a_capacity_is_never_exceeded(asked: list[tuple[int, int, int]]) -> None
     except OutOfMemory:
         assert allocator.num_retries
     assert allocator.peak_reserved <= 100 * MIB
-
-
-def test_a_hundred_thousand_events_are_replayed_within_a_second() -> None:
-    random, allocator, living = Random(0), CachingAllocator(), []
-    sizes = [int(2 ** random.uniform(8, 28)) for _ in range(50_000)]
-    start = perf_counter()
-    for size in sizes:
-        living.append(allocator.malloc(size, size % 3))
-        if len(living) > 800:
-            allocator.free(living.pop(size % 800))
-    assert perf_counter() - start < 1

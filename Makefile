@@ -73,7 +73,7 @@ gpu-jobs: $(SITE)
 
 # Both, here: in another Python, which only sees torch and transformers, and where root can, without a network.
 REHEARSAL := build/gpu-rehearsal
-ALONE := $(shell unshare --net ip link set lo up 2>/dev/null && echo tools/alone)
+ALONE = $(shell unshare --net ip link set lo up 2>/dev/null && echo tools/alone)
 
 gpu-rehearsal: .venv/installed
 	rm -rf $(REHEARSAL)

@@ -72,14 +72,16 @@ gpu-jobs: $(SITE)
 
 # Both, here: in another Python, which only sees torch and transformers, and where root can, without a network.
 REHEARSAL := build/gpu-rehearsal
-ALONE := $(shell unshare --net ip link set lo up 2>/dev/null && echo tools/alone)
+ALONE = $(shell unshare --net ip link set lo up 2>/dev/null && echo tools/alone)
 
 gpu-rehearsal: .venv/installed
 	rm -rf $(REHEARSAL)
-	$(BIN)/python -m tools.gather_wheels $(REHEARSAL)/wheels $$($(BIN)/python -c 'import platform; print(platform.python_version())')
+	$(BIN)/python -m tools.gather_wheels $(REHEARSAL)/wheels \
+	    $$($(BIN)/python -c 'import platform; print(platform.python_version())')
 	$(BIN)/python -m tools.bare_python $(REHEARSAL)/python
-	$(ALONE) $(MAKE) gpu-check gpu-jobs DEVICE=cpu FIRST=3 BUDGET=2400 OUT=$(REHEARSAL)/out SITE=$(REHEARSAL)/site-packages \
-	    WHEELS=$(REHEARSAL)/wheels PYTHON=$(CURDIR)/$(REHEARSAL)/python/bin/python
+	TORCH_EXTENSIONS_DIR=$(CURDIR)/build/torch_extensions $(ALONE) \
+	    $(MAKE) gpu-check gpu-jobs DEVICE=cpu FIRST=3 BUDGET=2400 OUT=$(REHEARSAL)/out \
+	    SITE=$(REHEARSAL)/site-packages WHEELS=$(REHEARSAL)/wheels PYTHON=$(CURDIR)/$(REHEARSAL)/python/bin/python
 
 # The last patch of each release. A new one goes to RELEASES in zlaunch/dsconfig/releases.py too.
 DEEPSPEED_RELEASES := 0.14.5 0.15.4 0.16.9 0.17.6 0.18.9 0.19.8

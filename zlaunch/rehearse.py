@@ -107,7 +107,7 @@ def _effort(workload: Workload) -> tuple[int, int, int]:
     """Order rehearsals by what takes long: a high stage, offloading, above all to NVMe, and accumulation."""
     zero = workload.ds_config.get("zero_optimization", {})
     offloads = [zero.get(f"offload_{part}") or {} for part in ("optimizer", "param")]
-    moved = sum({"cpu": 1, "nvme": 2}.get(one.get("device"), 0) for one in offloads)
+    moved = sum({"cpu": 1, "nvme": 2}.get(str(one.get("device")), 0) for one in offloads)
     accumulated = workload.ds_config.get("gradient_accumulation_steps", 1)
     return int(zero.get("stage", 0)), moved, int(accumulated)
 

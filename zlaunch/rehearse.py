@@ -107,16 +107,13 @@ class Rehearser:
         yield from self._program.answers(workloads)
 
 
-def _effort(workload: Workload) -> tuple[int, ...]:
-    """Rank a rehearsal by what takes long: its stage, what is offloaded where, and accumulation."""
+def _effort(workload: Workload) -> tuple[int, int, int]:
+    """Order rehearsals by what takes long: a high stage, offloading, above all to NVMe, and accumulation."""
     zero = workload.ds_config.get("zero_optimization", {})
     offloads = [zero.get(f"offload_{part}") or {} for part in ("optimizer", "param")]
-    devices = [("none", "cpu", "nvme").index(one.get("device", "none")) for one in offloads]
-    return (
-        int(zero.get("stage", 0)),
-        sum(devices),
-        int(workload.ds_config.get("gradient_accumulation_steps", 1)),
-    )
+    moved = sum({"cpu": 1, "nvme": 2}.get(str(one.get("device")), 0) for one in offloads)
+    accumulated = workload.ds_config.get("gradient_accumulation_steps", 1)
+    return int(zero.get("stage", 0)), moved, int(accumulated)
 
 
 def _cores() -> int:

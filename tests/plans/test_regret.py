@@ -20,8 +20,8 @@ from zlaunch.search import Found, search
 from zlaunch.workloads import Question
 
 MOST_REGRET = 0.05
-SOON = {1.0: 8, 0.8: 12, 1.25: 12}
-"""How far the closed form is off → rehearsals that a person waits for."""
+SOON = {1.0: 8, 0.65: 12, 1.5: 12}
+"""By which factor the closed form is off → rehearsals that a person waits for."""
 
 
 @dataclass

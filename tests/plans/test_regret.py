@@ -20,7 +20,7 @@ from zlaunch.search import Found, search
 from zlaunch.workloads import Question
 
 MOST_REGRET = 0.05
-SOON = {1.0: 8, 0.65: 12, 1.5: 12}
+SOON = {1.0: 8, 0.65: 16, 1.5: 16}
 """By which factor the closed form is off → rehearsals that a person waits for."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench import gpu_check, gpu_jobs
+from bench import gpu_bed, gpu_check, gpu_jobs
 from bench.gpu_cells import CELLS, standing_in
 from bench.gpu_results import Results
 from bench.gpu_table import is_met, table
@@ -118,12 +118,12 @@ def test_a_cell_without_time_has_no_answer(tmp_path: Path, monkeypatch: pytest.M
 def test_a_job_that_goes_wrong_is_a_row_with_its_reason(
     fresh: Callable[..., Results], tmp_path: Path
 ) -> None:
-    def breaks(bed: gpu_jobs.Bed) -> dict[str, Any]:
+    def breaks(bed: gpu_bed.Bed) -> dict[str, Any]:
         found = {"ending": {"how": "failed", "verdict": {"code": "killed"}}, "said": "one\ntwo"}
-        return gpu_jobs.ends(found, "finished")
+        return gpu_bed.ends(found, "finished")
 
     results = fresh(a=None, b=None)
-    results.add("a", "result", gpu_jobs.done(breaks, gpu_jobs.Bed("cpu", tmp_path)))
+    results.add("a", "result", gpu_jobs.done(breaks, gpu_bed.Bed("cpu", tmp_path)))
     shown = gpu_jobs.table(results)
     assert "| a | **Unexpected: failed, killed: one / two** |" in shown
     assert "0 of 2 jobs ended as they must" in shown
@@ -168,7 +168,7 @@ def test_more_wheels_than_can_be_brought_are_refused(tmp_path: Path, monkeypatch
 
 
 def test_a_job_on_the_gpu_is_asked_of_zlaunch_as_a_person_asks(tmp_path: Path) -> None:
-    argv = gpu_jobs.Bed("cuda", tmp_path).argv(tmp_path / "run", ("--stage", "2"), ("--max_steps", "3"))
+    argv = gpu_bed.Bed("cuda", tmp_path).argv(tmp_path / "run", ("--stage", "2"), ("--max_steps", "3"))
     dry = subprocess.run(
         [*argv[:4], "--dry-run", *argv[4:]], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from zlaunch.answers import Answer, Refusal, Speed
+from zlaunch.answers import Answer, Refusal, Speed, remarks_on
 from zlaunch.dsconfig.document import Document
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.fit import Site, judge, need_of
@@ -19,7 +19,7 @@ from zlaunch.memory.transformer import read_transformer
 from zlaunch.memory.workload import Workload
 from zlaunch.rehearse import rehearse
 from zlaunch.settlement import Settled
-from zlaunch.workloads import Question, workload_of
+from zlaunch.workloads import Question, check_countable, workload_of
 
 MOST_ACCUMULATED = 2
 
@@ -64,6 +64,10 @@ def _answers(questions: Sequence[Question], site: Site, ask: Forecaster) -> list
         for question, one in zip(questions, settled, strict=True)
         if isinstance(one, Settled)
     ]
+    for question, one, _ in asked:
+        check_countable(question, one)
+    if len(asked) > 1:  # what resuming takes decides nothing then, unless these jobs do resume
+        asked = [(q, one, replace(workload, resume=q.training.resumes)) for q, one, workload in asked]
     forecasts = iter(ask([workload for *_, workload in asked]) if asked else [])
     answers = iter(
         _answer(question, one, workload, next(forecasts).with_pool("shm", shared(workload)), site)
@@ -104,7 +108,7 @@ def _by_ranks(workloads: Sequence[Workload], done: Callable[[int], None] | None)
     first, other = rehearse([workloads[0], last], done)
     if first.late_error is not None or _tensors(other) <= _tensors(first):
         return [first]
-    return [replace(other, phases=(*other.phases, *first.phases[len(other.phases) :]))]
+    return [replace(other, phases=(*other.phases, *first.phases[len(other.phases) :]), resume=first.resume)]
 
 
 def _tensors(forecast: Forecast) -> int:
@@ -135,6 +139,9 @@ def _settled(question: Question) -> Settled | Refusal:
 def _answer(
     question: Question, settled: Settled, workload: Workload, forecast: Forecast, site: Site
 ) -> Answer | Refusal:
+    remarks = tuple(remarks_on(forecast, site))
+    if question.training.resumes:
+        forecast = forecast.resumed()
     if forecast.late_error is not None:
         return Refusal(question, (_given_up(forecast.late_error, question.given.base),))
     return Answer(
@@ -145,6 +152,7 @@ def _answer(
         need_of(forecast, site),
         judge(forecast, site),
         _speed(workload, forecast, site),
+        remarks,
     )
 
 

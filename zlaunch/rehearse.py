@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from zlaunch.errors import Finding, Refused
+from zlaunch.errors import Finding, Refused, Unavailable
 from zlaunch.memory.forecast import Forecast
 from zlaunch.memory.workload import Workload
 from zlaunch.process import answers_of
@@ -25,6 +25,8 @@ ENVIRONMENT = {
 }
 """The rehearsal looks for no accelerator, downloads nothing and says nothing."""
 
+_TRY_IT = "start it with few layers, and see what `zlaunch runs show` measures"
+
 
 def rehearse(
     workloads: Sequence[Workload], done: Callable[[int], None] | None = None, jobs: int = 2
@@ -32,9 +34,11 @@ def rehearse(
     """Rehearse workloads, `jobs` at a time, and return their forecasts in the same order.
 
     `done` is told the number of those that are finished. Raises Refused for a model that
-    transformers does not know.
+    transformers refuses, and Unavailable for one of which nothing can be told.
     """
-    question = TypeAdapter(list[Workload]).dump_json(list(workloads)).decode()
+    question = json.dumps(
+        TypeAdapter(list[Workload]).dump_python(list(workloads))
+    )  # `dump_json` drops Infinity
     argv = [sys.executable, "-m", "zlaunch.rehearsal", str(jobs)]
     answers: dict[int, Any] = {}
     for line in answers_of(argv, question, {**os.environ, **ENVIRONMENT}):
@@ -51,8 +55,17 @@ def _forecast(workload: Workload, answer: dict[str, Any]) -> Forecast:
         return forecast
     if "unknown" in answer:
         raise Refused([Finding("unknown-model", answer["unknown"], "mend the model's config.json")])
+    why = answer.get("untold")
+    if why is None:
+        return _by_formula(workload, answer.get("broken", "the rehearsal could not start"))
+    raise Unavailable(f"cannot tell how much memory this model takes: {why}", _TRY_IT)
+
+
+def _by_formula(workload: Workload, why: str) -> Forecast:
     from zlaunch.memory import closed_form
 
-    said = [line.strip() for line in answer.get("broken", "").splitlines() if line.strip()]
-    why = said[-1] if said else "the rehearsal could not start"  # a traceback ends with what happened
-    return replace(closed_form.forecast(workload), why_not_rehearsed=why)
+    try:
+        return replace(closed_form.forecast(workload), why_not_rehearsed=why)
+    except Refused as error:
+        words = f"{why}; {error.findings[0].message}"
+        raise Unavailable(f"cannot tell how much memory this model takes: {words}", _TRY_IT) from None

@@ -62,7 +62,7 @@ def _ladder(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
         _show(show_ladder.ladder_lines(known[0], answers, chosen, site))
         if site.gpu is not None and all(answer.verdict.fit is Fit.NO for answer in known):
             _show(show_ladder.nothing_fits(_remedies(question, site)))
-        _warn(question.remarks)
+        _warn(dict.fromkeys([*question.remarks, *(remark for one in known for remark in one.remarks)]))
     fits = {answer.verdict.fit for answer in known}
     return next(fit for fit in (Fit.YES, Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in fits).status
 
@@ -86,7 +86,7 @@ def _one(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
         console.data(json.dumps(estimate_json.of_one(answer, site, effects), indent=2))
     else:
         _show(show_estimate.answer_lines(answer, site, effects))
-        _warn([*question.remarks, *answer.settled.warnings])
+        _warn([*question.remarks, *answer.settled.warnings, *answer.remarks])
     return answer.verdict.fit.status
 
 

@@ -38,6 +38,10 @@ class Workload:
     accelerator: Literal["cuda", "cpu"] = "cuda"
     steps: int = 2
     save: bool = True
-    """Whether saving and resuming are looked at too."""
+    """Whether saving a checkpoint is looked at too."""
+    resume: bool = True
+    """Whether loading it in a new process is, if it is saved."""
+    images: bool = True
+    """Whether each sequence has an image, of a model that takes images beside text."""
     remote_code: str | None = None
     """A local directory whose own code may be run to make the model."""

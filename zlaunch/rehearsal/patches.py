@@ -22,6 +22,7 @@ def apply(fast: bool = True) -> None:
     _let_masks_be_causal()
     _count_random_states()
     _let_experts_be_of_any_type()
+    _believe_contents()
     if fast:
         _reduce_without_loops()
         _gather_without_loops()
@@ -112,6 +113,15 @@ def _let_experts_be_of_any_type() -> None:
         return accounts._create_grouped_mm_output_tensor(mat_a, mat_b, offs, rest["out_dtype"])
 
     accounts._meta_grouped_mm_common = account
+
+
+def _believe_contents() -> None:
+    """Models check that there are as many tokens of an image as its encoder makes, by what tokens say."""
+
+    def check(error: Any, condition: torch.Tensor, message: Any = None) -> None:
+        condition._is_all_true()  # it is computed, and not read
+
+    torch._check_tensor_all_with = check
 
 
 def _reduce_without_loops() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.asking import SITE, model, question
+from zlaunch.answers import Answer, Refusal
 from zlaunch.appraisal import estimate
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.job import Offload
@@ -40,9 +41,10 @@ def test_a_script_is_told_when_it_resumes(argv: tuple[str, ...], resumes: bool) 
 )
 def test_of_a_model_that_is_split_otherwise_than_by_zero_nobody_can_tell(key: str, value: Any) -> None:
     mesh = (("data_parallel_size", 4),) if key == "sequence_parallel_size" else ()
-    one = question(stage=1, overrides=((key, value), *mesh))
-    with pytest.raises(Unavailable, match=key.removesuffix(".enabled")):
-        estimate([one], SITE)
+    (answer,) = estimate([question(stage=1, overrides=((key, value), *mesh))], SITE)
+    assert isinstance(answer, Refusal)
+    assert isinstance(answer.error, Unavailable)
+    assert f"`{key.removesuffix('.enabled')}` splits it" in answer.error.message
 
 
 @pytest.mark.parametrize(
@@ -50,12 +52,13 @@ def test_of_a_model_that_is_split_otherwise_than_by_zero_nobody_can_tell(key: st
     [({"quant_method": "gptq", "bits": 4}, "gptq"), ({"load_in_4bit": True}, "bitsandbytes"), (None, None)],
 )
 def test_of_quantized_weights_nobody_can_tell(asked: Any, method: str | None) -> None:
-    one = replace(question(stage=2), model=model(quantization_config=asked))
+    (answer,) = estimate([replace(question(stage=2), model=model(quantization_config=asked))], SITE)
     if method is None:
-        assert estimate([one], SITE)
+        assert isinstance(answer, Answer)
         return
-    with pytest.raises(Unavailable, match=f"quantized by `{method}`"):
-        estimate([one], SITE)
+    assert isinstance(answer, Refusal)
+    assert isinstance(answer.error, Unavailable)
+    assert f"quantized by `{method}`" in answer.error.message
 
 
 @pytest.mark.parametrize(

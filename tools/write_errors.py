@@ -79,6 +79,7 @@ ELSEWHERE: Mapping[str, str] = {
     "absurd-size": "A size in a model's config.json is none that a model can have.",
     "sequence-too-long": "A sequence is longer than the positions of the model.",
     "counted-otherwise": "An estimate leaves something out, or counts it in a way that one would not expect.",
+    "cannot-tell": "Neither a rehearsal nor a formula can tell how much memory the job takes.",
     "cannot-resume": "The job may start and save, but what it saved cannot be resumed in the same memory.",
     "deepspeed-gives-up": "DeepSpeed itself gave up when it took two steps of the job without memory.",
     "not-rehearsed": "The rehearsal itself broke; it says nothing about the job.",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from zlaunch.errors import Finding, Refused, Severity
+from zlaunch.errors import Finding, Refused, Severity, Unavailable, ZlaunchError
 from zlaunch.fit import Fit, Need, Site, Verdict, judge
 from zlaunch.memory.forecast import Forecast
 from zlaunch.memory.roofline import Roofline
@@ -52,10 +52,27 @@ class Answer:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a job cannot work at all."""
+    """Why a job cannot work at all, or why nobody can tell."""
 
     question: Question
     findings: tuple[Finding, ...]
+    unknown: Unavailable | None = None
+    """What keeps us from knowing."""
+
+    @property
+    def error(self) -> ZlaunchError:
+        """Say what the program ends with if this is all that it was asked for."""
+        return self.unknown or Refused(self.findings)
+
+
+def refusal(question: Question, error: ZlaunchError) -> Refusal:
+    """Make an answer of an error."""
+    if isinstance(error, Refused):
+        return Refusal(question, error.findings)
+    unknown = error if isinstance(error, Unavailable) else Unavailable(error.message, error.hint)
+    return Refusal(
+        question, (Finding("cannot-tell", error.message, error.hint, severity=Severity.ADVICE),), unknown
+    )
 
 
 def remarks_on(forecast: Forecast, site: Site) -> Iterator[Finding]:
@@ -82,7 +99,7 @@ def is_fit(answer: Answer | Refusal) -> bool:
 
 
 def refuse_if_none_works(answers: Sequence[Answer | Refusal]) -> None:
-    """Raise Refused, with the fewest reasons, if none of several jobs can work."""
+    """Raise Refused, with the fewest reasons, or Unavailable, if none of several jobs can work."""
     refusals = [one for one in answers if isinstance(one, Refusal)]
     if refusals and len(refusals) == len(answers):
-        raise Refused(min(refusals, key=lambda one: len(one.findings)).findings)
+        raise min(refusals, key=lambda one: len(one.findings)).error

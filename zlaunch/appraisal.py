@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from zlaunch.answers import Answer, Refusal, Speed, remarks_on
+from zlaunch.answers import Answer, Refusal, Speed, refusal, remarks_on
 from zlaunch.dsconfig.document import Document
-from zlaunch.errors import Finding, Refused, Severity
+from zlaunch.errors import Finding, Refused, Severity, Unavailable, ZlaunchError
 from zlaunch.fit import Site, judge, need_of
-from zlaunch.memory import closed_form
 from zlaunch.memory.activations import counted_too_much
 from zlaunch.memory.forecast import HOST_POOLS, Forecast
 from zlaunch.memory.host import shared
@@ -17,7 +16,7 @@ from zlaunch.memory.roofline import Machine, batch_of, roofline
 from zlaunch.memory.traffic import traffic
 from zlaunch.memory.transformer import read_transformer
 from zlaunch.memory.workload import Workload
-from zlaunch.rehearse import rehearse
+from zlaunch.rehearse import by_formula, rehearsed
 from zlaunch.settlement import Settled
 from zlaunch.workloads import Question, check_countable, workload_of
 
@@ -42,7 +41,8 @@ _ABOUT = (
 )
 """What DeepSpeed says, or where it says it; the key it is about; what to do, if that is known."""
 
-Forecaster = Callable[[Sequence[Workload]], Sequence[Forecast]]
+Found = Forecast | ZlaunchError
+Forecaster = Callable[[Sequence[Workload]], Sequence[Found]]
 
 
 def appraise(
@@ -54,7 +54,7 @@ def appraise(
 
 def estimate(questions: Sequence[Question], site: Site) -> list[Answer | Refusal]:
     """Answer by the closed form, at once, and with its error."""
-    return _answers(questions, site, lambda workloads: [closed_form.forecast(one) for one in workloads])
+    return _answers(questions, site, lambda workloads: [by_formula(one) for one in workloads])
 
 
 def _answers(questions: Sequence[Question], site: Site, ask: Forecaster) -> list[Answer | Refusal]:
@@ -64,25 +64,22 @@ def _answers(questions: Sequence[Question], site: Site, ask: Forecaster) -> list
         for question, one in zip(questions, settled, strict=True)
         if isinstance(one, Settled)
     ]
-    for question, one, _ in asked:
-        check_countable(question, one)
     if len(asked) > 1:  # what resuming takes decides nothing then, unless these jobs do resume
         asked = [(q, one, replace(workload, resume=q.training.resumes)) for q, one, workload in asked]
     forecasts = iter(ask([workload for *_, workload in asked]) if asked else [])
     answers = iter(
-        _answer(question, one, workload, next(forecasts).with_pool("shm", shared(workload)), site)
-        for question, one, workload in asked
+        _answer(question, one, workload, next(forecasts), site) for question, one, workload in asked
     )
     return [one if isinstance(one, Refusal) else next(answers) for one in settled]
 
 
-def _rehearsed(workloads: Sequence[Workload], done: Callable[[int], None] | None) -> list[Forecast]:
+def _rehearsed(workloads: Sequence[Workload], done: Callable[[int], None] | None) -> list[Found]:
     """Rehearse two micro-batches of a step: from the second on, each takes what the one before it took."""
     if done is not None:
         done(0)
     short = [_shortened(one) if _accumulated(one) > MOST_ACCUMULATED else one for one in workloads]
     return [
-        _with_flops(forecast, whole, _accumulated(one))
+        _with_flops(forecast, whole, _accumulated(one)) if isinstance(forecast, Forecast) else forecast
         for forecast, whole, one in zip(_by_ranks(short, done), workloads, short, strict=True)
     ]
 
@@ -97,15 +94,17 @@ def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecas
     return replace(forecast, flops=_accumulated(workload) * once)
 
 
-def _by_ranks(workloads: Sequence[Workload], done: Callable[[int], None] | None) -> list[Forecast]:
+def _by_ranks(workloads: Sequence[Workload], done: Callable[[int], None] | None) -> list[Found]:
     """Rehearse the first rank of many jobs; of a single one the last too, and the fuller one counts.
 
     Where parameters straddle the bounds of ranks, some ranks hold more than others.
     """
     if len(workloads) != 1 or workloads[0].world_size == 1:
-        return rehearse(workloads, done)
+        return rehearsed(workloads, done)
     last = replace(workloads[0], rank=workloads[0].world_size - 1, save=False)  # the first rank saves
-    first, other = rehearse([workloads[0], last], done)
+    first, other = rehearsed([workloads[0], last], done)
+    if not isinstance(first, Forecast) or not isinstance(other, Forecast):
+        return [first]
     if first.late_error is not None or _tensors(other) <= _tensors(first):
         return [first]
     return [replace(other, phases=(*other.phases, *first.phases[len(other.phases) :]), resume=first.resume)]
@@ -131,14 +130,19 @@ def _accumulated(workload: Workload) -> int:
 
 def _settled(question: Question) -> Settled | Refusal:
     try:
-        return question.settled()
-    except Refused as error:
-        return Refusal(question, error.findings)
+        settled = question.settled()
+        check_countable(question, settled)
+    except (Refused, Unavailable) as error:
+        return refusal(question, error)
+    return settled
 
 
 def _answer(
-    question: Question, settled: Settled, workload: Workload, forecast: Forecast, site: Site
+    question: Question, settled: Settled, workload: Workload, found: Found, site: Site
 ) -> Answer | Refusal:
+    if not isinstance(found, Forecast):
+        return refusal(question, found)
+    forecast = found.with_pool("shm", shared(workload))
     remarks = tuple(remarks_on(forecast, site))
     if question.training.resumes:
         forecast = forecast.resumed()

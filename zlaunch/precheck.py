@@ -100,7 +100,7 @@ def rehearse_first(prepared: Prepared, ask: Ask = appraise) -> Answer:
     question, site = asked
     (answer,) = ask([question], site)
     if isinstance(answer, Refusal):
-        raise Refused(answer.findings)
+        raise answer.error
     if answer.verdict.fit is Fit.NO:
         raise Refused([_misfit(answer, site, ask)])
     return answer
@@ -133,6 +133,8 @@ def choose_stage(prepared: Prepared, ask: Ask = appraise, estimate: Ask = closed
     answers = ask([on(question, rung) for rung in rungs], site)
     chosen = best_of(answers)
     if chosen is None:
+        if untold := next((one.unknown for one in answers if isinstance(one, Refusal) and one.unknown), None):
+            raise untold
         verdicts = [one.verdict for one in answers if isinstance(one, Answer)]
         if unknown := next((one for one in verdicts if one.fit is Fit.UNKNOWN), None):
             raise Unavailable(f"nobody can tell what fits: {'; '.join(unknown.reasons)}", "give `--stage 2`")

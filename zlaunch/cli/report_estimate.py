@@ -9,7 +9,7 @@ from pathlib import Path
 from zlaunch import console
 from zlaunch.answers import Answer, Refusal, refuse_if_none_works
 from zlaunch.cli import estimate_json, show_estimate, show_ladder
-from zlaunch.errors import ExitStatus, Finding, Refused, WrongUsage
+from zlaunch.errors import ExitStatus, Finding, WrongUsage
 from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER, best_of, on
 from zlaunch.levers import Effect, try_levers, worth_saying
@@ -78,7 +78,7 @@ def _remedies(question: Question, site: Site) -> list[Remedy]:
 def _one(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
     (answer,) = _appraised([question], site)
     if isinstance(answer, Refusal):
-        raise Refused(answer.findings)
+        raise answer.error
     effects = _effects(answer, site)
     if wishes.plot is not None:
         _plot(answer, site, wishes.plot)

@@ -148,14 +148,10 @@ def _answer(task: _Task, say: Callable[[Answer], None]) -> Answer:
     """Rehearse; what DeepSpeed or the model raise belongs to the forecast, anything else is our fault."""
     from zlaunch.rehearsal import run
     from zlaunch.rehearsal.answer import forecast
-    from zlaunch.rehearsal.inputs import Inputs
     from zlaunch.rehearsal.model import CannotTell, UnknownModel
     from zlaunch.rehearsal.training import UnknownOptimizer
 
-    def tell(inputs: Inputs) -> None:
-        say({"is_text": inputs.is_text, "has_images": inputs.has_images})
-
-    began, seen = time.monotonic(), run.Run(tell=tell)
+    began, seen = time.monotonic(), run.Run(tell=say)
     try:
         run.prepare(task.workload)
         (run.train if task.trained is None else run.resume)(task.workload, seen, task.checkpoint)

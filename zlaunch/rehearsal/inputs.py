@@ -31,11 +31,6 @@ class Inputs:
     has_images: bool = False
     """Whether there are images beside the text."""
 
-    @property
-    def is_text(self) -> bool:
-        """Whether there is nothing but tokens, and nothing else was left out."""
-        return _FLOATS.isdisjoint(self.shapes) and not self.notes
-
     def make(self, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         """Make a micro-batch on a device; numbers with a fraction have the format of the engine."""
         make = partial(torch.zeros, device=device)
@@ -47,6 +42,19 @@ class Inputs:
 
 
 _FLOATS = frozenset({"pixel_values", "input_features", "input_values"})
+
+
+def is_text(kind: Any, config: Any) -> bool:
+    """Whether a class of models is trained on nothing but tokens."""
+    return kind.main_input_name == "input_ids" and not _senses(config)
+
+
+def _senses(config: Any) -> list[str]:
+    """Name what a model takes beside text."""
+    return [what for name, what in _SENSES.items() if hasattr(config, name)]
+
+
+_SENSES = {"vision_config": "images", "audio_config": "sound"}
 
 
 def inputs_of(workload: Workload, net: Any, config: Any) -> Inputs:
@@ -117,13 +125,10 @@ _MAKERS = {
 
 def _images(workload: Workload, config: Any, takes: Mapping[str, Any], count: int) -> _Made:
     """Give each sequence one image, whose tokens are among its own, if the model takes images of one size."""
-    others = [f"{what}_config" for what in ("vision", "audio") if hasattr(config, f"{what}_config")]
     image = _image(getattr(config, "vision_config", None)) if "pixel_values" in takes else None
     if image is None or not workload.images:
-        left = {"vision_config": "images", "audio_config": "sound"}
-        return {}, tuple(
-            f"counted without {left[one]}: what training on them adds is missing" for one in others
-        )
+        missing = "what training on them adds is missing"
+        return {}, tuple(f"counted without {what}: {missing}" for what in _senses(config))
     note = f"counted with one image of {image[1]} x {image[2]} in each sequence, its tokens among the others"
     return {"pixel_values": (count, *image)}, (note,)
 

@@ -142,7 +142,9 @@ def _adapted(model: torch.nn.Module, lora: Lora, *, stage3: bool) -> torch.nn.Mo
     import peft
 
     modules: Any = list(lora.modules) or "all-linear"
-    kind = peft.TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else peft.TaskType.CAUSAL_LM
+    kind = None
+    if model.main_input_name == "input_ids" and model.can_generate():
+        kind = peft.TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else peft.TaskType.CAUSAL_LM
     config = peft.LoraConfig(r=lora.rank, target_modules=modules, task_type=kind)
     adapted: torch.nn.Module = peft.get_peft_model(model, config, autocast_adapter_dtype=not stage3)
     return adapted

@@ -16,7 +16,7 @@ from deepspeed.accelerator import real_accelerator
 from zlaunch.memory.workload import Workload
 from zlaunch.rehearsal import checkpoints, device, model, ops, patches, phantom, semantics, training
 from zlaunch.rehearsal.accelerator import FakeGPU
-from zlaunch.rehearsal.inputs import Inputs, inputs_of
+from zlaunch.rehearsal.inputs import inputs_of, is_text
 from zlaunch.rehearsal.ledger import Ledger
 from zlaunch.rehearsal.parts import Parts
 
@@ -47,7 +47,7 @@ class Run:
     late_error: str | None = None
     notes: tuple[str, ...] = ()
     is_text: bool = True
-    tell: Callable[[Inputs], None] = lambda _: None
+    tell: Callable[[dict[str, bool]], None] = lambda _: None
     """Is told what the model is trained on, as soon as that is known."""
 
     @property
@@ -139,8 +139,7 @@ class _Rank:
             self.net = model.build(self.workload, self.config, self.chosen)
             del stage3
             self.inputs = inputs_of(self.workload, self.net, self.config)
-            self.run.tell(self.inputs)
-            self.run.is_text = self.inputs.is_text
+            self.run.tell({"has_images": self.inputs.has_images})
             self.run.notes = (*filter(None, [self.chosen.note]), *self.inputs.notes)
             self.parts.know(self.net)
             numels = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in self.net.parameters()]
@@ -187,6 +186,8 @@ def _initialized(workload: Workload, run: Run) -> Iterator[_Rank]:
         workload = replace(workload, ds_config=_swapping_to(drive, workload.ds_config))
         config = model.read_config(workload)
         chosen = model.choose_class(config, workload.remote_code)
+        run.is_text = is_text(chosen.type, config)
+        run.tell({"is_text": run.is_text})
         parts = Parts(model.vocabulary(config), half=_dtype(workload.ds_config) is not torch.float32)
         mode = phantom.PhantomMode(run.ledger, parts.of, semantics.WORKSPACES, _place(workload))
         ops.replace_builders(mode)

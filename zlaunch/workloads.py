@@ -13,6 +13,7 @@ from zlaunch.model import ModelConfig
 from zlaunch.model_rules import quantization, usable_positions
 from zlaunch.provenance import Sourced, Values
 from zlaunch.resolve import ACCUMULATION, MICRO
+from zlaunch.script import Interface
 from zlaunch.settlement import Circumstances, Settled, settle
 from zlaunch.trainer_args import Argument, flags, is_true
 
@@ -166,22 +167,24 @@ def check_countable(question: Question, settled: Settled) -> None:
             f"weights quantized by `{method}`, which are not counted",
             "name the model that it was quantized from, or delete `quantization_config` to estimate it whole",
         )
-    for key in _splitting(settled.config):
+    for key in _splitting(question, settled.config):
         raise Unavailable(
             f"cannot tell how much memory this job takes: `{key}` splits it in a way that is not rehearsed",
             f"estimate it without `{key}`: every rank then has the whole model, or its share by ZeRO",
         )
 
 
-def _splitting(config: DsConfig) -> Iterator[str]:
-    """Name the keys that split a model, its sequences or its experts over ranks."""
+def _splitting(question: Question, config: DsConfig) -> Iterator[str]:
+    """Name what splits a model, its sequences or its experts over ranks."""
+    if any(name == "parallelism_config" for name, _ in flags(question.job.script_args)):
+        yield "--parallelism_config"
     if config.tensor_parallel.autotp_size > 1:
         yield "tensor_parallel.autotp_size"
     if (config.sequence_parallel_size or 1) > 1:
         yield "sequence_parallel_size"
     if config.expert_parallel is not None and config.expert_parallel.enabled:
         yield "expert_parallel"
-    if config.pipeline is not None:
+    if config.pipeline is not None and question.given.interface is Interface.DEEPSPEED:
         yield "pipeline"
     if config.hybrid_engine.enabled:
         yield "hybrid_engine"

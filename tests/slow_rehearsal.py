@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 from pydantic import TypeAdapter
 
@@ -22,7 +24,8 @@ def main() -> None:
 
     seen = run.Run()
     run.prepare(workload, fast=fast)
-    run.rehearse(workload, seen)
+    with tempfile.TemporaryDirectory() as checkpoint:
+        run.train(workload, seen, Path(checkpoint))
     assert not fast or not {"torch._dynamo.eval_frame", "sympy.core"} & set(sys.modules)
     print(json.dumps([(pool, nbytes) for pool, _, nbytes in seen.ledger.entries]), file=out, flush=True)
     os._exit(0)

@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 
 from tests.asking import GIB, SITE, forecast
+from zlaunch.answers import remarks_on
 from zlaunch.errors import ExitStatus
 from zlaunch.fit import Fit, Site, judge, need_of
-from zlaunch.memory.forecast import CPU_PROGRAM_BYTES, PROGRAM_BYTES, Phase
+from zlaunch.memory.forecast import CPU_PROGRAM_BYTES, PROGRAM_BYTES, RESUME, Phase, Resume
 
 LEAST, MOST = (size / GIB for size in SITE.gpu.usable_bytes(8)) if SITE.gpu else (0.0, 0.0)
 
@@ -88,3 +89,21 @@ def test_only_the_first_rank_of_a_host_puts_the_model_together_to_save_it() -> N
     )
     need = need_of(replace(forecast(1), phases=phases), Site(1, 4))
     assert need.pageable == 106 + 3 * 6
+
+
+def resuming(gpu: float) -> Resume:
+    held = {"gpu": int(gpu * GIB), "reserved": int(gpu * GIB)}
+    return Resume(Phase(RESUME, held, held), {"gpu": {"optimizer states": held["gpu"]}})
+
+
+def test_what_resuming_takes_decides_about_a_run_that_resumes_and_no_other() -> None:
+    one = forecast(LEAST - 2, resume=resuming(MOST + 1))
+    assert judge(one, SITE).fit is Fit.YES
+    assert judge(one.resumed(), SITE).fit is Fit.NO
+    assert sum(one.resumed().parts["gpu"].values()) == one.resumed().peak("gpu")
+
+
+@pytest.mark.parametrize(("gpu", "codes"), [(MOST + 1, ["cannot-resume"]), (LEAST - 3, [])])
+def test_a_job_that_fits_says_whether_it_could_be_resumed(gpu: float, codes: list[str]) -> None:
+    found = remarks_on(forecast(LEAST - 2, resume=resuming(gpu)), SITE)
+    assert [one.code for one in found] == codes

@@ -8,6 +8,7 @@ import pytest
 from tests.asking import forecast, model
 from tests.making import CPU_MACHINE, LAYOUT, TWO_GPUS, local, script
 from zlaunch.answers import Answer, Refusal
+from zlaunch.cli.starting import examine
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.fit import Site, judge, need_of
 from zlaunch.hosts import Hosts
@@ -61,6 +62,18 @@ def test_a_job_that_cannot_fit_is_refused_with_what_to_type_in_train() -> None:
     assert finding.hint is not None
     assert "`-- --activation_checkpointing`, or with `--stage 2`" in finding.hint
     assert finding.hint.endswith("`--force` starts it all the same")
+
+
+def test_a_start_goes_on_where_nobody_can_tell_and_a_rehearsal_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    split = prepared(stage=1, overrides=(("tensor_parallel.autotp_size", 2),))
+    assert examine(split, rehearse=False, force=False).forecast is None
+    assert (
+        "cannot tell how much memory this job takes: `tensor_parallel.autotp_size`" in capsys.readouterr().err
+    )
+    with pytest.raises(Unavailable, match="autotp_size"):
+        examine(split, rehearse=True, force=False)
 
 
 def test_a_model_that_is_not_known_is_not_asked_about() -> None:

@@ -16,6 +16,8 @@ from zlaunch.errors import Refused
 from zlaunch.job import JobSpec, Offload
 from zlaunch.model import ModelShape
 from zlaunch.provenance import Values
+from zlaunch.resolve import MICRO
+from zlaunch.script import Interface
 from zlaunch.settlement import COUNT, SIZE, Circumstances, settle
 from zlaunch.trainer_args import TrainerArgs
 
@@ -24,10 +26,15 @@ LAYER = 4 * 256 * 256 + 3 * 256 * 512 + 2 * 256
 LARGEST_SHARE = 256 * 1000 // 2
 
 
-def settled(shape: ModelShape | None = None, file: dict[str, Any] | None = None, **job: Any) -> Values:
+def settled(
+    shape: ModelShape | None = None,
+    file: dict[str, Any] | None = None,
+    interface: Interface = Interface.TRAINER,
+    **job: Any,
+) -> Values:
     base = None if file is None else parse(json.dumps(file), "ds_config.json")
     spec = JobSpec(script=Path("train.py"), **job)
-    given = Circumstances(base, TrainerArgs({}), shape or model().shape, TWO_GPUS, world_size=2)
+    given = Circumstances(base, TrainerArgs({}), shape or model().shape, TWO_GPUS, 2, interface)
     return settle(spec, given).values
 
 
@@ -107,3 +114,15 @@ def test_fp16_is_refused_only_on_a_cpu_that_is_known_to_lack_it(
     except Refused as error:
         found = [finding.code for finding in error.findings]
     assert found == codes
+
+
+def test_ranks_that_share_a_sequence_count_as_one_in_the_batch_of_a_script_of_its_own() -> None:
+    """As DeepSpeed counts them; what the Trainer makes of it depends on accelerate."""
+    mesh = {"sequence_parallel_size": 2, "data_parallel_size": 1, "gradient_accumulation_steps": 2}
+    file = {"train_batch_size": 8, **mesh}
+    raw = settled(file=file, interface=Interface.DEEPSPEED)
+    assert raw[MICRO] == 4
+    wrong = {**file, "train_micro_batch_size_per_gpu": 2}
+    with pytest.raises(Refused) as refused:
+        settled(file=wrong, interface=Interface.DEEPSPEED)
+    assert [one.code for one in refused.value.findings] == ["batch-equation"]

@@ -1,10 +1,13 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.asking import model, question
-from zlaunch.errors import WrongUsage
+from tests.asking import SITE, model, question
+from zlaunch.answers import Answer, Refusal
+from zlaunch.appraisal import estimate
+from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.job import Offload
 from zlaunch.memory.workload import Lora, Workload
 from zlaunch.workloads import USUAL_SEQ_LEN, Options, Question, parse_lora, training_of, workload_of
@@ -12,6 +15,50 @@ from zlaunch.workloads import USUAL_SEQ_LEN, Options, Question, parse_lora, trai
 
 def workload(one: Question) -> Workload:
     return workload_of(one, one.settled())
+
+
+@pytest.mark.parametrize(
+    ("argv", "resumes"),
+    [
+        ((), False),
+        (("--resume_from_checkpoint", "runs/checkpoint-5"), True),
+        (("--resume_from_checkpoint", "True"), True),
+        (("--resume_from_checkpoint", "False"), False),
+    ],
+)
+def test_a_script_is_told_when_it_resumes(argv: tuple[str, ...], resumes: bool) -> None:
+    assert question(*argv).training.resumes is resumes
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tensor_parallel.autotp_size", 2),
+        ("sequence_parallel_size", 2),
+        ("expert_parallel.enabled", True),
+        ("hybrid_engine.enabled", True),
+    ],
+)
+def test_of_a_model_that_is_split_otherwise_than_by_zero_nobody_can_tell(key: str, value: Any) -> None:
+    mesh = (("data_parallel_size", 4),) if key == "sequence_parallel_size" else ()
+    (answer,) = estimate([question(stage=1, overrides=((key, value), *mesh))], SITE)
+    assert isinstance(answer, Refusal)
+    assert isinstance(answer.error, Unavailable)
+    assert f"`{key.removesuffix('.enabled')}` splits it" in answer.error.message
+
+
+@pytest.mark.parametrize(
+    ("asked", "method"),
+    [({"quant_method": "gptq", "bits": 4}, "gptq"), ({"load_in_4bit": True}, "bitsandbytes"), (None, None)],
+)
+def test_of_quantized_weights_nobody_can_tell(asked: Any, method: str | None) -> None:
+    (answer,) = estimate([replace(question(stage=2), model=model(quantization_config=asked))], SITE)
+    if method is None:
+        assert isinstance(answer, Answer)
+        return
+    assert isinstance(answer, Refusal)
+    assert isinstance(answer.error, Unavailable)
+    assert f"quantized by `{method}`" in answer.error.message
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,13 @@ ELSEWHERE: Mapping[str, str] = {
     "no-equivalent": "`config translate`: zlaunch has nothing that does the same.",
     "no-model-type": "A model's config.json has no `model_type`, so nobody can tell how the model is built.",
     "unknown-model-type": "The installed transformers knows no model of this type.",
+    "own-code": "A model brings its own code, and is estimated as transformers' own of the same type, "
+    "which a script without `trust_remote_code` loads.",
     "absurd-size": "A size in a model's config.json is none that a model can have.",
     "sequence-too-long": "A sequence is longer than the positions of the model.",
+    "counted-otherwise": "An estimate leaves something out, or counts it in a way that one would not expect.",
+    "cannot-tell": "Neither a rehearsal nor a formula can tell how much memory the job takes.",
+    "cannot-resume": "The job may start and save, but what it saved cannot be resumed in the same memory.",
     "deepspeed-gives-up": "DeepSpeed itself gave up when it took two steps of the job without memory.",
     "not-rehearsed": "The rehearsal itself broke; it says nothing about the job.",
     "does-not-fit": "The job needs more memory than the GPUs or their host have.",

@@ -1,10 +1,10 @@
 """What was found out about one job: what it takes, or why it cannot work."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from zlaunch.errors import Finding, Refused
-from zlaunch.fit import Fit, Need, Verdict
+from zlaunch.errors import Finding, Refused, Severity, Unavailable, ZlaunchError
+from zlaunch.fit import Fit, Need, Site, Verdict, judge
 from zlaunch.memory.forecast import Forecast
 from zlaunch.memory.roofline import Roofline
 from zlaunch.memory.traffic import Traffic
@@ -33,6 +33,8 @@ class Answer:
     verdict: Verdict
     speed: Speed | None = None
     """None if nobody knows the speed of the GPU."""
+    remarks: tuple[Finding, ...] = ()
+    """What the numbers leave out, and what they say of a run that resumes this one."""
 
     @property
     def seconds(self) -> float | None:
@@ -50,10 +52,45 @@ class Answer:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a job cannot work at all."""
+    """Why a job cannot work at all, or why nobody can tell."""
 
     question: Question
     findings: tuple[Finding, ...]
+    unknown: Unavailable | None = None
+    """What keeps us from knowing."""
+
+    @property
+    def error(self) -> ZlaunchError:
+        """Say what the program ends with if this is all that it was asked for."""
+        return self.unknown or Refused(self.findings)
+
+
+def refusal(question: Question, error: ZlaunchError) -> Refusal:
+    """Make an answer of an error."""
+    if isinstance(error, Refused):
+        return Refusal(question, error.findings)
+    unknown = error if isinstance(error, Unavailable) else Unavailable(error.message, error.hint)
+    return Refusal(
+        question, (Finding("cannot-tell", error.message, error.hint, severity=Severity.ADVICE),), unknown
+    )
+
+
+def remarks_on(forecast: Forecast, site: Site) -> Iterator[Finding]:
+    """Say what a forecast does not count, and whether what it foretells could be resumed if it was saved."""
+    for note in forecast.notes:
+        yield Finding("counted-otherwise", note, severity=Severity.ADVICE)
+    resume = forecast.resume
+    if resume is None:
+        return
+    if resume.error is not None:
+        message = f"its checkpoint could not be resumed: DeepSpeed gives up: {resume.error}"
+        yield Finding("cannot-resume", message, "train to the end in one run", severity=Severity.ADVICE)
+    elif resume.why_not_rehearsed is not None:
+        message = f"resuming its checkpoint could not be rehearsed: {resume.why_not_rehearsed}"
+        yield Finding("counted-otherwise", message, severity=Severity.ADVICE)
+    elif judge(forecast, site).fit is not (resumed := judge(forecast.resumed(), site)).fit:
+        message = f"resuming its checkpoint takes more: {resumed.fit.value}: {'; '.join(resumed.reasons)}"
+        yield Finding("cannot-resume", message, severity=Severity.ADVICE)
 
 
 def is_fit(answer: Answer | Refusal) -> bool:
@@ -62,7 +99,7 @@ def is_fit(answer: Answer | Refusal) -> bool:
 
 
 def refuse_if_none_works(answers: Sequence[Answer | Refusal]) -> None:
-    """Raise Refused, with the fewest reasons, if none of several jobs can work."""
+    """Raise Refused, with the fewest reasons, or Unavailable, if none of several jobs can work."""
     refusals = [one for one in answers if isinstance(one, Refusal)]
     if refusals and len(refusals) == len(answers):
-        raise Refused(min(refusals, key=lambda one: len(one.findings)).findings)
+        raise min(refusals, key=lambda one: len(one.findings)).error

@@ -7,12 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from zlaunch.answers import Answer, Refusal, Speed
+from zlaunch.answers import Answer, Refusal, Speed, refusal, remarks_on
 from zlaunch.dsconfig.document import Document
-from zlaunch.errors import Finding, Refused, Severity
+from zlaunch.errors import Finding, Refused, Severity, Unavailable
 from zlaunch.fit import Site, judge, need_of
 from zlaunch.forecast_cache import ForecastCache, cache_directory
-from zlaunch.memory import closed_form
 from zlaunch.memory.activations import counted_too_much
 from zlaunch.memory.forecast import HOST_POOLS, Forecast
 from zlaunch.memory.host import shared
@@ -20,9 +19,9 @@ from zlaunch.memory.roofline import Machine, batch_of, roofline
 from zlaunch.memory.traffic import traffic
 from zlaunch.memory.transformer import read_transformer
 from zlaunch.memory.workload import Workload
-from zlaunch.rehearse import Done, Rehearser
+from zlaunch.rehearse import Done, Found, Rehearser, by_formula
 from zlaunch.settlement import Settled
-from zlaunch.workloads import Question, workload_of
+from zlaunch.workloads import Question, check_countable, workload_of
 
 MOST_ACCUMULATED = 2
 
@@ -45,13 +44,13 @@ _ABOUT = (
 )
 """What DeepSpeed says, or where it says it; the key it is about; what to do, if that is known."""
 
-Forecaster = Callable[[Sequence[Workload]], Sequence[Forecast]]
+Forecaster = Callable[[Sequence[Workload]], Sequence[Found]]
 
 
 class Rehearse(Protocol):
     """What rehearses workloads, telling how many are done: a `Rehearser`."""
 
-    def __call__(self, workloads: Sequence[Workload], done: Done | None = None, /) -> list[Forecast]:
+    def __call__(self, workloads: Sequence[Workload], done: Done | None = None, /) -> list[Found]:
         """Return the forecasts of workloads in the same order."""
 
 
@@ -78,7 +77,7 @@ def appraise(
 
 def estimate(questions: Sequence[Question], site: Site) -> list[Answer | Refusal]:
     """Answer by the closed form, at once, and with its error."""
-    return _answers(questions, site, lambda workloads: [closed_form.forecast(one) for one in workloads])
+    return _answers(questions, site, lambda workloads: [by_formula(one) for one in workloads])
 
 
 @dataclass(frozen=True)
@@ -111,20 +110,21 @@ def _answers(questions: Sequence[Question], site: Site, ask: Forecaster) -> list
         for question, one in zip(questions, settled, strict=True)
         if isinstance(one, Settled)
     ]
+    if len(asked) > 1:  # what resuming takes decides nothing then, unless these jobs do resume
+        asked = [(q, one, replace(workload, resume=q.training.resumes)) for q, one, workload in asked]
     forecasts = iter(ask([workload for *_, workload in asked]) if asked else [])
     answers = iter(
-        _answer(question, one, workload, next(forecasts).with_pool("shm", shared(workload)), site)
-        for question, one, workload in asked
+        _answer(question, one, workload, next(forecasts), site) for question, one, workload in asked
     )
     return [one if isinstance(one, Refusal) else next(answers) for one in settled]
 
 
-def _rehearsed(workloads: Sequence[Workload], rehearse: Rehearse, done: Done | None) -> list[Forecast]:
+def _rehearsed(workloads: Sequence[Workload], rehearse: Rehearse, done: Done | None) -> list[Found]:
     """Rehearse two micro-batches of a step: from the second on, each takes what the one before it took."""
     short = [_shortened(one) if _accumulated(one) > MOST_ACCUMULATED else one for one in workloads]
     forecasts = _by_ranks(short, rehearse, done)
     return [
-        _with_flops(forecast, whole, _accumulated(one))
+        _with_flops(forecast, whole, _accumulated(one)) if isinstance(forecast, Forecast) else forecast
         for forecast, whole, one in zip(forecasts, workloads, short, strict=True)
     ]
 
@@ -139,7 +139,7 @@ def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecas
     return replace(forecast, flops=_accumulated(workload) * once)
 
 
-def _by_ranks(workloads: Sequence[Workload], rehearse: Rehearse, done: Done | None) -> list[Forecast]:
+def _by_ranks(workloads: Sequence[Workload], rehearse: Rehearse, done: Done | None) -> list[Found]:
     """Rehearse the first rank of many jobs; of a single one the last too, and the fuller one counts.
 
     Where parameters straddle the bounds of ranks, some ranks hold more than others.
@@ -148,9 +148,11 @@ def _by_ranks(workloads: Sequence[Workload], rehearse: Rehearse, done: Done | No
         return rehearse(workloads, done)
     last = replace(workloads[0], rank=workloads[0].world_size - 1, save=False)  # the first rank saves
     first, other = rehearse([workloads[0], last], done)
+    if not isinstance(first, Forecast) or not isinstance(other, Forecast):
+        return [first]
     if first.late_error is not None or _tensors(other) <= _tensors(first):
         return [first]
-    return [replace(other, phases=(*other.phases, *first.phases[len(other.phases) :]))]
+    return [replace(other, phases=(*other.phases, *first.phases[len(other.phases) :]), resume=first.resume)]
 
 
 def _tensors(forecast: Forecast) -> int:
@@ -173,14 +175,22 @@ def _accumulated(workload: Workload) -> int:
 
 def _settled(question: Question) -> Settled | Refusal:
     try:
-        return question.settled()
-    except Refused as error:
-        return Refusal(question, error.findings)
+        settled = question.settled()
+        check_countable(question, settled)
+    except (Refused, Unavailable) as error:
+        return refusal(question, error)
+    return settled
 
 
 def _answer(
-    question: Question, settled: Settled, workload: Workload, forecast: Forecast, site: Site
+    question: Question, settled: Settled, workload: Workload, found: Found, site: Site
 ) -> Answer | Refusal:
+    if not isinstance(found, Forecast):
+        return refusal(question, found)
+    forecast = found.with_pool("shm", shared(workload))
+    remarks = tuple(remarks_on(forecast, site))
+    if question.training.resumes:
+        forecast = forecast.resumed()
     if forecast.late_error is not None:
         return Refusal(question, (_given_up(forecast.late_error, question.given.base),))
     return Answer(
@@ -191,6 +201,7 @@ def _answer(
         need_of(forecast, site),
         judge(forecast, site),
         _speed(workload, forecast, site),
+        remarks,
     )
 
 

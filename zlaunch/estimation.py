@@ -55,7 +55,7 @@ def ask(words: Words) -> tuple[Question, Site]:
         args = args.over(name, Argument(value, option, given=True))
     training = training_of(model, job.script_args, words.options)
     if words.trusts_code and "auto_map" in model.value:
-        training = replace(training, remote_code=str(_code(words.model)))
+        training = replace(training, remote_code=str(code_of(words.model)))
     of_model = judge_model(model, model_types(), training.seq_len.value, words.trusts_code)
     findings += [*removed_arguments(job.script_args), *of_model]
     if any(one.severity is Severity.ERROR for one in of_model):  # nothing more can be said about its job
@@ -102,7 +102,8 @@ def find_model(name: str) -> ModelConfig:
     return fetch_model(name)
 
 
-def _code(name: str) -> Path:
+def code_of(name: str) -> Path:
+    """Name the directory with a model's own code; from the hub it is fetched."""
     path = Path(name)
     if path.exists():
         return path if path.is_dir() else path.parent

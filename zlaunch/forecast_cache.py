@@ -18,7 +18,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from zlaunch.memory.forecast import Forecast
-from zlaunch.memory.workload import Workload
+from zlaunch.memory.workload import Workload, to_json
 from zlaunch.probe import package_versions
 
 VARIABLE: Final = "ZLAUNCH_CACHE"
@@ -110,9 +110,13 @@ def _write(file: Path, text: str) -> None:
 
 def key_of(workload: Workload) -> str:
     """Name a forecast by all that it depends on; raise OSError for code that cannot be read."""
-    question = TypeAdapter(Workload).dump_python(workload, mode="json")
     code = None if workload.remote_code is None else _digest(Path(workload.remote_code), _CODE)
-    depends = {"workload": question, "remote code": code, "releases": _releases(), "sources": _sources()}
+    depends = {
+        "workload": to_json(workload),
+        "remote code": code,
+        "releases": _releases(),
+        "sources": _sources(),
+    }
     return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
 
 

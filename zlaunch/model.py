@@ -60,7 +60,9 @@ class ModelConfig:
     @property
     def num_positions(self) -> int | None:
         """Say how many tokens a sequence may have, if the model says so."""
-        number = self.first("max_position_embeddings", "n_positions", "max_sequence_length")
+        number = self.first(
+            "max_position_embeddings", "n_positions", "max_sequence_length", "max_target_positions"
+        )
         return number if isinstance(number, int) and number > 0 else None
 
     def locate(self, finding: Finding) -> Finding:

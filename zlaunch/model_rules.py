@@ -1,7 +1,7 @@
 """What is wrong with a model's config.json, or with what is asked of it, before it is built."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -45,6 +45,15 @@ def usable_positions(model: ModelConfig) -> int | None:
     return max(1, number - 1 - (padding if isinstance(padding, int) else 1))
 
 
+def quantization(model: ModelConfig) -> str | None:
+    """Name the method that a model's weights are quantized by; None if they are not."""
+    asked = model.first("quantization_config", "compression_config")
+    if not asked:
+        return None
+    named = asked.get("quant_method") if isinstance(asked, Mapping) else None
+    return str(named or "bitsandbytes")
+
+
 def judge_model(
     model: ModelConfig, known: Collection[str], seq_len: int | None, trusts_code: bool
 ) -> list[Finding]:
@@ -75,6 +84,10 @@ def _type(model: ModelConfig, known: Collection[str], trusts_code: bool) -> Iter
             hint = f"did you mean `{meant[0]}`?" if meant else "a newer transformers may know it"
         message = f"the installed transformers knows no model of type `{kind}`"
         yield model.locate(Finding("unknown-model-type", message, hint, "model_type"))
+    elif "auto_map" in model.value:
+        message = f"the model brings its own code; without that it is transformers' own `{kind}`"
+        hint = "a script that passes `trust_remote_code=True` takes its own: `--trust-remote-code`"
+        yield model.locate(Finding("own-code", message, hint, "auto_map", Severity.ADVICE))
 
 
 def wrong_sizes(model: ModelConfig) -> Iterator[Finding]:

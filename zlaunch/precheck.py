@@ -3,6 +3,7 @@
 A sequence whose length nobody said counts as a short one: what does not fit then fits with none.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -10,18 +11,19 @@ from zlaunch.answers import Answer, Refusal
 from zlaunch.appraisal import appraise
 from zlaunch.appraisal import estimate as closed
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
-from zlaunch.estimation import smallest_gpu
+from zlaunch.estimation import code_of, smallest_gpu
 from zlaunch.fit import Fit, Site
 from zlaunch.job import JobSpec
 from zlaunch.ladder import best_of, on, within_reach
 from zlaunch.levers import for_train, try_levers, words_that_fit
 from zlaunch.machine import Machine
+from zlaunch.model import model_flag
 from zlaunch.prepare import Prepared
 from zlaunch.provenance import Sourced
 from zlaunch.remedies import remedies
 from zlaunch.script import Interface
 from zlaunch.settlement import Circumstances
-from zlaunch.trainer_args import read_arguments
+from zlaunch.trainer_args import flags, is_true, read_arguments
 from zlaunch.units import memory
 from zlaunch.workloads import Options, Question, Training, training_of
 
@@ -74,8 +76,20 @@ def _training(prepared: Prepared) -> Training:
     training = training_of(prepared.model, inputs.job.script_args, Options())
     if not training.seq_len.source.startswith("`--"):
         training = replace(training, seq_len=Sourced(SHORT_SEQ_LEN, "nobody said; a short one"))
+    if "auto_map" in prepared.model.value and _trusts_code(prepared):
+        named = model_flag(inputs.job.script_args)
+        training = replace(training, remote_code=None if named is None else str(code_of(named)))
     partitioned = inputs.script.interface is not Interface.DEEPSPEED or "zero.Init" in inputs.script.source
     return replace(training, partitioned_at_birth=partitioned)
+
+
+def _trusts_code(prepared: Prepared) -> bool:
+    """Whether the script runs the model's own code, because it was told to or by itself."""
+    inputs = prepared.inputs
+    said = dict(flags(inputs.job.script_args))
+    if "trust_remote_code" in said:
+        return is_true(said["trust_remote_code"] or "true")
+    return re.search(r"trust_remote_code\s*=\s*True", inputs.script.source) is not None
 
 
 def rehearse_first(prepared: Prepared, ask: Ask = appraise) -> Answer:
@@ -86,7 +100,7 @@ def rehearse_first(prepared: Prepared, ask: Ask = appraise) -> Answer:
     question, site = asked
     (answer,) = ask([question], site)
     if isinstance(answer, Refusal):
-        raise Refused(answer.findings)
+        raise answer.error
     if answer.verdict.fit is Fit.NO:
         raise Refused([_misfit(answer, site, ask)])
     return answer
@@ -119,6 +133,8 @@ def choose_stage(prepared: Prepared, ask: Ask = appraise, estimate: Ask = closed
     answers = ask([on(question, rung) for rung in rungs], site)
     chosen = best_of(answers)
     if chosen is None:
+        if untold := next((one.unknown for one in answers if isinstance(one, Refusal) and one.unknown), None):
+            raise untold
         verdicts = [one.verdict for one in answers if isinstance(one, Answer)]
         if unknown := next((one for one in verdicts if one.fit is Fit.UNKNOWN), None):
             raise Unavailable(f"nobody can tell what fits: {'; '.join(unknown.reasons)}", "give `--stage 2`")

@@ -43,6 +43,8 @@ def _findings_of_steps(
     question, site = ask(Words(str(model), job, Options(), gpus=ranks, nodes=world_size // ranks))
     (answer,) = appraise([question], site)
     if isinstance(answer, Refusal):
+        if answer.unknown is not None:
+            raise answer.unknown
         return answer.findings
     if (why := answer.forecast.why_not_rehearsed) is None:
         return ()

@@ -11,10 +11,10 @@ from typing import Any, Final, Protocol
 
 from pydantic import TypeAdapter
 
-from zlaunch.errors import Finding, Refused
+from zlaunch.errors import Finding, Refused, Unavailable, ZlaunchError
 from zlaunch.memory.forecast import Forecast
 from zlaunch.memory.limits import too_large
-from zlaunch.memory.workload import Workload
+from zlaunch.memory.workload import Workload, to_json
 from zlaunch.process import with_pipes
 
 ENVIRONMENT = {
@@ -28,11 +28,17 @@ ENVIRONMENT = {
 }
 """The rehearsal looks for no accelerator, downloads nothing and says nothing."""
 
+_CANNOT_TELL = "cannot tell how much memory this model takes"
+_TRY_IT = "start it with few layers, and see what `zlaunch runs show` measures"
+
 MOST_JOBS: Final = 8
 """Rehearsals at a time, each of which takes up to a gigabyte of this machine's memory."""
 
 Done = Callable[[int, int], None]
 """Is told how many workloads of how many are answered."""
+
+Found = Forecast | ZlaunchError
+"""What a rehearsal comes to, or why nothing can be told."""
 
 
 class Cache(Protocol):
@@ -71,10 +77,11 @@ class Rehearser:
             self._program.end()
             self._program = None
 
-    def __call__(self, workloads: Sequence[Workload], done: Done | None = None) -> list[Forecast]:
+    def __call__(self, workloads: Sequence[Workload], done: Done | None = None) -> list[Found]:
         """Return the forecasts of workloads in the same order; `done` is told how far it is.
 
-        Raises Refused for a model that transformers does not know.
+        In place of a forecast there is Refused for a model that transformers refuses, and Unavailable for
+        one of which nothing can be told.
         """
         found = {number: kept for number, one in enumerate(workloads) if (kept := self._at_once(one))}
         missing = [number for number in range(len(workloads)) if number not in found]
@@ -85,15 +92,15 @@ class Rehearser:
         tell(len(found), len(workloads))
         for place, answer in self._ask([workloads[number] for number in missing]):
             number = missing[place]
-            found[number] = _forecast(workloads[number], answer)
-            if self._cache is not None:
-                self._cache.keep(workloads[number], found[number])
+            found[number] = told = _forecast(workloads[number], answer)
+            if self._cache is not None and isinstance(told, Forecast):
+                self._cache.keep(workloads[number], told)
             tell(len(found), len(workloads))
         if len(found) < len(workloads):
             self.close()  # it died of one of them
         return [found.get(number) or _forecast(one, {}) for number, one in enumerate(workloads)]
 
-    def _at_once(self, workload: Workload) -> Forecast | None:
+    def _at_once(self, workload: Workload) -> Found | None:
         """Answer what was rehearsed before, and by the closed form what is too large for a rehearsal."""
         if (why := too_large(workload)) is not None:
             return _forecast(workload, {"broken": why})
@@ -122,9 +129,14 @@ def _cores() -> int:
 
 
 def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Forecast]:
-    """Rehearse workloads in a program that ends with the last."""
+    """Rehearse workloads in a program that ends with the last; raise the first error."""
+    forecasts: list[Forecast] = []
     with Rehearser() as rehearser:
-        return rehearser(workloads, done)
+        for found in rehearser(workloads, done):
+            if isinstance(found, ZlaunchError):
+                raise found
+            forecasts.append(found)
+    return forecasts
 
 
 class _Program:
@@ -140,8 +152,7 @@ class _Program:
         """Ask about workloads, and return answers as they come; none for those it died of."""
         first = self._num_asked
         self._num_asked += len(workloads)
-        dump = TypeAdapter(Workload).dump_json
-        for line in self._lines(b"".join(dump(one) + b"\n" for one in workloads)):
+        for line in self._lines(b"".join(to_json(one).encode() + b"\n" for one in workloads)):
             self._num_answered += 1
             answer = json.loads(line)
             yield answer["index"] - first, answer
@@ -178,14 +189,26 @@ class _Program:
         self._process.wait()
 
 
-def _forecast(workload: Workload, answer: dict[str, Any]) -> Forecast:
+def _forecast(workload: Workload, answer: dict[str, Any]) -> Found:
     if "forecast" in answer:
         forecast: Forecast = TypeAdapter(Forecast).validate_python(answer["forecast"])
         return forecast
     if "unknown" in answer:
-        raise Refused([Finding("unknown-model", answer["unknown"], "mend the model's config.json")])
+        return Refused([Finding("unknown-model", answer["unknown"], "mend the model's config.json")])
+    if "untold" in answer:
+        return Unavailable(f"{_CANNOT_TELL}: {answer['untold']}", _TRY_IT)
+    why = answer.get("broken", "the rehearsal could not start")
+    found = by_formula(workload)
+    if isinstance(found, ZlaunchError):
+        return Unavailable(f"{found.message}; no rehearsal: {why}", found.hint)
+    return replace(found, why_not_rehearsed=why)
+
+
+def by_formula(workload: Workload) -> Found:
+    """Work a forecast out; in its place there is Unavailable for what is no language model."""
     from zlaunch.memory import closed_form
 
-    said = [line.strip() for line in answer.get("broken", "").splitlines() if line.strip()]
-    why = said[-1] if said else "the rehearsal could not start"  # a traceback ends with what happened
-    return replace(closed_form.forecast(workload), why_not_rehearsed=why)
+    try:
+        return closed_form.forecast(workload)
+    except Refused as error:
+        return Unavailable(f"{_CANNOT_TELL}: {error.findings[0].message}", _TRY_IT)

@@ -12,6 +12,7 @@ from typing import Any
 from zlaunch.dsconfig.autos import FILLED, OWN_WORDS
 from zlaunch.dsconfig.document import KeyPath, dotted
 from zlaunch.dsconfig.keys import field_at
+from zlaunch.dsconfig.parallel import data_ranks
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.model import ModelShape
 from zlaunch.provenance import AUTO, Sourced, Values
@@ -24,6 +25,7 @@ MICRO, ACCUMULATION, TOTAL = (
     ("gradient_accumulation_steps",),
     ("train_batch_size",),
 )
+SHARED = ("sequence_parallel_size",)
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def derive_batch(values: Values, args: TrainerArgs, world_size: int, interface: 
     An argument that was given goes before: then the numbers may disagree, and a rule will say so.
     A raw DeepSpeed script has no Trainer arguments; its total alone means one forward pass per step.
     """
+    world_size = data_ranks(world_size, whole(values[SHARED]) if interface is Interface.DEEPSPEED else None)
     if interface is Interface.DEEPSPEED and whole(values[TOTAL]) and _is_open(values[MICRO]):
         values = (
             values.put(ACCUMULATION, 1, "DeepSpeed's own choice")

@@ -1,17 +1,19 @@
 """A job, its model and its hosts → the workload of one rank, whose memory can be looked into."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from zlaunch.errors import Finding, WrongUsage
+from zlaunch.dsconfig.config import DsConfig
+from zlaunch.errors import Finding, Unavailable, WrongUsage
 from zlaunch.job import JobSpec, Precision
 from zlaunch.memory.workload import Lora, Workload
 from zlaunch.model import ModelConfig
-from zlaunch.model_rules import usable_positions
+from zlaunch.model_rules import quantization, usable_positions
 from zlaunch.provenance import Sourced, Values
 from zlaunch.resolve import ACCUMULATION, MICRO
+from zlaunch.script import Interface
 from zlaunch.settlement import Circumstances, Settled, settle
 from zlaunch.trainer_args import Argument, flags, is_true
 
@@ -55,6 +57,8 @@ class Training:
     lora: Lora | None = None
     load_dtype: Precision = "fp32"
     remote_code: str | None = None
+    resumes: bool = False
+    """Whether it goes on from a checkpoint."""
     partitioned_at_birth: bool = True
     """Whether stage 3 partitions each layer as it is created, as transformers sees to."""
 
@@ -110,6 +114,7 @@ def training_of(model: ModelConfig, argv: Sequence[str], options: Options) -> Tr
     named = said.get("attn_implementation")
     chosen: Attention = next((one for one in ATTENTIONS if one == named), "sdpa")
     switches = [said[name] for name in CHECKPOINTING_FLAGS if name in said]
+    resumed = said.get("resume_from_checkpoint", "false")
     return Training(
         seq_len=_seq_len(model, said, options.seq_len),
         activation_checkpointing=options.activation_checkpointing
@@ -117,6 +122,7 @@ def training_of(model: ModelConfig, argv: Sequence[str], options: Options) -> Tr
         attention=options.attention or chosen,
         lora=options.lora,
         load_dtype=_DTYPES.get(str(written).removeprefix("torch."), "fp32"),
+        resumes=resumed.lower() not in ("false", "none", ""),
     )
 
 
@@ -151,6 +157,37 @@ def workload_of(question: Question, settled: Settled) -> Workload:
         accelerator="cuda" if given.machine.gpus else "cpu",
         remote_code=training.remote_code,
     )
+
+
+def check_countable(question: Question, settled: Settled) -> None:
+    """Raise Unavailable for a job of which neither a rehearsal nor a formula can tell the memory."""
+    if (method := quantization(question.model)) is not None:
+        raise Unavailable(
+            f"cannot tell how much memory {question.model.source} takes: its `quantization_config` asks for "
+            f"weights quantized by `{method}`, which are not counted",
+            "name the model that it was quantized from, or delete `quantization_config` to estimate it whole",
+        )
+    for key in _splitting(question, settled.config):
+        raise Unavailable(
+            f"cannot tell how much memory this job takes: `{key}` splits it in a way that is not rehearsed",
+            f"estimate it without `{key}`: every rank then has the whole model, or its share by ZeRO",
+        )
+
+
+def _splitting(question: Question, config: DsConfig) -> Iterator[str]:
+    """Name what splits a model, its sequences or its experts over ranks."""
+    if any(name == "parallelism_config" for name, _ in flags(question.job.script_args)):
+        yield "--parallelism_config"
+    if config.tensor_parallel.autotp_size > 1:
+        yield "tensor_parallel.autotp_size"
+    if (config.sequence_parallel_size or 1) > 1:
+        yield "sequence_parallel_size"
+    if config.expert_parallel is not None and config.expert_parallel.enabled:
+        yield "expert_parallel"
+    if config.pipeline is not None and question.given.interface is Interface.DEEPSPEED:
+        yield "pipeline"
+    if config.hybrid_engine.enabled:
+        yield "hybrid_engine"
 
 
 def _closed(settled: Settled) -> Values:

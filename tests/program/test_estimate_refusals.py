@@ -24,6 +24,7 @@ MODELS: dict[str, Any] = {
     "word": {**LLAMA, "hidden_size": "big"},
     "odd": {**LLAMA, "num_attention_heads": 3},
     "inactive": {**LLAMA, "hidden_act": "nosuch"},
+    "quantized": {**LLAMA, "quantization_config": {"quant_method": "awq", "bits": 4}},
     "table": {"model_type": "gpt2", "n_positions": 1024},
 }
 
@@ -40,6 +41,12 @@ CASES: dict[str, Case] = {
     "a negative size": (["negative"], 65, "negative/config.json:1"),
     "an endless model": (["huge"], 65, "num_hidden_layers"),
     "a million layers": (["deep", "--on", "8xH100"], 65, "no model has 1000000 layers"),
+    "quantized weights": (["quantized", "--on", "8xH100-80GB"], 69, "quantized by `awq`"),
+    "a model that is split over ranks": (
+        ["good", "--on", "8xH100-80GB", "--set", "tensor_parallel.autotp_size=2", "--stage", "1"],
+        69,
+        "estimate it without `tensor_parallel.autotp_size`",
+    ),
     "a sequence beyond the table of positions": (["table", "--seq-len", "2000"], 65, "--seq-len 1024"),
     "no GPUs": (["good", "--gpus", "0"], 2, "--gpus"),
     "fewer than no GPUs": (["good", "--gpus", "-8"], 2, "--gpus"),

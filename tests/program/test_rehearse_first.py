@@ -80,7 +80,8 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_that_was_rehearsed_keeps_what_was_foretold(rehearsed: Path) -> None:
     foretold = json.loads((rehearsed / "forecast.json").read_text())
     assert foretold["method"] == "rehearsal"
-    assert [phase["name"] for phase in foretold["phases"]][-1] == "resume"
+    assert [phase["name"] for phase in foretold["phases"]][-1] == "save"
+    assert foretold["resume"]["phase"]["name"] == "resume"
 
 
 def test_what_was_foretold_of_the_memory_of_a_host_comes_true(rehearsed: Path) -> None:

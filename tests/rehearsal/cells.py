@@ -44,6 +44,42 @@ MIXTRAL: dict[str, Any] = {
     "num_experts_per_tok": 2,
 }
 """Its experts are taken apart when it is saved."""
+VISION: dict[str, Any] = {
+    "model_type": "clip_vision_model",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 56,
+    "patch_size": 14,
+}
+LLAVA: dict[str, Any] = {
+    "model_type": "llava",
+    "architectures": ["LlavaForConditionalGeneration"],
+    "image_token_index": 7,
+    "image_seq_length": 16,
+    "text_config": LLAMA,
+    "vision_config": VISION,
+}
+"""An image of 16 tokens goes into each of its sequences."""
+WHISPER: dict[str, Any] = {
+    "model_type": "whisper",
+    "architectures": ["WhisperForConditionalGeneration"],
+    "d_model": 128,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 256,
+    "decoder_ffn_dim": 256,
+    "max_source_positions": 100,
+    "max_target_positions": 64,
+    "vocab_size": 2000,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
 LORA = Lora(8, ("q_proj", "v_proj"))
 WIDE: dict[str, Any] = {
     **LLAMA,
@@ -158,6 +194,8 @@ CELLS: dict[str, dict[str, Any]] = {
     "2 long sequences, eager attention": cell(2, attention="eager", **LONG),
     "2 long sequences, checkpointing": cell(2, activation_checkpointing=True, **LONG),
     "2 gpt2": cell(2, model=GPT2, save=True),
+    "2 llava": cell(2, model=LLAVA),
+    "2 whisper": cell(2, model=WHISPER),
     "3": cell(3),
     "3 zero.Init": cell(3, zero_init=True, save=True),
     "3 zero.Init, fp32": cell(3, precision="fp32", zero_init=True),

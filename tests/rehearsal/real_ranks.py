@@ -3,7 +3,7 @@
 `python -m tests.rehearsal.real_ranks WORKLOADS ANSWERS`, once for each rank, with RANK, LOCAL_RANK and
 WORLD_SIZE set. WORKLOADS is a JSON list of objects with the fields of a Workload; the answer to number 3
 by rank 1 is written to ANSWERS/3.1.json. Each workload has a process of its own, forked after the slow
-imports. Nothing here is shared with the rehearsal.
+imports, and one more that resumes what the first saved. Nothing here is shared with the rehearsal.
 """
 
 import contextlib
@@ -31,6 +31,8 @@ _MODELS = (
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
 )
+_AUTO = {"llava": "AutoModelForImageTextToText", "whisper": "AutoModelForSpeechSeq2Seq"}
+"""Type of a model → the class that makes it, if it is no causal language model."""
 PATIENCE = timedelta(seconds=120)
 """How long a rank waits for the other."""
 
@@ -55,8 +57,8 @@ def phases(drive: Drive, seen: dict[str, Any]) -> Phase:
     return phase
 
 
-def train(workload: dict[str, Any], seen: dict[str, Any], phase: Phase) -> Any:
-    """Make the model, initialize the engine and take two steps, as a training script does."""
+def initialize(workload: dict[str, Any], seen: dict[str, Any], phase: Phase) -> Any:
+    """Make the model and initialize the engine, as a training script does."""
     import deepspeed
     from transformers.integrations import HfDeepSpeedConfig
 
@@ -76,9 +78,17 @@ def train(workload: dict[str, Any], seen: dict[str, Any], phase: Phase) -> Any:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         engine, *_ = deepspeed.initialize(model=model, config=ds_config, model_parameters=parameters)
     seen["optimizer"] = type(engine.optimizer).__name__
+    return engine
+
+
+def train(workload: dict[str, Any], seen: dict[str, Any], phase: Phase, checkpoint: Path) -> Any:
+    """Take two steps from the beginning, and save."""
+    engine = initialize(workload, seen, phase)
     for names in (("forward", "backward", "step"), ("second step",) * 3):
-        for _ in range(ds_config["gradient_accumulation_steps"]):
+        for _ in range(workload["ds_config"]["gradient_accumulation_steps"]):
             micro_step(engine, workload, names, phase)
+    if workload["save"]:
+        save(engine, checkpoint, phase)
     return engine
 
 
@@ -93,8 +103,8 @@ def micro_step(engine: Any, workload: dict[str, Any], names: tuple[str, str, str
         engine.step()
 
 
-def save_and_resume(engine: Any, folder: Path, phase: Phase) -> None:
-    """Save the weights and then a checkpoint, and load that, as transformers' Trainer does."""
+def save(engine: Any, folder: Path, phase: Phase) -> None:
+    """Save the weights and then a checkpoint, as transformers' Trainer does."""
     from accelerate import Accelerator, DistributedType
 
     stage = {"zero_optimization": {"stage": engine.zero_optimization_stage()}}
@@ -103,7 +113,6 @@ def save_and_resume(engine: Any, folder: Path, phase: Phase) -> None:
         deepspeed_config=stage,
         unwrap_model=lambda engine: engine.module,
     )
-    allocations.mark_reading()
     adapted = hasattr(engine.module, "peft_config")
     with phase("save"):
         if adapted and engine.zero_optimization_stage() == 3:
@@ -114,20 +123,30 @@ def save_and_resume(engine: Any, folder: Path, phase: Phase) -> None:
             engine.module.save_pretrained(folder / "weights", state_dict=weights)
         del weights
         engine.save_checkpoint(str(folder), exclude_frozen_parameters=adapted)
+
+
+def resume(workload: dict[str, Any], seen: dict[str, Any], phase: Phase, checkpoint: Path) -> Any:
+    """Begin again in another process, and load what `train` saved there."""
+    allocations.mark_reading()
+    engine = initialize(workload, seen, phase)
     with phase("resume"):
-        path, _ = engine.load_checkpoint(str(folder), load_module_strict=not adapted)
+        strict = not hasattr(engine.module, "peft_config")
+        path, _ = engine.load_checkpoint(str(checkpoint), load_module_strict=strict)
         assert path is not None
+    return engine
 
 
 def build(workload: dict[str, Any]) -> Any:
     """Make a model with random weights."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    import transformers
+    from transformers import AutoConfig
 
     fields = dict(workload["model"])
+    auto = getattr(transformers, _AUTO.get(fields["model_type"], "AutoModelForCausalLM"))
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[workload["load_dtype"]]
-    return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=workload["attention"])
+    return auto.from_config(config, dtype=dtype, attn_implementation=workload["attention"])
 
 
 def adapt(model: Any, lora: dict[str, Any], stage3: Any) -> Any:
@@ -141,16 +160,28 @@ def adapt(model: Any, lora: dict[str, Any], stage3: Any) -> Any:
 
 
 def batch(workload: dict[str, Any]) -> dict[str, Any]:
-    """Make token ids and their labels."""
+    """Make token ids and their labels, and what else the model is trained on."""
     import torch
 
-    shape = (workload["ds_config"]["train_micro_batch_size_per_gpu"], workload["seq_len"])
+    model = workload["model"]
+    count = workload["ds_config"]["train_micro_batch_size_per_gpu"]
+    shape = (count, workload["seq_len"])
     ids, labels = (torch.zeros(shape, dtype=torch.long) for _ in range(2))
-    return {"input_ids": ids, "labels": labels, "use_cache": False}
+    dtype = torch.bfloat16 if "bf16" in workload["ds_config"] else torch.float32
+    if model["model_type"] == "whisper":
+        return {"input_features": torch.zeros((count, 80, 200), dtype=dtype), "labels": labels}
+    if model["model_type"] != "llava":
+        return {"input_ids": ids, "labels": labels, "use_cache": False}
+    ids[:, 3 : 3 + model["image_seq_length"]] = model["image_token_index"]
+    image = torch.zeros((count, 3, 56, 56), dtype=dtype)
+    return {"input_ids": ids, "pixel_values": image, "labels": labels}
 
 
-def answer(workload: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Train under the profiler, and account for what it saw; the ranks share a folder."""
+Run = Callable[[dict[str, Any], dict[str, Any], Phase, Path], Any]
+
+
+def answer(workload: dict[str, Any], folder: Path, run: Run) -> dict[str, Any]:
+    """Train, or resume, under the profiler, and account for what it saw; the ranks share a folder."""
     import torch
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity
@@ -159,12 +190,12 @@ def answer(workload: dict[str, Any], folder: Path) -> dict[str, Any]:
     gloo.make_prompt()
     torch.distributed.init_process_group(
         "gloo",
-        init_method=f"file://{folder / 'rendezvous'}",
+        init_method=f"file://{folder / f'to {run.__name__}'}",
         rank=int(os.environ["RANK"]),
         world_size=workload["world_size"],
         timeout=PATIENCE,
     )
-    drive = Drive(folder / "drive", os.environ["RANK"])
+    drive = Drive(folder / f"drive to {run.__name__}", os.environ["RANK"])
     if uses_nvme(workload):
         drive.watch()
     seen: dict[str, Any] = {"locked": {}, "files": {}}
@@ -175,13 +206,14 @@ def answer(workload: dict[str, Any], folder: Path) -> dict[str, Any]:
         profile_memory=True,
         experimental_config=_ExperimentalConfig(capture_overload_names=True),
     ) as witness:
-        engine = train(swapping_to(drive.folder, workload), seen, phase)
-        if workload["save"]:
-            save_and_resume(engine, folder / "checkpoint", phase)
+        engine = run(swapping_to(drive.folder, workload), seen, phase, folder / "checkpoint")
     seen["seconds"] = time.monotonic() - began
     torch.distributed.barrier()
+    del engine
     if os.environ["RANK"] == "0":
-        shutil.rmtree(folder)
+        shutil.rmtree(drive.folder, ignore_errors=True)
+        if run is resume:
+            shutil.rmtree(folder / "checkpoint")
     seen["locked"] = {name: asdict(level) for name, level in seen["locked"].items()}
     return seen | asdict(allocations.account(witness.profiler.kineto_results))
 
@@ -220,8 +252,23 @@ def load_slowly(workloads: list[dict[str, Any]]) -> None:
             AsyncIOBuilder().load(verbose=False)
 
 
+def in_a_fork(workload: dict[str, Any], folder: Path, run: Run) -> dict[str, Any]:
+    """Answer in a process of its own, so that no engine leaves anything to the next."""
+    told = folder / f"{run.__name__}.{os.environ['RANK']}.json"
+    if (child := os.fork()) == 0:
+        try:
+            said = answer(workload, folder, run)
+        except BaseException:  # noqa: BLE001 - whatever it is belongs in the answer
+            said = {"failure": traceback.format_exc()}
+        told.write_text(json.dumps(said))
+        os._exit(0)
+    os.waitpid(child, 0)
+    found: dict[str, Any] = json.loads(told.read_text())
+    return found
+
+
 def main(questions: Path, answers: Path) -> None:
-    """Answer each workload in a fork, so that no engine leaves anything to the next."""
+    """Answer each workload."""
     rank = os.environ["RANK"]
     workloads = json.loads(questions.read_text())
     load_slowly(workloads)
@@ -229,18 +276,12 @@ def main(questions: Path, answers: Path) -> None:
     gc.collect()
     gc.freeze()  # what was imported is not looked at again
     for number, workload in enumerate(workloads):
-        if (child := os.fork()) == 0:
-            folder = answers / str(number)
-            folder.mkdir(exist_ok=True)
-            try:
-                found = answer(workload, folder)
-            except BaseException:  # noqa: BLE001 - whatever it is belongs in the answer
-                found = {"failure": traceback.format_exc()}
-            file = answers / f"{number}.{rank}.json"
-            file.with_suffix(".part").write_text(json.dumps(found))
-            file.with_suffix(".part").rename(file)
-            os._exit(0)
-        os.waitpid(child, 0)
+        folder = answers / str(number)
+        folder.mkdir(exist_ok=True)
+        found = in_a_fork(workload, folder, train)
+        if workload["save"] and "failure" not in found:
+            found["resumed"] = in_a_fork(workload, folder, resume)
+        (answers / f"{number}.{rank}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

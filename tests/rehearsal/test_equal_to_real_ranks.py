@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from tests.rehearsal.cells import CELLS, NUM_RANKS
 from tests.running import ROOT
 from zlaunch import leftovers
-from zlaunch.memory.forecast import Forecast
+from zlaunch.memory.forecast import RESUME, Forecast, Phase
 from zlaunch.memory.workload import Workload
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(3600)]
@@ -80,7 +80,8 @@ def trained(name: str, sides: dict[str, Sides], request: pytest.FixtureRequest) 
     """Find the two sides of a cell; some cells need what a machine may not have."""
     if "NVMe" in name:
         request.getfixturevalue("libaio")
-    failures = [answer["failure"] for answer in sides[name].real if "failure" in answer]
+    answers = [part for answer in sides[name].real for part in (answer, answer.get("resumed", {}))]
+    failures = [answer["failure"] for answer in answers if "failure" in answer]
     assert not failures, failures[0]
     return sides[name]
 
@@ -101,11 +102,25 @@ def foretold(forecast: Forecast) -> Levels:
     assert forecast.why_not_rehearsed is None
     assert forecast.late_error is None
     assert not {"gpu", "reserved", "shm"}.intersection(*(phase.peak for phase in forecast.phases))
+    return levels(forecast.phases)
+
+
+def levels(phases: Sequence[Phase]) -> Levels:
     return {
         (phase.name, pool): (phase.peak.get(pool, 0), phase.end.get(pool, 0))
-        for phase in forecast.phases
+        for phase in phases
         for pool in ("pageable", "pinned", "nvme")
     }
+
+
+def resumed(forecast: Forecast) -> Levels:
+    """Until its checkpoint is loaded, a process does what one does that begins anew."""
+    resume = forecast.resume
+    assert resume is not None
+    assert (resume.error, resume.why_not_rehearsed) == (None, None)
+    assert resume.phase is not None
+    assert resume.phase.name == RESUME
+    return levels([*forecast.phases[:2], resume.phase])
 
 
 def table(rank: int, real: Levels, rehearsed: Levels) -> Iterator[str]:
@@ -125,6 +140,19 @@ def test_a_rehearsal_says_to_the_byte_what_each_phase_of_real_training_holds(
 ) -> None:
     real = [measured(answer) for answer in trained.real]
     rehearsed = [foretold(forecast) for forecast in trained.foretold]
+    shown = "\n".join(line for rank in range(NUM_RANKS) for line in table(rank, real[rank], rehearsed[rank]))
+    assert rehearsed == real, f"{name}\n{shown}"
+
+
+SAVED = [name for name, fields in CELLS.items() if fields["save"]]
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_rehearsal_says_to_the_byte_what_a_real_process_holds_that_resumes(
+    name: str, trained: Sides
+) -> None:
+    real = [measured(answer["resumed"]) for answer in trained.real]
+    rehearsed = [resumed(forecast) for forecast in trained.foretold]
     shown = "\n".join(line for rank in range(NUM_RANKS) for line in table(rank, real[rank], rehearsed[rank]))
     assert rehearsed == real, f"{name}\n{shown}"
 

@@ -31,7 +31,8 @@ def of_ladder(
 def of_one(answer: Answer, site: Site, effects: Sequence[Effect] | None) -> dict[str, Any]:
     """Describe one job and what each change to it would do; null if none was tried."""
     changes = None if effects is None else [{**asdict(one), "fit": one.fit.value} for one in effects]
-    return {**_asked(answer.question, site), **_answer(answer), "changes": changes}
+    asked, told = _asked(answer.question, site), _answer(answer)
+    return {**asked, **told, "remarks": [*asked["remarks"], *told["remarks"]], "changes": changes}
 
 
 def _asked(question: Question, site: Site) -> dict[str, Any]:
@@ -71,6 +72,7 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "ds_config": answer.workload.ds_config,
         "forecast": asdict(answer.forecast),
         "warnings": [_finding(one) for one in answer.settled.warnings],
+        "remarks": [_finding(one) for one in answer.remarks],
     }
 
 

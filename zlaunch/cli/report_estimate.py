@@ -9,7 +9,7 @@ from pathlib import Path
 from zlaunch import console
 from zlaunch.answers import Answer, Refusal, refuse_if_none_works
 from zlaunch.cli import estimate_json, show_estimate, show_ladder
-from zlaunch.errors import ExitStatus, Finding, Refused, WrongUsage
+from zlaunch.errors import ExitStatus, Finding, WrongUsage
 from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER, best_of, on
 from zlaunch.levers import Effect, try_levers, worth_saying
@@ -100,7 +100,7 @@ def _ladder(question: Question, ask: Asking, wishes: Wishes) -> ExitStatus:
         _show(show_ladder.ladder_lines(known[0], answers, chosen, site))
         if site.gpu is not None and all(answer.verdict.fit is Fit.NO for answer in known):
             _show(show_ladder.nothing_fits(_remedies(question, ask) if wishes.levers else ()))
-        _warn(question.remarks)
+        _warn(dict.fromkeys([*question.remarks, *(remark for one in known for remark in one.remarks)]))
     fits = {answer.verdict.fit for answer in known}
     return next(fit for fit in (Fit.YES, Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in fits).status
 
@@ -117,13 +117,13 @@ def _one(question: Question, ask: Asking, wishes: Wishes) -> ExitStatus:
     """Show the answer as soon as it is there, and then what each change does."""
     (answer,) = ask([question])
     if isinstance(answer, Refusal):
-        raise Refused(answer.findings)
+        raise answer.error
     if wishes.as_json:
         effects = _effects(answer, ask) if wishes.levers else None
         console.data(json.dumps(estimate_json.of_one(answer, ask.site, effects), indent=2))
     else:
         _show(show_estimate.answer_lines(answer, ask.site))
-        _warn([*question.remarks, *answer.settled.warnings])
+        _warn([*question.remarks, *answer.settled.warnings, *answer.remarks])
     if wishes.plot is not None:
         _plot(answer, ask.site, wishes.plot)
     if wishes.levers and not wishes.as_json:

@@ -1,5 +1,6 @@
 """A configuration, searched for, explained in five lines, and written."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,6 +35,9 @@ def report(question: Question, site: Site, global_batch: int | None, output: Pat
         [*asked(question, site, found.answer.forecast), *_told(found, site)], indent=""
     ):
         console.data(line)
+    for remark in found.answer.remarks:
+        for line in console.finding_lines(remark, sys.stderr):
+            console.say(line)
     _write(found, output)
     return ExitStatus.OK
 

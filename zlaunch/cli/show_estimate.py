@@ -170,13 +170,15 @@ def phase_lines(answer: Answer, site: Site) -> Iterator[str]:
     pools = [pool for pool in WHAT_POOLS if forecast.peak(pool) or pool == "pageable"]  # type: ignore[arg-type]
     header = ("GiB of a rank", "used", "reserved", "process", *(WHAT_POOLS[pool] for pool in pools))
     overhead = answer.need.process[1] - answer.need.reserved
-    rows = [header, *(_phase(phase, overhead, pools) for phase in forecast.phases)]
+    later = forecast.resume and forecast.resume.phase
+    phases = [*forecast.phases, *([later] if later else [])]
+    rows = [header, *(_phase(phase, overhead, pools) for phase in phases)]
     full = max(site.gpu.total_bytes if site.gpu else 0, answer.need.process[1])
     lines = console.figures(rows)
     width = max(map(len, lines)) + 2
     yield lines[0]
-    for line, phase in zip(lines[1:], forecast.phases, strict=True):
-        used = round((phase.peak.get("reserved", 0) + overhead) / full * BAR_COLUMNS)
+    for line, phase in zip(lines[1:], phases, strict=True):
+        used = min(BAR_COLUMNS, round((phase.peak.get("reserved", 0) + overhead) / full * BAR_COLUMNS))
         bar = "#" * used + "." * (BAR_COLUMNS - used)
         yield f"{line:<{width}}{bar}" if width + BAR_COLUMNS <= 80 else line
     yield from _hosts(answer, site)

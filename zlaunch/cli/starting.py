@@ -48,9 +48,21 @@ def examine(prepared: "Prepared", rehearse: bool, force: bool) -> Examined:
 def _answer(prepared: "Prepared", rehearse: bool, force: bool) -> "Answer | None":
     if not rehearse and (force or not prepared.inputs.machine.gpus or prepared.model is None):
         return None
+    from zlaunch import console
+    from zlaunch.errors import Unavailable
     from zlaunch.precheck import rehearse_first
 
-    return rehearse_first(prepared)
+    try:
+        answer = rehearse_first(prepared)
+    except Unavailable as error:
+        if rehearse:
+            raise
+        console.say(error.message)  # the job may well work: it starts
+        return None
+    for remark in answer.remarks:
+        for line in console.finding_lines(remark, sys.stderr):
+            console.say(line)
+    return answer
 
 
 def show(examined: Examined) -> None:

@@ -7,6 +7,15 @@ from pydantic import AliasChoices, Field
 from zlaunch.dsconfig.section import OUTDATED, AnyCase, Count, Positive, Section, Whole
 
 
+def data_ranks(world_size: int, sequence_parallel_size: int | None) -> int:
+    """Count the ranks by which DeepSpeed divides a global batch (`deepspeed/runtime/config.py`).
+
+    Ranks that share a sequence count as one; those that share a layer by AutoTP each count.
+    """
+    shared = sequence_parallel_size or 1
+    return world_size if world_size % shared else world_size // shared
+
+
 class LayerSpec(Section):
     """One entry of `tensor_parallel.partition_config.layer_specs`."""
 

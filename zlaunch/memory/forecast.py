@@ -6,8 +6,10 @@ from typing import Any, Final, Literal
 
 from zlaunch.units import whole
 
-PHASES = ("load", "initialize", "forward", "backward", "step", "second step", "save", "resume")
+PHASES = ("load", "initialize", "forward", "backward", "step", "second step", "save")
 """`forward`, `backward` and `step` are those of the first step; the second has all three."""
+RESUME = "resume"
+"""The phase after `initialize` of a run that goes on from a checkpoint."""
 
 Pool = Literal["gpu", "reserved", "pageable", "pinned", "shm", "nvme"]
 POOLS: tuple[Pool, ...] = ("gpu", "reserved", "pageable", "pinned", "shm", "nvme")
@@ -47,6 +49,19 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """Loading a checkpoint in a new process, into an engine that has not trained yet."""
+
+    phase: Phase | None
+    """None if it could not be looked at."""
+    parts: Mapping[str, Mapping[str, int]]
+    """As those of a forecast, of a process that ends when the checkpoint is loaded."""
+    error: str | None = None
+    """What DeepSpeed said when it gave up."""
+    why_not_rehearsed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """What one rank of a run keeps in memory; all sizes in bytes."""
 
@@ -73,9 +88,30 @@ class Forecast:
     kept: bool = False
     """Whether it was found out by an earlier command."""
     notes: tuple[str, ...] = field(default=())
+    """What is not counted, or counted in a way that a person would not expect."""
+    resume: Resume | None = None
+    """What a run needs that goes on from this one's checkpoint; None if nothing was looked at."""
+
+    def resumed(self) -> "Forecast":
+        """Describe the run that goes on from this one's checkpoint: it loads that, and trains on."""
+        if self.resume is None:
+            return self
+        later, phase = self.resume, self.resume.phase
+        fuller = {
+            pool: parts
+            for pool, parts in later.parts.items()
+            if sum(parts.values()) > sum(self.parts.get(pool, {}).values())
+        }
+        return replace(
+            self,
+            phases=self.phases if phase is None else (*self.phases, phase),
+            parts={**self.parts, **fuller},
+            late_error=self.late_error or later.error,
+            resume=None,
+        )
 
     def peak(self, pool: Pool) -> int:
-        """Say the most that a pool held in any phase of training, loading included; bytes."""
+        """Say the most that a pool held in any phase of training, loading and saving included; bytes."""
         return max((phase.peak.get(pool, 0) for phase in self.phases), default=0)
 
     def bounds(self, nbytes: int) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """The question of an estimate: one rank of one job, in all that decides its memory."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -38,6 +39,17 @@ class Workload:
     accelerator: Literal["cuda", "cpu"] = "cuda"
     steps: int = 2
     save: bool = True
-    """Whether saving and resuming are looked at too."""
+    """Whether saving a checkpoint is looked at too."""
+    resume: bool = True
+    """Whether loading it in a new process is, if it is saved."""
+    images: bool = True
+    """Whether each sequence has an image, of a model that takes images beside text."""
     remote_code: str | None = None
     """A local directory whose own code may be run to make the model."""
+
+
+def to_json(workload: Workload) -> str:
+    """Write a workload in one line; a model's config may have Infinity, which pydantic would make null."""
+    from pydantic import TypeAdapter
+
+    return json.dumps(TypeAdapter(Workload).dump_python(workload), sort_keys=True)

@@ -1,7 +1,8 @@
 """`python -m zlaunch.rehearsal [JOBS]`: a workload a line on stdin as JSON, a forecast a line on stdout.
 
 The packages are imported once; each rehearsal is a fork, because an exception within autograd ends
-the process, and because DeepSpeed keeps state between engines.
+the process, and because DeepSpeed keeps state between engines. What is saved in one fork is resumed
+in another.
 """
 
 import contextlib
@@ -14,12 +15,14 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, Any
 
 from pydantic import TypeAdapter
 
-from zlaunch.memory.forecast import Forecast
+from zlaunch.memory.forecast import RESUME, Forecast
 from zlaunch.memory.workload import Workload
 from zlaunch.process import die_with_parent
 
@@ -36,22 +39,67 @@ def main() -> None:
     gc.disable()  # packages are cycles that live on; looking for others takes a fifth of an import
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the packages print is no answer
-    for index, answer in _forked(_Questions(), int(sys.argv[1]) if len(sys.argv) > 1 else 2):
-        print(json.dumps({"index": index, **answer}), file=out, flush=True)
+    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    with tempfile.TemporaryDirectory() as checkpoints:
+        for index, answer in _forked(_Questions(Path(checkpoints)), jobs):
+            print(json.dumps({"index": index, **answer}), file=out, flush=True)
     os._exit(0)  # nothing is left to be put in order, and taking torch down takes half a second
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What one fork does: it trains, or it resumes what another saved, whose answer is `trained`."""
+
+    index: int
+    workload: Workload
+    checkpoint: Path
+    trained: Answer | None = None
+
+    def following(self, answer: Answer) -> "_Task | None":
+        """Say what is to be done next, if anything is."""
+        if self.trained is not None:
+            return None
+        if "broken" in answer and answer.get("has_images"):
+            return replace(self, workload=replace(self.workload, images=False))
+        saved = self.workload.save and answer.get("forecast", {}).get("late_error", "") is None
+        return replace(self, trained=answer) if saved and self.workload.resume else None
+
+    def whole(self, answer: Answer) -> Answer:
+        """Put what training and resuming were answered together."""
+        if self.trained is None:
+            return answer
+        told = answer.get("forecast", {"phases": ()})
+        phase = next((phase for phase in told["phases"] if phase["name"] == RESUME), None)
+        resume = {
+            "phase": phase,
+            "parts": told["parts"] if phase else {},
+            "error": told.get("late_error"),
+            "why_not_rehearsed": answer.get("broken", answer.get("untold")),
+        }
+        trained = self.trained["forecast"]
+        seconds = trained["seconds"] + told.get("seconds", 0.0)
+        return {"forecast": {**trained, "resume": resume, "seconds": seconds}}
 
 
 class _Questions:
     """The lines of stdin, as far as they have come."""
 
-    def __init__(self) -> None:
+    def __init__(self, checkpoints: Path) -> None:
+        """Let each workload save below `checkpoints`."""
         self.may_come = True
+        self._checkpoints = checkpoints
         self._waiting: list[bytes] = []
         self._left = b""
+        self._count = 0
 
-    def next(self) -> bytes | None:
+    def next(self) -> _Task | None:
         """Take the next line, if it is there."""
-        return self._waiting.pop(0) if self._waiting else None
+        if not self._waiting:
+            return None
+        workload = TypeAdapter(Workload).validate_python(json.loads(self._waiting.pop(0)))
+        task = _Task(self._count, workload, self._checkpoints / str(self._count))
+        self._count += 1
+        return task
 
     def wait(self, seconds: float | None) -> None:
         """Let lines come; None waits until one does, or none can any more."""
@@ -66,28 +114,35 @@ class _Questions:
 
 
 def _forked(questions: _Questions, jobs: int) -> Iterator[tuple[int, Answer]]:
-    """Rehearse each workload in a process of its own, several at a time."""
-    running: dict[int, tuple[int, IO[str], float]] = {}
-    count = 0
+    """Rehearse each workload in processes of its own, several at a time."""
+    running: dict[int, tuple[_Task, IO[str], float]] = {}
+    following: list[_Task] = []
+    is_warm = False
     while True:
-        while len(running) < jobs and (line := questions.next()) is not None:
-            workload = TypeAdapter(Workload).validate_json(line)
-            if not count:
-                _warm_up(workload)
+        while len(running) < jobs:
+            task = following.pop() if following else questions.next()
+            if task is None:
+                break
+            if not is_warm:
+                _warm_up(task.workload)
+                is_warm = True
             file: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the fork writes, we read
-            running[_fork(workload, file)] = (count, file, time.monotonic() + _SECONDS)
-            count += 1
+            running[_fork(task, file)] = (task, file, time.monotonic() + _SECONDS)
         if not running and not questions.may_come:
             return
         questions.wait(_TICK if running else None)
-        yield from _ended(running)
+        for task, answer in _ended(running):
+            if (then := task.following(answer)) is not None:
+                following.append(then)
+            else:
+                yield task.index, task.whole(answer)
 
 
-def _ended(running: dict[int, tuple[int, IO[str], float]]) -> Iterator[tuple[int, Answer]]:
+def _ended(running: dict[int, tuple[_Task, IO[str], float]]) -> Iterator[tuple[_Task, Answer]]:
     """Read what forks that have ended leave; kill those that take too long."""
     while running and (ended := os.waitpid(-1, os.WNOHANG))[0]:
-        index, file, _ = running.pop(ended[0])
-        yield index, _read(file, os.waitstatus_to_exitcode(ended[1]))
+        task, file, _ = running.pop(ended[0])
+        yield task, _read(file, os.waitstatus_to_exitcode(ended[1]))
     for late in [pid for pid, (_, _, deadline) in running.items() if time.monotonic() > deadline]:
         os.kill(late, signal.SIGKILL)
 
@@ -100,52 +155,61 @@ def _warm_up(workload: Workload) -> None:
     from zlaunch.rehearsal import model, run  # noqa: F401 - forks need it
 
     with contextlib.suppress(Exception):
-        model.model_class(model.read_config(workload))
+        model.choose_class(model.read_config(workload), None)
 
 
-def _fork(workload: Workload, file: IO[str]) -> int:
+def _fork(task: _Task, file: IO[str]) -> int:
     parent, pid = os.getpid(), os.fork()
     if pid:
         return pid
     die_with_parent(parent)
+
+    def write(answer: Answer) -> None:
+        print(json.dumps(answer), file=file, flush=True)
+
     try:
-        answer = _answer(workload)
+        write(_answer(task, write))
     except BaseException as error:  # noqa: BLE001 - a fork must not go on as its parent
-        answer = {"broken": repr(error)}
-    json.dump(answer, file)
-    file.flush()
+        write({"broken": repr(error)})
     os._exit(0)
 
 
 def _read(file: IO[str], status: int) -> Answer:
+    """Read what a fork said until its end; nothing but text has a formula that stands in."""
     with file:
         file.seek(0)
-        text = file.read()
-    if text:
-        found: Answer = json.loads(text)
-        return found
-    ended = signal.Signals(-status).name if status < 0 else f"status {status}"
-    return {"broken": f"the rehearsal ended by {ended}"}
+        found: Answer = {key: value for line in file for key, value in json.loads(line).items()}
+    if status:
+        ended = signal.Signals(-status).name if status < 0 else f"status {status}"
+        found = {**found, "broken": f"the rehearsal ended by {ended}"}
+    if "broken" in found and not found.get("is_text", True) and not found.get("has_images"):
+        return {"untold": f"it could not be rehearsed: {found['broken']}"}
+    return found
 
 
-def _answer(workload: Workload) -> Answer:
+def _answer(task: _Task, say: Callable[[Answer], None]) -> Answer:
     """Rehearse; what DeepSpeed or the model raise belongs to the forecast, anything else is our fault."""
     from zlaunch.rehearsal import run
     from zlaunch.rehearsal.answer import forecast
-    from zlaunch.rehearsal.model import UnknownModel
+    from zlaunch.rehearsal.model import CannotTell, UnknownModel
     from zlaunch.rehearsal.training import UnknownOptimizer
 
-    began, seen = time.monotonic(), run.Run()
+    began, seen = time.monotonic(), run.Run(tell=say)
     try:
-        run.prepare(workload)
-        run.rehearse(workload, seen)
+        run.prepare(task.workload)
+        (run.train if task.trained is None else run.resume)(task.workload, seen, task.checkpoint)
     except UnknownModel as error:
         return {"unknown": str(error)}
+    except CannotTell as error:
+        return {"untold": str(error)}
     except UnknownOptimizer as error:
         return {"broken": str(error)}
     except Exception as error:  # noqa: BLE001 - whose fault it is shows in the traceback
-        if not run.is_theirs(error):
-            return {"broken": "".join(traceback.format_exception(error)[-6:])}
+        words = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
+        if task.workload.remote_code is not None and not run.is_theirs(error, ("deepspeed",)):
+            return {"untold": f"its own code could not be rehearsed: {words}"}
+        if not run.is_theirs(error) or seen.is_made_up:
+            return {"broken": words}
         seen.late_error = run.told(error, seen.ledger.phase)
     answer = TypeAdapter(Forecast).dump_python(forecast(seen, time.monotonic() - began), mode="json")
     return {"forecast": answer}

@@ -25,6 +25,7 @@ def forecast(run: Run, seconds: float) -> Forecast:
         curve=tuple(_thinned(list(_curve(run.ledger)))),
         flops=run.flops,
         seconds=seconds,
+        notes=run.notes,
     )
 
 

@@ -1,11 +1,12 @@
-"""How a rank saves and resumes: as the installed DeepSpeed does, with files that remember sizes alone."""
+"""How a rank saves and resumes: as the installed DeepSpeed does, with files that hold sizes alone."""
 
 import contextlib
-import tempfile
-from collections.abc import Callable, Iterator
+import os
+import pickle
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -13,23 +14,23 @@ _TAG = "rehearsal"
 
 
 @contextlib.contextmanager
-def checkpoints(engine: Any) -> Iterator[Path]:
+def _without_contents(engine: Any, directory: Path) -> Iterator[None]:
     """Let an engine save and load its checkpoints without their contents."""
     plain, writes = engine.checkpoint_engine, engine.save_non_zero_checkpoint
-    with tempfile.TemporaryDirectory() as directory:
-        read_only = None if writes else engine._get_ckpt_name(directory, _TAG)
-        engine.checkpoint_engine = _without_contents(type(plain))(read_only)
-        engine.save_non_zero_checkpoint = True  # what the first rank writes all others read
-        try:
-            yield Path(directory)
-        finally:
-            engine.checkpoint_engine, engine.save_non_zero_checkpoint = plain, writes
+    read_only = None if writes else engine._get_ckpt_name(str(directory), _TAG)
+    engine.checkpoint_engine = _engine_of_sizes(type(plain))(read_only)
+    engine.save_non_zero_checkpoint = True  # what the first rank writes all others read
+    try:
+        yield
+    finally:
+        engine.checkpoint_engine, engine.save_non_zero_checkpoint = plain, writes
 
 
 def save(engine: Any, net: torch.nn.Module, directory: Path) -> None:
     """Save as the Trainer does: the weights for `from_pretrained`, then DeepSpeed's checkpoint."""
     _save_weights(engine, net)
-    engine.save_checkpoint(str(directory), tag=_TAG, exclude_frozen_parameters=_is_adapted(net))
+    with _without_contents(engine, directory):
+        engine.save_checkpoint(str(directory), tag=_TAG, exclude_frozen_parameters=_is_adapted(net))
     names = engine._get_mp_rank_zero_checkpoint_names(
         load_dir=str(directory),
         tag=_TAG,
@@ -37,8 +38,10 @@ def save(engine: Any, net: torch.nn.Module, directory: Path) -> None:
         dp_world_size=engine.dp_world_size,
         bf16_mode=engine.bfloat16_enabled(),
     )
+    own = next((name for name in names if Path(name).exists()), None)
     for name in names:
-        Path(name).touch()  # those of the other ranks
+        if own is not None and name != own:
+            os.link(own, name)  # those of other ranks are as large as this one's
 
 
 def _save_weights(engine: Any, net: torch.nn.Module) -> None:
@@ -65,8 +68,9 @@ def _is_adapted(net: torch.nn.Module) -> bool:
 
 
 def resume(engine: Any, net: torch.nn.Module, directory: Path) -> None:
-    """Load what `save` saved."""
-    engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=not _is_adapted(net))
+    """Load what `save` saved, in the engine of another process."""
+    with _without_contents(engine, directory):
+        engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=not _is_adapted(net))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,56 +85,57 @@ class _Saved:
     offset: int
 
 
-def _without_contents(base: type) -> Any:
-    """Derive a checkpoint engine that remembers shapes instead of writing tensors."""
+class _Writer(pickle.Pickler):
+    """Writes a pickle as `torch.save` does: tensors are named, their storages lie beside it."""
 
-    class WithoutContents(base):  # type: ignore[misc]
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.storages: dict[int, torch.Tensor] = {}
+
+    def persistent_id(self, value: Any) -> _Saved | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        storage = value.untyped_storage()
+        self.storages[storage._cdata] = value
+        shown = (value.dtype, tuple(value.shape), value.stride(), value.storage_offset())
+        return _Saved(storage._cdata, storage.nbytes(), *shown)
+
+
+class _Reader(pickle.Unpickler):
+    """Makes tensors as `torch.load` does: in host memory, with the storages that they had."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self._storages: dict[int, torch.Tensor] = {}
+
+    def persistent_load(self, saved: _Saved) -> torch.Tensor:
+        if saved.storage not in self._storages:
+            self._storages[saved.storage] = torch.empty(saved.nbytes, dtype=torch.uint8, device="cpu")
+        whole = self._storages[saved.storage].view(saved.dtype)
+        return whole.as_strided(saved.shape, saved.stride, saved.offset)
+
+
+def _engine_of_sizes(base: type) -> Any:
+    """Derive a checkpoint engine that writes the sizes of tensors instead of what is in them."""
+
+    class EngineOfSizes(base):  # type: ignore[misc]
         def __init__(self, read_only: str | None) -> None:
             self.name = _TAG
             self._read_only = read_only
-            self._files: dict[str, Any] = {}
 
         def save(self, state_dict: Any, path: str) -> None:
             """Write one storage after the other, each by way of the host."""
-            storages: dict[int, torch.Tensor] = {}
-            self._files[path] = self._last = _each(state_dict, lambda tensor: _described(tensor, storages))
-            on_gpu = [t.untyped_storage().nbytes() for t in storages.values() if t.device.type != "cpu"]
+            with Path(path).open("wb") as file:
+                writer = _Writer(file)
+                writer.dump(state_dict)
+            storages = writer.storages.values()
+            on_gpu = [t.untyped_storage().nbytes() for t in storages if t.device.type != "cpu"]
             if on_gpu and path != self._read_only:
                 torch.empty(max(on_gpu), dtype=torch.uint8, device="cpu")
-            Path(path).touch()
 
         def load(self, path: str, map_location: Any = None) -> Any:
-            """Read a file whole; those of other ranks are as large as the own."""
-            storages: dict[int, torch.Tensor] = {}
-            return _each(self._files.get(path, self._last), lambda saved: _read(saved, storages))
+            """Read a file whole."""
+            with Path(path).open("rb") as file:
+                return _Reader(file).load()
 
-    return WithoutContents
-
-
-def _described(tensor: Any, storages: dict[int, torch.Tensor]) -> Any:
-    """Say what `torch.save` writes of a tensor: all of its storage, once."""
-    if not isinstance(tensor, torch.Tensor):
-        return tensor
-    storage = tensor.untyped_storage()
-    storages[storage._cdata] = tensor
-    shown = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
-    return _Saved(storage._cdata, storage.nbytes(), *shown)
-
-
-def _read(saved: Any, storages: dict[int, torch.Tensor]) -> Any:
-    """Make a tensor as `torch.load` does: in host memory, with the storage that it had."""
-    if not isinstance(saved, _Saved):
-        return saved
-    if saved.storage not in storages:
-        storages[saved.storage] = torch.empty(saved.nbytes, dtype=torch.uint8, device="cpu")
-    whole = storages[saved.storage].view(saved.dtype)
-    return whole.as_strided(saved.shape, saved.stride, saved.offset)
-
-
-def _each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Change what is in dicts, lists and tuples."""
-    if isinstance(value, dict):
-        return type(value)((key, _each(item, change)) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return type(value)(_each(item, change) for item in value)
-    return change(value)
+    return EngineOfSizes

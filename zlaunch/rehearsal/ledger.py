@@ -60,12 +60,14 @@ class Ledger:
                 return  # it stays with its allocator
         self.entries.append((_COUNTED_AS.get(block.pool, block.pool), block.part, -block.nbytes))
 
-    def write(self, path: str, nbytes: int) -> None:
-        """Write down that a file on NVMe is at least so long."""
+    def write(self, path: str, nbytes: int) -> bool:
+        """Write down that a file on NVMe is at least so long; say whether that is news."""
         more = nbytes - self.files.get(path, 0)
-        if more > 0:
-            self.files[path] = nbytes
-            self.entries.append(("nvme", self.phase, more))
+        if more <= 0:
+            return False
+        self.files[path] = nbytes
+        self.entries.append(("nvme", self.phase, more))
+        return True
 
     def empty_cache(self) -> None:
         """Give what the GPU's allocator keeps unused back to the GPU."""

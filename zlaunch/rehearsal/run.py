@@ -1,12 +1,13 @@
-"""One rehearsal: the installed engine takes two steps, and the ledger sees everything."""
+"""One rehearsal: the installed engine takes two steps, or resumes, and the ledger sees everything."""
 
 import contextlib
 import gc
 import os
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from deepspeed.accelerator import real_accelerator
 from zlaunch.memory.workload import Workload
 from zlaunch.rehearsal import checkpoints, device, model, ops, patches, phantom, semantics, training
 from zlaunch.rehearsal.accelerator import FakeGPU
+from zlaunch.rehearsal.inputs import inputs_of, is_text
 from zlaunch.rehearsal.ledger import Ledger
 from zlaunch.rehearsal.parts import Parts
 
@@ -43,12 +45,21 @@ class Run:
     optimizer: str = ""
     flops: float = 0.0
     late_error: str | None = None
+    notes: tuple[str, ...] = ()
+    is_text: bool = True
+    tell: Callable[[dict[str, bool]], None] = lambda _: None
+    """Is told what the model is trained on, as soon as that is known."""
+
+    @property
+    def is_made_up(self) -> bool:
+        """Whether a model is trained on what is no text, and may not be meant for it."""
+        return not self.is_text and self.ledger.phase not in ("load", "initialize")
 
 
-def is_theirs(error: BaseException) -> bool:
+def is_theirs(error: BaseException, whose: Sequence[str] = _THEIRS) -> bool:
     """Say whether an exception is DeepSpeed's or the model's own, not one of tracing."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and any(f"/site-packages/{name}/" in frames[-1].filename for name in _THEIRS)
+    return bool(frames) and any(f"/site-packages/{name}/" in frames[-1].filename for name in whose)
 
 
 def prepare(workload: Workload, *, fast: bool = True) -> None:
@@ -62,14 +73,26 @@ def prepare(workload: Workload, *, fast: bool = True) -> None:
         semantics.apply()
 
 
-def rehearse(workload: Workload, run: Run) -> None:
-    """Fill `run`; whatever DeepSpeed raises goes through, with what was seen until then in `run`.
+def train(workload: Workload, run: Run, checkpoint: Path) -> None:
+    """Take two steps, and save a checkpoint if the workload asks for that.
 
-    DeepSpeed deletes what is in the directory that it is to swap to, where a job may have its parameters:
-    here it gets one of its own.
+    Fills `run`; whatever DeepSpeed raises goes through, with what was seen until then in `run`.
     """
-    with tempfile.TemporaryDirectory() as drive:
-        _rehearse(replace(workload, ds_config=_swapping_to(drive, workload.ds_config)), run)
+    with _initialized(workload, run) as rank:
+        for step in range(workload.steps):
+            rank.mode.flops = 0.0
+            rank.step(step)
+        run.flops = rank.mode.flops
+        if workload.save:
+            with rank.phase("save"):
+                checkpoints.save(rank.engine, rank.net, checkpoint)
+
+
+def resume(workload: Workload, run: Run, checkpoint: Path) -> None:
+    """Load what `train` saved in a process that ended, into an engine that has not trained yet."""
+    with _initialized(workload, run) as rank, rank.phase("resume"):
+        checkpoints.resume(rank.engine, rank.net, checkpoint)
+        ops.count_files(run.ledger, rank.drive)
 
 
 def _swapping_to(drive: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -82,72 +105,112 @@ def _swapping_to(drive: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**ds_config, "zero_optimization": {**zero, **moved}} if moved else ds_config
 
 
-def _rehearse(workload: Workload, run: Run) -> None:
-    from transformers.integrations import HfDeepSpeedConfig
+@dataclass
+class _Rank:
+    """What the script of a rank has at hand."""
 
-    config = model.read_config(workload)
-    place = _place(workload)
-    parts = Parts(model.vocabulary(config), half=_is_half(workload.ds_config))
-    mode = phantom.PhantomMode(run.ledger, parts.of, semantics.WORKSPACES, place)
-    ops.replace_builders(mode)
-    if workload.accelerator == "cuda":
-        real_accelerator.set_accelerator(FakeGPU(mode, _ENOUGH, workload.ranks_per_host))
-    _join(workload)
+    workload: Workload
+    config: Any
+    chosen: model.Chosen
+    mode: phantom.PhantomMode
+    parts: Parts
+    run: Run
+    drive: Path
+    net: Any = None
+    inputs: Any = None
+    engine: Any = None
 
     @contextlib.contextmanager
-    def phase(name: str, moment: str | None = None) -> Iterator[None]:
-        parts.moment = moment or name
-        with run.ledger.in_phase(name):
+    def phase(self, name: str, moment: str | None = None) -> Iterator[None]:
+        """Name what happens meanwhile."""
+        self.parts.moment = moment or name
+        with self.run.ledger.in_phase(name):
             yield
             gc.collect()
             gc.freeze()  # what is alive now is not looked at again
 
-    gc.disable()
-    gc.freeze()
-    with torch.autograd.set_multithreading_enabled(False), mode:
-        with phase("load"):
+    def load(self) -> None:
+        """Make the model."""
+        from transformers.integrations import HfDeepSpeedConfig
+
+        with self.phase("load"):
             # While this object lives, transformers makes models in `zero.Init`, as under the Trainer.
-            stage3 = HfDeepSpeedConfig(dict(workload.ds_config)) if workload.zero_init else None
-            net = model.build(workload, config)
+            stage3 = HfDeepSpeedConfig(dict(self.workload.ds_config)) if self.workload.zero_init else None
+            self.net = model.build(self.workload, self.config, self.chosen)
             del stage3
-            parts.know(net)
-            numels = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in net.parameters()]
-            run.parameters = sum(numel for numel, _ in numels)
-            run.trainable = sum(numel for numel, trained in numels if trained)
-        with phase("initialize"):
-            engine = training.initialize(workload, net)
-            run.optimizer = type(engine.optimizer).__name__
-        for step in range(workload.steps):
-            mode.flops = 0.0
-            _step(workload, engine, lambda: model.batch(workload, config, place), step, phase)
-        run.flops = mode.flops
-        if workload.save:
-            with checkpoints.checkpoints(engine) as directory:
-                with phase("save"):
-                    checkpoints.save(engine, net, directory)
-                with phase("resume"):
-                    checkpoints.resume(engine, net, directory)
+            self.inputs = inputs_of(self.workload, self.net, self.config)
+            self.run.tell({"has_images": self.inputs.has_images})
+            self.run.notes = (*filter(None, [self.chosen.note]), *self.inputs.notes)
+            self.parts.know(self.net)
+            numels = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in self.net.parameters()]
+            self.run.parameters = sum(numel for numel, _ in numels)
+            self.run.trainable = sum(numel for numel, trained in numels if trained)
+
+    def initialize(self) -> None:
+        """Give the model to DeepSpeed."""
+        with self.phase("initialize"):
+            self.engine = training.initialize(self.workload, self.net)
+            self.run.optimizer = type(self.engine.optimizer).__name__
+
+    def step(self, number: int) -> None:
+        """Train on the micro-batches of a step."""
+        moments = ("forward", "backward", "step")
+        names = moments if number == 0 else ("second step",) * 3
+        place = _place(self.workload)
+        for _ in range(int(self.workload.ds_config.get("gradient_accumulation_steps", 1))):
+            with self.phase(names[0], moments[0]):
+                loss = _loss(self.engine(**self.inputs.make(place, _dtype(self.workload.ds_config))))
+            with self.phase(names[1], moments[1]):
+                self.engine.backward(loss)
+                del loss
+            with self.phase(names[2], moments[2]):
+                self.engine.step()
 
 
-def _is_half(ds_config: Mapping[str, Any]) -> bool:
-    return any(ds_config.get(name, {}).get("enabled") is True for name in ("bf16", "fp16"))
+def _loss(output: Any) -> Any:
+    """Take the loss out of what a model returned."""
+    loss = output[0] if isinstance(output, tuple) else getattr(output, "loss", None)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise model.CannotTell("the model computes no loss from what it is thought to be trained on")
+    return loss
+
+
+@contextlib.contextmanager
+def _initialized(workload: Workload, run: Run) -> Iterator[_Rank]:
+    """Bring a rank to where its engine is initialized; everything within runs without memory.
+
+    DeepSpeed deletes what is in the directory that it is to swap to, where a job may have its parameters:
+    here it gets one of its own.
+    """
+    with tempfile.TemporaryDirectory() as drive:
+        workload = replace(workload, ds_config=_swapping_to(drive, workload.ds_config))
+        config = model.read_config(workload)
+        chosen = model.choose_class(config, workload.remote_code)
+        run.is_text = is_text(chosen.type, config)
+        run.tell({"is_text": run.is_text})
+        parts = Parts(model.vocabulary(config), half=_dtype(workload.ds_config) is not torch.float32)
+        mode = phantom.PhantomMode(run.ledger, parts.of, semantics.WORKSPACES, _place(workload))
+        ops.replace_builders(mode)
+        if workload.accelerator == "cuda":
+            real_accelerator.set_accelerator(FakeGPU(mode, _ENOUGH, workload.ranks_per_host))
+        _join(workload)
+        rank = _Rank(workload, config, chosen, mode, parts, run, Path(drive))
+        gc.disable()
+        gc.freeze()
+        with torch.autograd.set_multithreading_enabled(False), mode:
+            rank.load()
+            rank.initialize()
+            yield rank
+
+
+def _dtype(ds_config: Mapping[str, Any]) -> torch.dtype:
+    """Say in which format the engine trains."""
+    halves = {name: ds_config.get(name, {}).get("enabled") is True for name in ("bf16", "fp16")}
+    return next((model.DTYPES[name] for name, is_on in halves.items() if is_on), torch.float32)
 
 
 def _place(workload: Workload) -> torch.device:
     return torch.device(device.NAME, 0) if workload.accelerator == "cuda" else torch.device("cpu")
-
-
-def _step(workload: Workload, engine: Any, make_batch: Any, step: int, phase: Any) -> None:
-    moments = ("forward", "backward", "step")
-    names = moments if step == 0 else ("second step",) * 3
-    for _ in range(int(workload.ds_config.get("gradient_accumulation_steps", 1))):
-        with phase(names[0], moments[0]):
-            loss = engine(**make_batch()).loss
-        with phase(names[1], moments[1]):
-            engine.backward(loss)
-            del loss
-        with phase(names[2], moments[2]):
-            engine.step()
 
 
 def _join(workload: Workload) -> None:

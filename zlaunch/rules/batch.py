@@ -18,7 +18,7 @@ from zlaunch.units import plural, whole
 )
 def batch_equation(subject: Subject) -> Iterator[Fault]:
     """The global batch is the micro-batch times accumulation times ranks. DeepSpeed asserts it."""
-    config, world = subject.config, subject.context.world_size
+    config, world = subject.config, subject.data_ranks
     total, micro = whole(config.train_batch_size), whole(config.train_micro_batch_size_per_gpu)
     accumulation = whole(config.gradient_accumulation_steps)
     if world and total and micro and accumulation and total != micro * accumulation * world:
@@ -37,13 +37,14 @@ def batch_equation(subject: Subject) -> Iterator[Fault]:
 )
 def batch_not_divisible(subject: Subject) -> Iterator[Fault]:
     """DeepSpeed divides the global batch by what else is given, and asserts that nothing was lost."""
-    config, world = subject.config, subject.context.world_size or 1
+    config, known = subject.config, subject.data_ranks
+    world = known or 1
     total, micro = whole(config.train_batch_size), whole(config.train_micro_batch_size_per_gpu)
     accumulation = whole(config.gradient_accumulation_steps)
-    if not total or (micro and accumulation and subject.context.world_size):
+    if not total or (micro and accumulation and known):
         return
     parts = [f"{size} {name}" for size, name in ((micro, "per rank"), (accumulation, "accumulated")) if size]
-    parts += [plural(world, "rank")] if subject.context.world_size else []
+    parts += [plural(world, "rank")] if known else []
     divisor = (micro or 1) * (accumulation or 1) * world
     if total % divisor:
         yield Fault(

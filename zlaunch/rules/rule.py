@@ -7,6 +7,7 @@ from typing import Any
 
 from zlaunch.dsconfig.autos import FILLED
 from zlaunch.dsconfig.config import DsConfig
+from zlaunch.dsconfig.parallel import data_ranks
 from zlaunch.dsconfig.reach import ZERO
 from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.section import Section
@@ -55,6 +56,17 @@ class Subject:
 
     config: DsConfig
     context: Context = Context()
+
+    @property
+    def data_ranks(self) -> int | None:
+        """Count the ranks by which a batch is divided; None if nobody knows them.
+
+        Where ranks share a sequence, it depends on accelerate's settings what the Trainer makes of it.
+        """
+        world, shared = self.context.world_size, self.config.sequence_parallel_size
+        if world is None or ((shared or 1) > 1 and self.context.interface is not Interface.DEEPSPEED):
+            return None
+        return data_ranks(world, shared)
 
     @property
     def zero(self) -> Zero:

@@ -125,10 +125,12 @@ def join(workload: Any) -> None:
 
 
 def without_contents(make: Callable[[], Any]) -> Any:
-    """Make a model whose weights are zero, which takes no time and overflows nowhere."""
+    """Make a model whose weights are zero, which takes no time and overflows nowhere, and tie them."""
+    from transformers import PreTrainedModel
     from transformers.initialization import no_init_weights
 
-    with no_init_weights():
+    with no_init_weights():  # it does not tie either, and puts everything back
+        PreTrainedModel.init_weights = lambda self: self.tie_weights(recompute_mapping=False)
         net = make()
     for parameter in net.parameters():
         getattr(parameter, "ds_tensor", parameter).data.zero_()

@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from zlaunch import leftovers
 from zlaunch.memory.forecast import RESUME, Forecast, Phase
 from zlaunch.memory.workload import Workload
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.job
+
+TOGETHER = 6
+"""Cells that are done at once: each time the packages are imported, which takes as long as one cell."""
 
 Levels = dict[tuple[str, str], tuple[int, int]]
 """Phase and pool → the most that was held in it, and what was held at its end; bytes."""
@@ -32,23 +36,37 @@ class Sides:
 
 
 @pytest.fixture(scope="module")
-def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sides]:
-    """Do all chosen cells at once: most of the time goes into imports."""
+def sides_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Sides]:
+    """Do the chosen cells in groups, each when the first of its cells is asked for."""
+    functions = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    asked = {item.callspec.params["name"] for item in functions if item.path == request.path}
+    chosen = [name for name in CELLS if name in asked]
+
+    @cache
+    def group(number: int) -> dict[str, Sides]:
+        names = chosen[number * TOGETHER : (number + 1) * TOGETHER]
+        return both_sides(names, tmp_path_factory.mktemp("answers"))
+
+    return lambda name: group(chosen.index(name) // TOGETHER)[name]
+
+
+def both_sides(names: Sequence[str], answers: Path) -> dict[str, Sides]:
+    """Train cells for real, and rehearse them."""
     from zlaunch.rehearse import rehearse
 
-    functions = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    chosen = {item.callspec.params["name"] for item in functions if item.path == request.path}
-    cells = {name: fields for name, fields in CELLS.items() if name in chosen}
-    answers = tmp_path_factory.mktemp("answers")
-    train(list(cells.values()), answers)
-    workloads = [Workload(**fields, rank=rank) for fields in cells.values() for rank in range(NUM_RANKS)]
-    forecasts = iter(rehearse(workloads))
+    cells = [CELLS[name] for name in names]
+    train(cells, answers)
+    forecasts = iter(
+        rehearse([Workload(**fields, rank=rank) for fields in cells for rank in range(NUM_RANKS)])
+    )
     return {
         name: Sides(
             [json.loads((answers / f"{number}.{rank}.json").read_text()) for rank in range(NUM_RANKS)],
             [next(forecasts) for _ in range(NUM_RANKS)],
         )
-        for number, name in enumerate(cells)
+        for number, name in enumerate(names)
     }
 
 
@@ -76,14 +94,15 @@ def environment(rank: int) -> dict[str, str]:
 
 
 @pytest.fixture
-def trained(name: str, sides: dict[str, Sides], request: pytest.FixtureRequest) -> Sides:
+def trained(name: str, sides_of: Callable[[str], Sides], request: pytest.FixtureRequest) -> Sides:
     """Find the two sides of a cell; some cells need what a machine may not have."""
     if "NVMe" in name:
         request.getfixturevalue("libaio")
-    answers = [part for answer in sides[name].real for part in (answer, answer.get("resumed", {}))]
+    sides = sides_of(name)
+    answers = [part for answer in sides.real for part in (answer, answer.get("resumed", {}))]
     failures = [answer["failure"] for answer in answers if "failure" in answer]
     assert not failures, failures[0]
-    return sides[name]
+    return sides
 
 
 def measured(answer: dict[str, Any]) -> Levels:

@@ -1,5 +1,6 @@
 """What a search chooses from: every stage, offload, micro-batch and bucket that makes up the same batch."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -11,6 +12,8 @@ from zlaunch.workloads import Question
 
 STEP: Final = 1.5
 """Two micro-batches, or two buckets, differ at least by this factor: what lies between gains too little."""
+CHECKPOINTED, ACCUMULATED, BUCKETED, ELSEWHERE = 2.0, 1.0, 0.25, 8.0
+"""Distances of what differs in one thing; of a micro-batch twice as large, it is 1."""
 
 BUCKET: Final = f"{ZERO}.reduce_bucket_size"
 
@@ -107,3 +110,14 @@ def _candidate(
         overrides = (*sized.job.overrides, (BUCKET, bucket))
         sized = replace(sized, job=replace(sized.job, overrides=overrides))
     return Candidate(rung, checkpointing, bucket, *batch, on(sized, rung))
+
+
+def distance(one: Candidate, other: Candidate) -> float:
+    """Say how much two candidates differ."""
+    return (
+        abs(math.log2(one.micro_batch / other.micro_batch))
+        + CHECKPOINTED * (one.checkpointing != other.checkpointing)
+        + ACCUMULATED * ((one.accumulation > 1) != (other.accumulation > 1))
+        + BUCKETED * (one.bucket != other.bucket)
+        + ELSEWHERE * (one.rung != other.rung)
+    )

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from zlaunch.answers import Answer, Refusal, is_fit, refuse_if_none_works
-from zlaunch.candidates import Candidate, candidates
+from zlaunch.candidates import ELSEWHERE, Candidate, candidates, distance
 from zlaunch.fit import Fit
 from zlaunch.ladder import Rung, is_as_fast, on, within_reach
-from zlaunch.memory.forecast import POOLS, Forecast, Phase
+from zlaunch.memory.forecast import POOLS, Forecast
 from zlaunch.workloads import Question
 
 MOST_REHEARSED: Final = 20
@@ -26,8 +26,10 @@ MOST_MISSES: Final = 6
 NEAR: Final = 0.02
 """How far memory may be off, as a fraction, that is expected by a neighbour just like it; it grows with the
 distance of the neighbour, up to what the closed form alone may be off."""
-CHECKPOINTED, ACCUMULATED, BUCKETED, ELSEWHERE = 2.0, 1.0, 0.25, 8.0
-"""Distances of what differs in one thing; of a micro-batch twice as large, it is 1."""
+TRUSTED: Final = 3
+"""After so many rehearsals, what they say of the closed form is believed of the rest."""
+LEAST_CACHE, LIKELY_CACHE = 1.05, 1.1
+"""How many times what tensors hold is reserved where no neighbour tells: at least, and probably."""
 
 
 class Appraiser(Protocol):
@@ -101,7 +103,7 @@ class _Search:
         self.known: dict[int, Answer | Refusal] = {}
         self.whole: set[int] = set()
         """Of which all ranks that differ were rehearsed."""
-        self._expectations: dict[tuple[int, int], Answer] = {}
+        self._expectations: dict[tuple[int, int, int], Answer] = {}
 
     def run(self) -> Found | Nothing:
         """Rehearse until nothing better can be hoped for."""
@@ -135,7 +137,7 @@ class _Search:
         open_ = [
             number for number in self.closed if number not in self.known and not self._is_refuted(number)
         ]
-        hopes = {number: one for number in open_ if _may_fit(one := self._expect(number))}
+        hopes = {number: self._expect(number) for number in open_ if self._can_be_chosen(number)}
         if best is None:
             return hopes
         seconds = _seconds(self._answers()[best])
@@ -156,14 +158,26 @@ class _Search:
 
         If nothing is likely to fit, take what comes closest.
         """
-        exactly = {number: self._exactly(one) for number, one in hopes.items()}
+        exactly = {number: self._supposing(number, 1.0, LIKELY_CACHE) for number in hopes}
         likely = _in_order({number: one for number, one in exactly.items() if is_fit(one)})
         surely = _in_order({number: one for number, one in hopes.items() if is_fit(one)})
         closest = sorted(hopes, key=lambda number: hopes[number].need.reserved)
         return list(dict.fromkeys([*likely[:1], *surely[:1]])) or closest[:1]
 
-    def _exactly(self, expected: Answer) -> Answer:
-        return self.appraiser.revise(expected, replace(expected.forecast, error=0.0))
+    def _can_be_chosen(self, number: int) -> bool:
+        """Whether a candidate fits for sure if it takes the least that is expected."""
+        least = 1 / (1 + self._expect(number).forecast.error)
+        return is_fit(self._supposing(number, least, LEAST_CACHE))
+
+    def _supposing(self, number: int, factor: float, cache: float) -> Answer:
+        """Answer as if a candidate took so many times what is expected, and reserved so many times that."""
+        expected = self._expect(number)
+        forecast = expected.forecast
+        ratios: dict[str, float] = dict.fromkeys(POOLS, factor)
+        reserved = forecast.peak("reserved")
+        if reserved and self._nearest(number)[0] >= ELSEWHERE:
+            ratios["reserved"] *= min(1.0, cache * forecast.peak("gpu") / reserved)
+        return self.appraiser.revise(expected, replace(forecast.scaled(ratios), error=0.0))
 
     def _look(self, numbers: Sequence[int]) -> None:
         answers = self.appraiser.rehearse([self.listed[number].question for number in numbers])
@@ -183,20 +197,40 @@ class _Search:
 
     def _expect(self, number: int) -> Answer:
         """Correct the closed form by the rehearsed neighbour that is most like a candidate."""
-        closed, own = self.closed[number], self.listed[number]
-        near = min(((_distance(own, self.listed[other]), other) for other in self._answers()), default=None)
+        closed = self.closed[number]
+        far, near = self._nearest(number)
         if near is None:
             return closed
-        if (number, near[1]) not in self._expectations:
-            self._expectations[number, near[1]] = self._corrected(closed, *near)
-        return self._expectations[number, near[1]]
+        key = number, near, len(self.known)
+        if key not in self._expectations:
+            self._expectations[key] = self._corrected(closed, far, near)
+        return self._expectations[key]
 
-    def _corrected(self, closed: Answer, distance: float, near: int) -> Answer:
+    def _nearest(self, number: int) -> tuple[float, int | None]:
+        """Find the rehearsed neighbour that is most like a candidate, and how much it differs."""
+        own = self.listed[number]
+        return min(
+            ((distance(own, self.listed[other]), other) for other in self._answers()),
+            default=(math.inf, None),
+        )
+
+    def _missed(self) -> float:
+        """Say by how much the closed form was off so far; infinitely, while too little is known."""
+        answers = self._answers()
+        if len(answers) < TRUSTED:
+            return math.inf
+        pools = ((one.forecast, self.closed[number].forecast) for number, one in answers.items())
+        ratios = [real.peak("gpu") / guess.peak("gpu") for real, guess in pools if guess.peak("gpu")]
+        return max((max(ratio, 1 / ratio) - 1 for ratio in ratios), default=math.inf)
+
+    def _corrected(self, closed: Answer, far: float, near: int) -> Answer:
         real, guess = self._answers()[near].forecast, self.closed[near].forecast
         forecast = closed.forecast
-        if distance < ELSEWHERE:
-            error = min(forecast.error, NEAR * (1 + distance))
-            forecast = replace(_scaled(forecast, guess, real), error=error)
+        if far < ELSEWHERE:
+            error = min(forecast.error, NEAR * (1 + far))
+            forecast = replace(forecast.scaled(_corrections(guess, real)), error=error)
+        else:
+            forecast = replace(forecast, error=min(forecast.error, NEAR + 2 * self._missed()))
         flops = forecast.flops * (real.flops / guess.flops if guess.flops else 1.0)
         return self.appraiser.revise(closed, replace(forecast, flops=flops))
 
@@ -261,23 +295,6 @@ def _in_order(answers: Mapping[int, Answer]) -> list[int]:
     return ordered
 
 
-def _distance(one: Candidate, other: Candidate) -> float:
-    """Say how much two candidates differ."""
-    return (
-        abs(math.log2(one.micro_batch / other.micro_batch))
-        + CHECKPOINTED * (one.checkpointing != other.checkpointing)
-        + ACCUMULATED * ((one.accumulation > 1) != (other.accumulation > 1))
-        + BUCKETED * (one.bucket != other.bucket)
-        + ELSEWHERE * (one.rung != other.rung)
-    )
-
-
-def _scaled(forecast: Forecast, guess: Forecast, real: Forecast) -> Forecast:
-    """Change a forecast as a neighbour's changed when it was rehearsed."""
-    ratios: dict[str, float] = {pool: real.peak(pool) / most for pool in POOLS if (most := guess.peak(pool))}
-
-    def scaled(amounts: Mapping[str, int]) -> dict[str, int]:
-        return {pool: int(size * ratios.get(pool, 1.0)) for pool, size in amounts.items()}
-
-    phases = (Phase(one.name, scaled(one.peak), scaled(one.end)) for one in forecast.phases)
-    return replace(forecast, phases=tuple(phases))
+def _corrections(guess: Forecast, real: Forecast) -> dict[str, float]:
+    """Say for each pool by what a rehearsal differs from the closed form."""
+    return {pool: real.peak(pool) / most for pool in POOLS if (most := guess.peak(pool))}

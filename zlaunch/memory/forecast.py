@@ -118,6 +118,15 @@ class Forecast:
         """Say what an amount of this forecast may be in truth, at least and at most."""
         return int(nbytes / (1 + self.error)), int(nbytes * (1 + self.error))
 
+    def scaled(self, ratios: Mapping[str, float]) -> "Forecast":
+        """Multiply what each pool holds; a pool that is not named stays as it is."""
+
+        def times(amounts: Mapping[str, int]) -> dict[str, int]:
+            return {pool: int(size * ratios.get(pool, 1.0)) for pool, size in amounts.items()}
+
+        phases = (Phase(one.name, times(one.peak), times(one.end)) for one in self.phases)
+        return replace(self, phases=tuple(phases))
+
     @property
     def on_gpu(self) -> bool:
         """Whether it is about a GPU: on a CPU every tensor lies in host memory."""

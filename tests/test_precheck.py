@@ -137,3 +137,16 @@ def test_auto_is_refused_where_nothing_fits() -> None:
 
     with pytest.raises(Refused):
         choose_stage(prepared(), ask)
+
+
+@pytest.mark.parametrize(
+    ("source", "argv"),
+    [("model = get_peft_model(model, config)", ()), ("", ("--use_lora", "True")), ("", ("--load_in_4bit",))],
+)
+def test_a_job_that_may_train_adapters_only_is_not_refused_for_what_all_of_it_would_need(
+    source: str, argv: tuple[str, ...]
+) -> None:
+    adapted = prepared(*argv, source=source, stage=0)
+    for judge_it in (lambda: rehearse_first(adapted, NARROW), lambda: choose_stage(adapted, NARROW)):
+        with pytest.raises(Unavailable, match="adapters only"):
+            judge_it()

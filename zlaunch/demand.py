@@ -149,7 +149,7 @@ def _job(
         seq_len=1,
         optimizer=str(args["optim"].value),
     )
-    elements, whole = _elements(model), _trains_all(inputs.script, inputs.job.script_args)
+    elements, whole = _elements(model), trains_all(inputs.script, inputs.job.script_args)
     trainable = forecast.trainable if forecast is not None else elements if whole else None
     return _Job(plan, inputs, read_settings(workload), config, elements, trainable, ranks)
 
@@ -166,7 +166,7 @@ def _elements(model: ModelConfig | None) -> int | None:
         return None
 
 
-def _trains_all(script: Script, argv: Sequence[str]) -> bool:
+def trains_all(script: Script, argv: Sequence[str]) -> bool:
     """Whether nothing suggests that only adapters are trained, or that parameters are quantized."""
     words = ("lora", "peft", "4bit", "8bit", "freeze")
     named = any(word in name for name, _ in flags(argv) for word in words)

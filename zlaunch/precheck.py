@@ -10,6 +10,7 @@ from dataclasses import replace
 from zlaunch.answers import Answer, Refusal
 from zlaunch.appraisal import appraise
 from zlaunch.appraisal import estimate as closed
+from zlaunch.demand import trains_all
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.estimation import code_of, smallest_gpu
 from zlaunch.fit import Fit, Site
@@ -56,6 +57,19 @@ def question_about(prepared: Prepared) -> tuple[Question, Site] | None:
     return Question(inputs.job, given, model, _training(prepared), ranks), site
 
 
+def _question(option: str, prepared: Prepared) -> tuple[Question, Site]:
+    """Ask about a job; raise Unavailable where an answer would be about another one."""
+    asked = question_about(prepared)
+    if asked is None:
+        raise _unknown_model(option, prepared)
+    if not trains_all(prepared.inputs.script, prepared.inputs.job.script_args):
+        raise Unavailable(
+            "cannot tell what this job needs: the script may train adapters only, or quantize the model",
+            f"leave `{option}` out; `zlaunch estimate MODEL --lora RANK` tells what adapters need",
+        )
+    return asked
+
+
 def _unknown_model(option: str, prepared: Prepared) -> Unavailable:
     """Say how a script names its model; a loop of its own makes one itself."""
     makes_it = prepared.inputs.script.interface is Interface.DEEPSPEED
@@ -94,10 +108,7 @@ def _trusts_code(prepared: Prepared) -> bool:
 
 def rehearse_first(prepared: Prepared, ask: Ask = appraise) -> Answer:
     """Take two steps without memory; raise Refused if DeepSpeed gives up or the job cannot fit."""
-    asked = question_about(prepared)
-    if asked is None:
-        raise _unknown_model("--rehearse", prepared)
-    question, site = asked
+    question, site = _question("--rehearse", prepared)
     (answer,) = ask([question], site)
     if isinstance(answer, Refusal):
         raise answer.error
@@ -125,10 +136,7 @@ def choose_stage(prepared: Prepared, ask: Ask = appraise, estimate: Ask = closed
     """
     if prepared.inputs.job.offload is not None:
         raise WrongUsage("`--stage auto` chooses the offload too", "drop `--offload`, or choose the stage")
-    asked = question_about(prepared)
-    if asked is None:
-        raise _unknown_model("--stage auto", prepared)
-    question, site = asked
+    question, site = _question("--stage auto", prepared)
     rungs = within_reach(question)
     answers = ask([on(question, rung) for rung in rungs], site)
     chosen = best_of(answers)

@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "configs" / "zero3.json"
 BASELINE = "import typer, pydantic"
-COMMANDS = {
+COMMANDS: dict[str, list[str | Path]] = {
     BASELINE: [sys.executable, "-c", BASELINE],
     "zlaunch --help": [BIN / "zlaunch", "--help"],
     "zlaunch train --help": [BIN / "zlaunch", "train", "--help"],

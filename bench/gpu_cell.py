@@ -1,8 +1,9 @@
-"""Train one cell as one real rank: `python -m bench.gpu_cell DEVICE < WORKLOAD`, figures to stdout as JSON.
+"""Do one task of a cell as a real rank: `python -m bench.gpu_cell DEVICE < TASK`, figures to stdout as JSON.
 
-The job is made as a rehearsal makes it; what it takes is counted by the device. The process group has the
-right size, and nobody else is in it: numbers are wrong, memory is real. Until its workload comes, a process
-imports what it will need and leaves the device alone, so the next one can wait beside one that is measured.
+A task is to train a workload and save it in a folder, or to resume what another process saved there. The job
+is made as a rehearsal makes it; what it takes is counted by the device. The process group has the right size,
+and nobody else is in it: numbers are wrong, memory is real. Until its task comes, a process imports what it
+will need and leaves the device alone, so the next one can wait beside one that is measured.
 """
 
 import contextlib
@@ -11,17 +12,17 @@ import importlib
 import json
 import os
 import sys
-import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from bench.gpu_device import DEVICES, Device
 
-Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 STEPS = 2
+TAG = "saved"
 
 _IMPORTED_LATE = (
     "accelerate",
@@ -38,9 +39,9 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the packages print is no answer
     _warm_up()
-    workload = json.load(sys.stdin)
+    task = json.load(sys.stdin)
     try:
-        answer = measure(workload, DEVICES[sys.argv[1]]())
+        answer = measure(task, DEVICES[sys.argv[1]]())
     except BaseException as error:  # noqa: BLE001 - what it raised is the result
         traceback.print_exc()
         answer = {"error": _told(error)}
@@ -60,50 +61,97 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]} ({Path(frame.filename).name}:{frame.lineno})"
 
 
-def measure(fields: dict[str, Any], device: Device) -> dict[str, Any]:
-    """Make the model, train two steps, save and resume; return the peaks of each phase."""
+def measure(task: dict[str, Any], device: Device) -> dict[str, Any]:
+    """Train or resume; return the peaks of each phase."""
     from pydantic import TypeAdapter
 
     from zlaunch.memory.workload import Workload
 
-    workload = TypeAdapter(Workload).validate_python(fields)
+    workload = TypeAdapter(Workload).validate_python(task["workload"])
     device.begin()
     join(workload)
-    from transformers.integrations import HfDeepSpeedConfig
-
-    from zlaunch.rehearsal import model, training
-
-    config = model.read_config(workload)
     gc.disable()  # what is garbage at the end of a phase is collected in it
+    rank = Rank(workload, device)
+    rank.initialize()
+    RUNS[task["run"]](rank, Path(task["checkpoint"]))
+    return {"phases": device.end(), "optimizer": type(rank.engine.optimizer).__name__}
+
+
+@dataclass
+class Rank:
+    """What a rank trains, and what counts its memory."""
+
+    workload: Any
+    device: Device
+    config: Any = None
+    inputs: Any = None
+    engine: Any = None
 
     @contextlib.contextmanager
-    def phase(name: str) -> Any:
-        with device.phase(name):
+    def phase(self, name: str) -> Iterator[None]:
+        """Count what happens meanwhile."""
+        with self.device.phase(name):
             yield
             gc.collect()
 
-    with phase("load"):
-        stage3 = HfDeepSpeedConfig(dict(workload.ds_config)) if workload.zero_init else None
-        net = without_contents(lambda: model.build(workload, config))
-        del stage3
-    with phase("initialize"):
-        engine = training.initialize(workload, net)
+    def initialize(self) -> None:
+        """Make the model, and give it to DeepSpeed."""
+        from transformers.integrations import HfDeepSpeedConfig
+
+        from zlaunch.rehearsal import model, training
+        from zlaunch.rehearsal.inputs import inputs_of
+
+        self.config = model.read_config(self.workload)
+        chosen = model.choose_class(self.config, self.workload.remote_code)
+        with self.phase("load"):
+            stage3 = HfDeepSpeedConfig(dict(self.workload.ds_config)) if self.workload.zero_init else None
+            net = without_contents(lambda: model.build(self.workload, self.config, chosen))
+            del stage3
+            self.inputs = inputs_of(self.workload, net, self.config)
+        with self.phase("initialize"):
+            self.engine = training.initialize(self.workload, net)
+
+    def batch(self) -> Any:
+        """Make a micro-batch; a model that is given images counts their tokens."""
+        from zlaunch.rehearsal.model import trained_dtype
+
+        made = self.inputs.make(self.device.place(), trained_dtype(self.workload.ds_config))
+        if self.inputs.has_images:
+            made["input_ids"][:, : self.config.image_seq_length] = self.config.image_token_id
+        return made
+
+
+def train(rank: Rank, checkpoint: Path) -> None:
+    """Take two steps, and save if the workload asks for that."""
+    engine = rank.engine
     for step in range(STEPS):
         names = ("second step",) * 3 if step else ("forward", "backward", "step")
-        for _ in range(workload.ds_config["gradient_accumulation_steps"]):
-            with phase(names[0]):
-                loss = engine(**model.batch(workload, config, device.place())).loss
-            with phase(names[1]):
+        for _ in range(rank.workload.ds_config["gradient_accumulation_steps"]):
+            with rank.phase(names[0]):
+                loss = engine(**rank.batch()).loss
+            with rank.phase(names[1]):
                 engine.backward(loss)
                 del loss
-            with phase(names[2]):
+            with rank.phase(names[2]):
                 engine.step()
-    if workload.save:
-        save_and_resume(engine, phase)
-    phases = device.end()
     if engine.global_steps != STEPS or engine.skipped_steps:
         raise RuntimeError(f"{engine.skipped_steps} of {engine.global_steps} steps were left out")
-    return {"phases": phases, "optimizer": type(engine.optimizer).__name__}
+    if rank.workload.save:
+        with rank.phase("save"):
+            save(engine, checkpoint)
+        save_for_others(engine, checkpoint)
+
+
+def resume(rank: Rank, checkpoint: Path) -> None:
+    """Load what `train` saved in another process."""
+    strict = not hasattr(rank.engine.module, "peft_config")
+    with rank.phase("resume"):
+        path, _ = rank.engine.load_checkpoint(str(checkpoint), tag=TAG, load_module_strict=strict)
+    if path is None:
+        raise RuntimeError("nothing was resumed")
+
+
+RUNS = {"train": train, "resume": resume}
 
 
 def join(workload: Any) -> None:
@@ -137,8 +185,8 @@ def without_contents(make: Callable[[], Any]) -> Any:
     return net
 
 
-def save_and_resume(engine: Any, phase: Phase) -> None:
-    """Save the weights and then a checkpoint, and load that, as transformers' Trainer does."""
+def save(engine: Any, folder: Path) -> None:
+    """Save the weights and then a checkpoint, as transformers' Trainer does."""
     from accelerate import Accelerator, DistributedType
 
     accelerator = SimpleNamespace(
@@ -147,26 +195,19 @@ def save_and_resume(engine: Any, phase: Phase) -> None:
         unwrap_model=lambda engine: engine.module,
     )
     adapted = hasattr(engine.module, "peft_config")
-    with tempfile.TemporaryDirectory() as folder:
-        with phase("save"):
-            weights = Accelerator.get_state_dict(accelerator, engine)
-            engine.module.save_pretrained(Path(folder, "weights"), state_dict=weights)
-            del weights
-            engine.save_checkpoint(folder, tag="saved", exclude_frozen_parameters=adapted)
-        _save_for_others(engine, folder)
-        with phase("resume"):
-            path, _ = engine.load_checkpoint(folder, tag="saved", load_module_strict=not adapted)
-    if path is None:
-        raise RuntimeError("nothing was resumed")
+    weights = Accelerator.get_state_dict(accelerator, engine)
+    engine.module.save_pretrained(folder / "weights", state_dict=weights)
+    del weights
+    engine.save_checkpoint(str(folder), tag=TAG, exclude_frozen_parameters=adapted)
 
 
-def _save_for_others(engine: Any, folder: str) -> None:
+def save_for_others(engine: Any, folder: Path) -> None:
     """Give the other ranks the files that nobody wrote: as large as our own."""
     if not engine.zero_optimization():
         return
     names = engine._get_mp_rank_zero_checkpoint_names(
-        load_dir=folder,
-        tag="saved",
+        load_dir=str(folder),
+        tag=TAG,
         mp_rank=0,
         dp_world_size=engine.dp_world_size,
         bf16_mode=engine.bfloat16_enabled(),

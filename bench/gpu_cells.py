@@ -57,33 +57,33 @@ MODELS: dict[str, Model] = {
         "num_experts_per_tok": 2,
     },
     "vision 1B": {
-        "model_type": "qwen2_5_vl",
-        "text_config": {
-            **_llama(1536, 4096, 20, (12, 2), 151936),
-            "model_type": "qwen2_5_vl_text",
-            "rope_scaling": {"type": "default", "mrope_section": [16, 24, 24]},
-        },
+        "model_type": "llava",
+        "image_token_index": 511,
+        "image_seq_length": 576,
+        "text_config": _llama(1536, 4096, 20, (12, 2), 151936),
         "vision_config": {
-            "model_type": "qwen2_5_vl",
-            "depth": 16,
+            "model_type": "clip_vision_model",
             "hidden_size": 1024,
-            "intermediate_size": 2816,
-            "num_heads": 16,
-            "out_hidden_size": 1536,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "image_size": 336,
+            "patch_size": 14,
         },
     },
 }
 
 _SMALL = {
-    **dict.fromkeys(("hidden_size", "n_embd", "out_hidden_size"), 64),
+    **dict.fromkeys(("hidden_size", "n_embd"), 64),
     **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), 96),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "depth"), 2),
-    **dict.fromkeys(("num_attention_heads", "n_head", "num_heads"), 4),
+    **dict.fromkeys(("num_hidden_layers", "n_layer"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head"), 4),
     "num_key_value_heads": 2,
     "head_dim": 16,
     "num_experts": 8,
     "vocab_size": 512,
-    "rope_scaling": {"type": "default", "mrope_section": [2, 3, 3]},
+    "image_size": 56,
+    "image_seq_length": 16,
 }
 
 

@@ -1,8 +1,9 @@
 """Forecasts of GPU memory beside what one CUDA device measures: `python -m bench.gpu_check OUT`.
 
 Every cell is rehearsed on the host, and trained by a fresh process on the device, one at a time; neither
-knows of the other. OUT/gpu-check.json and OUT/gpu-check.md are written after each answer. Started again, it
-goes on with what has none yet. `--device cpu` trains small models instead, to rehearse all of this.
+knows of the other. What that saves is resumed by one more. OUT/gpu-check.json and OUT/gpu-check.md are
+written after each answer. Started again, it goes on with what has none yet. `--device cpu` trains small
+models instead, to rehearse all of this.
 """
 
 import argparse
@@ -11,7 +12,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
@@ -21,8 +24,10 @@ from bench.gpu_device import DEVICES
 from bench.gpu_results import Results, versions, written_whole
 from bench.gpu_table import foretold, is_met, table
 
-CELL_SECONDS = 150
-"""How long one cell may take on the device."""
+TASK_SECONDS = 150
+"""How long one process may take on the device."""
+
+Process = subprocess.Popen[str]
 
 
 class Check:
@@ -74,24 +79,21 @@ class Check:
         self.results.add(name, "foretold", answer)
 
     def measure(self, log: IO[str]) -> None:
-        """Measure one cell after the other, until the time is over; the next imports packages meanwhile."""
-        waiting = self.results.lacking("measured")
-        following = self._process(log) if waiting else None
-        for left, name in zip(reversed(range(len(waiting))), waiting, strict=True):
-            if self.seconds_left() < 0:
-                break
-            process, following = following, self._process(log) if left else None
-            assert process is not None
-            answer = _answer(process, self.results.rows[name]["question"])
-            self.results.add(name, "measured", answer)
-            self.show()
-            print(f"{self.seconds_left():4.0f} s left  {name}: {answer.get('error', 'measured')}", flush=True)
-        if following is not None:
-            following.kill()
-            following.communicate()
+        """Measure one cell after the other, until the time is over."""
+        rows = self.results.rows
+        tasks = {name: _tasks(rows[name]["question"]) for name in self.results.lacking("measured")}
+        with Processes(lambda: self._process(log), sum(map(len, tasks.values()))) as processes:
+            for name, those in tasks.items():
+                if self.seconds_left() < 0:
+                    break
+                answer = processes.answer(those)
+                self.results.add(name, "measured", answer)
+                self.show()
+                said = answer.get("error", "measured")
+                print(f"{self.seconds_left():4.0f} s left  {name}: {said}", flush=True)
 
-    def _process(self, log: IO[str]) -> "subprocess.Popen[str]":
-        """Start a fresh process for a cell."""
+    def _process(self, log: IO[str]) -> Process:
+        """Start a fresh process for a task."""
         argv, pipe = [sys.executable, "-m", "bench.gpu_cell", self.device], subprocess.PIPE
         environment = {
             **os.environ,
@@ -102,14 +104,57 @@ class Check:
         return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment)
 
 
-def _answer(process: "subprocess.Popen[str]", workload: dict[str, Any]) -> dict[str, Any]:
-    """Give a process its workload; when this returns, it has left the device."""
+def _tasks(workload: dict[str, Any]) -> list[dict[str, Any]]:
+    """List what processes do for a cell, one after the other."""
+    runs = ("train", "resume") if workload["save"] else ("train",)
+    return [{"run": run, "workload": workload} for run in runs]
+
+
+class Processes:
+    """Does each task in a process of its own; the next one imports packages meanwhile."""
+
+    def __init__(self, start: Callable[[], Process], most: int) -> None:
+        """Start that many at most, and none before it is needed."""
+        self._start, self._left = start, most
+        self._next: Process | None = None
+
+    def __enter__(self) -> "Processes":
+        """Start nothing yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the one that waits."""
+        if self._next is not None:
+            self._next.kill()
+            self._next.communicate()
+
+    def answer(self, tasks: list[dict[str, Any]]) -> dict[str, Any]:
+        """Do the tasks of a cell, which share a checkpoint; return all phases, or the first error."""
+        phases: dict[str, Any] = {}
+        with tempfile.TemporaryDirectory() as checkpoint:
+            for task in tasks:
+                answer = _answer(self._take(), {**task, "checkpoint": checkpoint})
+                if "error" in answer:
+                    return answer
+                phases = {**answer["phases"], **phases}  # what comes twice counts as it was at first
+        return {**answer, "phases": phases}
+
+    def _take(self) -> Process:
+        """Take the process that waits, and let another one wait if one will be needed."""
+        taken = self._next or self._start()
+        self._left -= 1
+        self._next = self._start() if self._left else None
+        return taken
+
+
+def _answer(process: Process, task: dict[str, Any]) -> dict[str, Any]:
+    """Give a process its task; when this returns, it has left the device."""
     try:
-        text, _ = process.communicate(json.dumps(workload), timeout=CELL_SECONDS)
+        text, _ = process.communicate(json.dumps(task), timeout=TASK_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        return {"error": f"it took more than {CELL_SECONDS} s"}
+        return {"error": f"it took more than {TASK_SECONDS} s"}
     if text:
         found: dict[str, Any] = json.loads(text)
         return found

@@ -87,10 +87,16 @@ class StandIn:
 
         import deepspeed.comm.torch  # noqa: F401 - found by this name only
         import torch
+        from deepspeed.accelerator import get_accelerator
         from torch._C._profiler import _ExperimentalConfig
         from torch.profiler import ProfilerActivity
 
-        sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # nobody is there to share with
+        from tests.rehearsal import allocations
+
+        allocations.mark_reading()
+        get_accelerator().is_fp16_supported = lambda: True  # torch computes in it on every CPU
+        comm: Any = sys.modules["deepspeed.comm.torch"]
+        comm.build_shm_op = lambda: None  # nobody is there to share with
         torch.set_num_threads(1)
         self._witness = torch.profiler.profile(
             activities=[ProfilerActivity.CPU],

@@ -233,9 +233,9 @@ def _row(name: str, result: Answer | None) -> str:
 
 
 def _pair(sides: list[int | None] | None) -> str:
-    if sides is None or sides[1] is None:
+    foretold, measured = sides or (None, None)
+    if measured is None:
         return ""
-    foretold, measured = sides
     if foretold is None:
         return f"- / {measured / 2**30:.2f}"
     return f"{foretold / 2**30:.2f} / {measured / 2**30:.2f} ({foretold / measured - 1:+.1%})"

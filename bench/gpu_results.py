@@ -22,7 +22,9 @@ class Results:
         """Read what is there; `questions` are in the order in which they are shown."""
         self._path, self.versions = path, versions
         self._lock = threading.Lock()
-        before = json.loads(path.read_text()) if path.exists() else {"versions": versions, "rows": {}}
+        before: Answers = {"versions": versions, "rows": {}}
+        if path.exists():
+            before = json.loads(path.read_text())
         if before["versions"] != versions:
             path.replace(path.with_suffix(".old.json"))
             before = {"rows": {}}

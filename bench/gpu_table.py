@@ -39,11 +39,11 @@ def table(results: Results, quantities: tuple[str, ...]) -> str:
 
 
 def is_compared(row: Answers) -> bool:
-    """Say whether a rehearsal can be held against what was measured; a closed form never is."""
+    """Say whether all that was measured was rehearsed too; a closed form never counts."""
     foretold = row.get("foretold", {})
     return (
-        foretold.get("method") == "rehearsal"
-        and not foretold["refusal"]
+        "method" in foretold
+        and not (foretold["broken"] or foretold["refusal"])
         and "phases" in row.get("measured", {})
     )
 
@@ -65,10 +65,10 @@ def _line(name: str, row: Answers, quantities: tuple[str, ...]) -> str:
 
 def _method(foretold: Answers) -> str:
     if "method" not in foretold:
-        return foretold.get("error", "not yet")
+        return str(foretold.get("error", "not yet"))
     if foretold["refusal"]:
         return f"refused: {foretold['refusal']}"
-    return foretold["method"] + (f": {foretold['broken']}" if foretold["broken"] else "")
+    return str(foretold["method"]) + (f": {foretold['broken']}" if foretold["broken"] else "")
 
 
 def _fullest(side: Answers) -> str:
@@ -154,15 +154,18 @@ def _context(phases: Figures) -> int | None:
 def foretold(forecast: Any, pools: Mapping[str, str], context: int) -> Answers:
     """Write a forecast down in the quantities that are measured."""
     phases: dict[str, dict[str, int]] = {}
-    for phase in forecast.phases:
+    whole, broken = forecast.resumed(), forecast.why_not_rehearsed
+    if forecast.resume is not None and forecast.resume.why_not_rehearsed:
+        broken = f"resuming was not rehearsed: {forecast.resume.why_not_rehearsed}"
+    for phase in whole.phases:
         figures = {quantity: phase.peak.get(pool, 0) for quantity, pool in pools.items()}
         if "reserved" in figures:
             figures["process"] = figures["reserved"] + context
         phases[phase.name] = figures
     return {
         "method": forecast.method,
-        "broken": forecast.why_not_rehearsed,
-        "refusal": forecast.late_error,
+        "broken": broken,
+        "refusal": whole.late_error,
         "optimizer": forecast.optimizer,
         "phases": phases,
     }

@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -31,7 +32,7 @@ class JobArguments:
 
 
 @dataclass
-class Arguments(TrainingArguments):
+class Arguments(TrainingArguments):  # type: ignore[misc]
     """TrainingArguments, with defaults for a run of seconds."""
 
     max_steps: int = 8
@@ -40,7 +41,7 @@ class Arguments(TrainingArguments):
     report_to: str = "none"
 
 
-class MadeUp(torch.utils.data.Dataset):
+class MadeUp(torch.utils.data.Dataset):  # type: ignore[misc]
     """Samples of random tokens, the same in each run."""
 
     def __init__(self, vocabulary: int, length: int) -> None:
@@ -58,19 +59,19 @@ class MadeUp(torch.utils.data.Dataset):
         return {"input_ids": tokens, "labels": tokens}
 
 
-class Stopwatch(TrainerCallback):
+class Stopwatch(TrainerCallback):  # type: ignore[misc]
     """Writes how many steps are taken in a second, once they have warmed up."""
 
     def __init__(self, file: str) -> None:
         """Measure for a file, or for nothing."""
         self._file, self._began = file, 0.0
 
-    def on_step_end(self, args, state, control, **_) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Begin after the first steps."""
         if state.global_step == WARM_UP:
             self._began = self._now()
 
-    def on_train_end(self, args, state, control, **_) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Write the speed of the others."""
         if self._file and state.global_step > WARM_UP:
             speed = (state.global_step - WARM_UP) / (self._now() - self._began)
@@ -82,12 +83,12 @@ class Stopwatch(TrainerCallback):
         return time.monotonic()
 
 
-class JobTrainer(Trainer):
+class JobTrainer(Trainer):  # type: ignore[misc]
     """A Trainer whose loss becomes NaN when it is told so."""
 
     nan_from = 0
 
-    def compute_loss(self, model, inputs, *args, **kwargs):
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute the loss, or spoil it."""
         answer = super().compute_loss(model, inputs, *args, **kwargs)
         if not self.nan_from or self.state.global_step + 1 < self.nan_from:

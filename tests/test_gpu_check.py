@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from bench import gpu_bed, gpu_check, gpu_jobs
-from bench.gpu_cells import CELLS, standing_in
+from bench import gpu_bed, gpu_check, gpu_jobs, gpu_table
+from bench.gpu_cells import CELLS, Cell, standing_in
 from bench.gpu_results import Results
-from bench.gpu_table import is_met, table
+from bench.gpu_table import PHASES, is_met, table
 from tests.running import ROOT
 from tools import gather_wheels
+from zlaunch.memory.forecast import Forecast, Phase, Resume
 
 VERSIONS = {"device": "a device", "torch": "1"}
 GIB = 1 << 30
@@ -73,6 +74,20 @@ def test_a_closed_form_is_shown_with_its_reason_and_never_counted(fresh: Callabl
     assert not is_met(results, ("allocated",))
 
 
+def test_a_resume_that_was_not_rehearsed_is_shown_with_its_reason_and_never_counted(
+    fresh: Callable[..., Results],
+) -> None:
+    step = Phase("step", {"gpu": GIB}, {"gpu": GIB})
+    resume = Resume(None, {}, why_not_rehearsed="torch is another")
+    forecast = Forecast("rehearsal", (step,), {}, 1, 1, "Adam", resume=resume)
+    results = fresh(a=1)
+    results.add("a", "foretold", gpu_table.foretold(forecast, {"allocated": "gpu"}, 0))
+    results.add("a", "measured", figures(1))
+    shown = table(results, ("allocated",))
+    assert "| a | rehearsal: resuming was not rehearsed: torch is another |" in shown
+    assert "0 of 1 cells compared; 1 not rehearsed, and not counted" in shown
+
+
 @pytest.mark.parametrize(("off", "met"), [(0.995, True), (0.94, False), (1.04, False)])
 def test_forecasts_are_held_to_their_goals(off: float, met: bool, fresh: Callable[..., Results]) -> None:
     results = fresh(a=1)
@@ -86,7 +101,7 @@ def fake_cells(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = folder / "program.py"
     program.write_text(
         "import json, os, sys\n"
-        "workload = json.load(sys.stdin)\n"
+        "workload = json.load(sys.stdin)['workload']\n"
         "if workload['zero_init']: os.kill(os.getpid(), 11)\n"
         f"print(json.dumps({figures(1)!r}))\n"
     )
@@ -105,6 +120,21 @@ def test_a_cell_that_dies_stops_no_other(tmp_path: Path, monkeypatch: pytest.Mon
         check.measure(log)
     answers = [row["measured"] for row in check.results.rows.values()]
     assert answers == [{"error": "it ended by SIGSEGV"}, figures(1)]
+
+
+@pytest.mark.job
+def test_real_processes_measure_what_is_foretold_of_training_saving_and_resuming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = Cell("vision 1B", 3, 2, save=True)
+    monkeypatch.setattr(gpu_check, "CELLS", (cell,))
+    check = gpu_check.Check("cpu", tmp_path, seconds=600, first=1)
+    check.foretell(str(cell))
+    with (tmp_path / "log").open("w") as log:
+        check.measure(log)
+    row = check.results.rows[str(cell)]
+    assert row["measured"] == {name: row["foretold"][name] for name in ("phases", "optimizer")}
+    assert tuple(row["foretold"]["phases"]) == PHASES
 
 
 def test_a_cell_without_time_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

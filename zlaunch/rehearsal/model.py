@@ -150,6 +150,12 @@ def _adapted(model: torch.nn.Module, lora: Lora, *, stage3: bool) -> torch.nn.Mo
     return adapted
 
 
+def trained_dtype(ds_config: Mapping[str, Any]) -> torch.dtype:
+    """Say in which format the engine trains."""
+    halves = {name: ds_config.get(name, {}).get("enabled") is True for name in ("bf16", "fp16")}
+    return next((DTYPES[name] for name, is_on in halves.items() if is_on), torch.float32)
+
+
 def vocabulary(config: Any) -> int | None:
     """Say how many tokens the model knows, if it says so."""
     found: int | None = getattr(config.get_text_config(), "vocab_size", None)

@@ -156,10 +156,10 @@ class _Rank:
         """Train on the micro-batches of a step."""
         moments = ("forward", "backward", "step")
         names = moments if number == 0 else ("second step",) * 3
-        place = _place(self.workload)
+        place, dtype = _place(self.workload), model.trained_dtype(self.workload.ds_config)
         for _ in range(int(self.workload.ds_config.get("gradient_accumulation_steps", 1))):
             with self.phase(names[0], moments[0]):
-                loss = _loss(self.engine(**self.inputs.make(place, _dtype(self.workload.ds_config))))
+                loss = _loss(self.engine(**self.inputs.make(place, dtype)))
             with self.phase(names[1], moments[1]):
                 self.engine.backward(loss)
                 del loss
@@ -188,7 +188,8 @@ def _initialized(workload: Workload, run: Run) -> Iterator[_Rank]:
         chosen = model.choose_class(config, workload.remote_code)
         run.is_text = is_text(chosen.type, config)
         run.tell({"is_text": run.is_text})
-        parts = Parts(model.vocabulary(config), half=_dtype(workload.ds_config) is not torch.float32)
+        is_half = model.trained_dtype(workload.ds_config) is not torch.float32
+        parts = Parts(model.vocabulary(config), half=is_half)
         mode = phantom.PhantomMode(run.ledger, parts.of, semantics.WORKSPACES, _place(workload))
         ops.replace_builders(mode)
         if workload.accelerator == "cuda":
@@ -201,12 +202,6 @@ def _initialized(workload: Workload, run: Run) -> Iterator[_Rank]:
             rank.load()
             rank.initialize()
             yield rank
-
-
-def _dtype(ds_config: Mapping[str, Any]) -> torch.dtype:
-    """Say in which format the engine trains."""
-    halves = {name: ds_config.get(name, {}).get("enabled") is True for name in ("bf16", "fp16")}
-    return next((model.DTYPES[name] for name, is_on in halves.items() if is_on), torch.float32)
 
 
 def _place(workload: Workload) -> torch.device:

@@ -1,0 +1,1 @@
+"""Programs that measure zlaunch; none of them is shipped."""

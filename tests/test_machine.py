@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import CPU_MACHINE, gpu, machine
-from zlaunch.machine import Cgroup, GpuProcess, Room, has_fp16_kernels, tightest
+from zlaunch.machine import Cgroup, GpuProcess, Room, has_fp16_kernels, tightest, weakest
 from zlaunch.probe import cgroups, disk_of, is_importable, look_around
 
 GIB = 1 << 30
@@ -241,3 +241,14 @@ def test_a_buffer_that_another_job_takes_away_meanwhile_is_not_counted(
     found = [tmp_path / "gone", tmp_path / "stays"]
     monkeypatch.setattr(Path, "glob", lambda self, _: found if self == Path("/dev/shm") else [])
     assert look_around([], []).shm_left_bytes == 3
+
+
+@pytest.mark.parametrize(
+    ("answers", "together"),
+    [((True, True), True), ((True, False), False), ((None, False), False), ((True, None), None)],
+)
+def test_hosts_have_fp16_together_only_if_each_has_it(
+    answers: tuple[bool | None, ...], together: bool | None
+) -> None:
+    machines = [replace(CPU_MACHINE, cpu_fp16=answer) for answer in answers]
+    assert weakest(machines).cpu_fp16 is together

@@ -8,7 +8,6 @@ comes as source only: it is built here, where torch is, and compiles nothing the
 
 import importlib.metadata
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -56,7 +55,8 @@ def packages() -> list[str]:
 
 def gather(folder: Path, python_version: str) -> int:
     """Fill a folder; return the bytes that it holds."""
-    shutil.rmtree(folder, ignore_errors=True)
+    for old in folder.glob("*.whl"):  # what else is there is not ours
+        old.unlink()
     pinned = [f"{name}=={importlib.metadata.version(name)}" for name in packages() if name != FROM_SOURCE]
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
     only = ("--no-deps", "--only-binary=:all:", "--python-version", python_version)
@@ -64,14 +64,14 @@ def gather(folder: Path, python_version: str) -> int:
     source = f"{FROM_SOURCE}=={importlib.metadata.version(FROM_SOURCE)}"
     build = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder)
     subprocess.run([*pip, *build, source], env={**os.environ, "DS_BUILD_OPS": "0"}, check=True)
-    return sum(wheel.stat().st_size for wheel in folder.iterdir())
+    return sum(wheel.stat().st_size for wheel in folder.glob("*.whl"))
 
 
 def main() -> None:
     """Gather, and refuse what is too much to be brought."""
     folder, version = Path(sys.argv[1]), sys.argv[2]
     nbytes = gather(folder, version)
-    number = len(list(folder.iterdir()))
+    number = len(list(folder.glob("*.whl")))
     sys.stdout.write(f"{folder}: {number} wheels for Python {version}, {nbytes / 2**20:.1f} MiB\n")
     if nbytes > MOST_BYTES:
         sys.exit(f"that is more than {MOST_BYTES >> 20} MiB")

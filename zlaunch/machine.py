@@ -1,7 +1,7 @@
 """What a machine has, as far as a plan needs to know, and what of it is free."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -110,7 +110,13 @@ def weakest(machines: Sequence[Machine]) -> Machine:
         min(machines, key=_weakest_gpu),
         num_cores=min(machine.num_cores for machine in machines),
         memory_bytes=min(machine.memory_bytes for machine in machines),
+        cpu_fp16=_all_have({machine.cpu_fp16 for machine in machines}),
     )
+
+
+def _all_have(answers: Set[bool | None]) -> bool | None:
+    """Say no if one does, and that it is unknown if it is of one of the others."""
+    return False if False in answers else None if None in answers else True
 
 
 def _weakest_gpu(machine: Machine) -> tuple[tuple[int, int], int]:

@@ -1,15 +1,19 @@
 """What is made of a forecast: operations, shared memory, and what DeepSpeed said."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from tests.asking import SITE, question
+from tests.asking import GIB, SITE, forecast, question
 from tests.making import CPU_MACHINE
 from zlaunch.answers import Answer, Refusal
 from zlaunch.appraisal import appraise, estimate
 from zlaunch.fit import Site
+from zlaunch.memory.forecast import Forecast
 from zlaunch.memory.host import SHARED_BYTES
+from zlaunch.memory.workload import Workload
+from zlaunch.rehearse import Done, Found
 from zlaunch.workloads import Options, Question
 
 
@@ -53,3 +57,30 @@ def test_cpu_ranks_share_buffers_where_there_are_several(ranks: int, shared: int
 def test_gpu_ranks_share_nothing_that_is_known() -> None:
     (one,) = map(answer, estimate([question(stage=2)], SITE))
     assert one.need.shm == 0
+
+
+def by_ranks(first: Forecast, last: Forecast) -> Answer | Refusal:
+    """Ask about one job, of which the first and the last rank are rehearsed."""
+
+    def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Found]:
+        return [first if one.rank == 0 else last for one in workloads]
+
+    (one,) = appraise([question(stage=2)], SITE, rehearse=rehearse)
+    return one
+
+
+def test_the_fuller_of_two_ranks_counts() -> None:
+    assert answer(by_ranks(forecast(2.0), forecast(3.0))).need.allocated == 3 * GIB
+    assert answer(by_ranks(forecast(3.0), forecast(2.0))).need.allocated == 3 * GIB
+
+
+@pytest.mark.parametrize("size", [1.0, 3.0])
+def test_what_deepspeed_refuses_on_the_last_rank_alone_ends_the_job(size: float) -> None:
+    refused = by_ranks(forecast(2.0), forecast(size, late_error="the last rank has no parameters"))
+    assert isinstance(refused, Refusal)
+    assert "the last rank has no parameters" in refused.findings[0].message
+
+
+def test_a_formula_for_the_last_rank_does_not_replace_a_rehearsal_of_the_first() -> None:
+    formula = forecast(3.0, method="closed form", why_not_rehearsed="killed", error=0.5)
+    assert answer(by_ranks(forecast(2.0), formula)).forecast.method == "rehearsal"

@@ -9,6 +9,7 @@ import pytest
 from tests.asking import LLAMA, forecast
 from zlaunch import forecast_cache
 from zlaunch.forecast_cache import ForecastCache, cache_directory, key_of
+from zlaunch.memory.forecast import Resume
 from zlaunch.memory.workload import Lora, Workload
 
 ASKED = Workload(
@@ -72,13 +73,27 @@ def test_changed_code_of_a_model_is_another_question(tmp_path: Path) -> None:
     asked = replace(ASKED, remote_code=str(tmp_path))
     before = key_of(asked)
     code.write_text("layers = 2\n")
+    forecast_cache._code.cache_clear()  # as in the next process
     assert key_of(asked) != before
+
+
+def test_the_code_of_a_model_is_read_once_in_a_process(tmp_path: Path) -> None:
+    (tmp_path / "modeling.py").write_text("layers = 1\n")
+    asked = replace(ASKED, remote_code=str(tmp_path))
+    before = key_of(asked)
+    (tmp_path / "modeling.py").unlink()
+    assert key_of(replace(asked, rank=7)) != key_of(asked) == before
 
 
 @pytest.mark.parametrize(
     "told",
-    [replace(TOLD, method="closed form", why_not_rehearsed="broken"), replace(TOLD, late_error="gave up")],
-    ids=["closed form", "late error"],
+    [
+        replace(TOLD, method="closed form", why_not_rehearsed="broken"),
+        replace(TOLD, late_error="gave up"),
+        replace(TOLD, resume=Resume(None, {}, error="no space left on device")),
+        replace(TOLD, resume=Resume(None, {}, why_not_rehearsed="the rehearsal ended by SIGKILL")),
+    ],
+    ids=["closed form", "late error", "resuming failed", "resuming was killed"],
 )
 def test_only_a_rehearsal_that_came_to_its_end_is_kept(told: object, tmp_path: Path) -> None:
     ForecastCache(tmp_path).keep(ASKED, told)  # type: ignore[arg-type]
@@ -138,13 +153,17 @@ def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     assert files(tmp_path) == [tmp_path / "mine.txt"]
 
 
-def test_nothing_is_kept_where_that_is_switched_off() -> None:
-    cache = ForecastCache(cache_directory({"ZLAUNCH_CACHE": "off"}))
+@pytest.mark.parametrize(
+    "environ", [{"ZLAUNCH_CACHE": "off"}, {"ZLAUNCH_CACHE": "OFF"}, {"XDG_CACHE_HOME": "~no-such-user/cache"}]
+)
+def test_nothing_is_kept_where_that_is_switched_off_or_there_is_no_home(environ: dict[str, str]) -> None:
+    cache = ForecastCache(cache_directory(environ))
     cache.keep(ASKED, TOLD)
     assert cache.find(ASKED) is None
 
 
 def test_the_cache_is_where_the_user_keeps_caches() -> None:
+    assert cache_directory({"ZLAUNCH_CACHE": "~/mine"}) == Path.home() / "mine"
     assert cache_directory({"ZLAUNCH_CACHE": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a")
     assert cache_directory({"XDG_CACHE_HOME": "/b"}) == Path("/b/zlaunch")
     assert cache_directory({}) == Path.home() / ".cache" / "zlaunch"

@@ -103,6 +103,16 @@ def test_a_raw_script_partitions_at_birth_only_if_it_says_so(
     assert asked[0].training.partitioned_at_birth is partitioned
 
 
+@pytest.mark.parametrize("trusts", [True, False])
+def test_the_code_of_a_model_runs_only_if_the_script_would_run_it(trusts: bool, tmp_path: Path) -> None:
+    one = prepared("--model_name_or_path", str(tmp_path), source="load_dataset(name, trust_remote_code=True)")
+    own = replace(model(), value={**model().value, "auto_map": {"AutoConfig": "own.Config"}})
+    inputs = replace(one.inputs, script=replace(one.inputs.script, trusts_code=trusts))
+    asked = question_about(replace(one, inputs=inputs, model=own))
+    assert asked is not None
+    assert asked[0].training.remote_code == (str(tmp_path) if trusts else None)
+
+
 def test_auto_takes_the_lowest_rung_that_fits() -> None:
     job, why = choose_stage(prepared(), NARROW)
     assert why.startswith("`--stage 2` is the fastest that fits: 3")

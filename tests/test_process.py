@@ -1,9 +1,13 @@
 """The door to programs, each test in a process of its own: it becomes a reaper and heeds signals."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import zlaunch
 from tests.running import ROOT
+from zlaunch.process import ours
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
@@ -121,3 +125,19 @@ def test_a_process_whose_parent_ended_before_it_could_ask_ends_too() -> None:
     orphan = "import os; from zlaunch.process import die_with_parent; die_with_parent(os.getpid())"
     done = subprocess.run([sys.executable, "-c", orphan], cwd=ROOT, timeout=60, check=False)
     assert done.returncode == -9
+
+
+def test_a_program_of_ours_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
+    installed, here = tmp_path / "installed", tmp_path / "here"
+    for folder in (installed, here):
+        folder.mkdir()
+        (folder / "mine.py").write_text(
+            "import sys, zlaunch\nprint(__name__, __file__, sys.argv[1:], zlaunch.__file__)"
+        )
+    for name in ("zlaunch", "runpy", "os"):
+        (here / f"{name}.py").write_text("raise ImportError\n")
+    env = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        ours("mine", "a", "b"), cwd=here, env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"__main__ {installed / 'mine.py'} ['a', 'b'] {zlaunch.__file__}\n"

@@ -1,6 +1,7 @@
 """Whose model is rehearsed, and on what: from any config.json that transformers writes, or that brings its code."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,15 @@ def test_a_model_s_own_code_that_may_not_run_is_not_taken_for_the_built_in(tmp_p
     asked = replace(with_code(tmp_path, "mine"), remote_code=None)
     with pytest.raises(Unavailable, match="knows no model type `mine`"):
         rehearse([asked])
+
+
+def test_a_model_s_own_code_runs_only_where_it_can_be_killed(tmp_path: Path) -> None:
+    """That is in the rehearsal, not in the program that forks it, whose parent this process is."""
+    log = tmp_path / "log"
+    rehearse(
+        [with_code(tmp_path, "mine", f"import os\nopen({str(log)!r}, 'a').write(f'{{os.getppid()}} ')\n")]
+    )
+    assert str(os.getpid()) not in log.read_text().split()
 
 
 def test_own_code_that_needs_what_is_not_installed_says_so(tmp_path: Path) -> None:

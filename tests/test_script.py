@@ -293,3 +293,22 @@ def test_an_engine_with_a_ds_config_of_its_own_is_found(file: Path, source: str)
 )
 def test_a_ds_config_is_not_called_the_scripts_own_where_that_is_not_sure(file: Path, source: str) -> None:
     assert _read(file, source).own_engine_config is None
+
+
+@pytest.mark.parametrize(
+    ("source", "trusts"),
+    [
+        ("AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True)", True),
+        ("model = transformers.AutoModel.from_config(\n    config, trust_remote_code = True\n)", True),
+        ("config = AutoConfig.from_pretrained(name, trust_remote_code=True)", True),
+        ("AutoModel.from_pretrained(name)  # trust_remote_code=True", False),
+        ("'trust_remote_code=True'", False),
+        ("AutoModel.from_pretrained(name, trust_remote_code=False)", False),
+        ("load_dataset(name, trust_remote_code=True)\nAutoModel.from_pretrained(name)", False),
+        ("AutoTokenizer.from_pretrained(name, trust_remote_code=True)", False),
+    ],
+)
+def test_a_script_trusts_the_code_of_a_model_only_where_it_loads_one(
+    file: Path, source: str, trusts: bool
+) -> None:
+    assert _read(file, source).trusts_code is trusts

@@ -7,14 +7,14 @@ import pytest
 
 from tests.asking import SITE, forecast, question, speed
 from zlaunch.answers import Answer, Refusal, is_fit
-from zlaunch.candidates import Candidate
+from zlaunch.candidates import Candidate, candidates
 from zlaunch.errors import Finding, Refused
 from zlaunch.fit import Fit, judge, need_of
 from zlaunch.ladder import LADDER, within_reach
 from zlaunch.memory.forecast import Forecast
 from zlaunch.remedies import Ask, remedies
 from zlaunch.resolve import MICRO
-from zlaunch.search import MOST_MISSES, Found, Nothing, search
+from zlaunch.search import MOST_MISSES, Found, Nothing, _Search, search
 from zlaunch.workloads import Question, workload_of
 
 STATES = {0: 60.0, 1: 30.0, 2: 20.0, 3: 10.0}
@@ -118,6 +118,17 @@ def test_what_was_rehearsed_beside_others_is_rehearsed_alone_before_it_is_chosen
     made = MadeUp(made_up(lambda *_: 1.0, 9.2, error=0.1), made_up(lambda *_: 1.0, 12.0))
     found = search(question(), 8, made)
     assert [_settings(one) for one in made.rounds[-1]] == [_settings(choice(found).question)]
+
+
+def test_what_all_ranks_need_corrects_what_was_expected_of_the_neighbours() -> None:
+    made = MadeUp(made_up(lambda *_: 1.0, 1.0))
+    listed = candidates(question(), 8)
+    told = _Search(listed, made.estimate([one.question for one in listed]), made)
+    told._look([0])
+    before = told._expect(1).need.allocated
+    made.truth = made_up(lambda *_: 2.0, 2.0)
+    told._look([0])
+    assert told._expect(1).need.allocated == 2 * before
 
 
 @pytest.mark.parametrize("guess", [500.0, 1.0], ids=["without hope", "hoping in vain"])

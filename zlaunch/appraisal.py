@@ -142,14 +142,17 @@ def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecas
 def _by_ranks(workloads: Sequence[Workload], rehearse: Rehearse, done: Done | None) -> list[Found]:
     """Rehearse the first rank of many jobs; of a single one the last too, and the fuller one counts.
 
-    Where parameters straddle the bounds of ranks, some ranks hold more than others.
+    Where parameters straddle the bounds of ranks, some ranks hold more than others. What DeepSpeed refuses on
+    one rank ends the job. A rehearsal that failed for one rank only says nothing against the other.
     """
     if len(workloads) != 1 or workloads[0].world_size == 1:
         return rehearse(workloads, done)
     last = replace(workloads[0], rank=workloads[0].world_size - 1, save=False)  # the first rank saves
     first, other = rehearse([workloads[0], last], done)
-    if not isinstance(first, Forecast) or not isinstance(other, Forecast):
+    if not isinstance(first, Forecast) or not isinstance(other, Forecast) or other.method != first.method:
         return [first]
+    if first.late_error is None and other.late_error is not None:
+        return [other]
     if first.late_error is not None or _tensors(other) <= _tensors(first):
         return [first]
     return [replace(other, phases=(*other.phases, *first.phases[len(other.phases) :]), resume=first.resume)]

@@ -37,12 +37,13 @@ _SUFFIX: Final = ".forecast.json"
 def cache_directory(environ: Mapping[str, str]) -> Path | None:
     """Say where forecasts are kept; None if they shall not be."""
     named = environ.get(VARIABLE)
-    if named == OFF:
+    if named and named.lower() == OFF:
         return None
-    if named:
-        return Path(named)
-    base = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base, "zlaunch").expanduser()
+    directory = Path(named) if named else Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "zlaunch")
+    try:
+        return directory.expanduser()
+    except RuntimeError:  # a user without a home directory, as in a container
+        return None
 
 
 class ForecastCache:
@@ -72,7 +73,7 @@ class ForecastCache:
 
     def keep(self, workload: Workload, forecast: Forecast) -> None:
         """Remember a forecast, unless it is none of a rehearsal that came to its end."""
-        if self._directory is None or forecast.method != "rehearsal" or forecast.late_error is not None:
+        if self._directory is None or not _is_complete(forecast):
             return
         written = TypeAdapter(Forecast).dump_python(forecast, mode="json")
         with contextlib.suppress(OSError):
@@ -95,6 +96,13 @@ class ForecastCache:
             total -= stat.st_size
 
 
+def _is_complete(forecast: Forecast) -> bool:
+    """Whether nothing failed, which may have been for want of memory or disk, in training or in resuming."""
+    resume = forecast.resume
+    errors = [forecast.late_error, *((resume.error, resume.why_not_rehearsed) if resume else ())]
+    return forecast.method == "rehearsal" and not any(errors)
+
+
 def _write(file: Path, text: str) -> None:
     """Write a file that is there whole or not at all."""
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=_SUFFIX)  # what is left is pruned
@@ -110,7 +118,7 @@ def _write(file: Path, text: str) -> None:
 
 def key_of(workload: Workload) -> str:
     """Name a forecast by all that it depends on; raise OSError for code that cannot be read."""
-    code = None if workload.remote_code is None else _digest(Path(workload.remote_code), _CODE)
+    code = None if workload.remote_code is None else _code(workload.remote_code)
     depends = {
         "workload": to_json(workload),
         "remote code": code,
@@ -123,6 +131,12 @@ def key_of(workload: Workload) -> str:
 @cache
 def _releases() -> Mapping[str, str | None]:
     return package_versions(PACKAGES)
+
+
+@cache
+def _code(directory: str) -> str:
+    """Sum up the code of a model once in a process; raise OSError if it cannot be read."""
+    return _digest(Path(directory), _CODE)
 
 
 @cache

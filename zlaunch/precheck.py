@@ -3,12 +3,10 @@
 A sequence whose length nobody said counts as a short one: what does not fit then fits with none.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from zlaunch.answers import Answer, Refusal
-from zlaunch.appraisal import appraise
 from zlaunch.appraisal import estimate as closed
 from zlaunch.demand import trains_all
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
@@ -103,10 +101,10 @@ def _trusts_code(prepared: Prepared) -> bool:
     said = dict(flags(inputs.job.script_args))
     if "trust_remote_code" in said:
         return is_true(said["trust_remote_code"] or "true")
-    return re.search(r"trust_remote_code\s*=\s*True", inputs.script.source) is not None
+    return inputs.script.trusts_code
 
 
-def rehearse_first(prepared: Prepared, ask: Ask = appraise) -> Answer:
+def rehearse_first(prepared: Prepared, ask: Ask) -> Answer:
     """Take two steps without memory; raise Refused if DeepSpeed gives up or the job cannot fit."""
     question, site = _question("--rehearse", prepared)
     (answer,) = ask([question], site)
@@ -129,7 +127,7 @@ def _misfit(answer: Answer, site: Site, ask: Ask) -> Finding:
     )
 
 
-def choose_stage(prepared: Prepared, ask: Ask = appraise, estimate: Ask = closed) -> tuple[JobSpec, str]:
+def choose_stage(prepared: Prepared, ask: Ask, estimate: Ask = closed) -> tuple[JobSpec, str]:
     """Put a job on the fastest rung that fits, and say why.
 
     Raises Unavailable if nobody can tell, Refused if none does.

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
@@ -28,8 +29,12 @@ TICK_SECONDS = 0.2
 RANK_PROGRAM = "zlaunch.rank"
 RELAYED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_OURS = (
+    "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy; root, module = sys.argv[1:3]; "
+    "sys.argv[1:3] = []; sys.path.insert(0, root); import zlaunch; del sys.path[0]; "
+    "runpy.run_module(module, run_name='__main__', alter_sys=True)"
+)
 
 
 def output_of(argv: Sequence[str], timeout: float) -> str | None:
@@ -40,6 +45,11 @@ def output_of(argv: Sequence[str], timeout: float) -> str | None:
         )
         return result.stdout.rstrip("\n")
     return None
+
+
+def ours(module: str, *args: str) -> list[str]:
+    """Say how to run a module of this zlaunch: like `python -m`, but without the working directory."""
+    return [sys.executable, "-c", _OURS, str(Path(__file__).parents[1]), module, *args]
 
 
 def with_pipes(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":

@@ -3,8 +3,8 @@
 import json
 import os
 import select
-import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Protocol
@@ -15,7 +15,8 @@ from zlaunch.errors import Finding, Refused, Unavailable, ZlaunchError
 from zlaunch.memory.forecast import Forecast
 from zlaunch.memory.limits import too_large
 from zlaunch.memory.workload import Workload, to_json
-from zlaunch.process import with_pipes
+from zlaunch.process import ours, with_pipes
+from zlaunch.scratch import Scratch
 
 ENVIRONMENT = {
     "DS_ACCELERATOR": "cpu",
@@ -85,15 +86,14 @@ class Rehearser:
         """
         found = {number: kept for number, one in enumerate(workloads) if (kept := self._at_once(one))}
         missing = [number for number in range(len(workloads)) if number not in found]
-        missing.sort(
-            key=lambda number: _effort(workloads[number]), reverse=True
-        )  # so that none ends much later
+        # What takes longest starts first, so that no rehearsal ends much later than the others.
+        missing.sort(key=lambda number: _effort(workloads[number]), reverse=True)
         tell = done or (lambda *_: None)
         tell(len(found), len(workloads))
         for place, answer in self._ask([workloads[number] for number in missing]):
             number = missing[place]
             found[number] = told = _forecast(workloads[number], answer)
-            if self._cache is not None and isinstance(told, Forecast):
+            if self._cache is not None and isinstance(told, Forecast) and "broken" not in answer:
                 self._cache.keep(workloads[number], told)
             tell(len(found), len(workloads))
         if len(found) < len(workloads):
@@ -140,11 +140,18 @@ def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Fo
 
 
 class _Program:
-    """`python -m zlaunch.rehearsal`: a workload a line in, a forecast a line out."""
+    """`python -m zlaunch.rehearsal`: a workload a line in, a forecast a line out.
+
+    Its temporary files are deleted here, because a process that is killed leaves them behind.
+    """
 
     def __init__(self, jobs: int) -> None:
-        argv = [sys.executable, "-m", "zlaunch.rehearsal", str(jobs)]
-        self._process = with_pipes(argv, {**os.environ, **ENVIRONMENT})
+        environment = {**os.environ, **ENVIRONMENT}
+        self._scratch: Scratch | None = None
+        with suppress(OSError):  # the program then says itself what it cannot do
+            self._scratch = Scratch("rehearsal")
+            environment["TMPDIR"] = str(self._scratch.path)
+        self._process = with_pipes(ours("zlaunch.rehearsal", str(jobs)), environment)
         self._num_asked = 0
         self._num_answered = 0
 
@@ -187,6 +194,8 @@ class _Program:
             assert pipe is not None
             pipe.close()
         self._process.wait()
+        if self._scratch is not None:
+            self._scratch.delete()
 
 
 def _forecast(workload: Workload, answer: dict[str, Any]) -> Found:
@@ -197,7 +206,7 @@ def _forecast(workload: Workload, answer: dict[str, Any]) -> Found:
         return Refused([Finding("unknown-model", answer["unknown"], "mend the model's config.json")])
     if "untold" in answer:
         return Unavailable(f"{_CANNOT_TELL}: {answer['untold']}", _TRY_IT)
-    why = answer.get("broken", "the rehearsal could not start")
+    why = answer.get("broken", "the rehearsal's program died")
     found = by_formula(workload)
     if isinstance(found, ZlaunchError):
         return Unavailable(f"{found.message}; no rehearsal: {why}", found.hint)

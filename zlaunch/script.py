@@ -42,6 +42,8 @@ class Script:
     """Where it gives DeepSpeed's engine a ds_config of its own, and takes none from elsewhere."""
     own_output_dir: str | None = None
     """Where its TrainingArguments write by default, if it says so."""
+    trusts_code: bool = False
+    """Whether it lets a model run code of its own."""
 
     def mentions(self, word: str) -> bool:
         """Whether a word, in either spelling of a flag, stands anywhere in the source."""
@@ -80,6 +82,7 @@ def read_script(path: Path) -> Script:
         wants_optimizer=_wants_optimizer(tree, path, source),
         own_engine_config=_own_engine_config(tree, path, source),
         own_output_dir=next((str(value) for name, value, _ in set_by_it[::-1] if name == "output_dir"), None),
+        trusts_code=any(map(_trusts_code, ast.walk(tree))),
     )
 
 
@@ -280,6 +283,15 @@ def _constant(name: str, node: ast.expr | None) -> Iterator[tuple[str, Value, in
 
 def _is_arguments(node: ast.expr) -> bool:
     return _last_name(node).endswith(("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig"))
+
+
+def _trusts_code(node: ast.AST) -> bool:
+    """Whether this loads a model, or its config, and lets it run code of its own."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=of, attr="from_pretrained" | "from_config"), keywords=given):
+            trusts = "trust_remote_code=True" in map(ast.unparse, given)
+            return trusts and _last_name(of).startswith(("AutoModel", "AutoConfig"))
+    return False
 
 
 def _last_name(node: ast.AST) -> str:

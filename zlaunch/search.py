@@ -69,8 +69,7 @@ class Nothing:
     @property
     def fit(self) -> Fit:
         """Say whether it is close."""
-        fits = {answer.verdict.fit for _, answer in self.smallest}
-        return next((fit for fit in (Fit.TIGHT, Fit.UNKNOWN) if fit in fits), Fit.NO)
+        return Fit.TIGHT if any(one.verdict.fit is Fit.TIGHT for _, one in self.smallest) else Fit.NO
 
     @property
     def closest(self) -> tuple[Candidate, Answer]:
@@ -103,7 +102,7 @@ class _Search:
         self.known: dict[int, Answer | Refusal] = {}
         self.whole: set[int] = set()
         """Of which all ranks that differ were rehearsed."""
-        self._expectations: dict[tuple[int, int, int], Answer] = {}
+        self._expectations: dict[tuple[int, int], Answer] = {}
 
     def run(self) -> Found | Nothing:
         """Rehearse until nothing better can be hoped for."""
@@ -182,6 +181,7 @@ class _Search:
     def _look(self, numbers: Sequence[int]) -> None:
         answers = self.appraiser.rehearse([self.listed[number].question for number in numbers])
         self.known.update(zip(numbers, answers, strict=True))
+        self._expectations.clear()
         if len(numbers) == 1:
             self.whole.update(numbers)
 
@@ -201,7 +201,7 @@ class _Search:
         far, near = self._nearest(number)
         if near is None:
             return closed
-        key = number, near, len(self.known)
+        key = number, near
         if key not in self._expectations:
             self._expectations[key] = self._corrected(closed, far, near)
         return self._expectations[key]

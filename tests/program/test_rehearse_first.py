@@ -121,3 +121,17 @@ def test_auto_takes_no_stage_where_none_is_needed_and_one_where_memory_is_short(
     large = zlaunch(*words, "--", "--model", tmp_path, "--from_scratch", cwd=tmp_path, env=CPU)
     assert "ZeRO stage 0" in small.out
     assert "ZeRO stage 1" in large.out
+
+
+def test_one_program_rehearses_all_that_a_start_asks(tmp_path: Path) -> None:
+    """Every Python notes its command line when it starts."""
+    log, hook = tmp_path / "log", tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(
+        f"import sys\nwith open({str(log)!r}, 'a') as log:\n    print(sys.orig_argv, file=log)\n"
+    )
+    env = {**CPU, "PYTHONPATH": str(hook), "ZLAUNCH_CACHE": "off"}
+    words = ("--stage", "auto", "--rehearse", "--dry-run", "--gpus", "1")
+    result = zlaunch("train", *words, cwd=tmp_path, env=env)
+    assert result.status == 0, result.err
+    assert log.read_text().count("'zlaunch.rehearsal'") == 1

@@ -1,23 +1,56 @@
 """A job that was looked into: shown, or started and seen through, whichever verb it comes from."""
 
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zlaunch.record import FIRST, Lineage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from zlaunch.answers import Answer
+    from zlaunch.answers import Answer, Refusal
     from zlaunch.attempts import Tried
+    from zlaunch.fit import Site
     from zlaunch.job import JobSpec
     from zlaunch.manner import Manner
     from zlaunch.memory.forecast import Forecast
     from zlaunch.plan import LaunchPlan
+    from zlaunch.precheck import Ask
     from zlaunch.prepare import Prepared
+    from zlaunch.rehearse import Rehearser
+    from zlaunch.workloads import Question
+
+
+class SharedRehearser:
+    """Answers all questions about a start with one program, which ends with the block."""
+
+    def __init__(self) -> None:
+        """Start and import nothing before the first question."""
+        self._open = ExitStack()
+
+    def __enter__(self) -> "SharedRehearser":
+        """Give itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the program, if it was started."""
+        self._open.close()
+
+    def __call__(self, questions: "Sequence[Question]", site: "Site") -> "list[Answer | Refusal]":
+        """Rehearse jobs on a site."""
+        from zlaunch.appraisal import appraise
+
+        return appraise(questions, site, rehearse=self._rehearser)
+
+    @cached_property
+    def _rehearser(self) -> "Rehearser":
+        from zlaunch.appraisal import rehearser
+
+        return self._open.enter_context(rehearser())
 
 
 @dataclass(frozen=True)
@@ -40,12 +73,18 @@ class Examined:
         look_first(self.prepared, self.forecast, self.force, plan)
 
 
-def examine(prepared: "Prepared", rehearse: bool, force: bool) -> Examined:
-    """Rehearse a job, if that was asked for or there are GPUs it must fit; refuse what cannot work."""
-    return Examined(prepared, _answer(prepared, rehearse, force), force)
+def examine(prepared: "Prepared", rehearse: bool, force: bool, ask: "Ask | None" = None) -> Examined:
+    """Rehearse a job, if that was asked for or there are GPUs it must fit; refuse what cannot work.
+
+    Give `ask` to ask again without starting another program.
+    """
+    if ask is not None:
+        return Examined(prepared, _answer(prepared, rehearse, force, ask), force)
+    with SharedRehearser() as once:
+        return examine(prepared, rehearse, force, once)
 
 
-def _answer(prepared: "Prepared", rehearse: bool, force: bool) -> "Answer | None":
+def _answer(prepared: "Prepared", rehearse: bool, force: bool, ask: "Ask") -> "Answer | None":
     if not rehearse and (force or not prepared.inputs.machine.gpus or prepared.model is None):
         return None
     from zlaunch import console
@@ -53,7 +92,7 @@ def _answer(prepared: "Prepared", rehearse: bool, force: bool) -> "Answer | None
     from zlaunch.precheck import rehearse_first
 
     try:
-        answer = rehearse_first(prepared)
+        answer = rehearse_first(prepared, ask)
     except Unavailable as error:
         if rehearse:
             raise

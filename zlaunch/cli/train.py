@@ -89,7 +89,7 @@ def train(
 
     What zlaunch does not know, and all that follows `--`, goes to the script.
     """
-    from zlaunch.cli.starting import Examined, examine, see, show
+    from zlaunch.cli.starting import Examined, SharedRehearser, examine, see, show
     from zlaunch.job import STAGES, JobSpec, parse_debug, parse_gpus, parse_offload, parse_override
     from zlaunch.manner import Policy, Wishes
     from zlaunch.prepare import ds_config_of, prepare
@@ -113,18 +113,19 @@ def train(
         debug=None if debug is None else parse_debug(debug),
         wishes=Wishes(show_ranks, on_stall, stall_after, Policy(max_restarts, on_oom)),
     )
-    if stage == "auto":
-        from zlaunch import console
-        from zlaunch.precheck import choose_stage
-
-        job, why = choose_stage(prepare(job, run_dir))
-        for line in console.table([("stage ", why)], indent=""):
-            console.say(line)
 
     def look_into(job: JobSpec, directory: Path | None) -> Examined:
         return examine(prepare(job, directory), rehearse, force)
 
-    first = look_into(job, run_dir)
+    with SharedRehearser() as ask:
+        if stage == "auto":
+            from zlaunch import console
+            from zlaunch.precheck import choose_stage
+
+            job, why = choose_stage(prepare(job, run_dir), ask)
+            for line in console.table([("stage ", why)], indent=""):
+                console.say(line)
+        first = examine(prepare(job, run_dir), rehearse, force, ask)
     if dry_run:
         show(first)
         return

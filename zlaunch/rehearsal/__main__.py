@@ -54,20 +54,24 @@ class _Task:
     workload: Workload
     checkpoint: Path
     trained: Answer | None = None
+    broken: str | None = None
+    """Why the same with images could not be rehearsed."""
 
     def following(self, answer: Answer) -> "_Task | None":
         """Say what is to be done next, if anything is."""
         if self.trained is not None:
             return None
         if "broken" in answer and answer.get("has_images"):
-            return replace(self, workload=replace(self.workload, images=False))
+            workload = replace(self.workload, images=False)
+            return replace(self, workload=workload, broken=answer["broken"])
         saved = self.workload.save and answer.get("forecast", {}).get("late_error", "") is None
         return replace(self, trained=answer) if saved and self.workload.resume else None
 
     def whole(self, answer: Answer) -> Answer:
-        """Put what training and resuming were answered together."""
+        """Put what training and resuming were answered together, and why it was not answered before."""
+        before = {} if self.broken is None else {"broken": self.broken}
         if self.trained is None:
-            return answer
+            return {**before, **answer}
         told = answer.get("forecast", {"phases": ()})
         phase = next((phase for phase in told["phases"] if phase["name"] == RESUME), None)
         resume = {
@@ -78,7 +82,7 @@ class _Task:
         }
         trained = self.trained["forecast"]
         seconds = trained["seconds"] + told.get("seconds", 0.0)
-        return {"forecast": {**trained, "resume": resume, "seconds": seconds}}
+        return {**before, "forecast": {**trained, "resume": resume, "seconds": seconds}}
 
 
 class _Questions:
@@ -117,17 +121,16 @@ def _forked(questions: _Questions, jobs: int) -> Iterator[tuple[int, Answer]]:
     """Rehearse each workload in processes of its own, several at a time."""
     running: dict[int, tuple[_Task, IO[str], float]] = {}
     following: list[_Task] = []
-    is_warm = False
+    is_warm, why = False, None
     while True:
         while len(running) < jobs:
             task = following.pop() if following else questions.next()
             if task is None:
                 break
             if not is_warm:
-                _warm_up(task.workload)
-                is_warm = True
+                is_warm, why = True, _warm_up(task.workload)
             file: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the fork writes, we read
-            running[_fork(task, file)] = (task, file, time.monotonic() + _SECONDS)
+            running[_fork(task, file, why)] = (task, file, time.monotonic() + _SECONDS)
         if not running and not questions.may_come:
             return
         questions.wait(_TICK if running else None)
@@ -147,38 +150,55 @@ def _ended(running: dict[int, tuple[_Task, IO[str], float]]) -> Iterator[tuple[_
         os.kill(late, signal.SIGKILL)
 
 
-def _warm_up(workload: Workload) -> None:
-    """Import what all forks need."""
+def _warm_up(workload: Workload) -> str | None:
+    """Import what all forks need, and return why that fails, if it does.
+
+    A model's own code is left to the forks, which may crash or hang.
+    """
     from zlaunch.rehearsal.packages import import_packages
 
-    import_packages()
-    from zlaunch.rehearsal import model, run  # noqa: F401 - forks need it
+    try:
+        import_packages()
+        from zlaunch.rehearsal import model, run  # noqa: F401 - forks need it
+    except Exception as error:  # noqa: BLE001 - an installation can be broken in any way
+        return _words(error)
+    if workload.remote_code is None:
+        with contextlib.suppress(Exception):
+            model.choose_class(model.read_config(workload), None)
+    return None
 
-    with contextlib.suppress(Exception):
-        model.choose_class(model.read_config(workload), None)
 
-
-def _fork(task: _Task, file: IO[str]) -> int:
+def _fork(task: _Task, file: IO[str], why: str | None) -> int:
+    """Start a rehearsal, or if there is a reason why none can be, write that; return the process id."""
     parent, pid = os.getpid(), os.fork()
     if pid:
         return pid
-    die_with_parent(parent)
 
     def write(answer: Answer) -> None:
         print(json.dumps(answer), file=file, flush=True)
 
+    status = 1
     try:
-        write(_answer(task, write))
-    except BaseException as error:  # noqa: BLE001 - a fork must not go on as its parent
-        write({"broken": repr(error)})
-    os._exit(0)
+        die_with_parent(parent)
+        try:
+            write(_answer(task, write) if why is None else {"broken": why})
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it ends this rehearsal alone
+            write({"broken": repr(error)})
+        status = 0
+    finally:
+        os._exit(status)  # a fork that went on as its parent would delete the checkpoints of all others
 
 
 def _read(file: IO[str], status: int) -> Answer:
     """Read what a fork said until its end; nothing but text has a formula that stands in."""
+    found: Answer = {}
     with file:
         file.seek(0)
-        found: Answer = {key: value for line in file for key, value in json.loads(line).items()}
+        try:
+            for line in file:
+                found |= json.loads(line)
+        except ValueError:
+            found["broken"] = "the answer of the rehearsal is not complete"
     if status:
         ended = signal.Signals(-status).name if status < 0 else f"status {status}"
         found = {**found, "broken": f"the rehearsal ended by {ended}"}
@@ -205,7 +225,7 @@ def _answer(task: _Task, say: Callable[[Answer], None]) -> Answer:
     except UnknownOptimizer as error:
         return {"broken": str(error)}
     except Exception as error:  # noqa: BLE001 - whose fault it is shows in the traceback
-        words = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
+        words = _words(error)
         if task.workload.remote_code is not None and not run.is_theirs(error, ("deepspeed",)):
             return {"untold": f"its own code could not be rehearsed: {words}"}
         if not run.is_theirs(error) or seen.is_made_up:
@@ -213,6 +233,11 @@ def _answer(task: _Task, say: Callable[[Answer], None]) -> Answer:
         seen.late_error = run.told(error, seen.ledger.phase)
     answer = TypeAdapter(Forecast).dump_python(forecast(seen, time.monotonic() - began), mode="json")
     return {"forecast": answer}
+
+
+def _words(error: Exception) -> str:
+    """Say what was raised in one line."""
+    return traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
 
 
 if __name__ == "__main__":

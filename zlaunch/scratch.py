@@ -1,0 +1,52 @@
+"""Folders for the temporary files of other programs, deleted however those programs and this one end.
+
+Whoever makes a folder holds a lock on it, which the kernel releases when the process ends. Folders that are
+not locked are left over, and are deleted when the next one of the same kind is made.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+
+class Scratch:
+    """A folder with a lock, until it is deleted."""
+
+    def __init__(self, kind: str) -> None:
+        """Make a folder where temporary files are; raise OSError if that cannot be done."""
+        prefix = f"zlaunch-{kind}-"
+        _delete_leftovers(prefix)
+        self.path, self._lock = _make(prefix)
+
+    def delete(self) -> None:
+        """Delete the folder; what cannot be deleted yet is left over."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _make(prefix: str) -> tuple[Path, int]:
+    """Make a folder and lock it; again, if another process took it for a leftover in between."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, lock
+            os.close(lock)
+
+
+def _delete_leftovers(prefix: str) -> None:
+    """Delete this user's folders that no process holds a lock on."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(lock).st_uid == os.geteuid():
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)

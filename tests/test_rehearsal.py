@@ -167,3 +167,15 @@ def test_a_step_needs_six_operations_for_each_weight_and_token(stage: int) -> No
     matrices = forecast.parameters - LLAMA["vocab_size"] * LLAMA["hidden_size"]  # type: ignore[operator]
     tokens = 2 * 16
     assert forecast.flops == pytest.approx(6 * matrices * tokens, rel=0.05)
+
+
+def test_a_step_needs_six_operations_for_each_weight_of_the_experts_that_a_token_goes_to() -> None:
+    experts = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    asked = replace(workload(2, seq_len=16, accelerator="cuda"), model=experts)
+    (forecast,) = rehearse([asked])
+    width, inner, layers = (
+        int(str(LLAMA[key])) for key in ("hidden_size", "intermediate_size", "num_hidden_layers")
+    )
+    idle = layers * (4 - 2) * 3 * width * inner
+    matrices = forecast.parameters - idle - int(str(LLAMA["vocab_size"])) * width
+    assert forecast.flops == pytest.approx(6 * matrices * 2 * 16, rel=0.05)

@@ -40,6 +40,12 @@ class ModelConfig:
     """Where it stands, as a person would name it."""
 
     @property
+    def kind(self) -> str:
+        """Name the type of the model; nothing if it is no text."""
+        named = self.value.get("model_type")
+        return named if isinstance(named, str) else ""
+
+    @property
     def shape(self) -> ModelShape:
         """Take out the sizes that decide buckets."""
         return shape(self.value, self.source)
@@ -119,7 +125,7 @@ def shape(config: Mapping[str, Any], source: str) -> ModelShape:
     """
     part = config.get("text_config")
     text: Mapping[str, Any] = part if isinstance(part, Mapping) else {}
-    older = () if config.get("model_type") in UNMAPPED else ("n_embd", "d_model")
+    older = () if str(config.get("model_type")) in UNMAPPED else ("n_embd", "d_model")
     named = [(config, key) for key in ("hidden_size", "hidden_sizes", *older)]
     named += [(text, key) for key in ("hidden_size", "hidden_sizes")]
     hidden = next((size for part, key in named if (size := _largest(part.get(key)))), None)

@@ -39,7 +39,7 @@ PADDED = frozenset(
 def usable_positions(model: ModelConfig) -> int | None:
     """Say how many tokens a sequence may have; None if the model does not limit them."""
     number = model.num_positions
-    if number is None or model.value.get("model_type") not in PADDED:
+    if number is None or model.kind not in PADDED:
         return number
     padding = model.first("pad_token_id")
     return max(1, number - 1 - (padding if isinstance(padding, int) else 1))
@@ -65,17 +65,14 @@ def judge_model(
 
 
 def _type(model: ModelConfig, known: Collection[str], trusts_code: bool) -> Iterator[Finding]:
-    kind = model.value.get("model_type")
+    kind = model.kind
     if trusts_code and "auto_map" in model.value:
         return
-    if not isinstance(kind, str) or not kind:
-        yield model.locate(
-            Finding(
-                "no-model-type",
-                "there is no `model_type` here, so nobody can tell how the model is built",
-                "name the config.json of a transformers model",
-            )
-        )
+    if not kind:
+        message = "`model_type` is missing or is not a name, so it is not known how the model is built"
+        hint = "name the config.json of a transformers model"
+        where = "model_type" if "model_type" in model.value else ""
+        yield model.locate(Finding("no-model-type", message, hint, where))
     elif kind not in known:
         if "auto_map" in model.value:
             hint = "its own code says how: allow it to run with `--trust-remote-code`"
@@ -109,7 +106,7 @@ def _length(model: ModelConfig, seq_len: int) -> Iterator[Finding]:
     most = usable_positions(model)
     if most is None or seq_len <= most:
         return
-    ends = model.value.get("model_type") in TABLED | PADDED
+    ends = model.kind in TABLED | PADDED
     what = (
         "a longer one fails with an index error"
         if ends

@@ -25,6 +25,7 @@ def apply(fast: bool = True) -> None:
     _let_experts_be_of_any_type()
     _train_in_fp16()
     _count_grouped_heads()
+    _count_experts()
     _believe_contents()
     if fast:
         _reduce_without_loops()
@@ -136,6 +137,18 @@ def _count_grouped_heads() -> None:
 
     flop_counter.sdpa_flop_count = with_heads_of(0, flop_counter.sdpa_flop_count)
     flop_counter.sdpa_backward_flop_count = with_heads_of(1, flop_counter.sdpa_backward_flop_count)
+
+
+def _count_experts() -> None:
+    """No operations are counted by torch for the matrix products of all experts at once."""
+    from torch.utils.flop_counter import flop_registry
+
+    def count(first: torch.Tensor, second: torch.Tensor, *_: Any, **__: Any) -> int:
+        # Rows, columns or what is summed over is divided among the groups, unless each has its own pair.
+        groups = first.shape[0] if first.dim() == second.dim() == 3 else 1
+        return int(2 * groups * first.shape[-2] * first.shape[-1] * second.shape[-1])
+
+    flop_registry.setdefault(torch.ops.aten._grouped_mm, count)
 
 
 def _believe_contents() -> None:

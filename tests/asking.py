@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zlaunch.answers import Speed
+from zlaunch.answers import Answer, Speed
 from zlaunch.estimation import _machine_with
-from zlaunch.fit import Site
+from zlaunch.fit import Site, judge, need_of
 from zlaunch.job import JobSpec
 from zlaunch.memory.forecast import PHASES, Forecast, Phase
 from zlaunch.memory.hardware import GPUS
@@ -16,7 +16,7 @@ from zlaunch.memory.traffic import Traffic
 from zlaunch.model import ModelConfig, parse_model
 from zlaunch.settlement import Circumstances
 from zlaunch.trainer_args import Argument, TrainerArgs
-from zlaunch.workloads import Options, Question, training_of
+from zlaunch.workloads import Options, Question, training_of, workload_of
 
 GIB = 1 << 30
 LLAMA = {
@@ -61,3 +61,10 @@ def forecast(gpu: float, reserved: float | None = None, pageable: float = 0, **c
 def speed(seconds: float) -> Speed:
     """Make the speed of a job whose step of one token takes so long."""
     return Speed(Traffic((), 8, 0, 0, 0, 0), Roofline((), seconds, (seconds, seconds), 1 / seconds))
+
+
+def answer(one: Question, told: Forecast, seconds: float) -> Answer:
+    """Answer a question with a forecast that was made up."""
+    settled = one.settled()
+    need, verdict = need_of(told, SITE), judge(told, SITE)
+    return Answer(one, settled, workload_of(one, settled), told, need, verdict, speed(seconds))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.asking import SITE, forecast, question, speed
+from tests.asking import SITE, answer, forecast, question
 from zlaunch.answers import Answer, Refusal, is_fit
 from zlaunch.candidates import Candidate, candidates
 from zlaunch.errors import Finding, Refused
@@ -15,7 +15,7 @@ from zlaunch.memory.forecast import Forecast
 from zlaunch.remedies import Ask, remedies
 from zlaunch.resolve import MICRO
 from zlaunch.search import MOST_MISSES, Found, Nothing, _Search, search
-from zlaunch.workloads import Question, workload_of
+from zlaunch.workloads import Question
 
 STATES = {0: 60.0, 1: 30.0, 2: 20.0, 3: 10.0}
 
@@ -36,11 +36,7 @@ def made_up(states: Callable[[int, bool], float], per_sequence: float, error: fl
         seconds = (
             (1.3 if checkpointing else 1.0) + (5.0 if zero.offloads else 0.0) + (0.5 if stage == 3 else 0)
         )
-        told = forecast(size, error=error)
-        verdict = judge(told, SITE)
-        return Answer(
-            one, settled, workload_of(one, settled), told, need_of(told, SITE), verdict, speed(seconds)
-        )
+        return answer(one, forecast(size, error=error), seconds)
 
     return ask
 
@@ -186,3 +182,27 @@ def test_what_a_rehearsal_does_not_confirm_is_not_named() -> None:
     hopeful, sober = made_up(lambda *_: 1.0, 20.0), made_up(lambda *_: 1000.0, 0.0)
     assert remedies(question(micro=8), LADDER, hopeful, hopeful) != []
     assert remedies(question(micro=8), LADDER, hopeful, sober) == []
+
+
+def test_a_rung_that_is_refused_is_told_apart_from_one_that_cannot_fit() -> None:
+    def refusing(truth: Ask) -> Ask:
+        def ask(questions: Sequence[Question]) -> list[Answer | Refusal]:
+            hindered = (Finding("no-heads", "why not"),)
+            return [
+                Refusal(one, hindered) if one.job.stage == 1 else told
+                for one, told in zip(questions, truth(questions), strict=True)
+            ]
+
+        return ask
+
+    large, small = made_up(lambda *_: 500.0, 1.0), made_up(lambda stage, _: {3: 1.0}.get(stage, 500.0), 0.1)
+    nothing = search(question(), 8, MadeUp(refusing(large)))
+    assert isinstance(nothing, Nothing)
+    assert [rung.words for rung, _ in nothing.refused] == ["--stage 1"]
+    late = search(question(), 8, MadeUp(large, refusing(large)))
+    assert isinstance(late, Nothing)
+    assert [rung.words for rung, _ in late.refused] == ["--stage 1"]
+    found = search(question(), 8, MadeUp(refusing(small)))
+    assert isinstance(found, Found)
+    assert "--stage 0" in [rung.words for rung in found.hopeless]
+    assert "--stage 1" not in [rung.words for rung in found.hopeless]

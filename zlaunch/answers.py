@@ -37,6 +37,11 @@ class Answer:
     """What the numbers leave out, and what they say of a run that resumes this one."""
 
     @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Gather what is to be said besides the numbers."""
+        return (*self.question.remarks, *self.settled.warnings, *self.remarks)
+
+    @property
     def seconds(self) -> float | None:
         """Say how long a step takes, in the middle of what is likely."""
         return None if self.speed is None else self.speed.roofline.middle
@@ -76,7 +81,7 @@ def refusal(question: Question, error: ZlaunchError) -> Refusal:
 
 
 def remarks_on(forecast: Forecast, site: Site) -> Iterator[Finding]:
-    """Say what a forecast does not count, and whether what it foretells could be resumed if it was saved."""
+    """Say what a forecast does not count, and whether the run could be resumed from its checkpoint."""
     for note in forecast.notes:
         yield Finding("counted-otherwise", note, severity=Severity.ADVICE)
     resume = forecast.resume

@@ -123,9 +123,11 @@ def fill(plan: LaunchPlan, inputs: Inputs, asked: Sequence[str], lineage: Lineag
 
 
 def check_new(file: Path) -> None:
-    """Raise Unavailable if a file exists already."""
+    """Raise Unavailable if a file exists already, or cannot be made where it is to be."""
     if file.exists():
         raise Unavailable(f"`{file}` exists already", "name another file: nothing is ever overwritten")
+    if not (file.parent.is_dir() and os.access(file.parent, os.W_OK | os.X_OK)):
+        raise Unavailable(f"`{file}` cannot be written: `{file.parent}` is not a writable directory")
 
 
 def write_new(file: Path, text: str | bytes) -> None:

@@ -3,7 +3,7 @@
 A branch and bound: the closed form says how much memory each candidate takes and how fast it is, and a
 rehearsal how it really is. Each rehearsal corrects what is expected of its neighbours. The search ends when
 no candidate is left that may fit and would be faster than the best one that was rehearsed; `is_as_fast`
-says what counts as faster. That nothing fits is said only after every rung was rehearsed at its smallest.
+says what counts as faster. Before it says that nothing fits, it has looked at every rung at its smallest.
 """
 
 import math
@@ -61,10 +61,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Nothing:
-    """Every rung was rehearsed at its smallest, and none surely fits."""
+    """Every rung that works was looked at with its smallest candidate, and none surely fits."""
 
     smallest: tuple[tuple[Candidate, Answer], ...]
-    """Those that work."""
+    refused: tuple[tuple[Rung, Refusal], ...]
 
     @property
     def fit(self) -> Fit:
@@ -97,6 +97,7 @@ class _Search:
         self, listed: Sequence[Candidate], closed: Sequence[Answer | Refusal], appraiser: Appraiser
     ) -> None:
         self.listed = listed
+        self.asked = list(zip(listed, closed, strict=True))
         self.closed = {number: one for number, one in enumerate(closed) if isinstance(one, Answer)}
         self.appraiser = appraiser
         self.known: dict[int, Answer | Refusal] = {}
@@ -245,22 +246,20 @@ class _Search:
         return [min((n for n in self.closed if self.listed[n].rung == rung), key=size) for rung in rungs]
 
     def _nothing(self) -> Nothing:
-        answers = [self.known[number] for number in self._smallest()]
-        refuse_if_none_works(answers)
-        listed = zip(self._smallest(), answers, strict=True)
-        return Nothing(tuple((self.listed[n], one) for n, one in listed if isinstance(one, Answer)))
+        looked = [(self.listed[number], self.known[number]) for number in self._smallest()]
+        refuse_if_none_works([answer for _, answer in looked])
+        told = {one.rung: answer for one, answer in (*self.asked, *looked)}
+        refused = tuple((rung, one) for rung, one in told.items() if isinstance(one, Refusal))
+        return Nothing(tuple((one, it) for one, it in looked if isinstance(it, Answer)), refused)
 
     def _found(self, best: int) -> Found:
         tried = tuple((self.listed[number], answer) for number, answer in self.known.items())
         answer = self.known[best]
         assert isinstance(answer, Answer), "what fits was answered"
-        open_ = {
-            self.listed[number].rung
-            for number in self.closed
-            if number in self.known or _may_fit(self._expect(number))
-        }
-        hopeless = dict.fromkeys(one.rung for one in self.listed if one.rung not in open_)
-        return Found(self.listed[best], answer, tried, tuple(hopeless), self._other(best))
+        open_ = {self.listed[n].rung for n in self.closed if n in self.known or _may_fit(self._expect(n))}
+        rungs = dict.fromkeys(self.listed[number].rung for number in self.closed)
+        hopeless = tuple(rung for rung in rungs if rung not in open_)
+        return Found(self.listed[best], answer, tried, hopeless, self._other(best))
 
     def _other(self, best: int) -> tuple[Candidate, float] | None:
         """Name the fastest candidate of another rung that fits or may."""

@@ -96,7 +96,8 @@ def test_where_nothing_fits_there_is_no_plan(folder: Path) -> None:
     done = zlaunch("plan", "talkative", "--on", "T4", "--global-batch", "1", "-o", "none.json", cwd=folder)
     assert done.status == 65
     said = " ".join(done.err.split())
-    assert "nothing fits: every stage and offload was rehearsed" in said
+    assert "nothing fits, not even with a micro-batch of 1 and activation checkpointing; " in said
+    assert "tried: 7 rehearsed" in said
     assert " --activation-checkpointing --micro-batch 1`: " in said.split("closest is `--stage ")[1]
     assert "`--nvme DIR`" in said
     assert not (folder / "none.json").exists()
@@ -113,6 +114,22 @@ def test_a_plan_needs_a_gpu_to_plan_for(folder: Path) -> None:
     done = zlaunch("plan", "small", cwd=folder, env={"DS_ACCELERATOR": "cpu"})
     assert done.status == 69
     assert "--on 8xH100-80GB" in done.err
+
+
+def test_a_model_that_only_a_rehearsal_knows_is_not_planned_for(folder: Path) -> None:
+    (folder / "a vit").mkdir()
+    (folder / "a vit" / "config.json").write_text('{"model_type": "vit"}')
+    done = zlaunch("plan", "a vit", *ON, cwd=folder)
+    assert done.status == 69
+    assert "`zlaunch plan` cannot order configurations of this model" in done.err
+    assert "`zlaunch estimate 'a vit'` may tell" in done.err
+
+
+def test_a_place_that_cannot_be_written_is_noticed_before_anything_is_rehearsed(folder: Path) -> None:
+    done = zlaunch("plan", "small", *ON, "-o", "nowhere/ds_config.json", cwd=folder)
+    assert done.status == 69
+    assert "`nowhere` is not a writable directory" in done.err
+    assert "rehearsing" not in done.err
 
 
 def test_a_batch_that_cannot_be_shared_is_refused_with_one_that_can(folder: Path) -> None:

@@ -76,11 +76,12 @@ class Asking:
         """Rehearse jobs; `what` they are is shown meanwhile."""
         from zlaunch.appraisal import appraise
 
+        is_one = len(questions) == 1  # of which two ranks may be rehearsed
         progress, milestone = console.Progress(), f"rehearsing {plural(len(questions), what)}"
 
         def show(done: int, total: int) -> None:
             if done < total:
-                progress.show(milestone, f"({done} of {total} done)")
+                progress.show(milestone, f"({done} of {plural(total, 'rank') if is_one else total} done)")
 
         try:
             return appraise(questions, self.site, show, self._rehearser)
@@ -99,8 +100,8 @@ def _ladder(question: Question, ask: Asking, wishes: Wishes) -> ExitStatus:
     else:
         _show(show_ladder.ladder_lines(known[0], answers, chosen, site))
         if site.gpu is not None and all(answer.verdict.fit is Fit.NO for answer in known):
-            _show(show_ladder.nothing_fits(_remedies(question, ask) if wishes.levers else ()))
-        _warn(dict.fromkeys([*question.remarks, *(remark for one in known for remark in one.remarks)]))
+            _show(show_ladder.nothing_fits(_remedies(question, ask) if wishes.levers else None))
+        warn(dict.fromkeys([*question.remarks, *(remark for one in known for remark in one.remarks)]))
     fits = {answer.verdict.fit for answer in known}
     return next(fit for fit in (Fit.YES, Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in fits).status
 
@@ -123,7 +124,7 @@ def _one(question: Question, ask: Asking, wishes: Wishes) -> ExitStatus:
         console.data(json.dumps(estimate_json.of_one(answer, ask.site, effects), indent=2))
     else:
         _show(show_estimate.answer_lines(answer, ask.site))
-        _warn([*question.remarks, *answer.settled.warnings, *answer.remarks])
+        warn(answer.findings)
     if wishes.plot is not None:
         _plot(answer, ask.site, wishes.plot)
     if wishes.levers and not wishes.as_json:
@@ -151,7 +152,8 @@ def _show(lines: Iterable[str]) -> None:
         console.data(line)
 
 
-def _warn(findings: Iterable[Finding]) -> None:
+def warn(findings: Iterable[Finding]) -> None:
+    """Tell what is to be known besides an answer."""
     for finding in findings:
         for line in console.finding_lines(finding, sys.stderr):
             console.say(line)

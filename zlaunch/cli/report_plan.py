@@ -1,22 +1,28 @@
 """A configuration, searched for, explained in five lines, and written."""
 
-import sys
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from zlaunch import console
 from zlaunch.answers import Answer, is_fit
 from zlaunch.candidates import Candidate
-from zlaunch.cli.show_estimate import asked, method, unchecked_host
+from zlaunch.cli.report_estimate import warn
+from zlaunch.cli.show_estimate import asked, origin, unchecked_host
+from zlaunch.cli.show_ladder import refused_lines
 from zlaunch.compose import compose, to_json
 from zlaunch.dsconfig.reach import ZERO
-from zlaunch.errors import ExitStatus, Unavailable, WrongUsage
+from zlaunch.errors import ExitStatus, Refused, Unavailable, WrongUsage
 from zlaunch.fit import Fit, Site
-from zlaunch.ladder import LADDER, is_as_fast
+from zlaunch.ladder import LADDER, is_as_fast, on
 from zlaunch.resolve import ACCUMULATION, MICRO
 from zlaunch.search import Found, Nothing, search
 from zlaunch.units import brief, count, gib, memory, plural
 from zlaunch.workloads import Question
+
+MOST_MISSING: Final = 3
+"""Configurations that are named as too large, or perhaps too large."""
 
 
 def report(question: Question, site: Site, global_batch: int | None, output: Path | None) -> ExitStatus:
@@ -35,9 +41,7 @@ def report(question: Question, site: Site, global_batch: int | None, output: Pat
         [*asked(question, site, found.answer.forecast), *_told(found, site)], indent=""
     ):
         console.data(line)
-    for remark in found.answer.remarks:
-        for line in console.finding_lines(remark, sys.stderr):
-            console.say(line)
+    warn(found.answer.findings)
     _write(found, output)
     return ExitStatus.OK
 
@@ -54,23 +58,52 @@ def _search(question: Question, site: Site, per_rank: int) -> Found | Nothing:
     try:
         with rehearser() as rehearse:
             return search(question, per_rank, Appraiser(site, rehearse, show))
+    except Unavailable:
+        _explain_unavailable(question)
+        raise
     finally:
         progress.clear()
 
 
+def _explain_unavailable(question: Question) -> None:
+    """Raise Unavailable, with what can be asked instead, of a model that the closed form does not know."""
+    from zlaunch.memory.transformer import read_transformer
+    from zlaunch.workloads import check_countable
+
+    try:
+        read_transformer(question.model.value)
+    except Refused:
+        check_countable(question, on(question, LADDER[0]).settled())
+        name = shlex.quote(question.model.source.removesuffix("/config.json"))
+        raise Unavailable(
+            "`zlaunch plan` cannot order configurations of this model: only a rehearsal tells what it takes",
+            f"`zlaunch estimate {name}` may tell what it takes at each stage and offload",
+        ) from None
+
+
 def _show_nothing(found: Nothing, question: Question) -> None:
-    """Say that nothing surely fits, what came closest, and what was left out."""
+    """Say that nothing surely fits, what came closest, what cannot work, and what was left out."""
     candidate, answer = found.closest
-    close = "too close to tell" if found.fit is Fit.TIGHT else "nothing fits"
-    said = (
-        f"{close}: every stage and offload was rehearsed with a micro-batch of 1 and activation checkpointing"
-    )
-    for line in console.paragraph(said):
+    close = "too close to tell, even" if found.fit is Fit.TIGHT else "nothing fits, not even"
+    for line in (
+        *console.paragraph(
+            f"{close} with a micro-batch of 1 and activation checkpointing; {_looked_at(found)}"
+        ),
+        *console.paragraph(f"closest is `{candidate.words}`: {'; '.join(answer.verdict.reasons)}"),
+        *refused_lines(found.refused),
+    ):
         console.say(line)
-    for line in console.paragraph(f"closest is `{candidate.words}`: {'; '.join(answer.verdict.reasons)}"):
-        console.say(line)
+    warn(answer.findings)
     if question.job.nvme_dir is None:
         console.say("hint: `--nvme DIR` lets it offload to a drive, too")
+
+
+def _looked_at(found: Nothing) -> str:
+    """Count what was rehearsed, and what the closed form alone answered."""
+    methods = [answer.forecast.method for _, answer in found.smallest]
+    counts = {"rehearsed": methods.count("rehearsal"), "by the closed form": methods.count("closed form")}
+    told = ", ".join(f"{number} {how}" for how, number in counts.items() if number)
+    return f"combinations of stage and offload tried: {told}"
 
 
 def _per_rank(question: Question, site: Site, global_batch: int | None) -> int:
@@ -101,7 +134,7 @@ def _told(found: Found, site: Site) -> Iterator[tuple[str, str]]:
         yield "buckets", f"{count(bucket)} elements"
     if answer.seconds is not None:
         yield "step", f"about {brief(answer.seconds)}"
-    yield "method", method(answer.forecast)
+    yield "method", origin(answer.forecast)
 
 
 def _memory(answer: Answer, site: Site) -> str:
@@ -113,14 +146,15 @@ def _memory(answer: Answer, site: Site) -> str:
 
 
 def _reasons(found: Found) -> Iterator[str]:
-    """Say what does not fit on lower rungs, rehearsed or by the closed form, and what is slower."""
+    """Say what would be as good but does not fit, rehearsed or by the closed form, and what is slower."""
     chosen, own = found.candidate, found.answer.seconds
     below = LADDER[: LADDER.index(chosen.rung)]
     misses = [
-        (one, answer) for one, answer in found.tried if isinstance(answer, Answer) and not is_fit(answer)
+        (one, answer)
+        for one, answer in found.tried
+        if isinstance(answer, Answer) and not is_fit(answer) and is_as_fast(answer.seconds or 0, own or 0)
     ]
-    for candidate, answer in _closest_by_rung(misses)[:2]:
-        yield f"`{candidate.words}` {'is ' * (answer.verdict.fit is Fit.TIGHT)}{answer.verdict.fit.value}"
+    yield from _missing(_closest_by_rung(misses)[:MOST_MISSING], own)
     if out := [f"`{rung.words}`" for rung in below if rung in found.hopeless]:
         yield f"{', '.join(out)} cannot fit by the closed form"
     if found.other is not None and own:
@@ -128,6 +162,20 @@ def _reasons(found: Found) -> Iterator[str]:
         if seconds > own:
             slower = "no faster" if is_as_fast(seconds, own) else f"{seconds / own - 1:.0%} slower"
             yield f"`{other.words}` would be {slower}"
+
+
+def _missing(misses: Sequence[tuple[Candidate, Answer]], own: float | None) -> Iterator[str]:
+    """Gather what may not fit, and what does not, beside a job whose step takes so long."""
+    for fit, words in ((Fit.TIGHT, "may not fit"), (Fit.NO, "too large")):
+        these = [(one.words, answer.seconds) for one, answer in misses if answer.verdict.fit is fit]
+        names = ", ".join(f"`{name}`" for name, _ in these)
+        if not names:
+            continue
+        if own is None:
+            yield f"{words}: {names}"
+        else:
+            is_faster = not any(seconds is None or is_as_fast(own, seconds) for _, seconds in these)
+            yield f"{'faster' if is_faster else 'as fast or faster'}, but {words}: {names}"
 
 
 def _closest_by_rung(misses: Sequence[tuple[Candidate, Answer]]) -> list[tuple[Candidate, Answer]]:
@@ -151,4 +199,4 @@ def _write(found: Found, output: Path | None) -> None:
         return
     write_new(output, text)
     console.say(f"wrote {output}; to train with it:")
-    console.say(f"  zlaunch train SCRIPT --ds-config {output}{argument}")
+    console.say(f"  zlaunch train SCRIPT --ds-config {shlex.quote(str(output))}{argument}")

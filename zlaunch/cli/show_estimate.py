@@ -123,14 +123,21 @@ def trained(question: Question) -> Iterator[str]:
 
 
 def method(forecast: Forecast) -> str:
-    """Say where the numbers come from, and how far off they may be."""
+    """Say where the numbers of one job come from, how far off they may be, and how long they took."""
+    if forecast.method == "rehearsal" and not forecast.kept:
+        return f"{origin(forecast)}, in {brief(forecast.seconds)}"
+    why = f"; no rehearsal: {forecast.why_not_rehearsed}" if forecast.why_not_rehearsed else ""
+    return f"{origin(forecast)}{why}"
+
+
+def origin(forecast: Forecast) -> str:
+    """Say where numbers come from, and how far off they may be."""
     if forecast.kept:
         return "rehearsed by an earlier command; `ZLAUNCH_CACHE=off` does it again"
     if forecast.method == "rehearsal":
-        return f"rehearsed: DeepSpeed itself took two steps without memory, in {brief(forecast.seconds)}"
-    why = f"; no rehearsal: {forecast.why_not_rehearsed}" if forecast.why_not_rehearsed else ""
+        return "rehearsed: DeepSpeed itself took two steps without memory"
     off = f"up to {error:.0%}" if (error := forecast.error) < 1 else f"up to a factor of {1 + error:g}"
-    return f"closed form, {off} off{why}"
+    return f"closed form, {off} off"
 
 
 def title(answer: Answer) -> str:

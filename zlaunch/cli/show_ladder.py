@@ -1,10 +1,10 @@
 """The ladder as a person reads it: one row for each stage and offload, and which one to take."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from zlaunch import console
 from zlaunch.answers import Answer, Refusal
-from zlaunch.cli.show_estimate import asked, method, trained, unchecked_host
+from zlaunch.cli.show_estimate import asked, origin, trained, unchecked_host
 from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER, Rung
 from zlaunch.remedies import Remedy
@@ -23,7 +23,7 @@ def ladder_lines(
     known: Answer, answers: Sequence[Answer | Refusal], chosen: int | None, site: Site
 ) -> Iterator[str]:
     """Say what job it is, write a row for each rung, then what to take and why."""
-    yield from console.table([*asked(known.question, site, known.forecast), *_job(known)], indent="")
+    yield from console.table([*asked(known.question, site, known.forecast), *_job(known, answers)], indent="")
     yield ""
     rows = [_row(rung, answer) for rung, answer in zip(LADDER, answers, strict=True)]
     lines = console.figures([*HEADERS, *rows])
@@ -36,13 +36,38 @@ def ladder_lines(
     yield from _conclusion(answers, chosen, site)
 
 
-def _job(known: Answer) -> Iterator[tuple[str, str]]:
-    """Say what is the same on every rung."""
+def _job(known: Answer, answers: Sequence[Answer | Refusal]) -> Iterator[tuple[str, str]]:
+    """Say what is the same on every rung, and where the numbers come from."""
     yield "job", ", ".join([*trained(known.question), known.settled.precision])
     batch = known.settled.values.leaves.get(("train_batch_size",))
     if batch is not None:
         yield "batch", f"{batch.value} = {batch.source}"
-    yield "method", method(known.forecast)
+    first, *others = _methods(answers)
+    yield "method", first[0]
+    for words, rungs in others:
+        yield "", f"but {', '.join(rungs)}: {words}"
+
+
+def _methods(answers: Sequence[Answer | Refusal]) -> list[tuple[str, list[str]]]:
+    """Say where numbers come from, and which rungs have theirs from there; what most have is first."""
+    groups: dict[str, list[tuple[str, str | None]]] = {}
+    for rung, answer in zip(LADDER, answers, strict=True):
+        if isinstance(answer, Answer):
+            why = answer.forecast.why_not_rehearsed
+            groups.setdefault(origin(answer.forecast), []).append((f"`{rung.words}`", why))
+    found = [(f"{words}{_not_rehearsed(rows)}", [rung for rung, _ in rows]) for words, rows in groups.items()]
+    return sorted(found, key=lambda one: -len(one[1]))
+
+
+def _not_rehearsed(rows: Sequence[tuple[str, str | None]]) -> str:
+    """Say why rungs were not rehearsed; where reasons differ, that of the first."""
+    reasons = {why: rung for rung, why in reversed(rows) if why is not None}
+    if not reasons:
+        return ""
+    why, rung = list(reasons.items())[-1]
+    if len(reasons) == 1:
+        return f"; no rehearsal: {why}"
+    return f"; no rehearsal of {rung}: {why} (`--json` has the reasons of the others)"
 
 
 def _row(rung: Rung, answer: Answer | Refusal) -> tuple[str, ...]:
@@ -56,8 +81,7 @@ def _row(rung: Rung, answer: Answer | Refusal) -> tuple[str, ...]:
 
 
 def _conclusion(answers: Sequence[Answer | Refusal], chosen: int | None, site: Site) -> Iterator[str]:
-    for message, rungs in _refused(answers).items():
-        yield from console.paragraph(f"{', '.join(rungs)} cannot work: {message}")
+    yield from refused_lines(zip(LADDER, answers, strict=True))
     if site.gpu is None:
         return
     if chosen is None:
@@ -71,23 +95,28 @@ def _conclusion(answers: Sequence[Answer | Refusal], chosen: int | None, site: S
         yield from console.paragraph(f"it {unchecked}")
 
 
-def nothing_fits(found: Sequence[Remedy]) -> Iterator[str]:
-    """Say so, and which changes would do."""
+def nothing_fits(found: Sequence[Remedy] | None) -> Iterator[str]:
+    """Say so, and which changes would do; None if none was tried."""
     yield "nothing fits with this batch and this training"
-    if found:
+    if found is None:
+        yield "hint: leave out `--no-levers` to look for changes that let it fit"
+    elif found:
         words = ", or with ".join(f"`{one.words}`" for one in found)
         yield from console.paragraph(f"hint: it fits with {words}")
     else:
-        yield "hint: no single change helps; `zlaunch plan` looks for a batch that does"
+        yield from console.paragraph(
+            "hint: no change that was tried helps; `zlaunch plan` tries every micro-batch"
+        )
 
 
-def _refused(answers: Sequence[Answer | Refusal]) -> dict[str, list[str]]:
-    """Gather the rungs that cannot work by what hinders them."""
+def refused_lines(answers: Iterable[tuple[Rung, Answer | Refusal]]) -> Iterator[str]:
+    """Name the rungs that cannot work, those with the same reason together."""
     found: dict[str, list[str]] = {}
-    for rung, answer in zip(LADDER, answers, strict=True):
+    for rung, answer in answers:
         if isinstance(answer, Refusal):
             found.setdefault(answer.findings[0].message, []).append(f"`{rung.words}`")
-    return found
+    for message, rungs in found.items():
+        yield from console.paragraph(f"{', '.join(rungs)} cannot work: {message}")
 
 
 def _why(answers: Sequence[Answer | Refusal], chosen: int) -> str:

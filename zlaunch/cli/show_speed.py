@@ -49,16 +49,22 @@ def time_lines(speed: Speed | None) -> Iterator[str]:
     if speed is None:
         return
     roof = speed.roofline
-    yield f"a step takes {_range(roof.likely)}, and {brief(roof.seconds)} at the very least"
+    calibrated = "published runs" if roof.is_calibrated else "published runs on other GPUs"
+    yield from console.paragraph(
+        f"a step takes {_range(roof.likely)} (not measured: calibrated on {calibrated})"
+    )
     yield from console.table(
         [(term.name, _range(term.likely), term.why) for term in roof.terms if term.likely[1]]
     )
-    calibrated = "published runs" if roof.is_calibrated else "published runs on other GPUs"
     yield from console.paragraph(
-        f"{roof.bound_by} bounds it; at most {roof.tokens_per_second:,.0f} tokens/s on all ranks "
-        f"(not measured: calibrated on {calibrated})",
+        f"{roof.bound_by} {_verb(roof.bound_by)} longest; by data sheets alone a step takes at least "
+        f"{brief(roof.seconds)}: at most {roof.tokens_per_second:,.0f} tokens/s on all ranks",
         "  ",
     )
+
+
+def _verb(name: str) -> str:
+    return "take" if name.endswith("s") else "takes"
 
 
 def _range(seconds: tuple[float, float]) -> str:

@@ -1,9 +1,9 @@
 """A forecast from config.json and ds_config alone: arithmetic, in milliseconds, for any world size.
 
-It is what stands in where a run cannot be rehearsed, and what explains a rehearsal. How far it is off
-was measured on many architectures (docs/closed-form.md), and is claimed wider than that. Not in it:
-fragmentation beyond a
-rule of thumb, dropout's random states, ZeRO++, MiCS, tensor and sequence parallelism.
+It answers where a run cannot be rehearsed, and it orders the configurations that a plan rehearses. Its
+error was measured on many architectures (docs/closed-form.md); the error it claims is larger than that.
+It leaves out dropout's random states, ZeRO++, MiCS, tensor and sequence parallelism, and has only a rule
+of thumb for fragmentation.
 """
 
 from collections.abc import Mapping, Sequence

@@ -17,8 +17,9 @@ MOST_LAYERS: Final = 1_000
 """Each takes a rehearsal 0.08 s of a core; the deepest models of today have under 200."""
 MOST_RANKS: Final = 16_384
 """Each takes 0.003 s of a core: DeepSpeed looks at all of them."""
-MOST_BYTES: Final = 10 * max(gpu.total_bytes for gpu in GPUS.values())
-"""What needs ten times the largest GPU fits on none: that takes no rehearsal to see."""
+MOST_GPUS: Final = 10
+"""A job that needs this many times the largest GPU fits on none; no rehearsal is needed to see that."""
+MOST_BYTES: Final = MOST_GPUS * max(gpu.total_bytes for gpu in GPUS.values())
 
 
 def too_large(workload: Workload) -> str | None:
@@ -37,4 +38,5 @@ def too_large(workload: Workload) -> str | None:
     except Refused:
         return None
     least, _ = found.bounds(found.peak("gpu"))
-    return f"no GPU has a tenth of the {memory(least)} it takes at least" if least > MOST_BYTES else None
+    too_much = f"it takes at least {memory(least)}, more than {MOST_GPUS} times the largest GPU"
+    return too_much if least > MOST_BYTES else None

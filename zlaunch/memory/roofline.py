@@ -48,7 +48,7 @@ GATHERED_LAYER: Final[Range] = (2.5e-3, 12e-3)
 _TOUCHED: Final = 5
 """How often a saved activation is written or read, its gradient included."""
 _TOUCHED_AGAIN: Final = 2.5
-"""As often again where it is computed twice."""
+"""The same, in addition, for activations of layers that activation checkpointing computes again."""
 _ADAM_TRAFFIC: Final = 30
 """Bytes that an optimizer step moves per parameter: master, moments and gradient in fp32 read, the
 first three and the parameter written."""
@@ -112,12 +112,17 @@ class Roofline:
     @property
     def middle(self) -> float:
         """Say in one number how long it takes: as far, as a factor, from both ends of what is likely."""
-        return sqrt(self.likely[0] * self.likely[1])
+        return middle(self.likely)
 
     @property
     def bound_by(self) -> str:
-        """Name the term that takes longest."""
-        return max(self.terms, key=lambda term: term.seconds).name
+        """Name the term that probably takes longest."""
+        return max(self.terms, key=lambda term: middle(term.likely)).name
+
+
+def middle(likely: Range) -> float:
+    """Say the geometric mean of a range."""
+    return sqrt(likely[0] * likely[1])
 
 
 def roofline(workload: Workload, machine: Machine, flops: float) -> Roofline:

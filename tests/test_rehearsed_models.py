@@ -91,7 +91,7 @@ KINDS = {
 REMARKS = {
     "an encoder of images alone": "`ViTModel` has no loss of its own: counted as `ViTForImageClassification`",
     "an encoder alone": "`BertModel` has no loss of its own: counted as `BertForMaskedLM`",
-    "a class that nobody knows": "`LlamaForRewardModel` has no loss of its own: counted as `LlamaForCausalLM`",
+    "a class that nobody knows": "`LlamaForRewardModel` is not in transformers: counted as `LlamaForCausalLM`",
     "images of one size": "counted with one image of 56 x 56 in each sequence, its tokens among the others",
     "images of any size": "counted without images: what training on them adds is missing",
 }

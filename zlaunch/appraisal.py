@@ -40,6 +40,7 @@ _ABOUT = (
     (r"swap_tensor/", "zero_optimization.offload_optimizer", None),
     (r"batch related parameters", "train_batch_size", None),
     (r"runtime/zero/", "zero_optimization", None),
+    (r"\(peft/.* during load\)$", "", "name modules that the model has: `--lora RANK:q_proj,v_proj`"),
     (r"\(transformers/.* during load\)$", "", "mend the model's config.json: nobody can build it"),
 )
 """What DeepSpeed says, or where it says it; the key it is about; what to do, if that is known."""
@@ -212,7 +213,7 @@ def _given_up(words: str, base: Document | None) -> Finding:
     """Tell what DeepSpeed raised, at the key that it is about if that stands in the user's file."""
     about = ((key, hint) for pattern, key, hint in _ABOUT if re.search(pattern, words))
     key, hint = next(about, ("", None))
-    who = "transformers" if "(transformers/" in words else "DeepSpeed"
+    who = next((name for name in ("transformers", "peft") if f"({name}/" in words), "DeepSpeed")
     message = f"{who} gives up: {words}"
     finding = Finding("deepspeed-gives-up", message, hint, where=key, severity=Severity.LATE)
     return base.locate(finding) if base is not None and key and base.has(key) else finding

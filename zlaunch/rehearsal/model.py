@@ -98,11 +98,12 @@ def choose_class(config: Any, own_code: str | None) -> Chosen:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is not for us to mend
             words = " ".join(str(error).split()) or type(error).__name__
             raise CannotTell(f"the model's own code fails: {words}") from None
-    if named is not None and _has_loss(found := getattr(transformers, named, None)):
+    if named is not None and _has_loss(found := getattr(transformers, str(named), None)):
         return Chosen(found)
     for kind in _KINDS:
         if name := getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES").get(config.model_type):
-            note = None if named is None else f"`{named}` has no loss of its own: counted as `{name}`"
+            why = "has no loss of its own" if hasattr(transformers, str(named)) else "is not in transformers"
+            note = None if named is None else f"`{named}` {why}: counted as `{name}`"
             return Chosen(getattr(transformers, name), note)
     raise CannotTell(f"no loss is known that `{named or config.model_type}` is trained with")
 

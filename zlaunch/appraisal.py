@@ -99,8 +99,9 @@ class Appraiser:
 
     def revise(self, answer: Answer, forecast: Forecast) -> Answer:
         """Answer the same question with another forecast."""
-        verdict, speed = judge(forecast, self.site), _speed(answer.workload, forecast, self.site)
-        need = need_of(forecast, self.site)
+        verdict, need, speed = judge(forecast, self.site), need_of(forecast, self.site), answer.speed
+        if forecast.flops != answer.forecast.flops:  # nothing else of a forecast decides how fast it is
+            speed = _speed(answer.workload, forecast, self.site)
         return replace(answer, forecast=forecast, need=need, verdict=verdict, speed=speed)
 
 

@@ -66,10 +66,11 @@ def measure(task: dict[str, Any], device: Device) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
     from zlaunch.memory.workload import Workload
+    from zlaunch.rehearsal import training
 
     workload = TypeAdapter(Workload).validate_python(task["workload"])
     device.begin()
-    join(workload)
+    training.join(workload)
     gc.disable()  # what is garbage at the end of a phase is collected in it
     rank = Rank(workload, device)
     rank.initialize()
@@ -123,6 +124,8 @@ class Rank:
 
 def train(rank: Rank, checkpoint: Path) -> None:
     """Take two steps, and save if the workload asks for that."""
+    from zlaunch.rehearsal.checkpoints import save_for_others
+
     engine = rank.engine
     for step in range(STEPS):
         names = ("second step",) * 3 if step else ("forward", "backward", "step")
@@ -139,7 +142,7 @@ def train(rank: Rank, checkpoint: Path) -> None:
     if rank.workload.save:
         with rank.phase("save"):
             save(engine, checkpoint)
-        save_for_others(engine, checkpoint)
+        save_for_others(engine, checkpoint, TAG)
 
 
 def resume(rank: Rank, checkpoint: Path) -> None:
@@ -152,24 +155,6 @@ def resume(rank: Rank, checkpoint: Path) -> None:
 
 
 RUNS = {"train": train, "resume": resume}
-
-
-def join(workload: Any) -> None:
-    """Join a process group of the right size, in which nobody else is."""
-    import deepspeed
-    from torch import distributed
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    os.environ.update(
-        RANK="0",
-        LOCAL_RANK="0",
-        WORLD_SIZE=str(workload.world_size),
-        LOCAL_WORLD_SIZE=str(workload.ranks_per_host),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="29500",
-    )
-    distributed.init_process_group("fake", rank=0, world_size=workload.world_size, store=FakeStore())
-    deepspeed.init_distributed(dist_backend="fake", verbose=False)  # else `zero.Init` sees one rank
 
 
 def without_contents(make: Callable[[], Any]) -> Any:
@@ -199,21 +184,6 @@ def save(engine: Any, folder: Path) -> None:
     engine.module.save_pretrained(folder / "weights", state_dict=weights)
     del weights
     engine.save_checkpoint(str(folder), tag=TAG, exclude_frozen_parameters=adapted)
-
-
-def save_for_others(engine: Any, folder: Path) -> None:
-    """Give the other ranks the files that nobody wrote: as large as our own."""
-    if not engine.zero_optimization():
-        return
-    names = engine._get_mp_rank_zero_checkpoint_names(
-        load_dir=str(folder),
-        tag=TAG,
-        mp_rank=0,
-        dp_world_size=engine.dp_world_size,
-        bf16_mode=engine.bfloat16_enabled(),
-    )
-    for name in names[1:]:
-        Path(name).symlink_to(names[0])
 
 
 if __name__ == "__main__":

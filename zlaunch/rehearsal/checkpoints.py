@@ -31,9 +31,14 @@ def save(engine: Any, net: torch.nn.Module, directory: Path) -> None:
     _save_weights(engine, net)
     with _without_contents(engine, directory):
         engine.save_checkpoint(str(directory), tag=_TAG, exclude_frozen_parameters=_is_adapted(net))
+    save_for_others(engine, directory, _TAG)
+
+
+def save_for_others(engine: Any, directory: Path, tag: str) -> None:
+    """Give the other ranks the files that they would write: as large as this rank's."""
     names = engine._get_mp_rank_zero_checkpoint_names(
         load_dir=str(directory),
-        tag=_TAG,
+        tag=tag,
         mp_rank=0,
         dp_world_size=engine.dp_world_size,
         bf16_mode=engine.bfloat16_enabled(),
@@ -41,7 +46,7 @@ def save(engine: Any, net: torch.nn.Module, directory: Path) -> None:
     own = next((name for name in names if Path(name).exists()), None)
     for name in names:
         if own is not None and name != own:
-            os.link(own, name)  # those of other ranks are as large as this one's
+            os.link(own, name)
 
 
 def _save_weights(engine: Any, net: torch.nn.Module) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import os
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -194,7 +193,7 @@ def _initialized(workload: Workload, run: Run) -> Iterator[_Rank]:
         ops.replace_builders(mode)
         if workload.accelerator == "cuda":
             real_accelerator.set_accelerator(FakeGPU(mode, _ENOUGH, workload.ranks_per_host))
-        _join(workload)
+        training.join(workload)
         rank = _Rank(workload, config, chosen, mode, parts, run, Path(drive))
         gc.disable()
         gc.freeze()
@@ -206,23 +205,3 @@ def _initialized(workload: Workload, run: Run) -> Iterator[_Rank]:
 
 def _place(workload: Workload) -> torch.device:
     return torch.device(device.NAME, 0) if workload.accelerator == "cuda" else torch.device("cpu")
-
-
-def _join(workload: Workload) -> None:
-    """Join a process group of the right size, in which nobody else is."""
-    import deepspeed
-    from torch import distributed
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    os.environ.update(
-        RANK=str(workload.rank),
-        LOCAL_RANK=str(workload.rank % workload.ranks_per_host),
-        WORLD_SIZE=str(workload.world_size),
-        LOCAL_WORLD_SIZE=str(min(workload.ranks_per_host, workload.world_size)),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="29500",
-    )
-    distributed.init_process_group(
-        "fake", rank=workload.rank, world_size=workload.world_size, store=FakeStore()
-    )
-    deepspeed.init_distributed(dist_backend="fake", verbose=False)  # else `zero.Init` sees one rank

@@ -1,5 +1,6 @@
-"""What a training script does beside the model: its optimizer."""
+"""What a training script does beside the model: it joins the other ranks, and makes its optimizer."""
 
+import os
 from typing import Any
 
 import torch
@@ -30,6 +31,26 @@ _OPTIMIZERS: dict[str, Any] = {
 
 class UnknownOptimizer(Exception):
     """An `--optim` that needs a package or a kernel of its own."""
+
+
+def join(workload: Workload) -> None:
+    """Join a process group of the right size, in which nobody else is."""
+    import deepspeed
+    from torch import distributed
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    os.environ.update(
+        RANK=str(workload.rank),
+        LOCAL_RANK=str(workload.rank % workload.ranks_per_host),
+        WORLD_SIZE=str(workload.world_size),
+        LOCAL_WORLD_SIZE=str(min(workload.ranks_per_host, workload.world_size)),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29500",
+    )
+    distributed.init_process_group(
+        "fake", rank=workload.rank, world_size=workload.world_size, store=FakeStore()
+    )
+    deepspeed.init_distributed(dist_backend="fake", verbose=False)  # else `zero.Init` sees one rank
 
 
 def initialize(workload: Workload, net: torch.nn.Module) -> Any:

@@ -1,31 +1,22 @@
 """Control groups that limit memory, of whichever version this machine has."""
 
 import contextlib
-import os
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.abilities import need_root, unable
 
 _ROOT = Path("/sys/fs/cgroup")
 _IS_V2 = (_ROOT / "cgroup.controllers").exists()
 _LIMIT = "memory.max" if _IS_V2 else "memory.limit_in_bytes"
 
 
-def unable(what: str) -> None:
-    """Say what this machine does not allow; where tests must be whole, that is a failure."""
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
-
-
 @contextlib.contextmanager
 def memory_groups(*limits: int) -> Iterator[list[Path]]:
     """Make a control group for each limit in bytes, each within the one before; those of root alone."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a control group")
+    need_root("make a control group")
     above = _ROOT if _IS_V2 else _ROOT / "memory"
     groups: list[Path] = []
     try:

@@ -11,17 +11,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import pytest
-
+from tests.abilities import need_root, unable
 from tests.deaths.bed import HERE, Bed
-from tests.memory_groups import memory_groups, unable
+from tests.memory_groups import memory_groups
 from tests.running import run
-
-
-def need_root(what: str) -> None:
-    """Skip a death that only root can bring about; where tests must be whole, that is a failure."""
-    if os.geteuid() != 0:
-        pytest.skip(f"only root can {what}")
 
 
 @contextlib.contextmanager

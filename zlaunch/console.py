@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 from zlaunch.errors import Finding, Place, Refused, ZlaunchError
@@ -66,6 +66,13 @@ def _write_labelled(kind: str, text: str) -> None:
         indent = " " * len(f"{kind}: ")
         text = "\n".join(cut for line in text.split("\n") for cut in _wrapped(line, indent) or [""]).lstrip()
     _write_line(f"{_paint(kind, kind, sys.stderr)}: {text}")
+
+
+def say_findings(findings: Iterable[Finding]) -> None:
+    """Tell findings that stop nothing."""
+    for finding in findings:
+        for line in finding_lines(finding, sys.stderr):
+            say(line)
 
 
 def show_finding(finding: Finding) -> None:

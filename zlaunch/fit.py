@@ -106,11 +106,11 @@ def _on_the_gpu(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict]
     least, most = site.gpu.usable_bytes(site.world_size)
     room = f"{gib(max(0, least))} to {gib(max(0, most))}"
     has = f"of {gib(site.gpu.total_bytes)} GiB, {room} are left for them"
+    most_reserved = forecast.bounds(need.reserved)[1]
     if forecast.bounds(need.allocated)[0] > most:
         phase = forecast.peak_phase("gpu")
         yield Verdict(Fit.NO, (f"{memory(need.allocated)} of tensors in {phase}; {has}",))
-    elif forecast.bounds(need.reserved)[1] > least:
-        most_reserved = forecast.bounds(need.reserved)[1]
+    elif most_reserved > least:
         up_to = f", perhaps {memory(most_reserved)}," if forecast.error else ""
         yield Verdict(Fit.TIGHT, (f"{memory(need.reserved)}{up_to} for tensors and between them; {has}",))
 

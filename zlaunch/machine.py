@@ -115,7 +115,7 @@ def weakest(machines: Sequence[Machine]) -> Machine:
 
 
 def _all_have(answers: Set[bool | None]) -> bool | None:
-    """Say no if one does, and that it is unknown if it is of one of the others."""
+    """Say False if one answer is, else None if one is unknown, else True."""
     return False if False in answers else None if None in answers else True
 
 

@@ -1,6 +1,5 @@
 """Before a start: what this machine lacks for a plan, and what the other hosts lack."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,9 +25,7 @@ def look_first(prepared: Prepared, forecast: Forecast | None, force: bool, plan:
     here = _here(prepared.hosts.here, plan, demand)
     findings = [*here, *_elsewhere(prepared.hosts, plan, demand, here)]
     wrong = [finding for finding in findings if finding.severity in FATAL and not force]
-    for finding in findings:
-        for line in console.finding_lines(finding, sys.stderr) if finding not in wrong else ():
-            console.say(line)
+    console.say_findings(finding for finding in findings if finding not in wrong)
     if wrong:
         refusal = Refused(wrong)
         refusal.hint = "`--force` starts it all the same"

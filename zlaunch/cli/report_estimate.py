@@ -1,7 +1,6 @@
 """An estimate, asked for and shown: the ladder of a job, or one job in all its phases."""
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 from zlaunch import console
 from zlaunch.answers import Answer, Refusal, refuse_if_none_works
 from zlaunch.cli import estimate_json, show_estimate, show_ladder
-from zlaunch.errors import ExitStatus, Finding, WrongUsage
+from zlaunch.errors import ExitStatus, WrongUsage
 from zlaunch.fit import Fit, Site
 from zlaunch.ladder import LADDER, best_of, on
 from zlaunch.levers import Effect, try_levers, worth_saying
@@ -101,7 +100,9 @@ def _ladder(question: Question, ask: Asking, wishes: Wishes) -> ExitStatus:
         _show(show_ladder.ladder_lines(known[0], answers, chosen, site))
         if site.gpu is not None and all(answer.verdict.fit is Fit.NO for answer in known):
             _show(show_ladder.nothing_fits(_remedies(question, ask) if wishes.levers else None))
-        warn(dict.fromkeys([*question.remarks, *(remark for one in known for remark in one.remarks)]))
+        console.say_findings(
+            dict.fromkeys([*question.remarks, *(remark for one in known for remark in one.remarks)])
+        )
     fits = {answer.verdict.fit for answer in known}
     return next(fit for fit in (Fit.YES, Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in fits).status
 
@@ -124,7 +125,7 @@ def _one(question: Question, ask: Asking, wishes: Wishes) -> ExitStatus:
         console.data(json.dumps(estimate_json.of_one(answer, ask.site, effects), indent=2))
     else:
         _show(show_estimate.answer_lines(answer, ask.site))
-        warn(answer.findings)
+        console.say_findings(answer.findings)
     if wishes.plot is not None:
         _plot(answer, ask.site, wishes.plot)
     if wishes.levers and not wishes.as_json:
@@ -150,10 +151,3 @@ def _plot(answer: Answer, site: Site, file: Path) -> None:
 def _show(lines: Iterable[str]) -> None:
     for line in lines:
         console.data(line)
-
-
-def warn(findings: Iterable[Finding]) -> None:
-    """Tell what is to be known besides an answer."""
-    for finding in findings:
-        for line in console.finding_lines(finding, sys.stderr):
-            console.say(line)

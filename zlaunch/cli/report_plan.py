@@ -8,7 +8,6 @@ from typing import Final
 from zlaunch import console
 from zlaunch.answers import Answer, is_fit
 from zlaunch.candidates import Candidate
-from zlaunch.cli.report_estimate import warn
 from zlaunch.cli.show_estimate import asked, origin, unchecked_host
 from zlaunch.cli.show_ladder import refused_lines
 from zlaunch.compose import compose, to_json
@@ -41,7 +40,7 @@ def report(question: Question, site: Site, global_batch: int | None, output: Pat
         [*asked(question, site, found.answer.forecast), *_told(found, site)], indent=""
     ):
         console.data(line)
-    warn(found.answer.findings)
+    console.say_findings(found.answer.findings)
     _write(found, output)
     return ExitStatus.OK
 
@@ -93,7 +92,7 @@ def _show_nothing(found: Nothing, question: Question) -> None:
         *refused_lines(found.refused),
     ):
         console.say(line)
-    warn(answer.findings)
+    console.say_findings(answer.findings)
     if question.job.nvme_dir is None:
         console.say("hint: `--nvme DIR` lets it offload to a drive, too")
 

@@ -98,9 +98,7 @@ def _answer(prepared: "Prepared", rehearse: bool, force: bool, ask: "Ask") -> "A
             raise
         console.say(error.message)  # the job may well work: it starts
         return None
-    for remark in answer.remarks:
-        for line in console.finding_lines(remark, sys.stderr):
-            console.say(line)
+    console.say_findings(answer.remarks)
     return answer
 
 

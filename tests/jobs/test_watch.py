@@ -125,10 +125,12 @@ def test_a_trainer_tells_its_course_without_a_change(tmp_path: Path) -> None:
     assert isinstance(last["loss"], float)
     assert isinstance(last["learning_rate"], float)
     assert last["tokens"] > 0
-    shown = metrics(layout)[-1]
+    rows = metrics(layout)
+    shown = rows[-1]
     assert (shown["step"], shown["steps"], shown["phase"]) == (12, 12, "exiting")
     assert [rank["rank"] for rank in shown["ranks"]] == [0, 1]
-    assert all(rank["rss_bytes"] > 100 << 20 for rank in shown["ranks"])
+    # a rank that exits may have returned its memory when the last row was written
+    assert any(all((rank["rss_bytes"] or 0) > 100 << 20 for rank in row["ranks"]) for row in rows)
     (machine,) = shown["machines"].values()
     assert machine["memory_bytes"] == psutil.virtual_memory().total
 

@@ -65,12 +65,12 @@ def measure(task: dict[str, Any], device: Device) -> dict[str, Any]:
     """Train or resume; return the peaks of each phase."""
     from pydantic import TypeAdapter
 
-    from zlaunch.memory.workload import Workload
-    from zlaunch.rehearsal import training
+    from zlaunch.estimate.rehearsal import optimizer
+    from zlaunch.estimate.workload import Workload
 
     workload = TypeAdapter(Workload).validate_python(task["workload"])
     device.begin()
-    training.join(workload)
+    optimizer.join(workload)
     gc.disable()  # what is garbage at the end of a phase is collected in it
     rank = Rank(workload, device)
     rank.initialize()
@@ -99,8 +99,8 @@ class Rank:
         """Make the model, and give it to DeepSpeed."""
         from transformers.integrations import HfDeepSpeedConfig
 
-        from zlaunch.rehearsal import model, training
-        from zlaunch.rehearsal.inputs import inputs_of
+        from zlaunch.estimate.rehearsal import model, optimizer
+        from zlaunch.estimate.rehearsal.inputs import inputs_of
 
         self.config = model.read_config(self.workload)
         chosen = model.choose_class(self.config, self.workload.remote_code)
@@ -110,11 +110,11 @@ class Rank:
             del stage3
             self.inputs = inputs_of(self.workload, net, self.config)
         with self.phase("initialize"):
-            self.engine = training.initialize(self.workload, net)
+            self.engine = optimizer.initialize(self.workload, net)
 
     def batch(self) -> Any:
         """Make a micro-batch; a model that is given images counts their tokens."""
-        from zlaunch.rehearsal.model import trained_dtype
+        from zlaunch.estimate.rehearsal.model import trained_dtype
 
         made = self.inputs.make(self.device.place(), trained_dtype(self.workload.ds_config))
         if self.inputs.has_images:
@@ -124,7 +124,7 @@ class Rank:
 
 def train(rank: Rank, checkpoint: Path) -> None:
     """Take two steps, and save if the workload asks for that."""
-    from zlaunch.rehearsal.checkpoints import save_for_others
+    from zlaunch.estimate.rehearsal.checkpoints import save_for_others
 
     engine = rank.engine
     for step in range(STEPS):

@@ -62,9 +62,9 @@ class Check:
         """Rehearse a cell, unless the time is over."""
         from pydantic import TypeAdapter
 
-        from zlaunch.memory.hardware import overhead_bytes
-        from zlaunch.memory.workload import Workload
-        from zlaunch.rehearse import rehearse
+        from zlaunch.estimate.rehearse import rehearse
+        from zlaunch.estimate.workload import Workload
+        from zlaunch.hosts.gpu_catalog import overhead_bytes
 
         if self.seconds_left() < 0:
             return

@@ -91,7 +91,7 @@ class StandIn:
         from torch._C._profiler import _ExperimentalConfig
         from torch.profiler import ProfilerActivity
 
-        from tests.rehearsal import allocations
+        from tests.estimate.rehearsal import allocations
 
         allocations.mark_reading()
         get_accelerator().is_fp16_supported = lambda: True  # torch computes in it on every CPU
@@ -116,14 +116,14 @@ class StandIn:
         """Mark the phase for the profiler."""
         from torch.profiler import record_function
 
-        from tests.rehearsal import allocations
+        from tests.estimate.rehearsal import allocations
 
         with record_function(allocations.MARK + name):
             yield
 
     def end(self) -> dict[str, Figures]:
         """Account for what the profiler saw."""
-        from tests.rehearsal import allocations
+        from tests.estimate.rehearsal import allocations
 
         self._witness.__exit__(None, None, None)
         found = allocations.account(self._witness.profiler.kineto_results)

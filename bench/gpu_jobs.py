@@ -53,8 +53,8 @@ def probes(bed: Bed) -> Answer:
         "[[c.get_device_name(i), c.get_device_properties(i).total_memory] for i in range(c.device_count())]))"
     )
     seen = json.loads(subprocess.run([sys.executable, "-c", ask], capture_output=True, check=True).stdout)
-    from zlaunch.memory.hardware import gpu_from_nvml
-    from zlaunch.probe import probe_machine
+    from zlaunch.hosts.gpu_catalog import gpu_from_nvml
+    from zlaunch.hosts.probe import probe_machine
 
     found = probe_machine(os.environ).gpus
     if [gpu.name for gpu in found] != [name for name, _ in seen]:
@@ -76,7 +76,7 @@ def is_hidden(bed: Bed) -> Answer:
 
 def is_named(bed: Bed) -> Answer:
     """Train on the GPU that CUDA_VISIBLE_DEVICES names by its UUID."""
-    from zlaunch.probe import probe_machine
+    from zlaunch.hosts.probe import probe_machine
 
     found = probe_machine(os.environ).gpus
     return _trains_on(bed, "cuda" if found else "cpu", found[0].uuid if found else "0")

@@ -70,7 +70,7 @@ def device_name() -> str:
 
 
 def _digest() -> str:
-    found = [*ROOT.glob("zlaunch/rehearsal/*.py"), *ROOT.glob("zlaunch/memory/*.py")]
+    found = [*ROOT.glob("zlaunch/estimate/rehearsal/*.py"), *ROOT.glob("zlaunch/estimate/memory/*.py")]
     found += [ROOT / "bench" / name for name in ("gpu_cell.py", "gpu_device.py", "gpu_train.py")]
     text = b"".join(file.read_bytes() for file in sorted(found) if file.exists())
     return hashlib.sha256(text).hexdigest()[:12]

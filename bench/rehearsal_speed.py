@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu_cells import MODELS
-from zlaunch.memory.workload import Workload
-from zlaunch.rehearse import rehearse
+from zlaunch.estimate.rehearse import rehearse
+from zlaunch.estimate.workload import Workload
 
 BIG = {
     **MODELS["8B"],

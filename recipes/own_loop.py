@@ -11,7 +11,7 @@ import argparse
 import deepspeed
 import torch
 
-from zlaunch.report import report
+from zlaunch.worker.report import report
 
 parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
 parser.add_argument("--steps", type=int, default=100)

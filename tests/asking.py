@@ -5,18 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zlaunch.answers import Answer, Speed
-from zlaunch.estimation import _machine_with
-from zlaunch.fit import Site, judge, need_of
-from zlaunch.job import JobSpec
-from zlaunch.memory.forecast import PHASES, Forecast, Phase
-from zlaunch.memory.hardware import GPUS
-from zlaunch.memory.roofline import Roofline
-from zlaunch.memory.traffic import Traffic
-from zlaunch.model import ModelConfig, parse_model
-from zlaunch.settlement import Circumstances
-from zlaunch.trainer_args import Argument, TrainerArgs
-from zlaunch.workloads import Options, Question, training_of, workload_of
+from zlaunch.config.resolve.resolve import Circumstances
+from zlaunch.estimate.fit import Site, judge, need_of
+from zlaunch.estimate.forecast import PHASES, Forecast, Phase
+from zlaunch.estimate.memory.communication import Traffic
+from zlaunch.estimate.memory.roofline import Roofline
+from zlaunch.estimate.query import Answer, Options, Question, Speed, training_of, workload_of
+from zlaunch.estimate.request import _machine_with
+from zlaunch.hosts.gpu_catalog import GPUS
+from zlaunch.job.model import ModelConfig, parse_model
+from zlaunch.job.spec import JobSpec
+from zlaunch.job.trainer_args import Argument, TrainerArgs
 
 GIB = 1 << 30
 LLAMA = {

@@ -5,11 +5,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from zlaunch.layout import RunLayout
-from zlaunch.machine import Gpu, Machine
-from zlaunch.model import ModelShape
-from zlaunch.script import Interface, Script
-from zlaunch.topology import Host, Topology
+from zlaunch.hosts.machine import Gpu, Machine
+from zlaunch.hosts.topology import Host, Topology
+from zlaunch.job.model import ModelShape
+from zlaunch.job.script import Interface, Script
+from zlaunch.rundir.layout import RunLayout
 
 LAYOUT = RunLayout(Path("/runs/20260101-120000-job"))
 SHAPE = ModelShape(hidden_size=64, largest_parameter=64 * 256, source="model/config.json")

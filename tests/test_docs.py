@@ -2,7 +2,7 @@ import re
 
 from tests.running import ROOT
 from tools.write_errors import ELSEWHERE, GENERAL, PAGE, page
-from zlaunch.rules import RULES
+from zlaunch.config.rules import RULES
 
 
 def test_the_page_about_errors_is_the_one_that_the_rules_write() -> None:

@@ -15,7 +15,7 @@ from bench.gpu_results import Results
 from bench.gpu_table import PHASES, is_met, table
 from tests.running import ROOT
 from tools import gather_wheels
-from zlaunch.memory.forecast import Forecast, Phase, Resume
+from zlaunch.estimate.forecast import Forecast, Phase, Resume
 
 VERSIONS = {"device": "a device", "torch": "1"}
 GIB = 1 << 30

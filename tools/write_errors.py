@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from zlaunch.config.rules import RULES
+from zlaunch.config.rules.rule import Rule
 from zlaunch.errors import Severity
-from zlaunch.rules import RULES
-from zlaunch.rules.rule import Rule
 
 PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import exp, log
 from pathlib import Path
 
-from tests.memory.published import Published, published
-from zlaunch.memory import roofline as speeds
-from zlaunch.memory.closed_form import forecast
-from zlaunch.memory.roofline import Range, Roofline, roofline
+from tests.estimate.memory.published import Published, published
+from zlaunch.estimate.memory import roofline as speeds
+from zlaunch.estimate.memory.closed_form import forecast
+from zlaunch.estimate.memory.roofline import Range, Roofline, roofline
 from zlaunch.units import brief
 
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
@@ -15,9 +15,9 @@ Compared = tuple[Published, Roofline]
 
 HEAD = """# How well the time of a step is estimated
 
-This page is written by `make docs` from `tests/memory/published_steps.json`: published times of training
-steps, each beside the range that `zlaunch estimate` gives for the same job. An estimate is not told how fast
-the network between the hosts is, and neither was it here. Operations are counted by the closed form.
+This page is written by `make docs` from `tests/estimate/memory/published_steps.json`: published times of
+training steps, each beside the range that `zlaunch estimate` gives for the same job. An estimate is not told
+how fast the network between the hosts is, and neither was it here. Operations are counted by the closed form.
 
 A run is in the list if its source says the GPUs, the model, the stage or its equivalent (FSDP's FULL_SHARD
 is counted as stage 3, SHARD_GRAD_OP as 2), the micro-batch, the length, activation checkpointing and a steady

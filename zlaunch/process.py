@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     import psutil
 
 TICK_SECONDS = 0.2
-RANK_PROGRAM = "zlaunch.rank"
+RANK_PROGRAM = "zlaunch.worker.rank"
+OLD_RANK_PROGRAM = "zlaunch.rank"  # in run.sh files that an older release wrote
 RELAYED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -241,7 +242,7 @@ def _is_rank(process: "psutil.Process") -> bool:
     import psutil
 
     with contextlib.suppress(psutil.Error):
-        return RANK_PROGRAM in process.cmdline()
+        return any(name in process.cmdline() for name in (RANK_PROGRAM, OLD_RANK_PROGRAM))
     return False
 
 

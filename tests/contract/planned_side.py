@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from zlaunch.compose import to_json
-from zlaunch.dsconfig.parser import parse
-from zlaunch.job import JobSpec
-from zlaunch.layout import RunLayout
-from zlaunch.machine import Gpu, Machine
-from zlaunch.model import ModelShape
-from zlaunch.plan import Inputs, LaunchPlan, make_plan
-from zlaunch.script import Interface, Script
-from zlaunch.topology import Host, Topology
+from zlaunch.config.resolve.compose import to_json
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.hosts.machine import Gpu, Machine
+from zlaunch.hosts.topology import Host, Topology
+from zlaunch.job.model import ModelShape
+from zlaunch.job.script import Interface, Script
+from zlaunch.job.spec import JobSpec
+from zlaunch.launch.plan import Inputs, LaunchPlan, make_plan
+from zlaunch.rundir.layout import RunLayout
 
 
 def planned(config: dict[str, Any], line: str, interface: Interface = Interface.TRAINER) -> LaunchPlan:

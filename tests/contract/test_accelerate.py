@@ -9,12 +9,12 @@ import pytest
 from accelerate import Accelerator
 from accelerate.utils import DeepSpeedPlugin
 
-from zlaunch.dsconfig.document import KeyPath, dotted
-from zlaunch.model import ModelShape
-from zlaunch.provenance import AUTO, Values
-from zlaunch.resolve import Known, Resolved, resolve
-from zlaunch.script import Interface
-from zlaunch.trainer_args import TrainerArgs
+from zlaunch.config.resolve.autos import Known, Resolved, resolve
+from zlaunch.config.resolve.values import AUTO, Values
+from zlaunch.dsconfig.text.document import KeyPath, dotted
+from zlaunch.job.model import ModelShape
+from zlaunch.job.script import Interface
+from zlaunch.job.trainer_args import TrainerArgs
 
 ZERO = "zero_optimization"
 PLUGIN_FILLS: tuple[KeyPath, ...] = (

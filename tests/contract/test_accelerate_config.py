@@ -15,8 +15,8 @@ from accelerate.commands.config.cluster import get_cluster_input
 from accelerate.commands.config.config_args import ClusterConfig, default_yaml_config_file
 from accelerate.utils import DeepSpeedPlugin, DistributedType, PrecisionType, prepare_deepspeed_cmd_env
 
-from zlaunch.accelerate_config import AccelerateConfig, default_file, read
-from zlaunch.accelerate_config.fields import (
+from zlaunch.config.accelerate import AccelerateConfig, default_file, read
+from zlaunch.config.accelerate.fields import (
     CHOICES,
     FIELDS,
     FILE,
@@ -25,7 +25,7 @@ from zlaunch.accelerate_config.fields import (
     REFUSED_BESIDE_A_FILE,
     SECTION_KEYS,
 )
-from zlaunch.dsconfig.document import Document
+from zlaunch.dsconfig.text.document import Document
 
 launch = importlib.import_module("accelerate.commands.launch")
 

@@ -7,8 +7,8 @@ from tests.contract.planned_side import planned
 from tests.contract.test_accelerate import NVME_PATHS, PLUGIN_FILLS
 from tests.contract.trainer_side import all_auto
 from tests.contract.zlaunch_side import Path, all_paths, can_be_auto, nested
-from zlaunch.provenance import Values
-from zlaunch.script import Interface
+from zlaunch.config.resolve.values import Values
+from zlaunch.job.script import Interface
 
 READ_BY_DEEPSPEED: set[Path] = {
     ("data_types", "keep_in_fp32_modules"),

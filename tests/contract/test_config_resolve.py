@@ -10,13 +10,13 @@ from tests.contract.test_accelerate import PLUGIN_FILLS, ZERO, autos, plugin_fil
 from tests.contract.test_trainer import ARGUMENTS, CELLS, leaves
 from tests.contract.trainer_side import all_auto, trainer_fills
 from tests.running import CONFIGS, zlaunch
-from zlaunch.cli.config.show_filling import as_json
-from zlaunch.dsconfig.document import dotted
-from zlaunch.dsconfig.source import read
-from zlaunch.filling import fill_in
-from zlaunch.inspection import context_of
-from zlaunch.learning_rate import schedule_of
-from zlaunch.script import Interface
+from zlaunch.cli.views.resolved_config import as_json
+from zlaunch.config.report import context_of
+from zlaunch.config.resolve.fill import fill_in
+from zlaunch.config.resolve.lr_schedule import schedule_of
+from zlaunch.dsconfig.read import read
+from zlaunch.dsconfig.text.document import dotted
+from zlaunch.job.script import Interface
 
 
 def told(

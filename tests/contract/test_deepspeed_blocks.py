@@ -16,10 +16,10 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from tests.contract.deepspeed_side import asked
 from tests.contract.zlaunch_side import choices, plain, plain_defaults
 from tools.asked import Asked
-from zlaunch.dsconfig import autotuning, compute, data, monitor, parallel, precision, storage
-from zlaunch.dsconfig.optimizer import AdamOptimizer
-from zlaunch.dsconfig.scheduler import WarmupLR
-from zlaunch.dsconfig.section import Section
+from zlaunch.dsconfig.schema import autotuning, compute, data, monitor, parallel, precision, storage
+from zlaunch.dsconfig.schema.optimizer import AdamOptimizer
+from zlaunch.dsconfig.schema.scheduler import WarmupLR
+from zlaunch.dsconfig.schema.section import Section
 
 Block = tuple[tuple[str, ...], dict[str, Any], type[Section]]
 

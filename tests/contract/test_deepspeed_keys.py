@@ -27,9 +27,9 @@ from pydantic import BaseModel
 
 from tests.contract.deepspeed_side import asked
 from tests.contract.zlaunch_side import choices, default_of, plain, plain_defaults
-from zlaunch.dsconfig import compute, monitor, parallel, precision, zero
-from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.section import DtypeName, Section
+from zlaunch.dsconfig.schema import compute, monitor, parallel, precision, zero
+from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema.section import DtypeName, Section
 
 SECTIONS: dict[str, tuple[Any, type[Section]]] = {
     "zero_optimization": (DeepSpeedZeroConfig, zero.Zero),

@@ -19,8 +19,8 @@ from torch.optim import lr_scheduler
 
 from tests.contract.zlaunch_side import NO_DEFAULT, choices, plain, plain_defaults
 from tools.asked import Asked
-from zlaunch.dsconfig import optimizer, scheduler
-from zlaunch.dsconfig.section import Section
+from zlaunch.dsconfig.schema import optimizer, scheduler
+from zlaunch.dsconfig.schema.section import Section
 
 OPTIMIZERS: dict[str, tuple[Any, type[Section]]] = {
     "FusedAdam": (FusedAdam, optimizer.AdamParams),

@@ -8,9 +8,9 @@ from pydantic import AliasChoices
 
 from tests.contract.zlaunch_side import Path, all_paths, nested
 from tools.recorder import Recording, record
-from zlaunch.dsconfig.document import dotted
-from zlaunch.dsconfig.keys import field_at
+from zlaunch.dsconfig.keys.lookup import field_at
 from zlaunch.dsconfig.releases import NEWEST, REMOVED, _table
+from zlaunch.dsconfig.text.document import dotted
 
 NOT_IN_OUR_MODELS = {
     "optimizer.legacy_fusion": "each kind of optimizer has a model; see the tests of blocks",

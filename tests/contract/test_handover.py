@@ -6,13 +6,13 @@ import pytest
 
 from tests.contract.planned_side import planned
 from tests.contract.trainer_side import all_auto, trainer_fills
-from zlaunch.dsconfig.document import KeyPath, dotted
+from zlaunch.config.resolve.values import Values
+from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.errors import Refused
-from zlaunch.provenance import Values
-from zlaunch.trainer_args import MATCHED, take_ds_config
+from zlaunch.job.trainer_args import MATCHED, take_ds_config
 
 COMPARED_BY_RULE = {"train_batch_size"}
-"""Held against its three factors by `zlaunch.rules.batch`, whose numbers are the Trainer's by then."""
+"""Held against its three factors by `zlaunch.config.rules.batch`, whose numbers are the Trainer's by then."""
 
 COMPARED = {dotted(path) for path in MATCHED} | COMPARED_BY_RULE
 

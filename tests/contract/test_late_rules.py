@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.config.rules.test_rules import broken, mended
 from tests.contract.engine_side import TRAINED
 from tests.running import ROOT
-from tests.test_rules import broken, mended
+from zlaunch.config.rules import RULES
+from zlaunch.config.rules.rule import Rule
 from zlaunch.errors import Severity
-from zlaunch.rules import RULES
-from zlaunch.rules.rule import Rule
 
 pytestmark = pytest.mark.job
 

@@ -17,16 +17,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.distributed.run import get_args_parser
 
-from zlaunch.backends import deepspeed, torchrun
-from zlaunch.backends.target import Target
 from zlaunch.errors import WrongUsage, ZlaunchError
-from zlaunch.topology import Host, Topology, parse_hostfile, read_hostfile, select
+from zlaunch.hosts.topology import Host, Topology, parse_hostfile, read_hostfile, select
+from zlaunch.launch.backends import deepspeed, torchrun
+from zlaunch.launch.backends.target import Target
 
 SAME_EVERY_TIME = settings(derandomize=True, deadline=None, max_examples=300)
 
-MODULE = Target("zlaunch.rank", ("/runs/1",), is_module=True)
+MODULE = Target("zlaunch.worker.rank", ("/runs/1",), is_module=True)
 SCRIPT = Target("train.py", ("--lr", "1e-3", "--num_gpus", "4", "--", "-x", "a b"))
-HOSTS = Target("zlaunch.rank", ("/runs/1",), is_module=True, hostfile="/runs/1/hostfile")
+HOSTS = Target("zlaunch.worker.rank", ("/runs/1",), is_module=True, hostfile="/runs/1/hostfile")
 
 HERE = Topology((Host("localhost", (0, 1)),))
 APART = Topology((Host("localhost", (2, 5)),))

@@ -8,7 +8,7 @@ from transformers import CONFIG_MAPPING, AutoConfig
 from transformers.utils import logging
 
 from tests.contract.trainer_side import width_the_trainer_takes
-from zlaunch.model import shape
+from zlaunch.job.model import shape
 
 logging.set_verbosity(logging.CRITICAL)
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from zlaunch.model_rules import PADDED, TABLED
-from zlaunch.probe import model_types, trainer_optimizers
+from zlaunch.hosts.probe import model_types, trainer_optimizers
+from zlaunch.job.model_checks import PADDED, TABLED
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32, "n_embd": 32, "d_model": 32, "dim": 32, "embedding_size": 32, "head_dim": 8,

@@ -14,11 +14,11 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from torch.utils.cpp_extension import _get_build_directory
 
 from tests.contract.deepspeed_side import deepspeed_reads
-from zlaunch import native_ops
-from zlaunch.dsconfig.config import DsConfig
-from zlaunch.extensions import extensions_dir
-from zlaunch.native_ops import NativeOp, needed_ops
-from zlaunch.probe import probe_machine
+from zlaunch.config import native_ops
+from zlaunch.config.native_ops import NativeOp, needed_ops
+from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.hosts.op_cache import extensions_dir
+from zlaunch.hosts.probe import probe_machine
 
 OPS = [op for op in vars(native_ops).values() if isinstance(op, NativeOp)]
 CUDA_MODULES = {

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from tests.contract.deepspeed_side import deepspeed_reads
-from zlaunch.compose import preset, to_json
-from zlaunch.dsconfig.source import read
-from zlaunch.job import Offload, Stage, parse_offload
-from zlaunch.model import ModelShape
-from zlaunch.provenance import Values
-from zlaunch.resolve import Known, Resolved, resolve
-from zlaunch.script import Interface
-from zlaunch.trainer_args import TrainerArgs
-from zlaunch.validation import findings_in
+from zlaunch.config.resolve.autos import Known, Resolved, resolve
+from zlaunch.config.resolve.compose import preset, to_json
+from zlaunch.config.resolve.values import Values
+from zlaunch.config.rules.validate import findings_in
+from zlaunch.dsconfig.read import read
+from zlaunch.job.model import ModelShape
+from zlaunch.job.script import Interface
+from zlaunch.job.spec import Offload, Stage, parse_offload
+from zlaunch.job.trainer_args import TrainerArgs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

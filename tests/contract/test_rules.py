@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
+from tests.config.rules.test_rules import CORPUS, broken, interface_of, mended
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.contract.trainer_side import trainer_fills
-from tests.test_rules import CORPUS, broken, interface_of, mended
+from zlaunch.config.resolve.autos import Known, resolve
+from zlaunch.config.resolve.values import Values
+from zlaunch.config.rules import RULES
+from zlaunch.config.rules.rule import Rule
 from zlaunch.errors import Severity
-from zlaunch.provenance import Values
-from zlaunch.resolve import Known, resolve
-from zlaunch.rules import RULES
-from zlaunch.rules.rule import Rule
-from zlaunch.script import Interface
-from zlaunch.trainer_args import TrainerArgs
+from zlaunch.job.script import Interface
+from zlaunch.job.trainer_args import TrainerArgs
 
 Config = dict[str, Any]
 

@@ -11,9 +11,9 @@ from deepspeed.runtime import lr_schedules
 from transformers import get_scheduler
 from transformers.trainer_utils import SchedulerType
 
-from zlaunch.curves import DEEPSPEED, TRAINER, UNPREDICTABLE, Curve, Run
-from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.scheduler import DEEPSPEED_SCHEDULERS
+from zlaunch.config.resolve.lr_curves import DEEPSPEED, TRAINER, UNPREDICTABLE, Curve, Run
+from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 
 BASE = 3e-4
 STEPS = 60

@@ -9,11 +9,11 @@ import pytest
 
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.contract.zlaunch_side import Path, all_paths, nested
+from zlaunch.config.rules.rule import Context
+from zlaunch.config.rules.validate import wrong_in
 from zlaunch.dsconfig.releases import REMOVED
 from zlaunch.errors import Severity
-from zlaunch.rules.rule import Context
-from zlaunch.script import Interface
-from zlaunch.validation import wrong_in
+from zlaunch.job.script import Interface
 
 BATCH = {"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
 VALUES: list[Any] = [None, True, "auto", "3", "true", "x", 1.5, -1, 0, 3, [], {}, {"enabled": True}]

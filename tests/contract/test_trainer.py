@@ -9,12 +9,12 @@ import pytest
 from transformers import TrainingArguments
 
 from tests.contract.trainer_side import PARSER, all_auto, trainer_fills
-from zlaunch.dsconfig.document import dotted
-from zlaunch.model import ModelShape
-from zlaunch.provenance import Values
-from zlaunch.resolve import Known, Resolved, resolve
-from zlaunch.script import Interface
-from zlaunch.trainer_args import DEFAULTS, read_arguments
+from zlaunch.config.resolve.autos import Known, Resolved, resolve
+from zlaunch.config.resolve.values import Values
+from zlaunch.dsconfig.text.document import dotted
+from zlaunch.job.model import ModelShape
+from zlaunch.job.script import Interface
+from zlaunch.job.trainer_args import DEFAULTS, read_arguments
 
 ARGUMENTS = {
     "nothing": "",

@@ -16,10 +16,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.distributed.run import get_args_parser
 
+from zlaunch.config.translate import accelerate, deepspeed, torchrun
+from zlaunch.config.translate.command import MODULES, PROGRAMS, read_command
+from zlaunch.config.translate.flags import HELP, Command, Flag, Launcher, Role
 from zlaunch.errors import WrongUsage
-from zlaunch.translate import accelerate, deepspeed, torchrun
-from zlaunch.translate.command import MODULES, PROGRAMS, read_command
-from zlaunch.translate.flags import HELP, Command, Flag, Launcher, Role
 
 
 def caught_parser(parse: Callable[[], object]) -> argparse.ArgumentParser:

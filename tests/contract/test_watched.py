@@ -6,8 +6,8 @@ import inspect
 
 import pytest
 
-from zlaunch import phases
-from zlaunch.inside.tracing import WRAPPED
+from zlaunch.rundir import phases
+from zlaunch.worker.hook.instrument import WRAPPED
 
 NAMED = [(module, path) for module, paths in WRAPPED.items() for path in paths]
 

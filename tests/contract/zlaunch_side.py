@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.keys import field_at, section_at
-from zlaunch.dsconfig.section import Section
+from zlaunch.dsconfig.keys.lookup import field_at, section_at
+from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema.section import Section
 
 Path = tuple[str, ...]
 NO_DEFAULT = "<required>"

@@ -16,7 +16,8 @@ import psutil
 
 from tests.deaths.script import BUFFERS, MARK
 from tests.running import ZLAUNCH
-from zlaunch.layout import RunLayout, read_object
+from zlaunch.files import read_object
+from zlaunch.rundir.layout import RunLayout
 
 HERE = Path(__file__).parent
 IS_BUILT_WITHIN_SECONDS = 900

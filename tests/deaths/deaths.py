@@ -103,7 +103,7 @@ TABLE = (
     Death("SIGKILL of a rank's script", "script.wait", "failed", 137, "killed", 1, kill("script.py", 1)),
     Death(
         "SIGKILL of a rank and what is around it",
-        *("script.wait", "failed", 137, "rank-lost", 1, kill("zlaunch.rank", 1)),
+        *("script.wait", "failed", 137, "rank-lost", 1, kill("zlaunch.worker.rank", 1)),
     ),
     Death("SIGKILL of the launcher", "script.wait", "failed", 137, "launcher-killed", harm=kill_the_launcher),
     Death(
@@ -113,9 +113,9 @@ TABLE = (
         launchers=("deepspeed",),
     ),
     Death(
-        "SIGKILL of zlaunch.guard",
+        "SIGKILL of zlaunch.worker.guard",
         *("script.wait", "failed", 137, "launcher-killed"),
-        harm=kill("zlaunch.guard"),
+        harm=kill("zlaunch.worker.guard"),
     ),
     Death(
         "SIGKILL of zlaunch itself",

@@ -190,7 +190,7 @@ def write(name: str, text: str) -> str:
 
 
 def stops_stepping() -> None:
-    from zlaunch.report import report
+    from zlaunch.worker.report import report
 
     for step in range(1, 10):
         report(step, steps=10, loss=1.0)
@@ -200,7 +200,7 @@ def stops_stepping() -> None:
 
 def diverges() -> None:
     """Gradient descent on x², too fast: the loss overflows, and then it is no number."""
-    from zlaunch.report import report
+    from zlaunch.worker.report import report
 
     x, rate = 1.0, 1e10
     for step in range(1, 100):
@@ -229,7 +229,7 @@ def reduces_forever() -> None:
     import torch
     import torch.distributed as dist
 
-    from zlaunch.report import report
+    from zlaunch.worker.report import report
 
     dist.init_process_group("gloo")
     ready()

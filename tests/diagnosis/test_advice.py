@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.diagnosis.deaths import CUDA_OOM, FORECAST, GIB, machine, printed, raised, run
-from zlaunch import phases
 from zlaunch.diagnosis import diagnose
 from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.rundir import phases
 
 BUCKET = {"zero_optimization": {"reduce_bucket_size": 500_000_000}}
 

@@ -9,10 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.diagnosis.table import DEATHS
-from zlaunch import phases
 from zlaunch.diagnosis import diagnose
-from zlaunch.diagnosis.blame import Part, part_of
-from zlaunch.diagnosis.brevity import LINES, height
 from zlaunch.diagnosis.evidence import (
     ErrorEvidence,
     Evidence,
@@ -21,6 +18,9 @@ from zlaunch.diagnosis.evidence import (
     RankEvidence,
     StallEvidence,
 )
+from zlaunch.diagnosis.render import LINES, height
+from zlaunch.diagnosis.root_cause import Part, part_of
+from zlaunch.rundir import phases
 
 RANKS = [rank for evidences in DEATHS.values() for evidence in evidences for rank in evidence.ranks]
 TEXTS = sorted(

@@ -6,9 +6,8 @@ import pytest
 
 from tests.diagnosis.table import DEATHS
 from zlaunch.diagnosis import SIGNATURES, diagnose
-from zlaunch.diagnosis.brevity import LINES, height
 from zlaunch.diagnosis.evidence import Evidence
-from zlaunch.diagnosis.told import verdict_lines
+from zlaunch.diagnosis.render import LINES, height, verdict_lines
 from zlaunch.units import duration, gib
 
 CASES = [

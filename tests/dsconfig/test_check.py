@@ -5,12 +5,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.making import json_objects, json_values
-from zlaunch.compose import preset
+from zlaunch.config.resolve.compose import preset
 from zlaunch.dsconfig.check import check
-from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.releases import REMOVED, release
+from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.errors import Finding
-from zlaunch.job import STAGES, Offload, Stage
+from zlaunch.job.spec import STAGES, Offload, Stage
 
 MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     ({"foo": 1}, "unknown-key", "foo"),

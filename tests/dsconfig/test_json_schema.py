@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from tests.contract.zlaunch_side import Path, all_paths, nested
 from tests.running import CONFIGS
+from zlaunch.config.rules import RULES
 from zlaunch.dsconfig.check import check
-from zlaunch.dsconfig.config import DsConfig
 from zlaunch.dsconfig.json_schema import json_schema
+from zlaunch.dsconfig.keys.types import nodes_at
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, release
-from zlaunch.dsconfig.types_in_words import nodes_at
-from zlaunch.rules import RULES
+from zlaunch.dsconfig.schema.root import DsConfig
 
 VALUES: tuple[Any, ...] = (
     None, True, False, -1, 0, 1, 2, 4, 0.5, 2.5, "auto", "cpu", "WARN", "bf16", "FP16", "3", "", [], ["a"], {},

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.running import ZLAUNCH, run, start, zlaunch
-from zlaunch.layout import RunLayout
+from zlaunch.rundir.layout import RunLayout
 
 pytestmark = pytest.mark.job
 
@@ -55,7 +55,7 @@ RAW_CONFIG = {
 
 REPORTING = """
 import os, time, torch
-from zlaunch.report import report
+from zlaunch.worker.report import report
 for step in range(1, 31):
     time.sleep(0.1)
     report(step=step, steps=30, loss=torch.tensor(3.0 / step), learning_rate=1e-3, odd=object())
@@ -64,7 +64,7 @@ for step in range(1, 31):
 STUCK = """
 import os, sys, time, torch
 import torch.distributed as dist
-from zlaunch.report import report
+from zlaunch.worker.report import report
 dist.init_process_group("gloo")
 def wait_for_others(step):
     dist.all_reduce(torch.ones(1))
@@ -167,7 +167,7 @@ def test_nothing_that_ranks_printed_is_shown_after_the_end_in_a_terminal(tmp_pat
 
 
 def test_a_script_that_reports_runs_without_zlaunch_too(tmp_path: Path) -> None:
-    from zlaunch.report import report
+    from zlaunch.worker.report import report
 
     report(step=1, steps=2, loss=3.0)
     assert list(tmp_path.iterdir()) == []

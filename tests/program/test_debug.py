@@ -21,12 +21,12 @@ import pytest
 from tests.editor import Editor
 from tests.making import local, over_ssh
 from tests.running import Result, run, start, zlaunch
-from zlaunch import phases
 from zlaunch.errors import WrongUsage
-from zlaunch.inside.debug import PATIENCE, PATIENT, debug_environment, lift_timeouts
-from zlaunch.job import Debug, parse_debug
-from zlaunch.plan import Listener, listener
-from zlaunch.topology import Host
+from zlaunch.hosts.topology import Host
+from zlaunch.job.spec import Debug, parse_debug
+from zlaunch.launch.plan import Listener, listener
+from zlaunch.rundir import phases
+from zlaunch.worker.hook.debug import PATIENCE, PATIENT, debug_environment, lift_timeouts
 
 SCRIPT = """
 import datetime, os, sys
@@ -291,7 +291,7 @@ def test_a_rank_that_cannot_listen_says_so_and_ends(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         debug = json.dumps({"rank": 3, "port": port})
-        program = f"from zlaunch.inside.debug import await_editor\nawait_editor({debug!r})"
+        program = f"from zlaunch.worker.hook.debug import await_editor\nawait_editor({debug!r})"
         result = run(sys.executable, "-c", program, cwd=tmp_path, env={"RANK": "3"})
     assert (result.status, f"debugger on 127.0.0.1:{port}" in result.err) == (69, True)
 

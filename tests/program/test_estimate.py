@@ -9,8 +9,8 @@ import pytest
 from tests.asking import LLAMA
 from tests.hub_server import hub
 from tests.running import ZLAUNCH, Result, run, zlaunch
-from zlaunch.ladder import LADDER
-from zlaunch.memory.forecast import PHASES
+from zlaunch.estimate.forecast import PHASES
+from zlaunch.estimate.strategies import LADDER
 
 pytestmark = pytest.mark.job
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.running import ROOT, the_run, zlaunch
-from zlaunch.inside import hook_environment
-from zlaunch.layout import STACKS_SIGNAL
+from zlaunch.rundir.layout import STACKS_SIGNAL
+from zlaunch.worker.hook import hook_environment
 
 WORLD = """
 import json, os, subprocess, sys
@@ -236,9 +236,7 @@ def test_an_exception_in_the_place_of_one_that_was_freed_has_a_phase_of_its_own(
 
 
 def test_what_was_to_be_done_at_exit_is_no_training_for_a_script_that_reports(tmp_path: Path) -> None:
-    text = (
-        "import atexit, os\natexit.register(os.abort)\nfrom zlaunch.report import report\nreport(1, steps=1)"
-    )
+    text = "import atexit, os\natexit.register(os.abort)\nfrom zlaunch.worker.report import report\nreport(1, steps=1)"
     (tmp_path / "script.py").write_text(text)
     status, _, _ = hooked(tmp_path, "script.py", env=environment(PYTHONPATH=str(ROOT)))
     assert (status, noted(tmp_path)["phase"]) == (-signal.SIGABRT, "exiting")
@@ -311,6 +309,6 @@ def test_a_script_under_zlaunch_sees_the_world_it_sees_under_the_bare_launcher(t
     env = dict(seen["environ"])
     added = env.keys() - os.environ.keys()
     assert not [name for name in added if name.startswith("ZLAUNCH")]
-    assert not [name for name in env if "zlaunch/inside" in env[name]]
+    assert not [name for name in env if "zlaunch/worker/hook" in env[name]]
     argv = [word for word in seen["argv"] if word]
     assert json.loads(plain(tmp_path, *argv, env=env)[1]) == seen

@@ -12,7 +12,7 @@ import pytest
 
 from tests.memory_groups import memory_groups
 from tests.running import RECIPE, ZLAUNCH, Result, run, zlaunch
-from zlaunch.probe import look_around
+from zlaunch.hosts.probe import look_around
 
 pytestmark = pytest.mark.job
 

@@ -134,4 +134,4 @@ def test_one_program_rehearses_all_that_a_start_asks(tmp_path: Path) -> None:
     words = ("--stage", "auto", "--rehearse", "--dry-run", "--gpus", "1")
     result = zlaunch("train", *words, cwd=tmp_path, env=env)
     assert result.status == 0, result.err
-    assert log.read_text().count("'zlaunch.rehearsal'") == 1
+    assert log.read_text().count("'zlaunch.estimate.rehearsal'") == 1

@@ -13,9 +13,9 @@ import typer
 from zlaunch import __version__
 from zlaunch.cli.config import config
 from zlaunch.cli.estimate import estimate
+from zlaunch.cli.passthrough import ScriptCommand, no_such_option
 from zlaunch.cli.plan import plan
 from zlaunch.cli.runs import runs
-from zlaunch.cli.script_command import ScriptCommand, no_such_option
 from zlaunch.cli.train import train
 from zlaunch.errors import Unavailable, ZlaunchError
 

@@ -58,11 +58,11 @@ def estimate(
     With one: every phase, what holds the memory, and then what each change would save. What was
     rehearsed before is answered from a cache; ZLAUNCH_CACHE=off does without.
     """
-    from zlaunch.cli.report_estimate import Wishes, report
-    from zlaunch.estimation import Words, ask
-    from zlaunch.job import STAGES, JobSpec, parse_offload, parse_override
-    from zlaunch.prepare import ds_config_of
-    from zlaunch.workloads import Options, parse_lora
+    from zlaunch.cli.views.estimate_report import Wishes, report
+    from zlaunch.estimate.query import Options, parse_lora
+    from zlaunch.estimate.request import Words, ask
+    from zlaunch.job.spec import STAGES, JobSpec, parse_offload, parse_override
+    from zlaunch.launch.prepare import ds_config_of
 
     argv, ds_config = ds_config_of(trainer.args, ds_config)
     job = JobSpec(

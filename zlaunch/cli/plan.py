@@ -39,12 +39,12 @@ def plan(
     What trains without ZeRO does not use it, what trains with stage 2 does not use stage 3, and
     offloading comes last. The ds_config goes to -o FILE, the reasons to the terminal.
     """
-    from zlaunch.cli.report_plan import report
+    from zlaunch.cli.views.plan_report import report
     from zlaunch.errors import WrongUsage
-    from zlaunch.estimation import Words, ask
-    from zlaunch.job import JobSpec
-    from zlaunch.trainer_args import take_ds_config
-    from zlaunch.workloads import Options, parse_lora
+    from zlaunch.estimate.query import Options, parse_lora
+    from zlaunch.estimate.request import Words, ask
+    from zlaunch.job.spec import JobSpec
+    from zlaunch.job.trainer_args import take_ds_config
 
     argv, named = take_ds_config(trainer.args)
     if named is not None:

@@ -89,10 +89,18 @@ def train(
 
     What zlaunch does not know, and all that follows `--`, goes to the script.
     """
-    from zlaunch.cli.starting import Examined, SharedRehearser, examine, see, show
-    from zlaunch.job import STAGES, JobSpec, parse_debug, parse_gpus, parse_offload, parse_override
-    from zlaunch.manner import Policy, Wishes
-    from zlaunch.prepare import ds_config_of, prepare
+    from zlaunch.cli.start import Examined, SharedRehearser, examine, see, show
+    from zlaunch.job.spec import (
+        STAGES,
+        JobSpec,
+        Policy,
+        Wishes,
+        parse_debug,
+        parse_gpus,
+        parse_offload,
+        parse_override,
+    )
+    from zlaunch.launch.prepare import ds_config_of, prepare
 
     script_args, ds_config = ds_config_of(context.args, ds_config)
     job = JobSpec(
@@ -120,7 +128,7 @@ def train(
     with SharedRehearser() as ask:
         if stage == "auto":
             from zlaunch import console
-            from zlaunch.precheck import choose_stage
+            from zlaunch.launch.preflight.memory import choose_stage
 
             job, why = choose_stage(prepare(job, run_dir), ask)
             for line in console.table([("stage ", why)], indent=""):
@@ -135,9 +143,9 @@ def train(
 def _program(script: str | None, module: str | None) -> Path:
     """Find the file of what is trained with."""
     if module is not None:
-        from zlaunch.modules import find_module
+        from zlaunch.job.module_files import find_module
 
         return find_module(module, os.environ)
-    from zlaunch.prepare import default_recipe
+    from zlaunch.launch.prepare import default_recipe
 
     return default_recipe() if script is None else Path(script)

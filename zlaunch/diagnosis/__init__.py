@@ -2,15 +2,25 @@
 
 from types import ModuleType
 
-from zlaunch import phases
-from zlaunch.diagnosis import checkpoints, config, endings, files, memory, network, numbers, ops, script
-from zlaunch.diagnosis.blame import blamed
-from zlaunch.diagnosis.brevity import fitted
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import Evidence
+from zlaunch.diagnosis.log_text import tidy
+from zlaunch.diagnosis.render import fitted
+from zlaunch.diagnosis.root_cause import blamed
 from zlaunch.diagnosis.signature import Signature
-from zlaunch.diagnosis.texts import tidy
+from zlaunch.diagnosis.signatures import (
+    checkpoints,
+    config,
+    disk,
+    exits,
+    memory,
+    nan,
+    network,
+    op_build,
+    script,
+)
 from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.rundir import phases
 
 
 def signatures_in(room: ModuleType) -> tuple[Signature, ...]:
@@ -19,10 +29,10 @@ def signatures_in(room: ModuleType) -> tuple[Signature, ...]:
 
 
 _FIRST = (
-    *(memory.host_out_of_memory, ops.stale_build_lock, network.collective_timeout),
-    *(endings.stalled, endings.stopped, endings.stumbled),
+    *(memory.host_out_of_memory, op_build.stale_build_lock, network.collective_timeout),
+    *(exits.stalled, exits.stopped, exits.stumbled),
 )
-ROOMS: tuple[ModuleType, ...] = (memory, files, network, ops, numbers, config, checkpoints, script, endings)
+ROOMS: tuple[ModuleType, ...] = (memory, disk, network, op_build, nan, config, checkpoints, script, exits)
 SIGNATURES: tuple[Signature, ...] = tuple(
     dict.fromkeys((*_FIRST, *(one for room in ROOMS for one in signatures_in(room))))
 )

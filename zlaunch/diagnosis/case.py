@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, MachineEvidence, RankEvidence
-from zlaunch.diagnosis.texts import MOST_OF_A_LOG, exception_in
+from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, exception_in
 
 
 def error_of(rank: RankEvidence) -> ErrorEvidence | None:

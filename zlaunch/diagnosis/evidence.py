@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zlaunch import phases
+from zlaunch.rundir import phases
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ class Verdict:
     """The rank it began with; None if it began with none of them, or nobody knows."""
     host: str | None = None
     phase: str | None = None
-    """What that rank was doing, of `zlaunch.phases`."""
+    """What that rank was doing, of `zlaunch.rundir.phases`."""
     facts: tuple[str, ...] = ()
     """At most three: numbers, a line of a log, a counter."""
     advice: tuple[str, ...] = ()

@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BeforeValidator
 
-from zlaunch.dsconfig.document import KeyPath, value_at
-from zlaunch.dsconfig.keys import field_at, section_at
-from zlaunch.dsconfig.old_names import OLD_NAMES
-from zlaunch.dsconfig.optimizer import DEEPSPEED_OPTIMIZERS
-from zlaunch.dsconfig.section import Section, in_lower_case
+from zlaunch.dsconfig.keys.lookup import field_at, section_at
+from zlaunch.dsconfig.schema.optimizer import DEEPSPEED_OPTIMIZERS
+from zlaunch.dsconfig.schema.renamed import OLD_NAMES
+from zlaunch.dsconfig.schema.section import Section, in_lower_case
+from zlaunch.dsconfig.text.document import KeyPath, value_at
 from zlaunch.units import narrowed
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")

@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.document import KeyPath, dotted, value_at
-from zlaunch.dsconfig.edit import mend_value
-from zlaunch.dsconfig.reach import ZERO
+from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
+from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
+from zlaunch.dsconfig.text.edit import mend_value
 from zlaunch.errors import Act, Finding, Severity
 
 MAX_LOSSES = 4
@@ -60,7 +60,7 @@ def _faults(
     value: dict[str, Any], errors: Mapping[KeyPath, ErrorDetails], older: Release | None
 ) -> dict[KeyPath, Finding | None]:
     """Explain errors; None for one that is none in the release that was asked about."""
-    from zlaunch.dsconfig.mistakes import explain
+    from zlaunch.dsconfig.schema_errors import explain
 
     _, lax = _read(value, strict=False)
     return {

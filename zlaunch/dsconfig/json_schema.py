@@ -10,11 +10,11 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from zlaunch.dsconfig.config import DsConfig
-from zlaunch.dsconfig.document import KeyPath
-from zlaunch.dsconfig.meanings import meaning, sections
+from zlaunch.dsconfig.keys.docs import meaning, sections
 from zlaunch.dsconfig.releases import NEWEST, Release
-from zlaunch.dsconfig.section import Section, in_lower_case, not_null
+from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema.section import Section, in_lower_case, not_null
+from zlaunch.dsconfig.text.document import KeyPath
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ANY = "*"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zlaunch.dsconfig.document import KeyPath
+from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import WrongUsage
 
 RELEASES: tuple[str, ...] = ("0.14", "0.15", "0.16", "0.17", "0.18", "0.19")

@@ -9,7 +9,7 @@ from zlaunch.cli.config.schema import schema
 from zlaunch.cli.config.translate import translate
 from zlaunch.cli.config.validate import validate
 from zlaunch.cli.config.write import write
-from zlaunch.cli.script_command import ScriptCommand
+from zlaunch.cli.passthrough import ScriptCommand
 
 config = typer.Typer(
     no_args_is_help=True,

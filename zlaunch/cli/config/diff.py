@@ -9,8 +9,8 @@ import typer
 from zlaunch.cli.config.options import A_CONFIG, AsJson, Release
 
 if TYPE_CHECKING:
-    from zlaunch.comparison import Comparison, Difference
-    from zlaunch.dsconfig.document import Document
+    from zlaunch.config.diff import Comparison, Difference
+    from zlaunch.dsconfig.text.document import Document
 
 
 def diff(
@@ -25,7 +25,7 @@ def diff(
     Defaults, old names, the order of keys, and ways to write a number make no difference.
     """
     from zlaunch import console
-    from zlaunch.comparison import compare
+    from zlaunch.config.diff import compare
     from zlaunch.dsconfig.releases import release
 
     left, right = _document(first), _document(second)
@@ -35,7 +35,7 @@ def diff(
 
 
 def _document(name: str) -> "Document":
-    from zlaunch.inspection import opened
+    from zlaunch.config.report import opened
 
     return opened(name).needed(name)
 

@@ -10,7 +10,7 @@ import typer
 from zlaunch.cli.config.options import AsJson, Release
 
 if TYPE_CHECKING:
-    from zlaunch.explanation import About, Explanation
+    from zlaunch.config.explain import About, Explanation
 
 
 NAME_COLUMNS = 30
@@ -28,9 +28,9 @@ def explain(
 ) -> None:
     """Say what a key of a ds_config means, when it is read, and what it does to memory and speed."""
     from zlaunch import console
+    from zlaunch.config.explain import explain as explained
+    from zlaunch.config.explain import keys_below
     from zlaunch.dsconfig.releases import release
-    from zlaunch.explanation import explain as explained
-    from zlaunch.explanation import keys_below
 
     asked = release(deepspeed)
     if not key:
@@ -63,7 +63,7 @@ def _beside(items: Sequence["About"]) -> Iterator[str]:
 
 def _named(key: str) -> str:
     """Find the one key that is meant; raise WrongUsage if there is none, or more than one."""
-    from zlaunch.dsconfig.catalogue import find, near
+    from zlaunch.dsconfig.keys.catalogue import find, near
     from zlaunch.errors import WrongUsage
 
     match find(key):

@@ -30,12 +30,12 @@ def resolve(
     from dataclasses import replace
 
     from zlaunch import console
-    from zlaunch.cli.config.show_filling import REPORTS
-    from zlaunch.filling import fill_in, refuse
-    from zlaunch.inspection import context_of, opened
-    from zlaunch.learning_rate import schedule_of
+    from zlaunch.cli.views.resolved_config import REPORTS
+    from zlaunch.config.report import context_of, opened
+    from zlaunch.config.resolve.fill import fill_in, refuse
+    from zlaunch.config.resolve.lr_schedule import schedule_of
+    from zlaunch.config.rules.validate import findings_in, wrong_in
     from zlaunch.units import plural
-    from zlaunch.validation import findings_in, wrong_in
 
     context, wrong = context_of(trainer.args, world_size, model, runner, None)
     context = replace(context, strict_json=False)

@@ -8,13 +8,14 @@ def schema(deepspeed: Release = None, output: Output = None) -> None:
 
     It knows keys and values; `zlaunch config validate` also knows what they mean together.
     """
-    from zlaunch import console, rundir
+    from zlaunch import console
     from zlaunch.dsconfig.json_schema import json_schema, to_text
     from zlaunch.dsconfig.releases import release
+    from zlaunch.files import write_new
 
     text = to_text(json_schema(release(deepspeed)))
     if output is None:
         console.data(text.rstrip("\n"))
     else:
-        rundir.write_new(output, text)
+        write_new(output, text)
         console.say(f"wrote {output}")

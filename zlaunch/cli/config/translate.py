@@ -20,16 +20,17 @@ def translate(
 
     The command line goes to stdout, ready to paste; what changes, and what is lost, to stderr.
     """
-    from zlaunch import accelerate_config, console, translate
-    from zlaunch.translate.pieces import Note
+    from zlaunch import console
+    from zlaunch.config import accelerate, translate
+    from zlaunch.config.translate.parts import Note
 
     understood = translate.understand(command)
     named, notes = translate.config_file(understood), []
-    default = accelerate_config.default_file(os.environ)
+    default = accelerate.default_file(os.environ)
     if named is None and translate.reads_default_config(understood) and default.is_file():
         named = str(default)
         notes.append(Note("accelerate launch", f"reads {named}, and so does this"))
-    config = None if named is None else accelerate_config.read(Path(named))
+    config = None if named is None else accelerate.read(Path(named))
     hostfile = understood.launcher.hostfile
     found = hostfile if hostfile and Path(hostfile).is_file() else None
     translation = translate.translate(understood, config, found)

@@ -43,9 +43,9 @@ def validate(
     error: DeepSpeed refuses it. late: the job fails after the model is loaded. silent: DeepSpeed
     does something else. advice: there is a better way.
     """
-    from zlaunch.cli.config.report import REPORTS
+    from zlaunch.cli.views.findings import REPORTS
+    from zlaunch.config.report import Report, Wish, context_of, inspect
     from zlaunch.errors import WrongUsage
-    from zlaunch.inspection import Report, Wish, context_of, inspect
 
     if fix and diff:
         raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")
@@ -53,7 +53,7 @@ def validate(
     wish = Wish(context, deep=deep, mend=fix, show_diff=fix or diff)
     reports = [inspect(name, wish) for name in files]
     if rehearse:
-        from zlaunch.previews import with_steps
+        from zlaunch.estimate.config_check import with_steps
 
         reports = [with_steps(report, model, world_size, trainer.args) for report in reports]
     if wrong:

@@ -20,11 +20,12 @@ def write(
 
     "auto" stands where the Trainer arguments, the model or the number of ranks decide.
     """
-    from zlaunch import console, rundir
-    from zlaunch.compose import preset, to_json
+    from zlaunch import console
+    from zlaunch.config.resolve.compose import preset, to_json
+    from zlaunch.config.rules.validate import wrong_in
     from zlaunch.errors import Refused
-    from zlaunch.job import STAGES, Offload, parse_offload
-    from zlaunch.validation import wrong_in
+    from zlaunch.files import write_new
+    from zlaunch.job.spec import STAGES, Offload, parse_offload
 
     chosen = Offload() if offload is None else parse_offload(offload)
     written = preset(STAGES[stage], chosen, None if nvme is None else str(nvme))
@@ -33,5 +34,5 @@ def write(
     if output is None:
         console.data(to_json(written).rstrip("\n"))
     else:
-        rundir.write_new(output, to_json(written))
+        write_new(output, to_json(written))
         console.say(f"wrote {output}")

@@ -11,7 +11,7 @@ import typer
 from zlaunch.cli.runs.options import AsJson, RunsDir
 
 if TYPE_CHECKING:
-    from zlaunch.record import RunRecord
+    from zlaunch.rundir.record import RunRecord
 
 HEADER = ("run", "when", "state", "ZeRO", "ranks", "step", "took")
 
@@ -26,9 +26,9 @@ def list_runs(
     Under ZeRO stand the stage and where the optimizer and the parameters were offloaded to.
     """
     from zlaunch import console
-    from zlaunch.cli.runs.summary import members, to_json
-    from zlaunch.records import all_runs, look_at
-    from zlaunch.rundir import RUNS
+    from zlaunch.cli.views.run import members, to_json
+    from zlaunch.rundir.layout import RUNS
+    from zlaunch.runs.store import all_runs, look_at
 
     roots = all_runs(runs_dir)
     records = [look_at(root) for root in roots[:limit]]
@@ -71,7 +71,7 @@ def _cut(name: str, room: int) -> str:
 
 
 def _row(record: "RunRecord", now: float) -> tuple[str, ...]:
-    from zlaunch.cli.runs.summary import moment, steps, zero
+    from zlaunch.cli.views.run import moment, steps, zero
     from zlaunch.units import clock
 
     return (

@@ -24,9 +24,9 @@ def logs(
 ) -> None:
     """Print what a rank printed, byte for byte."""
     from zlaunch import console
-    from zlaunch.cli.runs.summary import to_json
+    from zlaunch.cli.views.run import to_json
     from zlaunch.errors import WrongUsage
-    from zlaunch.records import find, log_of, read_log
+    from zlaunch.runs.store import find, log_of, read_log
 
     if launcher and rank is not None:
         raise WrongUsage("`--launcher` and `--rank` name two logs", "keep one of them")
@@ -50,7 +50,7 @@ def logs(
 def _follow(root: "Path", log: "Path", offset: int) -> None:
     """Print what is added; Ctrl-C ends the looking on, not the run."""
     from zlaunch import console
-    from zlaunch.records import follow, is_done_with
+    from zlaunch.runs.store import follow, is_done_with
 
     try:
         for chunk in follow(log, offset, is_done_with(root)):

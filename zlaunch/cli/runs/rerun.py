@@ -13,9 +13,9 @@ from zlaunch.cli.runs.options import AsJson, Run, RunsDir
 
 if TYPE_CHECKING:
     from zlaunch.errors import Finding
-    from zlaunch.job import JobSpec
-    from zlaunch.record import RunRecord
-    from zlaunch.repeat import Change
+    from zlaunch.job.spec import JobSpec
+    from zlaunch.launch.rerun import Change
+    from zlaunch.rundir.record import RunRecord
 
 
 def rerun(
@@ -37,12 +37,12 @@ def rerun(
 
     With --json, the last line of the output is an object about the new run.
     """
-    from zlaunch.again import go_back, past_of, prepare_again, what_changed
-    from zlaunch.cli.starting import Examined, examine, see, show
+    from zlaunch.cli.start import Examined, examine, see, show
     from zlaunch.errors import Refused, WrongUsage
-    from zlaunch.prepare import prepare
-    from zlaunch.record import Lineage
-    from zlaunch.records import find, look_at
+    from zlaunch.launch.prepare import prepare
+    from zlaunch.launch.rerun import go_back, past_of, prepare_again, what_changed
+    from zlaunch.rundir.record import Lineage
+    from zlaunch.runs.store import find, look_at
 
     if dry_run and as_json:
         raise WrongUsage("`--json` is about a new run, and `--dry-run` starts none", "keep one of them")
@@ -74,7 +74,7 @@ def rerun(
 def _refuse_early(record: "RunRecord", force: bool) -> None:
     """Raise what speaks against a repetition before anything of it is looked into."""
     from zlaunch.errors import InputMissing, Unavailable
-    from zlaunch.record import State
+    from zlaunch.rundir.record import State
 
     if record.state is State.BROKEN:
         root = os.path.relpath(record.found.root)
@@ -95,8 +95,8 @@ def _tell(record: "RunRecord", changed: "Sequence[Change]", variables: "Sequence
 
 def _describe(root: Path, repeated: str, differences: "Sequence[Change]") -> None:
     from zlaunch import console
-    from zlaunch.cli.runs.summary import members
-    from zlaunch.records import look_at
+    from zlaunch.cli.views.run import members
+    from zlaunch.runs.store import look_at
 
     new = members(look_at(root))
     console.data(json.dumps({**new, "repeats": repeated, "changed": [asdict(one) for one in differences]}))

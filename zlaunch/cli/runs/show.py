@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
 
 if TYPE_CHECKING:
-    from zlaunch.measurement import Comparison
-    from zlaunch.record import Found, RunRecord
+    from zlaunch.rundir.record import Found, RunRecord
+    from zlaunch.runs.memory import Comparison
 
 
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     """Show all about a run, its memory included."""
     from zlaunch import console
-    from zlaunch.cli.runs.summary import to_json
     from zlaunch.cli.runs.why import explained
-    from zlaunch.measurement import compare
-    from zlaunch.records import find, look_at
+    from zlaunch.cli.views.run import to_json
+    from zlaunch.runs.memory import compare
+    from zlaunch.runs.store import find, look_at
 
     record = look_at(find(run, runs_dir))
     memory = compare(record)
@@ -32,7 +32,7 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
 
 
 def _facts(record: "RunRecord") -> Iterator[tuple[str, str]]:
-    from zlaunch.cli.runs.summary import long_moment, steps
+    from zlaunch.cli.views.run import long_moment, steps
 
     found = record.found
     status = "" if record.exit_status is None else f", exit status {record.exit_status}"
@@ -75,7 +75,7 @@ def _place(record: "RunRecord") -> Iterator[tuple[str, str]]:
 
 
 def _gpu_names(found: "Found") -> str:
-    from zlaunch.record import section
+    from zlaunch.rundir.record import section
 
     gpus = section(found.environment, "machine").get("gpus")
     names = {str(gpu.get("name")) for gpu in gpus or [] if isinstance(gpu, Mapping)}
@@ -100,7 +100,7 @@ def _configuration(record: "RunRecord") -> Iterator[tuple[str, str]]:
 
 def _origin(found: "Found") -> Iterator[tuple[str, str]]:
     """Name the versions and the commit a run was made with."""
-    from zlaunch.record import section, text
+    from zlaunch.rundir.record import section, text
     from zlaunch.units import plural
 
     packages = section(found.environment, "packages")
@@ -120,8 +120,8 @@ _TOLD = ("python", "torch", "deepspeed", "transformers", "accelerate")
 def _stall(record: "RunRecord") -> Iterator[str]:
     """Say where all ranks stood still."""
     from zlaunch import console
-    from zlaunch.hindsight import stall_of
-    from zlaunch.stalls import stall_lines
+    from zlaunch.diagnosis.stall import stall_lines
+    from zlaunch.runs.verdict import stall_of
 
     if (stall := stall_of(record.found)) is not None:
         yield from ["", *stall_lines(stall, None, console.width(), is_over=True)]
@@ -142,7 +142,7 @@ def _memory(memory: "Comparison") -> Iterator[str]:
 def _experience() -> Iterator[str]:
     """Say how good forecasts have been on this machine."""
     from zlaunch import console
-    from zlaunch.experience import experience, here, kept
+    from zlaunch.runs.accuracy import experience, here, kept
 
     if rows := experience(kept(here())):
         yield from ["", "forecasts on this machine so far", *console.table(rows)]
@@ -155,7 +155,7 @@ def _amount(num_bytes: int | None) -> str:
 def _members(record: "RunRecord", memory: "Comparison") -> dict[str, Any]:
     from dataclasses import asdict
 
-    from zlaunch.cli.runs.summary import members
+    from zlaunch.cli.views.run import members
 
     found = record.found
     return {

@@ -14,11 +14,11 @@ def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     Stopping once more, while it is on its way out, ends it at once.
     """
     from zlaunch import console
-    from zlaunch.cli.runs.summary import members, to_json
     from zlaunch.cli.runs.why import explained
+    from zlaunch.cli.views.run import members, to_json
     from zlaunch.errors import InputMissing, Unavailable
-    from zlaunch.record import State
-    from zlaunch.records import find, look_at, tell_to_stop, wait_until_over
+    from zlaunch.rundir.record import State
+    from zlaunch.runs.store import find, look_at, tell_to_stop, wait_until_over
 
     root = find(run, runs_dir)
     record = look_at(root)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
 
 if TYPE_CHECKING:
-    from zlaunch.record import RunRecord
+    from zlaunch.rundir.record import RunRecord
 
 
 def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
@@ -14,9 +14,9 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
     from dataclasses import asdict
 
     from zlaunch import console
-    from zlaunch.cli.runs.summary import members, to_json
-    from zlaunch.hindsight import stall_of, verdict_of
-    from zlaunch.records import find, look_at
+    from zlaunch.cli.views.run import members, to_json
+    from zlaunch.runs.store import find, look_at
+    from zlaunch.runs.verdict import stall_of, verdict_of
 
     record = look_at(find(run, runs_dir))
     if as_json:
@@ -33,8 +33,8 @@ def explained(record: "RunRecord") -> list[str]:
     import time
 
     from zlaunch import console
-    from zlaunch.diagnosis.told import verdict_lines
-    from zlaunch.hindsight import head, verdict_of
+    from zlaunch.diagnosis.render import verdict_lines
+    from zlaunch.runs.verdict import head, verdict_of
 
     verdict, name = verdict_of(record, time.time()), f"{record.id} {head(record)}"
     return [name] if verdict is None else verdict_lines(verdict, name, console.width())

@@ -1,0 +1,40 @@
+"""A run over hosts, once more: from its record alone, over ssh again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.bed import NAMES, Bed
+from tests.running import zlaunch
+
+pytestmark = pytest.mark.hosts
+
+SCRIPT = """import os, sys
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], sys.argv[1:2])
+print("from", os.environ["SSH_CONNECTION"].split()[2], flush=True)
+"""
+
+
+def test_a_run_over_hosts_is_repeated_on_the_same_hosts(bed: Bed, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    hosts = tmp_path / "hosts"
+    hosts.write_text(bed.hostfile.read_text())
+    words = ["script.py", "--hostfile", hosts, "--run-dir", "runs/a", "--", "--word"]
+    first = zlaunch("train", *words, cwd=tmp_path, env=bed.environment())
+    assert first.status == 0, first.err
+    hosts.unlink()
+    again = zlaunch(
+        "runs", "rerun", "a", "--json", "--run-dir", "runs/b", cwd=tmp_path, env=bed.environment()
+    )
+    assert again.status == 0, again.err
+    assert json.loads(again.out.splitlines()[-1])["repeats"] == "a"
+    assert said_in(tmp_path / "runs" / "b") == said_in(tmp_path / "runs" / "a")
+    assert "rank 1 of 2 ['--word']" in said_in(tmp_path / "runs" / "b")[NAMES[1]]
+
+
+def said_in(run: Path) -> dict[str, Any]:
+    """Map hosts to what their ranks printed, the host's own address included."""
+    ranks = json.loads((run / "job.json").read_text())["ranks"]
+    return {slot["host"]: (run / "logs" / f"rank-{slot['rank']}.log").read_text() for slot in ranks}

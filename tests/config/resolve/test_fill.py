@@ -1,0 +1,105 @@
+"""A ds_config with every "auto" filled in, and its batch."""
+
+from typing import Any
+
+import pytest
+
+from tests.making import SHAPE
+from zlaunch.config.resolve.compose import to_json
+from zlaunch.config.resolve.fill import Filling, fill_in
+from zlaunch.config.rules.rule import Context
+from zlaunch.dsconfig.text.document import dotted
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.job.script import Interface
+from zlaunch.job.trainer_args import read_arguments
+
+BATCH: dict[str, Any] = dict.fromkeys(
+    ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"
+)
+
+
+def filling(
+    line: str = "", world_size: int | None = 2, interface: Interface = Interface.TRAINER, **config: Any
+) -> Filling:
+    args, _ = read_arguments(line.split())
+    document = parse(to_json(config), "ds_config.json")
+    return fill_in(document, Context(world_size=world_size, args=args, model=SHAPE, interface=interface))
+
+
+def sources(filled: Filling) -> dict[str, str]:
+    return {dotted(path): leaf.source for path, leaf in filled.filled.items()}
+
+
+def test_an_argument_is_named_as_the_source() -> None:
+    assert sources(filling("--max_grad_norm 2", gradient_clipping="auto")) == {
+        "gradient_clipping": "`--max_grad_norm`"
+    }
+
+
+def test_a_default_is_named_as_the_source() -> None:
+    assert sources(filling(gradient_clipping="auto")) == {"gradient_clipping": "default of `--max_grad_norm`"}
+
+
+def test_the_width_of_the_model_is_named_as_the_source() -> None:
+    zero = {"stage": 2, "reduce_bucket_size": "auto"}
+    told = "hidden_size 64 squared, model/config.json"
+    assert sources(filling(zero_optimization=zero)) == {"zero_optimization.reduce_bucket_size": told}
+
+
+def test_a_number_of_the_config_is_what_its_argument_must_be() -> None:
+    config: dict[str, Any] = {
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto"}},
+    }
+    told = "`optimizer.params.lr` in the ds_config"
+    assert sources(filling(**config)) == {"scheduler.params.warmup_max_lr": told}
+
+
+def test_a_format_that_the_trainer_adds_is_told() -> None:
+    assert sources(filling("--bf16", gradient_clipping=1.0)) == {"bf16.enabled": "`--bf16`"}
+
+
+def test_what_was_written_is_not_told() -> None:
+    assert sources(filling(gradient_clipping=1.0)) == {}
+
+
+def test_what_only_the_dataset_decides_is_left() -> None:
+    scheduler = {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}
+    assert list(filling(scheduler=scheduler).left) == ["scheduler.params.total_num_steps"]
+
+
+def test_what_nobody_fills_in_says_so() -> None:
+    left = filling(zero_optimization={"overlap_comm": "auto"}).left
+    assert left == {"zero_optimization.overlap_comm": "nobody fills it in: write a value"}
+
+
+def test_without_the_number_of_ranks_the_global_batch_is_left() -> None:
+    assert filling(world_size=None, **BATCH).left == {
+        "train_batch_size": "depends on the number of ranks; give `--world-size`"
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "config", "batch"),
+    [
+        ("", BATCH, "16 = 8 per rank x 1 accumulated x 2 ranks"),
+        ("", {**BATCH, "train_batch_size": 64, "gradient_accumulation_steps": 2},
+         "64 = 16 per rank x 2 accumulated x 2 ranks"),
+        ("", {"train_micro_batch_size_per_gpu": 4}, "8 = 4 per rank x 1 accumulated x 2 ranks"),
+        ("--gradient_accumulation_steps 3", BATCH,
+         "48 = 8 per rank x 3 accumulated x 2 ranks"),
+    ],
+)  # fmt: skip
+def test_the_batch_is_spelled_out(line: str, config: dict[str, Any], batch: str) -> None:
+    assert filling(line, **config).batch == batch
+
+
+def test_a_batch_over_unknown_ranks_is_spelled_out_as_far_as_it_is_known() -> None:
+    told = filling(world_size=None, **BATCH).batch
+    assert told == "8 per rank x 1 accumulated x ranks"
+
+
+def test_deepspeed_alone_works_out_the_accumulation() -> None:
+    config: dict[str, Any] = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}
+    told = filling(interface=Interface.DEEPSPEED, **config).batch
+    assert told == "64 = 4 per rank x 8 accumulated x 2 ranks"

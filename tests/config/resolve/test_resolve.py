@@ -1,0 +1,128 @@
+"""What a settled ds_config says about swapping to NVMe, and what it leaves to the user."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.asking import model
+from tests.making import CPU_MACHINE, TWO_GPUS
+from zlaunch.config.resolve.autos import MICRO
+from zlaunch.config.resolve.compose import PREFETCH, REUSE, SURE_BUFFERS
+from zlaunch.config.resolve.resolve import COUNT, SIZE, Circumstances, settle
+from zlaunch.config.resolve.values import Values
+from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import Refused
+from zlaunch.job.model import ModelShape
+from zlaunch.job.script import Interface
+from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.job.trainer_args import TrainerArgs
+
+NVME: dict[str, Any] = {"offload": Offload("nvme"), "nvme_dir": Path("/nvme")}
+LAYER = 4 * 256 * 256 + 3 * 256 * 512 + 2 * 256
+LARGEST_SHARE = 256 * 1000 // 2
+
+
+def settled(
+    shape: ModelShape | None = None,
+    file: dict[str, Any] | None = None,
+    interface: Interface = Interface.TRAINER,
+    **job: Any,
+) -> Values:
+    base = None if file is None else parse(json.dumps(file), "ds_config.json")
+    spec = JobSpec(script=Path("train.py"), **job)
+    given = Circumstances(base, TrainerArgs({}), shape or model().shape, TWO_GPUS, 2, interface)
+    return settle(spec, given).values
+
+
+def test_a_model_that_is_known_gets_the_buffers_it_needs() -> None:
+    values = settled(stage=3, **NVME)
+    assert values[COUNT] == 5
+    assert values[REUSE] == 2 * LAYER
+    assert values[SIZE] == LARGEST_SHARE + LARGEST_SHARE // 16
+    assert values[PREFETCH] == 0
+
+
+def test_every_number_about_buffers_says_where_it_comes_from() -> None:
+    values = settled(stage=3, **NVME)
+    assert all("m/config.json" in values.leaves[path].source for path in (COUNT, REUSE, SIZE))
+
+
+def test_a_model_of_unknown_sizes_gets_what_is_enough_for_every_model() -> None:
+    values = settled(ModelShape(64, 64 * 256, "m/config.json"), stage=3, **NVME)
+    assert (values[COUNT], values[REUSE], values[PREFETCH]) == (SURE_BUFFERS, 0, 0)
+    assert not values.has(SIZE)
+
+
+@pytest.mark.parametrize("path", [COUNT, SIZE, REUSE, PREFETCH])
+def test_what_the_user_sets_stays(path: tuple[str, ...]) -> None:
+    values = settled(stage=3, overrides=((".".join(path), 7_777_777),), **NVME)
+    assert values[path] == 7_777_777
+
+
+def swapped(**zero: Any) -> dict[str, Any]:
+    param = {"device": "nvme", "nvme_path": "/nvme", **zero.pop("offload_param", {})}
+    return {"zero_optimization": {"stage": 3, "offload_param": param, **zero}}
+
+
+def test_a_users_file_gets_the_buffers_it_leaves_out_and_nothing_else() -> None:
+    values = settled(file=swapped())
+    assert values[COUNT] >= 5
+    assert not values.has(REUSE)
+    assert not values.has(PREFETCH)
+
+
+def test_a_users_file_keeps_its_buffers() -> None:
+    values = settled(file=swapped(offload_param={"buffer_count": 6}, stage3_max_reuse_distance=9))
+    assert (values[COUNT], values[REUSE]) == (6, 9)
+
+
+def test_more_is_gathered_where_the_users_file_keeps_more() -> None:
+    few, many = (
+        settled(model(num_hidden_layers=40, hidden_size=1024).shape, file=swapped(**zero))[COUNT]
+        for zero in ({"stage3_max_reuse_distance": 0}, {})
+    )
+    assert few < many
+
+
+@pytest.mark.parametrize(("said", "then"), [({}, 0), ({"stage3_prefetch_bucket_size": 5}, 5)])
+def test_an_offload_over_a_users_file_reads_nothing_ahead_unless_the_file_says_so(
+    said: dict[str, Any], then: int
+) -> None:
+    assert settled(file={"zero_optimization": {"stage": 3, **said}}, **NVME)[PREFETCH] == then
+
+
+def test_parameters_on_the_cpu_are_read_ahead() -> None:
+    values = settled(stage=3, offload=Offload("cpu"))
+    assert values[PREFETCH] > 0
+    assert not values.has((ZERO, "offload_param", "buffer_count"))
+
+
+@pytest.mark.parametrize(("cpu_fp16", "codes"), [(False, ["fp16-unsupported"]), (True, []), (None, [])])
+def test_fp16_is_refused_only_on_a_cpu_that_is_known_to_lack_it(
+    cpu_fp16: bool | None, codes: list[str]
+) -> None:
+    given = Circumstances(
+        None, TrainerArgs({}), model().shape, replace(CPU_MACHINE, cpu_fp16=cpu_fp16), world_size=2
+    )
+    found: list[str] = []
+    try:
+        settle(JobSpec(script=Path("train.py"), stage=2, precision="fp16"), given)
+    except Refused as error:
+        found = [finding.code for finding in error.findings]
+    assert found == codes
+
+
+def test_ranks_that_share_a_sequence_count_as_one_in_the_batch_of_a_script_of_its_own() -> None:
+    """As DeepSpeed counts them; what the Trainer makes of it depends on accelerate."""
+    mesh = {"sequence_parallel_size": 2, "data_parallel_size": 1, "gradient_accumulation_steps": 2}
+    file = {"train_batch_size": 8, **mesh}
+    raw = settled(file=file, interface=Interface.DEEPSPEED)
+    assert raw[MICRO] == 4
+    wrong = {**file, "train_micro_batch_size_per_gpu": 2}
+    with pytest.raises(Refused) as refused:
+        settled(file=wrong, interface=Interface.DEEPSPEED)
+    assert [one.code for one in refused.value.findings] == ["batch-equation"]

@@ -1,0 +1,177 @@
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import CONFIGS
+from zlaunch.config.resolve.autos import _FILL
+from zlaunch.config.resolve.compose import preset
+from zlaunch.config.rules import RULES, judge
+from zlaunch.config.rules.rule import Context, Rule, Subject
+from zlaunch.config.rules.validate import findings_in
+from zlaunch.dsconfig.check import check
+from zlaunch.dsconfig.keys.autos import FILLED
+from zlaunch.dsconfig.keys.read_at import READ_AT
+from zlaunch.dsconfig.read import read
+from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema.zero import Zero
+from zlaunch.errors import Finding, Severity
+from zlaunch.job.model import ModelShape
+from zlaunch.job.script import Interface
+from zlaunch.job.spec import STAGES, Offload, Stage
+
+Config = dict[str, Any]
+BATCH = {"train_micro_batch_size_per_gpu": 1}
+
+FINE: list[Config] = [
+    {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4},
+    {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 3,
+        "zero_optimization": {"stage": 1},
+    },
+    {**BATCH, "zero_optimization": {"stage": 0, "offload_optimizer": {"device": "none"}}},
+    {**BATCH, "zero_optimization": {"stage": 2, "offload_param": {"device": "none"}}},
+    {**BATCH, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}},
+    {**BATCH, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 0}},
+]
+
+CORPUS = sorted(Path(__file__).with_name("corpus").glob("*.json"))
+"""ds_config files as people have them; a name says which of them are for the Trainer."""
+
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+
+
+def broken(rule: Rule) -> Config:
+    """Add what every config needs, so that a case shows only what it is about."""
+    config = deepcopy(dict(rule.case.broken))
+    keys = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
+    return config if keys & set(config) else {**BATCH, **config}
+
+
+def mended(rule: Rule) -> Config:
+    config = broken(rule)
+    for where, value in rule.case.repair.items():
+        *sections, key = where.split(".")
+        node = config
+        for section in sections:
+            node = node.setdefault(section, {})
+        if value is None:
+            del node[key]
+        else:
+            node[key] = value
+    return config
+
+
+def found(config: Config, context: Context = Context()) -> list[Finding]:  # noqa: B008
+    return judge(Subject(DsConfig.model_validate(config), context))
+
+
+def weighty(findings: list[Finding], rule: Rule) -> list[Finding]:
+    """Leave out what others advise."""
+    return [one for one in findings if one.severity is not Severity.ADVICE or one.code == rule.code]
+
+
+def test_every_code_is_a_rules_own() -> None:
+    codes = [rule.code for rule in RULES]
+    assert sorted(codes) == sorted(set(codes))
+
+
+@each_rule
+def test_a_rule_says_what_deepspeed_does(rule: Rule) -> None:
+    assert rule.why.strip().endswith(".")
+
+
+@each_rule
+def test_a_rule_fires_on_what_it_is_about(rule: Rule) -> None:
+    findings = found(broken(rule), rule.case.context)
+    assert {finding.code for finding in weighty(findings, rule)} == {rule.code}
+
+
+@each_rule
+def test_the_smallest_repair_silences_a_rule(rule: Rule) -> None:
+    assert weighty(found(mended(rule), rule.case.context), rule) == []
+
+
+@each_rule
+def test_a_rule_is_about_a_config_without_other_mistakes(rule: Rule) -> None:
+    assert check(broken(rule)).findings == ()
+
+
+@each_rule
+def test_a_rule_says_what_to_type(rule: Rule) -> None:
+    assert all(finding.hint for finding in found(broken(rule), rule.case.context))
+
+
+@each_rule
+def test_a_rule_points_at_a_key_that_is_there(rule: Rule) -> None:
+    node: Any = broken(rule)
+    where = weighty(found(broken(rule), rule.case.context), rule)[0].where
+    for part in filter(None, where.split(".")):
+        assert part in node
+        node = node[part]
+
+
+@pytest.mark.parametrize("config", FINE)
+def test_no_rule_fires_on_what_is_fine(config: Config) -> None:
+    assert found(config, Context(world_size=2)) == []
+
+
+@pytest.mark.parametrize("stage", STAGES.values())
+def test_no_rule_fires_on_a_preset(stage: Stage) -> None:
+    assert found(preset(stage, Offload(), None)) == []
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.json")), ids=lambda file: file.stem)
+def test_no_rule_but_advice_fires_on_a_config_that_was_trained_with(file: Any) -> None:
+    findings = found(json.loads(file.read_text()))
+    assert [finding for finding in findings if finding.severity is not Severity.ADVICE] == []
+
+
+def interface_of(file: Path) -> Interface:
+    return Interface.TRAINER if file.stem.startswith(("trainer", "accelerate")) else Interface.DEEPSPEED
+
+
+@pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
+@pytest.mark.parametrize("world_size", [None, 8])
+def test_nothing_but_advice_is_found_in_what_people_write(file: Path, world_size: int | None) -> None:
+    context = Context(world_size=world_size, interface=interface_of(file))
+    findings = findings_in(read(file), context)
+    assert [finding for finding in findings if finding.severity is not Severity.ADVICE] == []
+
+
+def test_every_zero_key_says_where_it_is_read() -> None:
+    assert {key.partition(".")[0] for key in READ_AT} == set(Zero.model_fields)
+
+
+def test_a_threshold_outside_of_the_zero_section_is_not_made_of_the_hidden_size() -> None:
+    scheduler = {"type": "ReduceLROnPlateau", "params": {"threshold": "auto"}}
+    context = Context(model=ModelShape(None, None, "config.json"))
+    findings = found({**BATCH, "zero_optimization": {"stage": 3}, "scheduler": scheduler}, context)
+    assert "no-hidden-size" not in [finding.code for finding in findings]
+
+
+def test_every_auto_that_somebody_fills_in_says_what_deepspeed_alone_makes_of_it() -> None:
+    assert set(FILLED) == set(_FILL)
+
+
+def test_the_older_name_of_bf16_counts_if_it_is_alone() -> None:
+    config = {**BATCH, "fp16": {"enabled": True}, "bfloat16": {"enabled": True}}
+    assert "both-formats" in [finding.code for finding in found(config)]
+
+
+def test_every_broken_rule_is_found() -> None:
+    config = {
+        "train_batch_size": 5,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 2,
+        "fp16": {"enabled": True},
+        "bf16": {"enabled": True},
+    }
+    assert {finding.code for finding in found(config, Context(world_size=2))} == {
+        "batch-equation",
+        "both-formats",
+    }

@@ -1,0 +1,106 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.making import json_objects, json_values
+from zlaunch.config.fix import mended
+from zlaunch.config.rules.rule import Context
+from zlaunch.config.rules.validate import findings_in
+from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import Severity
+
+NOTHING_KNOWN = Context()
+BATCH = '"train_micro_batch_size_per_gpu": 1'
+
+MENDED = [
+    ('{"zero_optimisation": {"stage": 2}, %s}', '{"zero_optimization": {"stage": 2}, %s}'),
+    ('{"zero_optimization": {"stage": "3"}, %s}', '{"zero_optimization": {"stage": 3}, %s}'),
+    ('{"fp16": {"enabled": "true"}, %s}', '{"fp16": {"enabled": true}, %s}'),
+    ('{"elasticity": {"enabled": false}, %s}', "{%s}"),
+    ('{"gradient_clipping": "0.5", %s}', '{"gradient_clipping": 0.5, %s}'),
+    (
+        '{"zero_optimization": {"stage": 3, "aio": {"queue_depth": 8}}, %s}',
+        '{"zero_optimization": {"stage": 3}, %s, "aio": {"queue_depth": 8}}',
+    ),
+    (
+        '{"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 1e3}}, %s}',
+        '{"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 1000}}, %s}',
+    ),
+    ('{"bf16": {"enabled": True}, %s}', '{"bf16": {"enabled": true}, %s}'),
+    ("{'bf16': {'enabled': true,}, %s}  // mine", '{"bf16": {"enabled": true}, %s}'),
+]
+
+CHOICES = [
+    '{"elasticity": {"enabled": true}, %s}',
+    '{"gradient_clipping": "much", %s}',
+    '{"zero_optimization": {"stage": 4}, %s}',
+    '{"optimizer": {"type": "Adaam", "params": {}}, %s}',
+    '{"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}, %s}',
+    '{"wandb": {}, "wandb": {}, %s}',
+    '{"zero_optimization": {}, "zero_optimisation": {"stage": 3}, %s}',
+]
+
+_keys = st.sampled_from([*DsConfig.model_fields, "zero_optimisation", "aio", "elasticity", "stage", "x"])
+_simple = st.integers(0, 9) | st.booleans() | st.sampled_from(["true", "3", "auto", "x"])
+_plain_configs = st.dictionaries(_keys, _simple | st.dictionaries(_keys, _simple, max_size=3), max_size=4)
+configs = st.dictionaries(_keys, json_values, max_size=4) | json_objects
+
+
+def _commented(text: str) -> str:
+    """Write what people write around JSON."""
+    return text.replace(", ", " // a: b, {\n, ").replace(": ", ": /* c: d */ ")
+
+
+def _mended(text: str) -> str:
+    return mended(parse(text, "ds.json"), NOTHING_KNOWN)[0].text
+
+
+@pytest.mark.parametrize(("text", "after"), MENDED)
+def test_what_has_one_safe_mending_is_mended(text: str, after: str) -> None:
+    assert _mended(text % BATCH) == after % BATCH
+
+
+@pytest.mark.parametrize("text", CHOICES)
+def test_what_is_a_choice_is_left_to_the_user(text: str) -> None:
+    assert _mended(text % BATCH) == text % BATCH
+
+
+@pytest.mark.parametrize("text", CHOICES)
+def test_a_choice_is_no_advice(text: str) -> None:
+    severities = {finding.severity for finding in findings_in(parse(text % BATCH, "ds.json"))}
+    assert severities - {Severity.ADVICE}
+
+
+@given(configs, st.sampled_from([None, 2]))
+def test_mending_twice_is_mending_once(config: dict[str, Any], indent: int | None) -> None:
+    once = _mended(json.dumps(config, indent=indent))
+    assert _mended(once) == once
+
+
+@given(configs)
+def test_what_was_mended_is_no_longer_found(config: dict[str, Any]) -> None:
+    document, _ = mended(parse(json.dumps(config), "ds.json"), NOTHING_KNOWN)
+    left = [finding for finding in findings_in(document) if finding.mending is not None]
+    assert [finding for finding in left if document.path_to(finding) in document.spans] == []
+
+
+@given(_plain_configs)
+def test_comments_keep_nothing_from_being_mended(config: dict[str, Any]) -> None:
+    text = json.dumps(config)
+    assert json.loads(_mended(_commented(text))) == json.loads(_mended(text))
+
+
+MISSED_BY_TEXT = [
+    '{"bf16": {"enabled": "true"}, "bf16.enabled": false, %s}',
+    '{"steps_per_print": Infinity\n, %s}',
+]
+
+
+@pytest.mark.parametrize("text", MISSED_BY_TEXT)
+def test_a_mending_touches_no_other_value(text: str) -> None:
+    before, after = (parse(one, "ds.json").value for one in (text % BATCH, _mended(text % BATCH)))
+    assert {k: v for k, v in after.items() if k != "bf16"} == {k: v for k, v in before.items() if k != "bf16"}

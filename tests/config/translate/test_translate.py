@@ -1,0 +1,477 @@
+import shlex
+from collections.abc import Sequence
+from itertools import chain
+
+import pytest
+import typer.main
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zlaunch.cli import app
+from zlaunch.config.accelerate import AccelerateConfig, interpret
+from zlaunch.config.accelerate.yaml_reader import parse
+from zlaunch.config.translate import Translation, config_file, reads_default_config, translate, understand
+from zlaunch.config.translate.command import LAUNCHERS
+from zlaunch.config.translate.flags import Flag, Launcher, Refusal, Role
+from zlaunch.errors import Refused, WrongUsage
+
+SAME = {
+    "deepspeed": (
+        "deepspeed --num_gpus 4 train.py --deepspeed ds.json --lr 1e-4",
+        "zlaunch train train.py --ds-config ds.json --gpus 4 --launcher deepspeed -- --lr 1e-4",
+    ),
+    "deepspeed with all GPUs": (
+        "deepspeed train.py --deepspeed ds.json",
+        "zlaunch train train.py --ds-config ds.json --launcher deepspeed",
+    ),
+    "deepspeed with its own way to name a config": (
+        "deepspeed train.py --deepspeed --deepspeed_config ds.json",
+        "zlaunch train train.py --ds-config ds.json --launcher deepspeed",
+    ),
+    "deepspeed without a config": ("deepspeed t.py", "zlaunch train t.py --launcher deepspeed"),
+    "deepspeed on hosts": (
+        "deepspeed -H hf -e w1:0 --master_port 29501 t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --exclude w1:0 --hostfile hf",
+    ),
+    "deepspeed on hosts that are not named": (
+        "deepspeed --num_nodes 2 --num_gpus 8 t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --hostfile hosts",
+    ),
+    "deepspeed with devices": (
+        "deepspeed --include localhost:0,2 t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --include localhost:0,2 --launcher deepspeed",
+    ),
+    "deepspeed with devices twice": (
+        "CUDA_VISIBLE_DEVICES=4,5 deepspeed --include localhost:0 t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --include localhost:0 --launcher deepspeed",
+    ),
+    "deepspeed with visible devices": (
+        "CUDA_VISIBLE_DEVICES=2,3 deepspeed t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --gpus 2,3 --launcher deepspeed",
+    ),
+    "DeepSpeed's runner": (
+        "python3.11 -m deepspeed.launcher.runner --num_gpus=2 t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --gpus 2 --launcher deepspeed",
+    ),
+    "a shortened flag": (
+        "deepspeed --num_g 2 t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --gpus 2 --launcher deepspeed",
+    ),
+    "torchrun": (
+        "torchrun --standalone --nproc_per_node 2 t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --gpus 2",
+    ),
+    "torchrun's one rank": ("torchrun t.py --deepspeed d.json", "zlaunch train t.py --ds-config d.json --gpus 1"),
+    "torchrun with a module": (
+        "torchrun --nproc_per_node 2 -m pack.train --deepspeed d.json --x",
+        "zlaunch train -m pack.train --ds-config d.json --gpus 2 -- --x",
+    ),
+    "deepspeed with a module": (
+        "deepspeed --num_gpus 2 --module pack.train --x",
+        "zlaunch train -m pack.train --gpus 2 --launcher deepspeed -- --x",
+    ),
+    "accelerate with a module": (
+        "accelerate launch --use_deepspeed --num_processes 2 -m pack.train --fp16",
+        "zlaunch train -m pack.train --gpus 2 -- --fp16",
+    ),
+    "torchrun on all GPUs": (
+        "torchrun --nproc-per-node=gpu t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json",
+    ),
+    "torchrun without a config": (
+        "torchrun --nproc_per_node 2 t.py",
+        "zlaunch train t.py --stage 0 --precision fp32 --gpus 2",
+    ),
+    "torchrun for a script with its own format": (
+        "torchrun --nproc_per_node 2 t.py --bf16",
+        "zlaunch train t.py --stage 0 --gpus 2 -- --bf16",
+    ),
+    "torchrun on two hosts": (
+        "torchrun --nnodes 2 --nproc_per_node 4 --node_rank 1 t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --hostfile hosts",
+    ),
+    "torchrun by variables": (
+        "PET_NPROC_PER_NODE=2 PET_STANDALONE=1 PET_NO_PYTHON=0 torchrun t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --gpus 2",
+    ),
+    "torchrun by variables and a flag": (
+        "PET_NPROC_PER_NODE=2 torchrun --nproc_per_node 4 t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --gpus 4",
+    ),
+    "torchrun with visible devices": (
+        "CUDA_VISIBLE_DEVICES=0,2,3 torchrun --nproc_per_node 2 t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --gpus 0,2",
+    ),
+    "torchrun with one visible device": (
+        "CUDA_VISIBLE_DEVICES=3 torchrun t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --gpus 3,",
+    ),
+    "torchrun with devices by name": (
+        "CUDA_VISIBLE_DEVICES=GPU-1 torchrun t.py --deepspeed d.json",
+        "CUDA_VISIBLE_DEVICES=GPU-1 zlaunch train t.py --ds-config d.json --gpus 1",
+    ),
+    "torchrun with variables": (
+        "NCCL_DEBUG=INFO 'X=a b' torchrun t.py --deepspeed d.json",
+        "NCCL_DEBUG=INFO X='a b' zlaunch train t.py --ds-config d.json --gpus 1",
+    ),
+    "torch.distributed.run": (
+        "/opt/bin/python -X dev -u -m torch.distributed.run --nproc_per_node 2 t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --gpus 2",
+    ),
+    "torch.distributed.launch": (
+        "python -um torch.distributed.launch --use_env t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --gpus 1",
+    ),
+    "glued short flags": ("torchrun -t3 -r=1 t.py --deepspeed d.json", "zlaunch train t.py --ds-config d.json --gpus 1"),
+    "short flags in one word": (
+        "deepspeed -qH hf t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --hostfile hf",
+    ),
+    "accelerate with fields": (
+        ("accelerate launch --use_deepspeed --zero_stage 3 --offload_optimizer_device cpu --mixed_precision bf16 "
+         "--num_processes 4 t.py"),
+        "zlaunch train t.py --stage 3 --offload optimizer:cpu,param:none --precision bf16 --gpus 4",
+    ),
+    "accelerate with everything on the CPU": (
+        "accelerate launch --use_deepspeed --zero_stage 3 --offload_optimizer_device cpu --offload_param_device CPU t.py",
+        "zlaunch train t.py --stage 3 --offload cpu --precision fp32",
+    ),
+    "accelerate with the optimizer on the CPU": (
+        "accelerate launch --use-deepspeed --offload-optimizer-device cpu t.py --fp16",
+        "zlaunch train t.py --offload cpu -- --fp16",
+    ),
+    "accelerate with NVMe": (
+        ("accelerate launch --use_deepspeed --zero_stage 3 --offload_optimizer_device nvme --offload_param_device nvme "
+         "--offload_optimizer_nvme_path /a --offload_param_nvme_path /b t.py --fp16"),
+        "zlaunch train t.py --stage 3 --offload nvme --nvme /a --set zero_optimization.offload_param.nvme_path=/b -- --fp16",
+    ),
+    "accelerate with numbers": (
+        "accelerate launch --use_deepspeed --gradient_accumulation_steps 4 --gradient_clipping 0.5 t.py --fp16",
+        "zlaunch train t.py --set gradient_accumulation_steps=4 --set gradient_clipping=0.5 -- --fp16",
+    ),
+    "accelerate with numbers that the script has": (
+        "accelerate launch --use_deepspeed --gradient_accumulation_steps 4 t.py --fp16 --gradient_accumulation_steps 2",
+        "zlaunch train t.py -- --fp16 --gradient_accumulation_steps 2",
+    ),
+    "accelerate at stage 3": (
+        "accelerate launch --use_deepspeed --zero_stage 3 --zero3_init_flag false --zero3_save_16bit_model false t.py --fp16",
+        ("ACCELERATE_DEEPSPEED_ZERO3_INIT=false zlaunch train t.py --stage 3 "
+         "--set zero_optimization.stage3_gather_16bit_weights_on_model_save=false -- --fp16"),
+    ),
+    "accelerate with a file": (
+        "accelerate launch --use_deepspeed --deepspeed_config_file d.json --zero_stage 3 --mixed_precision fp16 t.py",
+        "zlaunch train t.py --ds-config d.json --precision fp16",
+    ),
+    "accelerate with two files": (
+        "accelerate launch --use_deepspeed --deepspeed_config_file d.json t.py --deepspeed e.json",
+        "zlaunch train t.py --ds-config e.json",
+    ),
+    "accelerate with fp8": (
+        "accelerate launch --use_deepspeed --mixed_precision fp8 t.py",
+        "zlaunch train t.py --precision bf16",
+    ),
+    "accelerate with devices": (
+        "CUDA_VISIBLE_DEVICES=7 accelerate launch --use_deepspeed --gpu_ids 0,2 --num_processes 2 t.py --fp16",
+        "zlaunch train t.py --gpus 0,2 -- --fp16",
+    ),
+    "accelerate on two hosts": (
+        ("accelerate-launch --use_deepspeed --num_machines 2 --num_processes 8 --deepspeed_hostfile hf "
+         "--deepspeed_inclusion_filter w0 t.py --fp16"),
+        "zlaunch train t.py --include w0 --hostfile hf -- --fp16",
+    ),
+    "accelerate with a hostfile for nothing": (
+        "accelerate launch --use_deepspeed --deepspeed_hostfile hf t.py --fp16",
+        "zlaunch train t.py -- --fp16",
+    ),
+    "accelerate without DeepSpeed": (
+        "accelerate launch --multi_gpu --zero_stage 3 --mixed_precision bf16 t.py",
+        "zlaunch train t.py --stage 0 --precision bf16",
+    ),
+    "accelerate on the CPU": (
+        "accelerate launch --cpu --num_cpu_threads_per_process 4 t.py --bf16",
+        "DS_ACCELERATOR=cpu OMP_NUM_THREADS=4 zlaunch train t.py --stage 0 -- --bf16",
+    ),
+    "accelerate for experts": (
+        "python -m accelerate.commands.launch --use_deepspeed --deepspeed_moe_layer_cls_names A,B t.py --fp16",
+        "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES=A,B zlaunch train t.py -- --fp16",
+    ),
+    "accelerate's other module": (
+        "python -m accelerate.commands.accelerate_cli launch --use_deepspeed t.py --fp16",
+        "zlaunch train t.py -- --fp16",
+    ),
+    "words that need quotes": (
+        "torchrun --nproc_per_node 2 'my train.py' --deepspeed 'my ds.json' --name 'a b' -- --x",
+        "zlaunch train 'my train.py' --ds-config 'my ds.json' --gpus 2 -- --name 'a b' -- --x",
+    ),
+}  # fmt: skip
+
+HEAD = "distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\ndeepspeed_config:\n"
+WRITTEN_BY_ACCELERATE = """\
+compute_environment: LOCAL_MACHINE
+debug: false
+deepspeed_config:
+  deepspeed_multinode_launcher: standard
+  gradient_accumulation_steps: 1
+  offload_optimizer_device: none
+  offload_param_device: none
+  zero3_init_flag: false
+  zero_stage: 2
+distributed_type: DEEPSPEED
+downcast_bf16: 'no'
+dynamo_config:
+  dynamo_backend: 'no'
+enable_cpu_affinity: false
+machine_rank: 0
+main_training_function: main
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+rdzv_backend: static
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+tpu_use_sudo: false
+use_cpu: false
+"""
+
+
+def translated(text: str, config: str | None = None, hostfile: str | None = None) -> Translation:
+    read: AccelerateConfig | None = None if config is None else interpret(parse(config, "a.yaml"))
+    return translate(understand(shlex.split(text)), read, hostfile)
+
+
+def notes(text: str, config: str | None = None) -> dict[str, str]:
+    return {note.about: note.text for note in translated(text, config).notes}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_command_line_does_the_same(name: str) -> None:
+    text, line = SAME[name]
+    assert translated(text).line == line
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_zlaunch_takes_all_before_the_dashes_for_its_own(name: str) -> None:
+    words = shlex.split(SAME[name][1])
+    words = words[words.index("train") + 1 :]
+    train = typer.main.get_command(app).commands["train"]  # type: ignore[attr-defined]
+    context = train.make_context("train", [*words])
+    assert context.args == (words[words.index("--") + 1 :] if "--" in words else [])
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_every_flag_is_answered_for(name: str) -> None:
+    command = understand(shlex.split(SAME[name][0]))
+    about = " ".join(note.about for note in translate(command).notes)
+    assert [one.said for one in command.given if one.said not in about] == []
+
+
+def test_a_whole_command_line_may_be_one_quoted_word() -> None:
+    assert understand(["torchrun t.py 'a b'"]).args == ("a b",)
+
+
+def test_a_config_with_a_script_is_accelerate_launch_with_both() -> None:
+    command = understand(["a.yaml", "--", "t.py", "--", "x"])
+    assert (config_file(command), command.script, command.args) == ("a.yaml", "t.py", ("--", "x"))
+
+
+def test_a_config_that_accelerate_wrote_needs_few_words() -> None:
+    found = translated("a.yaml -- t.py --lr 1", WRITTEN_BY_ACCELERATE)
+    assert found.line == "zlaunch train t.py --stage 2 --precision bf16 --gpus 8 -- --lr 1"
+
+
+def test_what_a_config_says_by_default_is_not_told() -> None:
+    assert [*notes("a.yaml t.py", WRITTEN_BY_ACCELERATE)] == [
+        "zero_stage: 2",
+        "mixed_precision: bf16",
+        "num_processes: 8",
+    ]
+
+
+def test_a_config_without_a_script_trains_the_recipe() -> None:
+    assert translated("a.yaml", HEAD).line == "zlaunch train --precision bf16 --gpus 8"
+
+
+def test_the_command_line_wins_over_the_config() -> None:
+    found = translated(
+        "accelerate launch --config_file a.yaml --num_processes 2 --zero_stage 1 t.py",
+        HEAD + "  zero_stage: 3",
+    )
+    assert found.line == "zlaunch train t.py --stage 1 --precision bf16 --gpus 2"
+
+
+def test_a_config_that_names_a_file_leads_to_it() -> None:
+    config = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
+    assert translated("a.yaml t.py", config).line == "zlaunch train t.py --ds-config ds.json"
+
+
+def test_a_config_for_several_gpus_without_deepspeed_is_stage_0() -> None:
+    config = "distributed_type: MULTI_GPU\nnum_processes: 2\n"
+    assert translated("a.yaml t.py --bf16", config).line == "zlaunch train t.py --stage 0 --gpus 2 -- --bf16"
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "MEGATRON_LM", "XLA", "MULTI_NPU"])
+def test_a_config_for_something_else_is_refused_where_it_says_so(kind: str) -> None:
+    with pytest.raises(Refused) as caught:
+        translated("a.yaml t.py", f"num_processes: 2\ndistributed_type: {kind}\n")
+    assert [finding.place and finding.place.line for finding in caught.value.findings] == [2]
+
+
+def test_a_config_with_mistakes_is_refused_with_all_of_them() -> None:
+    with pytest.raises(Refused) as caught:
+        translated("a.yaml t.py", HEAD + "  zero_stge: 3\n  offload: cpu\n")
+    assert [finding.code for finding in caught.value.findings] == ["unknown-key"] * 2
+
+
+def test_a_hostfile_that_deepspeed_finds_by_itself_is_named() -> None:
+    found = translated("deepspeed t.py --deepspeed d.json", hostfile="/job/hostfile")
+    assert found.line == "zlaunch train t.py --ds-config d.json --hostfile /job/hostfile"
+
+
+def test_a_hostfile_that_is_named_wins_over_the_one_that_is_found() -> None:
+    found = translated("deepspeed -H hf t.py --deepspeed d.json", hostfile="/job/hostfile")
+    assert found.line == "zlaunch train t.py --ds-config d.json --hostfile hf"
+
+
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [("accelerate launch t.py", True), ("accelerate launch --cpu t.py", False), ("torchrun t.py", False)],
+)
+def test_only_accelerate_reads_a_default_config(text: str, reads: bool) -> None:
+    assert reads_default_config(understand(text.split())) == reads
+
+
+NOTES = [
+    ("torchrun --nnodes 2 --nproc_per_node 4 t.py", "--nnodes 2", "write a line `HOST slots=4` for each host into `hosts`"),
+    ("torchrun --nnodes 2 --nproc_per_node gpu t.py", "--nnodes 2", "`HOST slots=N`"),
+    ("torchrun --nnodes 2:4 -t 3 t.py", "--nnodes 2:4", "lost: the number of hosts is fixed"),
+    ("torchrun --standalone t.py", "--standalone", "left out: zlaunch picks a free port"),
+    ("torchrun --max_restarts 3 t.py", "--max_restarts 3", "lost: "),
+    ("torchrun --max_restarts 0 t.py", "--max_restarts 0", "left out: it says what is so anyway"),
+    ("torchrun --nproc_per_node cpu t.py", "--nproc_per_node cpu", "lost: "),
+    ("deepspeed t.py", "--local_rank", "LOCAL_RANK"),
+    ("deepspeed t.py", "deepspeed", "--ds-config FILE"),
+    ("deepspeed t.py --deepspeed", "--deepspeed", "left out: "),
+    ("deepspeed --num_gpus -1 t.py", "--num_gpus -1", "left out: it says what is so anyway"),
+    ("deepspeed -H hf --num_nodes 2 t.py", "--num_nodes 2", "lost: "),
+    ("CUDA_VISIBLE_DEVICES=1,2 deepspeed --num_gpus 1 t.py", "--num_gpus 1", "itself would take the first GPUs of all"),
+    ("CUDA_VISIBLE_DEVICES=1,2 deepspeed -H hf t.py", "CUDA_VISIBLE_DEVICES=1,2", "lost: with a hostfile"),
+    ("accelerate launch --use_deepspeed t.py", "--use_deepspeed", "left out: zlaunch always does"),
+    ("accelerate launch --use_deepspeed t.py", "accelerate launch", "`--precision fp32`"),
+    ("accelerate launch --use_deepspeed --num_machines 1 t.py", "--num_machines 1", "left out: one host"),
+    ("accelerate launch --use_deepspeed --num_processes 4 --gpu_ids 0,1 t.py", "--num_processes 4", "lost: only 2"),
+    ("accelerate launch --zero_stage 3 t.py", "--zero_stage 3", "ignores it without `--use_deepspeed`"),
+    ("accelerate launch --use_deepspeed --mixed_precision fp8 t.py", "--mixed_precision fp8", "lost: "),
+    ("accelerate launch --use_deepspeed --offload_param_device nvme t.py", "nvme", "add `--nvme DIR`"),
+    ("accelerate launch --use_deepspeed --offload_param_nvme_path /n t.py", "--offload_param_nvme_path /n", "left out: "),
+    ("accelerate launch --use_deepspeed --gradient_accumulation_steps 1 t.py", "--gradient_accumulation_steps 1", "left out: "),
+    ("accelerate launch --use_deepspeed --zero3_init_flag true t.py", "--zero3_init_flag true", "no effect below stage 3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "about", "part"), NOTES, ids=[f"{text} / {about}" for text, about, _ in NOTES]
+)
+def test_a_note_says_what_became_of_it(text: str, about: str, part: str) -> None:
+    found = [note.text for note in translated(text).notes if note.about == about]
+    assert any(part in text for text in found), found
+
+
+@pytest.mark.parametrize("flag", ["--no_python", "--use_fsdp", "--tpu", "--use_megatron_lm", "--help"])
+def test_a_flag_that_nothing_stands_for_is_refused(flag: str) -> None:
+    with pytest.raises(Refused) as caught:
+        translated(f"accelerate launch {flag} t.py")
+    assert [finding.where for finding in caught.value.findings] == [flag]
+
+
+def test_all_flags_that_nothing_stands_for_are_refused_at_once() -> None:
+    with pytest.raises(Refused) as caught:
+        translated("accelerate launch --tpu --use_fsdp t.py")
+    assert [finding.where for finding in caught.value.findings] == ["--tpu", "--use_fsdp"]
+
+
+WRONG = [
+    ("deepspeed --num-gpus 2 t.py", "did you mean `--num_gpus`?"),
+    ("deepspeed --nproc_per_node 2 t.py", "did you mean `--num_gpus`?"),
+    ("torchrun --num_gpus 2 t.py", "did you mean `--nproc_per_node`?"),
+    ("torchrun --num_processes 2 t.py", None),
+    ("accelerate launch --zero-stag 3 t.py", "did you mean `--zero-stage`?"),
+    ("accelerate launch --num_proc 3 t.py", "did you mean `--num_processes`?"),
+    ("torchrun --master t.py", "did you mean `--master_port`?"),
+    ("torchrun --xyz t.py", None),
+    ("torchrun -x t.py", None),
+    ("torchrun --nnodes", None),
+    ("torchrun --nnodes --standalone t.py", None),
+    ("torchrun --nnodes -- t.py", None),
+    ("torchrun --standalone=1 t.py", None),
+    ("torchrun --standalone", "copy the whole of it, with its script"),
+    ("torchrun", "copy the whole of it, with its script"),
+    ("python t.py", "begin with `deepspeed`, `torchrun` or `accelerate launch`"),
+    ("python -m mine t.py", "begin with `deepspeed`, `torchrun` or `accelerate launch`"),
+    ("python -m", "begin with `deepspeed`, `torchrun` or `accelerate launch`"),
+    ("accelerate config", "begin with `deepspeed`, `torchrun` or `accelerate launch`"),
+    ("X=1", "begin with `deepspeed`, `torchrun` or `accelerate launch`"),
+    ("'torchrun \"t.py'", None),
+]
+
+
+@pytest.mark.parametrize(("text", "hint"), WRONG)
+def test_what_no_launcher_would_understand_is_wrong_usage(text: str, hint: str | None) -> None:
+    with pytest.raises(WrongUsage) as caught:
+        translated(text)
+    assert caught.value.hint == hint
+
+
+def values(one: Flag) -> Sequence[str]:
+    return (*one.idle, "1", "2", "x", "auto", "true", "false", "cpu", "nvme", "bf16", "0,1", "1:2")
+
+
+def spoken(launcher: Launcher) -> st.SearchStrategy[list[str]]:
+    """Make command lines of flags that are not refused, in every spelling."""
+    known = {
+        name: one
+        for name, one in launcher.spellings().items()
+        if not isinstance(one.becomes, Refusal) and one.becomes is not Role.CONFIG_FILE
+    }
+
+    def words(name: str) -> st.SearchStrategy[list[str]]:
+        if not known[name].takes_value:
+            return st.just([name])
+        value = st.sampled_from(values(known[name]))
+        glued = value.map(lambda text: [f"{name}={text}"])
+        return glued | value.map(lambda text: [name, text])
+
+    return st.lists(st.sampled_from(sorted(known)).flatmap(words), max_size=6).map(
+        lambda found: [*chain.from_iterable(found)]
+    )
+
+
+PROGRAMS = {
+    "deepspeed": ["deepspeed"],
+    "torchrun": ["torchrun"],
+    "accelerate launch": ["accelerate", "launch"],
+}
+
+
+@given(
+    st.sampled_from(LAUNCHERS).flatmap(
+        lambda one: spoken(one).map(lambda flags: [*PROGRAMS[one.name], *flags])
+    )
+)
+def test_no_flag_goes_away_without_a_note(words: list[str]) -> None:
+    command = understand([*words, "t.py"])
+    about = " ".join(note.about for note in translate(command).notes)
+    last = {one.flag.key: one for one in command.given}
+    assert [one.said for one in last.values() if one.said not in about] == []
+
+
+@given(
+    st.sampled_from(LAUNCHERS).flatmap(
+        lambda one: spoken(one).map(lambda flags: [*PROGRAMS[one.name], *flags])
+    ),
+    st.lists(st.text()),
+)
+def test_the_scripts_own_words_arrive_as_they_are(words: list[str], args: list[str]) -> None:
+    line = translate(understand([*words, "t.py", "start", *args])).line
+    if not any(word.startswith("--deepspeed") for word in args):
+        assert shlex.split(line)[-len(args) - 1 :] == ["start", *args]

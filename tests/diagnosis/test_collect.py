@@ -1,0 +1,69 @@
+"""What a run has left, however little of it there is."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zlaunch.diagnosis.collect import gather, tail
+from zlaunch.files import read_object
+from zlaunch.rundir.layout import RunLayout
+
+FILES = ("job.json", "forecast.json", "ds_config.json", "ranks/rank-0.json", "ranks/rank-0.pulse.json",
+         "ranks/rank-0.error.json", "ranks/rank-0.sample.json", "logs/rank-0.log", "logs/launcher.log",
+         "ranks/rank-0.stacks")  # fmt: skip
+JOB = {"ranks": [{"rank": 0, "host": "w0"}, {"rank": 1, "host": "w1"}], "stage": 2, "script": ["x.py"]}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "ranks").mkdir()
+    (folder / "logs").mkdir()
+    return folder
+
+
+@given(st.dictionaries(st.sampled_from(FILES[1:]), st.binary(max_size=40)))
+def test_files_that_are_missing_or_half_written_leave_the_rest_known(
+    root: Path, found: dict[str, bytes]
+) -> None:
+    for name in FILES:
+        (root / name).unlink(missing_ok=True)
+    (root / "job.json").write_text(json.dumps(JOB))
+    for name, data in found.items():
+        (root / name).write_bytes(data)
+    evidence = gather(RunLayout(root), 1, None)
+    assert [rank.rank for rank in evidence.ranks] == [0, 1]
+    assert [machine.host for machine in evidence.machines] == ["w0", "w1"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", "\0" * 1024])
+def test_a_run_without_a_readable_record_has_no_ranks(text: str, tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(text)
+    assert gather(RunLayout(tmp_path), 1, None).ranks == ()
+
+
+@pytest.mark.parametrize("name", ["pulse", "sample", "error"])
+@pytest.mark.parametrize(
+    "value", [{"step": None, "machine": None}, {"machine": {}, "phase": None}, {"type": None}]
+)
+def test_facts_may_be_null(name: str, value: dict[str, None], tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    (tmp_path / "ranks" / f"rank-0.{name}.json").write_text(json.dumps(value))
+    assert gather(RunLayout(tmp_path), 1, None).ranks[0].step == 0
+
+
+def test_spaces_after_a_pulse_are_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "pulse").write_text('{"step": 3, "loss": NaN}' + " " * 900)
+    assert read_object(tmp_path / "pulse")["step"] == 3
+
+
+def test_the_end_of_a_log_is_read_and_never_what_was_there_before(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes("µ".encode() * 1000 + b"end")
+    assert tail(tmp_path / "log", 5).endswith("µend")
+    assert tail(tmp_path / "log", 500, after=2000) == "end"
+    assert tail(tmp_path / "log", 500, after=4000) == ""
+    assert tail(tmp_path / "none") == tail(tmp_path) == ""

@@ -1,0 +1,102 @@
+import itertools
+import signal
+from dataclasses import replace
+
+import pytest
+
+from tests.diagnosis.deaths import GLOO_CLOSED, GLOO_TIMEOUT, WATCHDOG, printed, raised, run, stopped
+from zlaunch.diagnosis.evidence import Evidence, RankEvidence
+from zlaunch.diagnosis.root_cause import Part, blamed, part_of
+
+FAILED = {
+    "its own exception": raised("KeyError", "'x'"),
+    "a SIGKILL": printed("step 3\n", -9),
+    "a crash": printed("", -11),
+    "a status": printed("no data\n", 3),
+    "an exception, then an abort": raised("KeyError", "'x'", returncode=-6),
+    "an exception, then a SIGTERM": raised("KeyError", "'x'", returncode=-15, stopped_by=15),
+}
+DRAGGED = {
+    "a peer that closed": raised("RuntimeError", GLOO_CLOSED),
+    "a peer that reset": raised(
+        "RuntimeError", "[pair.cc:553] Read error [127.0.0.1]:1: Connection reset by peer"
+    ),
+    "gloo's patience": raised("RuntimeError", GLOO_TIMEOUT),
+    "the watchdog": printed(WATCHDOG.format(rank=0, number=3, kind="ALLREDUCE"), -6),
+    "an NCCL remote error": raised(
+        "DistBackendError", "NCCL error: remote process exited or there was a network error, ncclRemoteError"
+    ),
+    "a rendezvous": raised(
+        "DistStoreError", "Timed out after 5 seconds waiting for clients. 1/2 clients joined."
+    ),
+    "a SIGTERM that was passed on": stopped(),
+    "a SIGTERM to all": printed("", -15),
+    "a keyboard": raised("KeyboardInterrupt", ""),
+}
+
+
+def at(rank: RankEvidence, number: int, seconds: float) -> RankEvidence:
+    error = rank.error and replace(rank.error, time=seconds)
+    return replace(rank, rank=number, ended=seconds, error=error)
+
+
+def culprit(evidence: Evidence) -> int | None:
+    rank = blamed(evidence)
+    return None if rank is None else rank.rank
+
+
+@pytest.mark.parametrize(("failed", "dragged"), [*itertools.product(FAILED, DRAGGED)])
+def test_who_was_dragged_down_is_not_blamed_even_if_it_ended_first(failed: str, dragged: str) -> None:
+    assert culprit(run(at(DRAGGED[dragged], 0, 1.0), at(FAILED[failed], 1, 2.0))) == 1
+
+
+@pytest.mark.parametrize("failed", FAILED)
+def test_of_two_that_failed_the_first_is_blamed(failed: str) -> None:
+    assert culprit(run(at(FAILED[failed], 0, 9.0), at(FAILED["a status"], 1, 8.0))) == 1
+
+
+def test_an_exception_counts_from_when_it_was_raised() -> None:
+    slow_to_leave = replace(raised("KeyError", "'x'", time=5.0), ended=60.0)
+    assert culprit(run(at(FAILED["a crash"], 0, 6.0), replace(slow_to_leave, rank=1))) == 1
+
+
+def test_a_rank_that_is_gone_comes_before_one_that_lost_its_connection() -> None:
+    gone = replace(printed("step 3\n", rank=1), returncode=None)
+    assert culprit(run(DRAGGED["a peer that closed"], gone)) == 1
+
+
+def test_a_rank_that_never_began_is_not_to_blame() -> None:
+    assert culprit(run(RankEvidence(0), RankEvidence(1))) is None
+
+
+def test_nobody_is_blamed_for_a_good_end() -> None:
+    assert culprit(run(printed("", 0), printed("", 0, rank=1))) is None
+
+
+def test_ranks_that_were_only_told_to_stop_are_not_blamed() -> None:
+    assert culprit(run(stopped(0), stopped(1))) is None
+
+
+def test_a_kill_after_a_persons_signal_is_part_of_stopping() -> None:
+    assert part_of(printed("", -9), Evidence(stopped_by=signal.SIGINT)) is Part.STOPPED
+
+
+def test_a_crash_is_a_failure_even_if_a_person_then_stopped_the_rest() -> None:
+    assert culprit(run(stopped(0), printed("", -11, rank=1), stopped_by=signal.SIGINT)) == 1
+
+
+def test_a_sigterm_that_hit_only_one_rank_is_where_it_began() -> None:
+    asked = at(printed("", -15), 0, 1.04)  # the parent notices an end later than the peers do
+    assert culprit(run(asked, raised("RuntimeError", GLOO_CLOSED, rank=1, time=1.0))) == 0
+
+
+def test_a_rank_that_waited_in_vain_comes_before_those_that_then_lost_it() -> None:
+    first = raised("RuntimeError", GLOO_TIMEOUT, time=2.0)
+    assert culprit(run(raised("RuntimeError", GLOO_CLOSED, rank=1, time=1.9), replace(first, rank=2))) == 2
+
+
+def test_a_rank_that_was_ended_after_another_had_waited_in_vain_did_not_begin_it() -> None:
+    assert (
+        culprit(run(at(printed("", -15), 0, 3.0), raised("RuntimeError", GLOO_TIMEOUT, rank=1, time=2.0)))
+        == 1
+    )

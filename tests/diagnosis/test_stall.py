@@ -1,0 +1,79 @@
+"""A stall in words."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zlaunch.diagnosis.evidence import StallEvidence
+from zlaunch.diagnosis.stall import rank_names, silence, stall_lines
+
+
+def test_ranks_in_one_place_stand_together_and_the_odd_one_is_marked() -> None:
+    where = {
+        0: "c10d.py:3 all_reduce",
+        1: "train.py:7 read",
+        2: "c10d.py:3 all_reduce",
+        3: "c10d.py:3 all_reduce",
+    }
+    assert stall_lines(StallEvidence(75.0, 41, where, (1,)), 1.5, 80) == [
+        "nothing has moved for 1:15, in step 42; a step took 1.5 s:",
+        "  ranks 0, 2-3: c10d.py:3 all_reduce",
+        "  rank 1 (elsewhere than the others): train.py:7 read",
+    ]
+
+
+def test_a_stall_of_a_run_that_has_ended_is_past() -> None:
+    (line, _) = stall_lines(StallEvidence(65.0, 7, {0: "a:1 f"}), None, 80, is_over=True)
+    assert line == "nothing moved for 1:05, in step 8:"
+
+
+def test_a_rank_that_did_not_answer_is_not_said_to_be_elsewhere() -> None:
+    lines = stall_lines(
+        StallEvidence(75.0, 0, {0: "a:1 f", 1: "did not answer; it is stopped"}, (1,)), None, 80
+    )
+    assert lines == [
+        "nothing has moved for 1:15, before the first step was done:",
+        "  rank 0: a:1 f",
+        "  rank 1: did not answer; it is stopped",
+    ]
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 600), st.text(st.characters(min_codepoint=33, max_codepoint=126)), max_size=30
+    )
+)
+def test_the_words_fit_and_name_every_rank(where: dict[int, str]) -> None:
+    lines = stall_lines(StallEvidence(75.0, 3, where, tuple(where)[:1]), 2.0, 80)
+    assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("sample", "age", "words"),
+    [
+        ({"status": "stopped"}, 2.0, "did not answer; it is stopped"),
+        ({"status": "disk-sleep"}, 2.0, "did not answer; it waits for a disk or a network file system"),
+        ({"status": "tracing-stop"}, 2.0, "did not answer; a debugger holds it"),
+        ({"status": "running"}, 2.0, "did not answer"),
+        ({"status": "running", "host": "w1"}, 61.0, "did not answer; nothing was heard of `w1` for 1:01"),
+        ({}, 0.0, "did not answer; its process was never seen"),
+    ],
+)
+def test_what_is_known_of_a_rank_that_did_not_answer_is_said(
+    sample: dict[str, str], age: float, words: str
+) -> None:
+    assert silence(sample, age) == words
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [
+        ([3], "rank 3"),
+        ([0, 1], "ranks 0-1"),
+        ([0, 1, 2, 5], "ranks 0-2, 5"),
+        ([1, 3], "ranks 1, 3"),
+        (list(range(0, 40, 2)), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
+    ],
+)
+def test_ranks_are_named_in_spans(ranks: list[int], name: str) -> None:
+    assert rank_names(ranks) == name

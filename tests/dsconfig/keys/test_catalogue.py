@@ -1,0 +1,71 @@
+"""Every key by its name, and how a name that somebody types is found."""
+
+import pytest
+
+from tests.contract.zlaunch_side import all_paths
+from zlaunch.dsconfig.keys.catalogue import entries, find, former, near
+
+CHOSEN = ("optimizer.", "scheduler.")
+"""What stands below these, `type` decides."""
+
+
+def test_every_key_at_a_fixed_place_is_in_the_catalogue() -> None:
+    assert {".".join(path) for path in all_paths() if not ".".join(path).startswith(CHOSEN)} == {
+        name.replace(".*", "") for name in entries() if not name.startswith(CHOSEN)
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("zero_optimization.stage", "zero_optimization.stage"),
+        ("stage", "zero_optimization.stage"),
+        ("zero-optimization.stage", "zero_optimization.stage"),
+        ("buffer_size", "zero_optimization.offload_param.buffer_size"),
+        ("offload_param.buffer_count", "zero_optimization.offload_param.buffer_count"),
+        ("prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"),
+        ("optimizer", "optimizer"),
+        ("betas", "optimizer.params.betas"),
+        ("min_difficulty", "data_efficiency.data_sampling.curriculum_learning.curriculum_metrics.*.min_difficulty"),
+        ("mics_shard_size", "zero_optimization.mics_shard_size"),
+    ],
+)  # fmt: skip
+def test_a_key_is_found_by_its_path_or_by_how_it_ends(text: str, name: str) -> None:
+    assert find(text) == [name]
+
+
+def test_a_name_that_many_sections_have_finds_them_all() -> None:
+    assert find("buffer_count") == [
+        "zero_optimization.offload_param.buffer_count",
+        "zero_optimization.offload_optimizer.buffer_count",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", ".", "nothing", "age", "zero_optimization.stages"])
+def test_what_is_no_key_is_not_found(text: str) -> None:
+    assert find(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("zero_optimisation", "zero_optimization"),
+        ("reduce_bucketsize", "zero_optimization.reduce_bucket_size"),
+        ("offload_param.bufer_size", "zero_optimization.offload_param.buffer_size"),
+        ("Stage", "zero_optimization.stage"),
+    ],
+)
+def test_a_misspelled_key_is_near_what_was_meant(text: str, name: str) -> None:
+    assert name in near(text)
+
+
+def test_nothing_is_near_to_noise() -> None:
+    assert near("qqqqqqqq") == []
+
+
+def test_a_key_that_only_older_releases_read_is_a_former_one() -> None:
+    assert {"elasticity", "sparse_gradients"} <= former()
+
+
+def test_no_key_of_today_is_a_former_one() -> None:
+    assert former().isdisjoint(entries())

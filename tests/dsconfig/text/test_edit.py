@@ -1,0 +1,127 @@
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.making import json_objects
+from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.dsconfig.text.edit import mend
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import Act, Mending
+
+TEXT = """{
+  "a": 1,  // one
+  "b": {"c": 2, "d": [3]},
+  "e": 5
+}
+"""
+DELETE = Mending(Act.DELETE)
+
+
+def mended(text: str, path: KeyPath, mending: Mending) -> str:
+    return mend(parse(text, "ds.json"), path, mending)
+
+
+def members(value: dict[str, Any], path: KeyPath = ()) -> list[KeyPath]:
+    found: list[KeyPath] = []
+    for key, child in value.items():
+        found.append((*path, key))
+        if isinstance(child, dict):
+            found += members(child, (*path, key))
+    return found
+
+
+def without(value: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+    rest = copy.deepcopy(value)
+    node: Any = rest
+    for part in path[:-1]:
+        node = node[part]
+    del node[path[-1]]
+    return rest
+
+
+written = st.tuples(json_objects, st.sampled_from([None, 2, 4])).map(
+    lambda pair: (pair[0], json.dumps(pair[0], indent=pair[1], ensure_ascii=False))
+)
+
+
+def test_a_key_is_renamed_and_nothing_else_changes() -> None:
+    assert mended(TEXT, ("b", "c"), Mending(Act.RENAME, "x")) == TEXT.replace('"c"', '"x"')
+
+
+def test_a_colon_in_a_comment_is_no_part_of_a_key() -> None:
+    text = '{"a": /* b: c */ true}'
+    assert mended(text, ("a",), Mending(Act.RENAME, "x")) == text.replace('"a"', '"x"')
+
+
+def test_a_key_is_put_in_the_place_of_another() -> None:
+    assert mended('{"a": true}', ("a",), Mending(Act.REPLACE, ("b", {"c": 1}))) == '{"b": {"c": 1}}'
+
+
+def test_line_ends_of_windows_survive() -> None:
+    assert mended('{\r\n "a": 1, // b\r\n "c": 2\r\n}', (), Mending(Act.PLAIN)).count("\r\n") == 3
+
+
+def test_a_value_is_written_and_nothing_else_changes() -> None:
+    assert mended(TEXT, ("e",), Mending(Act.WRITE, False)) == TEXT.replace("5", "false")
+
+
+@pytest.mark.parametrize(
+    ("path", "left"),
+    [
+        (("b",), TEXT.replace('  "b": {"c": 2, "d": [3]},\n', "")),
+        (("b", "c"), TEXT.replace('"c": 2, ', "")),
+        (("b", "d"), TEXT.replace(', "d": [3]', "")),
+        (("e",), TEXT.replace(',\n  "e": 5', "")),
+    ],
+)
+def test_a_member_goes_with_its_comma_and_its_line(path: KeyPath, left: str) -> None:
+    assert mended(TEXT, path, DELETE) == left
+
+
+def test_a_section_moves_to_the_top_level() -> None:
+    text = '{\n  "zero": {\n    "stage": 3,\n    "aio": {"x": 1}\n  }\n}'
+    moved = '{\n  "zero": {\n    "stage": 3\n  },\n  "aio": {"x": 1}\n}'
+    assert mended(text, ("zero", "aio"), Mending(Act.MOVE, "")) == moved
+
+
+def test_a_key_moves_into_a_section_that_is_made_for_it() -> None:
+    assert json.loads(mended('{"a": 1, "b": 2}', ("a",), Mending(Act.MOVE, "s"))) == {"b": 2, "s": {"a": 1}}
+
+
+def test_plain_text_is_strict_json() -> None:
+    assert json.loads(mended("{a: 'b', /* c */ d: [1,],}", (), Mending(Act.PLAIN))) == {"a": "b", "d": [1]}
+
+
+@given(written, st.data())
+def test_deleting_a_key_deletes_it_alone(pair: tuple[dict[str, Any], str], data: st.DataObject) -> None:
+    value, text = pair
+    if paths := members(value):
+        path = data.draw(st.sampled_from(paths))
+        assert json.loads(mended(text, path, DELETE)) == without(value, path)
+
+
+@given(written, st.data())
+def test_writing_a_value_writes_it_alone(pair: tuple[dict[str, Any], str], data: st.DataObject) -> None:
+    value, text = pair
+    if paths := members(value):
+        path = data.draw(st.sampled_from(paths))
+        node: Any = json.loads(mended(text, path, Mending(Act.WRITE, 7)))
+        for part in path:
+            node = node[part]
+        assert node == 7
+
+
+@given(written, st.data())
+def test_moving_a_key_keeps_its_value(pair: tuple[dict[str, Any], str], data: st.DataObject) -> None:
+    value, text = pair
+    paths = [path for path in members(value) if len(path) > 1 and path[-1] not in value]
+    if paths:
+        path = data.draw(st.sampled_from(paths))
+        node: Any = value
+        for part in path:
+            node = node[part]
+        assert json.loads(mended(text, path, Mending(Act.MOVE, "")))[path[-1]] == node

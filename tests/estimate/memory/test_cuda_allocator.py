@@ -1,0 +1,201 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zlaunch.estimate.memory.cuda_allocator import CachingAllocator, OutOfMemory
+
+KIB, MIB = 1 << 10, 1 << 20
+
+# What one request takes from an empty allocator: asked, allocated, reserved (CUDACachingAllocator.cpp:
+# round_size, get_allocation_size, should_split).
+FIRST_REQUESTS = [
+    (0, 0, 0),
+    (1, 512, 2 * MIB),
+    (512, 512, 2 * MIB),
+    (513, 1024, 2 * MIB),
+    (MIB, MIB, 2 * MIB),
+    (MIB + 1, MIB + 512, 20 * MIB),
+    (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
+    (10 * MIB, 10 * MIB, 10 * MIB),
+    (10 * MIB + 1, 10 * MIB + 512, 12 * MIB),
+    (11 * MIB, 12 * MIB, 12 * MIB),  # a rest of 1 MiB is not worth splitting off
+    (11 * MIB - 512, 11 * MIB - 512, 12 * MIB),
+    (100 * MIB, 100 * MIB, 100 * MIB),
+    (100 * MIB + 3, 100 * MIB + 512, 102 * MIB),
+]
+
+requests = st.lists(
+    st.tuples(
+        st.one_of(st.integers(1, 3 * MIB), st.integers(MIB - 600, MIB + 600), st.integers(1, 80 * MIB)),
+        st.integers(0, 1),
+        st.integers(0, 100),
+    ),
+    max_size=60,
+)
+"""What is asked for, on which stream, and which of the living is freed next (100: none)."""
+
+
+def played(allocator: CachingAllocator, asked: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """Return what lives at the end: address and size."""
+    living: list[tuple[int, int]] = []
+    for nbytes, stream, victim in asked:
+        address = allocator.malloc(nbytes, stream)
+        living.append((address, allocator.size_of(address)))
+        if victim < 100:
+            allocator.free(living.pop(victim % len(living))[0])
+    return living
+
+
+@pytest.mark.parametrize(("asked", "allocated", "reserved"), FIRST_REQUESTS)
+def test_a_first_request_takes_what_torch_takes(asked: int, allocated: int, reserved: int) -> None:
+    allocator = CachingAllocator()
+    allocator.malloc(asked)
+    assert (allocator.allocated, allocator.reserved) == (allocated, reserved)
+
+
+def test_small_requests_share_a_segment() -> None:
+    allocator = CachingAllocator()
+    for _ in range(4):
+        allocator.malloc(512 * KIB)
+    assert allocator.reserved == 2 * MIB
+    allocator.malloc(1)
+    assert allocator.reserved == 4 * MIB
+
+
+def test_the_smallest_block_that_fits_is_taken() -> None:
+    allocator = CachingAllocator()
+    addresses = [allocator.malloc(size * MIB) for size in (30, 12, 20)]
+    for address in addresses:
+        allocator.free(address)
+    assert [allocator.malloc(size * MIB) for size in (11, 19, 21)] == [
+        addresses[1],
+        addresses[2],
+        addresses[0],
+    ]
+
+
+def test_of_equal_blocks_the_first_address_is_taken() -> None:
+    allocator = CachingAllocator()
+    addresses = [allocator.malloc(16 * MIB) for _ in range(3)]
+    for address in reversed(addresses):
+        allocator.free(address)
+    assert allocator.malloc(16 * MIB) == addresses[0]
+
+
+def test_a_large_block_is_not_given_to_a_small_request() -> None:
+    allocator = CachingAllocator()
+    allocator.free(allocator.malloc(64 * MIB))
+    allocator.malloc(4 * KIB)
+    assert allocator.reserved == 66 * MIB
+
+
+def test_a_block_is_not_given_to_another_stream() -> None:
+    allocator = CachingAllocator()
+    allocator.free(allocator.malloc(64 * MIB, stream=0))
+    allocator.malloc(64 * MIB, stream=1)
+    assert allocator.reserved == 128 * MIB
+
+
+def test_free_neighbours_become_one_block() -> None:
+    allocator = CachingAllocator()
+    parts = [allocator.malloc(4 * MIB) for _ in range(5)]
+    for part in (parts[1], parts[3], parts[2]):
+        allocator.free(part)
+    assert allocator.malloc(12 * MIB) == parts[1]
+    assert allocator.reserved == 20 * MIB
+
+
+def test_a_hole_between_two_that_live_cannot_take_more_than_it_is() -> None:
+    allocator = CachingAllocator()
+    parts = [allocator.malloc(4 * MIB) for _ in range(5)]
+    allocator.free(parts[1])
+    allocator.free(parts[3])
+    allocator.malloc(8 * MIB)
+    assert allocator.reserved == 40 * MIB
+
+
+def test_emptying_the_cache_keeps_a_segment_of_which_a_part_lives() -> None:
+    allocator = CachingAllocator()
+    kept = allocator.malloc(4 * MIB)
+    allocator.free(allocator.malloc(4 * MIB))
+    allocator.free(allocator.malloc(50 * MIB))
+    allocator.empty_cache()
+    assert allocator.reserved == 20 * MIB
+    allocator.free(kept)
+    allocator.empty_cache()
+    assert allocator.reserved == 0
+
+
+def test_a_full_device_is_tried_again_with_an_empty_cache() -> None:
+    allocator = CachingAllocator(capacity=100 * MIB)
+    allocator.free(allocator.malloc(60 * MIB))
+    allocator.malloc(80 * MIB)
+    assert (allocator.reserved, allocator.num_retries) == (80 * MIB, 1)
+
+
+def test_what_does_not_fit_says_how_full_the_device_is() -> None:
+    allocator = CachingAllocator(capacity=100 * MIB)
+    allocator.malloc(60 * MIB)
+    allocator.free(allocator.malloc(30 * MIB))
+    with pytest.raises(OutOfMemory) as caught:
+        allocator.malloc(50 * MIB)
+    error = caught.value
+    assert (error.asked, error.allocated, error.reserved) == (50 * MIB, 60 * MIB, 60 * MIB)
+    assert error.capacity == 100 * MIB
+
+
+def test_freeing_twice_is_an_error() -> None:
+    allocator = CachingAllocator()
+    address = allocator.malloc(1)
+    allocator.free(address)
+    with pytest.raises(KeyError):
+        allocator.free(address)
+
+
+def test_peaks_stay_when_all_is_given_back() -> None:
+    allocator = CachingAllocator()
+    allocator.free(allocator.malloc(64 * MIB))
+    allocator.empty_cache()
+    assert (allocator.peak_allocated, allocator.peak_reserved) == (64 * MIB, 64 * MIB)
+
+
+@given(requests)
+def test_what_lives_never_overlaps(asked: list[tuple[int, int, int]]) -> None:
+    living = sorted(played(CachingAllocator(), asked))
+    assert all(low + size <= high for (low, size), (high, _) in pairwise(living))
+
+
+@given(requests)
+def test_the_counts_are_those_of_what_lives(asked: list[tuple[int, int, int]]) -> None:
+    allocator = CachingAllocator()
+    living = played(allocator, asked)
+    assert allocator.allocated == sum(size for _, size in living)
+    assert allocator.allocated <= allocator.reserved <= allocator.peak_reserved
+    assert allocator.allocated <= allocator.peak_allocated <= allocator.peak_reserved
+
+
+@given(requests)
+def test_freeing_everything_leaves_whole_segments(asked: list[tuple[int, int, int]]) -> None:
+    allocator = CachingAllocator()
+    for address, _ in played(allocator, asked):
+        allocator.free(address)
+    assert allocator.allocated == 0
+    allocator.empty_cache()
+    assert allocator.reserved == 0
+
+
+@given(requests)
+def test_the_same_requests_are_served_the_same_way(asked: list[tuple[int, int, int]]) -> None:
+    assert played(CachingAllocator(), asked) == played(CachingAllocator(), asked)
+
+
+@given(requests)
+def test_a_capacity_is_never_exceeded(asked: list[tuple[int, int, int]]) -> None:
+    allocator = CachingAllocator(capacity=100 * MIB)
+    try:
+        played(allocator, asked)
+    except OutOfMemory:
+        assert allocator.num_retries
+    assert allocator.peak_reserved <= 100 * MIB

@@ -1,0 +1,116 @@
+"""The search against all configurations of twelve questions, each rehearsed once and written down.
+
+The oracle is a look through the whole table; nothing of the search is in it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from tests.estimate.plans.questions import QUESTIONS, Asked, label
+from tests.estimate.plans.record import recorded
+from zlaunch.estimate.candidates import candidates
+from zlaunch.estimate.fit import Fit
+from zlaunch.estimate.forecast import Forecast, Phase
+from zlaunch.estimate.query import Answer, Question, Refusal
+from zlaunch.estimate.run import Appraiser, estimate
+from zlaunch.estimate.search import Found, search
+
+MOST_REGRET = 0.05
+SOON = {1.0: 8, 0.65: 16, 1.5: 16}
+"""By which factor the closed form is off → rehearsals that a person waits for."""
+
+
+@dataclass
+class Table:
+    """Answers rehearsals from the record, and counts them."""
+
+    asked: Asked
+    rows: Mapping[str, Any]
+    off: float = 1.0
+    """What the closed form's memory is multiplied by."""
+
+    def __post_init__(self) -> None:
+        self.looked_up = Appraiser(self.asked.site, lambda *_: [])
+        listed = candidates(self.asked.question, self.asked.per_rank)
+        self.labels = {_settings(one.question): label(one) for one in listed}
+        self.seen: set[str] = set()
+
+    def estimate(self, questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
+        return [self.worse(one) for one in estimate(questions, self.asked.site)]
+
+    def worse(self, answer: Answer | Refusal) -> Answer | Refusal:
+        if isinstance(answer, Refusal) or self.off == 1.0:
+            return answer
+        phases = (
+            Phase(
+                one.name,
+                *(
+                    {pool: int(self.off * size) for pool, size in held.items()}
+                    for held in (one.peak, one.end)
+                ),
+            )
+            for one in answer.forecast.phases
+        )
+        return self.revise(answer, replace(answer.forecast, phases=tuple(phases)))
+
+    def rehearse(self, questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
+        self.seen.update(self.labels[_settings(one)] for one in questions)
+        return [self.answer(one) for one in questions]
+
+    def answer(self, one: Question) -> Answer | Refusal:
+        row = self.rows[self.labels[_settings(one)]]
+        if row is None:
+            return Refusal(one, ())
+        (closed,) = self.estimate([one])
+        assert isinstance(closed, Answer)
+        peaks = {pool: size for pool, size in row.items() if pool != "flops"}
+        told = replace(
+            closed.forecast,
+            method="rehearsal",
+            phases=(Phase("second step", peaks, peaks),),
+            flops=row["flops"],
+            error=0.0,
+        )
+        return self.revise(closed, told)
+
+    def revise(self, answer: Answer, told: Forecast) -> Answer:
+        return self.looked_up.revise(answer, told)
+
+
+def _settings(one: Question) -> str:
+    return repr((one.job, one.training, one.given.args))
+
+
+def outcome(name: str, off: float = 1.0) -> tuple[str, str, float, int]:
+    """Return the choice, the best of all, how much slower the choice is, and the number of rehearsals."""
+    asked = QUESTIONS[name]
+    table = Table(asked, recorded()[name], off)
+    found = search(asked.question, asked.per_rank, table)
+    assert isinstance(found, Found)
+    best, words = min(
+        (answer.seconds or 0.0, number, one.words)
+        for number, one in enumerate(candidates(asked.question, asked.per_rank))
+        if isinstance(answer := table.answer(one.question), Answer) and answer.verdict.fit is Fit.YES
+    )[::2]
+    seconds = table.answer(found.candidate.question)
+    assert isinstance(seconds, Answer)
+    assert seconds.seconds is not None
+    return found.candidate.words, words, seconds.seconds / best - 1, len(table.seen)
+
+
+@pytest.mark.parametrize("off", SOON)
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_what_is_chosen_is_hardly_slower_than_the_best_of_all(name: str, off: float) -> None:
+    *_, regret, num_rehearsed = outcome(name, off)
+    assert regret <= MOST_REGRET
+    assert num_rehearsed <= SOON[off]
+
+
+if __name__ == "__main__":
+    print("| question | choice | best of all | regret | rehearsed |\n|---|---|---|---|---|")
+    for name in recorded():
+        chosen, best, regret, num_rehearsed = outcome(name)
+        print(f"| {name} | `{chosen}` | `{best}` | {regret:.1%} | {num_rehearsed} |")

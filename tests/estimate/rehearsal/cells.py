@@ -1,0 +1,230 @@
+"""The training runs that a rehearsal must foretell to the byte, by name.
+
+The model is small, and the buckets smaller: they are flushed several times, and stage 3 fetches and releases.
+"""
+
+from typing import Any
+
+from zlaunch.estimate.workload import Lora
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 2000,
+}
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "n_embd": 192,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 128,
+    "vocab_size": 2001,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+"""An odd vocabulary, dropout, biases, and an embedding that is the head as well."""
+
+BUCKETS: dict[str, Any] = {
+    "reduce_bucket_size": 300_000,
+    "allgather_bucket_size": 300_000,
+    "stage3_prefetch_bucket_size": 100_000,
+    "stage3_max_live_parameters": 500_000,
+    "stage3_max_reuse_distance": 500_000,
+    "stage3_param_persistence_threshold": 1_000,
+    "stage3_gather_16bit_weights_on_model_save": True,
+}
+MIXTRAL: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "mixtral",
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
+"""Its experts are taken apart when it is saved."""
+VISION: dict[str, Any] = {
+    "model_type": "clip_vision_model",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 56,
+    "patch_size": 14,
+}
+LLAVA: dict[str, Any] = {
+    "model_type": "llava",
+    "architectures": ["LlavaForConditionalGeneration"],
+    "image_token_index": 7,
+    "image_seq_length": 16,
+    "text_config": LLAMA,
+    "vision_config": VISION,
+}
+"""An image of 16 tokens goes into each of its sequences."""
+WHISPER: dict[str, Any] = {
+    "model_type": "whisper",
+    "architectures": ["WhisperForConditionalGeneration"],
+    "d_model": 128,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 256,
+    "decoder_ffn_dim": 256,
+    "max_source_positions": 100,
+    "max_target_positions": 64,
+    "vocab_size": 2000,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
+LORA = Lora(8, ("q_proj", "v_proj"))
+WIDE: dict[str, Any] = {
+    **LLAMA,
+    "hidden_size": 1024,
+    "intermediate_size": 1152,
+    "num_hidden_layers": 2,
+    "vocab_size": 512,
+}
+"""Most matrices are swapped: half of one is more than 1 MiB."""
+SWAPPED: dict[str, Any] = {
+    "model": WIDE,
+    "to": "nvme",
+    "zero": {
+        "sub_group_size": 4_000_000,
+        "stage3_prefetch_bucket_size": 0,
+        "stage3_max_reuse_distance": 0,
+    },
+    "zero_init": True,
+}
+SCALE = {"fp16": {"initial_scale_power": 4}}
+"""Gradients overflow with DeepSpeed's own first scales, and then a step is left out."""
+LONG: dict[str, Any] = {"model": {**LLAMA, "vocab_size": 64}, "seq_len": 256}
+"""Memory is fullest within the layers, not at the loss."""
+
+NUM_RANKS = 2
+
+
+def cell(
+    stage: int,
+    *,
+    precision: str = "bf16",
+    offload: str = "",
+    to: str = "cpu",
+    accumulation: int = 1,
+    accumulate_in: str | None = None,
+    zero: dict[str, Any] | None = None,
+    **workload: Any,
+) -> dict[str, Any]:
+    """Make the fields of a Workload; `offload` names what is on the host or on NVMe: "optimizer" or "both"."""
+    optimizer: dict[str, Any] = {"lr": 1e-4}
+    if not offload:
+        optimizer |= {"torch_adam": True, "foreach": False}
+    ds_config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": stage, **BUCKETS, **offloaded(offload, to), **(zero or {})},
+        "optimizer": {"type": "AdamW", "params": optimizer},
+    }
+    if precision != "fp32":
+        ds_config[precision] = {"enabled": True, **SCALE.get(precision, {})}
+    if accumulate_in is not None:
+        ds_config["data_types"] = {"grad_accum_dtype": accumulate_in}
+    return {
+        "model": LLAMA,
+        "ds_config": ds_config,
+        "world_size": NUM_RANKS,
+        "ranks_per_host": NUM_RANKS,
+        "seq_len": 64,
+        "load_dtype": precision,
+        "zero_init": False,
+        "activation_checkpointing": False,
+        "lora": None,
+        "attention": "sdpa",
+        "accelerator": "cpu",
+        "save": False,
+        **workload,
+    }
+
+
+def offloaded(what: str, to: str) -> dict[str, Any]:
+    """Make the sections of what is offloaded; the ranks put a directory that is there in the place of the path."""
+    on_nvme = to == "nvme"
+    device = {"device": to, **({"nvme_path": "/nowhere"} if on_nvme else {})}
+    buffers = {"buffer_size": 1_000_000, "buffer_count": 20} if on_nvme else {}
+    sections = {"offload_optimizer": device, "offload_param": {**device, **buffers}}
+    wanted = {"": (), "optimizer": ("offload_optimizer",), "both": tuple(sections)}[what]
+    return {name: sections[name] for name in wanted}
+
+
+CELLS: dict[str, dict[str, Any]] = {
+    "0": cell(0, save=True),
+    "0 fp32": cell(0, precision="fp32", save=True),
+    "0 two micro-batches": cell(0, accumulation=2),
+    "0 checkpointing": cell(0, activation_checkpointing=True),
+    "0 fp32, long sequences": cell(0, precision="fp32", **LONG),
+    "1": cell(1),
+    "1 fp32, checkpointing": cell(1, precision="fp32", activation_checkpointing=True),
+    "1 two micro-batches": cell(1, accumulation=2),
+    "1 fp32 accumulation": cell(1, accumulate_in="fp32", save=True),
+    "1 fp32 accumulation, two micro-batches": cell(1, accumulate_in="fp32", accumulation=2),
+    "1 optimizer on host": cell(1, offload="optimizer"),
+    "1 optimizer on host, two micro-batches": cell(1, offload="optimizer", accumulation=2),
+    "1 fp16, two micro-batches": cell(1, precision="fp16", accumulation=2),
+    "2": cell(2, save=True),
+    "2 fp32": cell(2, precision="fp32"),
+    "2 fp16": cell(2, precision="fp16"),
+    "2 fp32 weights": cell(2, load_dtype="fp32"),
+    "2 two micro-batches": cell(2, accumulation=2),
+    "2 fp32 accumulation": cell(2, accumulate_in="fp32"),
+    "2 fp32 accumulation, two micro-batches": cell(2, accumulate_in="fp32", accumulation=2),
+    "2 checkpointing": cell(2, activation_checkpointing=True),
+    "2 eager attention": cell(2, attention="eager"),
+    "2 gradients not contiguous": cell(2, zero={"contiguous_gradients": False}),
+    "2 overlapping": cell(2, zero={"overlap_comm": True}),
+    "2 optimizer on host": cell(2, offload="optimizer", save=True),
+    "2 optimizer on host, two micro-batches": cell(2, offload="optimizer", accumulation=2),
+    "2 fp32, optimizer on host, checkpointing": cell(
+        2, precision="fp32", offload="optimizer", activation_checkpointing=True
+    ),
+    "2 long sequences": cell(2, **LONG),
+    "2 long sequences, eager attention": cell(2, attention="eager", **LONG),
+    "2 long sequences, checkpointing": cell(2, activation_checkpointing=True, **LONG),
+    "2 gpt2": cell(2, model=GPT2, save=True),
+    "2 llava": cell(2, model=LLAVA),
+    "2 whisper": cell(2, model=WHISPER),
+    "3": cell(3),
+    "3 zero.Init": cell(3, zero_init=True, save=True),
+    "3 zero.Init, fp32": cell(3, precision="fp32", zero_init=True),
+    "3 zero.Init, fp16": cell(3, precision="fp16", zero_init=True, save=True),
+    "3 zero.Init, fp32 weights": cell(3, load_dtype="fp32", zero_init=True),
+    "3 two micro-batches": cell(3, accumulation=2),
+    "3 fp32 accumulation, two micro-batches": cell(3, accumulate_in="fp32", accumulation=2),
+    "3 zero.Init, checkpointing": cell(3, zero_init=True, activation_checkpointing=True),
+    "3 optimizer on host": cell(3, offload="optimizer"),
+    "3 zero.Init, optimizer on host, two micro-batches": cell(
+        3, zero_init=True, offload="optimizer", accumulation=2
+    ),
+    "3 zero.Init, both on host": cell(3, zero_init=True, offload="both", save=True),
+    "3 zero.Init, both on host, checkpointing, two micro-batches": cell(
+        3, zero_init=True, offload="both", activation_checkpointing=True, accumulation=2
+    ),
+    "3 zero.Init, fp32, both on host": cell(3, precision="fp32", zero_init=True, offload="both"),
+    "3 zero.Init, fp16, both on host": cell(3, precision="fp16", zero_init=True, offload="both"),
+    "3 zero.Init, optimizer on NVMe": cell(3, offload="optimizer", **SWAPPED),
+    "3 zero.Init, both on NVMe": cell(3, offload="both", save=True, **SWAPPED),
+    "3 zero.Init, both on NVMe, checkpointing, two micro-batches": cell(
+        3, offload="both", activation_checkpointing=True, accumulation=2, **SWAPPED
+    ),
+    "3 long sequences, zero.Init": cell(3, zero_init=True, **LONG),
+    "3 long sequences, zero.Init, checkpointing": cell(
+        3, zero_init=True, activation_checkpointing=True, **LONG
+    ),
+    "2 lora": cell(2, lora=LORA, save=True),
+    "3 lora, zero.Init": cell(3, lora=LORA, zero_init=True, save=True),
+    "3 mixtral, zero.Init": cell(3, model=MIXTRAL, zero_init=True, save=True),
+    "3 gpt2, zero.Init": cell(3, model=GPT2, zero_init=True, save=True),
+}

@@ -1,0 +1,35 @@
+"""Rehearsals with a torch that is older than the one here: what it lacks is taken away."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import flop_counter
+
+from zlaunch.estimate.rehearsal import fake_tensors, patches
+
+Shape = tuple[int, ...]
+
+
+def test_a_tensor_has_its_device_where_an_older_torch_names_it_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(FakeTensor, "fake_device")
+    fake_tensors.name_device()
+    with FakeTensorMode():
+        tensor = torch.empty(1, device="meta").to("cpu")
+    assert tensor._fake_device == tensor.device == torch.device("cpu")
+
+
+def test_attention_with_fewer_keys_is_counted_where_an_older_torch_refuses_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def old(*shapes: Shape) -> int:
+        assert len({shape[1] for shape in shapes}) == 1
+        return len(shapes) * shapes[0][1]
+
+    monkeypatch.setattr(flop_counter, "sdpa_flop_count", old)
+    monkeypatch.setattr(flop_counter, "sdpa_backward_flop_count", old)
+    patches._count_grouped_heads()
+    query, key = (1, 8, 4, 16), (1, 2, 4, 16)
+    assert flop_counter.sdpa_flop_count(query, key, key) == 3 * 8
+    assert flop_counter.sdpa_backward_flop_count(query, query, key, key) == 4 * 8

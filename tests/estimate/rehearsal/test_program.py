@@ -1,0 +1,146 @@
+"""The program that rehearses, and how it is started, without a rehearsal: what goes wrong around one."""
+
+import io
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.asking import LLAMA, forecast
+from tests.running import ROOT
+from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.rehearsal.__main__ import _read, _Task
+from zlaunch.estimate.rehearse import Found, Rehearser
+from zlaunch.estimate.workload import Workload
+
+ASKED = Workload(
+    model=LLAMA,
+    ds_config={"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}},
+    world_size=8,
+    ranks_per_host=8,
+    seq_len=256,
+)
+
+
+def fake_program(folder: Path, body: str) -> str:
+    """Write a shell script that is started in the place of Python."""
+    file = folder / "program"
+    file.write_text(f"#!/bin/sh\n{body}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def reasons(told: list[Found]) -> list[str | None]:
+    return [one.why_not_rehearsed for one in told if isinstance(one, Forecast)]
+
+
+FORK = """
+import os, tempfile
+from tests.estimate.rehearsal.test_program import ASKED
+from zlaunch.estimate.rehearsal.__main__ import _fork, _Task
+with tempfile.TemporaryDirectory() as checkpoints:
+    pid = _fork(_Task(0, ASKED, None), open("/dev/full", "w"), "no reason")
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    print(status, os.path.exists(checkpoints), flush=True)
+"""
+
+
+def test_a_fork_that_cannot_even_say_what_went_wrong_deletes_no_checkpoints() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "1 True\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [(0, "the answer of the rehearsal is not complete"), (-9, "the rehearsal ended by SIGKILL")],
+)
+def test_an_answer_that_is_cut_off_is_none(status: int, why: str) -> None:
+    assert _read(io.StringIO('{"is_text": true}\n{"forecast": {"meth'), status)["broken"] == why
+
+
+def test_an_answer_without_the_images_says_why_they_are_missing(tmp_path: Path) -> None:
+    with_images = _Task(0, ASKED, tmp_path)
+    without = with_images.following({"broken": "killed", "has_images": True})
+    assert without is not None
+    assert not without.workload.images
+    told = {"forecast": {"late_error": None, "seconds": 1.0, "phases": ()}}
+    resumed = without.following(told)
+    assert resumed is not None
+    assert [task.whole(told).get("broken") for task in (with_images, without, resumed)] == [
+        None,
+        *["killed"] * 2,
+    ]
+
+
+class Keeps:
+    """A cache that says what it was given."""
+
+    def __init__(self) -> None:
+        self.kept: list[Workload] = []
+
+    def find(self, asked: Workload) -> Forecast | None:
+        return None
+
+    def keep(self, asked: Workload, told: Forecast) -> None:
+        self.kept.append(asked)
+
+
+def test_what_was_rehearsed_only_in_part_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pydantic import TypeAdapter
+
+    told = TypeAdapter(Forecast).dump_json(forecast(1.0)).decode()
+    (tmp_path / "answers").write_text(
+        f'{{"index": 0, "forecast": {told}}}\n{{"index": 1, "broken": "killed", "forecast": {told}}}\n'
+    )
+    monkeypatch.setattr(sys, "executable", fake_program(tmp_path, f"cat '{tmp_path}/answers'"))
+    asked = [ASKED, replace(ASKED, rank=7)]
+    cache = Keeps()
+    with Rehearser(cache) as rehearser:
+        assert rehearser(asked) == [forecast(1.0)] * 2
+    assert cache.kept == asked[:1]
+
+
+def test_a_program_that_died_of_one_workload_did_not_fail_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = """read one; read two; echo '{"index": 0, "broken": "one cannot be"}'; kill -9 $$"""
+    monkeypatch.setattr(sys, "executable", fake_program(tmp_path, answer))
+    with Rehearser() as rehearser:
+        told = rehearser([ASKED, replace(ASKED, rank=7)])
+    assert reasons(told) == ["one cannot be", "the rehearsal's program died"]
+
+
+def broken_torch(folder: Path, why: str) -> Path:
+    """Make a folder in which torch cannot be imported."""
+    folder.mkdir()
+    (folder / "torch.py").write_text(f"raise ImportError({why!r})\n")
+    return folder
+
+
+def test_packages_that_cannot_be_imported_are_the_reason_for_every_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those of PYTHONPATH, not those of the working directory."""
+    monkeypatch.setenv("PYTHONPATH", str(broken_torch(tmp_path / "installed", "libcudart.so.12 is missing")))
+    monkeypatch.chdir(broken_torch(tmp_path / "here", "this is the working directory"))
+    with Rehearser() as rehearser:
+        told = rehearser([ASKED, replace(ASKED, rank=7)])
+    assert reasons(told) == ["ImportError: libcudart.so.12 is missing"] * 2
+
+
+@pytest.mark.parametrize("ends", ["exit", "exec sleep 60"], ids=["dies", "is killed"])
+def test_temporary_files_of_the_program_are_gone_with_it(
+    ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    body = f"""touch "$TMPDIR/left"; echo "$TMPDIR" > '{tmp_path}/where'; echo '{{"index": 0}}'; {ends}"""
+    monkeypatch.setattr(sys, "executable", fake_program(tmp_path, body))
+    with Rehearser() as rehearser:
+        next(rehearser._ask([ASKED, replace(ASKED, rank=7)]))
+        folder = Path((tmp_path / "where").read_text().strip())
+        assert folder.parent == tmp_path
+        assert (folder / "left").exists()
+    assert not folder.exists()

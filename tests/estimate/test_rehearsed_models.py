@@ -1,0 +1,199 @@
+"""Whose model is rehearsed, and on what: from any config.json that transformers writes, or that brings its code."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.estimate.test_rehearsal import LLAMA, workload
+from zlaunch.errors import Unavailable
+from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.rehearse import rehearse
+from zlaunch.estimate.workload import Workload
+from zlaunch.job.model import read_model
+
+pytestmark = pytest.mark.job
+
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 56,
+    "patch_size": 14,
+}
+BERT = {"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+SPEECH = {
+    "model_type": "wav2vec2",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+}
+MAMBA2 = {
+    "model_type": "mamba2",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "vocab_size": 1000,
+    "num_heads": 8,
+    "head_dim": 16,
+    "expand": 2,
+    "state_size": 16,
+    "n_groups": 1,
+}
+
+
+def of(config: dict[str, Any], *architectures: str, **changed: Any) -> Workload:
+    named = {"architectures": list(architectures)} if architectures else {}
+    return replace(workload(2, save=False, **changed), model={**config, **named})
+
+
+KINDS = {
+    "an image classifier": of({"model_type": "vit", **VISION}, "ViTForImageClassification"),
+    "an encoder of images alone": of({"model_type": "vit", **VISION}, "ViTModel"),
+    "a classifier of sequences": of(LLAMA, "LlamaForSequenceClassification"),
+    "answers found in a text": of(BERT, "BertForQuestionAnswering"),
+    "a choice of answers": of(BERT, "BertForMultipleChoice"),
+    "two losses": of(BERT, "BertForPreTraining"),
+    "an encoder alone": of(BERT, "BertModel"),
+    "a class that nobody knows": of(LLAMA, "LlamaForRewardModel"),
+    "images of one size": of(
+        {
+            "model_type": "llava",
+            "text_config": LLAMA,
+            "vision_config": {"model_type": "clip_vision_model", **VISION},
+        },
+        "LlavaForConditionalGeneration",
+    ),
+    "images of any size": of(
+        {
+            "model_type": "qwen2_5_vl",
+            "text_config": {**LLAMA, "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}},
+            "vision_config": {
+                "depth": 2,
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "num_heads": 4,
+                "out_hidden_size": 256,
+            },
+        },
+        "Qwen2_5_VLForConditionalGeneration",
+    ),
+    "infinity": of({**MAMBA2, "time_step_limit": [0.0, float("inf")]}, "Mamba2ForCausalLM"),
+    "infinity as transformers writes it": of(
+        {**MAMBA2, "time_step_limit": [0.0, {"__float__": "Infinity"}]}, "Mamba2ForCausalLM"
+    ),
+}
+
+REMARKS = {
+    "an encoder of images alone": "`ViTModel` has no loss of its own: counted as `ViTForImageClassification`",
+    "an encoder alone": "`BertModel` has no loss of its own: counted as `BertForMaskedLM`",
+    "a class that nobody knows": "`LlamaForRewardModel` is not in transformers: counted as `LlamaForCausalLM`",
+    "images of one size": "counted with one image of 56 x 56 in each sequence, its tokens among the others",
+    "images of any size": "counted without images: what training on them adds is missing",
+}
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Forecast]:
+    return dict(zip(KINDS, rehearse(list(KINDS.values())), strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model_is_rehearsed_and_says_what_is_not_counted(
+    kind: str, told: dict[str, Forecast]
+) -> None:
+    forecast = told[kind]
+    assert (forecast.why_not_rehearsed, forecast.late_error) == (None, None)
+    assert forecast.notes == ((REMARKS[kind],) if kind in REMARKS else ())
+
+
+def test_infinity_in_a_config_is_read_as_python_does(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "mamba2", "time_step_limit": [0.0, Infinity]}')
+    assert read_model(tmp_path).value["time_step_limit"] == [0.0, float("inf")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (of(SPEECH, "Wav2Vec2ForCTC"), "masked_select"),
+        (of({"model_type": "no_such_type"}), "no_such_type"),
+        (of({"model_type": "resnet", "architectures": ["ResNetForImageClassification"]}), "how large"),
+    ],
+    ids=["speech", "unknown", "images of unknown size"],
+)
+def test_of_a_model_that_cannot_be_rehearsed_nobody_can_tell(asked: Workload, why: str) -> None:
+    with pytest.raises(Unavailable, match=f"cannot tell how much memory this model takes: .*{why}"):
+        rehearse([asked])
+
+
+CODE = """
+import torch
+from transformers import PreTrainedModel, PretrainedConfig
+from transformers.modeling_outputs import CausalLMOutput
+
+class Config(PretrainedConfig):
+    model_type = "{kind}"
+    def __init__(self, width=8, vocab_size=50, **rest):
+        super().__init__(**rest)
+        self.width, self.vocab_size = width, vocab_size
+
+class Model(PreTrainedModel):
+    config_class = Config
+    def __init__(self, config):
+        super().__init__(config)
+        self.words = torch.nn.Embedding(config.vocab_size, config.width)
+        self.head = torch.nn.Linear(config.width, config.vocab_size, bias=False)
+        self.post_init()
+    def _init_weights(self, module):
+        pass
+    def forward(self, input_ids, labels=None):
+        logits = self.head(self.words(input_ids))
+        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+        return CausalLMOutput(loss=loss, logits=logits)
+"""
+
+
+def with_code(folder: Path, kind: str, more: str = "") -> Workload:
+    """Make a model that brings its own code, of a type that is transformers' own or is not."""
+    auto_map = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    config = {**LLAMA, "model_type": kind, "architectures": ["Model"], "auto_map": auto_map, "width": 16}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(more + CODE.replace("{kind}", kind))
+    return replace(of(config), remote_code=str(folder))
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where transformers copies a model's code to."""
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+
+
+@pytest.mark.parametrize("kind", ["llama", "mine"])
+def test_a_model_s_own_code_goes_before_a_built_in_of_the_same_type(kind: str, tmp_path: Path) -> None:
+    (forecast,) = rehearse([with_code(tmp_path, kind)])
+    assert (forecast.why_not_rehearsed, forecast.late_error) == (None, None)
+    assert forecast.parameters == 2 * 16 * LLAMA["vocab_size"]  # type: ignore[operator]
+
+
+def test_a_model_s_own_code_that_may_not_run_is_not_taken_for_the_built_in(tmp_path: Path) -> None:
+    asked = replace(with_code(tmp_path, "mine"), remote_code=None)
+    with pytest.raises(Unavailable, match="knows no model type `mine`"):
+        rehearse([asked])
+
+
+def test_a_model_s_own_code_runs_only_where_it_can_be_killed(tmp_path: Path) -> None:
+    """That is in the rehearsal, not in the program that forks it, whose parent this process is."""
+    log = tmp_path / "log"
+    rehearse(
+        [with_code(tmp_path, "mine", f"import os\nopen({str(log)!r}, 'a').write(f'{{os.getppid()}} ')\n")]
+    )
+    assert str(os.getpid()) not in log.read_text().split()
+
+
+def test_own_code_that_needs_what_is_not_installed_says_so(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="no_such_package"):
+        rehearse([with_code(tmp_path, "mine", "import no_such_package\n")])

@@ -1,0 +1,38 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from zlaunch.estimate.query import Options
+from zlaunch.estimate.request import Words, find_site
+from zlaunch.hosts.machine import Gpu, Machine, Room, Survey
+from zlaunch.hosts.survey import MARK, to_json
+from zlaunch.job.spec import JobSpec
+
+A100 = Gpu(0, "NVIDIA A100-SXM4-80GB", "GPU-1", 80 << 30, (8, 0))
+RTX_4090 = Gpu(0, "NVIDIA GeForce RTX 4090", "GPU-2", 24 << 30, (8, 9))
+SSH = """#!/bin/sh
+for word; do if [ -f "{answers}/$word" ]; then cat "{answers}/$word"; fi; done
+"""
+
+
+@pytest.fixture
+def hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two hosts that answer over ssh, the older one with the larger GPU."""
+    answers, programs = tmp_path / "answers", tmp_path / "programs"
+    answers.mkdir()
+    programs.mkdir()
+    for name, gpu in {"w0": A100, "w1": RTX_4090}.items():
+        survey = Survey(Machine(name, 8, 1 << 38, (gpu, replace(gpu, index=1))), Room(), 29500)
+        (answers / name).write_text(f"zlaunch asks\n{MARK}{to_json(survey)}\n")
+    (programs / "ssh").write_text(SSH.format(answers=answers))
+    (programs / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    (tmp_path / "hosts").write_text("w0 slots=2\nw1 slots=2\n")
+    return tmp_path / "hosts"
+
+
+def test_the_smallest_gpu_of_all_hosts_decides_whether_a_job_fits(hostfile: Path) -> None:
+    site, _ = find_site(Words("m", JobSpec(Path(), hostfile=hostfile), Options()))
+    assert site.gpu is not None
+    assert (site.world_size, site.gpu.name) == (4, "RTX-4090")

@@ -1,0 +1,207 @@
+"""The search, over a made-up GPU whose memory and speed are simple sums."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.asking import SITE, answer, forecast, question
+from zlaunch.config.resolve.autos import MICRO
+from zlaunch.errors import Finding, Refused
+from zlaunch.estimate.candidates import Candidate, candidates
+from zlaunch.estimate.fit import Fit, judge, need_of
+from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.query import Answer, Question, Refusal, is_fit
+from zlaunch.estimate.remedies import Ask, remedies
+from zlaunch.estimate.search import MOST_MISSES, Found, Nothing, _Search, search
+from zlaunch.estimate.strategies import LADDER, within_reach
+
+STATES = {0: 60.0, 1: 30.0, 2: 20.0, 3: 10.0}
+
+
+def made_up(states: Callable[[int, bool], float], per_sequence: float, error: float = 0.0) -> Ask:
+    """Answer with a sum: states by stage, and so many GiB for each sequence, less if checkpointed."""
+
+    def ask(questions: Sequence[Question]) -> list[Answer | Refusal]:
+        return [_answer(one) for one in questions]
+
+    def _answer(one: Question) -> Answer:
+        settled = one.settled()
+        zero = settled.config.zero_optimization
+        checkpointing = one.training.activation_checkpointing
+        micro = settled.values[MICRO]
+        stage = zero.stage if isinstance(zero.stage, int) else 0
+        size = states(stage, bool(zero.offloads)) + micro * per_sequence * (0.1 if checkpointing else 1)
+        seconds = (
+            (1.3 if checkpointing else 1.0) + (5.0 if zero.offloads else 0.0) + (0.5 if stage == 3 else 0)
+        )
+        return answer(one, forecast(size, error=error), seconds)
+
+    return ask
+
+
+def roomy(stage: int, offloaded: bool) -> float:
+    return 1.0 if offloaded else STATES[stage]
+
+
+class MadeUp:
+    """Guesses by one sum, knows by another, and remembers what it was asked."""
+
+    def __init__(self, guess: Ask, truth: Ask | None = None) -> None:
+        self.estimate = guess
+        self.truth = truth or guess
+        self.rounds: list[list[Question]] = []
+
+    def rehearse(self, questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
+        self.rounds.append(list(questions))
+        return self.truth(questions)
+
+    def revise(self, answer: Answer, told: Forecast) -> Answer:
+        return replace(answer, forecast=told, need=need_of(told, SITE), verdict=judge(told, SITE))
+
+    @property
+    def asked(self) -> list[tuple[int | None, str | None, bool, int]]:
+        return [_settings(one) for questions in self.rounds for one in questions]
+
+
+def _settings(one: Question) -> tuple[int | None, str | None, bool, int]:
+    job = one.job
+    offload = None if job.offload is None or job.offload.optimizer == "none" else str(job.offload)
+    return (
+        job.stage,
+        offload,
+        one.training.activation_checkpointing,
+        int(one.given.args["per_device_train_batch_size"].value),
+    )
+
+
+def choice(found: Found | Nothing) -> Candidate:
+    assert isinstance(found, Found)
+    return found.candidate
+
+
+def test_what_trains_without_zero_does_not_use_it() -> None:
+    one = choice(search(question(), 8, MadeUp(made_up(lambda *_: 1.0, 0.1))))
+    assert (one.rung.words, one.micro_batch) == ("--stage 0", 8)
+
+
+def test_stage_2_comes_before_stage_3_and_offloading_last() -> None:
+    ask = made_up(lambda stage, offloaded: 1.0 if offloaded else {2: 70.0, 3: 60.0}.get(stage, 99.0), 0.1)
+    assert choice(search(question(), 8, MadeUp(ask))).rung.words == "--stage 2"
+
+
+def test_a_smaller_micro_batch_is_accumulated_to_the_same_batch() -> None:
+    one = choice(search(question(), 12, MadeUp(made_up(roomy, 10.0))))
+    assert one.micro_batch * one.accumulation == 12
+    assert not one.checkpointing
+
+
+def test_what_the_rehearsal_refutes_gives_way_to_a_smaller_batch_of_the_same_rung() -> None:
+    found = search(question(), 8, MadeUp(made_up(lambda *_: 1.0, 4.0), made_up(lambda *_: 1.0, 12.0)))
+    assert isinstance(found, Found)
+    assert found.candidate.words == "--stage 0 --micro-batch 4"
+    assert [one.micro_batch for one, answer in found.tried if not is_fit(answer)] == [8]
+
+
+def test_what_is_likely_to_fit_and_what_surely_does_are_rehearsed_together() -> None:
+    made = MadeUp(made_up(lambda *_: 1.0, 9.2, error=0.1), made_up(lambda *_: 1.0, 12.0))
+    search(question(), 8, made)
+    assert len(made.rounds[0]) == 2
+
+
+def test_what_was_rehearsed_beside_others_is_rehearsed_alone_before_it_is_chosen() -> None:
+    made = MadeUp(made_up(lambda *_: 1.0, 9.2, error=0.1), made_up(lambda *_: 1.0, 12.0))
+    found = search(question(), 8, made)
+    assert [_settings(one) for one in made.rounds[-1]] == [_settings(choice(found).question)]
+
+
+def test_what_all_ranks_need_corrects_what_was_expected_of_the_neighbours() -> None:
+    made = MadeUp(made_up(lambda *_: 1.0, 1.0))
+    listed = candidates(question(), 8)
+    told = _Search(listed, made.estimate([one.question for one in listed]), made)
+    told._look([0])
+    before = told._expect(1).need.allocated
+    made.truth = made_up(lambda *_: 2.0, 2.0)
+    told._look([0])
+    assert told._expect(1).need.allocated == 2 * before
+
+
+@pytest.mark.parametrize("guess", [500.0, 1.0], ids=["without hope", "hoping in vain"])
+def test_nothing_fits_only_after_every_rung_was_tried_at_its_smallest(guess: float) -> None:
+    made = MadeUp(made_up(lambda *_: guess, 1.0), made_up(lambda *_: 500.0, 1.0))
+    found = search(question(), 8, made)
+    assert isinstance(found, Nothing)
+    assert found.fit is Fit.NO
+    smallest = [settings for settings in made.asked if settings[2:] == (True, 1)]
+    assert (
+        len({settings[:2] for settings in smallest}) == len(within_reach(question())) == len(found.smallest)
+    )
+    assert len(made.asked) <= MOST_MISSES + 1 + len(smallest)
+
+
+def test_what_the_closed_form_excludes_wrongly_is_found_all_the_same() -> None:
+    found = search(question(), 8, MadeUp(made_up(lambda *_: 500.0, 1.0), made_up(roomy, 10.0)))
+    assert choice(found).words == "--stage 0 --micro-batch 1"
+
+
+def test_where_the_smallest_is_too_close_to_tell_it_is_not_said_that_nothing_fits() -> None:
+    found = search(question(), 1, MadeUp(made_up(lambda *_: 77.0, 0.0)))
+    assert isinstance(found, Nothing)
+    assert found.fit is Fit.TIGHT
+
+
+def test_a_job_that_works_on_no_rung_is_refused_with_the_reason() -> None:
+    def ask(questions: Sequence[Question]) -> list[Answer | Refusal]:
+        return [Refusal(one, (Finding("no-heads", "why not"),)) for one in questions]
+
+    for made in (MadeUp(ask), MadeUp(made_up(lambda *_: 1.0, 0.1), ask)):
+        with pytest.raises(Refused) as refused:
+            search(question(), 8, made)
+        assert [one.message for one in refused.value.findings] == ["why not"]
+
+
+def test_what_lets_a_job_fit_is_named_with_its_lowest_rung() -> None:
+    ask = made_up(roomy, 40.0)
+    first, *_ = remedies(question(micro=8), LADDER, ask, ask)
+    assert first.words == "--stage 0 --activation-checkpointing --micro-batch 4 --grad-accum 2"
+
+
+def test_checkpointing_goes_with_a_smaller_batch_where_neither_is_enough() -> None:
+    ask = made_up(lambda *_: 1.0, 500.0)
+    found = [one.words for one in remedies(question(micro=8), LADDER, ask, ask)]
+    assert found == ["--stage 0 --activation-checkpointing --micro-batch 1 --grad-accum 8"]
+
+
+def test_no_change_is_named_where_none_helps() -> None:
+    ask = made_up(lambda *_: 1000.0, 0.0)
+    assert remedies(question(), LADDER, ask, ask) == []
+
+
+def test_what_a_rehearsal_does_not_confirm_is_not_named() -> None:
+    hopeful, sober = made_up(lambda *_: 1.0, 20.0), made_up(lambda *_: 1000.0, 0.0)
+    assert remedies(question(micro=8), LADDER, hopeful, hopeful) != []
+    assert remedies(question(micro=8), LADDER, hopeful, sober) == []
+
+
+def test_a_rung_that_is_refused_is_told_apart_from_one_that_cannot_fit() -> None:
+    def refusing(truth: Ask) -> Ask:
+        def ask(questions: Sequence[Question]) -> list[Answer | Refusal]:
+            hindered = (Finding("no-heads", "why not"),)
+            return [
+                Refusal(one, hindered) if one.job.stage == 1 else told
+                for one, told in zip(questions, truth(questions), strict=True)
+            ]
+
+        return ask
+
+    large, small = made_up(lambda *_: 500.0, 1.0), made_up(lambda stage, _: {3: 1.0}.get(stage, 500.0), 0.1)
+    nothing = search(question(), 8, MadeUp(refusing(large)))
+    assert isinstance(nothing, Nothing)
+    assert [rung.words for rung, _ in nothing.refused] == ["--stage 1"]
+    late = search(question(), 8, MadeUp(large, refusing(large)))
+    assert isinstance(late, Nothing)
+    assert [rung.words for rung, _ in late.refused] == ["--stage 1"]
+    found = search(question(), 8, MadeUp(refusing(small)))
+    assert isinstance(found, Found)
+    assert "--stage 0" in [rung.words for rung in found.hopeless]
+    assert "--stage 1" not in [rung.words for rung in found.hopeless]

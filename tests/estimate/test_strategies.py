@@ -1,0 +1,61 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.asking import question
+from zlaunch.estimate.strategies import LADDER, Rung, best, on
+from zlaunch.job.spec import parse_offload
+
+
+@pytest.mark.parametrize("rung", LADDER, ids=lambda rung: rung.words)
+def test_a_job_can_be_put_on_every_rung(rung: Rung) -> None:
+    zero = on(question(), rung).settled().config.zero_optimization
+    assert zero.stage == rung.stage
+    devices = {name.removeprefix("offload_"): str(one.device) for name, one in zero.offloads.items()}
+    asked = {"optimizer": rung.offload.optimizer, "param": rung.offload.param}
+    assert devices == {part: device for part, device in asked.items() if device != "none"}
+
+
+@pytest.mark.parametrize("rung", LADDER, ids=lambda rung: rung.words)
+def test_the_words_of_a_rung_lead_to_it(rung: Rung) -> None:
+    words = rung.words.split()
+    said = dict(zip(words[::2], words[1::2], strict=True))
+    offload = parse_offload(said.get("--offload", "none"))
+    job = on(question(stage=rung.stage, offload=offload), rung).job
+    assert int(said["--stage"]) == rung.stage
+    assert (job.stage, offload.optimizer) == (rung.stage, rung.offload.optimizer)
+    assert (
+        offload.param == rung.offload.param or (rung.stage == 3 and offload.param is None) or rung.stage < 3
+    )
+
+
+def test_nothing_is_chosen_of_nothing() -> None:
+    assert best([], {}) is None
+
+
+def test_the_fastest_that_fits_is_chosen() -> None:
+    assert best([1, 2, 3], {1: 2.0, 2: 1.0, 3: 3.0}) == 2
+
+
+def test_of_two_that_are_as_fast_the_lower_is_chosen() -> None:
+    assert best([1, 2, 3], {1: 1.04, 2: 1.0, 3: 3.0}) == 1
+
+
+def test_where_no_speed_is_known_the_lowest_is_chosen() -> None:
+    assert best([2, 3], {}) == 2
+
+
+@given(st.dictionaries(st.integers(0, 7), st.floats(0.1, 100), min_size=1))
+def test_what_is_chosen_is_never_much_slower_than_another(seconds: dict[int, float]) -> None:
+    chosen = best(sorted(seconds), seconds)
+    assert chosen is not None
+    assert seconds[chosen] <= 1.06 * min(seconds.values())
+
+
+def test_the_ladder_needs_no_directory_on_nvme() -> None:
+    job = on(question(), LADDER[-1]).job
+    assert job.nvme_dir is not None
+
+
+def test_steps_that_are_too_short_to_tell_apart_leave_the_lowest_rung() -> None:
+    assert best([0, 1], {0: 0.002, 1: 0.001}) == 0

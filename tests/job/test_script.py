@@ -1,0 +1,314 @@
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.making import script
+from zlaunch.errors import InputMissing, Place, Refused, WrongUsage
+from zlaunch.job.script import Interface, Script, read_script
+from zlaunch.job.trainer_args import Argument
+
+TRAINER = "args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()"
+ACCELERATE = "accelerator = Accelerator()"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "train.py"
+
+
+def _read(file: Path, source: str) -> Script:
+    file.write_text(source, "utf-8")
+    return read_script(file)
+
+
+@pytest.mark.parametrize(
+    ("source", "interface"),
+    [
+        ("", Interface.TRAINER),
+        (TRAINER, Interface.TRAINER),
+        ("TrlParser((SFTConfig,))", Interface.TRAINER),
+        (
+            "parser.add_argument('--deepspeed')\nTrainingArguments(deepspeed=args.deepspeed)",
+            Interface.TRAINER,
+        ),
+        ("deepspeed.add_config_arguments(parser)", Interface.DEEPSPEED),
+        ("parser.add_argument('--deepspeed_config')", Interface.DEEPSPEED),
+        (ACCELERATE, Interface.ACCELERATE),
+        ("accelerate.Accelerator()", Interface.ACCELERATE),
+        ("TrainingArguments(output_dir='x')", Interface.ACCELERATE),
+        (f"{TRAINER}\n{ACCELERATE}", Interface.TRAINER),
+        ("# deepspeed.add_config_arguments(parser)", Interface.TRAINER),
+        ("deepspeed.initialize(model=model)\nSFTTrainer(model).train()", Interface.TRAINER),
+        ("args = get_args()\ndeepspeed.initialize(args=args, config=args.deepspeed)", Interface.TRAINER),
+        ("args = get_args()\ndeepspeed.initialize(args=args, config=ds_config)", Interface.TRAINER),
+        ("args = get_args()\ndeepspeed.initialize(args, model)", Interface.TRAINER),
+        ("ds = json.load(open(args.deepspeed))\ndeepspeed.initialize(config=ds)", Interface.TRAINER),
+    ],
+)
+def test_the_source_tells_how_a_script_takes_a_ds_config(
+    file: Path, source: str, interface: Interface
+) -> None:
+    assert _read(file, source).interface is interface
+
+
+@pytest.mark.parametrize(
+    ("source", "flags"),
+    [
+        ("deepspeed.add_config_arguments(parser)", ("--deepspeed", "--deepspeed_config")),
+        ("parse.add_argument('--deepspeed_config')", ("--deepspeed_config",)),
+        (
+            "parse.add_argument('--deepspeed')\nx = '--deepspeed_config'",
+            ("--deepspeed", "--deepspeed_config"),
+        ),
+        ("argparse.ArgumentParser().parse_args()", ()),
+        ("engine, *_ = deepspeed.initialize(model=model, config=os.environ['ZLAUNCH_DS_CONFIG'])", ()),
+        ("deepspeed.initialize(args=get_args(), config=os.environ['ZLAUNCH_DS_CONFIG'])", ()),
+        ("deepspeed.initialize(model=model, config={'train_batch_size': 8})", ()),
+        ("deepspeed.initialize(args=None, model=model, config={'train_batch_size': 8})", ()),
+    ],
+)
+def test_the_source_tells_where_a_loop_of_its_own_takes_a_ds_config(
+    file: Path, source: str, flags: tuple[str, ...]
+) -> None:
+    script = _read(file, source)
+    assert (script.interface, script.config_flags) == (Interface.DEEPSPEED, flags)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "ArgumentParser().parse_known_args()",
+        "HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()",
+        "ArgumentParser().add_argument('--deepspeed')\nparser.parse_args()",
+    ],
+)
+def test_a_parser_that_may_take_the_trainers_arguments_gets_them(file: Path, source: str) -> None:
+    assert _read(file, source).interface is Interface.TRAINER
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "TrainingArguments(max_steps=7)",
+        "transformers.Seq2SeqTrainingArguments('out', max_steps=7)",
+        "SFTConfig(max_steps=7)",
+        "class A(TrainingArguments):\n    max_steps: int = 7",
+        "class A(trl.GRPOConfig):\n    max_steps: int = 7",
+    ],
+)
+def test_a_default_that_the_script_sets_is_found(file: Path, source: str) -> None:
+    assert _read(file, source).defaults["max_steps"].value == 7
+
+
+def test_a_default_names_the_line_that_sets_it(file: Path) -> None:
+    script = _read(file, "\nTrainingArguments(\n  max_steps=7)")
+    assert script.defaults["max_steps"] == Argument(7, "`max_steps` in train.py:3")
+
+
+def test_a_negative_default_is_found(file: Path) -> None:
+    assert _read(file, "TrainingArguments(max_steps=-1)").defaults["max_steps"].value == -1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "TrainingArguments(max_steps=steps)",
+        "TrainingArguments(max_steps=None)",
+        "TrainingArguments(**more)",
+        "TrainingArguments(output_dir='x')",
+        "Other(max_steps=7)",
+        "class A(Other):\n    max_steps: int = 7",
+        "class A(TrainingArguments):\n    max_steps: int",
+        "class A(TrainingArguments):\n    max_steps: int = field(default=7)",
+    ],
+)
+def test_what_is_no_constant_of_the_arguments_is_no_default(file: Path, source: str) -> None:
+    assert _read(file, source).defaults == {}
+
+
+@pytest.mark.parametrize("value", ["'ds.json'", "{'zero_optimization': {}}"])
+def test_a_ds_config_of_the_scripts_own_is_found(file: Path, value: str) -> None:
+    assert _read(file, f"x = 1\nTrainingArguments(deepspeed={value})").own_ds_config == 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "TrainingArguments(deepspeed=args.ds)",
+        "TrainingArguments(deepspeed=None)",
+        "Other(deepspeed='ds.json')",
+    ],
+)
+def test_a_script_that_leaves_the_ds_config_open_has_none_of_its_own(file: Path, source: str) -> None:
+    assert _read(file, source).own_ds_config is None
+
+
+@pytest.mark.parametrize("word", ["num_gpus", "num-gpus"])
+@pytest.mark.parametrize("source", ["args.num_gpus", "'--num_gpus'", "'--num-gpus'", "num_gpus: int = 1"])
+def test_a_word_is_mentioned_in_either_spelling(word: str, source: str) -> None:
+    assert script(source).mentions(word)
+
+
+@pytest.mark.parametrize("source", ["", "my_num_gpus", "num_gpus_per_node", "--num-gpus-max", "numXgpus"])
+def test_a_part_of_a_longer_word_is_no_mention(source: str) -> None:
+    assert not script(source).mentions("num_gpus")
+
+
+def test_a_missing_script_is_missing_input(file: Path) -> None:
+    with pytest.raises(InputMissing, match=r"train\.py"):
+        read_script(file)
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "column"), [("def f(:", 1, 7), ("x = 1\ny = (", 2, 5), ("\0", 1, 1)]
+)
+def test_a_script_that_is_no_python_is_refused_with_its_place(
+    file: Path, source: str, line: int, column: int
+) -> None:
+    with pytest.raises(Refused) as refused:
+        _read(file, source)
+    assert refused.value.findings[0].place == Place(str(file), line, column)
+
+
+def test_a_ds_config_in_the_place_of_the_script_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "ds_config.json").write_text("{}")
+    with pytest.raises(WrongUsage, match="no training script"):
+        read_script(tmp_path / "ds_config.json")
+
+
+def test_a_script_may_begin_with_a_byte_order_mark(file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbfAccelerator()\n")
+    assert read_script(file).interface is Interface.ACCELERATE
+
+
+def test_a_script_need_not_be_utf_8(file: Path) -> None:
+    file.write_bytes(b"# -*- coding: latin-1 -*-\n# \xe9\nAccelerator()\n")
+    assert read_script(file).interface is Interface.ACCELERATE
+
+
+@given(st.binary() | st.text("()[]{}:=.,'\"#\n abTrainingArguments0").map(str.encode))
+def test_any_bytes_are_a_script_or_are_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.py"
+    file.write_bytes(data)
+    with suppress(Refused):
+        read_script(file)
+
+
+@pytest.mark.parametrize(
+    ("source", "argv", "directory"),
+    [
+        ("", [], "trainer_output"),
+        ("TrainingArguments(output_dir='x')", [], "x"),
+        ("class A(TrainingArguments):\n    output_dir: str = 'out'", [], "out"),
+        ("class A(TrainingArguments):\n    output_dir: str = 'out'", ["--output-dir", "mine"], "mine"),
+        ("class A(Other):\n    output_dir: str = 'out'", [], "trainer_output"),
+        ("TrainingArguments(output_dir=args.out)", [], "trainer_output"),
+    ],
+)
+def test_the_trainer_writes_where_the_command_line_says_or_the_source(
+    file: Path, source: str, argv: list[str], directory: str
+) -> None:
+    assert _read(file, source).output_dir(argv) == Path(directory)
+
+
+LOOP = "engine, *_ = deepspeed.initialize({})\nengine.backward(engine(x))\nengine.step()"
+HANDED = "config=os.environ['ZLAUNCH_DS_CONFIG']"
+
+
+@pytest.mark.parametrize(
+    "given", [f"model=net, {HANDED}", "args=args, model=net", "model=net, config=args.deepspeed_config"]
+)
+def test_an_engine_that_gets_no_optimizer_from_its_script_is_found(file: Path, given: str) -> None:
+    wanted = _read(file, f"import deepspeed\n{LOOP.format(given)}").wants_optimizer
+    assert wanted is not None
+    assert str(wanted) == f"{file}:2:14"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        LOOP.format(f"model=net, optimizer=adam, {HANDED}"),
+        LOOP.format(f"None, net, adam, {HANDED}"),
+        LOOP.format(f"{HANDED}, **more"),
+        LOOP.format("*several, args=args"),
+        LOOP.format("model=net, config=ds_config"),
+        LOOP.format("model=net, config=with_adam(args.deepspeed_config)"),
+        f"{LOOP.format(HANDED)}\ndeepspeed.initialize(optimizer=adam, {HANDED})",
+        f"engine, *_ = deepspeed.initialize(model=net, {HANDED})\nengine(x)",
+        f"args.deepspeed_config = 'mine.json'\n{LOOP.format('args=args')}",
+        f"parser.set_defaults(deepspeed_config='mine.json')\n{LOOP.format('args=args')}",
+        f"setattr(args, 'deepspeed_config', 'mine.json')\n{LOOP.format('args=args')}",
+    ],
+)
+def test_an_engine_is_not_called_without_an_optimizer_where_that_is_not_sure(file: Path, source: str) -> None:
+    assert _read(file, source).wants_optimizer is None
+
+
+INITIALIZE = "engine, *_ = deepspeed.initialize({})"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        INITIALIZE.format("model=net, config='ds.json'"),
+        INITIALIZE.format("model=net, config={'train_batch_size': size}"),
+        INITIALIZE.format("model=net, config_params='ds.json'"),
+        INITIALIZE.format(f"{'None, ' * 10}'ds.json'"),
+        f"{INITIALIZE.format('model=net, config=ds')}\nds = 'ds.json'",
+        f"{INITIALIZE.format('model=net, config=ds')}\nds = {{'train_batch_size': 8}}\nprint(ds['a'])",
+        f"{INITIALIZE.format('config=ds')}\nds = 'ds.json'\nargparse.ArgumentParser().parse_args()",
+    ],
+)
+def test_an_engine_with_a_ds_config_of_its_own_is_found(file: Path, source: str) -> None:
+    own = _read(file, f"import deepspeed\n{source}").own_engine_config
+    assert str(own) == f"{file}:2:14"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        INITIALIZE.format(HANDED),
+        INITIALIZE.format("args=args, model=net"),
+        INITIALIZE.format("config=None"),
+        INITIALIZE.format("config=''"),
+        INITIALIZE.format("config=read()"),
+        INITIALIZE.format("config={**read(), 'train_batch_size': 8}"),
+        INITIALIZE.format("*several, 1, 2, 3, 4, 5, 6, 7, 8, 9, 'ds.json'"),
+        INITIALIZE.format("config=ds"),
+        f"ds = {{}}\n{INITIALIZE.format('config=ds')}",
+        f"ds = read()\n{INITIALIZE.format('config=ds')}",
+        f"ds = 'a.json'\nif other: ds = read()\n{INITIALIZE.format('config=ds')}",
+        f"ds = 'a.json'\ndef main(ds):\n    {INITIALIZE.format('config=ds')}",
+        f"ds = {{'a': 1}}\nds.update(read())\n{INITIALIZE.format('config=ds')}",
+        f"{INITIALIZE.format(HANDED)}\ndeepspeed.initialize(model=teacher, config='teacher.json')",
+        f"{INITIALIZE.format('args=args')}\ndeepspeed.initialize(model=teacher, config='teacher.json')",
+        "deepspeed.initialize(model=teacher, config='teacher.json')\nTrainer(net, ref_model=teacher)",
+        "deepspeed.initialize(model=teacher, config='teacher.json')\nAccelerator().prepare(net)",
+        "deepspeed.initialize(config='ds.json' if args.deepspeed is None else args.deepspeed)",
+        "deepspeed.initialize(config='ds.json')\nprint(args.deepspeed)",
+    ],
+)
+def test_a_ds_config_is_not_called_the_scripts_own_where_that_is_not_sure(file: Path, source: str) -> None:
+    assert _read(file, source).own_engine_config is None
+
+
+@pytest.mark.parametrize(
+    ("source", "trusts"),
+    [
+        ("AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True)", True),
+        ("model = transformers.AutoModel.from_config(\n    config, trust_remote_code = True\n)", True),
+        ("config = AutoConfig.from_pretrained(name, trust_remote_code=True)", True),
+        ("AutoModel.from_pretrained(name)  # trust_remote_code=True", False),
+        ("'trust_remote_code=True'", False),
+        ("AutoModel.from_pretrained(name, trust_remote_code=False)", False),
+        ("load_dataset(name, trust_remote_code=True)\nAutoModel.from_pretrained(name)", False),
+        ("AutoTokenizer.from_pretrained(name, trust_remote_code=True)", False),
+    ],
+)
+def test_a_script_trusts_the_code_of_a_model_only_where_it_loads_one(
+    file: Path, source: str, trusts: bool
+) -> None:
+    assert _read(file, source).trusts_code is trusts

@@ -1,0 +1,161 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.asking import forecast, model
+from tests.making import CPU_MACHINE, LAYOUT, TWO_GPUS, local, script
+from zlaunch.cli.start import examine
+from zlaunch.errors import Refused, Unavailable, WrongUsage
+from zlaunch.estimate.fit import Site, judge, need_of
+from zlaunch.estimate.query import Answer, Question, Refusal, workload_of
+from zlaunch.hosts.ssh import Hosts
+from zlaunch.job.script import Interface
+from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.launch.plan import Inputs
+from zlaunch.launch.preflight.memory import SHORT_SEQ_LEN, Ask, choose_stage, question_about, rehearse_first
+from zlaunch.launch.prepare import Prepared
+
+
+def prepared(*argv: str, source: str = "", interface: Interface = Interface.TRAINER, **job: Any) -> Prepared:
+    spec = JobSpec(script=Path("train.py"), script_args=argv, **job)
+    one = model()
+    inputs = Inputs(
+        spec, script(source, interface), None, one.shape, TWO_GPUS, local(0, 1), 29500, LAYOUT, environ={}
+    )
+    return Prepared(inputs, None, Hosts(inputs.machine), one)
+
+
+def gpus_that_hold(sizes: dict[int, float]) -> Ask:
+    """Answer by ZeRO stage; whatever is offloaded or checkpointed is tiny."""
+
+    def ask(questions: Sequence[Question], site: Site) -> list[Answer | Refusal]:
+        return [_answer(one, site) for one in questions]
+
+    def _answer(one: Question, site: Site) -> Answer:
+        settled = one.settled()
+        zero = settled.config.zero_optimization
+        stage = zero.stage if isinstance(zero.stage, int) else 0
+        small = bool(zero.offloads) or one.training.activation_checkpointing
+        told = forecast(1.0 if small else sizes[stage])
+        return Answer(one, settled, workload_of(one, settled), told, need_of(told, site), judge(told, site))
+
+    return ask
+
+
+ROOMY = gpus_that_hold({0: 60, 1: 30, 2: 20, 3: 10})
+NARROW = gpus_that_hold({0: 600, 1: 300, 2: 30, 3: 10})
+
+
+def test_a_job_that_fits_may_start() -> None:
+    rehearse_first(prepared(stage=0), ROOMY)
+
+
+def test_a_job_that_cannot_fit_is_refused_with_what_to_type_in_train() -> None:
+    with pytest.raises(Refused) as caught:
+        rehearse_first(prepared(stage=0), NARROW)
+    (finding,) = caught.value.findings
+    assert finding.code == "does-not-fit"
+    assert finding.hint is not None
+    assert "`-- --activation_checkpointing`, or with `--stage 2`" in finding.hint
+    assert finding.hint.endswith("`--force` starts it all the same")
+
+
+def test_a_start_goes_on_where_nobody_can_tell_and_a_rehearsal_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    split = prepared(stage=1, overrides=(("tensor_parallel.autotp_size", 2),))
+    assert examine(split, rehearse=False, force=False).forecast is None
+    assert (
+        "cannot tell how much memory this job takes: `tensor_parallel.autotp_size`" in capsys.readouterr().err
+    )
+    with pytest.raises(Unavailable, match="autotp_size"):
+        examine(split, rehearse=True, force=False)
+
+
+def test_a_model_that_is_not_known_is_not_asked_about() -> None:
+    assert question_about(replace(prepared(), model=None)) is None
+
+
+def test_a_length_that_nobody_said_counts_as_a_short_one() -> None:
+    for argv, length in (((), SHORT_SEQ_LEN), (("--max_seq_length", "512"), 512)):
+        asked = question_about(prepared(*argv))
+        assert asked is not None
+        assert asked[0].training.seq_len.value == length
+
+
+@pytest.mark.parametrize(
+    ("interface", "source", "partitioned"),
+    [
+        (Interface.TRAINER, "", True),
+        (Interface.DEEPSPEED, "", False),
+        (Interface.DEEPSPEED, "with deepspeed.zero.Init():", True),
+    ],
+)
+def test_a_raw_script_partitions_at_birth_only_if_it_says_so(
+    interface: Interface, source: str, partitioned: bool
+) -> None:
+    asked = question_about(prepared(source=source, interface=interface))
+    assert asked is not None
+    assert asked[0].training.partitioned_at_birth is partitioned
+
+
+@pytest.mark.parametrize("trusts", [True, False])
+def test_the_code_of_a_model_runs_only_if_the_script_would_run_it(trusts: bool, tmp_path: Path) -> None:
+    one = prepared("--model_name_or_path", str(tmp_path), source="load_dataset(name, trust_remote_code=True)")
+    own = replace(model(), value={**model().value, "auto_map": {"AutoConfig": "own.Config"}})
+    inputs = replace(one.inputs, script=replace(one.inputs.script, trusts_code=trusts))
+    asked = question_about(replace(one, inputs=inputs, model=own))
+    assert asked is not None
+    assert asked[0].training.remote_code == (str(tmp_path) if trusts else None)
+
+
+def test_auto_takes_the_lowest_rung_that_fits() -> None:
+    job, why = choose_stage(prepared(), NARROW)
+    assert why.startswith("`--stage 2` is the fastest that fits: 3")
+    assert (job.stage, job.offload) == (2, None)
+
+
+def test_auto_offloads_only_where_nothing_else_fits() -> None:
+    job, _ = choose_stage(prepared(), gpus_that_hold(dict.fromkeys(range(4), 600.0)))
+    assert (job.stage, job.offload) == (2, Offload("cpu", "none"))
+
+
+def test_auto_needs_a_model() -> None:
+    with pytest.raises(Unavailable, match="needs a model"):
+        choose_stage(replace(prepared(), model=None), ROOMY)
+
+
+def test_auto_chooses_the_offload_too() -> None:
+    with pytest.raises(WrongUsage):
+        choose_stage(prepared(offload=Offload("cpu", "none")), ROOMY)
+
+
+def test_auto_refuses_nothing_where_nobody_can_tell() -> None:
+    one = prepared()
+    here = replace(one, inputs=replace(one.inputs, machine=CPU_MACHINE))
+    with pytest.raises(Unavailable, match="nobody can tell what fits: no GPU is named"):
+        choose_stage(here, ROOMY)  # answers about a GPU, as the closed form's are
+
+
+def test_auto_is_refused_where_nothing_fits() -> None:
+    def ask(questions: Sequence[Question], site: Site) -> list[Answer | Refusal]:
+        return [Refusal(one, ()) for one in questions]
+
+    with pytest.raises(Refused):
+        choose_stage(prepared(), ask)
+
+
+@pytest.mark.parametrize(
+    ("source", "argv"),
+    [("model = get_peft_model(model, config)", ()), ("", ("--use_lora", "True")), ("", ("--load_in_4bit",))],
+)
+def test_a_job_that_may_train_adapters_only_is_not_refused_for_what_all_of_it_would_need(
+    source: str, argv: tuple[str, ...]
+) -> None:
+    adapted = prepared(*argv, source=source, stage=0)
+    for judge_it in (lambda: rehearse_first(adapted, NARROW), lambda: choose_stage(adapted, NARROW)):
+        with pytest.raises(Unavailable, match="adapters only"):
+            judge_it()

@@ -1,0 +1,74 @@
+import pytest
+
+from tests.making import local, over_ssh
+from zlaunch.hosts.topology import Host, Topology
+from zlaunch.job.spec import Launcher
+from zlaunch.launch.backends import BACKENDS, Backend
+from zlaunch.launch.backends.target import Target
+
+SCRIPT = Target("train.py", ("--lr", "1"))
+RANK = Target("zlaunch.worker.rank", ("run",), is_module=True)
+HOSTS = over_ssh(Host("w0", (0, 1)), Host("w1", (3,)))
+
+
+def _deepspeed(target: Target, topology: Topology, accelerator: str = "cuda") -> tuple[str, ...]:
+    return BACKENDS["deepspeed"].build_argv(target, topology, accelerator, 2950)
+
+
+def test_torchrun_starts_a_rank_for_each_device() -> None:
+    assert BACKENDS["torchrun"].build_argv(SCRIPT, local(1, 3), "cuda", 2950) == (
+        "torchrun", "--standalone", "--nproc-per-node=2", "--log-dir=/dev/null", "train.py", "--lr", "1",
+    )  # fmt: skip
+
+
+def test_torchrun_starts_a_module_by_its_name() -> None:
+    assert BACKENDS["torchrun"].build_argv(RANK, local(0), "cuda", 2950)[-3:] == (
+        "-m",
+        "zlaunch.worker.rank",
+        "run",
+    )
+
+
+def test_deepspeed_is_told_the_devices_of_this_machine() -> None:
+    assert _deepspeed(SCRIPT, local(1, 3)) == (
+        "deepspeed", "--hostfile=/dev/null", "--include=localhost:1,3", "--master_port=2950",
+        "--no_local_rank", "train.py", "--lr", "1",
+    )  # fmt: skip
+
+
+def test_deepspeed_is_told_a_number_of_ranks_on_a_cpu() -> None:
+    assert "--num_gpus=2" in _deepspeed(SCRIPT, local(0, 1), "cpu")
+
+
+def test_deepspeed_is_told_the_slots_of_other_hosts() -> None:
+    assert "--include=w0:0,1@w1:3" in _deepspeed(SCRIPT, HOSTS)
+
+
+def test_deepspeed_is_told_the_slots_of_other_hosts_without_accelerators() -> None:
+    assert "--include=w0:0,1@w1:3" in _deepspeed(SCRIPT, HOSTS, "cpu")
+
+
+def test_deepspeed_reads_the_hosts_from_the_run_directory() -> None:
+    assert "--hostfile=run/hostfile" in _deepspeed(Target("train.py", (), hostfile="run/hostfile"), HOSTS)
+
+
+def test_deepspeed_goes_over_ssh_even_to_a_single_host() -> None:
+    assert "--force_multi" in _deepspeed(SCRIPT, over_ssh(Host("w0", (0,))))
+
+
+def test_deepspeed_stays_on_this_machine_without_a_hostfile() -> None:
+    assert "--force_multi" not in _deepspeed(SCRIPT, local(0))
+
+
+def test_deepspeed_starts_a_module_by_its_name() -> None:
+    assert _deepspeed(RANK, local(0))[-3:] == ("--module", "zlaunch.worker.rank", "run")
+
+
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+def test_the_target_and_its_arguments_come_last(backend: Backend) -> None:
+    assert backend.build_argv(SCRIPT, local(0), "cuda", 2950)[-3:] == ("train.py", "--lr", "1")
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_launcher_starts_its_own_program(name: Launcher) -> None:
+    assert BACKENDS[name].build_argv(SCRIPT, local(0), "cuda", 2950)[0] == name

@@ -1,0 +1,177 @@
+"""What is shown of a job, and how often: over a run directory that a test fills."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zlaunch.errors import WrongUsage
+from zlaunch.job.spec import Manner, ranks_to_show
+from zlaunch.launch import monitor as watching
+from zlaunch.launch.monitor import Watch
+from zlaunch.rundir.layout import RunLayout
+
+
+@pytest.mark.parametrize(
+    ("text", "interactive", "ranks"),
+    [
+        (None, True, ()),
+        (None, False, (0,)),
+        ("all", True, (0, 1, 2, 3)),
+        ("none", False, ()),
+        ("0", True, (0,)),
+        ("3, 1,1", True, (1, 3)),
+    ],
+)
+def test_ranks_are_chosen(text: str | None, interactive: bool, ranks: tuple[int, ...]) -> None:
+    assert ranks_to_show(text, 4, interactive) == ranks
+
+
+@pytest.mark.parametrize("text", ["4", "-1", "0-2", "", "0,", "every", "1.5", "²"])
+def test_a_rank_that_will_not_be_there_is_refused(text: str) -> None:
+    with pytest.raises(WrongUsage, match="there are ranks 0 to 3"):
+        ranks_to_show(text, 4, False)
+
+
+class Clock:
+    """The time, as a test has it pass."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return 1.7e9 + self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(watching, "time", made)
+    return made
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> RunLayout:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "logs").mkdir()
+    return RunLayout(tmp_path)
+
+
+def pulse(layout: RunLayout, rank: int, **facts: Any) -> None:
+    layout.rank_pulse(rank).write_text(json.dumps(facts))
+
+
+def test_a_log_gets_a_line_for_each_phase_once_and_then_one_in_thirty_seconds(
+    layout: RunLayout, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch = Watch(layout, 1, Manner(show_ranks=()), lambda: None)
+    for phase in ["importing", "starting", "importing", "building ops", "importing", "forward", "backward"]:
+        pulse(layout, 0, time=clock.now, phase=phase, step=0)
+        watch.tick()
+        clock.now += 2
+    for step in range(1, 51):
+        pulse(layout, 0, time=clock.now, phase="forward", step=step, steps=50)
+        watch.tick()
+        clock.now += 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:4] == ["importing", "building ops", "first forward", "first backward"]
+    assert [line.partition(",")[0] for line in lines[4:]] == [
+        "step 15 of 50",
+        "step 30 of 50",
+        "step 45 of 50",
+    ]
+
+
+def stalled(layout: RunLayout, clock: Clock, manner: Manner, **last: Any) -> tuple[Watch, list[str]]:
+    stops: list[str] = []
+    watch = Watch(layout, 2, manner, lambda: stops.append("stop"))
+    for step in range(1, 6):
+        for rank in (0, 1):
+            pulse(layout, rank, **{"time": clock.now, "phase": "forward", "step": step, **last})
+        watch.tick()
+        clock.now += 1
+    for _ in range(100):
+        watch.tick()
+        clock.now += 1
+    return watch, stops
+
+
+def test_a_stall_is_reported_once_and_the_job_goes_on(
+    layout: RunLayout, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch, stops = stalled(layout, clock, Manner(show_ranks=()))
+    assert capsys.readouterr().err.count("nothing has moved") == 1
+    assert layout.ask_stacks.read_text() == "1"
+    assert watch.stall is not None
+    assert (watch.stall.ended_job, stops) == (False, [])
+
+
+def test_a_job_that_is_to_stop_for_a_stall_is_told_once(layout: RunLayout, clock: Clock) -> None:
+    watch, stops = stalled(layout, clock, Manner(show_ranks=(), on_stall="stop"))
+    assert stops == ["stop"]
+    assert watch.stall is not None
+    assert (watch.stall.ended_job, watch.stall.step) == (True, 5)
+
+
+def test_a_stall_lasts_as_long_as_nothing_moves(layout: RunLayout, clock: Clock) -> None:
+    watch, _ = stalled(layout, clock, Manner(show_ranks=()))
+    watch.end()
+    assert watch.stall is not None
+    assert watch.stall.seconds == 100
+
+
+@pytest.mark.parametrize("is_looked_at", [True, False])
+def test_a_stall_after_which_a_step_was_taken_is_forgotten_in_the_end(
+    layout: RunLayout, clock: Clock, is_looked_at: bool
+) -> None:
+    watch, _ = stalled(layout, clock, Manner(show_ranks=()))
+    pulse(layout, 0, time=clock.now, phase="exiting", step=6)
+    if is_looked_at:
+        watch.tick()
+    watch.end()
+    assert watch.stall is None
+
+
+def test_a_second_stall_is_reported_too_and_an_old_answer_is_no_answer(
+    layout: RunLayout, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = 'Current thread 0x01 (most recent call first):\n  File "/me/t.py", line 3 in f\n'
+    layout.rank_stacks(0).write_text(answer)
+    watch, _ = stalled(layout, clock, Manner(show_ranks=()))
+    pulse(layout, 0, time=clock.now, phase="forward", step=6)
+    for _ in range(100):
+        watch.tick()
+        clock.now += 1
+    told = capsys.readouterr().err
+    assert told.count("nothing has moved") == 2
+    assert "line 3" not in told
+    assert layout.ask_stacks.read_text() == "2"
+
+
+def test_a_full_disk_does_not_end_the_watch(layout: RunLayout, clock: Clock) -> None:
+    layout.ask_stacks.with_name(".ask-stacks.partial").symlink_to("/dev/full")
+    layout.metrics.symlink_to("/dev/full")
+    watch, _ = stalled(layout, clock, Manner(show_ranks=()))
+    watch.end()
+
+
+def test_many_ranks_are_looked_at_rarely_enough(
+    layout: RunLayout, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+
+    def slowly(watch: Watch) -> dict[int, dict[str, Any]]:
+        looks.append(clock.now)
+        clock.now += 0.5
+        return {}
+
+    monkeypatch.setattr(Watch, "_pulses", slowly)
+    watch = Watch(layout, 500, Manner(show_ranks=()), lambda: None)
+    while clock.now < 1100:
+        watch.tick()
+        clock.now += 0.2
+    assert 0.5 * len(looks) <= 100 * 0.06

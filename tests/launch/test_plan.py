@@ -1,0 +1,275 @@
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.making import CPU_MACHINE, LAYOUT, SHAPE, TWO_GPUS, local, over_ssh, script
+from zlaunch.config.resolve.compose import to_json
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import Finding, Refused
+from zlaunch.hosts.topology import Host
+from zlaunch.job.model import ModelShape
+from zlaunch.job.script import Interface
+from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.launch.plan import Inputs, make_plan
+
+ZERO = "zero_optimization"
+HOSTS = over_ssh(Host("w0", (0, 1)), Host("w1", (0,)))
+NVME: dict[str, Any] = {"stage": 3, "offload": Offload(optimizer="nvme"), "nvme_dir": Path("/nvme")}
+BUFFER = (ZERO, "offload_param", "buffer_size")
+DEFAULTS = Inputs(
+    job=JobSpec(script=Path("train.py")),
+    script=script(),
+    base=None,
+    model=SHAPE,
+    machine=TWO_GPUS,
+    topology=local(0, 1),
+    port=2950,
+    layout=LAYOUT,
+    environ={"PATH": "/usr/bin"},
+)
+ON_CPU = replace(DEFAULTS, machine=CPU_MACHINE)
+
+
+def _asked(inputs: Inputs = DEFAULTS, *argv: str, **asked: Any) -> Inputs:
+    return replace(inputs, job=JobSpec(script=Path("train.py"), script_args=argv, **asked))
+
+
+def _with_file(text: str, *argv: str, **asked: Any) -> Inputs:
+    return replace(_asked(DEFAULTS, *argv, **asked), base=parse(text, "ds.json"))
+
+
+def _findings(inputs: Inputs) -> tuple[Finding, ...]:
+    with pytest.raises(Refused) as caught:
+        make_plan(inputs)
+    return caught.value.findings
+
+
+def _codes(inputs: Inputs) -> list[str]:
+    return [finding.code for finding in _findings(inputs)]
+
+
+def test_a_plan_is_a_function_of_its_inputs() -> None:
+    assert make_plan(DEFAULTS) == make_plan(DEFAULTS)
+
+
+def test_torchrun_starts_a_job_on_one_machine() -> None:
+    assert make_plan(DEFAULTS).launcher == "torchrun"
+
+
+def test_the_launcher_that_was_asked_for_starts_the_job() -> None:
+    assert make_plan(_asked(launcher="deepspeed")).argv[0] == "deepspeed"
+
+
+def test_deepspeed_starts_a_job_on_other_hosts() -> None:
+    assert make_plan(replace(DEFAULTS, topology=HOSTS)).launcher == "deepspeed"
+
+
+def test_the_hosts_are_read_from_the_run_directory() -> None:
+    assert f"--hostfile={LAYOUT.hostfile}" in make_plan(replace(DEFAULTS, topology=HOSTS)).argv
+
+
+def test_the_script_gets_its_own_arguments_first() -> None:
+    plan = make_plan(_asked(DEFAULTS, "--lr", "1", precision="fp32"))
+    assert plan.script == ("train.py", "--lr", "1", "--deepspeed", str(LAYOUT.ds_config))
+
+
+def test_the_launcher_runs_the_script_with_all_its_arguments() -> None:
+    plan = make_plan(DEFAULTS)
+    assert plan.argv[-len(plan.script) :] == plan.script
+
+
+def test_zlaunch_watches_each_rank() -> None:
+    assert make_plan(DEFAULTS).watched_argv[-3:] == ("-m", "zlaunch.worker.rank", str(LAYOUT.root))
+
+
+def test_an_accelerate_script_gets_its_ds_config_from_the_environment() -> None:
+    plan = make_plan(replace(DEFAULTS, script=script(interface=Interface.ACCELERATE)))
+    assert plan.environment["ACCELERATE_DEEPSPEED_CONFIG_FILE"].value == str(LAYOUT.ds_config)
+
+
+def test_a_trainer_script_gets_no_ds_config_from_the_environment() -> None:
+    assert "ACCELERATE_DEEPSPEED_CONFIG_FILE" not in make_plan(DEFAULTS).environment
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+def test_a_plan_has_the_precision_that_was_asked_for(precision: str) -> None:
+    assert make_plan(_asked(precision=precision)).precision == precision
+
+
+def test_a_plan_has_the_precision_of_the_users_file() -> None:
+    assert make_plan(_with_file('{"bfloat16": {"enabled": true}}')).precision == "bf16"
+
+
+def test_a_plan_has_the_precision_that_the_arguments_turn_on() -> None:
+    assert make_plan(_with_file("{}", "--bf16")).precision == "bf16"
+
+
+def test_a_plan_has_no_auto_left() -> None:
+    assert make_plan(_asked(stage=3)).values.autos() == []
+
+
+def test_a_batch_size_that_the_users_file_implies_is_passed_on() -> None:
+    plan = make_plan(_with_file('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}'))
+    assert plan.script[1:5] == (
+        "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "8",
+    )  # fmt: skip
+
+
+def test_an_auto_that_the_script_fills_in_is_left_with_its_reason() -> None:
+    assert (
+        "the Trainer fills it in"
+        in make_plan(replace(DEFAULTS, model=None)).left[f"{ZERO}.reduce_bucket_size"]
+    )
+
+
+def test_each_run_swaps_into_a_directory_of_its_own() -> None:
+    (directory,) = make_plan(_asked(**NVME)).swap_dirs
+    assert directory.parent == Path("/nvme")
+    assert directory.name.startswith(f"zlaunch-{LAYOUT.root.name}-")
+
+
+def test_the_directory_of_a_run_is_written_into_its_config() -> None:
+    plan = make_plan(_asked(**NVME))
+    assert plan.values[(ZERO, "offload_param", "nvme_path")] == str(plan.swap_dirs[0])
+
+
+def test_a_job_that_swaps_nothing_has_no_swap_directory() -> None:
+    assert make_plan(_asked(offload=Offload(optimizer="cpu"))).swap_dirs == ()
+
+
+def _buffer(largest: int | None, **asked: Any) -> Any:
+    model = ModelShape(64, largest, "model/config.json")
+    return make_plan(replace(_asked(**NVME, **asked), model=model)).values[BUFFER]
+
+
+def test_a_staging_buffer_holds_the_largest_share_of_a_matrix() -> None:
+    assert _buffer(500_000_001) == 250_000_001
+
+
+@pytest.mark.parametrize("largest", [200_000_000, None])
+def test_a_staging_buffer_that_is_large_enough_stays(largest: int | None) -> None:
+    assert _buffer(largest) is None
+
+
+def test_a_staging_buffer_that_the_user_sized_stays() -> None:
+    assert _buffer(500_000_000, overrides=((".".join(BUFFER), 300_000_000),)) == 300_000_000
+
+
+def _total(inputs: Inputs) -> Any:
+    return make_plan(inputs).values[("train_batch_size",)]
+
+
+def test_the_trainer_on_a_cpu_lets_deepspeed_count_the_ranks_at_stage_3() -> None:
+    assert _total(_asked(ON_CPU, stage=3)) is None
+
+
+def test_a_total_that_deepspeed_works_out_is_said_to_be_left() -> None:
+    assert "DeepSpeed works it out" in make_plan(_asked(ON_CPU, stage=3)).left["train_batch_size"]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        _asked(DEFAULTS, stage=3),
+        _asked(ON_CPU, stage=2),
+        _asked(replace(ON_CPU, script=script("deepspeed.init_distributed()")), stage=3),
+        _asked(replace(ON_CPU, script=script(interface=Interface.DEEPSPEED)), stage=3),
+    ],
+    ids=["gpus", "stage 2", "joined", "deepspeed"],
+)
+def test_everywhere_else_the_total_is_written_out(inputs: Inputs) -> None:
+    assert _total(inputs) == 16
+
+
+def test_one_rank_on_a_cpu_counts_itself() -> None:
+    assert _total(_asked(replace(ON_CPU, topology=local(0)), stage=3)) == 8
+
+
+@pytest.mark.parametrize(
+    ("inputs", "ops"),
+    [(DEFAULTS, []), (ON_CPU, ["deepspeed_shm_comm"]), (_asked(**NVME), ["cpu_adam", "async_io"])],
+    ids=["gpus", "cpu", "nvme"],
+)
+def test_a_plan_names_the_ops_it_needs(inputs: Inputs, ops: list[str]) -> None:
+    assert [op.name for op in make_plan(inputs).ops] == ops
+
+
+def test_every_reason_is_given_at_once() -> None:
+    argv = ["--max_steps=many", "--max_grad_norm=1"]
+    overrides = (("gradient_clipping", 7),)
+    inputs = _asked(DEFAULTS, *argv, stage=0, offload=Offload(optimizer="cpu"), overrides=overrides)
+    assert _codes(inputs) == ["bad-argument", "differs-from-argument", "offload-needs-partitioning"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"stage": 2, "offload": Offload(optimizer="nvme"), "nvme_dir": Path("/n")}, "nvme-needs-stage-3"),
+        ({"stage": 3, "offload": Offload(optimizer="nvme")}, "nvme-needs-a-path"),
+        ({"overrides": (("zero_optimization.stag", 3),)}, "unknown-key"),
+        ({"overrides": (("train_batch_size", 7),)}, "batch-equation"),
+        ({"overrides": (("steps_per_print", "many"),)}, "bad-type"),
+        ({"overrides": (("zero_optimization.offload_param.nvme_path", "auto"),)}, "auto-nobody-fills"),
+    ],
+)
+def test_a_job_that_cannot_work_is_refused_for_one_reason(asked: dict[str, Any], code: str) -> None:
+    assert _codes(_asked(**asked)) == [code]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        _asked(overrides=(("zero_optimization.sub_group_size", "auto"),)),
+        _asked(overrides=(("bf16.enabled", "yes"),)),
+        _asked(DEFAULTS, "--bf16", precision="fp16"),
+    ],
+    ids=["auto", "type", "precision"],
+)
+def test_one_mistake_is_told_once(inputs: Inputs) -> None:
+    assert len(_findings(inputs)) == 1
+
+
+def test_an_auto_in_an_object_that_nobody_fills_in_is_refused() -> None:
+    overrides = (("zero_optimization.offload_param", {"device": "cpu", "nvme_path": "auto"}),)
+    assert "auto-nobody-fills" in _codes(_asked(stage=3, overrides=overrides))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{\n"foo": 1, "zero_optimization": {}}', "ds.json:2:1"),
+        ('{"bf16": {},\n"bf16": {}}', "ds.json:2:1"),
+        ('{"train_batch_size": 7,\n"zero_optimization": {"stage": 0,\n"offload_param": {"device": "cpu"}}}',
+         "ds.json:1:2"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_users_file_has_its_place(text: str, place: str) -> None:
+    assert str(_findings(_with_file(text))[0].place) == place
+
+
+def test_a_dispute_about_the_users_file_has_its_place() -> None:
+    inputs = _with_file('{\n"gradient_clipping": 0.5}', "--max_grad_norm=1")
+    assert str(_findings(inputs)[0].place) == "ds.json:2:1"
+
+
+def test_a_comment_in_the_users_file_is_not_refused() -> None:
+    assert make_plan(_with_file("{} // mine")).left == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "asked"),
+    [
+        ('{"gradient_clipping": 1e999}', [], {}),
+        ("{}", ["--max_grad_norm=inf"], {}),
+        ("{}", [], {"overrides": (("gradient_clipping", float("nan")),)}),
+    ],
+    ids=["file", "argument", "override"],
+)
+def test_a_number_that_json_cannot_write_is_refused_or_written(
+    text: str, argv: list[str], asked: dict[str, Any]
+) -> None:
+    with suppress(Refused):
+        to_json(make_plan(_with_file(text, *argv, **asked)).values.config())

@@ -1,0 +1,223 @@
+"""A run that is repeated: the same plan in another directory, and what is no longer as it was."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.making import CPU_MACHINE, SHAPE, TWO_GPUS, local, over_ssh, script
+from zlaunch.config.native_ops import NativeOp
+from zlaunch.errors import Unavailable
+from zlaunch.hosts.environment import inherited
+from zlaunch.hosts.placement import place
+from zlaunch.hosts.topology import Host
+from zlaunch.job.script import Interface
+from zlaunch.job.spec import JobSpec, Offload, Policy, Wishes
+from zlaunch.launch import rundir_writer
+from zlaunch.launch.plan import Inputs, LaunchPlan, make_plan
+from zlaunch.launch.rerun import OPS, Circumstance, changes, past_of, plan_again, spec_of
+from zlaunch.rundir.layout import RunLayout
+from zlaunch.rundir.record import Lineage
+from zlaunch.runs.store import read
+
+ARGS = ("--text", "two  words", "--output_dir", "out")
+
+
+def inputs(folder: Path, **asked: Any) -> Inputs:
+    return Inputs(
+        job=JobSpec(script=Path("train.py"), script_args=ARGS, **asked),
+        script=script(),
+        base=None,
+        model=SHAPE,
+        machine=TWO_GPUS,
+        topology=local(0, 1),
+        port=2950,
+        layout=RunLayout(folder / "20260101-120000-train"),
+        environ={"PATH": "/usr/bin"},
+    )
+
+
+def recorded(given: Inputs) -> LaunchPlan:
+    plan = make_plan(given)
+    rundir_writer.claim(plan)
+    rundir_writer.fill(plan, given, ["zlaunch", "train", "train.py"])
+    return plan
+
+
+def repeated(plan: LaunchPlan, given: Inputs) -> LaunchPlan:
+    """Plan again from the record alone, and record that too."""
+    found = read(plan.layout.root)
+    again = plan_again(past_of(found), RunLayout(plan.layout.root.parent / "second"), given.port)
+    rundir_writer.claim(again)
+    rundir_writer.fill(again, given, ["zlaunch", "train", "train.py"], Lineage(repeats="first"))
+    return again
+
+
+def cases(folder: Path) -> dict[str, Inputs]:
+    plain = inputs(folder)
+    hosts = over_ssh(Host("w0", (0, 1)), Host("w1", (3,)))
+    return {
+        "torchrun": plain,
+        "deepspeed": inputs(folder, launcher="deepspeed"),
+        "cpu": replace(inputs(folder, stage=3), machine=CPU_MACHINE),
+        "ssh": replace(plain, topology=hosts, environ={"PATH": "/usr/bin", "NCCL_DEBUG": "INFO"}),
+        "nvme": inputs(folder, stage=3, offload=Offload("nvme", "cpu"), nvme_dir=folder),
+        "accelerate": replace(plain, script=script(interface=Interface.ACCELERATE)),
+        "own loop": replace(plain, script=script(interface=Interface.DEEPSPEED)),
+        "no model": replace(inputs(folder, stage=3), model=None),
+    }
+
+
+CASES = list(cases(Path("/")))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_plan_made_from_a_record_is_the_plan_but_for_its_directory(case: str, tmp_path: Path) -> None:
+    given = cases(tmp_path)[case]
+    plan = recorded(given)
+    again = repeated(plan, given)
+    first = make_plan(replace(given, layout=again.layout))
+    for name in (
+        "topology",
+        "accelerator",
+        "launcher",
+        "left",
+        "script",
+        "argv",
+        "watched_argv",
+        "precision",
+        "ops",
+    ):
+        assert getattr(again, name) == getattr(first, name), name
+    assert {name: one.value for name, one in again.environment.items()} == {
+        name: one.value for name, one in first.environment.items()
+    }
+    assert (again.values.config(), again.values.sources()) == (first.values.config(), first.values.sources())
+    assert again.swap_dirs == first.swap_dirs
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_files_of_a_repetition_differ_by_what_names_the_directory_alone(
+    case: str, tmp_path: Path
+) -> None:
+    given = cases(tmp_path)[case]
+    plan = recorded(given)
+    again = repeated(plan, given)
+    for old in sorted(plan.layout.root.iterdir()):
+        if old.is_dir():
+            continue
+        texts = [file.read_text() for file in (old, again.layout.root / old.name)]
+        for text_of, own in zip((0, 1), (plan, again), strict=True):
+            for swap in own.swap_dirs:
+                texts[text_of] = texts[text_of].replace(str(swap), "SWAP")
+            texts[text_of] = texts[text_of].replace(str(own.layout.root), "ROOT")
+        if old.name == "job.json":
+            jobs = [json.loads(text) for text in texts]
+            assert jobs[1].pop("repeats") == "first"
+            assert jobs[0].pop("repeats") is None
+            for job in jobs:
+                del job["started"]
+            assert jobs[0] == jobs[1]
+        else:
+            assert texts[0] == texts[1], old.name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_asked_for_again_makes_the_plan_that_was_made_first(case: str, tmp_path: Path) -> None:
+    wishes = Wishes("1", "stop", 5.0, Policy(3, "retry"))
+    given = cases(tmp_path)[case]
+    given = replace(given, job=replace(given.job, wishes=wishes))
+    plan = recorded(given)
+    spec = spec_of(past_of(read(plan.layout.root)), plan.layout)
+    again = make_plan(replace(given, job=spec))
+    assert (spec.wishes, spec.script_args) == (wishes, ARGS)
+    assert (again.values.config(), again.watched_argv) == (plan.values.config(), plan.watched_argv)
+    assert again.script[1:] == plan.script[1:]
+    assert place(spec, given.machine, list(given.topology.hosts) if spec.hostfile else None) == plan.topology
+
+
+def test_a_ds_config_and_hosts_are_asked_for_as_they_were_recorded(tmp_path: Path) -> None:
+    given = {**cases(tmp_path), "own": inputs(tmp_path, ds_config=Path("gone.json"))}
+    for case in ("ssh", "own"):
+        plan = recorded(replace(given[case], layout=RunLayout(tmp_path / case)))
+        spec = spec_of(past_of(read(plan.layout.root)), RunLayout(Path("/moved")))
+        assert spec.ds_config == (Path("/moved/ds_config.json") if case == "own" else None)
+        assert spec.hostfile == (Path("/moved/hostfile") if case == "ssh" else None)
+
+
+def test_a_directory_that_was_moved_is_still_repeated(tmp_path: Path) -> None:
+    given = inputs(tmp_path)
+    plan = recorded(given)
+    moved = plan.layout.root.rename(tmp_path / "moved")
+    again = plan_again(past_of(read(moved)), RunLayout(tmp_path / "second"), given.port)
+    assert str(tmp_path / "second" / "ds_config.json") in again.script
+
+
+@pytest.mark.parametrize("missing", ["script", "ranks", "launcher", "native_ops", "environment", "over_ssh"])
+def test_a_record_that_says_too_little_is_refused_and_not_guessed(missing: str, tmp_path: Path) -> None:
+    past = past_of(read(recorded(inputs(tmp_path)).layout.root))
+    job = {name: value for name, value in past.job.items() if name != missing}
+    with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is of another zlaunch"):
+        plan_again(replace(past, job=job), RunLayout(tmp_path / "second"), 1)
+
+
+@pytest.mark.parametrize("missing", ["spec", "script", "ranks", "swap_dirs", "accelerator"])
+def test_a_record_that_does_not_say_what_was_asked_for_is_refused(missing: str, tmp_path: Path) -> None:
+    plan = recorded(inputs(tmp_path))
+    past = past_of(read(plan.layout.root))
+    job = {name: value for name, value in past.job.items() if name != missing}
+    with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is of another zlaunch"):
+        spec_of(replace(past, job=job), plan.layout)
+
+
+def test_every_native_op_can_be_named_in_a_record() -> None:
+    from zlaunch.config import native_ops
+
+    assert {op for op in vars(native_ops).values() if isinstance(op, NativeOp)} == {*OPS.values()}
+
+
+GIT: dict[str, Any] = {"commit": "a" * 40, "branch": "main", "changed": [], "diff_sha256": None}
+THEN = Circumstance("1" * 64, GIT, {"torch": "2.13.0", "zlaunch": "1"}, "/venv/bin/python", ["H100"])
+
+
+def test_what_is_as_it_was_has_not_changed() -> None:
+    assert changes(THEN, THEN) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "now"),
+    [
+        ("script", replace(THEN, script_sha256="2" * 64)),
+        ("script", replace(THEN, script_sha256=None)),
+        ("git commit", replace(THEN, git={**GIT, "commit": "b" * 40})),
+        ("git commit", replace(THEN, git=None)),
+        ("uncommitted changes", replace(THEN, git={**GIT, "diff_sha256": "3" * 64})),
+        ("torch", replace(THEN, packages={"torch": "2.14.0", "zlaunch": "1"})),
+        ("zlaunch", replace(THEN, packages={"torch": "2.13.0", "zlaunch": "2"})),
+        ("interpreter", replace(THEN, python="/usr/bin/python")),
+        ("GPUs", replace(THEN, gpus=[])),
+    ],
+)
+def test_each_thing_that_is_not_what_it_was_is_named(what: str, now: Circumstance) -> None:
+    assert [one.what for one in changes(THEN, now)] == [what]
+
+
+def test_another_branch_of_the_same_commit_is_no_change() -> None:
+    assert changes(THEN, replace(THEN, git={**GIT, "branch": "other", "changed": ["?? notes"]})) == []
+
+
+def test_a_script_that_was_never_summed_up_counts_as_changed() -> None:
+    assert [one.what for one in changes(replace(THEN, script_sha256=None), THEN)] == ["script"]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["NCCL_DEBUG", "HF_TOKEN", "CUDA_VISIBLE_DEVICES", "HOME", "LD_PRELOAD"]), st.text()
+    )
+)
+def test_secrets_and_what_concerns_no_job_are_not_recorded(environ: dict[str, str]) -> None:
+    assert {*inherited(environ)} == {*environ} - {"HF_TOKEN", "HOME"}

@@ -1,0 +1,1 @@
+"""What commands show: tables, plots and JSON, for people and for programs."""

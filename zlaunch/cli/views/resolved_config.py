@@ -1,0 +1,79 @@
+"""A ds_config with every "auto" filled in, as a person or a program reads it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from zlaunch import console
+from zlaunch.cli.views.plot import plot
+from zlaunch.config.resolve.fill import Filling
+from zlaunch.config.resolve.lr_schedule import Schedule
+from zlaunch.dsconfig.text.document import dotted
+
+PLOT_COLUMNS, PLOT_ROWS = 60, 10
+NUM_POINTS = 100
+
+
+def as_text(filling: Filling, schedule: Schedule) -> Iterator[str]:
+    """Write values with their sources, then the batch, what is left, and the learning rate."""
+    yield 'filled in, for "auto" or for what was left out' if filling.filled else "nothing is filled in"
+    rows = [
+        (f"{dotted(path)} = {json.dumps(leaf.value)}", leaf.source) for path, leaf in filling.filled.items()
+    ]
+    yield from console.notes(rows)
+    yield f"\nbatch\n  {filling.batch}"
+    if filling.left:
+        yield "\nstill open"
+        yield from console.notes(list(filling.left.items()))
+        if any("of the model" in why for why in filling.left.values()):
+            yield "  `--model DIR` closes what depends on the model"
+    yield f"\nlearning rate: {schedule.name} ({schedule.source})"
+    for remark in schedule.remarks:
+        yield from console.notes([("", remark)], indent="")
+    if schedule.curve is not None:
+        yield from _drawn(schedule)
+
+
+def _drawn(schedule: Schedule) -> Iterator[str]:
+    last = schedule.num_steps - (0 if schedule.is_share else 1)
+    step, peak = schedule.peak()
+    where = f"{step / schedule.num_steps:.0%} of the run" if schedule.is_share else f"step {step + 1}"
+    yield (
+        f"  start {schedule.rate(0):.3g}, peak {peak:.3g} at {where}, "
+        f"{'end' if schedule.is_whole or schedule.is_share else 'then'} {schedule.rate(last):.3g}"
+    )
+    ends = ("0%", "100% of the run") if schedule.is_share else ("step 1", f"step {schedule.num_steps}")
+    for line in plot(schedule.rate, schedule.num_steps, ends, (PLOT_COLUMNS, PLOT_ROWS)):
+        yield f"  {line}"
+
+
+def as_json(filling: Filling, schedule: Schedule) -> Iterator[str]:
+    """Write the same as one JSON object."""
+    told = {
+        "config": filling.values.config(),
+        "filled": {
+            dotted(path): {"value": leaf.value, "source": leaf.source}
+            for path, leaf in filling.filled.items()
+        },
+        "open": dict(filling.left),
+        "batch": filling.batch,
+        "learning_rate": {
+            "schedule": schedule.name,
+            "source": schedule.source,
+            "remarks": list(schedule.remarks),
+            "total_steps": schedule.num_steps if schedule.is_whole else None,
+            "points": _points(schedule),
+        },
+    }
+    yield json.dumps(told, indent=2)
+
+
+def _points(schedule: Schedule) -> list[dict[str, Any]]:
+    if schedule.curve is None:
+        return []
+    count = min(NUM_POINTS, schedule.num_steps)
+    steps = sorted({round(part * (schedule.num_steps - 1) / max(1, count - 1)) for part in range(count)})
+    return [{"step": step + 1, "rate": schedule.rate(step)} for step in steps]
+
+
+REPORTS = {"text": as_text, "json": as_json}

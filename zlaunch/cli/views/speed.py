@@ -1,0 +1,80 @@
+"""What a rank sends in a step and how long a step takes, as a person reads it."""
+
+from collections.abc import Iterator
+
+from zlaunch import console
+from zlaunch.config.resolve.resolve import Settled
+from zlaunch.estimate.memory.communication import paper_volume
+from zlaunch.estimate.query import Answer, Speed
+from zlaunch.units import brief, decimal
+
+HALF, FULL = 2, 4
+"""Bytes of an element that is sent."""
+
+
+def traffic_lines(answer: Answer) -> Iterator[str]:
+    """Write what is sent, beside what the ZeRO paper counts."""
+    if answer.speed is None:
+        return
+    traffic = answer.speed.traffic
+    yield "a rank sends in a step"
+    rows = [
+        (f"{one.kind} of {one.of}", decimal(one.sent(traffic.world_size), "B"), f"{one.times} x")
+        for one in traffic.collectives
+    ]
+    others = {
+        "to its host": traffic.to_host,
+        "from its host": traffic.from_host,
+        "read from NVMe": traffic.nvme_read,
+        "written to NVMe": traffic.nvme_written,
+    }
+    rows += [(name, decimal(amount, "B"), "") for name, amount in others.items() if amount]
+    if not rows:
+        yield "  nothing: there is one rank, and nothing is offloaded"
+        return
+    yield from (f"  {line}" for line in console.figures(rows))
+    if traffic.collectives:
+        paper = paper_volume(
+            answer.forecast.trainable, _stage(answer.settled), traffic.world_size, _item(answer.settled)
+        )
+        yield from console.paragraph(
+            f"{decimal(traffic.sent, 'B')} to other ranks; the ZeRO paper counts {decimal(paper, 'B')} "
+            "without accumulation",
+            "  ",
+        )
+
+
+def time_lines(speed: Speed | None) -> Iterator[str]:
+    """Write how long a step takes, and what each kind of work takes of it."""
+    if speed is None:
+        return
+    roof = speed.roofline
+    calibrated = "published runs" if roof.is_calibrated else "published runs on other GPUs"
+    yield from console.paragraph(
+        f"a step takes {_range(roof.likely)} (not measured: calibrated on {calibrated})"
+    )
+    yield from console.table(
+        [(term.name, _range(term.likely), term.why) for term in roof.terms if term.likely[1]]
+    )
+    yield from console.paragraph(
+        f"{roof.bound_by} {_verb(roof.bound_by)} longest; by data sheets alone a step takes at least "
+        f"{brief(roof.seconds)}: at most {roof.tokens_per_second:,.0f} tokens/s on all ranks",
+        "  ",
+    )
+
+
+def _verb(name: str) -> str:
+    return "take" if name.endswith("s") else "takes"
+
+
+def _range(seconds: tuple[float, float]) -> str:
+    return " to ".join(dict.fromkeys(map(brief, seconds)))
+
+
+def _stage(settled: Settled) -> int:
+    stage = settled.config.zero_optimization.stage
+    return stage if isinstance(stage, int) else 0
+
+
+def _item(settled: Settled) -> int:
+    return FULL if settled.precision == "fp32" else HALF

@@ -1,0 +1,1 @@
+"""What `zlaunch config` does with a ds_config: check, fill in, explain, compare, fix and translate it."""

@@ -1,0 +1,153 @@
+"""What can be wrong with an accelerate config: what accelerate refuses, and what it ignores."""
+
+import difflib
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zlaunch.config.accelerate.fields import (
+    CHOICES,
+    DEEPSPEED,
+    FILE,
+    FOR_SEVERAL_HOSTS,
+    KEYS,
+    NO_PATH,
+    OLD_KEYS,
+    REFUSED_BESIDE_A_FILE,
+    SECTION,
+    SECTION_KEYS,
+)
+from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
+from zlaunch.errors import Finding, Refused, Severity
+
+
+def refuse_another_kind(source: Document) -> None:
+    """Raise Refused if this is YAML of another kind, such as a ds_config."""
+    from zlaunch.dsconfig.schema.root import DsConfig
+
+    keys = source.value.keys()
+    if source.value.get("compute_environment") == "AMAZON_SAGEMAKER":
+        message, hint = "this config starts jobs on SageMaker, not on machines of one's own", None
+    elif keys & {"compute_environment", "distributed_type", SECTION}:
+        return
+    elif not keys & DsConfig.model_fields.keys():
+        message, hint = "this is no accelerate config", "`accelerate config` writes one"
+    elif source.text.lstrip().startswith("{"):
+        message, hint = (
+            "this is a ds_config",
+            f"`zlaunch train --ds-config {shlex.quote(source.file)}` uses it",
+        )
+    else:
+        program = (
+            f"import json, sys, yaml; json.dump(yaml.safe_load(open({source.file!r})), sys.stdout, indent=2)"
+        )
+        message = "this is a ds_config written as YAML, but DeepSpeed reads JSON"
+        hint = f"python -c {shlex.quote(program)} > {shlex.quote(Path(source.file).stem + '.json')}"
+    raise Refused([Finding("not-accelerate-config", message, hint, place=source.place(()))])
+
+
+def at_the_top(source: Document) -> Iterator[Finding]:
+    """Find what accelerate refuses in the fields that are not only about DeepSpeed."""
+    for key in [key for key in source.value if key not in (*KEYS, *OLD_KEYS)]:
+        hint = f"move it into `{SECTION}`" if key in SECTION_KEYS else _close(key, KEYS)
+        yield _finding(source, (key,), "unknown-key", f"accelerate knows no field `{key}` here", hint)
+    for key in ("num_processes", "num_machines"):
+        if not isinstance(source.value.get(key), int | None):
+            yield wrong_type(source, (key,), "a whole number")
+    yield from _not_among_the_choices(source)
+    if "distributed_type" not in source.value:
+        hint = f"write `distributed_type: {DEEPSPEED}`"
+        message = "accelerate refuses a config without this field"
+        yield _finding(source, ("distributed_type",), "missing-key", message, hint)
+
+
+def in_the_section(source: Document, fields: Mapping[str, Any]) -> Iterator[Finding]:
+    """Find fields about DeepSpeed that accelerate ignores."""
+    for key in source.value.get(SECTION) or ():
+        if key not in SECTION_KEYS:
+            hint = "move it to the top" if key in KEYS else _close(key, SECTION_KEYS)
+            message = f"accelerate ignores `{key}` in `{SECTION}`"
+            yield _finding(source, (SECTION, key), "unknown-key", message, hint, severity=Severity.SILENT)
+    if source.value.get("num_machines") in (None, 1):
+        for key in FOR_SEVERAL_HOSTS:
+            if key in fields:
+                message = f"accelerate ignores `{key}` as long as `num_machines` is 1"
+                yield _finding(source, (SECTION, key), "ignored-field", message, severity=Severity.SILENT)
+
+
+def beside_a_file(source: Document, fields: Mapping[str, Any]) -> Iterator[Finding]:
+    """Find what accelerate refuses when a ds_config file decides it."""
+    paths: list[KeyPath] = [(SECTION, key) for key in REFUSED_BESIDE_A_FILE if key in fields]
+    if source.value.get("mixed_precision") is not None:
+        paths.append(("mixed_precision",))
+    for path in paths:
+        message = f"accelerate refuses `{path[-1]}` beside `{FILE}`, which decides it"
+        yield _finding(source, path, "beside-a-file", message, "delete it")
+
+
+def unused_section(source: Document) -> Iterator[Finding]:
+    """Say that accelerate would not use DeepSpeed at all."""
+    message = f"accelerate ignores `{SECTION}` unless `distributed_type` is {DEEPSPEED}"
+    hint = f"write `distributed_type: {DEEPSPEED}`"
+    yield _finding(source, (SECTION,), "ignored-field", message, hint, severity=Severity.SILENT)
+
+
+def no_section(source: Document) -> Finding:
+    """Say that there are no fields where fields belong."""
+    given = source.value[SECTION]
+    hint = f"write `{FILE}: {given}` below it" if isinstance(given, str) else None
+    return wrong_type(source, (SECTION,), "a group of fields", hint)
+
+
+def wrong_type(source: Document, path: KeyPath, kind: str, hint: str | None = None) -> Finding:
+    """Say that a field is not of its kind."""
+    message = f"`{path[-1]}` is {_shown(source, path)}, not {kind}"
+    return _finding(source, path, "bad-type", message, hint)
+
+
+def lost_path(source: Document, name: str) -> Finding:
+    """Say that accelerate does not hand a path on."""
+    message = f"accelerate does not hand `{name}` on, and DeepSpeed swaps into `./{NO_PATH}`"
+    hint = "start the job with `zlaunch train --nvme DIR`, or name a ds_config with `nvme_path`"
+    path = (SECTION, name)
+    return _finding(source, path, "lost-nvme-path", message, hint, severity=Severity.SILENT)
+
+
+def _not_among_the_choices(source: Document) -> Iterator[Finding]:
+    for key, choices in CHOICES.items():
+        given = source.value.get(key)
+        plain = str(given).lower() if key == "mixed_precision" and given is not False else given
+        if given is None or plain in choices:
+            continue
+        hint = f"write `{key}: 'no'`, in quotes" if given is False else _close(str(given), choices)
+        message = f"`{key}` is {_shown(source, (key,))}; it can be {', '.join(choices)}"
+        yield _finding(source, (key,), "bad-value", message, hint)
+
+
+def _finding(
+    source: Document,
+    path: KeyPath,
+    code: str,
+    message: str,
+    hint: str | None = None,
+    *,
+    severity: Severity = Severity.ERROR,
+) -> Finding:
+    return Finding(code, message, hint, dotted(path), severity, source.place(path))
+
+
+def _close(word: str, known: Sequence[str]) -> str | None:
+    spelled = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), spelled, n=1, cutoff=0.6)
+    return f"did you mean `{spelled[close[0]]}`?" if close else "delete it"
+
+
+def _shown(source: Document, path: KeyPath) -> str:
+    """Write a value as it stands in the YAML, with what YAML made of it where that surprises."""
+    span = source.spans[path]
+    written = " ".join(source.text[span.start : span.end].split())
+    value = value_at(source.value, path)
+    if isinstance(value, dict | list):
+        return "a group"
+    return f"`{written}` ({str(value).lower()} to YAML)" if isinstance(value, bool) else f"`{written}`"

@@ -1,0 +1,43 @@
+"""A second opinion: `python -m zlaunch.config.deepspeed_check WORLD_SIZE DS_CONFIG`, the config as JSON.
+
+Builds the real DeepSpeedConfig for that many data-parallel ranks, without ranks and without GPUs,
+and prints what it says as JSON: `null`, or the words with which it refuses.
+"""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+from zlaunch import console
+
+
+def opinion(config: dict[str, Any], world_size: int) -> str | None:
+    """Ask the installed DeepSpeed; None if it accepts the config."""
+    from deepspeed.runtime import config as deepspeed_config
+
+    logging.getLogger("DeepSpeed").setLevel(logging.CRITICAL)
+    deepspeed_config.dist.get_rank = lambda *_: 0
+    ranks = SimpleNamespace(get_data_parallel_world_size=lambda: world_size, get_data_parallel_rank=lambda: 0)
+    try:
+        deepspeed_config.DeepSpeedConfig(config, mpu=ranks)
+    except Exception as error:  # noqa: BLE001 - whatever it raises is its answer
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def main() -> None:
+    """Answer on stdout; what DeepSpeed prints on the way is not part of the answer."""
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    config = json.loads(sys.argv[2])
+    with contextlib.redirect_stdout(io.StringIO()):
+        said = opinion(config, int(sys.argv[1]))
+    console.data(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()

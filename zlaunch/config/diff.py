@@ -1,0 +1,207 @@
+"""Two ds_configs → where they mean something else, and where they are only written differently."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from zlaunch.config.resolve.values import Values
+from zlaunch.dsconfig.canonical import canonical, plain
+from zlaunch.dsconfig.keys.lookup import field_at, section_at
+from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading, switches_over
+from zlaunch.dsconfig.releases import NEWEST, Release
+from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
+
+_PRESENCE: frozenset[KeyPath] = frozenset(
+    {
+        ("optimizer",),
+        ("scheduler",),
+        ("weight_quantization",),
+        ("datastates_ckpt",),
+        ("checkpoint", "writer"),
+        (ZERO, "zenflow"),
+    }
+)
+"""Sections that do something by being there; absent, their keys have no defaults."""
+
+_OFFLOADS = ((ZERO, "offload_optimizer"), (ZERO, "offload_param"))
+_OVERLAP = (ZERO, "overlap_comm")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one config says about a key."""
+
+    value: Any
+    note: str = ""
+    """`default`, `absent` or `not read`; nothing if it was written."""
+
+    def __str__(self) -> str:
+        """Write it as JSON has it."""
+        if self.note in ("absent", "not read"):
+            return f"({self.note})"
+        return f"{json.dumps(self.value)}{f' ({self.note})' if self.note else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One key on which two configs differ."""
+
+    key: str
+    cells: tuple[Cell, Cell]
+    why: str = ""
+    """Why it does not matter; nothing if it does."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All differences between two configs."""
+
+    differences: tuple[Difference, ...]
+    harmless: tuple[Difference, ...]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One config, as a release reads it."""
+
+    document: Document
+    release: Release
+
+    @cached_property
+    def canonical(self) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
+        return canonical(self.document.value)
+
+    @cached_property
+    def leaves(self) -> Mapping[KeyPath, Any]:
+        """Every value that was written, but for empty sections that mean nothing by being there."""
+        leaves = Values.of(self.canonical[0], "").leaves
+        return {
+            path: leaf.value
+            for path, leaf in leaves.items()
+            if leaf.value != {} or path in _PRESENCE or section_at(self.canonical[0], path) is None
+        }
+
+    def cell(self, path: KeyPath) -> Cell:
+        """Say what this config makes of a key."""
+        unread = self._is_unread(path)
+        if path in self.leaves and not unread:
+            return Cell(self.leaves[path])
+        default = self._default(path)
+        if default is not None:
+            return Cell(default[0], "not read" if unread else "default")
+        return Cell(None, "not read" if unread else "absent")
+
+    def _default(self, path: KeyPath) -> tuple[Any] | None:
+        whole, release = self.canonical[0], self.release
+        parents = [path[:end] for end in range(1, len(path))]
+        if any(parent in _PRESENCE and value_at(whole, parent) is None for parent in parents):
+            return None
+        if path == _OVERLAP:
+            return (self.stage == 3,)
+        if release.default(path) is not None:
+            return (plain(release.default(path), path, whole),)
+        field = field_at(whole, path)
+        if field is None or field.is_required() or not release.knows(path):
+            return None
+        is_value = field.default is None or isinstance(field.default, bool | int | float | str | list)
+        is_older = release != NEWEST and path in release.reads.keys
+        return ((None if is_older else field.default),) if is_value else None
+
+    @property
+    def stage(self) -> Any:
+        """Say the ZeRO stage."""
+        return self.leaves.get((ZERO, "stage"), 0)
+
+    def _is_unread(self, path: KeyPath) -> bool:
+        """Whether DeepSpeed does not look at a key, because of what others say."""
+        if path[0] == ZERO and isinstance(self.stage, int) and not _is_read(path[1:], self.stage):
+            return True
+        if path[:2] in _OFFLOADS and len(path) > 2 and path[2] != "device":
+            return bool(self.leaves.get((*path[:2], "device"), "none") == "none")
+        return any(map(self._is_off, switches_over(path)))
+
+    def _is_off(self, switch: KeyPath) -> bool:
+        field = field_at(self.canonical[0], switch)
+        return field is not None and self.leaves.get(switch, field.default) is False
+
+    def text(self, path: KeyPath) -> tuple[str, str]:
+        """Quote a key and its value as they were written; nothing if they were not."""
+        original = self._original(path)
+        span = self.document.spans.get(original)
+        return ("", "") if span is None else (dotted(original), self.document.text[span.start : span.end])
+
+    def _original(self, path: KeyPath) -> KeyPath:
+        renamed = self.canonical[1]
+        for end in range(len(path), 0, -1):
+            if path[:end] in renamed:
+                return (*renamed[path[:end]], *path[end:])
+        return path
+
+    @property
+    def idle(self) -> set[KeyPath]:
+        """Find what was written and says nothing: an empty section, an old switch that is off."""
+        kept = {self._original(path) for path in self.leaves}
+        return {path for path in Values.of(self.document.value, "").leaves if path not in kept}
+
+
+def _is_read(path: KeyPath, stage: int) -> bool:
+    """Whether a stage reads a key below `zero_optimization`; one that nobody knows counts as read."""
+    try:
+        return stage in stages_reading(dotted(path))
+    except KeyError:
+        return True
+
+
+def compare(left: Document, right: Document, release: Release = NEWEST) -> Comparison:
+    """Compare two configs by what a release makes of them."""
+    sides = _Side(left, release), _Side(right, release)
+    paths = list(dict.fromkeys(itertools.chain(*(side.leaves for side in sides))))
+    differences, harmless = [], []
+    for path in sorted(paths, key=lambda path: [_rank(paths, path[:end]) for end in range(1, len(path) + 1)]):
+        cells = (sides[0].cell(path), sides[1].cell(path))
+        if _means_the_same(*cells):
+            texts = [side.text(path) for side in sides]
+            if texts[0] != texts[1]:
+                harmless.append(Difference(dotted(path), cells, _why(cells, texts)))
+        else:
+            differences.append(Difference(dotted(path), cells))
+    return Comparison(tuple(differences), (*harmless, *_of_form(*sides)))
+
+
+def _rank(paths: list[KeyPath], start: KeyPath) -> int:
+    """Keep the keys of a section together, where the first of them stands."""
+    return next(number for number, path in enumerate(paths) if path[: len(start)] == start)
+
+
+def _means_the_same(left: Cell, right: Cell) -> bool:
+    if (left.note == "absent") != (right.note == "absent") and not (left.note and right.note):
+        return False
+    return bool(left.value == right.value) and isinstance(left.value, bool) == isinstance(right.value, bool)
+
+
+def _why(cells: tuple[Cell, Cell], texts: Sequence[tuple[str, str]]) -> str:
+    notes = {cell.note for cell in cells}
+    if "not read" in notes:
+        return "not read"
+    if "default" in notes:
+        return "the default, written out"
+    (first, _), (second, _) = texts
+    if not (first and second):
+        return "written by accelerate itself"
+    return "another notation" if first == second else f"`{first}` and `{second}` are one key"
+
+
+def _of_form(left: _Side, right: _Side) -> Iterator[Difference]:
+    """Find differences that change no key: what says nothing, the order of keys, what is not strict JSON."""
+    nothing = (Cell(None, "absent"), Cell(None, "absent"))
+    for path in sorted(left.idle ^ right.idle, key=dotted):
+        yield Difference(dotted(path), nothing, "says nothing")
+    spans = [side.document.spans for side in (left, right)]
+    orders = [[path for path in one if path in other] for one, other in (spans, spans[::-1])]
+    if orders[0] != orders[1]:
+        yield Difference("", nothing, "another order of keys")
+    if bool(left.document.plainings) != bool(right.document.plainings):
+        yield Difference("", nothing, "comments, or other things that strict JSON has not")

@@ -1,0 +1,210 @@
+"""A key of a ds_config → all that is known about it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from zlaunch.config.rules import RULES
+from zlaunch.config.rules.rule import Subject
+from zlaunch.dsconfig.check import check
+from zlaunch.dsconfig.json_schema import json_schema
+from zlaunch.dsconfig.keys.autos import FILLED, OWN_WORDS, Fate
+from zlaunch.dsconfig.keys.catalogue import entries, former
+from zlaunch.dsconfig.keys.docs import meaning
+from zlaunch.dsconfig.keys.effects import EFFECTS
+from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading, switches_over
+from zlaunch.dsconfig.keys.types import in_words, nodes_at
+from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history
+from zlaunch.dsconfig.text.document import dotted
+
+_STAGES = frozenset({0, 1, 2, 3})
+
+
+@dataclass(frozen=True)
+class About:
+    """One rule, or one key below another."""
+
+    name: str
+    words: str
+    is_section: bool = False
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is known about a key; what is not known, or does not apply, is empty."""
+
+    key: str
+    meaning: str
+    type: str = ""
+    default: str = ""
+    releases: str = ""
+    read: str = ""
+    auto: str = ""
+    memory: str = ""
+    speed: str = ""
+    related: tuple[str, ...] = ()
+    rules: tuple[About, ...] = ()
+    keys: tuple[About, ...] = ()
+    example: Mapping[str, Any] | None = None
+
+
+def explain(key: str, release: Release = NEWEST) -> Explanation:
+    """Explain a key that `catalogue.find` found."""
+    path = tuple(key.split("."))
+    if key in former():
+        since = _known(path)
+        remedy = REMOVED.get(key, "delete it")
+        return Explanation(
+            key, f"Only older releases read it; {remedy}.", releases=since, rules=_rules_about(key)
+        )
+    nodes = nodes_at(_schema(), path)
+    effect = EFFECTS.get(key)
+    return Explanation(
+        key,
+        " ".join(dict.fromkeys(meaning(entry.section, str(path[-1])) for entry in entries()[key])),
+        type=" or ".join(dict.fromkeys(in_words(node) for node in nodes)),
+        default=_default(path, nodes, release),
+        releases=_known(path),
+        read=_read(path),
+        auto=_auto(path),
+        memory=effect.memory if effect else "",
+        speed=effect.speed if effect else "",
+        related=effect.related if effect else (),
+        rules=_rules_about(key),
+        keys=tuple(keys_below(key)),
+        example=_example(key, nodes),
+    )
+
+
+@cache
+def _schema() -> Mapping[str, Any]:
+    return json_schema()
+
+
+def keys_below(key: str) -> Iterator[About]:
+    """Name the keys directly below a section, with the first words about each; without one, the sections."""
+    start = f"{key}." if key else ""
+    for name, same in entries().items():
+        if name.startswith(start) and "." not in name[len(start) :]:
+            first = same[0]
+            words = meaning(first.section, str(first.path[-1])).partition("\n")[0]
+            yield About(name[len(start) :], words, any(other.startswith(f"{name}.") for other in entries()))
+
+
+def _default(path: tuple[str, ...], nodes: list[Any], release: Release) -> str:
+    """Say the default in a release, and where it was another."""
+    past = history(path)
+    if release.default(path) is not None or len(past.changes) > 1:
+        now = _written(release.default(path))
+        changes = [f"{_written(value)} since {name}" for name, value in past.changes[1:]]
+        began = [f"{_written(past.changes[0][1])} at first", *changes] if changes else []
+        return now + (f" in {release.name} ({', '.join(began)})" if began else "")
+    written = [_written(node["default"]) for node in nodes if node.get("default") is not None]
+    return " or ".join(dict.fromkeys(written))
+
+
+def _written(value: Any) -> str:
+    return "none" if value is None else json.dumps(int(value) if _is_large(value) else value)
+
+
+def _is_large(value: Any) -> bool:
+    """Whether a number is a count that DeepSpeed happens to write as 5e8."""
+    return isinstance(value, float) and value.is_integer() and value >= 1e6
+
+
+def _known(path: tuple[str, ...]) -> str:
+    past = history(path)
+    if not past.known or (path[0] in ("optimizer", "scheduler") and len(path) > 2):
+        return ""
+    span = (
+        f"{past.known[0]} to {past.known[-1]}" if past.since or past.until else f"all, from {RELEASES[0]} on"
+    )
+    if past.since and not past.until:
+        span = f"since {past.since}"
+    elif past.until and not past.since:
+        span = f"until {past.until}"
+    return f"{span}; refused since {past.refused}" if past.refused else span
+
+
+def _read(path: tuple[str, ...]) -> str:
+    """Say at which stages a key is read, and whether a switch turns its section off."""
+    if path[0] == ZERO and len(path) > 1:
+        stages = stages_reading(".".join(path[1:]))
+        if stages == _STAGES:
+            return "at every stage"
+        if not stages:
+            return "at no stage: DeepSpeed accepts and ignores it"
+        listed = " and ".join(filter(None, [", ".join(map(str, sorted(stages)[:-1])), str(max(stages))]))
+        return f"at stage{'s' if len(stages) > 1 else ''} {listed}; ignored at any other"
+    switches = [f"`{dotted(switch)}`" for switch in switches_over(path)]
+    if not switches:
+        return ""
+    return f"while {' and '.join(switches)} {'is' if len(switches) == 1 else 'are'} true"
+
+
+_ALONE: Mapping[Fate, str] = {
+    "refused": "DeepSpeed alone refuses the word",
+    "crash": "DeepSpeed alone fails on the word after the model is loaded",
+    "default": "DeepSpeed alone takes its default",
+    "bucket": "DeepSpeed alone takes its default",
+}
+
+
+def _auto(path: tuple[str, ...]) -> str:
+    if path in OWN_WORDS:
+        return "DeepSpeed's own word; accelerate, and so the Trainer, refuses it"
+    fate = FILLED.get(path)
+    return "" if fate is None else f"the Trainer or accelerate fills it in; {_ALONE[fate]}"
+
+
+def _rules_about(key: str) -> tuple[About, ...]:
+    """Name the rules whose finding is about a key, or which a change of it mends."""
+    return tuple(About(code, words) for code, keys, words in _rules() if key in keys)
+
+
+@cache
+def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
+    """Ask each rule about the config that breaks it."""
+    told = []
+    for rule in RULES:
+        config = check(dict(rule.case.broken)).config
+        found = [] if config is None else rule(Subject(config, rule.case.context))
+        keys = frozenset({*rule.case.repair, *(finding.where for finding in found)})
+        told.append((rule.code, keys, f"{rule.severity.value}: {rule.why.splitlines()[0]}"))
+    return tuple(told)
+
+
+def _example(key: str, nodes: list[Any]) -> Mapping[str, Any] | None:
+    if "*" in key or any(node.get("deprecated") for node in nodes):
+        return None
+    effect = EFFECTS.get(key)
+    value = effect.example if effect and effect.example is not None else _sample(nodes)
+    if value is None:
+        return None
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    whole: Mapping[str, Any] = value
+    return whole
+
+
+def _sample(nodes: list[Any]) -> Any:
+    """Choose a value that is not the default, as somebody who writes the key would."""
+    for node in nodes:
+        default, words = node.get("default"), [*_choices(node)]
+        if isinstance(default, bool):
+            return not default
+        if other := [word for word in words if word not in (default, "auto", None)]:
+            return other[0]
+        if isinstance(default, int | float):
+            return default
+        if isinstance(default, str) and default:
+            return default
+    return None
+
+
+def _choices(node: Mapping[str, Any]) -> Iterator[Any]:
+    yield from node.get("enum", ())
+    for arm in node.get("anyOf", ()):
+        yield from _choices(arm)

@@ -1,0 +1,39 @@
+"""Rules between keys of a ds_config: one function, one code, one case that breaks it."""
+
+from zlaunch.config.rules import (
+    auto_values,
+    batch,
+    constructor_args,
+    data,
+    gradients,
+    master_weights,
+    offload,
+    optimizer,
+    parallel,
+    precision,
+    release_changes,
+    renamed_keys,
+    schedule,
+    sections,
+    trainer,
+    zenflow,
+    zero_plus_plus,
+    zero_stages,
+)
+from zlaunch.config.rules.rule import Rule, Subject
+from zlaunch.errors import Finding
+
+_ROOMS = (
+    *(batch, auto_values, trainer),
+    *(zero_stages, offload, gradients, zero_plus_plus, zenflow),
+    *(precision, master_weights, optimizer, constructor_args, schedule),
+    *(renamed_keys, sections, parallel, data, release_changes),
+)
+RULES: tuple[Rule, ...] = tuple(
+    thing for room in _ROOMS for thing in vars(room).values() if isinstance(thing, Rule)
+)
+
+
+def judge(subject: Subject) -> list[Finding]:
+    """Apply every rule and collect all findings."""
+    return [finding for rule in RULES for finding in rule(subject)]

@@ -1,0 +1,188 @@
+"""Rules about how gradients are reduced, averaged, clipped and accumulated."""
+
+from collections.abc import Iterator
+
+from zlaunch.config.rules.rule import CPU, Case, Fault, Subject, rule, zero
+from zlaunch.errors import Act, Mending, Severity
+
+_NO_NORM = {"stage": 2, "compute_grad_norm": False}
+
+
+def _clipping(subject: Subject) -> float | None:
+    """Say where gradients will be clipped; None while that is open."""
+    written = subject.config.gradient_clipping
+    clipping = subject.argument("max_grad_norm") if written == "auto" else written
+    return None if clipping is None else float(clipping)
+
+
+@rule(
+    "odd-allgather-bucket",
+    Severity.LATE,
+    Case(
+        {"zero_optimization": {"stage": 2, "allgather_bucket_size": 1001}},
+        {zero("allgather_bucket_size"): 1002},
+    ),
+)
+def odd_allgather_bucket(subject: Subject) -> Iterator[Fault]:
+    """Stages 1 and 2 align the bucket to two elements, and assert that it is even."""
+    size = subject.zero.allgather_bucket_size
+    if subject.stage in (1, 2) and size % 2:
+        yield Fault(
+            zero("allgather_bucket_size"),
+            f"`allgather_bucket_size` must be even, and {size} is odd",
+            f"write {size + 1}",
+            Mending(Act.WRITE, size + 1),
+        )
+
+
+@rule(
+    "reduce-scatter-averages-plainly",
+    Severity.LATE,
+    Case({"zero_optimization": {"stage": 2}, "prescale_gradients": True}, {"prescale_gradients": None}),
+)
+def reduce_scatter_averages_plainly(subject: Subject) -> Iterator[Fault]:
+    """With `reduce_scatter`, stages 2 and 3 assert that gradients are divided once, after the sum."""
+    config = subject.config
+    sums = config.gradient_allreduce_op == "sum" and subject.stage == 2
+    if subject.stage not in (2, 3) or not subject.zero.reduce_scatter or sums:
+        return
+    wrong = {"prescale_gradients": config.prescale_gradients}
+    wrong["gradient_predivide_factor"] = config.gradient_predivide_factor != 1.0
+    for key, is_wrong in wrong.items():
+        if is_wrong:
+            yield Fault(
+                key,
+                f"`{key}` does not work with `reduce_scatter`, which is on, at stage {subject.stage}",
+                f"delete it, or turn `{zero('reduce_scatter')}` off",
+            )
+
+
+@rule(
+    "grad-norm-needs-stage-1-or-2",
+    Severity.ERROR,
+    Case(
+        {"zero_optimization": {"stage": 3, "compute_grad_norm": False}, "gradient_clipping": 0},
+        {zero("stage"): 2},
+    ),
+)
+def grad_norm_needs_stage_1_or_2(subject: Subject) -> Iterator[Fault]:
+    """Only stages 1 and 2 can do without the norm; DeepSpeed refuses to read the rest."""
+    if subject.stage in (0, 3) and not subject.zero.compute_grad_norm:
+        yield Fault(
+            zero("compute_grad_norm"), f"stage {subject.stage} always computes the gradient norm", "delete it"
+        )
+
+
+@rule(
+    "clipping-needs-the-norm",
+    Severity.LATE,
+    Case({"zero_optimization": _NO_NORM}, {"gradient_clipping": 0}),
+)
+def clipping_needs_the_norm(subject: Subject) -> Iterator[Fault]:
+    """Clipping is on at 1.0 unless it is written as 0, and the optimizer refuses it without the norm."""
+    clipping = _clipping(subject)
+    if (
+        subject.stage in (1, 2)
+        and not subject.zero.compute_grad_norm
+        and clipping is not None
+        and clipping > 0
+    ):
+        default = "" if subject.has("gradient_clipping") else ", its default"
+        yield Fault(
+            zero("compute_grad_norm"),
+            f"`gradient_clipping` is {clipping:g}{default}, and cannot do without the norm",
+            'write `"gradient_clipping": 0`, or compute the norm',
+        )
+
+
+@rule(
+    "no-norm-on-the-host",
+    Severity.LATE,
+    Case(
+        {"zero_optimization": {**_NO_NORM, "offload_optimizer": CPU}, "gradient_clipping": 0},
+        {zero("compute_grad_norm"): True},
+    ),
+)
+def no_norm_on_the_host(subject: Subject) -> Iterator[Fault]:
+    """An optimizer on the host, ZenFlow's too, always computes the norm."""
+    on_host = "offload_optimizer" in subject.offloads or subject.zero.zenflow is not None
+    if subject.stage in (1, 2) and not subject.zero.compute_grad_norm and on_host:
+        yield Fault(
+            zero("compute_grad_norm"),
+            "an offloaded optimizer cannot do without the gradient norm",
+            "delete it",
+        )
+
+
+@rule(
+    "sum-of-gradients",
+    Severity.ERROR,
+    Case({"zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"}, {zero("stage"): 2}),
+)
+def sum_of_gradients(subject: Subject) -> Iterator[Fault]:
+    """Stage 3, ZenFlow and DeepCompile can only average gradients."""
+    averaging = {
+        "stage 3": subject.stage == 3,
+        "ZenFlow": subject.zero.zenflow is not None,
+        "DeepCompile": subject.config.compile.deepcompile,
+    }
+    who = next((name for name, is_on in averaging.items() if is_on), None)
+    if who and subject.config.gradient_allreduce_op == "sum":
+        yield Fault("gradient_allreduce_op", f"{who} averages gradients and cannot sum them", 'write "mean"')
+
+
+@rule(
+    "own-accumulation",
+    Severity.LATE,
+    Case(
+        {"managed_gradient_accumulation": False, "zero_optimization": {"stage": 1, "overlap_comm": True}},
+        {zero("overlap_comm"): False},
+    ),
+)
+def own_accumulation(subject: Subject) -> Iterator[Fault]:
+    """A script that finds its own boundaries cannot overlap below stage 2, compile, or be a pipeline."""
+    if subject.config.managed_gradient_accumulation:
+        return
+    obstacles = {
+        zero("overlap_comm"): subject.stage in (0, 1) and subject.zero.overlap_comm,
+        "compile.deepcompile": subject.config.compile.deepcompile,
+        "pipeline": subject.config.pipeline is not None,
+    }
+    for key, is_there in obstacles.items():
+        if is_there:
+            yield Fault(
+                key, f"`managed_gradient_accumulation` false does not work with `{key}`", f"drop `{key}`"
+            )
+
+
+@rule(
+    "host-wants-contiguous-gradients",
+    Severity.SILENT,
+    Case(
+        {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "contiguous_gradients": False}},
+        {zero("contiguous_gradients"): None},
+    ),
+)
+def host_wants_contiguous_gradients(subject: Subject) -> Iterator[Fault]:
+    """With offload, stages 1 and 2 turn `contiguous_gradients` on, whatever it says."""
+    offloads = subject.stage in (1, 2) and "offload_optimizer" in subject.offloads
+    if offloads and not subject.zero.contiguous_gradients:
+        yield Fault(
+            zero("contiguous_gradients"),
+            "offload keeps gradients contiguous, whatever this says",
+            "delete it",
+        )
+
+
+@rule(
+    "negative-clipping",
+    Severity.SILENT,
+    Case({"gradient_clipping": -1.0}, {"gradient_clipping": 1.0}),
+)
+def negative_clipping(subject: Subject) -> Iterator[Fault]:
+    """A negative norm turns clipping off, as 0 does."""
+    clipping = subject.config.gradient_clipping
+    if clipping != "auto" and clipping < 0:
+        yield Fault(
+            "gradient_clipping", f"{clipping:g} turns clipping off", "write 0 to turn it off, or a norm"
+        )

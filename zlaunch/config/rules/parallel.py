@@ -1,0 +1,107 @@
+"""Rules about splitting the model, `pipeline` and `compile`."""
+
+from collections.abc import Iterator
+
+from zlaunch.config.rules.rule import Case, Fault, Subject, rule, zero
+from zlaunch.errors import Severity
+
+
+@rule(
+    "half-a-device-mesh",
+    Severity.SILENT,
+    Case({"sequence_parallel_size": 2}, {"data_parallel_size": 2}),
+)
+def half_a_device_mesh(subject: Subject) -> Iterator[Fault]:
+    """Only both sizes together make a mesh; one alone shrinks the batch and splits no sequence."""
+    sizes = ("sequence_parallel_size", "data_parallel_size")
+    given = [key for key in sizes if getattr(subject.config, key) is not None]
+    if len(given) == 1 and getattr(subject.config, given[0]) > 1:
+        other = sizes[given[0] == sizes[0]]
+        yield Fault(given[0], f"`{given[0]}` makes no groups without `{other}`", f"add `{other}`")
+
+
+@rule(
+    "two-tensor-parallel-sizes",
+    Severity.LATE,
+    Case({"tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}}, {"tensor_parallel.tp.tp_size": 4}),
+)
+def two_tensor_parallel_sizes(subject: Subject) -> Iterator[Fault]:
+    """The engine raises unless `tp.tp_size` is 1 or the same as `autotp_size`."""
+    section = subject.config.tensor_parallel
+    if section.autotp_size > 1 and section.tp.tp_size not in (1, section.autotp_size):
+        yield Fault(
+            "tensor_parallel.tp.tp_size",
+            f"`tp_size` is {section.tp.tp_size}, but `autotp_size` is {section.autotp_size}",
+            "leave `tp_size` out",
+        )
+
+
+@rule(
+    "tensor-parallel-is-off",
+    Severity.SILENT,
+    Case({"tensor_parallel": {"tp": {"tp_size": 2}}}, {"tensor_parallel.autotp_size": 2}),
+)
+def tensor_parallel_is_off(subject: Subject) -> Iterator[Fault]:
+    """Only `autotp_size` splits a model in training; `tp_size` alone is for inference."""
+    section = subject.config.tensor_parallel
+    if section.autotp_size <= 1 and section.tp.tp_size > 1:
+        size = section.tp.tp_size
+        yield Fault(
+            "tensor_parallel.tp.tp_size", "`tp_size` alone splits nothing", f'add `"autotp_size": {size}`'
+        )
+
+
+@rule(
+    "pipeline-below-stage-2",
+    Severity.LATE,
+    Case(
+        {"zero_optimization": {"stage": 2}, "pipeline": {"activation_checkpoint_interval": 1}},
+        {zero("stage"): 1},
+    ),
+)
+def pipeline_below_stage_2(subject: Subject) -> Iterator[Fault]:
+    """Stages 2 and 3 partition what pipeline stages must have whole; the pipeline engine asserts it."""
+    if subject.config.pipeline is not None and subject.stage in (2, 3):
+        yield Fault("pipeline", f"a pipeline does not work with stage {subject.stage}", "use stage 1")
+
+
+@rule(
+    "autotp-pass-alone",
+    Severity.LATE,
+    Case({"compile": {"deepcompile": True, "passes": ["autotp", "z3"]}}, {"compile.passes": ["autotp"]}),
+)
+def autotp_pass_alone(subject: Subject) -> Iterator[Fault]:
+    """DeepCompile cannot combine its tensor-parallel pass with others yet."""
+    section = subject.config.compile
+    if section.deepcompile and section.passes and "autotp" in section.passes and len(set(section.passes)) > 1:
+        others = ", ".join(f'"{name}"' for name in section.passes if name != "autotp")
+        yield Fault("compile.passes", f'"autotp" does not work together with {others}', 'write `["autotp"]`')
+
+
+@rule(
+    "two-compiled-offloads",
+    Severity.LATE,
+    Case(
+        {
+            "zero_optimization": {"stage": 3},
+            "compile": {"deepcompile": True, "offload_activation": True, "offload_parameters": True},
+        },
+        {"compile.offload_parameters": False},
+    ),
+)
+def two_compiled_offloads(subject: Subject) -> Iterator[Fault]:
+    """At stage 3 DeepCompile offloads one kind of state, and the optimizer's only where ZeRO does not."""
+    section = subject.config.compile
+    if not section.deepcompile or subject.stage != 3:
+        return
+    on = [
+        key
+        for key in ("offload_activation", "offload_parameters", "offload_opt_states")
+        if getattr(section, key)
+    ]
+    if len(on) > 1:
+        yield Fault(f"compile.{on[1]}", f"DeepCompile offloads one of {', '.join(on)}", "turn the others off")
+    elif on == ["offload_opt_states"] and "offload_optimizer" in subject.offloads:
+        yield Fault(
+            "compile.offload_opt_states", f"`{zero('offload_optimizer')}` does it already", "turn one off"
+        )

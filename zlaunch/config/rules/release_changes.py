@@ -1,0 +1,61 @@
+"""Rules about defaults that a newer DeepSpeed release has changed, for who comes from an older one."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from zlaunch.config.rules.rule import Case, Context, Fault, Keys, Subject, rule
+from zlaunch.dsconfig.releases import NEWEST, Release, release
+from zlaunch.errors import Severity
+
+BENIGN = {("steps_per_print",)}
+"""Changes that only show in the log."""
+
+
+@functools.cache
+def _changed_since(older: Release) -> dict[Keys, tuple[Any, Any]]:
+    """Find the defaults that are not what they were: key → then, now."""
+    then, now = older.reads.keys, NEWEST.reads.keys
+    both = [path for path in then if path in now and path not in BENIGN]
+    return {
+        tuple(str(part) for part in path): (then[path], now[path])
+        for path in both
+        if then[path] is not None and now[path] is not None and then[path] != now[path]
+    }
+
+
+def _in_use(subject: Subject, section: Keys) -> bool:
+    """Whether a section was written, and its `enabled` or `device` does not turn it off."""
+    if section and not subject.has(".".join(section)):
+        return False
+    off = {("enabled", False), ("device", "none")}
+    return not any((key, subject.written.get((*section, key))) in off for key in ("enabled", "device"))
+
+
+@rule(
+    "default-changed",
+    Severity.ADVICE,
+    Case(
+        {"zero_optimization": {"stage": 2}},
+        {"gradient_clipping": 1.0},
+        Context(release=release("0.16")),
+    ),
+)
+def default_changed(subject: Subject) -> Iterator[Fault]:
+    """A key that is left out becomes another value after an upgrade; what is written stays."""
+    older = subject.context.release
+    if older is None or older == NEWEST:
+        return
+    for keys, (then, now) in _changed_since(older).items():
+        *section, key = keys
+        if not subject.has(".".join(keys)) and _in_use(subject, tuple(section)):
+            name = ".".join(keys)
+            yield Fault(
+                ".".join(section),
+                f"`{name}` is {_shown(then)} by default in {older.name}, and {_shown(now)} in {NEWEST.name}",
+                f'write `"{key}": {_shown(then)}` to keep it, or {_shown(now)} for the new one',
+            )
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value}"

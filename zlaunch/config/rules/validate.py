@@ -1,0 +1,90 @@
+"""ds_config → every finding about it: what its text, its keys, its values and their rules get wrong."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+from zlaunch.config.rules import judge
+from zlaunch.config.rules.rule import Context, Subject
+from zlaunch.dsconfig.check import Checked, check
+from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.strict_numbers import imprecise_numbers
+from zlaunch.dsconfig.text.document import Document, value_at
+from zlaunch.dsconfig.text.edit import mend_value
+from zlaunch.errors import FATAL, Act, Finding, Severity, in_order
+from zlaunch.job.script import Interface
+
+NOTHING_KNOWN = Context()
+
+
+def findings_in(document: Document, context: Context = NOTHING_KNOWN) -> list[Finding]:
+    """Find everything that is wrong with a document, in the order of its lines."""
+    findings = [*_about_text(document, context), *wrong_in(document.value, context)]
+    return sorted(map(document.locate, findings), key=in_order)
+
+
+def wrong_in(value: dict[str, Any], context: Context = NOTHING_KNOWN) -> list[Finding]:
+    """Find everything that is wrong with a plain value; the findings have no place."""
+    return list(judged(value, context).findings)
+
+
+def judged(value: dict[str, Any], context: Context) -> Checked:
+    """Read a plain value, and apply the rules to what it means, and to what DeepSpeed reads of it."""
+    checked = check(value, context.release)
+    rules, found = _by_rules(checked.config, context), list(checked.findings)
+    if checked.as_read != checked.config:
+        codes = {finding.code for finding in rules}
+        read = _by_rules(checked.as_read, context)
+        found, follows = _with_blame(
+            value, found, [one for one in read if one.severity in FATAL and one.code not in codes], context
+        )
+        rules = [*rules, *follows]
+        rules = [one for one in rules if one.severity in FATAL or _stands_in(value, one)]
+    told = {finding.where for finding in found if finding.where}
+    return replace(checked, findings=(*found, *(one for one in rules if one.where not in told)))
+
+
+def _with_blame(
+    value: dict[str, Any], found: list[Finding], follows: list[Finding], context: Context
+) -> tuple[list[Finding], list[Finding]]:
+    """Blame on a wrong name what ends with it: whoever mends the name, mends that too."""
+    told = []
+    for one in found:
+        if follows and one.mending is not None and one.mending.act in (Act.RENAME, Act.MOVE):
+            mended = copy.deepcopy(value)
+            mend_value(mended, one.path or (), one.mending)
+            left = {each.code for each in _by_rules(check(mended, context.release).as_read, context)}
+            gone = [each for each in follows if each.code not in left]
+            follows = [each for each in follows if each.code in left]
+            told.append(_blamed_for(gone, one))
+        else:
+            told.append(one)
+    return told, follows
+
+
+def _blamed_for(follows: list[Finding], finding: Finding) -> Finding:
+    worst = min((one.severity for one in (finding, *follows)), key=list(Severity).index)
+    message = ": ".join([finding.message, *(one.message for one in follows)])
+    return replace(finding, severity=worst, message=message)
+
+
+def _by_rules(config: DsConfig | None, context: Context) -> list[Finding]:
+    return [] if config is None else judge(Subject(config, context))
+
+
+def _stands_in(value: dict[str, Any], finding: Finding) -> bool:
+    """Whether a rule is about a key that was written, and not about one that was only meant."""
+    return value_at(value, tuple(finding.where.split("."))) is not None
+
+
+def _about_text(document: Document, context: Context) -> list[Finding]:
+    """Find what readers of strict JSON stumble over, as far as one of them reads it."""
+    if context.interface is Interface.DEEPSPEED:
+        return [one for one in document.remarks if one.severity is not Severity.ADVICE]
+    remarks = [
+        replace(one, severity=Severity.LATE)
+        if context.strict_json and one.severity is Severity.ADVICE
+        else one
+        for one in document.remarks
+    ]
+    return [*remarks, *imprecise_numbers(document)]

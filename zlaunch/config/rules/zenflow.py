@@ -1,0 +1,155 @@
+"""Rules about `zenflow` (`deepspeed/runtime/zenflow/engine.py`)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from zlaunch.config.rules.rule import CPU, Case, Fault, Subject, rule, zero
+from zlaunch.dsconfig.schema.zero import ZenFlow
+from zlaunch.errors import Severity
+
+_ADAMW = {"type": "AdamW", "params": {"lr": 1e-4}}
+_OF_ADAMW = frozenset({"lr", "betas", "eps", "weight_decay", "amsgrad"})
+
+
+def _with(zenflow: dict[str, Any], **zero_keys: Any) -> dict[str, Any]:
+    section = {"stage": 2, "offload_optimizer": CPU, "zenflow": zenflow, **zero_keys}
+    return {"zero_optimization": section, "optimizer": _ADAMW}
+
+
+def _settings(subject: Subject) -> ZenFlow | None:
+    """Find the section where it is in use."""
+    return subject.zero.zenflow if subject.stage in (1, 2, 3) else None
+
+
+@rule(
+    "zenflow-needs-offload",
+    Severity.LATE,
+    Case(
+        {"zero_optimization": {"stage": 2, "zenflow": {}}, "optimizer": _ADAMW},
+        {zero("offload_optimizer"): CPU},
+    ),
+)
+def zenflow_needs_offload(subject: Subject) -> Iterator[Fault]:
+    """ZenFlow moves optimizer steps to the host, and raises if the optimizer is not there."""
+    if _settings(subject) is not None and "offload_optimizer" not in subject.offloads:
+        yield Fault(
+            zero("zenflow"),
+            "ZenFlow needs an optimizer on the host",
+            'add `"offload_optimizer": {"device": "cpu"}`',
+        )
+
+
+@rule(
+    "zenflow-chooses-its-interval",
+    Severity.LATE,
+    Case(_with({"select_interval": 10}), {zero("zenflow", "select_strategy"): "step"}),
+)
+def zenflow_chooses_its_interval(subject: Subject) -> Iterator[Fault]:
+    """With `select_strategy` "auto" an interval would be overwritten, and DeepSpeed raises a Warning."""
+    zenflow = _settings(subject)
+    if zenflow and zenflow.select_strategy == "auto" and zenflow.select_interval != "auto":
+        yield Fault(
+            zero("zenflow", "select_interval"),
+            f'DeepSpeed stops at `select_interval` {zenflow.select_interval} with `select_strategy` "auto"',
+            'write `"select_strategy": "step"`, or leave the interval out',
+        )
+
+
+@rule(
+    "zenflow-needs-an-interval",
+    Severity.LATE,
+    Case(_with({"select_strategy": "step"}), {zero("zenflow", "select_interval"): 10}),
+)
+def zenflow_needs_an_interval(subject: Subject) -> Iterator[Fault]:
+    """A strategy that was chosen needs an interval in numbers."""
+    zenflow = _settings(subject)
+    if zenflow and zenflow.select_strategy != "auto" and zenflow.select_interval == "auto":
+        yield Fault(
+            zero("zenflow", "select_strategy"),
+            f'`select_strategy` "{zenflow.select_strategy}" needs `select_interval` as a number',
+            'add `"select_interval": …`, or leave the strategy out',
+        )
+
+
+@rule(
+    "zenflow-updates-within-a-choice",
+    Severity.LATE,
+    Case(
+        _with({"select_strategy": "step", "select_interval": 2, "update_interval": 4}),
+        {zero("zenflow", "select_interval"): 8},
+    ),
+)
+def zenflow_updates_within_a_choice(subject: Subject) -> Iterator[Fault]:
+    """Columns may not be chosen anew more often than the host updates."""
+    zenflow = _settings(subject)
+    if zenflow is None or zenflow.select_strategy != "step":
+        return
+    select, update = zenflow.select_interval, zenflow.update_interval
+    if isinstance(select, int) and isinstance(update, int) and 0 < select < update:
+        yield Fault(
+            zero("zenflow", "select_interval"),
+            f"`select_interval` {select} is shorter than `update_interval` {update}",
+            f"write {update} or more",
+        )
+
+
+@rule(
+    "zenflow-offload-needs-overlap",
+    Severity.LATE,
+    Case(_with({"offload": True}), {zero("overlap_comm"): True}),
+)
+def zenflow_offload_needs_overlap(subject: Subject) -> Iterator[Fault]:
+    """At stages 1 and 2, where `overlap_comm` is off by default, `offload` asserts that it is on."""
+    zenflow = _settings(subject)
+    if zenflow and zenflow.offload and subject.stage != 3 and not subject.zero.overlap_comm:
+        yield Fault(
+            zero("zenflow", "offload"),
+            "`offload` in `zenflow` needs `overlap_comm`",
+            'add `"overlap_comm": true`',
+        )
+
+
+@rule(
+    "zenflow-accumulates-otherwise",
+    Severity.SILENT,
+    Case(
+        {
+            **_with({"update_interval": 4}),
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 2,
+        },
+        {"gradient_accumulation_steps": 4},
+    ),
+)
+def zenflow_accumulates_otherwise(subject: Subject) -> Iterator[Fault]:
+    """ZenFlow overwrites the engine's `gradient_accumulation_steps` with its `update_interval`."""
+    zenflow, steps = _settings(subject), subject.config.gradient_accumulation_steps
+    update = zenflow.update_interval if zenflow else "auto"
+    if isinstance(steps, int) and isinstance(update, int) and steps != update:
+        yield Fault(
+            "gradient_accumulation_steps",
+            f"ZenFlow replaces {steps} by its `update_interval` {update}",
+            f"write {update}, or change `update_interval`",
+        )
+
+
+@rule(
+    "zenflow-is-adamw",
+    Severity.LATE,
+    Case(
+        {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "zenflow": {}}},
+        {"optimizer": _ADAMW},
+    ),
+)
+def zenflow_is_adamw(subject: Subject) -> Iterator[Fault]:
+    """ZenFlow makes a second AdamW of `optimizer.params`, which must be there and be AdamW's alone."""
+    if _settings(subject) is None or "offload_optimizer" not in subject.offloads:
+        return
+    given = [keys for keys in subject.written if keys[:2] == ("optimizer", "params")]
+    if subject.optimizer not in ("adam", "adamw") or not given:
+        where = "optimizer" if subject.optimizer else zero("zenflow")
+        hint = 'write `"optimizer": {"type": "AdamW", "params": {"lr": …}}`'
+        yield Fault(where, "ZenFlow wants an AdamW with its `params` in the ds_config", hint)
+    for keys in given:
+        if subject.optimizer in ("adam", "adamw") and keys[2] not in _OF_ADAMW:
+            yield Fault(".".join(keys), f"ZenFlow's AdamW takes no `{keys[2]}`", "delete it")

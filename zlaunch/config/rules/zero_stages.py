@@ -1,0 +1,146 @@
+"""Rules about keys of `zero_optimization` that their stage does not read."""
+
+from collections.abc import Iterator
+
+from zlaunch.config.rules.rule import Case, Fault, Subject, rule, zero
+from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading
+from zlaunch.errors import Act, Mending, Severity
+
+_DELETE = Mending(Act.DELETE)
+ELSEWHERE = (
+    "stage",
+    "compute_grad_norm",
+    "cpu_offload",
+    "cpu_offload_param",
+    "cpu_offload_use_pin_memory",
+    "elastic_checkpoint",
+    "offload_optimizer.nvme_path",
+    "offload_optimizer.ratio",
+    "offload_param",
+)
+"""Keys whose wrong stage is a rule of its own."""
+
+HAD_ANYWAY = ("stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
+"""Keys of stage 3 whose wish is fulfilled below it."""
+
+
+def _changed(subject: Subject) -> Iterator[str]:
+    for section, *keys in subject.changed:
+        key = ".".join(keys)
+        is_another = any(key == other or key.startswith(f"{other}.") for other in ELSEWHERE)
+        if section == ZERO and not is_another and key not in HAD_ANYWAY:
+            yield key
+
+
+@rule(
+    "key-needs-stage-3",
+    Severity.SILENT,
+    Case({"zero_optimization": {"stage": 2, "stage3_max_live_parameters": 1_000_000}}, {zero("stage"): 3}),
+)
+def key_needs_stage_3(subject: Subject) -> Iterator[Fault]:
+    """Below stage 3 DeepSpeed accepts and ignores the keys of stage 3."""
+    if subject.stage is None or subject.stage == 3:
+        return
+    for key in _changed(subject):
+        if stages_reading(key) == {3}:
+            yield Fault(
+                zero(key),
+                f"`{key}` is read at stage 3 alone, not at {subject.stage}",
+                "use stage 3, or delete it",
+            )
+
+
+@rule(
+    "key-not-at-stage-3",
+    Severity.SILENT,
+    Case({"zero_optimization": {"stage": 3, "round_robin_gradients": True}}, {zero("stage"): 2}),
+)
+def key_not_at_stage_3(subject: Subject) -> Iterator[Fault]:
+    """At stage 3 DeepSpeed accepts and ignores the keys of stages 1 and 2."""
+    for key in _changed(subject):
+        if subject.stage == 3 and stages_reading(key) == {1, 2}:
+            yield Fault(
+                zero(key), f"`{key}` is read at stages 1 and 2, not at 3", "delete it, or use a lower stage"
+            )
+
+
+@rule(
+    "zero-is-off",
+    Severity.ADVICE,
+    Case({"zero_optimization": {"stage": 0, "reduce_bucket_size": 1_000_000}}, {zero("stage"): 1}),
+)
+def zero_is_off(subject: Subject) -> Iterator[Fault]:
+    """At stage 0 nothing is partitioned, and DeepSpeed reads no other key of the section."""
+    if subject.stage != 0:
+        return
+    ignored = [
+        key for key in _changed(subject) if 1 in stages_reading(key) and not key.startswith("offload_")
+    ]
+    if ignored:
+        listed = ", ".join(f"`{key}`" for key in ignored)
+        yield Fault(
+            zero(ignored[0]), f"stage 0 does not read {listed}", "use stage 1 or more, or delete them"
+        )
+
+
+@rule(
+    "dead-zero-key",
+    Severity.SILENT,
+    Case(
+        {"zero_optimization": {"stage": 2, "allgather_partitions": False}},
+        {zero("allgather_partitions"): None},
+    ),
+)
+def dead_zero_key(subject: Subject) -> Iterator[Fault]:
+    """DeepSpeed still accepts some keys that none of its stages reads any more."""
+    for key in _changed(subject):
+        if not stages_reading(key):
+            yield Fault(
+                zero(key), f"`{key}` is accepted, but no stage reads it any more", "delete it", _DELETE
+            )
+
+
+@rule(
+    "stage-left-open",
+    Severity.SILENT,
+    Case({"zero_optimization": {"stage": "auto"}}, {zero("stage"): 2}),
+)
+def stage_left_open(subject: Subject) -> Iterator[Fault]:
+    """Accelerate, and so the Trainer, takes stage 2 for "auto"; DeepSpeed alone takes stage 0."""
+    if subject.zero.stage == "auto":
+        yield Fault(
+            zero("stage"),
+            '"auto" is stage 2 to accelerate and the Trainer, and stage 0 to DeepSpeed',
+            "write the stage",
+        )
+
+
+@rule(
+    "elastic-checkpoint-at-stage-3",
+    Severity.SILENT,
+    Case({"zero_optimization": {"stage": 3, "elastic_checkpoint": True}}, {zero("elastic_checkpoint"): None}),
+)
+def elastic_checkpoint_at_stage_3(subject: Subject) -> Iterator[Fault]:
+    """Stage 3 warns and writes ordinary checkpoints, which fit one number of ranks."""
+    if subject.stage == 3 and subject.zero.elastic_checkpoint:
+        yield Fault(
+            zero("elastic_checkpoint"),
+            "stage 3 ignores `elastic_checkpoint`: its checkpoints fit one number of ranks",
+            "delete it; `checkpoint.load_universal` reads converted checkpoints on any number of ranks",
+        )
+
+
+@rule(
+    "legacy-stage-1",
+    Severity.LATE,
+    Case({"zero_optimization": {"stage": 1, "legacy_stage1": True}}, {zero("legacy_stage1"): None}),
+)
+def legacy_stage_1(subject: Subject) -> Iterator[Fault]:
+    """The old stage 1 is gone, and the engine raises when it makes the optimizer."""
+    if subject.stage != 0 and subject.zero.legacy_stage1:
+        yield Fault(
+            zero("legacy_stage1"),
+            "the old stage 1 is gone: the engine stops at `legacy_stage1`",
+            "delete it",
+            _DELETE,
+        )

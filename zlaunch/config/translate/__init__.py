@@ -1,0 +1,178 @@
+"""Another launcher's command line → the one of zlaunch that does the same, and what changed.
+
+`command` takes the words apart as the launcher would, by the tables in `deepspeed`, `torchrun` and
+`accelerate`, which say what becomes of each flag. What is decided by several of them together is
+decided in `places` and `settings`. Nothing that was asked for goes away without a note.
+"""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from zlaunch.config.accelerate import AccelerateConfig
+from zlaunch.config.translate import accelerate
+from zlaunch.config.translate.command import begins_as_command, read_command
+from zlaunch.config.translate.ds_config import settings
+from zlaunch.config.translate.flags import Command, Given, LeftOut, Lost, Refusal, Role, Variable
+from zlaunch.config.translate.hosts import VISIBLE, is_for_several_hosts, places, visible_devices
+from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, left_out, lost
+from zlaunch.errors import Finding, Refused, Severity, WrongUsage
+from zlaunch.job.trainer_args import take_ds_config
+
+CONFIG_ENDINGS = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A command line of zlaunch, and what became of all that was asked for."""
+
+    line: str
+    """Quoted for a shell."""
+    notes: tuple[Note, ...]
+
+
+def understand(words: Sequence[str]) -> Command:
+    """Read a command line, a whole one in quotes, or an accelerate config with a script after it."""
+    if len(words) == 1 and begins_as_command(words[0]):
+        words = _split(words[0])
+    elif words and words[0].endswith(CONFIG_ENDINGS):
+        words = ["accelerate", "launch", "--config_file", *words]
+    command = read_command(words)
+    if command.script is None and Role.CONFIG_FILE not in command.roles():
+        raise WrongUsage("this command line names no script", "copy the whole of it, with its script")
+    return command
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise WrongUsage(f"this is no command line: {str(error).lower()}") from None
+
+
+def config_file(command: Command) -> str | None:
+    """Say which accelerate config a command line names."""
+    named = command.roles().get(Role.CONFIG_FILE)
+    return named.value if named else None
+
+
+def reads_default_config(command: Command) -> bool:
+    """Whether accelerate would read its default config, if there is one."""
+    return command.launcher is accelerate.LAUNCHER and not any(one.flag.key == "cpu" for one in command.given)
+
+
+def translate(
+    command: Command, config: AccelerateConfig | None = None, hostfile: str | None = None
+) -> Translation:
+    """Say the same in zlaunch's words; raise Refused with every reason if that is impossible.
+
+    `config` is the accelerate config that the launcher would read, `hostfile` the default one that
+    exists where it would look.
+    """
+    if config is not None:
+        _refuse_mistakes(config)
+        command = accelerate.with_settings(command, config)
+    if hostfile and Role.HOSTFILE not in command.roles():
+        command = _with_hostfile(command, hostfile)
+    uses_deepspeed = _refuse_what_cannot_be(command)
+    pieces = [*_pieces(command, uses_deepspeed)]
+    return Translation(_line(command, pieces), tuple(one for one in pieces if isinstance(one, Note)))
+
+
+def _refuse_mistakes(config: AccelerateConfig) -> None:
+    mistakes = [one for one in config.findings if one.severity is Severity.ERROR or one.code == "unknown-key"]
+    if mistakes:
+        raise Refused(mistakes)
+
+
+def _with_hostfile(command: Command, hostfile: str) -> Command:
+    flag = next(one for one in command.launcher.flags if one.becomes is Role.HOSTFILE)
+    return replace(command, given=(Given(flag, hostfile, hostfile), *command.given))
+
+
+def _refuse_what_cannot_be(command: Command) -> bool:
+    """Raise Refused for flags that nothing stands for; say whether the launcher itself brings DeepSpeed."""
+    refused = [(one.said, one.place, one.flag.becomes) for one in command.given]
+    paradigm = accelerate.paradigm(command)
+    if isinstance(paradigm, Refusal):
+        kind = command.roles()[Role.DISTRIBUTED_TYPE]
+        refused.append((kind.said, kind.place, paradigm))
+    findings = [
+        Finding("no-equivalent", becomes.why, becomes.hint, where=said, place=place)
+        for said, place, becomes in refused
+        if isinstance(becomes, Refusal)
+    ]
+    if findings:
+        raise Refused(findings)
+    return paradigm is True
+
+
+def _pieces(command: Command, uses_deepspeed: bool) -> Iterator[Piece]:
+    roles, notes = _without_idle(command, uses_deepspeed)
+    yield from settings(command, roles, uses_deepspeed)
+    yield from places(command, roles)
+    if command.launcher.hostfile and not is_for_several_hosts(roles):
+        yield Option("--launcher", "deepspeed")
+    yield from notes
+    winners = command.roles()
+    for given in command.given:
+        winner = winners.get(given.flag.becomes) if isinstance(given.flag.becomes, Role) else None
+        if winner not in (None, given):
+            yield left_out(given, f"`{winner.said}` comes later, and counts")
+        yield from _alone(given)
+    if command.script is None:
+        yield Note("script", "none is named, so zlaunch trains its own small model; put yours at the end")
+    unless = command.launcher.passes_local_rank
+    if unless and unless not in [one.flag for one in command.given]:
+        yield Note("--local_rank", "left out: the script finds it in LOCAL_RANK")
+
+
+def _without_idle(command: Command, uses_deepspeed: bool) -> tuple[dict[Role, Given], list[Note]]:
+    """Drop what says only what is so anyway, and what accelerate reads for several hosts only."""
+    roles, notes = command.roles(), []
+    for role, given in command.roles().items():
+        if given.value.lower() in given.flag.idle:
+            notes.append(left_out(given, "it says what is so anyway"))
+            del roles[role]
+    hosts = roles.get(Role.HOSTS)
+    if command.launcher is accelerate.LAUNCHER and (hosts is None or hosts.value == "1"):
+        ignored = [role for role in (Role.HOSTFILE, Role.INCLUDE, Role.EXCLUDE) if role in roles]
+        notes += [left_out(roles.pop(role), "accelerate ignores it with one machine") for role in ignored]
+    return roles, notes
+
+
+def _alone(given: Given) -> Iterator[Piece]:
+    """Turn a flag that is decided by itself into its pieces."""
+    match given.flag.becomes:
+        case LeftOut(why) | Lost(why) if given.value.lower() in given.flag.idle:
+            yield left_out(given, "it says what is so anyway")
+        case LeftOut(why):
+            yield left_out(given, why)
+        case Lost(why):
+            yield lost(given, why)
+        case Variable(name, value):
+            text = given.value if value is None else value
+            yield Assignment(name, text)
+            yield Note(given.said, f"`{name}={shlex.quote(text)}` in front of the command")
+        case Role.MODULE:
+            yield Note(given.said, "`-m` with the module's name")
+        case Role.USE_DEEPSPEED:
+            yield left_out(given, "zlaunch always does")
+
+
+def _line(command: Command, pieces: Sequence[Piece]) -> str:
+    """Write the command line, ready for a shell."""
+    environment = dict(command.environment)
+    if visible_devices(command):
+        del environment[VISIBLE]
+    environment |= {piece.name: piece.value for piece in pieces if isinstance(piece, Assignment)}
+    words = ["zlaunch", "train"]
+    if command.script is not None:
+        words += ["-m", command.script] if Role.MODULE in command.roles() else [command.script]
+    for piece in pieces:
+        if isinstance(piece, Option):
+            words += [piece.name, piece.value]
+    args, _ = take_ds_config(command.args)
+    words += ["--", *args] if args else []
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
+    return " ".join([*assignments, shlex.join(words)])

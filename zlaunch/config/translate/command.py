@@ -1,0 +1,180 @@
+"""A pasted command line → the launcher, its flags, the script and its arguments, as argparse reads them.
+
+All three launchers end in a script followed by `argparse.REMAINDER`: the first word that is no flag
+and no flag's value is the script, and nothing after it is the launcher's.
+"""
+
+import difflib
+import re
+import shlex
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from zlaunch.config.translate import accelerate, deepspeed, torchrun
+from zlaunch.config.translate.flags import Command, Flag, Given, Launcher
+from zlaunch.errors import WrongUsage
+
+LAUNCHERS = (deepspeed.LAUNCHER, torchrun.LAUNCHER, accelerate.LAUNCHER)
+
+PROGRAMS: Mapping[str, Launcher] = {
+    "deepspeed": deepspeed.LAUNCHER,
+    "deepspeed.pt": deepspeed.LAUNCHER,
+    "ds": deepspeed.LAUNCHER,
+    "torchrun": torchrun.LAUNCHER,
+    "accelerate launch": accelerate.LAUNCHER,
+    "accelerate-launch": accelerate.LAUNCHER,
+}
+
+MODULES: Mapping[str, Launcher] = {
+    "deepspeed.launcher.runner": deepspeed.LAUNCHER,
+    "torch.distributed.run": torchrun.LAUNCHER,
+    "torch.distributed.launch": torchrun.OLD_LAUNCHER,
+    "accelerate.commands.launch": accelerate.LAUNCHER,
+    "accelerate.commands.accelerate_cli launch": accelerate.LAUNCHER,
+}
+
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
+_PYTHON = re.compile(r"python[\d.]*")
+_MODULE = re.compile(r"-[A-Za-z]*m")
+_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+
+
+def begins_as_command(text: str) -> bool:
+    """Whether text that may be a file name begins with a variable, a launcher or Python."""
+    first = [*text.split(), ""][0].rpartition("/")[2]
+    programs = {program.partition(" ")[0] for program in PROGRAMS}
+    return first in programs or bool(_PYTHON.fullmatch(first) or _ASSIGNMENT.fullmatch(first))
+
+
+def read_command(words: Sequence[str]) -> Command:
+    """Take a launcher's command line apart; raise WrongUsage where the launcher itself would."""
+    rest = deque(words)
+    environment: dict[str, str] = {}
+    while rest and (assignment := _ASSIGNMENT.fullmatch(rest[0])):
+        environment[assignment["name"]] = assignment["value"]
+        rest.popleft()
+    launcher = _launcher(rest)
+    given = [*_from_variables(launcher, environment), *_flags(launcher, rest)]
+    script, args = _script(rest)
+    if script is not None and script.startswith("-"):
+        raise _unknown(launcher, script)
+    kept = {name: value for name, value in environment.items() if not _stands_for_a_flag(launcher, name)}
+    return Command(launcher, kept, tuple(given), script, args)
+
+
+def _launcher(rest: deque[str]) -> Launcher:
+    words = [*rest]
+    program = rest.popleft().rpartition("/")[2] if rest else ""
+    known = PROGRAMS
+    if _PYTHON.fullmatch(program):
+        program, known = _module(rest), MODULES
+    if rest and f"{program} {rest[0]}" in known:
+        program = f"{program} {rest.popleft()}"
+    if program not in known:
+        raise WrongUsage(
+            f"`{shlex.join(words[:3])}` starts no launcher that zlaunch knows",
+            "begin with `deepspeed`, `torchrun` or `accelerate launch`",
+        )
+    return known[program]
+
+
+def _module(rest: deque[str]) -> str:
+    """Pass over the options of Python itself; an empty name if it runs no module."""
+    while rest and rest[0].startswith("-"):
+        option = rest.popleft()
+        if _MODULE.fullmatch(option):
+            return rest.popleft() if rest else ""
+        if option in ("-X", "-W") and rest:
+            rest.popleft()
+    return ""
+
+
+def _stands_for_a_flag(launcher: Launcher, variable: str) -> bool:
+    return bool(launcher.variables) and variable.startswith(launcher.variables)
+
+
+def _from_variables(launcher: Launcher, environment: Mapping[str, str]) -> Iterator[Given]:
+    """Read the variables by which torchrun takes its flags; those of the command line come later and win."""
+    flags = {one.key: one for one in launcher.flags}
+    for name, value in environment.items():
+        key = name[len(launcher.variables) :].lower()
+        if not _stands_for_a_flag(launcher, name) or key not in flags:
+            continue
+        if flags[key].takes_value or value != "0":
+            yield Given(flags[key], value, f"{name}={value}")
+
+
+def _flags(launcher: Launcher, rest: deque[str]) -> Iterator[Given]:
+    """Read flags up to the script."""
+    spellings = launcher.spellings()
+    while rest and _is_flag(rest[0], launcher, spellings):
+        word = rest.popleft()
+        one, value = _find(word, launcher, spellings)
+        if one.takes_value:
+            if value is None:
+                if not rest or rest[0] == "--" or _is_flag(rest[0], launcher, spellings):
+                    raise WrongUsage(f"`{word}` of {launcher.name} wants a value")
+                value = rest.popleft()
+                yield Given(one, value, f"{word} {shlex.quote(value)}")
+            else:
+                yield Given(one, value, shlex.quote(word))
+            continue
+        if value is not None and word.startswith("--"):
+            raise WrongUsage(f"`{word.partition('=')[0]}` of {launcher.name} takes no value")
+        if value:
+            rest.appendleft(f"-{value}")
+        yield Given(one, "", word[:2] if value else word)
+
+
+def _script(rest: deque[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Find the script; argparse takes one `--` away, before it or right after it."""
+    marked = bool(rest) and rest[0] == "--"
+    if marked:
+        rest.popleft()
+    script = rest.popleft() if rest else None
+    if not marked and rest and rest[0] == "--":
+        rest.popleft()
+    return script, tuple(rest)
+
+
+def _is_flag(word: str, launcher: Launcher, spellings: Mapping[str, Flag]) -> bool:
+    if not word.startswith("-") or word in ("-", "--"):
+        return False
+    if _matches(word, launcher, spellings):
+        return True
+    return not _NUMBER.fullmatch(word) and " " not in word
+
+
+def _find(word: str, launcher: Launcher, spellings: Mapping[str, Flag]) -> tuple[Flag, str | None]:
+    """Find the flag that a word means, and the value that is glued to it."""
+    found = _matches(word, launcher, spellings)
+    if len({one.key for one, _ in found}) != 1:
+        raise _unknown(launcher, word)
+    return found[0]
+
+
+def _matches(word: str, launcher: Launcher, spellings: Mapping[str, Flag]) -> list[tuple[Flag, str | None]]:
+    if word in spellings:
+        return [(spellings[word], None)]
+    name, equals, text = word.partition("=")
+    value = text if equals else None
+    if name in spellings:
+        return [(spellings[name], value)]
+    if not word.startswith("--"):
+        return [(spellings[word[:2]], word[2:])] if word[:2] in spellings else []
+    return [
+        (one, value) for spelling, one in spellings.items() if launcher.shortens and spelling.startswith(name)
+    ]
+
+
+def _unknown(launcher: Launcher, word: str) -> WrongUsage:
+    """Say that the launcher has no such flag; name one that is spelled alike, or means the same elsewhere."""
+    name = word.partition("=")[0]
+    message = f"{launcher.name} knows no flag `{name}`"
+    for other in LAUNCHERS:
+        meant = other.spellings().get(name)
+        same = [one.names[-1] for one in launcher.flags if meant and one.becomes == meant.becomes]
+        if same:
+            return WrongUsage(f"{message}, as {other.name} does", f"did you mean `{same[0]}`?")
+    close = difflib.get_close_matches(name, launcher.spellings(), n=1, cutoff=0.6)
+    return WrongUsage(message, f"did you mean `{close[0]}`?" if close else None)

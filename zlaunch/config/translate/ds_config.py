@@ -1,0 +1,168 @@
+"""Which ds_config, in zlaunch's words: a file, or a stage with what goes with it."""
+
+from collections.abc import Iterator, Mapping
+
+from zlaunch.config.translate.flags import Command, Given, Role, implied
+from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, becomes, left_out, lost
+from zlaunch.job.trainer_args import flags, take_ds_config
+
+Roles = Mapping[Role, Given]
+
+STAGE = "2"
+"""What accelerate takes if nothing is said; zlaunch does too."""
+
+_GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
+_INIT = "ACCELERATE_DEEPSPEED_ZERO3_INIT"
+_FORMATS = ("bf16", "fp16")
+_DEVICES = (Role.OPTIMIZER_DEVICE, Role.PARAM_DEVICE)
+_PATHS: Mapping[Role, str] = {
+    Role.OPTIMIZER_PATH: "zero_optimization.offload_optimizer.nvme_path",
+    Role.PARAM_PATH: "zero_optimization.offload_param.nvme_path",
+}
+_SET: Mapping[Role, tuple[str, str, str | None]] = {
+    Role.ACCUMULATION: ("gradient_accumulation_steps", "gradient_accumulation_steps", "1"),
+    Role.CLIPPING: ("gradient_clipping", "max_grad_norm", None),
+}
+"""Keys of the ds_config, the Trainer arguments of the same meaning, and what is so anyway."""
+
+_DECIDED_BY_A_FILE = (
+    *(Role.STAGE, Role.OPTIMIZER_DEVICE, Role.PARAM_DEVICE, Role.OPTIMIZER_PATH, Role.PARAM_PATH),
+    *(Role.ACCUMULATION, Role.CLIPPING, Role.SAVE_16BIT),
+)
+
+
+def settings(command: Command, roles: Roles, uses_deepspeed: bool) -> Iterator[Piece]:
+    """Decide the options about the ds_config; `uses_deepspeed`: whether the launcher brings one itself."""
+    rest, named = take_ds_config(command.args)
+    file = roles.get(Role.DS_CONFIG)
+    if named is not None:
+        flag = "--deepspeed_config" if "--deepspeed_config" in command.args else "--deepspeed"
+        yield from becomes(implied(f"{flag} {named}", named), "--ds-config", named)
+        if file:
+            yield left_out(file, "the script's own argument names another")
+    elif file and uses_deepspeed:
+        yield from becomes(file, "--ds-config", file.value)
+    if named is None and len(rest) < len(command.args):
+        yield Note("--deepspeed", "left out: zlaunch gives it to scripts that take it")
+    if named is not None or (file and uses_deepspeed):
+        yield from _beside_a_file(command, roles)
+    elif uses_deepspeed:
+        yield from _from_fields(command, roles)
+    else:
+        yield from _without_deepspeed(command, roles)
+
+
+def _beside_a_file(command: Command, roles: Roles) -> Iterator[Piece]:
+    for role in _DECIDED_BY_A_FILE:
+        if role in roles:
+            yield left_out(roles[role], 'the ds_config decides; accelerate only fills in what is "auto"')
+    precision = roles.get(Role.PRECISION)
+    if precision and precision.value == "no":
+        yield left_out(precision, "the ds_config decides")
+    elif precision:
+        yield from _precision(command, precision)
+    if Role.SHARDED_INIT in roles:
+        yield from _sharded_init(roles[Role.SHARDED_INIT], "3")
+
+
+def _without_deepspeed(command: Command, roles: Roles) -> Iterator[Piece]:
+    name = command.launcher.name
+    for role in (*_DECIDED_BY_A_FILE, Role.SHARDED_INIT, Role.DS_CONFIG):
+        if role in roles:
+            yield left_out(roles[role], f"{name} ignores it without `--use_deepspeed`")
+    if command.launcher.hostfile:
+        text = "no ds_config is named after the script, so zlaunch writes one for stage 2: "
+        yield Note(name, f"{text}if the script has its own, say `--ds-config FILE`")
+        return
+    yield Option("--stage", "0")
+    yield Note(name, "`--stage 0`: nothing asks for ZeRO; try `--stage 2`, which needs less memory")
+    yield from _precision(command, roles.get(Role.PRECISION))
+
+
+def _from_fields(command: Command, roles: Roles) -> Iterator[Piece]:
+    stage = roles[Role.STAGE].value if Role.STAGE in roles else STAGE
+    if Role.STAGE in roles:
+        yield from becomes(roles[Role.STAGE], "--stage", stage)
+    yield from _offload(roles, stage)
+    yield from _precision(command, roles.get(Role.PRECISION))
+    own = dict(flags(command.args))
+    for role in (role for role in _SET if role in roles):
+        key, argument, default = _SET[role]
+        if argument in own:
+            yield left_out(roles[role], f"the script's own `--{argument} {own[argument]}` decides")
+        elif roles[role].value != default:
+            yield from becomes(roles[role], "--set", f"{key}={roles[role].value}")
+        elif not roles[role].place:
+            yield left_out(roles[role], "it says what is so anyway")
+    if Role.SAVE_16BIT in roles:
+        yield from _gather(roles[Role.SAVE_16BIT], stage)
+    if Role.SHARDED_INIT in roles:
+        yield from _sharded_init(roles[Role.SHARDED_INIT], stage)
+
+
+def _offload(roles: Roles, stage: str) -> Iterator[Piece]:
+    devices = [roles[part].value.lower() if part in roles else "none" for part in _DEVICES]
+    optimizer, param = devices
+    if optimizer != "none" or param != "none":
+        follows = optimizer if stage == "3" else "none"
+        text = optimizer if param == follows else f"optimizer:{optimizer},param:{param}"
+        yield Option("--offload", text)
+        yield Note(" ".join(roles[part].said for part in _DEVICES if part in roles), f"`--offload {text}`")
+    if "nvme" in devices and not roles.keys() & _PATHS.keys():
+        yield Note("nvme", "add `--nvme DIR`: accelerate would swap into `./none`")
+    yield from _nvme(
+        {role: roles[role] for role in _PATHS if role in roles}, dict(zip(_PATHS, devices, strict=True))
+    )
+
+
+def _nvme(paths: Roles, devices: Mapping[Role, str]) -> Iterator[Piece]:
+    """Name the directory; a second one, for the parameters, is written into the ds_config."""
+    used = {role: given for role, given in paths.items() if devices[role] == "nvme"}
+    first = next((given.value for given in used.values()), None)
+    if first is not None:
+        yield Option("--nvme", first)
+    for role, given in paths.items():
+        text = f"--nvme {first}" if given.value == first else f"--set {_PATHS[role]}={given.value}"
+        if role not in used:
+            yield left_out(given, "it is not offloaded to NVMe")
+            continue
+        if given.value != first:
+            yield Option("--set", f"{_PATHS[role]}={given.value}")
+        yield Note(given.said, f"`{text}`; accelerate loses it, and swaps into `./none`")
+
+
+def _precision(command: Command, asked: Given | None) -> Iterator[Piece]:
+    said = asked or implied(command.launcher.name, "no")
+    own = [name for name, _ in flags(command.args) if name in _FORMATS]
+    if own:
+        if asked:
+            yield left_out(asked, f"the script's own `--{own[0]}` decides")
+    elif said.value.lower() == "fp8":
+        yield Option("--precision", "bf16")
+        yield lost(said, "zlaunch knows no fp8; `--precision bf16` is what accelerate uses around it")
+    elif said.value.lower() in _FORMATS:
+        yield from becomes(said, "--precision", said.value.lower())
+    else:
+        yield Option("--precision", "fp32")
+        yield Note(said.said, "`--precision fp32`: nothing asks for less; try without it")
+
+
+def _gather(given: Given, stage: str) -> Iterator[Piece]:
+    if stage != "3":
+        yield left_out(given, "it has no effect below stage 3")
+    elif given.value.lower() == "true":
+        yield left_out(given, "zlaunch does so at stage 3")
+    else:
+        yield from becomes(given, "--set", f"{_GATHER}=false")
+
+
+def _sharded_init(given: Given, stage: str) -> Iterator[Piece]:
+    if stage != "3" and given.place and given.value == "false":
+        return  # as `accelerate config` writes it for every stage
+    if stage != "3":
+        yield left_out(given, "it has no effect below stage 3")
+    elif given.value.lower() == "true":
+        yield left_out(given, "zlaunch does so at stage 3")
+    else:
+        yield Assignment(_INIT, "false")
+        yield Note(given.said, f"`{_INIT}=false`, in front")

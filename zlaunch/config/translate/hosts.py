@@ -1,0 +1,127 @@
+"""Which hosts and devices, in zlaunch's words."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from zlaunch.config.translate.flags import Command, Given, Role, implied
+from zlaunch.config.translate.parts import Note, Option, Piece, becomes, left_out, lost
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+HOSTFILE = "hosts"
+"""How the hostfile is called that has yet to be written."""
+
+Roles = Mapping[Role, Given]
+
+
+def num_hosts(roles: Roles) -> int:
+    """Say how many hosts are asked for; of a range, the most."""
+    hosts = roles.get(Role.HOSTS)
+    most = hosts.value.rpartition(":")[2] if hosts else "1"
+    return int(most) if most.isdigit() else 1
+
+
+def is_for_several_hosts(roles: Roles) -> bool:
+    """Whether hosts are reached over the network, even if it should be only one."""
+    return num_hosts(roles) > 1 or Role.HOSTFILE in roles
+
+
+def visible_devices(command: Command) -> Given | None:
+    """Read the devices that a variable in front of the command chooses, if it gives numbers."""
+    value = command.environment.get(VISIBLE, "")
+    if not re.fullmatch(r"\d+(,\d+)*", value):
+        return None
+    return implied(f"{VISIBLE}={value}", value)
+
+
+def places(command: Command, roles: Roles) -> Iterator[Piece]:
+    """Decide the options about hosts and devices."""
+    for role, name in ((Role.INCLUDE, "--include"), (Role.EXCLUDE, "--exclude")):
+        if role in roles:
+            yield from becomes(roles[role], name, roles[role].value)
+    if is_for_several_hosts(roles):
+        yield from _several_hosts(command, roles)
+    else:
+        if Role.HOSTS in roles:
+            yield left_out(roles[Role.HOSTS], "one host is what zlaunch uses without a hostfile")
+        yield from _one_host(command, roles)
+
+
+def _several_hosts(command: Command, roles: Roles) -> Iterator[Piece]:
+    hostfile = roles.get(Role.HOSTFILE)
+    name = hostfile.value if hostfile else HOSTFILE
+    yield Option("--hostfile", name)
+    if hostfile:
+        yield Note(hostfile.said, f"`--hostfile {name}`")
+    if Role.HOSTS in roles:
+        yield from _count_of_hosts(command, roles, name)
+    for role in (Role.RANKS, Role.ALL_RANKS):
+        if role in roles:
+            yield left_out(roles[role], f"`slots=` in `{name}` says how many ranks a host has")
+    for devices in (roles.get(Role.DEVICES), visible_devices(command)):
+        if devices:
+            yield lost(devices, "with a hostfile, `--include HOST:0,1` chooses devices")
+
+
+def _count_of_hosts(command: Command, roles: Roles, name: str) -> Iterator[Piece]:
+    hosts = roles[Role.HOSTS]
+    if Role.HOSTFILE not in roles:
+        slots = _ranks_per_host(roles) or "N"
+        text = f"`--hostfile {name}`: write a line `HOST slots={slots}` for each host into `{name}`"
+        yield Note(hosts.said, text)
+    elif command.launcher.counts_hosts:
+        yield lost(hosts, f"zlaunch uses all hosts in `{name}`, or those that `--include` names")
+    else:
+        yield left_out(hosts, f"`{name}` names the hosts")
+    if ":" in hosts.value:
+        yield lost(hosts, "the number of hosts is fixed while zlaunch runs")
+
+
+def _ranks_per_host(roles: Roles) -> str | None:
+    if Role.RANKS in roles:
+        return roles[Role.RANKS].value if roles[Role.RANKS].value.isdigit() else None
+    total = roles[Role.ALL_RANKS].value if Role.ALL_RANKS in roles else ""
+    return str(int(total) // num_hosts(roles)) if total.isdigit() else None
+
+
+def _one_host(command: Command, roles: Roles) -> Iterator[Piece]:
+    visible, chosen = visible_devices(command), roles.get(Role.DEVICES)
+    filtered = Role.INCLUDE in roles or Role.EXCLUDE in roles
+    if visible and (chosen or filtered):
+        yield left_out(visible, f"{command.launcher.name} itself ignores it here")
+        visible = None
+    ranks = roles.get(Role.RANKS) or roles.get(Role.ALL_RANKS)
+    if ranks is None and command.launcher.ranks and not filtered:
+        ranks = implied(command.launcher.name, command.launcher.ranks)
+    if ranks and not ranks.value.isdigit():
+        yield from _in_words(ranks)
+        ranks = None
+    devices = chosen or visible
+    if devices:
+        yield from _named(command, devices, ranks)
+    elif ranks:
+        yield from becomes(ranks, "--gpus", ranks.value)
+
+
+def _in_words(ranks: Given) -> Iterator[Piece]:
+    if ranks.value in ("gpu", "auto"):
+        yield left_out(ranks, "zlaunch starts a rank on each GPU")
+    else:
+        yield lost(ranks, "zlaunch starts a rank on each GPU, or on the CPU where there is none")
+
+
+def _named(command: Command, devices: Given, ranks: Given | None) -> Iterator[Piece]:
+    """Choose devices by number, as many as there are ranks."""
+    numbers = devices.value.replace(" ", "").rstrip(",").split(",")
+    used = numbers[: int(ranks.value)] if ranks else numbers
+    text = ",".join(used) + ("," if len(used) == 1 else "")
+    yield from becomes(devices, "--gpus", text)
+    if ranks is None:
+        return
+    if int(ranks.value) > len(numbers):
+        yield lost(ranks, f"only {len(numbers)} are chosen, and zlaunch starts one rank on each")
+    elif command.launcher.hostfile and devices == visible_devices(command):
+        yield Note(
+            ranks.said, f"`--gpus {text}`; {command.launcher.name} itself would take the first GPUs of all"
+        )
+    else:
+        yield left_out(ranks, "zlaunch starts one rank on each of these devices")

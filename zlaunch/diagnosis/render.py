@@ -1,0 +1,69 @@
+"""A verdict takes ten lines of a terminal at most: one for where, the rest for why and what to change."""
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+
+from zlaunch.diagnosis.log_text import clip
+from zlaunch.diagnosis.verdict import Verdict
+
+LINES = 10
+ROW = 66
+"""Columns of 80 that are left for text, whatever stands before it."""
+MOST_FACTS = 3
+
+
+def rows(text: str) -> int:
+    """Count the lines that a text takes."""
+    return max(1, len(textwrap.wrap(text, ROW, break_on_hyphens=False)))
+
+
+def height(verdict: Verdict) -> int:
+    """Count the lines that a verdict takes, with the one that says rank, host and phase."""
+    return 1 + sum(map(rows, (verdict.cause, *verdict.facts, *verdict.advice)))
+
+
+def fitted(verdict: Verdict) -> Verdict:
+    """Shorten quotations, then leave out what matters least; what is to be typed is never cut."""
+    facts = tuple(clip(fact, 2 * ROW - 8) for fact in verdict.facts[:MOST_FACTS])
+    verdict = replace(verdict, cause=clip(verdict.cause, 3 * ROW - 12), facts=facts)
+    while height(verdict) > LINES:
+        verdict = _shorter(verdict)
+    return verdict
+
+
+def _shorter(verdict: Verdict) -> Verdict:
+    facts = verdict.facts
+    if any(rows(fact) > 1 for fact in facts):
+        last = max(number for number, fact in enumerate(facts) if rows(fact) > 1)
+        return replace(verdict, facts=(*facts[:last], clip(facts[last], ROW), *facts[last + 1 :]))
+    if len(verdict.advice) > 1 or (verdict.advice and not facts):
+        return replace(verdict, advice=verdict.advice[:-1])
+    return replace(verdict, facts=facts[:-1])
+
+
+_COLUMN = 10
+
+
+def verdict_lines(verdict: Verdict, head: str, width: int) -> list[str]:
+    """Write the cause after `head`, then where it began, what shows it and what to change."""
+    lines = textwrap.wrap(f"{head}: {verdict.cause}", width)[:3]
+    for title, texts in (
+        ("began", _beginning(verdict)),
+        ("evidence", verdict.facts),
+        ("change", verdict.advice),
+    ):
+        for number, text in enumerate(texts):
+            label = title if number == 0 else ""
+            wrapped = textwrap.wrap(text, width - _COLUMN - 2) or [""]
+            lines.append(f"  {label:<{_COLUMN}}{wrapped[0]}")
+            lines += [f"  {'':<{_COLUMN}}{line}" for line in wrapped[1:]]
+    return lines[:LINES]
+
+
+def _beginning(verdict: Verdict) -> Iterator[str]:
+    """Say where it began, unless the cause leaves that open."""
+    if verdict.rank is not None:
+        host = f" on {verdict.host}" if verdict.host else ""
+        phase = f", {verdict.phase}" if verdict.phase else ""
+        yield f"rank {verdict.rank}{host}{phase}"

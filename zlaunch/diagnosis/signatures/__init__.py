@@ -1,0 +1,1 @@
+"""One function for each known way to die: evidence of a run → what happened, or None."""

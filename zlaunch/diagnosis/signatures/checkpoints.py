@@ -1,0 +1,99 @@
+"""What was saved cannot be read back."""
+
+import re
+
+from zlaunch.diagnosis.advice import named_in
+from zlaunch.diagnosis.case import Case, Reading
+from zlaunch.diagnosis.log_text import matching_line, tidy
+from zlaunch.diagnosis.signature import signature
+from zlaunch.rundir import phases
+
+_FILE = r"['\"`]?((?:/|\./)?[\w./+-]*\.(?:pt|pth|bin|safetensors|json|ckpt))\b"
+
+
+@signature("other-world-size", "`The checkpoint being loaded used a DP world size of X`")
+def other_world_size(case: Case) -> Reading | None:
+    """The checkpoint was saved by another number of ranks; the optimizer's states do not fit."""
+    found = re.search(r"used a DP\s+world size of (\d+) but the\s+current world size is (\d+)", case.words)
+    if found is None:
+        return None
+    then, now = found.groups()
+    advice = (
+        f"run it on {then} ranks again",
+        "or `python -m deepspeed.checkpoint.ds_to_universal`, then `--set checkpoint.load_universal=true`",
+    )
+    return Reading(
+        f"the checkpoint was saved by {then} ranks, and {now} are to go on with it",
+        (tidy(found.group()),),
+        advice,
+    )
+
+
+@signature("sharded-weights", "`size mismatch` with `torch.Size([0])`")
+def sharded_weights(case: Case) -> Reading | None:
+    """The weights were saved at stage 3 without being gathered: the file holds empty tensors."""
+    line = matching_line(r"size mismatch[^\n]{0,300}torch\.Size\(\[0\]\)", case.words)
+    if line is None:
+        return None
+    advice = ("`python zero_to_fp32.py . OUT` in the checkpoint's folder gathers them",)
+    return Reading("the weights were saved at stage 3 without being gathered", (line,), advice)
+
+
+@signature(
+    "checkpoint-missing", "`Can't find a valid checkpoint`, `No valid checkpoint found`, `failed to resume`"
+)
+def checkpoint_missing(case: Case) -> Reading | None:
+    """There is no checkpoint where the job was to go on from."""
+    line = matching_line(
+        r"Can't find a valid checkpoint|No valid checkpoint found|failed to resume from checkpoint"
+        r"|Can't find a checkpoint index|Invalid for universal checkpoint"
+        r"|No such file or directory: '[^'\n]*(?:/trainer_state\.json|/global_step\d+|/latest)",
+        case.words,
+    )
+    if line is None:
+        return None
+    place = named_in(
+        line, r"(?:checkpoint at|from checkpoint|in output directory|directory:) [('](?!\[)([^\s()']{1,150})"
+    ) or named_in(line, r"(?:checkpoint at|from checkpoint) ([^\s()]{1,150})")
+    there = f" at `{place}`" if place else ""
+    return Reading(f"there is no checkpoint{there} to go on from", (line,))
+
+
+@signature(
+    "checkpoint-corrupt",
+    "`PytorchStreamReader failed`, `Error while deserializing header`, `EOFError` in a load",
+)
+def checkpoint_corrupt(case: Case) -> Reading | None:
+    """A file of the checkpoint or of the model is torn, empty, or something else."""
+    line = matching_line(
+        r"PytorchStreamReader failed|Error while deserializing|invalid load key|MetadataIncompleteBuffer"
+        r"|Unable to load weights from pytorch checkpoint|UnpicklingError|unexpected EOF",
+        case.words,
+    )
+    ended = (
+        case.error is not None
+        and case.error.type == "EOFError"
+        and re.search(r"unpickl|serialization", case.story)
+    )
+    if line is None and not ended:
+        return None
+    what = "checkpoint" if case.phase == phases.RESUMING else "model or checkpoint"
+    file = named_in(case.words, _FILE)
+    facts = (line or "EOFError", file if file and file not in (line or "") else None)
+    return Reading(f"a file of the {what} is torn or empty", facts)
+
+
+@signature(
+    "checkpoint-of-another-model", "`Error(s) in loading state_dict`, `parameter group that doesn't match`"
+)
+def checkpoint_of_another_model(case: Case) -> Reading | None:
+    """The checkpoint belongs to a model with other parameters, or to another optimizer."""
+    line = matching_line(
+        r"Error\(s\) in loading state_dict|doesn't match the size of optimizer's group"
+        r"|different number of parameter groups",
+        case.words,
+    )
+    if line is None:
+        return None
+    detail = matching_line(r"size mismatch for|Missing key\(s\)|Unexpected key\(s\)", case.words)
+    return Reading("the checkpoint does not belong to this model", (line, detail))

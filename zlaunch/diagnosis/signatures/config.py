@@ -1,0 +1,262 @@
+"""DeepSpeed or the Trainer refused, in the ranks, what the config or the arguments say."""
+
+import re
+
+from zlaunch.diagnosis.advice import named_in, setting
+from zlaunch.diagnosis.case import Case, Reading
+from zlaunch.diagnosis.log_text import matching_line, tidy
+from zlaunch.diagnosis.signature import signature
+from zlaunch.units import plural
+
+ZERO = "zero_optimization"
+
+
+@signature("config-disagrees", "`config values that mismatch TrainingArguments`")
+def config_disagrees(case: Case) -> Reading | None:
+    """The ds_config and the Trainer's arguments say different things."""
+    if "DeepSpeed config values that mismatch TrainingArguments" not in case.words:
+        return None
+    pairs = re.findall(r"(?m)^- (ds [^\n]{1,200})$", case.words)
+    keys = [found for pair in pairs if (found := named_in(pair, r"^ds ([\w.]+)="))]
+    advice = (f"`--set {keys[0]}=auto`: the Trainer's argument decides",) if len(keys) == 1 else ()
+    return Reading("the ds_config and the Trainer's arguments disagree", tuple(pairs[:3]), advice)
+
+
+@signature("batch-mismatch", "`Check batch related parameters`")
+def batch_mismatch(case: Case) -> Reading | None:
+    """The three batch sizes and the number of ranks do not go together."""
+    found = re.search(r"Check batch related parameters[^\n]*?(\d+) != (\d+) \* (\d+) \* (\d+)", case.words)
+    if found is None:
+        return None
+    total, micro, pieces, ranks = map(int, found.groups())
+    product = f"{micro} per rank * {plural(pieces, 'step')} * {plural(ranks, 'rank')}"
+    facts = (f"train_batch_size {total} is not {product}",)
+    cause = "the batch sizes do not go together"
+    if ranks == 1 < case.job.world_size:
+        return Reading(f"{cause}: DeepSpeed counted one rank of {case.job.world_size}", facts)
+    return Reading(cause, facts, (f"`--set train_batch_size={micro * pieces * ranks}`",))
+
+
+@signature("removed-setting", "`DeepSpeedConfigError: … has been removed`")
+def removed_setting(case: Case) -> Reading | None:
+    """The ds_config has a section that this DeepSpeed took away; even switched off it is refused."""
+    error = case.error
+    if error is None or error.type != "DeepSpeedConfigError" or "has been removed" not in error.message:
+        return None
+    named = re.findall(r"'([a-z_.]{1,60})'", error.message)
+    there = next((key for key in named if setting(case.job.config, *key.split(".")) is not None), None)
+    advice = (f"leave `{there}` out of the ds_config",) if there else ()
+    return Reading("the ds_config has what this DeepSpeed no longer has", (tidy(error.message),), advice)
+
+
+@signature("no-hidden-size", "`config file has neither`, then `hidden_size`")
+def no_hidden_size(case: Case) -> Reading | None:
+    """The Trainer cannot fill in "auto" because the model's config does not say how wide it is."""
+    if not re.search(r"neither `?hidden_size`? nor `?hidden_sizes`? entry", case.words):
+        return None
+    listed = named_in(case.words, r"\[([^\]\n]{1,400})\]")
+    keys = re.findall(r"[\w.]+", listed or "")[:3]
+    advice = (
+        ("write numbers for them: `" + " ".join(f"--set {key}=NUMBER" for key in keys[:1]) + "`",)
+        if keys
+        else ()
+    )
+    cause = 'the Trainer cannot fill in "auto": the model\'s config does not say how wide the model is'
+    return Reading(cause, tuple(keys) or (matching_line("neither `?hidden_size", case.words),), advice)
+
+
+@signature("bad-warmup", "`warmup_num_steps must be a positive integer`")
+def bad_warmup(case: Case) -> Reading | None:
+    """The scheduler wants a whole number of steps to warm up, at least one."""
+    line = matching_line(r"warmup_num_steps must be a positive integer", case.words)
+    if line is None:
+        return None
+    advice = (
+        ("`--set scheduler.params.warmup_num_steps=1`: as good as none",) if line.endswith("got 0") else ()
+    )
+    return Reading("the scheduler's `warmup_num_steps` is no whole number above 0", (line,), advice)
+
+
+@signature("client-optimizer", "`You are using ZeRO-Offload with a client provided optimizer`")
+def client_optimizer(case: Case) -> Reading | None:
+    """The optimizer is offloaded, and the script brings one that runs on the GPU."""
+    if "ZeRO-Offload with a client provided optimizer" not in case.words:
+        return None
+    brought = named_in(case.words, r"client provided optimizer \((.{1,100}?)\) which")
+    own = "build `deepspeed.ops.adam.DeepSpeedCPUAdam` in the script: it takes the same arguments"
+    keep = "`--set zero_force_ds_cpu_optimizer=false` keeps it, and is slow"
+    advice = (own, keep) if brought and "adam" in brought.lower() else (keep,)
+    cause = "the optimizer is offloaded, and the script brings one that DeepSpeed does not run on the CPU"
+    return Reading(cause, (f"it is {brought}" if brought else None,), advice)
+
+
+@signature(
+    "no-optimizer",
+    "`zero stage 2 requires an optimizer`, `must provide optimizer during init`, "
+    "`'DeepSpeedZeRoOffload' object has no attribute`",
+)
+def no_optimizer(case: Case) -> Reading | None:
+    """Neither the script nor the ds_config brings an optimizer; which words say so depends on the stage."""
+    line = matching_line(
+        r"zero stage \d requires an optimizer|must provide optimizer during init"
+        r"|'DeepSpeedZeRoOffload' object has no attribute 'set_gradient_accumulation_boundary'"
+        r"|assert len\(self\.bf16_groups\) == len\(self\.optimizer\.param_groups\)",
+        case.story,
+    )
+    if line is None or setting(case.job.config, "optimizer") is not None:
+        return None
+    advice = (
+        "`--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`: DeepSpeed builds one",
+        "or give `optimizer=` to `deepspeed.initialize`",
+    )
+    return Reading("neither the script nor the ds_config brings an optimizer", (line,), advice)
+
+
+@signature("optimizer-on-gpu", "`CPUAdam param is on cuda:0 and must be 'cpu'`")
+def optimizer_on_gpu(case: Case) -> Reading | None:
+    """DeepSpeed's CPU optimizer was given parameters that are on a GPU."""
+    line = matching_line(r"CPU\w+ param is on \S+ and must be 'cpu'", case.words)
+    if line is None:
+        return None
+    advice = ("`--stage 2 --offload optimizer:cpu`",) if case.job.stage == 0 else ()
+    return Reading("DeepSpeed's CPU optimizer was given parameters that are on a GPU", (line,), advice)
+
+
+@signature("no-nvme-path", "`nvme_path`, or `join() … not 'NoneType'` in DeepSpeed's swapping")
+def no_nvme_path(case: Case) -> Reading | None:
+    """Something is offloaded to NVMe, and nobody said where that is."""
+    parts = [part for part in ("offload_optimizer", "offload_param") if _is_without_a_path(case, part)]
+    about = re.search(
+        r"nvme_path|(?:join\(\) argument|path should be|expected str, bytes).{0,60}NoneType", case.words
+    )
+    if not parts or about is None:
+        return None
+    facts = (
+        matching_line(r"nvme_path|NoneType", case.words),
+        *(f"{part} has no `nvme_path`" for part in parts),
+    )
+    return Reading("something is offloaded to NVMe, and nobody said where that is", facts, ("`--nvme DIR`",))
+
+
+def _is_without_a_path(case: Case, part: str) -> bool:
+    section = setting(case.job.config, ZERO, part)
+    return isinstance(section, dict) and section.get("device") == "nvme" and not section.get("nvme_path")
+
+
+@signature("too-few-buffers", "a bare AssertionError in `swap_tensor`, `ran out of swap buffers`")
+def too_few_buffers(case: Case) -> Reading | None:
+    """The offload of the optimizer to NVMe needs at least four buffers."""
+    swapping = case.error is not None and case.error.type == "AssertionError" and "swap_tensor" in case.story
+    if not re.search(r"ran out of swap buffers", case.words) and not (
+        swapping and "_buffers is not None" in case.story
+    ):
+        return None
+    count = setting(case.job.config, ZERO, "offload_optimizer", "buffer_count")
+    advice = (
+        (f"`--set {ZERO}.offload_optimizer.buffer_count=4`",) if isinstance(count, int) and count < 4 else ()
+    )
+    line = matching_line(r"ran out of swap buffers|assert \w+_buffers is not None", case.story)
+    facts = (line, f"buffer_count: {count}" if isinstance(count, int) else None)
+    return Reading("there are too few buffers to swap the optimizer's states", facts, advice)
+
+
+@signature(
+    "null-offload", "`'NoneType' object has no attribute 'get'` in accelerate, with a section that is null"
+)
+def null_offload(case: Case) -> Reading | None:
+    """An offload section is null, and accelerate stumbles over it."""
+    parts = [part for part in ("offload_optimizer", "offload_param") if _is_null(case, part)]
+    if (
+        "'NoneType' object has no attribute 'get'" not in case.words
+        or not parts
+        or "accelerat" not in case.story
+    ):
+        return None
+    advice = (f"leave `{ZERO}.{parts[0]}` out of the ds_config",)
+    return Reading("accelerate stumbled over an offload section that is null", (f"{parts[0]}: null",), advice)
+
+
+def _is_null(case: Case, part: str) -> bool:
+    section = setting(case.job.config, ZERO)
+    return isinstance(section, dict) and part in section and section[part] is None
+
+
+@signature(
+    "precision-unsupported", "`Type bf16 is not supported on your device`, `setup doesn't support bf16`"
+)
+def precision_unsupported(case: Case) -> Reading | None:
+    """This device does not calculate in the format that was asked for."""
+    line = matching_line(
+        r"Type \w+ is not supported on your device|[Yy]our setup doesn't support bf16", case.words
+    )
+    return (
+        None
+        if line is None
+        else Reading(f"the device of {case.who} does not have this number format", (line,))
+    )
+
+
+@signature("no-sync", "`no_sync context manager is incompatible with gradient partitioning`")
+def no_sync(case: Case) -> Reading | None:
+    """Something delays the exchange of gradients, which stages 2 and 3 cannot do."""
+    line = matching_line("no_sync context manager is incompatible", case.words)
+    if line is None:
+        return None
+    advice = ("`--stage 1` can do it",) if case.job.stage >= 2 else ()
+    return Reading(f"`no_sync` cannot be had at stage {case.job.stage}", (line,), advice)
+
+
+@signature("reduced-twice", "`The parameter N has already been reduced`")
+def reduced_twice(case: Case) -> Reading | None:
+    """A parameter got its gradient twice in one backward pass, which ZeRO cannot handle."""
+    line = matching_line(r"The parameter .{0,200}? has already been reduced", case.words)
+    if line is None:
+        return None
+    advice = ("with gradient checkpointing: `--gradient_checkpointing_kwargs '{\"use_reentrant\": false}'`",)
+    known = case.job.gradient_checkpointing is True and case.job.uses_trainer
+    return Reading(
+        "a parameter got its gradient twice in one backward pass", (line,), advice if known else ()
+    )
+
+
+@signature(
+    "config-refused", "DeepSpeedConfigError; a ValidationError or an assertion out of DeepSpeed's reader"
+)
+def config_refused(case: Case) -> Reading | None:
+    """DeepSpeed refused the ds_config when a rank gave it to it."""
+    error = case.error
+    if error is None:
+        return None
+    ours = error.type == "DeepSpeedConfigError"
+    model = named_in(error.message, r"validation errors? for ((?:DeepSpeed|Deep)\w+)")
+    reader = error.type in {"AssertionError", "ValueError", "TypeError", "KeyError"} and _was_raised_in(
+        error.traceback,
+        r"deepspeed/runtime/(?:config|config_utils|zero/config|zero/offload_config|precision_config)\.py",
+    )
+    if not (ours or (error.type == "ValidationError" and model) or reader):
+        return None
+    lines = [tidy(line) for line in error.message.splitlines() if tidy(line)]
+    named = lines[1:3] if model and len(lines) > 2 else lines[:1]
+    line = matching_line(r"(?m)^ +assert ", error.traceback) if not lines else None
+    return Reading("DeepSpeed refused the ds_config", (*named, line))
+
+
+def _was_raised_in(traceback: str, pattern: str) -> bool:
+    places = re.findall(r'File "([^"\n]+)"', traceback)
+    return bool(places) and re.search(pattern, places[-1]) is not None
+
+
+@signature("autotuning-left-on", "every rank returned 0 after a few steps, with `autotuning.enabled`")
+def autotuning_left_on(case: Case) -> Reading | None:
+    """DeepSpeed's autotuning is still switched on: it ends the job, as if well, after a few steps."""
+    ranks = case.evidence.ranks
+    if setting(case.job.config, "autotuning", "enabled") is not True or not ranks:
+        return None
+    if any(rank.returncode != 0 for rank in ranks):
+        return None
+    steps, total = max(rank.step for rank in ranks), ranks[0].pulse.get("steps")
+    if not isinstance(total, int) or steps >= total:
+        return None
+    advice = ("`--set autotuning.enabled=false`",)
+    cause = f"autotuning, which is still switched on, ended the job after {steps} of {total} steps"
+    return Reading(cause, ("autotuning.enabled: true",), advice, is_local=False)

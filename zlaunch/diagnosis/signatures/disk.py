@@ -1,0 +1,89 @@
+"""What is written found no room: the disk, /dev/shm, the table of open files."""
+
+import signal
+
+from zlaunch.diagnosis.case import Case, Reading
+from zlaunch.diagnosis.log_text import matching_line
+from zlaunch.diagnosis.signature import signature
+from zlaunch.rundir import phases
+from zlaunch.units import gib
+
+_ALMOST_FULL = 64 << 20
+"""Bytes; with less left, what was just asked for did not fit."""
+_FULL = 1 << 20
+"""Bytes; with less left, not even a traceback may have fitted."""
+_RAISED = frozenset({1, 120})
+"""How Python ends after an exception that nobody caught, and where what was printed could not be written."""
+_SHM = (
+    r"unable to allocate shared memory\(shm\)|insufficient shared memory|out of shared memory"
+    r"|unable to (?:open|resize|write to) (?:shared memory object|file) <(?:/dev/shm)?/torch_"
+    r"|(?:Error while creating|posix_fallocate|Failed to).{0,80}/dev/shm|/dev/shm[^\n]{0,120}No space left"
+    r"|No space left[^\n]{0,120}/dev/shm"
+)
+
+
+@signature("shared-memory-full", "SIGBUS while /dev/shm is small or full; `insufficient shared memory (shm)`")
+def shared_memory_full(case: Case) -> Reading | None:
+    """There is no room in /dev/shm for what ranks or loaders of data share; containers give it 64 MiB."""
+    machine = case.machine
+    line = matching_line(_SHM, case.story)
+    size = None if machine is None else machine.shm_bytes
+    free = None if machine is None else machine.shm_free_bytes
+    crashed = case.signal == signal.SIGBUS and free is not None and free < _ALMOST_FULL
+    if line is None and not crashed:
+        return None
+    room = (
+        f"{free >> 20} of {size >> 20} MiB of /dev/shm were free"
+        if free is not None and size is not None
+        else None
+    )
+    died = "SIGBUS" if case.signal == signal.SIGBUS else None
+    advice = (
+        ("start the container with `--shm-size=8g` or `--ipc=host`",)
+        if size is not None and size <= 1 << 30
+        else ()
+    )
+    return Reading(f"{case.who} found no room in /dev/shm", (room, line, died), advice)
+
+
+@signature(
+    "disk-full",
+    "`No space left on device`, `PytorchStreamWriter failed writing`; a status and no exception, or SIGBUS,"
+    " on a full disk",
+)
+def disk_full(case: Case) -> Reading | None:
+    """A file could not be written because its file system, or the user's share of it, is full."""
+    free = None if case.machine is None else case.machine.disk_free_bytes
+    said = r"No space left on device|os error 28|Errno 28|ENOSPC|Disk quota exceeded|Errno 122|os error 122"
+    torn = r"PytorchStreamWriter failed writing|inline_container\.cc:\d+\] \. unexpected pos"
+    line = matching_line(said, case.story) or matching_line(torn, case.story)
+    crashed = case.signal == signal.SIGBUS and free is not None and free < _ALMOST_FULL
+    wordless = _is_wordless(case) and free is not None and free < _FULL
+    if line is None and not crashed and not wordless:
+        return None
+    what = "a checkpoint" if case.phase == phases.SAVING else "a file"
+    room = None if free is None else f"{_size(free)} free where the run directory is"
+    quota = matching_line("Disk quota exceeded|Errno 122|os error 122", case.story)
+    why = "the user's quota is used up" if quota else "the disk is full"
+    silence = "it failed, and no exception of it could be written down" if line is None and wordless else None
+    return Reading(f"{case.who} could not write {what}: {why}", (line, room, silence))
+
+
+def _is_wordless(case: Case) -> bool:
+    """Whether Python left with an exception, and none is known: a full disk takes no traceback either."""
+    return case.rank is not None and case.rank.returncode in _RAISED and case.error is None
+
+
+def _size(free: int) -> str:
+    return f"{gib(free)} GiB" if free >= 1 << 30 else f"{free >> 20} MiB"
+
+
+@signature("too-many-files", "`Too many open files`")
+def too_many_files(case: Case) -> Reading | None:
+    """More files were open at once than the process may have."""
+    line = matching_line("Too many open files", case.words)
+    if line is None:
+        return None
+    return Reading(
+        f"{case.who} had more files open than it may have", (line,), ("`ulimit -n 65536` before the start",)
+    )

@@ -1,0 +1,208 @@
+"""How a run ended where nothing more telling is known: by signal, by status, by being stopped."""
+
+import re
+import signal
+
+from zlaunch.diagnosis.advice import named_in
+from zlaunch.diagnosis.case import Case, Reading, signal_name
+from zlaunch.diagnosis.evidence import StallEvidence
+from zlaunch.diagnosis.log_text import clip, last_line, matching_line
+from zlaunch.diagnosis.root_cause import Part, parts
+from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.signatures.script import NOT_THE_USERS
+from zlaunch.units import duration, plural
+
+_CRASHES = frozenset(
+    {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS}
+)
+_NONE_FAILED = frozenset({Part.STOPPED, Part.DRAGGED, Part.CUT_OFF, Part.NONE})
+"""The parts of ranks that did not fail of themselves, and are not lost."""
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+) in ([^\n]+)')
+
+
+@signature("stalled", "no step for so long that the watch spoke up, and no rank that failed of itself")
+def stalled(case: Case) -> Reading | None:
+    """No rank took a step any more, and none failed."""
+    stall = case.evidence.stall
+    if stall is None or not stall.ended_job or not {*parts(case.evidence).values()} <= _NONE_FAILED:
+        return None
+    odd = [rank for rank in case.evidence.ranks if rank.rank in stall.odd]
+    cause = f"nothing happened for {duration(stall.seconds)} after step {stall.step}"
+    if odd:
+        cause += f"; rank {', '.join(str(rank.rank) for rank in odd)} was elsewhere than the others"
+    return Reading(cause, _places(stall), rank=odd[0] if odd else None, is_local=bool(odd))
+
+
+def _places(stall: StallEvidence) -> tuple[str, ...]:
+    """Say where ranks stood still: the odd ones first, and one of the others."""
+    shown = [number for number in stall.odd if number in stall.where] or sorted(stall.where)
+    others = sorted(set(stall.where) - set(shown))[:1]
+    return tuple(f"rank {number}: {clip(stall.where[number], 100)}" for number in (*shown[:2], *others))
+
+
+@signature("stopped", "zlaunch was sent a signal, and no rank had failed of itself")
+def stopped(case: Case) -> Reading | None:
+    """A person, or the system, stopped the job."""
+    number = case.evidence.stopped_by
+    if number is None or (case.rank is not None and parts(case.evidence)[case.rank.rank] == Part.FAILED):
+        return None
+    step = max((rank.step for rank in case.evidence.ranks), default=0)
+    stall = case.evidence.stall
+    still = () if stall is None else (f"nothing had happened for {duration(stall.seconds)}", *_places(stall))
+    who = "a person" if number == signal.SIGINT else "someone, or the system,"
+    with_it = f"{who} stopped the job with {signal_name(number)}"
+    return Reading(
+        "`zlaunch runs stop` ended the job" if case.evidence.by_command else with_it,
+        (*((f"at step {step}",) if step else ()), *still)[:3],
+        is_local=False,
+    )
+
+
+@signature("stumbled", "every rank was `exiting`, none raised anything, and one died")
+def stumbled(case: Case) -> Reading | None:
+    """The script ran to its end, then Python or a library died while it left."""
+    ended_well = all(rank.ran_to_its_end for rank in case.evidence.ranks)
+    if case.signal is None or case.rank is None or not ended_well:
+        return None
+    cause = f"the job trained to its end, then {case.who} died of {signal_name(case.signal)} while it left"
+    return Reading(cause, (_top_of_stack(case), f"at step {case.rank.step}"))
+
+
+@signature("crashed", "SIGSEGV, SIGABRT, SIGBUS, SIGILL or SIGFPE, with the stack that faulthandler wrote")
+def crashed(case: Case) -> Reading | None:
+    """Native code crashed: an op, a library, a driver."""
+    number = case.signal
+    if number is None or number not in _CRASHES or case.rank is None:
+        return None
+    said = matching_line(
+        r"terminate called after|[Aa]ssertion .{1,200} failed|CHECK failed|\*\*\* Error in",
+        case.words,
+    )
+    fault = matching_line("Fatal Python error", f"{case.rank.stacks}\n{case.rank.log[-8192:]}")
+    facts = (_top_of_stack(case), said or fault, named_in(case.words, r"what\(\):\s+([^\n]{1,200})"))
+    return Reading(f"{case.who} crashed with {signal_name(number)}", facts)
+
+
+def _top_of_stack(case: Case) -> str | None:
+    """Say where the thread that crashed was, in Python."""
+    if case.rank is None:
+        return None
+    for text in (case.rank.stacks, case.rank.log[-16384:]):
+        _, found, after = text.rpartition("Fatal Python error")
+        current = after.partition("Current thread")[2] or after
+        frames = _FRAME.findall(current.partition("\nThread ")[0]) if found else []
+        if frames:
+            own = next((one for one in frames if not NOT_THE_USERS.search(one[0])), frames[0])
+            called = f", from {own[0]}:{own[1]}" if own != frames[0] else ""
+            return f"{frames[0][0]}:{frames[0][1]} in {frames[0][2].strip()}{called}"
+    return None
+
+
+@signature("killed", "SIGKILL, and no counter of the kernel that would say why")
+def killed(case: Case) -> Reading | None:
+    """A rank was killed from outside; who did it is not known."""
+    if case.signal != signal.SIGKILL:
+        return None
+    machine = case.machine
+    counted = None if machine is None else machine.oom_kills
+    why = (
+        "the kernel counted no kill for want of memory"
+        if counted == 0
+        else "the kernel's counter could not be read"
+    )
+    facts = (
+        why,
+        _last_said(case),
+    )
+    return Reading(f"{case.who} was killed by SIGKILL, nobody knows from where", facts)
+
+
+@signature("ended-by-signal", "any other signal")
+def ended_by_signal(case: Case) -> Reading | None:
+    """A rank died of a signal that somebody sent."""
+    if case.signal is None:
+        return None
+    return Reading(
+        f"{case.who} was ended by {signal_name(case.signal)}, nobody knows from where", (_last_said(case),)
+    )
+
+
+@signature("rank-lost", "no return code: what ran around the script is gone, too")
+def rank_lost(case: Case) -> Reading | None:
+    """A rank is gone together with what ran around it: its host, its container, or a kill of everything."""
+    if case.rank is None or case.rank.returncode is not None:
+        return None
+    lost = [rank.rank for rank in case.evidence.ranks if rank.returncode is None]
+    facts = (
+        f"{plural(len(lost), 'rank')} without an end" if len(lost) > 1 else None,
+        _launcher_status(case) if case.evidence.launcher_returncode else None,
+        _last_said(case),
+    )
+    return Reading(f"{case.who} is gone together with what ran around it", facts)
+
+
+@signature("ended-by-status", "a status that is not 0, and no exception")
+def ended_by_status(case: Case) -> Reading | None:
+    """The script ended itself with a status that is not 0."""
+    if case.rank is None or not case.rank.returncode:
+        return None
+    return Reading(f"the script ended {case.who} with status {case.rank.returncode}", (_last_said(case),))
+
+
+@signature("launcher-killed", "the launcher died of a signal, and no rank failed of itself")
+def launcher_killed(case: Case) -> Reading | None:
+    """The launcher was killed; the ranks were then stopped."""
+    number = case.evidence.launcher_returncode
+    if case.rank is not None or number >= 0:
+        return None
+    return Reading(
+        f"the launcher was killed by {signal_name(-number)}, nobody knows from where", is_local=False
+    )
+
+
+@signature("launcher-failed", "the launcher failed, and no rank did")
+def launcher_failed(case: Case) -> Reading | None:
+    """The launcher failed before or beside the ranks."""
+    number = case.evidence.launcher_returncode
+    if case.rank is not None or number == 0:
+        return None
+    said = matching_line(r"(?m)^[\w.]*(?:Error|Exception): [^\n]*", case.words) or last_line(case.words)
+    return Reading(
+        f"the launcher {case.job.launcher} failed", (said, f"exit status {number}"), is_local=False
+    )
+
+
+@signature("finished", "every rank returned 0")
+def finished(case: Case) -> Reading | None:
+    """Nothing went wrong."""
+    return Reading("every rank ran to its end", is_local=False) if _is_well(case) else None
+
+
+@signature("unknown", "nothing of the above")
+def unknown(case: Case) -> Reading:
+    """Nobody knows how the job ended: the ranks left no record of it."""
+    left = [rank for rank in case.evidence.ranks if rank.returncode is not None]
+    some = f"{len(left)} of {plural(case.job.world_size, 'rank')} left a record" if left else None
+    return Reading(
+        "the job ended, and no rank left a record of a failure", (some, last_line(case.words)), is_local=False
+    )
+
+
+def _is_well(case: Case) -> bool:
+    ranks, world_size = case.evidence.ranks, case.job.world_size
+    is_whole = len(ranks) >= max(world_size, 1) and all(rank.finished for rank in ranks)
+    return is_whole and case.evidence.launcher_returncode == 0 and case.evidence.stopped_by is None
+
+
+def _last_said(case: Case) -> str | None:
+    line = last_line(case.rank.log[-8192:]) if case.rank is not None else None
+    return f"its last line: {line}" if line else None
+
+
+def _launcher_status(case: Case) -> str:
+    number = case.evidence.launcher_returncode
+    return (
+        f"the launcher died of {signal_name(-number)}"
+        if number < 0
+        else f"the launcher ended with status {number}"
+    )

@@ -1,0 +1,208 @@
+"""Memory ran out: on the host, on a GPU, page-locked, or shared."""
+
+import re
+import signal
+
+from zlaunch.diagnosis.advice import (
+    less_gpu_memory,
+    less_host_memory,
+    named_in,
+    setting,
+)
+from zlaunch.diagnosis.case import Case, Reading
+from zlaunch.diagnosis.log_text import matching_line
+from zlaunch.diagnosis.signature import signature
+from zlaunch.estimate.forecast import written_peak, written_resident
+from zlaunch.rundir import phases
+from zlaunch.units import gib
+
+_SIZE = r"([\d.]+ (?:bytes|[KMGT]i?B))"
+_ASKED = re.compile(rf"out of memory\. Tried to allocate {_SIZE}")
+_OF_THE_GPU = re.compile(
+    rf"total capacity of {_SIZE} of which {_SIZE} is free|{_SIZE} total capacity;.*?{_SIZE} free"
+)
+_HELD = re.compile(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated")
+_BETWEEN = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_OTHERS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
+_UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
+
+
+@signature(
+    "host-out-of-memory", "SIGKILL of a rank or the launcher, and the kernel's `oom_kill` counter came up"
+)
+def host_out_of_memory(case: Case) -> Reading | None:
+    """The kernel killed a rank, or its launcher, because the host, or the container, had no memory left."""
+    machine, victim = case.machine, _killed(case)
+    if victim is None or machine is None or not machine.oom_kills:
+        return None
+    limit, total = machine.cgroup_limit_bytes, machine.memory_bytes
+    if limit is not None and (total is None or limit < total):
+        why = f"its container reached its limit of {gib(limit)} GiB of memory"
+    else:
+        why = "the host ran out of memory"
+    facts = (f"oom_kill went up by {machine.oom_kills} while the job ran", _peaks(case), _left(case))
+    return Reading(f"the kernel killed {victim} because {why}", facts, less_host_memory(case))
+
+
+def _killed(case: Case) -> str | None:
+    """Name what was killed; a rank that is lost with its launcher may not have been the one."""
+    if case.signal == signal.SIGKILL and case.error is None:
+        return case.who
+    lost = case.rank is None or case.rank.returncode is None
+    return "the launcher" if lost and case.evidence.launcher_returncode == -signal.SIGKILL else None
+
+
+def _peaks(case: Case) -> str | None:
+    """Say the most that each rank of the host held."""
+    host = case.rank.host if case.rank is not None else None
+    peaks = {r.rank: r.peak_rss_bytes for r in case.evidence.ranks if r.host == host and r.peak_rss_bytes}
+    if not peaks:
+        return None
+    said = ", ".join(f"{gib(peak)} (rank {rank})" for rank, peak in [*peaks.items()][:4])
+    predicted = written_resident(case.job.forecast or {}, case.job.accelerator != "cpu")
+    more = "" if predicted is None else f"; {gib(predicted)} were predicted for each"
+    return f"most held, GiB: {said}{more}"
+
+
+def _left(case: Case) -> str | None:
+    machine = case.machine
+    if machine is None:
+        return None
+    if machine.cgroup_limit_bytes is not None and machine.cgroup_bytes is not None:
+        return f"{gib(machine.cgroup_bytes)} of {gib(machine.cgroup_limit_bytes)} GiB in use when last seen"
+    if machine.memory_bytes is not None and machine.memory_available_bytes is not None:
+        available, total = gib(machine.memory_available_bytes), gib(machine.memory_bytes)
+        return f"{available} of {total} GiB of the host were available when last seen"
+    return None
+
+
+@signature(
+    "pinned-memory", "`out of memory` out of `pin_memory` or cudaHostAlloc; `mlock failed to allocate`"
+)
+def pinned_memory(case: Case) -> Reading | None:
+    """Page-locked host memory could not be had; CUDA calls that out of memory, though the GPU has some."""
+    locked = matching_line(r"mlock failed to allocate|Failed to mlock", case.story)
+    through_pinning = re.search(r"out of memory|MemoryError|invalid argument", case.words) and re.search(
+        r"pin_memory\(|cudaHostAlloc|cudaHostRegister|CachingHostAllocator|pin_tensor", case.story
+    )
+    if _ASKED.search(case.words) or not (locked or through_pinning):
+        return None
+    pinned = [
+        f"--set zero_optimization.{key}.pin_memory=false"
+        for key in ("offload_optimizer", "offload_param")
+        if setting(case.job.config, "zero_optimization", key, "device") in {"cpu", "nvme"}
+        and setting(case.job.config, "zero_optimization", key, "pin_memory") is not False
+    ]
+    facts = (locked, matching_line(r"out of memory|MemoryError|invalid argument", case.words), _left(case))
+    advice = (f"`{' '.join(pinned)}`: pageable memory does",) if pinned else ()
+    return Reading(
+        f"{case.who} could not get page-locked host memory; it is not the GPU that is full", facts, advice
+    )
+
+
+@signature("gpu-out-of-memory", "`out of memory. Tried to allocate`, and what else torch says there")
+def gpu_out_of_memory(case: Case) -> Reading | None:
+    """A GPU had no memory left for what was asked."""
+    asked = _ASKED.search(case.words)
+    if asked is None and not re.search(
+        r"OutOfMemoryError|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY", case.words
+    ):
+        return None
+    found = _OF_THE_GPU.search(case.words)
+    total, free = [part for part in found.groups() if part] if found else (None, None)
+    held, between = _HELD.search(case.words), _BETWEEN.search(case.words)
+    facts = (
+        _wanted(asked.group(1), total, free)
+        if asked
+        else matching_line("out of memory|OutOfMemory", case.words),
+        _torch_holds(held and (held.group(1) or held.group(2)), between and between.group(1), case),
+        matching_line(r"pytorch allocator cache flushes", case.rank.log if case.rank else "")
+        or _predicted(case),
+    )
+    advice = _fits_unfragmented(case.words, asked and asked.group(1), free, between and between.group(1))
+    other = _on_the_same_gpu(case.words, asked and asked.group(1), free)
+    bucket = _smaller_bucket(case, asked and asked.group(1))
+    walk = less_gpu_memory(case)
+    return Reading(f"the GPU of {case.who} ran out of memory", facts, (*other, *advice, *bucket, *walk)[:3])
+
+
+def _wanted(asked: str, total: str | None, free: str | None) -> str:
+    return f"asked for {asked}" + (f"; {free} of {total} were free" if total and free else "")
+
+
+def _torch_holds(held: str | None, between: str | None, case: Case) -> str | None:
+    if held is None:
+        allocated = case.rank.pulse.get("gpu_allocated_bytes") if case.rank is not None else None
+        return (
+            f"{gib(allocated)} GiB in tensors at most"
+            if isinstance(allocated, int) and allocated > 0
+            else None
+        )
+    return f"torch held {held} in tensors" + (f" and {between} unused between them" if between else "")
+
+
+def _predicted(case: Case) -> str | None:
+    predicted = written_peak(case.job.forecast or {}, ("gpu",))
+    return f"{gib(predicted)} GiB of tensors were predicted" if predicted else None
+
+
+def _fits_unfragmented(
+    words: str, asked: str | None, free: str | None, between: str | None
+) -> tuple[str, ...]:
+    """Advise segments that grow only where the gaps would have held what was asked."""
+    if not (asked and between) or num_bytes(between) + num_bytes(free or "0 bytes") < num_bytes(asked):
+        return ()
+    variable = named_in(words, r"(PYTORCH_\w*ALLOC_CONF)=expandable") or "PYTORCH_CUDA_ALLOC_CONF"
+    return (f"`{variable}=expandable_segments:True`: the gaps would have held it",)
+
+
+def _on_the_same_gpu(words: str, asked: str | None, free: str | None) -> tuple[str, ...]:
+    """Point at another process where it holds what is missing."""
+    missing = num_bytes(asked or "0 bytes") - num_bytes(free or "0 bytes")
+    holders = [(pid, held) for pid, held in _OTHERS.findall(words) if num_bytes(held) >= max(missing, 1)]
+    return tuple(
+        f"process {pid} holds {held} of this GPU: end it, or `--exclude` the GPU" for pid, held in holders[:1]
+    )
+
+
+def _smaller_bucket(case: Case, asked: str | None) -> tuple[str, ...]:
+    """Recognize ZeRO's bucket by its size; elements of two or four bytes."""
+    elements = setting(case.job.config, "zero_optimization", "reduce_bucket_size")
+    if not asked or not isinstance(elements, int) or elements <= 50_000_000 or case.phase != phases.BACKWARD:
+        return ()
+    if not any(abs(num_bytes(asked) - width * elements) < 0.02 * width * elements for width in (2, 4)):
+        return ()
+    return ("`--set zero_optimization.reduce_bucket_size=50000000`: a bucket is what was asked for",)
+
+
+def num_bytes(size: str) -> int:
+    """Read a size as torch writes it."""
+    number, _, unit = size.partition(" ")
+    try:
+        return int(float(number) * (1 << _UNITS.get(unit, 0)))
+    except ValueError:
+        return 0
+
+
+@signature(
+    "host-allocation-failed", "`DefaultCPUAllocator: can't allocate memory`, MemoryError, std::bad_alloc"
+)
+def host_allocation_failed(case: Case) -> Reading | None:
+    """Host memory was asked for and refused: a limit on the process, or no memory and no overcommitting."""
+    pattern = (
+        r"DefaultCPUAllocator: (?:can't|not enough)|^\w*MemoryError|std::bad_alloc"
+        r"|Unable to allocate [\d.]+ \w+ for"
+        r"|[Cc]annot allocate memory"
+    )
+    line = matching_line(f"(?m){pattern}", case.words)
+    if line is None or case.signal not in {None, signal.SIGABRT}:
+        return None
+    facts = (line, _peaks(case), _left(case))
+    return Reading(f"{case.who} asked for host memory that it could not get", facts, less_host_memory(case))
+
+
+@signature("too-many-processes", "`can't start new thread`, `Resource temporarily unavailable`")
+def too_many_processes(case: Case) -> Reading | None:
+    """No further thread or process could be started: a limit of the user, or of the container."""
+    line = matching_line(r"can't start new thread|Resource temporarily unavailable|fork: retry", case.words)
+    return None if line is None else Reading(f"{case.who} could start no further thread or process", (line,))

@@ -1,0 +1,212 @@
+"""Ranks do not find each other, or no longer hear from each other."""
+
+import re
+from collections.abc import Iterator
+
+from zlaunch.diagnosis.advice import named_in
+from zlaunch.diagnosis.case import Case, Reading, words_of
+from zlaunch.diagnosis.evidence import RankEvidence
+from zlaunch.diagnosis.log_text import clip, matching_line
+from zlaunch.diagnosis.root_cause import LOST_PEER, Part, parts
+from zlaunch.diagnosis.signature import signature
+from zlaunch.units import plural
+
+_WATCHDOG = re.compile(
+    r"Watchdog caught collective operation timeout: \w+\(SeqNum=(\d+), OpType=(\w+)"
+    r".{0,300}?ran for (\d+) milliseconds",
+    re.DOTALL,
+)
+_BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in (\d+) ms")
+_GLOO = re.compile(r"Timed out waiting (\d+)ms for (recv|send) operation")
+_RUNNING = re.compile(r"Rank (\d+) is running collective: \w+\(SequenceNumber=(\d+), ?OpType=(\w+)")
+
+
+@signature("port-taken", "`EADDRINUSE`, `address already in use`")
+def port_taken(case: Case) -> Reading | None:
+    """The port where ranks meet is taken by another program, often by ranks of an earlier run."""
+    line = matching_line(r"EADDRINUSE|[Aa]ddress already in use", case.words)
+    if line is None:
+        return None
+    port = named_in(case.words, r"port: (\d+)") or named_in(case.words, r"\[?::\]?:(\d+)")
+    advice = (f"`ss -ltnp 'sport = :{port}'` names the program that has it",) if port else ()
+    which = f"port {port}" if port else "the port"
+    said = named_in(case.words, r"(port: \d+[^\n]{0,120}EADDRINUSE)") or line
+    return Reading(f"{which} where the ranks meet is taken by another program", (said,), advice)
+
+
+@signature("collective-mismatch", "`Detected mismatch between collectives on ranks`")
+def collective_mismatch(case: Case) -> Reading | None:
+    """Ranks called different collectives at the same time: their programs went different ways."""
+    if "Detected mismatch between collectives" not in case.words:
+        return None
+    calls = [
+        f"rank {rank}: {operation}, number {number}"
+        for rank, number, operation in _RUNNING.findall(case.words)
+    ]
+    facts = (*calls[:3],) or (matching_line("Detected mismatch between collectives", case.words),)
+    return Reading("ranks called different collectives at the same time", facts, is_local=False)
+
+
+@signature(
+    "collective-timeout", "NCCL's watchdog, gloo's `Timed out waiting`, `failed to pass monitoredBarrier`"
+)
+def collective_timeout(case: Case) -> Reading | None:
+    """A rank waited for others in a collective until its patience was over."""
+    waiting = [rank for rank in case.evidence.ranks if _waited(rank)]
+    if (
+        not waiting
+        or case.rank is None
+        or not (_waited(case.rank) or parts(case.evidence)[case.rank.rank] != Part.FAILED)
+    ):
+        return None
+    first = case.rank if _waited(case.rank) else waiting[0]
+    missing = _missing(case, waiting)
+    who = f"rank {', '.join(str(rank.rank) for rank in missing)}" if missing else "another rank"
+    operation, waited = _collective(words_of(first))
+    facts = (
+        *([_whereabouts(case, missing[0])] if missing else []),
+        f"{len(waiting)} ranks waited{waited}" if waited and len(waiting) > 1 else None,
+        matching_line(
+            f"{_WATCHDOG.pattern}|{_BARRIER.pattern}|{_GLOO.pattern}|monitoredBarrier", words_of(first)
+        ),
+    )
+    cause = f"{who} did not come to {operation}, where rank {first.rank} waited"
+    return Reading(cause, facts, rank=missing[0] if missing else None, is_local=bool(missing))
+
+
+def _waited(rank: RankEvidence) -> bool:
+    words = words_of(rank)
+    return (
+        any(pattern.search(words) for pattern in (_WATCHDOG, _BARRIER, _GLOO)) or "monitoredBarrier" in words
+    )
+
+
+def _collective(words: str) -> tuple[str, str]:
+    """Name what was waited in, and how long."""
+    if found := _WATCHDOG.search(words):
+        return f"{found.group(2)} number {found.group(1)}", f" {found.group(3)} ms"
+    if found := _BARRIER.search(words):
+        return "a monitored barrier", f" {found.group(2)} ms"
+    if found := _GLOO.search(words):
+        return "a collective", f" {found.group(1)} ms"
+    return "a monitored barrier", ""
+
+
+def _missing(case: Case, waiting: list[RankEvidence]) -> list[RankEvidence]:
+    """Find who did not come: named by torch or by the watch, else who is behind all that waited."""
+    ranks = {rank.rank: rank for rank in case.evidence.ranks}
+    named = {int(number) for rank in waiting for number in _named(words_of(rank))}
+    odd = {*case.evidence.stall.odd} if case.evidence.stall is not None else set()
+    others = [rank for rank in ranks.values() if rank not in waiting]
+    if named or odd:
+        return [ranks[number] for number in sorted(named or odd) if number in ranks]
+    if len(others) == 1 and len(ranks) == case.job.world_size:
+        return others
+    numbers = {
+        rank.rank: int(found.group(1)) for rank in waiting if (found := _WATCHDOG.search(words_of(rank)))
+    }
+    if len({*numbers.values()}) > 1:
+        return [ranks[number] for number, count in numbers.items() if count == min(numbers.values())]
+    least = min(rank.step for rank in waiting)
+    return [rank for rank in others if rank.step < least]
+
+
+def _named(words: str) -> Iterator[str]:
+    for found in _BARRIER.finditer(words):
+        yield from re.findall(r"\d{1,6}", found.group(1))
+
+
+def _whereabouts(case: Case, rank: RankEvidence) -> str:
+    """Say where a rank was meanwhile."""
+    place = case.evidence.stall.where.get(rank.rank) if case.evidence.stall is not None else None
+    doing = f"rank {rank.rank} was in `{rank.phase}` at step {rank.step}" if rank.phase else ""
+    return ": ".join(
+        part for part in (doing or f"rank {rank.rank}", clip(place, 60) if place else "") if part
+    )
+
+
+@signature(
+    "rendezvous-failed", "`waiting for clients`, `client socket has timed out`, `failed to connect to`"
+)
+def rendezvous_failed(case: Case) -> Reading | None:
+    """Ranks did not find each other: the first was not there, not reachable, or not all of them came."""
+    line = matching_line(
+        r"waiting for clients|The client socket has (?:timed out|failed to connect)|RendezvousTimeoutError"
+        r"|RendezvousConnectionError|no socket interface found|Name or service not known|getaddrinfo failed",
+        case.words,
+    )
+    if line is None:
+        return None
+    address = named_in(line, r"connect to \(([^()]{1,80})\)")
+    joined = named_in(line, r"(\d+/\d+) clients joined")
+    where = f"nobody answered at {address.replace(', ', ':')}" if address else "ranks did not find each other"
+    cause = f"only {joined} ranks came to where they meet" if joined else where
+    return Reading(cause, (line,))
+
+
+@signature(
+    "connection-lost", "`Connection closed by peer`, an NCCL remote error, and no rank that failed of itself"
+)
+def connection_lost(case: Case) -> Reading | None:
+    """A rank lost its connection to another one, and no rank says that it failed of itself."""
+    line = matching_line(LOST_PEER.pattern, case.words)
+    if line is None or case.rank is None or parts(case.evidence)[case.rank.rank] != Part.CUT_OFF:
+        return None
+    others = sum(part == Part.CUT_OFF for part in parts(case.evidence).values()) - 1
+    facts = (line, f"the same on {plural(others, 'other rank')}" if others else None)
+    return Reading(f"{case.who} lost its connection to another rank; none recorded why", facts)
+
+
+@signature("network-error", "NCCL's `ncclSystemError`, `ncclInternalError`, `unhandled cuda error`")
+def network_error(case: Case) -> Reading | None:
+    """NCCL gave up on this rank itself: its network, its driver or a GPU."""
+    line = matching_line(
+        r"ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|NCCL error", case.words
+    )
+    if line is None:
+        return None
+    why = matching_line(r"NCCL WARN|Last error:", case.words)
+    last = named_in(case.words, r"Last error:\s*([^\n]{1,200})")
+    return Reading(f"NCCL failed on {case.who}", (line, last or why))
+
+
+@signature(
+    "host-unreachable", "`was not reachable via ssh`, `Permission denied (publickey`, `Host key verification`"
+)
+def host_unreachable(case: Case) -> Reading | None:
+    """A host of the job cannot be entered over ssh."""
+    line = matching_line(
+        r"was not reachable via ssh|Permission denied \(publickey|Host key verification failed"
+        r"|ssh: connect to host|ssh: Could not resolve",
+        f"{case.words}\n{case.evidence.launcher_log}" if _is_before_ranks(case) else "",
+    )
+    if line is None:
+        return None
+    host = named_in(line, r"host=(\S{1,80}) was not") or named_in(line, r"connect to host (\S{1,80})")
+    advice = (f"`ssh {host} true` must work without a question",) if host else ()
+    return Reading(f"{host or 'a host'} cannot be entered over ssh", (line,), advice, is_local=False)
+
+
+@signature("launcher-missing", "`launcher 'pdsh' not installed`")
+def launcher_missing(case: Case) -> Reading | None:
+    """The program that starts ranks on other hosts is not installed."""
+    line = matching_line(r"launcher '[\w-]+' not installed", case.words)
+    if line is None or not _is_before_ranks(case):
+        return None
+    name = named_in(line, r"launcher '([\w-]+)'")
+    return Reading(
+        f"`{name}`, which starts the ranks on other hosts, is not installed", (line,), is_local=False
+    )
+
+
+@signature("no-such-slot", "`No slot 'N' specified on host`, `invalid literal for int() with base 10: 'GPU-`")
+def no_such_slot(case: Case) -> Reading | None:
+    """The launcher was given a GPU that it does not know: a number too high, or a name instead of one."""
+    line = matching_line(r"No slot '[^'\n]{0,40}' specified on host|base 10: '(?:GPU|MIG)-", case.words)
+    if line is None:
+        return None
+    return Reading("the launcher does not know a GPU that it was given", (line,), is_local=False)
+
+
+def _is_before_ranks(case: Case) -> bool:
+    return case.rank is None or not case.rank.phase

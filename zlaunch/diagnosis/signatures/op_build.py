@@ -1,0 +1,144 @@
+"""Native ops of DeepSpeed could not be built or loaded."""
+
+import re
+
+from zlaunch.diagnosis.advice import named_in
+from zlaunch.diagnosis.case import Case, Reading
+from zlaunch.diagnosis.evidence import RankEvidence
+from zlaunch.diagnosis.log_text import compiler_error, matching_line
+from zlaunch.diagnosis.root_cause import Part, parts
+from zlaunch.diagnosis.signature import signature
+from zlaunch.rundir import phases
+from zlaunch.units import duration
+
+_FAILED = re.compile(
+    r"Error building extension '(\w+)'|requires the (\w+) op, which failed to build"
+    r"|JIT load the (\w+) op"
+)
+_AFTERWARDS = r"object has no attribute 'ds_opt_\w+'"
+_BUILDS = re.compile(r"subprocess\.py|_run_ninja_build|selectors\.py")
+"""Where a rank is that waits for a compiler of its own."""
+_ROOT = r"Using (\S+) as PyTorch extensions root"
+
+
+@signature("stale-build-lock", "no progress in `building ops`, or after `as PyTorch extensions root...`")
+def stale_build_lock(case: Case) -> Reading | None:
+    """Every rank waits for a build that nobody does: the lock of one that was killed is still there."""
+    stall = case.evidence.stall
+    failed = any(part in {Part.FAILED, Part.LOST} for part in parts(case.evidence).values())
+    if stall is None or failed or any(_BUILDS.search(place) for place in stall.where.values()):
+        return None
+    waiting = [
+        rank for rank in case.evidence.ranks if _waits_for_a_build(rank, stall.where.get(rank.rank, ""))
+    ]
+    if not waiting or len(waiting) < len(case.evidence.ranks):
+        return None
+    root = named_in(waiting[0].log, _ROOT)
+    advice = (
+        (f"`find {root} -name lock -delete`, if no compiler is running",) if root and len(root) < 120 else ()
+    )
+    facts = (f"nothing happened for {duration(stall.seconds)}", matching_line(_ROOT, waiting[0].log))
+    cause = f"rank {waiting[0].rank} waits for a native op that nobody seems to build"
+    return Reading(cause, (*facts, stall.where.get(waiting[0].rank)), advice, rank=waiting[0])
+
+
+def _waits_for_a_build(rank: RankEvidence, place: str) -> bool:
+    """Whether a rank is where torch waits for the lock of a build, or its log ends there."""
+    _, found, after = rank.log.rpartition("as PyTorch extensions root...")
+    return rank.phase == phases.BUILDING or "file_baton.py" in place or (bool(found) and not after.strip())
+
+
+@signature("cuda-home-missing", "`CUDA_HOME does not exist`, `CUDA_HOME environment variable is not set`")
+def cuda_home_missing(case: Case) -> Reading | None:
+    """An op must be compiled for CUDA, and there is no CUDA toolkit."""
+    line = matching_line(r"CUDA_HOME does not exist|CUDA_HOME environment variable is not set", case.story)
+    if line is None:
+        return None
+    advice = ("install the CUDA toolkit of torch's version, and set `CUDA_HOME` to it",)
+    return Reading(f"{case.who} must compile an op for CUDA, and there is no CUDA toolkit", (line,), advice)
+
+
+@signature("cuda-mismatch", "`Installed CUDA version X does not match the version torch was compiled with Y`")
+def cuda_mismatch(case: Case) -> Reading | None:
+    """The CUDA toolkit is not of the version that torch was compiled with."""
+    found = re.search(
+        r"Installed CUDA version ([\d.]+) does not match the version torch was compiled "
+        r"with ([\d.]+\d)[^\n]*unable"
+        r"|detected CUDA version \(([\d.]+)\) mismatches the version that was used to compile\s+"
+        r"PyTorch \(([\d.]+)\)",
+        case.story,
+    )
+    if found is None:
+        return None
+    installed, compiled = [part for part in found.groups() if part]
+    facts = (f"toolkit {installed}, torch {compiled}",)
+    advice = (f"install the toolkit of CUDA {compiled}, and set `CUDA_HOME` to it",)
+    return Reading("the CUDA toolkit is not of the version that torch was compiled with", facts, advice)
+
+
+@signature(
+    "libaio-missing",
+    "`please install the libaio-dev package`, `libaio.h: No such file`, async_io not loadable",
+)
+def libaio_missing(case: Case) -> Reading | None:
+    """The offload to NVMe needs libaio with its headers."""
+    log = case.rank.log if case.rank is not None else ""
+    needed = re.search(
+        r"JIT load the async_io op|Error building extension 'async_io'|libaio\.h|-laio", case.story
+    )
+    line = matching_line(
+        r"install the libaio\S* package|libaio\.h|cannot find -laio|libaio \.so object",
+        f"{case.story}\n{log}",
+    )
+    if needed is None or line is None:
+        return None
+    package = named_in(f"{case.story}\n{log}", r"install the (libaio\S*) package with (?:apt|yum|pacman)")
+    tool = named_in(f"{case.story}\n{log}", r"install the libaio\S* package with (apt|yum|pacman)")
+    advice = (f"`{tool} install {package}`",) if tool in {"apt", "yum"} else ()
+    return Reading("the offload to NVMe needs libaio with its headers", (line,), advice)
+
+
+@signature("ninja-missing", "`Ninja is required to load C++ extensions`, `due to ninja not being installed`")
+def ninja_missing(case: Case) -> Reading | None:
+    """Ops are compiled with ninja, and it is not installed."""
+    line = matching_line(r"Ninja is required to load|ninja not being installed", case.story)
+    if line is None:
+        return None
+    return Reading("ops are compiled with ninja, which is not installed", (line,), ("`pip install ninja`",))
+
+
+@signature("op-build-failed", "`Error building extension`, and the compiler's first error above it")
+def op_build_failed(case: Case) -> Reading | None:
+    """An op did not compile; what Python says afterwards, as about `ds_opt_adam`, only follows from it."""
+    log = case.rank.log if case.rank is not None else ""
+    text = f"{case.story}\n{log}"
+    found = _FAILED.search(case.story) or (
+        _FAILED.search(log) if re.search(_AFTERWARDS, case.story) else None
+    )
+    followed = re.search(_AFTERWARDS, case.story)
+    if found is None and followed is None:
+        return None
+    op = next((part for part in found.groups() if part), "") if found else ""
+    facts = (
+        compiler_error(text) or matching_line(r"/bin/sh: [^\n]*not found|No such file or directory: '", text),
+        matching_line(r"(?m)^Unable to JIT load|compatible due to hardware", text),
+        matching_line(_AFTERWARDS, case.story) if found is None else None,
+    )
+    return Reading(f"the native op {op or 'of the optimizer'} could not be built", facts)
+
+
+@signature(
+    "op-not-loadable", "`undefined symbol`, `cannot open shared object file`, ops of another torch or CUDA"
+)
+def op_not_loadable(case: Case) -> Reading | None:
+    """A compiled library does not go with what is installed now."""
+    line = matching_line(
+        r"ImportError: [^\n]*(?:undefined symbol|cannot open shared object|version `GLIBC\S*' not found)"
+        r"|(?:PyTorch|CUDA|HIP) version mismatch! DeepSpeed ops",
+        f"{case.words}\n{case.error.type if case.error else ''}: {case.error.message if case.error else ''}",
+    )
+    if line is None:
+        return None
+    folder = named_in(line, r"((?:/[\w.+-]+)*/torch_extensions/[\w.+-]+/\w+)/\w+\.so")
+    advice = (f"`rm -r {folder}`: it is then built anew",) if folder else ()
+    return Reading(f"a compiled library does not go with what {case.who} has installed", (line,), advice)

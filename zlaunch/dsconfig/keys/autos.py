@@ -1,0 +1,53 @@
+"""Where "auto" means something: to DeepSpeed itself, or to those who fill it in."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from zlaunch.dsconfig.keys.read_at import ZERO
+
+OWN_WORDS: frozenset[tuple[str | int, ...]] = frozenset(
+    {
+        ("data_types", "keep_in_fp32_modules"),
+        *((ZERO, "zenflow", key) for key in ("select_strategy", "select_interval", "update_interval")),
+        *(
+            ("expert_parallel", key)
+            for key in (
+                "score_apply",
+                "score_func",
+                "combine_impl",
+                "row_weighting_impl",
+                "top_k",
+                "routed_scaling_factor",
+            )
+        ),
+    }
+)
+"""Keys for which "auto" is DeepSpeed's own word; accelerate, and so the Trainer, still refuses it."""
+
+Fate = Literal["refused", "crash", "default", "bucket"]
+
+FILLED: Mapping[tuple[str | int, ...], Fate] = {
+    ("train_batch_size",): "refused",
+    ("train_micro_batch_size_per_gpu",): "refused",
+    ("gradient_accumulation_steps",): "refused",
+    ("gradient_clipping",): "crash",
+    **{("optimizer", "params", key): "crash" for key in ("lr", "betas", "eps", "weight_decay")},
+    **{
+        ("scheduler", "params", key): "crash"
+        for key in ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps")
+    },
+    ("bf16", "enabled"): "default",
+    ("fp16", "enabled"): "default",
+    (ZERO, "stage"): "default",
+    (ZERO, "reduce_bucket_size"): "bucket",
+    (ZERO, "stage3_prefetch_bucket_size"): "bucket",
+    (ZERO, "stage3_param_persistence_threshold"): "bucket",
+    (ZERO, "stage3_gather_16bit_weights_on_model_save"): "default",
+    (ZERO, "offload_optimizer", "device"): "default",
+    (ZERO, "offload_param", "device"): "default",
+}
+"""Keys that the Trainer or accelerate fills in → what DeepSpeed alone makes of their "auto".
+
+`refused`: it compares the word with a number when it reads the config. `crash`: the constructor or the
+first step does. `default` and `bucket`: it takes its own default; for a bucket that is only a size.
+"""

@@ -1,0 +1,64 @@
+"""Which keys an object of a ds_config may have, found by walking the models along a path."""
+
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import Discriminator, Tag
+from pydantic.fields import FieldInfo
+
+from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema.section import Section
+from zlaunch.dsconfig.text.document import KeyPath
+
+
+def known_keys(whole: dict[str, Any], path: KeyPath) -> list[str]:
+    """Name the keys DeepSpeed knows in the object at `path` of this config."""
+    section = section_at(whole, path)
+    return [] if section is None else list(section.model_fields)
+
+
+def section_at(whole: dict[str, Any], path: KeyPath) -> type[Section] | None:
+    """Find the model of the object at `path`; None where anything goes."""
+    section: type[Section] | None = DsConfig
+    value: Any = whole
+    for part in path:
+        value = _child(value, part)
+        if section is None:
+            return None
+        if info := section.model_fields.get(str(part)):
+            section = _section_of(info.annotation, value)
+        elif isinstance(part, str) and not isinstance(value, dict):
+            return None
+    return section
+
+
+def _child(value: Any, part: str | int) -> Any:
+    if isinstance(value, dict):
+        return value.get(part)
+    return value[part] if isinstance(value, list) and isinstance(part, int) else None
+
+
+def field_at(whole: dict[str, Any], path: KeyPath) -> FieldInfo | None:
+    """Find the field that describes the key at `path`."""
+    section = section_at(whole, path[:-1])
+    return None if section is None else section.model_fields.get(str(path[-1]))
+
+
+def _section_of(annotation: Any, value: Any) -> type[Section] | None:
+    """Find the model in a type; in a union of models, the one this value chooses."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    if get_origin(annotation) is Annotated:
+        arms, *notes = get_args(annotation)
+        for note in notes:
+            if isinstance(note, Discriminator) and callable(note.discriminator):
+                return _arm(arms, note.discriminator(value))
+        return _section_of(arms, value)
+    return next((found for arm in get_args(annotation) if (found := _section_of(arm, value))), None)
+
+
+def _arm(union: Any, tag: object) -> type[Section] | None:
+    for arm in get_args(union):
+        model, *notes = get_args(arm)
+        if Tag(str(tag)) in notes:
+            return _section_of(model, None)
+    return None

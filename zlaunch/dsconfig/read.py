@@ -1,0 +1,48 @@
+"""Where a ds_config comes from: a file, stdin, or base64 on a command line.
+
+DeepSpeed reads ds_config files with hjson, transformers and accelerate with strict JSON: the same
+file can work in one and fail in the other. `parser` reads both, makes `2e8` an integer as
+DeepSpeed's reader does, keeps the first of duplicate keys, and reports every such thing.
+"""
+
+import base64
+import binascii
+import sys
+from pathlib import Path
+
+from zlaunch.dsconfig.text.document import Document
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import Finding, InputMissing, Place, Refused
+
+STDIN, BASE64 = "<stdin>", "<base64>"
+
+
+def read(name: str | Path) -> Document:
+    """Read a ds_config from a file, from stdin for `-`, or from base64 as launchers pass it on.
+
+    Raises InputMissing if there is none, Refused with the place if it is none.
+    """
+    if str(name) == "-":
+        return parse(_decode(sys.stdin.buffer.read(), STDIN), STDIN)
+    try:
+        return parse(_decode(Path(name).read_bytes(), str(name)), str(name))
+    except OSError as error:
+        if (text := _from_base64(str(name))) is not None:
+            return parse(text, BASE64)
+        raise InputMissing(f"cannot read the ds_config `{name}`: {error.strerror}") from None
+
+
+def _decode(data: bytes, file: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise Refused([Finding("not-text", "this is not UTF-8 text", place=Place(file, line, 1))]) from None
+
+
+def _from_base64(text: str) -> str | None:
+    try:
+        decoded = base64.urlsafe_b64decode(text).decode()
+    except (binascii.Error, ValueError):
+        return None
+    return decoded if decoded.lstrip().startswith("{") else None

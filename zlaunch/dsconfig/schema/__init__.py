@@ -1,0 +1,1 @@
+"""Pydantic models of DeepSpeed's sections, with their defaults."""

@@ -1,0 +1,160 @@
+"""How the model is computed: checkpointing, compiling, generation, pipeline, quantization."""
+
+from typing import Annotated, Any, Literal
+
+from zlaunch.dsconfig.schema.section import OUTDATED, Positive, Section
+
+
+class ActivationCheckpointing(Section):
+    """`activation_checkpointing`: read by `deepspeed.checkpointing.configure` alone.
+
+    The Trainer never calls it; there the switch is `--activation_checkpointing`.
+    """
+
+    partition_activations: bool = False
+    """Spread checkpointed activations over model-parallel ranks."""
+
+    number_checkpoints: Positive | None = None
+    """How many, for contiguous buffers."""
+
+    contiguous_memory_optimization: bool = False
+    """Keep them in one buffer."""
+
+    synchronize_checkpoint_boundary: bool = False
+    """Wait for the device at each boundary."""
+
+    profile: bool = False
+    """Time each."""
+
+    cpu_checkpointing: bool = False
+    """Move them to the host."""
+
+
+class Compile(Section):
+    """`compile`: DeepCompile."""
+
+    deepcompile: bool = False
+    """Compile the model together with its communication."""
+
+    autoep_non_moe: bool = False
+    """Compile the parts of an AutoEP model that are not experts."""
+
+    free_activation: bool = False
+    """Free activations early."""
+
+    free_activation_threshold: int = 10_485_760
+    """Bytes above which an activation is freed early."""
+
+    offload_activation: bool = False
+    """Move activations to the host."""
+
+    offload_activation_pin_memory: bool = True
+    """Page-lock the host buffers of moved activations."""
+
+    offload_opt_states: bool = False
+    """Move optimizer states to the host."""
+
+    double_buffer: bool = True
+    """Overlap gathering with computing."""
+
+    symmetric_memory: bool = False
+    """Gather through symmetric memory."""
+
+    debug_log: bool = False
+    """Print what the passes do."""
+
+    offload_parameters: bool = False
+    """Move parameters to the host."""
+
+    sync_before_reduce: bool = False
+    """Wait before each reduction."""
+
+    sync_after_reduce: bool = False
+    """Wait after each reduction."""
+
+    sync_before_allgather: bool = False
+    """Wait before each gathering."""
+
+    sync_after_allgather: bool = False
+    """Wait after each gathering."""
+
+    keep_int_input_tensors: bool = True
+    """Keep integer inputs of the graph alive."""
+
+    keep_all_input_tensors: bool = False
+    """Keep all inputs of the graph alive."""
+
+    passes: list[Literal["z1", "z3", "autosp", "autotp"]] | None = None
+    """Which passes run; chosen by stage if absent."""
+
+
+class HybridEngine(Section):
+    """`hybrid_engine`: switch between training and generation, for RLHF."""
+
+    enabled: bool = False
+    """Use it."""
+
+    max_out_tokens: Positive = 512
+    """Longest generated sequence."""
+
+    inference_tp_size: int = 1
+    """Tensor-parallel ranks in generation."""
+
+    release_inference_cache: bool = False
+    """Free the key-value cache before training goes on."""
+
+    pin_parameters: bool = True
+    """Page-lock offloaded parameters."""
+
+    tp_gather_partition_size: int = 8
+    """Parameters gathered at a time."""
+
+    enable_cuda_graph: bool = False
+    """Record generation as a CUDA graph."""
+
+
+class Pipeline(Section):
+    """`pipeline`: for models that are a `PipelineModule`."""
+
+    stages: Annotated[str | int, OUTDATED] = "auto"
+    """Not read by the engine."""
+
+    partition: Annotated[str, OUTDATED] = "best"
+    """Not read by the engine."""
+
+    seed_layers: Annotated[bool, OUTDATED] = False
+    """Not read by the engine."""
+
+    activation_checkpoint_interval: int = 0
+    """Layers between activation checkpoints; 0 for none."""
+
+    pipe_partitioned: bool = True
+    """Partition activations between stages."""
+
+    grad_partitioned: bool = True
+    """Partition gradients between stages."""
+
+    use_reentrant: bool = True
+    """Kind of activation checkpointing."""
+
+
+class WeightQuantization(Section):
+    """`weight_quantization`: quantized weights for inference."""
+
+    enabled: bool = True
+    """Quantize."""
+
+    num_bits: int = 8
+    """Bits per weight."""
+
+    q_type: Literal["symmetric", "asymmetric"] = "symmetric"
+    """Kind of quantization."""
+
+    q_groups: int = 1
+    """Groups per tensor."""
+
+    quantized_initialization: dict[str, Any] = {}
+    """Quantize while the model is created."""
+
+    post_init_quant: dict[str, Any] = {}
+    """Quantize after the model was created."""

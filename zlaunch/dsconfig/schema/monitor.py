@@ -1,0 +1,141 @@
+"""Watching a run: monitors, loggers, profilers, timers."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from zlaunch.dsconfig.schema.section import Positive, Section
+
+
+class TensorBoard(Section):
+    """`tensorboard`: needs the package `tensorboard`."""
+
+    enabled: bool = False
+    """Write event files."""
+
+    output_path: str = ""
+    """Directory of the event files."""
+
+    job_name: str = "DeepSpeedJobName"
+    """Name of the run below `output_path`."""
+
+
+class Wandb(Section):
+    """`wandb`: needs the package `wandb`."""
+
+    enabled: bool = False
+    """Send metrics to Weights & Biases."""
+
+    group: str | None = None
+    """Group of the run."""
+
+    team: str | None = None
+    """Team of the run."""
+
+    project: str = "deepspeed"
+    """Project of the run."""
+
+
+class CsvMonitor(Section):
+    """`csv_monitor`: needs no further package."""
+
+    enabled: bool = False
+    """Write one CSV file for each metric."""
+
+    output_path: str = ""
+    """Directory of the files; relative to the working directory."""
+
+    job_name: str = "DeepSpeedJobName"
+    """Name of the run below `output_path`."""
+
+
+class Comet(Section):
+    """`comet`: needs the package `comet_ml`."""
+
+    enabled: bool = False
+    """Send metrics to Comet."""
+
+    samples_log_interval: int = 100
+    """Samples between two reports."""
+
+    project: str | None = None
+    """Project of the experiment."""
+
+    workspace: str | None = None
+    """Workspace of the experiment."""
+
+    api_key: str | None = None
+    """Key of the account; better kept in the environment."""
+
+    experiment_name: str | None = None
+    """Name of the experiment."""
+
+    experiment_key: str | None = None
+    """Key of an experiment to go on with."""
+
+    online: bool | None = None
+    """Report as the run goes on."""
+
+    mode: str | None = None
+    """How an existing experiment is treated."""
+
+
+class CommsLogger(Section):
+    """`comms_logger`: counts and times collectives."""
+
+    enabled: bool = False
+    """Record collectives."""
+
+    prof_all: bool = True
+    """Record all of them."""
+
+    prof_ops: list[str] = []
+    """Record only these, when `prof_all` is off."""
+
+    verbose: bool = False
+    """Print a line for each."""
+
+    debug: bool = False
+    """Say where each was called."""
+
+
+class FlopsProfiler(Section):
+    """`flops_profiler`: one profiled step."""
+
+    enabled: bool = False
+    """Profile."""
+
+    recompute_fwd_factor: float = 0.0
+    """Share of the forward pass that is recomputed in backward."""
+
+    profile_step: Positive = 1
+    """Which step."""
+
+    module_depth: Annotated[int, Field(ge=-1)] = -1
+    """How deep the table goes; -1 for all of it."""
+
+    top_modules: Positive = 1
+    """How many modules of each depth."""
+
+    detailed: bool = True
+    """Print the annotated model as well."""
+
+    output_file: str | None = None
+    """Where the report goes; the console if absent."""
+
+
+class ThroughputTimer(Section):
+    """`timers.throughput`."""
+
+    enabled: bool = True
+    """Measure samples per second."""
+
+    synchronized: bool = True
+    """Wait for the device before each reading."""
+
+
+class Timers(Section):
+    """`timers`."""
+
+    throughput: ThroughputTimer = ThroughputTimer()
+    """Samples per second."""

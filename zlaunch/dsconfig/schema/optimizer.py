@@ -1,0 +1,267 @@
+"""`optimizer`: the optimizers DeepSpeed builds itself, and torch's by name.
+
+DeepSpeed hands `params` to the constructor, so an unknown name there is a `TypeError` in every
+rank after the model is loaded. Each known optimizer has its parameters as a model of its own.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from zlaunch.dsconfig.schema.section import OUTDATED, MaybeAuto, Rates, Section
+
+Betas = Annotated[list[float], Field(min_length=2, max_length=2)]
+
+DEEPSPEED_OPTIMIZERS = (
+    "adam", "adamw", "adagrad", "lamb", "lion", "muon", "muadam", "muadamw", "musgd",
+)  # fmt: skip
+"""Names DeepSpeed recognises whatever their case (`deepspeed/runtime/config.py`)."""
+
+TorchOptimizerName = Literal[
+    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon",
+    "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam",
+]  # fmt: skip
+"""Classes of `torch.optim`; DeepSpeed wants their exact spelling."""
+
+
+class _Params(Section):
+    lr: MaybeAuto[Rates] = 1e-3
+    """Learning rate."""
+
+    weight_decay: MaybeAuto[float] = 0.0
+    """Weight decay."""
+
+
+class AdamParams(_Params):
+    """Adam and AdamW, on the GPU (FusedAdam) or the host (DeepSpeedCPUAdam)."""
+
+    betas: MaybeAuto[Betas] = [0.9, 0.999]
+    """Decay of the two moments."""
+
+    eps: MaybeAuto[float] = 1e-8
+    """Added to the denominator."""
+
+    bias_correction: bool = True
+    """Correct the moments for their start at zero."""
+
+    amsgrad: Annotated[bool, OUTDATED] = False
+    """Not supported by DeepSpeed's implementations."""
+
+    adam_w_mode: bool = True
+    """Decoupled weight decay; on even for type `Adam` unless it is set to false."""
+
+    torch_adam: bool = False
+    """Use `torch.optim` instead of DeepSpeed's kernels; nothing has to be compiled."""
+
+    foreach: bool | None = None
+    """Passed to `torch.optim` when `torch_adam` is on."""
+
+    fused: bool | None = None
+    """Passed to `torch.optim` when `torch_adam` is on."""
+
+    fp32_optimizer_states: bool = True
+    """Keep the moments in fp32 (offload only)."""
+
+    set_grad_none: bool = True
+    """FusedAdam's own; drops gradients after the step."""
+
+    maximize: bool = False
+    """Passed to `torch.optim` when `torch_adam` is on."""
+
+    capturable: bool = False
+    """Passed to `torch.optim` when `torch_adam` is on."""
+
+    differentiable: bool = False
+    """Passed to `torch.optim` when `torch_adam` is on."""
+
+
+class LionParams(_Params):
+    """Lion."""
+
+    betas: MaybeAuto[Betas] = [0.9, 0.999]
+    """Decay of the two averages."""
+
+    set_grad_none: bool = True
+    """Drop gradients after the step (GPU)."""
+
+    fp32_optimizer_states: bool = True
+    """Keep the momentum in fp32 (offload only)."""
+
+
+class AdagradParams(_Params):
+    """Adagrad, on the GPU (torch's) or the host (DeepSpeedCPUAdagrad)."""
+
+    lr: MaybeAuto[Rates] = 1e-2
+    """Learning rate."""
+
+    foreach: bool | None = None
+    """torch's own."""
+
+    fused: bool | None = None
+    """torch's own."""
+
+    maximize: bool = False
+    """torch's own."""
+
+    differentiable: bool = False
+    """torch's own."""
+
+    eps: MaybeAuto[float] = 1e-10
+    """Added to the denominator."""
+
+    amsgrad: Annotated[bool, OUTDATED] = False
+    """Not supported by DeepSpeed's implementation."""
+
+    lr_decay: float = 0.0
+    """Learning rate decay (torch's Adagrad, without offload)."""
+
+    initial_accumulator_value: float = 0.0
+    """Start value of the accumulator (torch's Adagrad, without offload)."""
+
+    fp32_optimizer_states: bool = True
+    """Keep the accumulator in fp32 (offload only)."""
+
+
+class LambParams(_Params):
+    """LAMB; wants dynamic loss scaling and, under ZeRO, `zero_allow_untested_optimizer`."""
+
+    betas: MaybeAuto[Betas] = [0.9, 0.999]
+    """Decay of the two moments."""
+
+    eps: MaybeAuto[float] = 1e-8
+    """Added to the denominator."""
+
+    bias_correction: bool = True
+    """Correct the moments for their start at zero."""
+
+    eps_inside_sqrt: bool = False
+    """Add `eps` before the root is taken."""
+
+    max_coeff: float = 10.0
+    """Largest trust ratio."""
+
+    min_coeff: float = 0.01
+    """Smallest trust ratio."""
+
+    amsgrad: Annotated[bool, OUTDATED] = False
+    """Not supported by DeepSpeed's implementation."""
+
+
+class MuonParams(_Params):
+    """Muon for matrices, Adam for the rest."""
+
+    muon_lr: float | None = None
+    """Learning rate of the Muon part; `lr` if absent."""
+
+    adam_lr: float | None = None
+    """Learning rate of the Adam part; `lr` if absent."""
+
+    momentum: float = 0.95
+    """Momentum of the Muon part."""
+
+    betas: MaybeAuto[Betas] = [0.9, 0.95]
+    """Decay of the Adam part's moments."""
+
+    eps: MaybeAuto[float] = 1e-10
+    """Added to the Adam part's denominator."""
+
+    ns_method: Literal["standard", "gram"] | None = None
+    """Newton-Schulz variant."""
+
+    foreach: bool | None = None
+    """Passed to `torch.optim` when `torch_adam` is on."""
+
+    per_head_muon: bool | None = None
+    """Orthogonalize attention matrices head by head."""
+
+    adam_w_mode: bool = True
+    """Decoupled weight decay in the Adam part."""
+
+    torch_adam: bool = False
+    """Use `torch.optim` for the Adam part."""
+
+    fp32_optimizer_states: bool = True
+    """Keep the moments in fp32 (offload only)."""
+
+
+class _Optimizer(Section):
+    type: str
+    """Name of the optimizer."""
+
+    legacy_fusion: bool = False
+    """Use the older fusion of fp16 states."""
+
+
+class AdamOptimizer(_Optimizer):
+    """`Adam` or `AdamW`."""
+
+    params: AdamParams = AdamParams()
+    """Arguments of the constructor."""
+
+
+class LionOptimizer(_Optimizer):
+    """`Lion`."""
+
+    params: LionParams = LionParams()
+    """Arguments of the constructor."""
+
+
+class AdagradOptimizer(_Optimizer):
+    """`Adagrad`."""
+
+    params: AdagradParams = AdagradParams()
+    """Arguments of the constructor."""
+
+
+class LambOptimizer(_Optimizer):
+    """`Lamb`."""
+
+    params: LambParams = LambParams()
+    """Arguments of the constructor."""
+
+
+class MuonOptimizer(_Optimizer):
+    """`Muon`."""
+
+    params: MuonParams = MuonParams()
+    """Settings of both parts."""
+
+
+class MupOptimizer(_Optimizer):
+    """`MuAdam`, `MuAdamW` or `MuSGD` from the package `mup`."""
+
+    params: dict[str, Any] = {}
+    """Arguments of the constructor in `mup`."""
+
+
+class TorchOptimizer(_Optimizer):
+    """Any class of `torch.optim`."""
+
+    type: TorchOptimizerName
+    """Exact name of the class."""
+
+    params: dict[str, Any] = {}
+    """Arguments of the class."""
+
+
+_KIND_OF = {
+    "adam": "<adam>", "adamw": "<adam>", "lion": "<lion>", "adagrad": "<adagrad>",
+    "lamb": "<lamb>", "muon": "<muon>", "muadam": "<mup>", "muadamw": "<mup>", "musgd": "<mup>",
+}  # fmt: skip
+
+
+def _kind(value: Any) -> str:
+    name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return _KIND_OF.get(str(name).lower(), "<torch>")
+
+
+Optimizer = Annotated[
+    Annotated[AdamOptimizer, Tag("<adam>")]
+    | Annotated[LionOptimizer, Tag("<lion>")]
+    | Annotated[AdagradOptimizer, Tag("<adagrad>")]
+    | Annotated[LambOptimizer, Tag("<lamb>")]
+    | Annotated[MuonOptimizer, Tag("<muon>")]
+    | Annotated[MupOptimizer, Tag("<mup>")]
+    | Annotated[TorchOptimizer, Tag("<torch>")],
+    Discriminator(_kind),
+]

@@ -1,0 +1,196 @@
+"""The whole ds_config: its top level, and where each section belongs."""
+
+from typing import Annotated, Any, Literal
+
+from zlaunch.dsconfig.schema.autotuning import Autotuning
+from zlaunch.dsconfig.schema.compute import (
+    ActivationCheckpointing,
+    Compile,
+    HybridEngine,
+    Pipeline,
+    WeightQuantization,
+)
+from zlaunch.dsconfig.schema.data import DataEfficiency
+from zlaunch.dsconfig.schema.monitor import (
+    Comet,
+    CommsLogger,
+    CsvMonitor,
+    FlopsProfiler,
+    TensorBoard,
+    Timers,
+    Wandb,
+)
+from zlaunch.dsconfig.schema.optimizer import Optimizer
+from zlaunch.dsconfig.schema.parallel import ExpertParallel, TensorParallel
+from zlaunch.dsconfig.schema.precision import Bf16, DataTypes, Fp16, OldBf16, TorchAutocast
+from zlaunch.dsconfig.schema.scheduler import Scheduler
+from zlaunch.dsconfig.schema.section import OUTDATED, Absent, AnyCase, MaybeAuto, Positive, Section
+from zlaunch.dsconfig.schema.storage import Aio, Checkpoint
+from zlaunch.dsconfig.schema.zero import Zero
+
+CommunicationDtype = AnyCase[Literal["fp16", "bf16", "fp32"]]
+
+
+class DsConfig(Section):
+    """Every key DeepSpeed 0.19 reads."""
+
+    train_batch_size: MaybeAuto[Positive] | None = None
+    """Samples per optimizer step over all ranks: micro-batch x accumulation x data-parallel ranks."""
+
+    train_micro_batch_size_per_gpu: MaybeAuto[Positive] | None = None
+    """Samples per forward pass on one rank."""
+
+    gradient_accumulation_steps: MaybeAuto[Positive] | None = None
+    """Forward passes per optimizer step."""
+
+    managed_gradient_accumulation: bool = True
+    """DeepSpeed finds the accumulation boundary itself."""
+
+    optimizer: Absent[Optimizer] = None
+    """The optimizer DeepSpeed builds; absent when the script brings its own."""
+
+    scheduler: Absent[Scheduler] = None
+    """The learning-rate schedule DeepSpeed builds."""
+
+    gradient_clipping: MaybeAuto[float] = 1.0
+    """Largest gradient norm; 0 turns clipping off. The default was 0 before 0.19."""
+
+    zero_optimization: Zero = Zero()
+    """What is partitioned over the ranks."""
+
+    fp16: Fp16 = Fp16()
+    """Half precision with loss scaling."""
+
+    bf16: Bf16 | None = None
+    """Half precision with the range of fp32."""
+
+    bfloat16: Annotated[Absent[OldBf16], OUTDATED] = None
+    """Old name of `bf16`; not read when `bf16` is there."""
+
+    torch_autocast: Absent[TorchAutocast] = None
+    """Let PyTorch choose the format of each operation."""
+
+    data_types: DataTypes = DataTypes()
+    """Formats that differ from the model's."""
+
+    steps_per_print: Positive | None = None
+    """Steps between progress lines; the Trainer always turns them off."""
+
+    wall_clock_breakdown: bool = False
+    """Time forward, backward and step apart."""
+
+    memory_breakdown: bool = False
+    """Print memory use as the engine goes through its phases."""
+
+    dump_state: bool = False
+    """Print the engine's state at start."""
+
+    log_level: Literal["debug", "info", "warning", "error", "critical"] | None = None
+    """How much DeepSpeed says."""
+
+    disable_python_gc: bool = False
+    """Collect Python's garbage only between steps."""
+
+    disable_allgather: Annotated[bool, OUTDATED] = False
+    """Not used by DeepSpeed any more."""
+
+    communication_data_type: CommunicationDtype | None = None
+    """Format of gradients on the wire; the model's own if absent."""
+
+    seq_parallel_communication_data_type: CommunicationDtype = "fp32"
+    """Format of gradients between sequence-parallel ranks."""
+
+    prescale_gradients: bool = False
+    """Divide gradients before they are summed (stages 0 and 1)."""
+
+    gradient_predivide_factor: float = 1.0
+    """Divide gradients by this before and by the rest after they are summed."""
+
+    gradient_allreduce_op: AnyCase[Literal["mean", "sum"]] = "mean"
+    """Average gradients or sum them."""
+
+    zero_allow_untested_optimizer: bool = False
+    """Let ZeRO work with any optimizer; the Trainer turns it on."""
+
+    zero_force_ds_cpu_optimizer: bool = True
+    """With offload, refuse optimizers other than DeepSpeed's own."""
+
+    dataloader_drop_last: bool = False
+    """For the data loader `deepspeed.initialize` makes."""
+
+    use_data_before_expert_parallelism: bool = False
+    """Order of ranks in MoE groups."""
+
+    vocabulary_size: int | None = None
+    """Only for a warning when it is not a multiple of 8."""
+
+    sequence_parallel_size: Positive | None = None
+    """Ranks that share a sequence; read only together with `data_parallel_size`."""
+
+    data_parallel_size: Positive | None = None
+    """Data-parallel ranks; read only together with `sequence_parallel_size`."""
+
+    allgather_size: Positive | None = None
+    """Only for the old `"zero_optimization": true`."""
+
+    activation_checkpointing: Absent[ActivationCheckpointing] = None
+    """For scripts that call `deepspeed.checkpointing.configure`."""
+
+    aio: Aio | None = None
+    """Reads and writes for NVMe offload."""
+
+    checkpoint: Checkpoint = Checkpoint()
+    """How checkpoints are written and read."""
+
+    datastates_ckpt: dict[str, Any] | bool | None = None
+    """The DataStates checkpoint engine's settings; any value but false turns it on."""
+
+    tensorboard: TensorBoard = TensorBoard()
+    """Metrics for TensorBoard."""
+
+    wandb: Wandb = Wandb()
+    """Metrics for Weights & Biases."""
+
+    csv_monitor: CsvMonitor = CsvMonitor()
+    """Metrics as CSV files."""
+
+    comet: Comet = Comet()
+    """Metrics for Comet."""
+
+    comms_logger: CommsLogger = CommsLogger()
+    """Counts and times of collectives."""
+
+    flops_profiler: FlopsProfiler = FlopsProfiler()
+    """One profiled step."""
+
+    timers: Timers = Timers()
+    """What is timed."""
+
+    compile: Compile = Compile()
+    """DeepCompile."""
+
+    tensor_parallel: TensorParallel = TensorParallel()
+    """Layers split over ranks."""
+
+    expert_parallel: ExpertParallel | None = None
+    """Experts spread over ranks."""
+
+    pipeline: Absent[Pipeline] = None
+    """Settings of a `PipelineModule`."""
+
+    hybrid_engine: HybridEngine = HybridEngine()
+    """Training and generation with one model."""
+
+    weight_quantization: Absent[WeightQuantization] = None
+    """Quantized weights for inference."""
+
+    data_efficiency: Absent[DataEfficiency] = None
+    """Curriculum learning, dynamic batching, token dropping."""
+
+    autotuning: Absent[Autotuning] = None
+    """DeepSpeed's own search for a configuration."""
+
+    @property
+    def brain_float(self) -> Bf16 | None:
+        """What is said about bf16; under its old name, if that is alone."""
+        return self.bf16 or self.bfloat16

@@ -1,0 +1,81 @@
+"""Disks: `aio` and `checkpoint`."""
+
+from typing import Literal
+
+from zlaunch.dsconfig.schema.section import AnyCase, Positive, Section
+
+
+class Aio(Section):
+    """`aio`: asynchronous reads and writes for NVMe offload."""
+
+    block_size: Positive = 1_048_576
+    """Bytes per request."""
+
+    queue_depth: Positive = 8
+    """Requests in flight per thread."""
+
+    intra_op_parallelism: Positive = 1
+    """Threads that share one tensor."""
+
+    single_submit: bool = False
+    """Submit requests one by one."""
+
+    overlap_events: bool = True
+    """Submit new requests while earlier ones complete."""
+
+    use_gds: bool = False
+    """Read straight into GPU memory through GPUDirect Storage (CUDA)."""
+
+
+class ParallelWrite(Section):
+    """`checkpoint.parallel_write`."""
+
+    pipeline_stage: bool = False
+    """Write pipeline stages in parallel."""
+
+
+class Writer(Section):
+    """`checkpoint.writer`."""
+
+    type: AnyCase[Literal["mock", "python", "fast"]] = "fast"
+    """Which writer."""
+
+    decoupled: bool = False
+    """Write while training goes on."""
+
+    io_buffer_size: Positive = 67_108_864
+    """Bytes of the write buffer."""
+
+    io_buffer_double: bool = True
+    """Fill one buffer while the other is written."""
+
+    show_statistics: bool = False
+    """Print write speeds."""
+
+    data_parallel: AnyCase[Literal["replica", "socket", "machine"]] | None = None
+    """Which ranks share the writing."""
+
+    io_multiplier: Positive = 1
+    """Writers per rank."""
+
+
+class Checkpoint(Section):
+    """`checkpoint`."""
+
+    tag_validation: AnyCase[Literal["warn", "ignore", "fail"]] = "warn"
+    """What to do when ranks disagree on the tag of a checkpoint."""
+
+    load_universal: bool = False
+    """Load a universal checkpoint, which fits any number of ranks."""
+
+    use_node_local_storage: bool = False
+    """Each host saves to its own disk."""
+
+    parallel_write: ParallelWrite = ParallelWrite()
+    """How pipeline stages write."""
+
+    checkpoint_serialization: bool = True
+    """Use PyTorch's newer file format."""
+
+    writer: Writer | None = None
+    """The fast checkpoint writer."""

@@ -1,0 +1,289 @@
+"""`zero_optimization`: what is partitioned over the ranks, and where it goes when it leaves the GPU."""
+
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field
+
+from zlaunch.dsconfig.schema.renamed import OLD_NAMES
+from zlaunch.dsconfig.schema.section import OUTDATED, Count, Fraction, MaybeAuto, Positive, Section, Whole
+
+Device = Literal["none", "cpu", "nvme"]
+Stage = Whole[Literal[0, 1, 2, 3]]
+
+
+def _either(name: str) -> AliasChoices:
+    """DeepSpeed takes these keys with and without `stage3_`."""
+    return AliasChoices(name, name.removeprefix("stage3_"))
+
+
+class OffloadParam(Section):
+    """Keep the 16-bit parameters on the host or on NVMe between uses (stage 3)."""
+
+    device: MaybeAuto[Device] = "none"
+    """Where parameters go when they leave the GPU."""
+
+    nvme_path: MaybeAuto[str] | None = None
+    """Directory on the NVMe drive; required when `device` is `nvme`."""
+
+    buffer_count: Count = 5
+    """How many staging buffers on the host NVMe reads and writes go through."""
+
+    buffer_size: Count = 100_000_000
+    """Elements in one staging buffer; the largest partitioned parameter must fit."""
+
+    max_in_cpu: Count = 1_000_000_000
+    """Parameter elements that may stay on the host when `device` is `nvme`."""
+
+    pin_memory: bool = True
+    """Page-lock host buffers: faster copies, but they can never be swapped out."""
+
+
+class OffloadOptimizer(Section):
+    """Keep the optimizer states and run its step on the host (stage 1 and up)."""
+
+    device: MaybeAuto[Device] = "none"
+    """Where optimizer states live; `nvme` needs stage 3."""
+
+    nvme_path: MaybeAuto[str] | None = None
+    """Directory on the NVMe drive; required when `device` is `nvme`."""
+
+    buffer_count: Count = 4
+    """Staging buffers for NVMe; Adam needs four: parameter, gradient and two moments."""
+
+    pin_memory: bool = True
+    """Page-lock host buffers: faster copies, but they can never be swapped out."""
+
+    pipeline_read: bool = False
+    """Read the next tile from NVMe while this one is updated."""
+
+    pipeline_write: bool = False
+    """Write the last tile to NVMe while this one is updated."""
+
+    fast_init: bool = False
+    """Initialize optimizer states on NVMe without going through a pinned buffer."""
+
+    ratio: Fraction = 1.0
+    """Share of the parameters whose step runs on the host; below 1 needs stage 3."""
+
+    super_offload: bool = False
+    """Overlap host and GPU steps on hosts with a fast link to the GPU (CUDA, stage 3)."""
+
+    cpuadam_cores_perc: Fraction = 0.8
+    """Share of the cores that the host optimizer may use under `super_offload`."""
+
+
+class ZenFlow(Section):
+    """Update the most important gradients on the GPU and the rest on the host, later."""
+
+    topk_ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    """Share of gradient columns updated on the GPU at every step."""
+
+    select_strategy: Literal["auto", "step", "epoch"] = "auto"
+    """When the important columns are chosen anew."""
+
+    select_interval: Literal["auto"] | int = "auto"
+    """Steps or epochs between choices."""
+
+    update_interval: Literal["auto"] | Positive = "auto"
+    """Steps between host updates."""
+
+    overlap_step: bool = False
+    """Run the host update while the GPU goes on."""
+
+    offload: bool = False
+    """Keep the selected optimizer states on the host as well."""
+
+    auto_ratio: Fraction = 0.99
+    """How sure the automatic interval must be."""
+
+    full_warm_up_rounds: int = 0
+    """Rounds at the start in which everything is updated."""
+
+    pt_reserved_cores_perc: Fraction = 0.5
+    """Share of the cores kept for PyTorch."""
+
+    steps_per_epoch: int | None = None
+    """Needed when `select_strategy` is `epoch`."""
+
+
+class LeafModule(Section):
+    """Modules that stage 3 gathers as a whole, such as blocks of experts."""
+
+    classes: list[str] = [
+        "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
+        "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
+        "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
+    ]
+    """Class names."""
+
+    names: list[str] = []
+    """Full module names."""
+
+    name_suffixes: list[str] = []
+    """Ends of module names."""
+
+
+class Zero(Section):
+    """`zero_optimization`."""
+
+    stage: MaybeAuto[Stage] = 0
+    """0: plain data parallel; 1: optimizer states partitioned; 2: gradients too; 3: parameters too."""
+
+    contiguous_gradients: bool = True
+    """Copy gradients into one buffer as they are produced, against fragmentation."""
+
+    reduce_scatter: bool = True
+    """Reduce gradients to their owner only, instead of all-reducing them."""
+
+    reduce_bucket_size: MaybeAuto[Positive] = 500_000_000
+    """Gradient elements reduced at once: more is faster and takes more GPU memory."""
+
+    use_multi_rank_bucket_allreduce: bool = True
+    """Reduce buckets that belong to several ranks in one call (stages 1 and 2)."""
+
+    allgather_partitions: Annotated[bool, OUTDATED] = True
+    """Not read at any stage: updated parameters are always gathered with all-gather."""
+
+    allgather_bucket_size: Count = 500_000_000
+    """Parameter elements gathered at once after the step (stages 1 and 2); must be even."""
+
+    overlap_comm: bool | None = None
+    """Reduce gradients while the backward pass goes on; on by default at stage 3 only."""
+
+    compute_grad_norm: bool = True
+    """Compute the global gradient norm; off needs stage 1 or 2 and `gradient_clipping` 0."""
+
+    load_from_fp32_weights: bool = True
+    """On load, restore the 16-bit weights from the fp32 master copy."""
+
+    elastic_checkpoint: bool = False
+    """Save merged optimizer states, to resume on another number of ranks (stages 1 and 2)."""
+
+    offload_param: OffloadParam | None = None
+    """Where parameters go when they leave the GPU (stage 3)."""
+
+    offload_optimizer: OffloadOptimizer | None = None
+    """Where optimizer states live (stage 1 and up)."""
+
+    zenflow: ZenFlow | None = None
+    """Stall-free offloading; needs `offload_optimizer` on the CPU."""
+
+    sub_group_size: Count = 1_000_000_000
+    """Parameter elements whose optimizer step is done at once (stage 3)."""
+
+    cpu_offload_param: Annotated[bool | None, OUTDATED] = None
+    """Old name of `offload_param`."""
+
+    cpu_offload_use_pin_memory: Annotated[bool | None, OUTDATED] = None
+    """Old name of `pin_memory` in the offload sections."""
+
+    cpu_offload: Annotated[bool | None, OUTDATED] = None
+    """Old name of `offload_optimizer`."""
+
+    stage3_prefetch_bucket_size: MaybeAuto[Count] = Field(
+        50_000_000, validation_alias=_either("stage3_prefetch_bucket_size")
+    )
+    """Parameter elements fetched ahead of their use (stage 3)."""
+
+    stage3_param_persistence_threshold: MaybeAuto[Count] = Field(
+        100_000, validation_alias=_either("stage3_param_persistence_threshold")
+    )
+    """Parameters with fewer elements are never partitioned (stage 3)."""
+
+    stage3_model_persistence_threshold: Count = Field(
+        sys.maxsize, validation_alias=_either("stage3_model_persistence_threshold")
+    )
+    """Most elements that may stay unpartitioned in the whole model (stage 3)."""
+
+    stage3_max_live_parameters: Count = Field(
+        1_000_000_000, validation_alias=_either("stage3_max_live_parameters")
+    )
+    """Most gathered parameter elements on a GPU at a time (stage 3)."""
+
+    stage3_max_reuse_distance: Count = Field(
+        1_000_000_000, validation_alias=_either("stage3_max_reuse_distance")
+    )
+    """Keep a parameter gathered if it is used again within so many elements (stage 3)."""
+
+    stage3_gather_16bit_weights_on_model_save: MaybeAuto[bool] = Field(
+        False, validation_alias=_either("stage3_gather_16bit_weights_on_model_save")
+    )
+    """Gather the whole model on rank 0 when it is saved; without it a saved model is empty (stage 3)."""
+
+    stage3_module_granularity_threshold: int = Field(
+        0, validation_alias=_either("stage3_module_granularity_threshold")
+    )
+    """Treat modules finer than this as leaves (stage 3)."""
+
+    stage3_use_all_reduce_for_fetch_params: bool = Field(
+        False, validation_alias=_either("stage3_use_all_reduce_for_fetch_params")
+    )
+    """Gather parameters with all-reduce, for interconnects on which that is faster (stage 3)."""
+
+    stage3_allgather_sequential: bool = Field(False, validation_alias=_either("stage3_allgather_sequential"))
+    """Gather one parameter after another (stage 3)."""
+
+    stage3_gather_fp16_weights_on_model_save: Annotated[bool, OUTDATED] = False
+    """Old name of `stage3_gather_16bit_weights_on_model_save`."""
+
+    ignore_unused_parameters: bool = True
+    """Accept parameters that get no gradient (stages 1 and 2)."""
+
+    legacy_stage1: Annotated[bool, OUTDATED] = False
+    """Gone: DeepSpeed refuses `true`."""
+
+    round_robin_gradients: bool = False
+    """Spread gradient copies to the host over the ranks (stages 1 and 2)."""
+
+    parameter_alignment: bool = False
+    """Align each parameter in the flat buffers (stages 1 and 2)."""
+
+    zero_hpz_partition_size: Count = 1
+    """Ranks that share a second, nearer copy of the parameters (ZeRO++, stage 3)."""
+
+    zero_quantized_weights: bool = False
+    """Gather parameters quantized to 8 bits (ZeRO++, stage 3, CUDA)."""
+
+    zero_quantized_nontrainable_weights: bool = False
+    """Keep frozen parameters quantized (ZeRO++, stage 3, CUDA)."""
+
+    zero_quantized_gradients: bool = False
+    """Reduce gradients quantized (ZeRO++, stage 3, CUDA)."""
+
+    memory_efficient_linear: bool = True
+    """Use a linear layer that does not keep the gathered weight for backward (stage 3)."""
+
+    pipeline_loading_checkpoint: bool = False
+    """Load checkpoints one rank after another, to spare the host (stage 3)."""
+
+    override_module_apply: bool = True
+    """Let `Module.apply` see gathered parameters (stage 3)."""
+
+    log_trace_cache_warnings: bool = False
+    """Warn when the order of modules changes and prefetching starts over (stage 3)."""
+
+    enable_sanity_checks: bool = False
+    """Check internal invariants at every step; slow (stage 3)."""
+
+    save_muon_momentum_buffer_in_memory: bool = False
+    """Keep Muon's momentum buffers in memory (stage 3 with offload)."""
+
+    leaf_module: LeafModule = LeafModule()
+    """Modules that stage 3 gathers as a whole."""
+
+    @property
+    def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:
+        """Find the sections that move something; their old names count."""
+        sections: dict[str, OffloadOptimizer | OffloadParam | None] = {
+            "offload_optimizer": self.offload_optimizer,
+            "offload_param": self.offload_param,
+        }
+        for name in OLD_NAMES:
+            key, section = str(name.new[-1]), name.section
+            if section and sections[key] is None and getattr(self, str(name.old[-1])):
+                is_param = key == "offload_param"
+                sections[key] = OffloadParam(**section) if is_param else OffloadOptimizer(**section)
+        moving = ("cpu", "nvme")
+        return {key: one for key, one in sections.items() if one is not None and one.device in moving}

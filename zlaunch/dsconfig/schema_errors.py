@@ -1,0 +1,282 @@
+"""What pydantic refuses → a finding that says what DeepSpeed makes of it, and what to type."""
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from zlaunch.dsconfig.keys.lookup import known_keys
+from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.releases import REMOVED, Release, history
+from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
+from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
+from zlaunch.errors import Act, Finding, Mending, Severity
+from zlaunch.units import narrowed
+
+OWN_NAMES: Mapping[KeyPath, tuple[str, ...]] = {
+    ("optimizer", "type"): ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon"),
+    ("scheduler", "type"): DEEPSPEED_SCHEDULERS,
+}
+"""Names that DeepSpeed builds itself; beside them it takes the classes of torch."""
+
+BATCH_SIZES = frozenset({"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
+USED_AT_ONCE = frozenset(
+    {
+        *BATCH_SIZES,
+        "checkpoint.parallel_write.pipeline_stage",
+        "checkpoint.tag_validation",
+        "checkpoint.writer.data_parallel",
+        "checkpoint.writer.type",
+        "communication_data_type",
+        "data_types.keep_in_fp32_modules",
+        "expert_parallel.load_balance_coeff",
+        "flops_profiler.enabled",
+        "gradient_allreduce_op",
+        "seq_parallel_communication_data_type",
+        "torch_autocast.dtype",
+        "torch_autocast.lower_precision_safe_modules",
+        "wall_clock_breakdown",
+    }
+)
+"""Keys outside of the closed sections whose values DeepSpeed uses as soon as it reads them."""
+
+WORDS_OF_OTHERS: Mapping[str, str] = {
+    "betas": "optimizer.params.betas",
+    "device": "zero_optimization.offload_optimizer.device",
+    "learning_rate": "optimizer.params.lr",
+    "loss_scale": "fp16.loss_scale",
+    "lr": "optimizer.params.lr",
+    "max_grad_norm": "gradient_clipping",
+    "mixed_precision": "bf16.enabled",
+    "nvme_path": "zero_optimization.offload_optimizer.nvme_path",
+    "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
+    "pin_memory": "zero_optimization.offload_optimizer.pin_memory",
+    "stage": "zero_optimization.stage",
+    "total_num_steps": "scheduler.params.total_num_steps",
+    "warmup_num_steps": "scheduler.params.warmup_num_steps",
+    "warmup_steps": "scheduler.params.warmup_num_steps",
+    "weight_decay": "optimizer.params.weight_decay",
+    "zero_stage": "zero_optimization.stage",
+}
+"""What people write elsewhere, or in the wrong section → where DeepSpeed reads it."""
+
+SURE = 0.88
+"""How alike two names must be before one is taken for the other without asking."""
+
+_KIND_NAMES = {
+    "bool_type": "true or false",
+    "dict_type": "an object",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_type": "an object",
+    "none_required": "null",
+    "null": "a value, and DeepSpeed crashes on null",
+    "string_type": "a string",
+}
+
+
+def explain(
+    whole: dict[str, Any], path: KeyPath, error: ErrorDetails, lax: bool, release: Release
+) -> Finding:
+    """Say what is wrong at `path`; `lax` tells whether pydantic without strict types would take it."""
+    kind, given, key = error["type"], error["input"], path[-1]
+    where = dotted(path)
+    if kind == "extra_forbidden":
+        return _unknown_key(whole, path, release)
+    if kind == "missing":
+        message = f"`{key}` is missing, and DeepSpeed cannot do without it"
+        return Finding("missing-key", message, f'add `"{key}": …`', where, Severity.LATE)
+    lax = lax or _is_taken(kind, given, error)
+    severity = _severity(path, error, lax, release)
+    if given == "auto":
+        message = (
+            f'nobody fills in "auto" for `{where}`: the Trainer stops at it, DeepSpeed takes its default'
+        )
+        if severity is not Severity.ERROR or release.is_closed(path[:-1]):
+            severity = Severity.LATE
+        return Finding("auto-not-here", message, "write a value, or leave the key out", where, severity)
+    if kind == "literal_error":
+        choose = _no_such_name if path in OWN_NAMES else _not_one_of
+        message, hint, mending = choose(path, given, str(error["ctx"]["expected"]))
+        return Finding("bad-value", message, hint, where, severity, mending=mending)
+    if expected := _KIND_NAMES.get(kind):
+        hint, mending = _retyped(given, expected)
+        silent = severity is Severity.SILENT
+        accepted = ". DeepSpeed reads it as it was meant, the Trainer does not" if silent else ""
+        message = f"`{key}` is {_shown(given)}, not {expected}{accepted}"
+        return Finding("bad-type", message, hint, where, severity, mending=mending)
+    return Finding("bad-value", f"`{key}` is {_shown(given)}; {_bound(error)}", None, where, severity)
+
+
+def _is_taken(kind: str, given: Any, error: ErrorDetails) -> bool:
+    """Whether an enumeration takes a number that is written as text, or true for 1."""
+    if kind == "int_type":
+        return isinstance(given, bool)
+    return (
+        kind == "literal_error"
+        and isinstance(given, str)
+        and given.isdigit()
+        and given in str(error["ctx"]["expected"])
+    )
+
+
+def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -> Severity:
+    """Say when DeepSpeed notices a value that it was not written for."""
+    where, is_section = dotted(path), error["type"] in ("model_type", "dict_type", "null")
+    if is_section and path in release.reads.sections:
+        return Severity.ERROR
+    if path[0] in ("optimizer", "scheduler"):
+        return Severity.LATE
+    if release.is_closed(path[:-1]):
+        return Severity.SILENT if lax else Severity.ERROR
+    if where in BATCH_SIZES and isinstance(error["input"], float | bool):
+        return Severity.SILENT
+    return Severity.ERROR if where in USED_AT_ONCE else Severity.LATE
+
+
+def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Finding:
+    parent, key, where = path[:-1], str(path[-1]), dotted(path)
+    if (advice := REMOVED.get(where)) and release.refuses(path):
+        since = history(path).refused
+        message = f"DeepSpeed {since} refuses a config that has `{key}`, even switched off"
+        return Finding("removed-key", message, advice, where, mending=_off(whole, path))
+    if parent in (("optimizer", "params"), ("scheduler", "params")):
+        severity, does = (
+            Severity.LATE,
+            f"the {parent[0]} takes no argument `{key}`, and fails when it is made",
+        )
+    else:
+        place = f"in `{dotted(parent)}`" if parent else "at the top level"
+        closed = release.is_closed(parent)
+        severity = Severity.ERROR if closed else Severity.SILENT
+        does = (
+            f"DeepSpeed knows no key `{key}` {place}, and {'refuses the config' if closed else 'ignores it'}"
+        )
+    hint, mending, meant = _meant(whole, parent, key)
+    finding = Finding("unknown-key", does, hint, where, severity, mending=mending)
+    if meant is None or not isinstance(room := value_at(whole, meant[:-1]), dict) or meant[-1] not in room:
+        return finding
+    return replace(finding, mending=None, beside=meant)
+
+
+def _off(whole: dict[str, Any], path: KeyPath) -> Mending | None:
+    """A removed section that was switched off can go; one that was on is the user's to replace."""
+    value = value_at(whole, path)
+    on = value.get("enabled", False) if isinstance(value, dict) else value
+    return None if on else Mending(Act.DELETE)
+
+
+def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Mending | None, KeyPath | None]:
+    """Guess which key was meant, or where it belongs: what to do, and the place that it would take."""
+    if not parent and "." in key:
+        return "nest the keys: a dot means nothing in JSON", None, None
+    siblings = known_keys(whole, parent)
+    if close := difflib.get_close_matches(key, siblings, n=1, cutoff=0.75):
+        sure = difflib.SequenceMatcher(None, key, close[0]).ratio() >= SURE
+        rename = Mending(Act.RENAME, close[0]) if sure else None
+        return f"did you mean `{close[0]}`?", rename, (*parent, close[0])
+    if parent and key in DsConfig.model_fields:
+        return f"move `{key}` to the top level", Mending(Act.MOVE, ""), (key,)
+    if not parent and key in known_keys(whole, (ZERO,)):
+        move = Mending(Act.MOVE, ZERO) if isinstance(whole.get(ZERO, {}), dict) else None
+        return f"move `{key}` into `{ZERO}`", move, (ZERO, key)
+    if place := WORDS_OF_OTHERS.get(key):
+        return f"in a ds_config that is `{place}`", None, None
+    return "delete it", None, None
+
+
+def _no_such_name(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Mending | None]:
+    """DeepSpeed's own names come before the classes of torch, of which there are too many to list."""
+    own = OWN_NAMES[path]
+    names = [*own, *re.findall(r"'(\w+)'", expected)]
+    message = f"there is no {path[0]} `{given}`; DeepSpeed has {', '.join(own)}, and torch its own"
+    return message, *_nearest(given, names)
+
+
+def _not_one_of(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Mending | None]:
+    choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
+    listed = " or ".join([*([", ".join(choices[:-1])] if choices[:-1] else []), choices[-1]])
+    message = f"`{path[-1]}` is {_shown(given)}; it can be {listed}"
+    if str(given) in choices and str(given).isdigit():
+        message += ". DeepSpeed takes it for the number, the Trainer does not"
+        return message, f"write {given}, without quotes", Mending(Act.WRITE, int(given))
+    return message, *_nearest(given, choices)
+
+
+def _nearest(given: Any, names: list[str]) -> tuple[str | None, Mending | None]:
+    spelled = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(str(given).lower(), spelled, n=1, cutoff=0.6)
+    if not close:
+        return None, None
+    name = spelled[close[0]]
+    sure = isinstance(given, str) and given.lower() == close[0]
+    return f'did you mean `"{name}"`?', Mending(Act.WRITE, name) if sure else None
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+        case bool() | None:
+            return {True: "true", False: "false", None: "null"}[value]
+        case str():
+            return f'the string "{value}"'
+    return str(value)
+
+
+_BOUNDS = {
+    "greater_than": "it must be more than {gt:g}",
+    "greater_than_equal": "it must be at least {ge:g}",
+    "less_than": "it must be less than {lt:g}",
+    "less_than_equal": "it must be at most {le:g}",
+    "too_short": "it needs {min_length} items, and has {actual_length}",
+    "too_long": "it takes {max_length} items, and has {actual_length}",
+    "finite_number": "it must be finite",
+}
+
+
+def _bound(error: ErrorDetails) -> str:
+    """Say in our words which bound a value breaks."""
+    said = _BOUNDS.get(error["type"])
+    return said.format(**error.get("ctx", {})) if said else f"{error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _retyped(given: Any, expected: str) -> tuple[str | None, Mending | None]:
+    """Say how to write a value that only has the wrong type."""
+    if given is None:
+        return "delete the key", Mending(Act.DELETE)
+    plain = given.strip().lower() if isinstance(given, str) else None
+    if expected == "true or false" and plain in ("true", "false"):
+        return f"write {plain}, without quotes", Mending(Act.WRITE, plain == "true")
+    if plain is not None and expected in ("a number", "a whole number"):
+        number = _number(plain)
+        if number is not None and (expected == "a number" or isinstance(number, int)):
+            return f"write {number}, without quotes", Mending(Act.WRITE, number)
+    return _SHAPES.get(expected), None
+
+
+_SHAPES = {
+    "an object": "write an object, `{…}`",
+    "a list": "write a list, `[…]`",
+    "true or false": "write true or false",
+    "a whole number": "write a whole number, without quotes",
+    "a number": "write a number, without quotes",
+}
+
+
+def _number(text: str) -> int | float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if not math.isfinite(number):
+        return None
+    return narrowed(number)

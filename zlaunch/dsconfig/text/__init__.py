@@ -1,0 +1,1 @@
+"""JSON text with the position of each key, for findings and edits."""

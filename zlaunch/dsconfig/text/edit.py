@@ -1,0 +1,112 @@
+"""Changes to the text of a ds_config that leave everything else as it was written."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from zlaunch.dsconfig.text.document import Document, Edit, KeyPath, Span, value_at
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import Act, Mending
+
+
+def apply(text: str, edits: Iterable[Edit]) -> str:
+    """Apply edits that do not overlap."""
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return text
+
+
+def mend(document: Document, path: KeyPath, mending: Mending) -> str:
+    """Write the text anew with one key mended; raise KeyError if the key does not stand in it."""
+    if mending.act is Act.PLAIN:
+        return apply(document.text, document.plainings)
+    span = document.spans[path]
+    match mending.act:
+        case Act.RENAME:
+            edits = [_renamed(span, str(mending.to))]
+        case Act.WRITE:
+            edits = [Edit(span.start, span.end, json.dumps(mending.to))]
+        case Act.REPLACE:
+            key, value = mending.to
+            edits = [_renamed(span, key), Edit(span.start, span.end, json.dumps(value))]
+        case Act.DELETE:
+            edits = [_without(document, path)]
+        case Act.MOVE:
+            return _moved(document, path, mending.to)
+    return apply(document.text, edits)
+
+
+def _renamed(span: Span, key: str) -> Edit:
+    return Edit(span.key, span.key_end, json.dumps(key))
+
+
+def _without(document: Document, path: KeyPath) -> Edit:
+    """Take a member out with the comma that belongs to it, and with its line if nothing else is on it."""
+    text, span = document.text, document.spans[path]
+    start, end = span.key, span.end
+    after = end + len(text[end:]) - len(text[end:].lstrip())
+    before = len(text[:start].rstrip())
+    if text[after : after + 1] == ",":
+        end = after + 1
+        line_rest = text[end:].split("\n", 1)[0]
+        if not line_rest.strip() and text[:start].rpartition("\n")[2].strip() == "":
+            return Edit(text.rfind("\n", 0, start) + 1, min(len(text), end + len(line_rest) + 1), "")
+        return Edit(start, end + len(line_rest) - len(line_rest.lstrip(" ")), "")
+    if text[before - 1 : before] == ",":
+        return Edit(before - 1, end, "")
+    return Edit(before, end, "")
+
+
+def _moved(document: Document, path: KeyPath, section: str) -> str:
+    """Move a member into a section, which is made if it is not there."""
+    text, span = document.text, document.spans[path]
+    member = text[span.key : span.end]
+    rest = parse(apply(text, [_without(document, path)]), document.file)
+    target: KeyPath = (section,) if section else ()
+    if target in rest.spans:
+        return _added(rest, target, member)
+    return _added(rest, (), f"{json.dumps(section)}: {{{member}}}")
+
+
+def _added(document: Document, target: KeyPath, member: str) -> str:
+    """Write a member as the last one of an object, indented like the others."""
+    text, span = document.text, document.spans[target]
+    members = [s for path, s in document.spans.items() if path[:-1] == target and path]
+    if not members:
+        return apply(text, [Edit(span.start, span.end, f"{{{member}}}")])
+    last = members[-1]
+    line = text[text.rfind("\n", 0, last.key) + 1 : last.key]
+    between = f"\n{line}" if not line.strip() else " "
+    return apply(text, [Edit(last.end, last.end, f",{between}{member}")])
+
+
+def mend_value(
+    value: dict[str, Any], path: KeyPath, mending: Mending | None, instead: str | None = None
+) -> None:
+    """Do to a plain value what a mending does to its text; without one the key is replaced or left out."""
+    whole = next((depth for depth, part in enumerate(path) if isinstance(part, int)), len(path))
+    path, mending = path[:whole], mending if whole == len(path) else None
+    node = value_at(value, path[:-1])
+    if not path or not isinstance(node, dict):
+        return
+    key, old = str(path[-1]), node.pop(path[-1], None)
+    if mending is None:
+        node |= {} if instead is None else {key: instead}
+    elif mending.act is Act.MOVE:
+        target = value.setdefault(mending.to, {}) if mending.to else value
+        if isinstance(target, dict):
+            target.setdefault(key, old)
+    else:
+        for name, new in _in_its_place(key, old, mending).items():
+            node.setdefault(name, new)
+
+
+def _in_its_place(key: str, old: Any, mending: Mending) -> dict[str, Any]:
+    match mending.act:
+        case Act.RENAME:
+            return {mending.to: old}
+        case Act.REPLACE:
+            return dict([mending.to])
+        case Act.WRITE:
+            return {key: mending.to}
+    return {}

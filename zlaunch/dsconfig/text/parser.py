@@ -1,0 +1,235 @@
+"""JSON as people write it → values that know where they stand.
+
+The grammar is that of hjson, which DeepSpeed reads. Where hjson takes something for a string that
+its writer meant otherwise (`True`, `.5`, `auto, "next": 1`), the value is what was meant and the
+difference is a finding.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from zlaunch.dsconfig.text.document import BYTE_ORDER_MARK, Document, Edit, KeyPath, Span, place_at
+from zlaunch.dsconfig.text.remarks import Remarks
+from zlaunch.dsconfig.text.tokens import TOKEN, Token, is_strict, unescape
+from zlaunch.errors import Finding, Refused
+from zlaunch.units import narrowed
+
+MAX_DEPTH = 50
+MAX_DIGITS = 400
+
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_MEMBER = re.compile(r"""(?:"[^"]*"|'[^']*'|\w+)\s*:""")
+_UNDERSCORES = re.compile(r"[+-]?\d[\d_]*\d")
+_BARE_VALUE = re.compile(r"[^,}\]\n]*")
+_WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
+_PYTHON_WORDS: Mapping[str, Any] = {"True": True, "False": False, "None": None}
+_TEXT_TO_DEEPSPEED = "DeepSpeed takes it and the rest of its line for text"
+_NO_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
+
+
+def parse(text: str, file: str) -> Document:
+    """Parse the text of a ds_config; raise Refused with the place if it is none."""
+    parser = _Parser(text, file)
+    value = parser.document()
+    return Document(file, text, value, parser.spans, tuple(parser.notes.findings), tuple(parser.notes.edits))
+
+
+@dataclass
+class _Parser:
+    """One reading of one text: the value, and on the way spans, remarks and what would make it plain."""
+
+    text: str
+    file: str
+    spans: dict[KeyPath, Span] = field(default_factory=dict)
+
+    notes: Remarks = field(init=False)
+    _token: Token = field(init=False)
+    _end: int = 0
+    """Where the last token ended."""
+
+    def __post_init__(self) -> None:
+        """Read the first token; a byte order mark goes before it."""
+        self.notes = Remarks(self.file, self.text)
+        if self.text.startswith(BYTE_ORDER_MARK):
+            self.notes.edits.append(Edit(0, 1, ""))
+            self.notes.remark("byte-order-mark", "a byte order mark is", 0)
+        self._advance(0)
+
+    def document(self) -> dict[str, Any]:
+        """Read the one object that a ds_config is; raise Refused with the place where it breaks."""
+        start = self._token.start
+        if self._token.text == "{":
+            value: dict[str, Any] = self._value(())
+        elif self._token.kind in ("word", "string"):
+            self.notes.remark("no-braces", "an object without braces is", start)
+            self.notes.edits += [Edit(start, start, "{\n"), Edit(len(self.text), len(self.text), "}\n")]
+            value = self._object((), closing="")
+        else:
+            self._fail("a ds_config is one JSON object", "begin the file with `{`")
+        self.spans[()] = Span(start, start, self._end)
+        if self._token.kind != "end":
+            self._fail(f"there is more after the end of the object: {self._token.quoted}")
+        return value
+
+    def _advance(self, position: int) -> None:
+        """Read the next token from a position on; comments and space are skipped."""
+        self._end = position
+        while position < len(self.text):
+            match = TOKEN.match(self.text, position)
+            assert match is not None, "the last arm matches anything"
+            kind, position = str(match.lastgroup), match.end()
+            if kind == "comment":
+                self.notes.comment(match.start(), position)
+            elif kind == "space":
+                self.notes.space(match)
+            else:
+                self._token = Token(kind, match.group(), match.start())
+                return
+        self._token = Token("end", "", len(self.text))
+
+    def _next(self) -> None:
+        self._advance(self._token.end)
+
+    def _value(self, path: KeyPath) -> Any:
+        token = self._token
+        if len(path) > MAX_DEPTH:
+            self._fail(f"this is nested more than {MAX_DEPTH} deep")
+        if token.text in ("{", "["):
+            self._next()
+            value = self._object(path, closing="}") if token.text == "{" else self._array(path)
+            self._next()
+            return value
+        if token.kind in ("mark", "end"):
+            self._fail(f"a value is missing before {token.quoted}")
+        if token.text in ("'", '"'):
+            self._fail(f"the text that begins here has no closing `{token.text}`")
+        is_plain = token.kind == "number" or token.text in _WORDS
+        if is_plain and (self._ends_value(token.end) or isinstance(path[-1], int)):
+            self._next()
+            return _WORDS[token.text] if token.text in _WORDS else self._number(token)
+        if token.kind in ("string", "lines"):
+            self._next()
+            return self._string(token)
+        return self._bare_value(token)
+
+    def _ends_value(self, position: int) -> bool:
+        """Whether a number or a word ends here; otherwise hjson reads on to the end of the line.
+
+        Where the rest of the line is another member, a comma was forgotten.
+        """
+        rest = self.text[position:].split("\n", 1)[0].lstrip(" \t\r")
+        ends = not rest or rest.startswith((",", "}", "]", "#", "//", "/*"))
+        return ends or _MEMBER.match(rest) is not None
+
+    def _object(self, path: KeyPath, closing: str) -> dict[str, Any]:
+        """Read members up to the closing brace, or to the end of the text, and leave that for the caller."""
+        members: dict[str, Any] = {}
+        while self._token.text != closing:
+            key_token = self._token
+            if key_token.kind not in ("string", "word"):
+                self._fail(f"a key is expected here, not {key_token.quoted}")
+            key = self._string(key_token)
+            here = (*path, key)
+            self._next()
+            self._expect(":", f"a `:` is missing after the key `{key}`")
+            start = self._token.start
+            if key in members:
+                self.notes.duplicate(here, key_token, self.spans[here].key)
+                kept, self.spans = self.spans, {}
+                self._value(here)
+                self.spans = kept
+            else:
+                members[key] = self._value(here)
+                self.spans[here] = Span(key_token.start, start, self._end, key_token.end)
+            self._separator(closing)
+        return members
+
+    def _array(self, path: KeyPath) -> list[Any]:
+        items: list[Any] = []
+        while self._token.text != "]":
+            start = self._token.start
+            item_path = (*path, len(items))
+            items.append(self._value(item_path))
+            self.spans[item_path] = Span(start, start, self._end)
+            self._separator("]")
+        return items
+
+    def _separator(self, closing: str) -> None:
+        if self._token.text == closing:
+            return
+        missing = f"a `,` or `{closing}` is missing before {self._token.quoted}"
+        if (
+            self._token.kind in ("word", "string", "number")
+            and "\n" in self.text[self._end : self._token.start]
+        ):
+            self.notes.remark("missing-comma", "a line end instead of a comma is", self._end)
+            self.notes.edits.append(Edit(self._end, self._end, ","))
+            return
+        comma = self._token
+        self._expect(",", missing)
+        if self._token.text == closing:
+            self.notes.remark("trailing-comma", "a trailing comma is", comma.start)
+            self.notes.edits.append(Edit(comma.start, comma.end, ""))
+
+    def _expect(self, mark: str, message: str) -> None:
+        if self._token.text != mark:
+            self._fail(message)
+        self._next()
+
+    def _string(self, token: Token) -> str:
+        if token.kind == "word":
+            self.notes.lenient("bare-key", "a key without quotes is", token, token.text)
+            return token.text
+        if token.kind == "lines":
+            lines = token.text[3:-3].strip("\n").split("\n")
+            text = "\n".join(line.strip() for line in lines)
+            self.notes.lenient("single-quotes", "text in three quotes is", token, text)
+            return text
+        text = unescape(token.text[1:-1])
+        if token.text[0] == "'":
+            self.notes.lenient("single-quotes", "text in single quotes is", token, text)
+        elif not is_strict(token.text):
+            self.notes.lenient("loose-text", "a tab or an odd escape inside of text is", token, text)
+        return text
+
+    def _number(self, token: Token) -> int | float:
+        if len(token.text) > MAX_DIGITS or math.isinf(value := float(token.text)):
+            self._fail("this number is too large", offset=token.start)
+        whole = re.fullmatch(r"[+-]?\d+", token.text) is not None
+        number = int(token.text) if whole else narrowed(value)
+        if not _JSON_NUMBER.fullmatch(token.text):
+            self.notes.misread(token, number, f"is no JSON number: {_TEXT_TO_DEEPSPEED}")
+        return number
+
+    def _bare_value(self, token: Token) -> Any:
+        """Read text without quotes: all of the line to hjson, up to the next mark to who wrote it."""
+        line_end = self.text.find("\n", token.start)
+        line = self.text[token.start : line_end if line_end >= 0 else len(self.text)].rstrip()
+        bare = str(_BARE_VALUE.match(line).group()).rstrip()  # type: ignore[union-attr]
+        meant = Token("word", bare, token.start)
+        self._advance(meant.end)
+        if _UNDERSCORES.fullmatch(bare) and len(bare) <= MAX_DIGITS:
+            return self._python(meant, int(bare))
+        if bare in _PYTHON_WORDS:
+            return self._python(meant, _PYTHON_WORDS[bare])
+        if bare in _NO_NUMBERS:
+            self.notes.no_number(meant)
+            return bare
+        if bare != line:
+            self.notes.misread(
+                meant, bare, f"has no quotes, so DeepSpeed takes the whole rest of the line for it: `{line}`"
+            )
+        else:
+            self.notes.lenient("no-quotes", "text without quotes is", meant, bare)
+        return bare
+
+    def _python(self, token: Token, value: Any) -> Any:
+        self.notes.misread(token, value, f"is Python: {_TEXT_TO_DEEPSPEED}")
+        return value
+
+    def _fail(self, message: str, hint: str | None = None, offset: int | None = None) -> NoReturn:
+        place = place_at(self.file, self.text, self._token.start if offset is None else offset)
+        raise Refused([Finding("not-json", message, hint, place=place)])

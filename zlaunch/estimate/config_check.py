@@ -1,0 +1,51 @@
+"""A ds_config that was looked at → what two rehearsed steps with it say besides."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zlaunch.config.report import Report
+from zlaunch.errors import FATAL, Finding, Refused, Severity, WrongUsage, ZlaunchError, in_order
+from zlaunch.estimate.query import Options, Refusal
+from zlaunch.estimate.request import RANKS_IF_NOBODY_KNOWS, Words, ask
+from zlaunch.estimate.run import appraise
+from zlaunch.job.spec import JobSpec
+
+
+def with_steps(report: Report, model: Path | None, world_size: int | None, argv: Sequence[str]) -> Report:
+    """Add what DeepSpeed says in two steps, unless the ds_config is known to be wrong."""
+    if report.trouble is not None or any(finding.severity in FATAL for finding in report.findings):
+        return report
+    try:
+        found = _findings_of_steps(report.name, model, world_size, argv)
+    except Refused as error:
+        found = error.findings
+    except ZlaunchError as error:
+        return replace(report, trouble=error)
+    return replace(report, findings=tuple(sorted([*report.findings, *found], key=in_order)))
+
+
+def _findings_of_steps(
+    file: str, model: Path | None, world_size: int | None, argv: Sequence[str]
+) -> tuple[Finding, ...]:
+    if model is None or world_size is None:
+        raise WrongUsage(
+            "`--rehearse` takes two steps of a job, and has to know its model and its ranks",
+            "add `--model DIR --world-size N`",
+        )
+    if not Path(file).is_file() or file.endswith((".yaml", ".yml")):
+        raise WrongUsage(f"`--rehearse` needs a ds_config in a file, not {file}", "write it to a file first")
+    ranks = next(
+        ranks for ranks in range(min(world_size, RANKS_IF_NOBODY_KNOWS), 0, -1) if world_size % ranks == 0
+    )
+    job = JobSpec(script=Path(), script_args=tuple(argv), ds_config=Path(file))
+    question, site = ask(Words(str(model), job, Options(), gpus=ranks, nodes=world_size // ranks))
+    (answer,) = appraise([question], site)
+    if isinstance(answer, Refusal):
+        if answer.unknown is not None:
+            raise answer.unknown
+        return answer.findings
+    if (why := answer.forecast.why_not_rehearsed) is None:
+        return ()
+    message = f"two steps could not be rehearsed: {why.strip().splitlines()[-1]}"
+    return (Finding("not-rehearsed", message, severity=Severity.ADVICE),)

@@ -1,0 +1,140 @@
+"""Whether a job fits: what its ranks need, beside what their hosts have."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from zlaunch.errors import ExitStatus
+from zlaunch.estimate.forecast import HOST_POOLS, Forecast
+from zlaunch.hosts.gpu_catalog import Gpu, overhead_bytes
+from zlaunch.units import gib, memory
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a job runs: how many ranks on how many hosts, and what each of them has."""
+
+    num_hosts: int
+    ranks_per_host: int
+    gpu: Gpu | None = None
+    """None if nobody named one and there is none here."""
+    host_bytes: int | None = None
+    """Memory of each host; None if nobody knows it."""
+
+    @property
+    def world_size(self) -> int:
+        """Count the ranks."""
+        return self.num_hosts * self.ranks_per_host
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a job needs at its fullest; GPU and NVMe bytes of one rank, host bytes of a whole host."""
+
+    allocated: int
+    """In tensors."""
+    reserved: int
+    """With what the caching allocator holds besides."""
+    process: tuple[int, int]
+    """With what CUDA and NCCL take, at least and at most."""
+    pageable: int
+    pinned: int
+    shm: int
+    host: int
+    """All of these three, and the ranks' programs."""
+    nvme: int
+    """Of a whole host."""
+
+
+class Fit(Enum):
+    """The answer."""
+
+    YES = "fits"
+    TIGHT = "too close to tell"
+    NO = "does not fit"
+    UNKNOWN = "unknown"
+
+    @property
+    def status(self) -> ExitStatus:
+        """Say what the program exits with."""
+        known = {Fit.YES: ExitStatus.OK, Fit.NO: ExitStatus.REFUSED}
+        return known.get(self, ExitStatus.UNAVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether it fits, and why."""
+
+    fit: Fit
+    reasons: tuple[str, ...] = ()
+
+
+def need_of(forecast: Forecast, site: Site) -> Need:
+    """Add up what the ranks of a job need."""
+    least, most = overhead_bytes(site.world_size)
+    reserved, ranks = forecast.peak("reserved"), site.ranks_per_host
+    pageable, pinned, shm = (_on_one_host(forecast, (pool,), ranks) for pool in HOST_POOLS)
+    return Need(
+        allocated=forecast.peak("gpu"),
+        reserved=reserved,
+        process=(reserved + least, reserved + most),
+        pageable=pageable,
+        pinned=pinned,
+        shm=shm,
+        host=ranks * forecast.program_bytes + _on_one_host(forecast, HOST_POOLS, ranks),
+        nvme=ranks * forecast.peak("nvme"),
+    )
+
+
+def judge(forecast: Forecast, site: Site) -> Verdict:
+    """Compare what is needed with what is there; of several answers the worst counts."""
+    need = need_of(forecast, site)
+    verdicts = [*_on_the_gpu(forecast, need, site), *_on_the_host(forecast, need, site)]
+    for fit in (Fit.NO, Fit.UNKNOWN, Fit.TIGHT):
+        if reasons := tuple(one.reasons[0] for one in verdicts if one.fit is fit):
+            return Verdict(fit, reasons)
+    return Verdict(Fit.YES)
+
+
+def _on_the_gpu(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict]:
+    """What the allocator only caches it gives back when memory runs out; what tensors hold it cannot."""
+    if not forecast.on_gpu:
+        return
+    if site.gpu is None:
+        yield Verdict(Fit.UNKNOWN, ("no GPU is named",))
+        return
+    least, most = site.gpu.usable_bytes(site.world_size)
+    room = f"{gib(max(0, least))} to {gib(max(0, most))}"
+    has = f"of {gib(site.gpu.total_bytes)} GiB, {room} are left for them"
+    most_reserved = forecast.bounds(need.reserved)[1]
+    if forecast.bounds(need.allocated)[0] > most:
+        phase = forecast.peak_phase("gpu")
+        yield Verdict(Fit.NO, (f"{memory(need.allocated)} of tensors in {phase}; {has}",))
+    elif most_reserved > least:
+        up_to = f", perhaps {memory(most_reserved)}," if forecast.error else ""
+        yield Verdict(Fit.TIGHT, (f"{memory(need.reserved)}{up_to} for tensors and between them; {has}",))
+
+
+def _on_the_host(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict]:
+    if site.host_bytes is None:
+        return
+    has = f"{memory(need.host)} of host memory; there are {memory(site.host_bytes)}"
+    least, most = forecast.bounds(need.host)
+    if least > site.host_bytes:
+        yield Verdict(Fit.NO, (has,))
+    elif most > site.host_bytes:
+        yield Verdict(Fit.TIGHT, (has,))
+
+
+def _on_one_host(forecast: Forecast, pools: Sequence[str], ranks: int) -> int:
+    """Say the most that the ranks of a host hold at once in some pools, which need not peak together.
+
+    All ranks do the same, but for the first, which alone puts the whole model together to save it.
+    """
+    most = before = 0
+    for phase in forecast.phases:
+        first = sum(phase.peak.get(pool, 0) for pool in pools)
+        others = min(before, first) if phase.name == "save" else first
+        most = max(most, first + (ranks - 1) * others)
+        before = sum(phase.end.get(pool, 0) for pool in pools)
+    return most

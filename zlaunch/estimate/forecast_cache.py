@@ -1,0 +1,153 @@
+"""Forecasts of rehearsals, kept on disk: the same question again is answered without a rehearsal.
+
+A forecast is found by what it depends on: the workload, the code of a model that brings its own, the
+releases that were rehearsed, and the sources of the rehearsal itself. `ZLAUNCH_CACHE=DIR` puts the cache
+elsewhere, `ZLAUNCH_CACHE=off` does without. What is not ours, is damaged or cannot be written is ignored.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.workload import Workload, to_json
+from zlaunch.hosts.probe import package_versions
+
+VARIABLE: Final = "ZLAUNCH_CACHE"
+OFF: Final = "off"
+MOST_BYTES: Final = 64 << 20
+"""When there is more, what was used longest ago is deleted."""
+PACKAGES: Final = ("deepspeed", "torch", "transformers", "accelerate", "peft", "zlaunch")
+
+_SOURCES: Final = ("estimate/**/*.py", "job/*.py", "config/resolve/nvme_buffers.py", "hosts/gpu_catalog.py")
+"""What of zlaunch a forecast comes from."""
+_CODE: Final = ("**/*.py", "config.json")
+"""What is read of a model that brings its own code."""
+_SUFFIX: Final = ".forecast.json"
+
+
+def cache_directory(environ: Mapping[str, str]) -> Path | None:
+    """Say where forecasts are kept; None if they shall not be."""
+    named = environ.get(VARIABLE)
+    if named and named.lower() == OFF:
+        return None
+    directory = Path(named) if named else Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "zlaunch")
+    try:
+        return directory.expanduser()
+    except RuntimeError:  # a user without a home directory, as in a container
+        return None
+
+
+class ForecastCache:
+    """A directory with a file for each forecast."""
+
+    def __init__(self, directory: Path | None, most_bytes: int = MOST_BYTES) -> None:
+        """Keep forecasts in a directory, which need not exist; None keeps nothing."""
+        self._directory = directory
+        self._most_bytes = most_bytes
+
+    def find(self, workload: Workload) -> Forecast | None:
+        """Return the forecast of a workload that was rehearsed before."""
+        if self._directory is None:
+            return None
+        try:
+            key = key_of(workload)
+            file = self._file(self._directory, key)
+            read = json.loads(file.read_bytes())
+            if read["key"] != key:
+                return None
+            forecast: Forecast = TypeAdapter(Forecast).validate_python({**read["forecast"], "kept": True})
+        except (OSError, ValueError, TypeError, KeyError, RecursionError, ValidationError):
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(file)  # so that it is not the oldest any more
+        return forecast
+
+    def keep(self, workload: Workload, forecast: Forecast) -> None:
+        """Remember a forecast, unless it is none of a rehearsal that came to its end."""
+        if self._directory is None or not _is_complete(forecast):
+            return
+        written = TypeAdapter(Forecast).dump_python(forecast, mode="json")
+        with contextlib.suppress(OSError):
+            key = key_of(workload)
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write(self._file(self._directory, key), json.dumps({"key": key, "forecast": written}))
+            self._prune(self._directory)
+
+    def _file(self, directory: Path, key: str) -> Path:
+        return directory / f"{key}{_SUFFIX}"
+
+    def _prune(self, directory: Path) -> None:
+        """Delete what was used longest ago, until the rest is small enough."""
+        files = [(file, file.stat()) for file in directory.glob(f"*{_SUFFIX}")]
+        total = sum(stat.st_size for _, stat in files)
+        for file, stat in sorted(files, key=lambda found: found[1].st_mtime_ns):
+            if total <= self._most_bytes:
+                return
+            file.unlink(missing_ok=True)
+            total -= stat.st_size
+
+
+def _is_complete(forecast: Forecast) -> bool:
+    """Whether nothing failed, which may have been for want of memory or disk, in training or in resuming."""
+    resume = forecast.resume
+    errors = [forecast.late_error, *((resume.error, resume.why_not_rehearsed) if resume else ())]
+    return forecast.method == "rehearsal" and not any(errors)
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file that is there whole or not at all."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=_SUFFIX)  # what is left is pruned
+    try:
+        with os.fdopen(handle, "w") as part:
+            part.write(text)
+        Path(name).replace(file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def key_of(workload: Workload) -> str:
+    """Name a forecast by all that it depends on; raise OSError for code that cannot be read."""
+    code = None if workload.remote_code is None else _code(workload.remote_code)
+    depends = {
+        "workload": to_json(workload),
+        "remote code": code,
+        "releases": _releases(),
+        "sources": _sources(),
+    }
+    return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _releases() -> Mapping[str, str | None]:
+    return package_versions(PACKAGES)
+
+
+@cache
+def _code(directory: str) -> str:
+    """Sum up the code of a model once in a process; raise OSError if it cannot be read."""
+    return _digest(Path(directory), _CODE)
+
+
+@cache
+def _sources() -> str:
+    return _digest(Path(__file__).parents[1], _SOURCES)
+
+
+def _digest(root: Path, patterns: Iterable[str]) -> str:
+    """Sum up files below a directory, their names and their contents."""
+    digest = hashlib.sha256()
+    for file in sorted(file for pattern in patterns for file in root.glob(pattern)):
+        for part in (os.fsencode(file.relative_to(root)), file.read_bytes()):
+            digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()

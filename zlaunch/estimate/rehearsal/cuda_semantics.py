@@ -1,0 +1,103 @@
+"""What CUDA does differently from the kernels that torch would trace here.
+
+Functions are replaced, not caught by a mode: modes are off while autograd runs, where activation
+checkpointing computes its part of the forward pass again.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from zlaunch.estimate.rehearsal.device import NAME
+
+aten = torch.ops.aten
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def apply() -> None:
+    """Let attention and dropout on the fake device choose what CUDA's would."""
+    plain_attention, plain_dropout = functional.scaled_dot_product_attention, functional.dropout
+
+    def attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        chosen = _attention if query.device.type == NAME else plain_attention
+        return chosen(query, *args, **kwargs)
+
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
+        if not training or p == 0:
+            return input
+        if input.device.type != NAME or inplace:
+            return plain_dropout(input, p, training, inplace)
+        return aten.native_dropout(input, p, True)[0]
+
+    functional.scaled_dot_product_attention = attention
+    functional.dropout = torch.dropout = dropout
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    **options: Any,
+) -> torch.Tensor:
+    """Choose as `sdp_utils.cpp` does: flash, then memory-efficient, then plain arithmetic.
+
+    `query` is (batch, heads, tokens, head size); `key` and `value` may have fewer heads.
+    """
+    is_causal, scale = options.get("is_causal", False), options.get("scale")
+    grouped, size = options.get("enable_gqa", False), query.shape[-1]
+    if attn_mask is None and query.dtype in _HALF and size <= 256 and value.shape[-1] == size:
+        return _flash((query, key, value), dropout_p, is_causal, scale)
+    if not grouped and query.shape[1] == key.shape[1]:
+        bias = None if attn_mask is None else _bias(attn_mask, query, key)
+        needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+        return aten._scaled_dot_product_efficient_attention(
+            query, key, value, bias, needs_grad, dropout_p, is_causal, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=grouped
+    )[0]
+
+
+def _flash(
+    tensors: Sequence[torch.Tensor], dropout_p: float, is_causal: bool, scale: float | None
+) -> torch.Tensor:
+    """Run flash attention on query, key and value; its head size is a multiple of 8."""
+    size = tensors[0].shape[-1]
+    if pad := -size % 8:
+        scale = scale or 1 / math.sqrt(size)
+        tensors = [functional.pad(tensor, (0, pad)) for tensor in tensors]
+    out = aten._scaled_dot_product_flash_attention(*tensors, dropout_p, is_causal, False, scale=scale)[0]
+    return out[..., :size] if pad else out
+
+
+def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Turn a mask into what is added to the scores: a fresh one for each call."""
+    if mask.dtype is torch.bool:
+        zero = torch.zeros((), dtype=query.dtype, device=query.device)
+        mask = torch.where(mask, zero, float("-inf")).to(query.dtype)
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+
+
+def _flash_backward_bytes(args: Sequence[Any]) -> list[int]:
+    """List what flash attention's backward takes beside its outputs (`flash_api.cpp`), in bytes."""
+    _, query, key = args[:3]
+    batch, heads, tokens, size = query.shape
+    key_heads, key_tokens = key.shape[1], key.shape[2]
+    rows = batch * heads * _rounded(tokens, 128)
+    sizes = [rows * _rounded(size, 32) * 4, rows * 4]
+    if key_heads != heads:
+        sizes += [batch * key_tokens * heads * size * query.element_size()] * 2
+    return sizes
+
+
+def _rounded(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+WORKSPACES = {aten._scaled_dot_product_flash_attention_backward.default: _flash_backward_bytes}
+"""Operator → what its kernel takes while it runs, which no trace of operators shows."""

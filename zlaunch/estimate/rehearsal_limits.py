@@ -1,0 +1,42 @@
+"""Which jobs are too large to be rehearsed: they fit nowhere, or a rehearsal would take minutes.
+
+A rehearsal runs DeepSpeed's own Python for every layer, and loops of it for every rank; the closed form
+is arithmetic. So it answers these, with its claim.
+"""
+
+from typing import Final
+
+from zlaunch.errors import Refused
+from zlaunch.estimate.memory import closed_form
+from zlaunch.estimate.workload import Workload
+from zlaunch.hosts.gpu_catalog import GPUS
+from zlaunch.job.model_sizes import depth_of
+from zlaunch.units import memory
+
+MOST_LAYERS: Final = 1_000
+"""Each takes a rehearsal 0.08 s of a core; the deepest models of today have under 200."""
+MOST_RANKS: Final = 16_384
+"""Each takes 0.003 s of a core: DeepSpeed looks at all of them."""
+MOST_GPUS: Final = 10
+"""A job that needs this many times the largest GPU fits on none; no rehearsal is needed to see that."""
+MOST_BYTES: Final = MOST_GPUS * max(gpu.total_bytes for gpu in GPUS.values())
+
+
+def too_large(workload: Workload) -> str | None:
+    """Say why a job is not rehearsed; None if it is, or if nobody can tell how large it is.
+
+    Raise Refused if no model has so many layers.
+    """
+    if (layers := depth_of(workload.model)) > MOST_LAYERS:
+        return f"{layers} layers would take minutes"
+    if workload.world_size > MOST_RANKS:
+        return f"{workload.world_size} ranks would take minutes"
+    if workload.accelerator == "cpu":
+        return None
+    try:
+        found = closed_form.forecast(workload)
+    except Refused:
+        return None
+    least, _ = found.bounds(found.peak("gpu"))
+    too_much = f"it takes at least {memory(least)}, more than {MOST_GPUS} times the largest GPU"
+    return too_much if least > MOST_BYTES else None

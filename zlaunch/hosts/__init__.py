@@ -1,0 +1,1 @@
+"""Machines: their GPUs, memory, addresses, packages and environment, here and over ssh."""

@@ -1,0 +1,138 @@
+"""How the environment of the ranks differs from the one zlaunch was started in, and why."""
+
+import os
+import re
+import shlex
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from zlaunch.hosts.machine import Machine
+from zlaunch.hosts.topology import Topology
+from zlaunch.rundir.layout import RunLayout
+from zlaunch.units import plural
+
+FORWARDED = ("CUDA_", "DS_", "GLOO_", "HF_", "NCCL_", "OMP_", "TORCH_", "TRANSFORMERS_", "UCX_")
+"""Beginnings of names that also count on other hosts."""
+
+EXPORTED = ("MLFLOW", "MV2", "NCCL", "PYTHON", "UCX")
+"""Beginnings of names that DeepSpeed's runner exports (`deepspeed/launcher/runner.py`)."""
+
+SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
+"""Names whose values are never written down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable that the ranks get, and why."""
+
+    value: str
+    why: str
+    prepended: str | None = None
+    """What was put before the value that was there, if that is all that changed."""
+
+    def shown(self, name: str) -> str:
+        """Write the value for a shell, as a person would: `$PATH` stands for what was there."""
+        if self.prepended is None:
+            return shlex.quote(self.value)
+        return f"{shlex.quote(self.prepended)}{os.pathsep}${name}"
+
+
+def job_environment(
+    machine: Machine, topology: Topology, environ: Mapping[str, str], config: Mapping[str, Variable]
+) -> dict[str, Variable]:
+    """Decide the variables of the ranks; what the user has set is left alone.
+
+    `config` are the variables that carry the ds_config, for scripts that take it that way.
+    """
+    wanted = {
+        **dict(_program_path(environ)),
+        **_threads(machine, topology),
+        **_devices(machine, topology, environ),
+        **_quiet(),
+        **config,
+    }
+    forced = {"PATH", "CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR"}
+    chosen = {name: variable for name, variable in wanted.items() if name in forced or name not in environ}
+    why = "forwarded to every host"
+    given = {name: Variable(value, why) for name, value in forwarded(environ).items()}
+    return {**(given if topology.over_ssh else {}), **chosen}
+
+
+def is_exported(name: str) -> bool:
+    """Whether DeepSpeed's runner takes a variable to other hosts by itself, and logs its value."""
+    return name.startswith(EXPORTED)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable's name says that its value must not be written down."""
+    return SECRET.search(name) is not None
+
+
+def _program_path(environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:
+    programs = sysconfig.get_path("scripts")
+    path = environ.get("PATH", os.defpath)
+    if programs not in path.split(os.pathsep):
+        yield (
+            "PATH",
+            Variable(f"{programs}{os.pathsep}{path}", "the launchers and ninja of this Python", programs),
+        )
+
+
+def _threads(machine: Machine, topology: Topology) -> dict[str, Variable]:
+    """Torchrun gives each rank one thread, which starves an optimizer on the CPU; deepspeed gives it all."""
+    ranks = max(len(host.devices) for host in topology.hosts)
+    threads = max(1, machine.num_cores // ranks)
+    return {
+        "OMP_NUM_THREADS": Variable(
+            str(threads), f"{plural(machine.num_cores, 'core')} for {plural(ranks, 'rank')}"
+        )
+    }
+
+
+def _devices(machine: Machine, topology: Topology, environ: Mapping[str, str]) -> dict[str, Variable]:
+    if not machine.gpus:
+        return {"DS_ACCELERATOR": Variable("cpu", "this machine has no accelerator")}
+    order = {"CUDA_DEVICE_ORDER": Variable("PCI_BUS_ID", "device numbers are those of nvidia-smi")}
+    if topology.over_ssh:
+        return order
+    chosen = ",".join(str(device) for host in topology.hosts for device in host.devices)
+    if chosen == environ.get("CUDA_VISIBLE_DEVICES"):
+        return order
+    return {**order, "CUDA_VISIBLE_DEVICES": Variable(chosen, "the devices of this job")}
+
+
+def _quiet() -> dict[str, Variable]:
+    """DeepSpeed calls names that torch 2.13 warns about, at every collective of every step."""
+    filter_ = "ignore::FutureWarning:torch.distributed.c10d_logger"
+    return {"PYTHONWARNINGS": Variable(filter_, "torch warns DeepSpeed at every collective")}
+
+
+def accelerate_variables(layout: RunLayout, precision: str) -> dict[str, Variable]:
+    """Write the variables by which accelerate takes a ds_config."""
+    why = "how accelerate takes a ds_config"
+    return {
+        "ACCELERATE_USE_DEEPSPEED": Variable("true", why),
+        "ACCELERATE_DEEPSPEED_CONFIG_FILE": Variable(str(layout.ds_config), why),
+        "ACCELERATE_MIXED_PRECISION": Variable("no" if precision == "fp32" else precision, why),
+    }
+
+
+def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
+    """Choose the variables that the ranks on other hosts get from here."""
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if name.startswith(FORWARDED) and not is_secret(name) and name != "CUDA_VISIBLE_DEVICES"
+    }
+
+
+INHERITED = (*FORWARDED, "LD_", "PYTHON")
+"""Beginnings of names of variables that zlaunch is started with and that change what a job does."""
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """Choose the variables that a repetition must find as they are now; secrets are never among them."""
+    return {
+        name: value for name, value in environ.items() if name.startswith(INHERITED) and not is_secret(name)
+    }

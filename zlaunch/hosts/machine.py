@@ -1,0 +1,199 @@
+"""What a machine has, as far as a plan needs to know, and what of it is free."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from zlaunch.errors import Unavailable
+from zlaunch.job.spec import Precision
+
+IDLE_BYTES = 2 << 30
+"""More than a driver holds on a GPU that nobody uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A program that holds memory on a GPU."""
+
+    pid: int
+    """As the driver counts them: in a container, its number may mean nothing."""
+    command: str | None = None
+    """None if the process cannot be seen from here."""
+    user: str | None = None
+    used_bytes: int | None = None
+    """None if the driver does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, numbered as `nvidia-smi` numbers it."""
+
+    index: int
+    name: str
+    uuid: str
+    memory_bytes: int
+    compute_capability: tuple[int, int]
+    free_bytes: int | None = None
+    """None if nobody asked."""
+    processes: tuple[GpuProcess, ...] = ()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody uses it, though he may be invisible from here."""
+        used = 0 if self.free_bytes is None else self.memory_bytes - self.free_bytes
+        return bool(self.processes) or used > IDLE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine zlaunch runs on."""
+
+    hostname: str
+    num_cores: int
+    """Cores this process may use."""
+    memory_bytes: int
+    gpus: tuple[Gpu, ...] = ()
+    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves visible, in its order."""
+    hidden_gpus: tuple[int, ...] = ()
+    """Numbers of the GPUs it hides."""
+    cpu_fp16: bool | None = None
+    """Whether DeepSpeed trains in fp16 on its CPU; None if that is unknown."""
+
+    @property
+    def accelerator(self) -> str:
+        """Name the accelerator as DeepSpeed does: `cuda` or `cpu`."""
+        return "cuda" if self.gpus else "cpu"
+
+    @property
+    def has_fp16(self) -> bool | None:
+        """Whether DeepSpeed trains in fp16 here, on the GPUs or without any on the CPU."""
+        return True if self.gpus else self.cpu_fp16
+
+    @property
+    def best_precision(self) -> Precision:
+        """Name the best format: bf16 from Ampere on and on CPUs, fp16 from Volta on.
+
+        Source: `deepspeed/accelerator/cuda_accelerator.py` (compute capability 8 and 7) and
+        `cpu_accelerator.py`, which supports bf16 on every CPU.
+        """
+        if not self.gpus:
+            return "bf16"
+        capability = min(gpu.compute_capability for gpu in self.gpus)
+        return "bf16" if capability >= (8, 0) else "fp16" if capability >= (7, 0) else "fp32"
+
+
+def has_fp16_kernels(cpuinfo: str, architecture: str) -> bool | None:
+    """Tell from /proc/cpuinfo whether oneDNN has fp16 kernels for this CPU; None if that is unknown.
+
+    DeepSpeed's CPU accelerator asks torch for them (`is_mkldnn_fp16_supported`), and refuses fp16 without.
+    """
+    flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+    if architecture != "x86_64" or flags is None:
+        return None
+    return not {"avx512_fp16", "avx_ne_convert"}.isdisjoint(flags[1].split())
+
+
+def names_of(hostname: str) -> frozenset[str]:
+    """Name the machine zlaunch runs on in every way a hostfile may."""
+    return frozenset({"localhost", "127.0.0.1", hostname})
+
+
+def weakest(machines: Sequence[Machine]) -> Machine:
+    """Describe what every machine has at least; raise Unavailable if only some have GPUs."""
+    without = [machine.hostname for machine in machines if not machine.gpus]
+    if without and len(without) < len(machines):
+        raise Unavailable(
+            f"some hosts have GPUs, but not {', '.join(without)}", "take them out of the hostfile"
+        )
+    return replace(
+        min(machines, key=_weakest_gpu),
+        num_cores=min(machine.num_cores for machine in machines),
+        memory_bytes=min(machine.memory_bytes for machine in machines),
+        cpu_fp16=_all_have({machine.cpu_fp16 for machine in machines}),
+    )
+
+
+def _all_have(answers: Set[bool | None]) -> bool | None:
+    """Say False if one answer is, else None if one is unknown, else True."""
+    return False if False in answers else None if None in answers else True
+
+
+def _weakest_gpu(machine: Machine) -> tuple[tuple[int, int], int]:
+    """Say what its weakest GPU is: the oldest, and of those of one age the one with the least memory."""
+    return min(((gpu.compute_capability, gpu.memory_bytes) for gpu in machine.gpus), default=((0, 0), 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """A control group that limits memory."""
+
+    path: str
+    limit_bytes: int
+    used_bytes: int
+    """By all that runs in it, but for copies of files, which the kernel drops when it needs room."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Say how much more fits."""
+        return max(0, self.limit_bytes - self.used_bytes)
+
+
+def tightest(cgroups: Iterable[Cgroup]) -> Cgroup | None:
+    """Find the group with the least room: a process is in its own and in all above; None if none limits."""
+    return min(cgroups, key=lambda cgroup: cgroup.free_bytes, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A file system, as this user may fill it."""
+
+    device: int
+    """Two paths with one number share their free space."""
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is free on this machine now; None for what could not be found out."""
+
+    memory_bytes: int | None = None
+    """What the kernel calls available."""
+    swap_bytes: int = 0
+    cgroup: Cgroup | None = None
+    """The one that leaves the least; None if none limits."""
+    shm: Disk | None = None
+    shm_left_bytes: int = 0
+    """In buffers that CPU ranks of DeepSpeed made in /dev/shm; it never deletes them."""
+    memlock_bytes: int | None = None
+    """What one process may lock; None without a limit."""
+    has_infiniband: bool = False
+    disks: Mapping[Path, Disk] = field(default_factory=dict)
+    """Path that was asked about → where it is, or would be."""
+    missing: frozenset[str] = frozenset()
+    """Packages that were asked about and cannot be imported."""
+    user: str = ""
+    files: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
+    """Path that was asked about and is there → its inode and when that changed: the same if it is shared."""
+    left_locks: frozenset[Path] = frozenset()
+    """Locks of native ops whose builds were killed: whoever needs the op waits for ever."""
+
+    @property
+    def available_bytes(self) -> int | None:
+        """Say what a job can have of the memory: what is available, and what the cgroup leaves."""
+        limits = [self.memory_bytes, None if self.cgroup is None else self.cgroup.free_bytes]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What another host says of itself before anything starts there."""
+
+    machine: Machine
+    """Named as the hostfile names it."""
+    room: Room
+    port: int
+    """Nobody listens on it there now."""
+    debug_trouble: str | None = None
+    """Why no debugger can listen where it was asked for."""

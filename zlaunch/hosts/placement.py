@@ -1,0 +1,72 @@
+"""Job and machine → which ranks run where."""
+
+from collections.abc import Sequence
+
+from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.hosts.machine import Machine
+from zlaunch.hosts.topology import Host, Topology, select
+from zlaunch.job.spec import GpuChoice, JobSpec
+
+DEFAULT_CPU_RANKS = 2
+"""Enough for ZeRO to have something to partition."""
+
+
+def refuse_contradictions(job: JobSpec) -> None:
+    """Raise WrongUsage for options about hosts and devices that exclude each other."""
+    if job.gpus is not None and (job.include or job.exclude):
+        raise WrongUsage("`--gpus` and `--include` or `--exclude` both choose devices", "keep one of them")
+    if job.gpus is not None and job.hostfile is not None:
+        raise WrongUsage("`--gpus` is for this machine alone", "with `--hostfile`, use `--include HOST:0,1`")
+    if job.launcher == "torchrun" and job.hostfile is not None:
+        raise WrongUsage(
+            "torchrun does not reach other hosts by itself",
+            "drop `--launcher`, or use `--launcher deepspeed`",
+        )
+
+
+def place(job: JobSpec, machine: Machine, hosts: Sequence[Host] | None) -> Topology:
+    """Decide which slots of which hosts a job uses; raise Unavailable if they do not exist."""
+    if hosts is not None:
+        return Topology(select(hosts, job.include, job.exclude), over_ssh=True)
+    devices = _devices(job.gpus, machine) if machine.gpus else tuple(range(_cpu_ranks(job.gpus, machine)))
+    return Topology(select([Host("localhost", devices)], job.include, job.exclude))
+
+
+def most_slots(num_gpus: int, num_cores: int) -> int:
+    """Say how many ranks a machine can have: one per GPU, or one per core but at least two."""
+    return num_gpus or max(DEFAULT_CPU_RANKS, num_cores)
+
+
+def _cpu_ranks(choice: GpuChoice | None, machine: Machine) -> int:
+    if choice is None:
+        return DEFAULT_CPU_RANKS
+    if choice.devices is not None:
+        raise Unavailable("this machine has no GPU to choose", "`--gpus 2` starts two ranks on the CPU")
+    count = choice.count or DEFAULT_CPU_RANKS
+    most = most_slots(0, machine.num_cores)
+    if count > most:
+        raise Unavailable(
+            f"{count} ranks were asked for; this machine has no GPU, and {machine.num_cores} CPU cores",
+            f"`--gpus {most}` is the most",
+        )
+    return count
+
+
+def _devices(choice: GpuChoice | None, machine: Machine) -> tuple[int, ...]:
+    visible = tuple(gpu.index for gpu in machine.gpus)
+    names = ", ".join(str(index) for index in visible)
+    if choice is None:
+        return tuple(sorted(visible))
+    if choice.devices is None:
+        if (count := choice.count or 0) > len(visible):
+            raise Unavailable(
+                f"{count} GPUs were asked for, {len(visible)} are visible: {names}",
+                f"`--gpus {len(visible)}` is the most",
+            )
+        return tuple(sorted(visible[: choice.count]))
+    for device in choice.devices:
+        if device in machine.hidden_gpus:
+            raise Unavailable(f"GPU {device} is hidden by CUDA_VISIBLE_DEVICES; visible are {names}")
+        if device not in visible:
+            raise Unavailable(f"there is no GPU {device}; there are {names}")
+    return tuple(sorted(choice.devices))

@@ -1,0 +1,300 @@
+"""What this machine has. Asks the driver and the file system; imports neither torch nor deepspeed."""
+
+import contextlib
+import getpass
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import resource
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from zlaunch.errors import Unavailable
+from zlaunch.files import nearest
+from zlaunch.hosts.machine import Cgroup, Disk, Gpu, GpuProcess, Machine, Room, has_fp16_kernels, tightest
+
+
+def probe_machine(environ: Mapping[str, str]) -> Machine:
+    """Look at this machine; raise Unavailable if it has GPUs that this Python cannot use."""
+    gpus = [] if environ.get("DS_ACCELERATOR") == "cpu" else _gpus()
+    visible = _visible(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
+    if visible and torch_cuda() is None:
+        raise Unavailable(
+            f"this machine has {len(gpus)} GPUs, but torch {_version('torch')} was built without CUDA",
+            "install a CUDA build of torch, or set DS_ACCELERATOR=cpu to train on the CPU",
+        )
+    return Machine(
+        hostname=socket.gethostname(),
+        num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        gpus=tuple(visible),
+        hidden_gpus=tuple(gpu.index for gpu in gpus if gpu not in visible),
+        cpu_fp16=has_fp16_kernels(_text(Path("/proc/cpuinfo")), platform.machine()),
+    )
+
+
+def torch_cuda() -> str | None:
+    """Read which CUDA the installed torch was built for, without importing it."""
+    source = (_folder_of("torch") / "version.py").read_text("utf-8")
+    match = re.search(r"^cuda\b[^=]*=\s*'([^']+)'", source, re.MULTILINE)
+    return match.group(1) if match else None
+
+
+def model_types() -> frozenset[str]:
+    """Read which kinds of models the installed transformers knows, without importing it."""
+    auto = _folder_of("transformers") / "models" / "auto"
+    text = "".join((auto / name).read_text("utf-8") for name in ("auto_mappings.py", "configuration_auto.py"))
+    return frozenset(re.findall(r'"([\w.-]+)"[,:]\s*"\w+Config"', text))
+
+
+def trainer_optimizers() -> tuple[str, ...]:
+    """Read which optimizers the Trainer of the installed transformers knows by name."""
+    text = (_folder_of("transformers") / "training_args.py").read_text("utf-8")
+    _, _, after = text.partition("class OptimizerNames(")
+    return tuple(re.findall(r'^    [A-Z_0-9]+ = "(\w+)"', after.partition("\nclass ")[0], re.MULTILINE))
+
+
+def _folder_of(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise Unavailable(f"{package} is not installed", _ANEW)
+    return Path(spec.submodule_search_locations[0])
+
+
+def package_versions(names: Sequence[str]) -> dict[str, str | None]:
+    """Look up the versions of installed packages; None for one that is not there."""
+    return {name: _version(name) for name in names} | {"python": platform.python_version()}
+
+
+def install_place(package: str) -> tuple[str, float]:
+    """Say where a package is installed, and since when; the list of its files is too long to be read."""
+    try:
+        installed = importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise Unavailable(f"{package} is not installed", _ANEW) from None
+    records = Path(str(installed.locate_file(""))).glob(f"{package}-*.dist-info/RECORD")
+    since = max((record.stat().st_mtime for record in records), default=0.0)
+    return str(installed.locate_file(package)), since
+
+
+def _version(name: str) -> str | None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(name)
+    return None
+
+
+def _gpus() -> list[Gpu]:
+    """Ask NVML for all GPUs; none if there is no NVIDIA driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        if not Path("/dev/nvidiactl").exists():
+            return []
+        raise _silent(error) from None
+    try:
+        return [_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError as error:
+        raise _silent(error) from None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _silent(error: Exception) -> Unavailable:
+    hint = "see whether `nvidia-smi` works, or set DS_ACCELERATOR=cpu to train on the CPU"
+    return Unavailable(f"there is an NVIDIA device, but its driver does not answer: {error}", hint)
+
+
+def _gpu(index: int) -> Gpu:
+    import pynvml
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return Gpu(
+        index=index,
+        name=str(pynvml.nvmlDeviceGetName(handle)),
+        uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
+        memory_bytes=int(memory.total),
+        compute_capability=tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
+        free_bytes=int(memory.free),
+        processes=tuple(_gpu_processes(handle)),
+    )
+
+
+def _gpu_processes(handle: object) -> Iterator[GpuProcess]:
+    """Name what computes on a GPU; nothing where the driver does not say, as on MIG devices."""
+    import pynvml
+
+    try:
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except pynvml.NVMLError:
+        return
+    for process in found:
+        used = process.usedGpuMemory
+        yield GpuProcess(process.pid, *_program(process.pid), None if used is None else int(used))
+
+
+def _program(pid: int) -> tuple[str | None, str | None]:
+    """Name a process's program and its user; without arguments, which may be secret."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        words, user = process.cmdline() or [process.name()], process.username()
+    except psutil.Error:
+        return None, None
+    script = [Path(word).name for word in words[1:2] if not word.startswith("-")]
+    return " ".join([Path(words[0]).name, *script]), user
+
+
+def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
+    """Apply CUDA_VISIBLE_DEVICES: numbers or beginnings of UUIDs, up to the first that does not exist."""
+    if selection is None:
+        return list(gpus)
+    visible: list[Gpu] = []
+    for term in selection.split(","):
+        name = term.strip()
+        found = [
+            gpu
+            for gpu in gpus
+            if name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
+        ]
+        if not found and name.startswith(("GPU-", "MIG-")):
+            raise Unavailable(
+                f"CUDA_VISIBLE_DEVICES names `{name}`, which is no GPU here", "name GPUs by number"
+            )
+        if not found:
+            break
+        visible += found
+    return visible
+
+
+def look_around(paths: Iterable[Path], packages: Iterable[str], proc: Path = Path("/proc")) -> Room:
+    """See what is free on this machine now, on the file systems of these paths too."""
+    memory, shm = _sizes(proc / "meminfo"), Path("/dev/shm")  # noqa: S108 - it is asked about
+    return Room(
+        memory_bytes=memory.get("MemAvailable"),
+        swap_bytes=memory.get("SwapFree", 0),
+        cgroup=tightest(cgroups(proc / "self")),
+        shm=disk_of(shm) if shm.is_dir() else None,
+        shm_left_bytes=sum(_sizes_of(shm.glob("deepspeed_allreduce_buffer_*"))),
+        memlock_bytes=_memlock(proc / "self"),
+        has_infiniband=any(Path("/sys/class/infiniband").glob("*")),
+        disks={path: disk for path in paths if (disk := disk_of(path)) is not None},
+        missing=frozenset(name for name in packages if not is_importable(name)),
+        user=_user(),
+    )
+
+
+def _sizes_of(files: Iterable[Path]) -> Iterator[int]:
+    """Say how large files are; another job may take one away meanwhile."""
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            yield file.stat().st_size
+
+
+def disk_of(path: Path) -> Disk | None:
+    """Find the file system a path is on, or would be if it were made; None if it cannot be asked."""
+    found = nearest(path)
+    try:
+        space, device = os.statvfs(found), found.stat().st_dev
+    except OSError:
+        return None
+    return Disk(device, space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail)
+
+
+def is_importable(package: str) -> bool:
+    """Whether a package is installed; a mere directory of its name, such as wandb leaves, is none."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None
+
+
+_UNLIMITED = 1 << 60
+"""Version 1 of cgroups says a number like this where there is no limit."""
+_CAP_IPC_LOCK = 14
+_ANEW = "install zlaunch into this environment anew"
+
+
+def cgroups(process: Path) -> Iterator[Cgroup]:
+    """Read the groups that limit a process's memory, its own first; `process` is its directory in /proc."""
+    for directory, mount in _memory_groups(process):
+        group = directory
+        while group.is_relative_to(mount):
+            if (found := _cgroup(group)) is not None:
+                yield found
+            group = group.parent
+
+
+def _memory_groups(process: Path) -> Iterator[tuple[Path, Path]]:
+    """Find a process's group in each hierarchy that counts memory, and where that is mounted."""
+    lines = _text(process / "cgroup").splitlines()
+    own = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    mounts = [line.partition(" - ") for line in _text(process / "mountinfo").splitlines()]
+    for _, controllers, path in own:
+        for before, _, after in mounts:
+            if _is_counting(controllers, after.split()):
+                root, mount = before.split()[3:5]
+                yield Path(mount) / _below(path, root), Path(mount)
+
+
+def _is_counting(controllers: str, mounted: Sequence[str]) -> bool:
+    """Whether a mount shows the hierarchy of these controllers, and memory is counted there."""
+    if not controllers:
+        return mounted[:1] == ["cgroup2"]
+    counts = "memory" in controllers.split(",")
+    return counts and mounted[:1] == ["cgroup"] and "memory" in mounted[-1].split(",")
+
+
+def _below(path: str, root: str) -> str:
+    """Write a group's path as seen from the mount; a container may see only its own group, as the mount."""
+    if ".." in path or not Path(path).is_relative_to(root):
+        return "."
+    return str(Path(path).relative_to(root))
+
+
+def _cgroup(directory: Path) -> Cgroup | None:
+    """Read one group, of either version; None if it does not limit memory."""
+    kept = _sizes(directory / "memory.stat", unit=1)
+    for limit_file, used_file, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        limit, used = _text(directory / limit_file).strip(), _text(directory / used_file).strip()
+        if limit.isdecimal() and used.isdecimal() and int(limit) < _UNLIMITED:
+            files = sum(kept.get(f"{prefix}{name}", 0) for name in ("active_file", "inactive_file"))
+            return Cgroup(str(directory), int(limit), max(0, int(used) - files))
+    return None
+
+
+def _sizes(file: Path, unit: int = 1024) -> dict[str, int]:
+    """Read lines of a name and a number, as /proc/meminfo and memory.stat have them."""
+    words = [line.replace(":", " ").split() for line in _text(file).splitlines()]
+    return {name: int(rest[0]) * unit for name, *rest in filter(None, words) if rest and rest[0].isdecimal()}
+
+
+def _memlock(process: Path) -> int | None:
+    """Say how much memory a process may lock; who has CAP_IPC_LOCK may lock all."""
+    capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)", _text(process / "status"), re.MULTILINE)
+    if capabilities and int(capabilities.group(1), 16) >> _CAP_IPC_LOCK & 1:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _user() -> str:
+    with contextlib.suppress(KeyError, OSError):
+        return getpass.getuser()
+    return ""
+
+
+def _text(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text("utf-8", "replace")
+    return ""

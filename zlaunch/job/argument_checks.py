@@ -1,0 +1,106 @@
+"""What a script and its command line do behind the launcher's back."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.job.script import Interface, Script
+from zlaunch.job.trainer_args import DEFAULTS, flags
+
+INSTEAD: Mapping[str, str] = {
+    "num_gpus": "--gpus N",
+    "num_accelerators": "--gpus N",
+    "nproc_per_node": "--gpus N",
+    "num_processes": "--gpus N",
+    "gpu_ids": "--gpus 0,1",
+    "include": "--include HOST:0,1",
+    "exclude": "--exclude HOST:0",
+    "hostfile": "--hostfile FILE",
+    "deepspeed_hostfile": "--hostfile FILE",
+    "launcher": "--launcher torchrun",
+    "zero_stage": "--stage 3",
+    "stage": "--stage 3",
+    "offload": "--offload cpu",
+    "nvme": "--nvme DIR",
+    "offload_optimizer_device": "--offload cpu",
+    "offload_param_device": "--offload cpu",
+    "use_deepspeed": "--stage 2",
+    "ds_config": "--ds-config FILE",
+    "deepspeed_config_file": "--ds-config FILE",
+    "mixed_precision": "--precision bf16",
+    "dry_run": "--dry-run",
+    "run_dir": "--run-dir DIR",
+    "standalone": "",
+    "master_port": "",
+    "main_process_port": "",
+    "nnodes": "--hostfile FILE",
+    "num_nodes": "--hostfile FILE",
+    "num_machines": "--hostfile FILE",
+}
+"""Flags of deepspeed, torchrun, accelerate and zlaunch → what to type; empty where nothing is needed."""
+
+
+OWN = (
+    *("stage", "offload", "nvme", "precision", "gpus", "launcher", "hostfile", "include", "exclude"),
+    *("ds_config", "dry_run", "run_dir", "rehearse", "show_ranks", "on_stall", "stall_after"),
+    *("max_restarts", "on_oom"),
+)
+"""Options of zlaunch that a slip of the finger sends to the script."""
+
+OF_THE_TRAINER: Mapping[str, str] = {
+    "micro_batch": "--per_device_train_batch_size",
+    "grad_accum": "--gradient_accumulation_steps",
+}
+"""Options of `estimate` and `plan` → what a Trainer's script calls them."""
+
+
+def refuse_misplaced(script: Script, argv: Sequence[str]) -> None:
+    """Raise WrongUsage for a launcher flag that the script would not understand.
+
+    Only scripts whose own parser is in sight are judged; others may read their flags anywhere.
+    """
+    if not any(script.mentions(parser) for parser in ("ArgumentParser", "HfArgumentParser", "TrlParser")):
+        return
+    for name, _ in flags(argv):
+        if not script.mentions(name) and (
+            whole := [known for known in DEFAULTS if _is_short_for(name, known)]
+        ):
+            raise WrongUsage(
+                f"`--{name}` is short for `--{whole[0]}`", "write it out: zlaunch reads whole names"
+            )
+        is_known = name in OWN or name in DEFAULTS or script.mentions(name)
+        if meant := [] if is_known else difflib.get_close_matches(name, OWN, 1, 0.85):
+            raise WrongUsage(
+                f"neither zlaunch nor {script.path.name} knows `--{name}`",
+                f"did you mean `--{meant[0].replace('_', '-')}`?",
+            )
+        if name in OF_THE_TRAINER and not script.mentions(name):
+            raise WrongUsage(
+                f"`--{name.replace('_', '-')}` is an option of `zlaunch estimate` and `plan`",
+                f"to a script with a Trainer it is `{OF_THE_TRAINER[name]}`",
+            )
+        if name in INSTEAD and not script.mentions(name):
+            raise WrongUsage(
+                f"`--{name}` stands among the arguments of {script.path.name}, which does not know it",
+                f"put `{INSTEAD[name]}` before the script" if INSTEAD[name] else "leave it out",
+            )
+
+
+def _is_short_for(name: str, known: str) -> bool:
+    """Argparse takes a beginning for the whole; four letters are no accident."""
+    return known.startswith(name) and name not in DEFAULTS and len(name) >= 4
+
+
+def refuse_unreachable(script: Script, accelerator: str) -> None:
+    """Raise if a ds_config would not reach the script, and it would train without it in silence."""
+    if script.own_ds_config is not None:
+        raise WrongUsage(
+            f"{script.path}:{script.own_ds_config} gives TrainingArguments a ds_config of its own, "
+            "which would be used instead of zlaunch's",
+            "drop `deepspeed=` there",
+        )
+    if script.interface is Interface.ACCELERATE and accelerator == "cpu":
+        raise Unavailable(
+            f"{script.path.name} takes its ds_config through accelerate, which runs DeepSpeed on GPUs only",
+            "on a CPU, read TrainingArguments with HfArgumentParser, as `recipes/causal_lm.py` does",
+        )

@@ -1,0 +1,1 @@
+"""Prepare, check, start, monitor, finish and restart jobs."""

@@ -1,0 +1,22 @@
+"""`torchrun`: the default on one host. It picks a free port and passes signals on."""
+
+from zlaunch.hosts.topology import Topology
+from zlaunch.launch.backends.target import Target
+
+PROGRAM = "torchrun"
+
+NO_LOGS = "/dev/null"
+"""Ranks keep their own logs; without a place for its, torchrun leaves a directory in /tmp for each job."""
+
+
+def build_argv(target: Target, topology: Topology, accelerator: str, port: int) -> tuple[str, ...]:
+    """`torchrun --standalone --nproc-per-node N … [-m] TARGET ARGS`; devices come from the environment."""
+    return (
+        PROGRAM,
+        "--standalone",
+        f"--nproc-per-node={topology.world_size}",
+        f"--log-dir={NO_LOGS}",
+        *(("-m",) if target.is_module else ()),
+        target.name,
+        *target.args,
+    )

@@ -1,0 +1,120 @@
+"""Carrying out a plan: build ops, start the launcher, follow it to its end."""
+
+import gc
+import os
+import signal
+import sys
+import sysconfig
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zlaunch.errors import Unavailable, ZlaunchError
+from zlaunch.hosts.environment import is_exported, is_secret
+from zlaunch.job.spec import Manner
+from zlaunch.launch import rundir_writer
+from zlaunch.launch.op_build import build_missing
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.process import Foreground
+from zlaunch.rundir import control
+from zlaunch.worker.cleanup import buffers_here, delete
+from zlaunch.worker.sampling import oom_kills
+
+if TYPE_CHECKING:
+    from zlaunch.diagnosis.evidence import Evidence
+    from zlaunch.launch.finish import Ended
+    from zlaunch.launch.monitor import Watch
+
+GRACE_SECONDS = 8.0
+"""How long a job may take to end after it was told to; each rank gets 5 s of it."""
+
+
+def carry_out(plan: LaunchPlan, manner: Manner) -> "Ended":
+    """Run the job of a plan whose run directory was written; say how it ended."""
+    environment = {**_own(plan), **{name: variable.value for name, variable in plan.environment.items()}}
+    gc.freeze()  # what was imported stays, so it is never looked through
+    gc.enable()
+    started = time.time()
+    try:
+        evidence = _build_and_run(plan, environment, manner)
+    except ZlaunchError as error:
+        from zlaunch.launch.finish import never_started
+
+        never_started(plan, error, started)
+        raise
+    finally:
+        delete(plan.swap_dirs, buffers_here(plan.layout))
+    from zlaunch.launch.finish import conclude
+
+    return conclude(plan, manner, evidence, started)
+
+
+def _build_and_run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> "Evidence":
+    try:
+        stopped_by = build_missing(plan.ops, environment, plan.layout)
+        if stopped_by is None:
+            return _run(plan, environment, manner)
+    except KeyboardInterrupt:  # while nothing ran that could be told
+        stopped_by = signal.SIGINT
+    except OSError as error:
+        raise Unavailable(f"the job cannot be started: {error.strerror}: {error.filename}") from None
+    from zlaunch.diagnosis.evidence import Evidence
+
+    return Evidence(stopped_by=stopped_by, by_command=control.was_commanded(plan.layout))
+
+
+def _own(plan: LaunchPlan) -> dict[str, str]:
+    """Take the environment over, but for secrets that DeepSpeed's runner would log with its exports."""
+    if not plan.topology.over_ssh:
+        return dict(os.environ)
+    return {name: value for name, value in os.environ.items() if not (is_secret(name) and is_exported(name))}
+
+
+def _run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> "Evidence":
+    layout, over_ssh = plan.layout, plan.topology.over_ssh
+    guard = [sys.executable, "-m", "zlaunch.worker.guard", str(layout.root)]
+    launcher = [_find_program(plan.watched_argv[0]), *plan.watched_argv[1:]]
+    # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
+    tell = partial(control.write_stop, layout) if over_ssh else None
+    killed_before = oom_kills()
+    with layout.launcher_log.open("wb") as log:
+        job = Foreground([*guard, *launcher], environment, log, GRACE_SECONDS, tell)
+    # These take a while to import; the launcher begins meanwhile.
+    from zlaunch.diagnosis.collect import gather
+    from zlaunch.launch.monitor import Watch
+
+    watch = Watch(layout, plan.topology.world_size, manner, lambda: job.on_signal(signal.SIGTERM, None))
+    try:
+        returncode = job.wait(partial(_follow, plan, watch, job))
+    finally:
+        watch.end()
+    stopped_by = None if watch.stall and watch.stall.ended_job else job.stopped_by
+    killed = (oom_kills() or 0) - (killed_before or 0)
+    return gather(layout, returncode, stopped_by, watch.stall, killed)
+
+
+def _find_program(name: str) -> str:
+    """Find a program beside this Python; raise Unavailable if it is not there."""
+    program = Path(sysconfig.get_path("scripts")) / name
+    if not os.access(program, os.X_OK):
+        raise Unavailable(
+            f"`{name}` is not installed beside {sys.executable}", "install zlaunch into this environment anew"
+        )
+    return str(program)
+
+
+def _follow(plan: LaunchPlan, watch: "Watch", job: Foreground) -> None:
+    """Watch; when a rank has failed, end the other hosts: pdsh would wait for them; stop if told so."""
+    if not watch.tick():
+        return
+    if job.stopped_by is signal.SIGINT:
+        watch.answer_interrupt()
+    if plan.topology.over_ssh and any(
+        record.get("returncode") and record.get("stopped_by") is None
+        for record in rundir_writer.read_ranks(plan.layout)
+    ):
+        control.write_stop(plan.layout, signal.SIGTERM)
+        job.end_within(GRACE_SECONDS)  # a host that is gone would keep its ssh connection for hours
+    elif job.stopped_by is None and (number := control.read_stop(plan.layout)) is not None:
+        job.on_signal(number, None)

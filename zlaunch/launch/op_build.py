@@ -1,0 +1,136 @@
+"""Compiling native ops once, visibly, before the ranks start.
+
+Left to the ranks, the first compiles for minutes while all others wait without a word, and a build
+that was killed leaves a `lock` file for which every later run waits forever.
+"""
+
+import re
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from zlaunch import console
+from zlaunch.config.native_ops import NativeOp
+from zlaunch.diagnosis.log_text import compiler_error
+from zlaunch.errors import Unavailable
+from zlaunch.hosts.op_cache import extensions_dir, holder_of
+from zlaunch.hosts.probe import install_place
+from zlaunch.process import Foreground
+from zlaunch.rundir.layout import RunLayout
+from zlaunch.units import duration, plural
+
+GRACE_SECONDS = 5.0
+_MADE = re.compile(r"^build (\S+\.s?o): ", re.MULTILINE)
+_ERROR = re.compile(r"\berror\b|Error|cannot find|No such file|not found", re.IGNORECASE)
+
+_ADVICE = {
+    r"Python\.h": "install the headers of Python (Debian: `apt-get install python3-dev`)",
+    "libaio": "install libaio (Debian: `apt-get install libaio-dev`)",
+    "CUDA_HOME": "install the CUDA toolkit that torch was built for, and set CUDA_HOME",
+    r"[cg]\+\+: (command )?not found|No such file or directory: '[^']*[cg]\+\+'": "install a C++ compiler"
+    " (Debian: `apt-get install g++`)",
+}
+"""A pattern in the output of a failed build → what to do; the first that fits."""
+
+
+class NotBuilt(Unavailable):
+    """A native op does not compile."""
+
+
+def missing_ops(ops: Sequence[NativeOp], environment: Mapping[str, str]) -> list[NativeOp]:
+    """Name the ops that were not compiled yet from the sources of the installed DeepSpeed."""
+    folder = extensions_dir(environment)
+    return [op for op in ops if not _is_built(folder / op.name)]
+
+
+def build_missing(
+    ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunLayout
+) -> signal.Signals | None:
+    """Compile what is missing; return the signal that ended it, if one did.
+
+    Raises NotBuilt with the compiler's first error if an op cannot be built.
+    """
+    folder = extensions_dir(environment)
+    missing = missing_ops(ops, environment)
+    if missing:
+        console.say(f"compiling {plural(len(missing), 'native op')}, once; kept in {folder}")
+    for number, op in enumerate(missing, start=1):
+        title = f"{op.name} ({number} of {len(missing)})"
+        console.say(f"{title}: {op.why}")
+        for name in (op.name, *op.along):
+            clear_stale_lock(folder / name / "lock")
+        stopped_by = _build(op, title, environment, layout)
+        if stopped_by is not None:
+            clear_stale_lock(folder / op.name / "lock")
+            return stopped_by
+    return None
+
+
+def _build(
+    op: NativeOp, title: str, environment: Mapping[str, str], layout: RunLayout
+) -> signal.Signals | None:
+    started = time.time()
+    with layout.build_log(op.name).open("wb") as log:
+        argv = [sys.executable, "-u", "-m", "zlaunch.worker.build_op", op.builder]
+        child = Foreground(argv, environment, log, GRACE_SECONDS)
+    progress = console.Progress()
+    folder = extensions_dir(environment) / op.name
+    returncode = child.wait(lambda: progress.show(*_so_far(title, folder, started)))
+    took = duration(time.time() - started)
+    if child.stopped_by is not None:
+        progress.end(f"{title}: stopped after {took}")
+    elif returncode != 0:
+        progress.end(f"{title}: failed after {took}")
+        raise _failure(op, layout)
+    else:
+        progress.end(f"{title}: compiled in {took}")
+    return child.stopped_by
+
+
+def clear_stale_lock(lock: Path) -> None:
+    """Remove the lock of a build that was killed: one that no process holds open."""
+    if not lock.exists():
+        return
+    holder = holder_of(lock)
+    if holder is None:
+        age = duration(time.time() - lock.stat().st_mtime)
+        lock.unlink(missing_ok=True)
+        console.say(f"removed {lock}, {age} old: its build was killed, and every run would wait for it")
+    else:
+        console.say(f"process {holder} is building {lock.parent.name} already; waiting for it")
+
+
+def _is_built(folder: Path) -> bool:
+    """Torch compiles anew when the sources are newer or, with another environment, elsewhere."""
+    library, recipe = folder / f"{folder.name}.so", folder / "build.ninja"
+    if not library.exists() or (folder / "lock").exists() or not recipe.exists():
+        return False
+    sources, installed = install_place("deepspeed")
+    return sources in recipe.read_text("utf-8", "replace") and library.stat().st_mtime >= installed
+
+
+def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:
+    """Say how many of the files that ninja is to make it has made, and for how long it has worked."""
+    plan = folder / "build.ninja"
+    named = _MADE.findall(plan.read_text("utf-8", "replace")) if plan.exists() else []
+    made = [name for name in named if (folder / name).exists() and (folder / name).stat().st_mtime > started]
+    so_far = f"{len(made)} of {len(named)} files compiled" if named else "getting ready"
+    return f"{title}: {so_far}", duration(time.time() - started)
+
+
+def _failure(op: NativeOp, layout: RunLayout) -> NotBuilt:
+    log = layout.build_log(op.name)
+    text = log.read_text("utf-8", "replace")
+    first = compiler_error(text) or next(
+        (line for line in text.splitlines() if _ERROR.search(line)), "the compiler said nothing"
+    )
+    hint = f"{advice_on(text)}; its whole output is {log}"
+    return NotBuilt(f"{op.name} cannot be compiled: {first.strip()}", hint)
+
+
+def advice_on(output: str) -> str:
+    """Say what to do about a build that failed with an output."""
+    fitting = (advice for sign, advice in _ADVICE.items() if re.search(sign, output))
+    return next(fitting, "see what the compiler says")

@@ -1,0 +1,230 @@
+"""Everything a job will do, decided before anything starts: the value that is shown, then carried out."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zlaunch.config.native_ops import NativeOp, needed_ops
+from zlaunch.config.resolve.autos import TOTAL, Resolved
+from zlaunch.config.resolve.compose import OFFLOADS
+from zlaunch.config.resolve.resolve import Circumstances, settle
+from zlaunch.config.resolve.trainer_agreement import script_arguments
+from zlaunch.config.resolve.values import Values
+from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.text.document import Document, dotted
+from zlaunch.errors import Finding, Severity, WrongUsage
+from zlaunch.hosts.environment import Variable, accelerate_variables, job_environment
+from zlaunch.hosts.machine import Machine
+from zlaunch.hosts.topology import Topology
+from zlaunch.job.model import ModelShape
+from zlaunch.job.script import Interface, Script
+from zlaunch.job.spec import Debug, JobSpec, Launcher
+from zlaunch.job.trainer_args import read_arguments, removed_arguments
+from zlaunch.launch.backends import BACKENDS
+from zlaunch.launch.backends.target import Target
+from zlaunch.rundir.layout import RunLayout
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a plan is made from; the plan is a function of it."""
+
+    job: JobSpec
+    script: Script
+    base: Document | None
+    """The user's own ds_config."""
+    model: ModelShape | None
+    machine: Machine
+    topology: Topology
+    port: int
+    """A free port, for launchers that do not pick one."""
+    layout: RunLayout
+    environ: Mapping[str, str]
+    """The environment zlaunch was started in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a rank listens for a debugger: on its host's loopback, so only who is there gets in."""
+
+    rank: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """What will be started, where, with which ds_config, and why."""
+
+    layout: RunLayout
+    topology: Topology
+    accelerator: str
+    launcher: Launcher
+    values: Values
+    left: Mapping[str, str]
+    """ds_config keys that stay for the script to fill in → who does it."""
+    script: tuple[str, ...]
+    """The script and all its arguments; of a module, its file."""
+    argv: tuple[str, ...]
+    """The launcher's command line, with the script in its place."""
+    watched_argv: tuple[str, ...]
+    """The same, with zlaunch's rank program around the script."""
+    environment: Mapping[str, Variable]
+    ops: tuple[NativeOp, ...]
+    swap_dirs: tuple[Path, ...]
+    """Directories on NVMe that belong to this run alone."""
+    precision: str
+    warnings: tuple[Finding, ...]
+    """What the user's own ds_config says and DeepSpeed will not do, and a ds_config that is not used."""
+    module: str | None = None
+    """What `python -m` runs, if not the script's file."""
+    debug: Listener | None = None
+
+
+def make_plan(inputs: Inputs) -> LaunchPlan:
+    """Decide everything; raise Refused with every reason if the job cannot work."""
+    job, script, topology = inputs.job, inputs.script, inputs.topology
+    launcher: Launcher = "deepspeed" if topology.over_ssh else job.launcher or "torchrun"
+    args, findings = read_arguments(job.script_args, script.defaults)
+    given = Circumstances(
+        inputs.base, args, inputs.model, inputs.machine, topology.world_size, script.interface
+    )
+    settled = settle(job, given, [*findings, *_removed(inputs), *_no_optimizer(inputs)])
+    resolved = _leave_total(_in_own_swap_dirs(settled.values, inputs.layout), settled.left, inputs)
+
+    words = script_arguments(
+        settled.agreement, script.interface, inputs.layout.ds_config, script.config_flags
+    )
+    command = (str(script.path), *job.script_args, *words)
+    variables = _variables(script, inputs.layout, settled.precision)
+    return LaunchPlan(
+        layout=inputs.layout,
+        topology=topology,
+        accelerator=inputs.machine.accelerator,
+        launcher=launcher,
+        values=resolved.values,
+        left=resolved.left,
+        script=command,
+        argv=_argv(launcher, target_of(command, job.module), inputs),
+        watched_argv=_argv(
+            launcher, Target("zlaunch.worker.rank", (str(inputs.layout.root),), is_module=True), inputs
+        ),
+        environment=job_environment(inputs.machine, topology, inputs.environ, variables),
+        ops=needed_ops(
+            settled.config, inputs.machine.accelerator, str(settled.agreement.args["optim"].value)
+        ),
+        swap_dirs=tuple(sorted({Path(path) for path in _swap_paths(resolved.values)})),
+        precision=settled.precision,
+        warnings=(*_own_engine_config(script), *settled.warnings),
+        module=job.module,
+        debug=None if job.debug is None else listener(job.debug, topology),
+    )
+
+
+def _variables(script: Script, layout: RunLayout, precision: str) -> dict[str, Variable]:
+    """Write the variables by which a script takes the ds_config, if its command line does not."""
+    if script.interface is Interface.ACCELERATE:
+        return accelerate_variables(layout, precision)
+    if script.interface is Interface.DEEPSPEED and not script.config_flags:
+        why = "the script names no flag for one: `deepspeed.initialize(config=os.environ[…])`"
+        return {"ZLAUNCH_DS_CONFIG": Variable(str(layout.ds_config), why)}
+    return {}
+
+
+def target_of(script: Sequence[str], module: str | None) -> Target:
+    """Say what a launcher is to start in each rank."""
+    return Target(module or script[0], tuple(script[1:]), is_module=module is not None)
+
+
+def listener(debug: Debug, topology: Topology) -> Listener:
+    """Find out where a rank listens; raise WrongUsage for one that will not be there."""
+    if debug.rank >= topology.world_size:
+        ranks = "rank 0" if topology.world_size == 1 else f"ranks 0 to {topology.world_size - 1}"
+        raise WrongUsage(f"`--debug {debug.rank}`: there are {ranks}", "write `--debug 0`")
+    (slot,) = (slot for slot in topology.slots() if slot.rank == debug.rank)
+    return Listener(debug.rank, slot.host, debug.port)
+
+
+def _argv(launcher: Launcher, target: Target, inputs: Inputs) -> tuple[str, ...]:
+    if inputs.topology.over_ssh:
+        target = replace(target, hostfile=str(inputs.layout.hostfile))
+    return BACKENDS[launcher].build_argv(target, inputs.topology, inputs.machine.accelerator, inputs.port)
+
+
+def _in_own_swap_dirs(values: Values, layout: RunLayout) -> Values:
+    """Give each run a directory of its own on NVMe."""
+    for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
+        if isinstance(directory := values[path], str) and directory != "auto":
+            source = f"{values.leaves[path].source}, and a directory of this run's own"
+            own = Path(directory) / swap_name(layout)
+            values = values.put(path, str(own), source)
+    return values
+
+
+def _leave_total(values: Values, left: Mapping[str, str], inputs: Inputs) -> Resolved:
+    """Leave a global batch that was judged to DeepSpeed where it would be compared with one rank's."""
+    if not _counts_one_rank(values, inputs):
+        return Resolved(values, left)
+    total = values[TOTAL]
+    why = (
+        f"{total}, as DeepSpeed works it out; on a CPU, transformers would let it count one rank "
+        "while the model is created"
+    )
+    return Resolved(values.without(TOTAL), {**left, dotted(TOTAL): why})
+
+
+def swap_name(layout: RunLayout) -> str:
+    """Name a run's own directory on NVMe; runs of the same name in different places have different ones."""
+    mark = hashlib.sha256(str(layout.root).encode()).hexdigest()[:8]
+    return f"zlaunch-{layout.root.name}-{mark}"
+
+
+def _counts_one_rank(values: Values, inputs: Inputs) -> bool:
+    """On a CPU, TrainingArguments start torch's communication only, and `zero.Init` sees one rank."""
+    return (
+        inputs.machine.accelerator == "cpu"
+        and inputs.script.interface is Interface.TRAINER
+        and values[(ZERO, "stage")] == 3
+        and inputs.topology.world_size > 1
+        and not inputs.script.mentions("init_distributed")
+    )
+
+
+def _removed(inputs: Inputs) -> list[Finding]:
+    """Find arguments that the Trainer no longer takes, unless the script has them itself."""
+    if inputs.script.interface is not Interface.TRAINER:
+        return []
+    gone = removed_arguments(inputs.job.script_args)
+    return [finding for finding in gone if not inputs.script.mentions(finding.where.removeprefix("--"))]
+
+
+def _no_optimizer(inputs: Inputs) -> list[Finding]:
+    """Find an engine that nobody gives an optimizer: it fails in its first step, or when it is made."""
+    place = inputs.script.wants_optimizer
+    is_set = any(key.partition(".")[0] == "optimizer" for key, _ in inputs.job.overrides)
+    is_written = inputs.base is not None and inputs.base.value.get("optimizer") is not None
+    if place is None or is_set or is_written or inputs.script.interface is not Interface.DEEPSPEED:
+        return []
+    message = "the engine gets no optimizer here, and the ds_config has none: it cannot train"
+    hint = "`--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`, or give it `optimizer=`"
+    return [Finding("no-optimizer", message, hint, severity=Severity.LATE, place=place)]
+
+
+def _own_engine_config(script: Script) -> Iterator[Finding]:
+    """Find an engine that will not use the ds_config of this plan."""
+    if script.own_engine_config is None:
+        return
+    hint = '`config=os.environ["ZLAUNCH_DS_CONFIG"]`'
+    if script.config_flags:
+        hint = f"take it from `{script.config_flags[-1]}` instead"
+    message = "the script gives DeepSpeed its own config: zlaunch's is not used"
+    yield Finding("own-config", message, hint, severity=Severity.SILENT, place=script.own_engine_config)
+
+
+def _swap_paths(values: Values) -> Iterator[str]:
+    for name in OFFLOADS:
+        if values[(ZERO, name, "device")] == "nvme" and isinstance(
+            path := values[(ZERO, name, "nvme_path")], str
+        ):
+            yield path

@@ -1,0 +1,1 @@
+"""What runs in and around each rank."""

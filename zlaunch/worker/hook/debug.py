@@ -1,0 +1,120 @@
+"""Waiting for an editor before the script's first line, in one rank; and patience in the others.
+
+Only the standard library is imported here; debugpy in the one rank that waits.
+"""
+
+import functools
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+from zlaunch.rundir import phases
+from zlaunch.worker.hook.heartbeat import current_pulse
+
+VARIABLE = "ZLAUNCH_DEBUG"
+UNAVAILABLE = 69
+
+
+PATIENCE = timedelta(days=7)
+"""How long ranks wait for one that stands at a breakpoint. In milliseconds it still fits into 32 bits."""
+
+PATIENT = {
+    "DEEPSPEED_TIMEOUT": str(PATIENCE // timedelta(minutes=1)),
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(PATIENCE // timedelta(seconds=1)),
+}
+"""Variables by which DeepSpeed and NCCL's watchdog give up, as they are while a rank is debugged."""
+
+GROUPS = "torch.distributed.distributed_c10d"
+_WITH_TIMEOUT = ("init_process_group", "new_group", "split_group", "monitored_barrier", "_set_pg_timeout")
+_QUIET = "PYDEVD_DISABLE_FILE_VALIDATION"
+
+
+def debug_environment(debug: Mapping[str, Any] | None) -> dict[str, str]:
+    """Write the variables for the script's process of a rank, where some rank is debugged."""
+    return {} if debug is None else {**PATIENT, VARIABLE: json.dumps(dict(debug))}
+
+
+def lift_timeouts(groups: ModuleType) -> None:
+    """Make what ranks do together wait; scripts and the Trainer's `ddp_timeout` give numbers of their own."""
+    for name in _WITH_TIMEOUT:
+        if (function := vars(groups).get(name)) is not None:
+            setattr(groups, name, _patient(function))
+
+
+def _patient(function: Callable[..., Any]) -> Callable[..., Any]:
+    import inspect
+
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def patient(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError:  # the function itself says it better
+            return function(*args, **kwargs)
+        given.arguments["timeout"] = PATIENCE
+        return function(*given.args, **given.kwargs)
+
+    return patient
+
+
+def await_editor(text: str) -> None:
+    """Listen and wait for an editor, if this is the rank it wants; end the rank if that cannot be."""
+    debug = json.loads(text)
+    if int(os.environ["RANK"]) != debug["rank"]:
+        return
+    from zlaunch.hosts.ports import LOOPBACK  # imports socket, which every rank would wait for
+
+    pulse, settrace = current_pulse(), sys.settrace
+    try:
+        with _without_warning():
+            import debugpy
+
+            debugpy.configure(subProcess=False)
+            debugpy.listen((LOOPBACK, debug["port"]))
+    except (ImportError, OSError, RuntimeError) as error:
+        where = f"{LOOPBACK}:{debug['port']}"
+        os.write(2, f"error: cannot listen for a debugger on {where}: {error}\n".encode())
+        os._exit(UNAVAILABLE)
+    os.register_at_fork(after_in_child=functools.partial(_stop_tracing, settrace))
+    before = pulse.enter(phases.ATTACHING) if pulse is not None else ""
+    debugpy.wait_for_client()
+    if pulse is not None:
+        pulse.enter(before)
+
+
+@contextmanager
+def _without_warning() -> Iterator[None]:
+    """Keep the debugger from warning that the standard library is frozen: it is not what is debugged."""
+    before = os.environ.get(_QUIET)
+    os.environ[_QUIET] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_QUIET]
+        else:
+            os.environ[_QUIET] = before
+
+
+def _stop_tracing(settrace: Callable[[None], None]) -> None:
+    """Let a forked process, such as a DataLoader's worker, run past breakpoints.
+
+    The debugger's threads are not there, so nobody could ever tell it to go on. `settrace` is
+    Python's own: the debugger puts another in its place, which warns.
+    """
+    settrace(None)
+    threading.settrace(None)
+    monitoring = getattr(sys, "monitoring", None)
+    if monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None:
+        monitoring.set_events(monitoring.DEBUGGER_ID, 0)
+        for name, event in vars(monitoring.events).items():
+            if not name.startswith("_") and event.bit_count() == 1:
+                monitoring.register_callback(monitoring.DEBUGGER_ID, event, None)

@@ -1,0 +1,33 @@
+"""Begin to attend the script, take this folder's traces away, and let another sitecustomize follow."""
+
+import contextlib
+import importlib
+import os
+import sys
+
+
+def _take_away() -> None:
+    """Leave PYTHONPATH and `sys.path` as they are without this folder."""
+    here = os.path.dirname(__file__)  # noqa: PTH120 - as it stands in `sys.path`
+    sys.path[:] = [entry for entry in sys.path if entry != here]
+    sys.path_importer_cache.pop(here, None)
+    os.environ.pop("PYTHONPATH", None)
+    if (before := os.environ.pop("ZLAUNCH_PYTHONPATH", None)) is not None:
+        os.environ["PYTHONPATH"] = before
+
+
+_take_away()
+debug = os.environ.pop("ZLAUNCH_DEBUG", None)
+with contextlib.suppress(Exception):
+    from zlaunch.worker.hook.attach import begin
+
+    begin(os.environ.pop("ZLAUNCH_RANK"), is_patient=debug is not None)
+if debug is not None:
+    from zlaunch.worker.hook.debug import await_editor
+
+    await_editor(debug)
+
+# Python meets the outcome of this import, as if this module were not there: where there is no other
+# sitecustomize, it expects exactly the exception that is raised here.
+del sys.modules["sitecustomize"]
+importlib.import_module("sitecustomize")

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zlaunch.config.resolve.resolve import Circumstances
-from zlaunch.estimate.fit import Site, judge, need_of
+from zlaunch.config.resolve.resolve import ResolveContext
+from zlaunch.estimate.fit import Cluster, check_fit, memory_need
 from zlaunch.estimate.forecast import PHASES, Forecast, Phase
-from zlaunch.estimate.memory.communication import Traffic
+from zlaunch.estimate.memory.communication import Communication
 from zlaunch.estimate.memory.roofline import Roofline
-from zlaunch.estimate.query import Answer, Options, Question, Speed, training_of, workload_of
+from zlaunch.estimate.query import Estimate, EstimateQuery, Speed, TrainingOptions, training_of, workload_of
 from zlaunch.estimate.request import _machine_with
 from zlaunch.hosts.gpu_catalog import GPUS
 from zlaunch.job.model import ModelConfig, parse_model
@@ -29,20 +29,22 @@ LLAMA = {
     "max_position_embeddings": 4096,
     "dtype": "bfloat16",
 }
-SITE = Site(num_hosts=1, ranks_per_host=8, gpu=GPUS["H100-80GB"])
+SITE = Cluster(num_hosts=1, ranks_per_host=8, gpu=GPUS["H100-80GB"])
 
 
 def model(**changes: Any) -> ModelConfig:
     return parse_model(json.dumps({**LLAMA, **changes}).encode(), "m/config.json", "m/config.json")
 
 
-def question(*argv: str, options: Options | None = None, micro: int = 8, **job: Any) -> Question:
+def question(*argv: str, options: TrainingOptions | None = None, micro: int = 8, **job: Any) -> EstimateQuery:
     spec = JobSpec(script=Path(), script_args=argv, **job)
     args = TrainerArgs({"per_device_train_batch_size": Argument(micro, "`--micro-batch`", given=True)})
     one = model()
     machine = _machine_with("H100-80GB", True, 8)
-    given = Circumstances(None, args, one.shape, machine, world_size=8)
-    return Question(spec, given, one, training_of(one, argv, options or Options()), ranks_per_host=8)
+    given = ResolveContext(None, args, one.shape, machine, world_size=8)
+    return EstimateQuery(
+        spec, given, one, training_of(one, argv, options or TrainingOptions()), ranks_per_host=8
+    )
 
 
 def forecast(gpu: float, reserved: float | None = None, pageable: float = 0, **changes: Any) -> Forecast:
@@ -59,11 +61,11 @@ def forecast(gpu: float, reserved: float | None = None, pageable: float = 0, **c
 
 def speed(seconds: float) -> Speed:
     """Make the speed of a job whose step of one token takes so long."""
-    return Speed(Traffic((), 8, 0, 0, 0, 0), Roofline((), seconds, (seconds, seconds), 1 / seconds))
+    return Speed(Communication((), 8, 0, 0, 0, 0), Roofline((), seconds, (seconds, seconds), 1 / seconds))
 
 
-def answer(one: Question, told: Forecast, seconds: float) -> Answer:
+def answer(one: EstimateQuery, told: Forecast, seconds: float) -> Estimate:
     """Answer a question with a forecast that was made up."""
     settled = one.settled()
-    need, verdict = need_of(told, SITE), judge(told, SITE)
-    return Answer(one, settled, workload_of(one, settled), told, need, verdict, speed(seconds))
+    need, verdict = memory_need(told, SITE), check_fit(told, SITE)
+    return Estimate(one, settled, workload_of(one, settled), told, need, verdict, speed(seconds))

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import Interface, Script
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.rundir.layout import RunDir
 
-LAYOUT = RunLayout(Path("/runs/20260101-120000-job"))
+LAYOUT = RunDir(Path("/runs/20260101-120000-job"))
 SHAPE = ModelShape(hidden_size=64, largest_parameter=64 * 256, source="model/config.json")
 
 
@@ -27,7 +27,9 @@ CPU_MACHINE = machine()
 TWO_GPUS = machine(gpu(0), gpu(1))
 
 
-def script(source: str = "", interface: Interface = Interface.TRAINER, line: int | None = None) -> Script:
+def script(
+    source: str = "", interface: ConfigInterface = ConfigInterface.TRAINER, line: int | None = None
+) -> Script:
     return Script(Path("train.py"), source, interface, own_ds_config=line)
 
 

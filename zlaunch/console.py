@@ -156,7 +156,7 @@ def notes(rows: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
     return lines
 
 
-class Progress:
+class ProgressLine:
     """One line that is rewritten on a terminal; in a pipe, one line for each milestone."""
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ class Place:
         return f"{self.file}:{self.line}:{self.column}"
 
 
-class Act(Enum):
+class FixKind(Enum):
     """What a mending does to the key that a finding is about."""
 
     RENAME = "rename"
@@ -81,10 +81,10 @@ class Act(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
+class Fix:
     """The one safe way to mend a finding."""
 
-    act: Act
+    act: FixKind
     to: Any = None
 
 
@@ -101,7 +101,7 @@ class Finding:
     place: Place | None = None
     path: tuple[str | int, ...] | None = None
     """The key again, where dots in a name would leave a doubt."""
-    mending: Mending | None = None
+    mending: Fix | None = None
     """Absent where the mending is a choice, which is the user's."""
     beside: tuple[str | int, ...] | None = None
     """The key that was meant and is there already; whoever wrote both in one text is told to merge them."""

@@ -189,7 +189,7 @@ class Child:
             signal.signal(number, handler)
 
 
-class Launcher(Child):
+class LauncherProcess(Child):
     """A program that starts ranks: they get their time to end, even if it ended at once or was killed."""
 
     def _wait_for_rest(self, tick: Callable[[], None]) -> None:
@@ -201,7 +201,7 @@ class Launcher(Child):
             time.sleep(TICK_SECONDS)
 
 
-class Foreground(Launcher):
+class Foreground(LauncherProcess):
     """A launcher that a person waits for: the same signal a second time means at once."""
 
     _sent: frozenset[int] = frozenset()

@@ -8,10 +8,10 @@ from textwrap import dedent
 import pytest
 
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import findings_in
+from zlaunch.config.rules.validate import validate_document
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused, Severity
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 
 ACCEPTED: dict[str, tuple[str, str, int]] = {
     "a section that is misspelled": (
@@ -325,13 +325,13 @@ REFUSED: dict[str, tuple[str, str, int]] = {
     ),
 }
 
-RAW = Context(world_size=1, interface=Interface.DEEPSPEED)
+RAW = Context(world_size=1, interface=ConfigInterface.DEEPSPEED)
 MISTAKES = {**ACCEPTED, **REFUSED}
 
 
 def found(text: str) -> list[Finding]:
     try:
-        return findings_in(parse(dedent(text).strip(), "ds.json"), RAW)
+        return validate_document(parse(dedent(text).strip(), "ds.json"), RAW)
     except Refused as refused:
         return list(refused.findings)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contract.zlaunch_side import Path, all_paths, default_of, nested
-from zlaunch.config.diff import Comparison, compare
+from zlaunch.config.diff import ConfigDiff, compare
 from zlaunch.dsconfig.keys.lookup import field_at
 from zlaunch.dsconfig.releases import release
 from zlaunch.dsconfig.text.parser import parse
@@ -16,7 +16,7 @@ from zlaunch.dsconfig.text.parser import parse
 ZERO_3 = {"zero_optimization": {"stage": 3}}
 
 
-def compared(left: Any, right: Any, name: str = "0.19") -> Comparison:
+def compared(left: Any, right: Any, name: str = "0.19") -> ConfigDiff:
     texts = [side if isinstance(side, str) else json.dumps(side) for side in (left, right)]
     first, second = (parse(text, f"{letter}.json") for text, letter in zip(texts, "ab", strict=True))
     return compare(first, second, release(name))
@@ -137,7 +137,7 @@ configs = st.sampled_from([config for pair in [*SAME.values(), *OTHER.values()] 
 
 @given(configs)
 def test_a_config_is_the_same_as_itself(config: Any) -> None:
-    assert compared(config, config) == Comparison((), ())
+    assert compared(config, config) == ConfigDiff((), ())
 
 
 @given(configs, configs)

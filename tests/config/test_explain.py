@@ -4,7 +4,7 @@ import pytest
 
 from zlaunch.config.explain import explain, keys_below
 from zlaunch.dsconfig.check import check
-from zlaunch.dsconfig.keys.catalogue import entries, former
+from zlaunch.dsconfig.keys.catalogue import entries, renamed_entry
 from zlaunch.dsconfig.keys.effects import EFFECTS
 from zlaunch.dsconfig.releases import release
 
@@ -29,7 +29,7 @@ def test_every_example_is_valid(key: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("key", sorted(former()))
+@pytest.mark.parametrize("key", sorted(renamed_entry()))
 def test_a_key_of_the_past_says_who_read_it(key: str) -> None:
     assert explain(key).releases
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import json_objects, json_values
-from zlaunch.config.fix import mended
+from zlaunch.config.fix import fix_document
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import findings_in
+from zlaunch.config.rules.validate import validate_document
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Severity
@@ -56,7 +56,7 @@ def _commented(text: str) -> str:
 
 
 def _mended(text: str) -> str:
-    return mended(parse(text, "ds.json"), NOTHING_KNOWN)[0].text
+    return fix_document(parse(text, "ds.json"), NOTHING_KNOWN)[0].text
 
 
 @pytest.mark.parametrize(("text", "after"), MENDED)
@@ -71,7 +71,7 @@ def test_what_is_a_choice_is_left_to_the_user(text: str) -> None:
 
 @pytest.mark.parametrize("text", CHOICES)
 def test_a_choice_is_no_advice(text: str) -> None:
-    severities = {finding.severity for finding in findings_in(parse(text % BATCH, "ds.json"))}
+    severities = {finding.severity for finding in validate_document(parse(text % BATCH, "ds.json"))}
     assert severities - {Severity.ADVICE}
 
 
@@ -83,8 +83,8 @@ def test_mending_twice_is_mending_once(config: dict[str, Any], indent: int | Non
 
 @given(configs)
 def test_what_was_mended_is_no_longer_found(config: dict[str, Any]) -> None:
-    document, _ = mended(parse(json.dumps(config), "ds.json"), NOTHING_KNOWN)
-    left = [finding for finding in findings_in(document) if finding.mending is not None]
+    document, _ = fix_document(parse(json.dumps(config), "ds.json"), NOTHING_KNOWN)
+    left = [finding for finding in validate_document(document) if finding.mending is not None]
     assert [finding for finding in left if document.path_to(finding) in document.spans] == []
 
 

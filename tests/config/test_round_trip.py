@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.config.resolve.compose import preset, to_json
-from zlaunch.config.resolve.fill import fill_in
+from zlaunch.config.resolve.fill import fill_autos
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import findings_in
+from zlaunch.config.rules.validate import validate_document
 from zlaunch.dsconfig.text.document import value_at
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import FATAL
@@ -38,7 +38,7 @@ def test_a_value_goes_unchanged_through_writing_validating_and_resolving(
     for path, value in chosen:
         values = values.put(path, value, "chosen")
     document, context = parse(to_json(values.config()), "ds.json"), Context(world_size=world_size)
-    assert [one for one in findings_in(document, context) if one.severity in FATAL] == []
-    resolved = fill_in(document, context).values.config()
+    assert [one for one in validate_document(document, context) if one.severity in FATAL] == []
+    resolved = fill_autos(document, context).values.config()
     written = {path: leaf.value for path, leaf in values.leaves.items() if leaf.value != AUTO}
     assert {path: value_at(resolved, path) for path in written} == written

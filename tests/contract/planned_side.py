@@ -8,18 +8,20 @@ from zlaunch.dsconfig.text.parser import parse
 from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import Interface, Script
+from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch.plan import Inputs, LaunchPlan, make_plan
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
+from zlaunch.rundir.layout import RunDir
 
 
-def planned(config: dict[str, Any], line: str, interface: Interface = Interface.TRAINER) -> LaunchPlan:
+def planned(
+    config: dict[str, Any], line: str, interface: ConfigInterface = ConfigInterface.TRAINER
+) -> LaunchPlan:
     """Plan a job with a ds_config of the user's and a line of arguments; raise Refused as zlaunch does."""
     script = Path("train.py")
     gpus = tuple(Gpu(index, "A100", f"GPU-{index}", 80 << 30, (8, 0)) for index in range(2))
     return make_plan(
-        Inputs(
+        PlanInputs(
             job=JobSpec(script=script, script_args=tuple(line.split())),
             script=Script(script, "", interface),
             base=parse(to_json({"zero_optimization": {"stage": 2}, **config}), "ds_config.json"),
@@ -27,7 +29,7 @@ def planned(config: dict[str, Any], line: str, interface: Interface = Interface.
             machine=Machine("here", 8, 64 << 30, gpus),
             topology=Topology((Host("localhost", (0, 1)),)),
             port=29500,
-            layout=RunLayout(Path("run")),
+            layout=RunDir(Path("run")),
             environ={},
         )
     )

@@ -9,11 +9,11 @@ import pytest
 from accelerate import Accelerator
 from accelerate.utils import DeepSpeedPlugin
 
-from zlaunch.config.resolve.autos import Known, Resolved, resolve
+from zlaunch.config.resolve.autos import KnownFacts, ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import TrainerArgs
 
 ZERO = "zero_optimization"
@@ -37,9 +37,9 @@ def autos(*paths: KeyPath) -> Values:
     return values
 
 
-def resolved(values: Values) -> Resolved:
+def resolved(values: Values) -> ResolvedAutos:
     model = ModelShape(256, None, "config.json")
-    return resolve(values, Known(TrainerArgs(), model, 2, Interface.ACCELERATE))
+    return resolve_autos(values, KnownFacts(TrainerArgs(), model, 2, ConfigInterface.ACCELERATE))
 
 
 def plugin_fills(values: Values) -> Values:

@@ -8,7 +8,7 @@ from tests.contract.test_accelerate import NVME_PATHS, PLUGIN_FILLS
 from tests.contract.trainer_side import all_auto
 from tests.contract.zlaunch_side import Path, all_paths, can_be_auto, nested
 from zlaunch.config.resolve.values import Values
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 
 READ_BY_DEEPSPEED: set[Path] = {
     ("data_types", "keep_in_fp32_modules"),
@@ -44,4 +44,4 @@ def test_a_script_that_hands_its_ds_config_to_deepspeed_may_use_deepspeeds_own_a
     stage_2 = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
     adamw = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
     config = Values.of({**stage_2, **adamw}, "").put(path, "auto", "").config()
-    assert planned(config, "", Interface.DEEPSPEED)
+    assert planned(config, "", ConfigInterface.DEEPSPEED)

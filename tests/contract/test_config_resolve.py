@@ -12,11 +12,11 @@ from tests.contract.trainer_side import all_auto, trainer_fills
 from tests.running import CONFIGS, zlaunch
 from zlaunch.cli.views.resolved_config import as_json
 from zlaunch.config.report import context_of
-from zlaunch.config.resolve.fill import fill_in
+from zlaunch.config.resolve.fill import fill_autos
 from zlaunch.config.resolve.lr_schedule import schedule_of
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import dotted
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 
 
 def told(
@@ -24,7 +24,7 @@ def told(
     argv: list[str],
     job: tuple[int, int],
     folder: Path,
-    interface: Interface = Interface.TRAINER,
+    interface: ConfigInterface = ConfigInterface.TRAINER,
 ) -> Any:
     """Answer as the verb does."""
     hidden, ranks = job
@@ -33,7 +33,7 @@ def told(
     model.write_text(json.dumps({"hidden_size": hidden}))
     context, findings = context_of(argv, ranks, model, interface.name.lower(), None)
     assert not findings
-    filling = fill_in(read(file), context)
+    filling = fill_autos(read(file), context)
     return json.loads("".join(as_json(filling, schedule_of(filling, interface, argv))))
 
 
@@ -64,7 +64,7 @@ def test_a_default_of_accelerate_is_told_as_the_plugin_fills_it_in(
     path: tuple[str, ...], tmp_path: Path
 ) -> None:
     values = autos((ZERO, "stage"), path)
-    ours = told(values.config(), [], (64, 2), tmp_path, Interface.ACCELERATE)
+    ours = told(values.config(), [], (64, 2), tmp_path, ConfigInterface.ACCELERATE)
     assert ours["filled"][dotted(path)]["value"] == plugin_fills(values)[path]
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.contract.deepspeed_side import deepspeed_reads
-from zlaunch.config.resolve.autos import Known, Resolved, resolve
+from zlaunch.config.resolve.autos import KnownFacts, ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.compose import preset, to_json
 from zlaunch.config.resolve.values import Values
-from zlaunch.config.rules.validate import findings_in
+from zlaunch.config.rules.validate import validate_document
 from zlaunch.dsconfig.read import read
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import Offload, Stage, parse_offload
 from zlaunch.job.trainer_args import TrainerArgs
 
@@ -31,10 +31,10 @@ PRESET = pytest.mark.parametrize("name", WRITTEN_FOR)
 RANKS = pytest.mark.parametrize("world_size", [1, 2, 8])
 
 
-def resolved(name: str, world_size: int) -> Resolved:
+def resolved(name: str, world_size: int) -> ResolvedAutos:
     model = ModelShape(hidden_size=256, largest_parameter=None, source="config.json")
-    known = Known(TrainerArgs(), model, world_size, Interface.TRAINER)
-    return resolve(Values.of(read(CONFIGS / f"{name}.json").value, name), known)
+    known = KnownFacts(TrainerArgs(), model, world_size, ConfigInterface.TRAINER)
+    return resolve_autos(Values.of(read(CONFIGS / f"{name}.json").value, name), known)
 
 
 def test_every_file_is_a_preset() -> None:
@@ -49,7 +49,7 @@ def test_a_file_is_what_config_write_writes(name: str) -> None:
 
 @PRESET
 def test_a_file_has_no_mistakes(name: str) -> None:
-    assert findings_in(read(CONFIGS / f"{name}.json")) == []
+    assert validate_document(read(CONFIGS / f"{name}.json")) == []
 
 
 @PRESET

@@ -9,12 +9,12 @@ import pytest
 from tests.config.rules.test_rules import CORPUS, broken, interface_of, mended
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.contract.trainer_side import trainer_fills
-from zlaunch.config.resolve.autos import Known, resolve
+from zlaunch.config.resolve.autos import KnownFacts, resolve_autos
 from zlaunch.config.resolve.values import Values
 from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Rule
 from zlaunch.errors import Severity
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import TrainerArgs
 
 Config = dict[str, Any]
@@ -28,11 +28,11 @@ each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def handed_over(config: Config, rule: Rule) -> Config:
     """Fill in what the Trainer would, if it is the Trainer that the rule is about."""
     context = rule.case.context
-    if context.interface is not Interface.TRAINER:
+    if context.interface is not ConfigInterface.TRAINER:
         return config
     args = context.args or TrainerArgs()
-    known = Known(args, context.model, context.world_size or 1, context.interface)
-    return resolve(Values.of(config, ""), known).values.config()
+    known = KnownFacts(args, context.model, context.world_size or 1, context.interface)
+    return resolve_autos(Values.of(config, ""), known).values.config()
 
 
 def is_refused(config: Config, rule: Rule) -> bool:
@@ -86,7 +86,9 @@ def accelerate_reads(config: Config) -> Any:
 
 
 @pytest.mark.parametrize(
-    "file", [file for file in CORPUS if interface_of(file) is Interface.DEEPSPEED], ids=lambda file: file.stem
+    "file",
+    [file for file in CORPUS if interface_of(file) is ConfigInterface.DEEPSPEED],
+    ids=lambda file: file.stem,
 )
 def test_deepspeed_accepts_what_people_write(file: Path) -> None:
     assert deepspeed_reads(json.loads(file.read_text()))

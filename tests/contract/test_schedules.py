@@ -11,7 +11,7 @@ from deepspeed.runtime import lr_schedules
 from transformers import get_scheduler
 from transformers.trainer_utils import SchedulerType
 
-from zlaunch.config.resolve.lr_curves import DEEPSPEED, TRAINER, UNPREDICTABLE, Curve, Run
+from zlaunch.config.resolve.lr_curves import DEEPSPEED, TRAINER, UNPREDICTABLE, Curve, ScheduleInputs
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 
@@ -125,5 +125,5 @@ def test_a_schedule_of_the_trainer_is_the_one_transformers_follows(name: str) ->
         settings = {"num_warmup_steps": warmup, "num_training_steps": total}
         make = functools.partial(get_scheduler, name, scheduler_specific_kwargs=dict(options), **settings)
         theirs = rates_of(make)
-        ours = drawn(TRAINER[name](Run(BASE, warmup, total, options)))
+        ours = drawn(TRAINER[name](ScheduleInputs(BASE, warmup, total, options)))
         assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-15), (warmup, total, options)

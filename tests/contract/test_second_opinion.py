@@ -10,10 +10,10 @@ import pytest
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.contract.zlaunch_side import Path, all_paths, nested
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import wrong_in
+from zlaunch.config.rules.validate import validate_mapping
 from zlaunch.dsconfig.releases import REMOVED
 from zlaunch.errors import Severity
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 
 BATCH = {"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
 VALUES: list[Any] = [None, True, "auto", "3", "true", "x", 1.5, -1, 0, 3, [], {}, {"enabled": True}]
@@ -91,7 +91,7 @@ def _refused(config: dict[str, Any]) -> bool:
 
 
 def _severities(config: dict[str, Any]) -> set[Severity]:
-    found = wrong_in(config, Context(interface=Interface.DEEPSPEED))
+    found = validate_mapping(config, Context(interface=ConfigInterface.DEEPSPEED))
     return {finding.severity for finding in found} - {Severity.ADVICE}
 
 

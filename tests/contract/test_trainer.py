@@ -9,11 +9,11 @@ import pytest
 from transformers import TrainingArguments
 
 from tests.contract.trainer_side import PARSER, all_auto, trainer_fills
-from zlaunch.config.resolve.autos import Known, Resolved, resolve
+from zlaunch.config.resolve.autos import KnownFacts, ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import DEFAULTS, read_arguments
 
 ARGUMENTS = {
@@ -51,11 +51,11 @@ CELLS = pytest.mark.parametrize(
 )
 
 
-def resolved(config: dict[str, Any], argv: list[str], hidden: int, ranks: int) -> Resolved:
+def resolved(config: dict[str, Any], argv: list[str], hidden: int, ranks: int) -> ResolvedAutos:
     args, findings = read_arguments(argv)
     assert findings == []
     model = ModelShape(hidden, None, "config.json")
-    return resolve(Values.of(config, "file"), Known(args, model, ranks, Interface.TRAINER))
+    return resolve_autos(Values.of(config, "file"), KnownFacts(args, model, ranks, ConfigInterface.TRAINER))
 
 
 def leaves(config: dict[str, Any]) -> dict[str, str]:

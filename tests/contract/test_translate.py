@@ -18,7 +18,7 @@ from torch.distributed.run import get_args_parser
 
 from zlaunch.config.translate import accelerate, deepspeed, torchrun
 from zlaunch.config.translate.command import MODULES, PROGRAMS, read_command
-from zlaunch.config.translate.flags import HELP, Command, Flag, Launcher, Role
+from zlaunch.config.translate.flags import HELP, Command, Flag, LauncherSyntax, Role
 from zlaunch.errors import WrongUsage
 
 
@@ -32,7 +32,7 @@ def caught_parser(parse: Callable[[], object]) -> argparse.ArgumentParser:
 
 
 old_launch = importlib.import_module("torch.distributed.launch")
-PARSERS: Mapping[str, tuple[Launcher, argparse.ArgumentParser]] = {
+PARSERS: Mapping[str, tuple[LauncherSyntax, argparse.ArgumentParser]] = {
     "deepspeed": (deepspeed.LAUNCHER, caught_parser(runner.parse_args)),
     "torchrun": (torchrun.LAUNCHER, get_args_parser()),
     "torch.distributed.launch": (torchrun.OLD_LAUNCHER, caught_parser(lambda: old_launch.parse_args([]))),

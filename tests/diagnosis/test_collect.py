@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.diagnosis.collect import gather, tail
+from zlaunch.diagnosis.collect import collect_evidence, tail
 from zlaunch.files import read_object
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.rundir.layout import RunDir
 
 FILES = ("job.json", "forecast.json", "ds_config.json", "ranks/rank-0.json", "ranks/rank-0.pulse.json",
          "ranks/rank-0.error.json", "ranks/rank-0.sample.json", "logs/rank-0.log", "logs/launcher.log",
@@ -34,7 +34,7 @@ def test_files_that_are_missing_or_half_written_leave_the_rest_known(
     (root / "job.json").write_text(json.dumps(JOB))
     for name, data in found.items():
         (root / name).write_bytes(data)
-    evidence = gather(RunLayout(root), 1, None)
+    evidence = collect_evidence(RunDir(root), 1, None)
     assert [rank.rank for rank in evidence.ranks] == [0, 1]
     assert [machine.host for machine in evidence.machines] == ["w0", "w1"]
 
@@ -42,7 +42,7 @@ def test_files_that_are_missing_or_half_written_leave_the_rest_known(
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", "\0" * 1024])
 def test_a_run_without_a_readable_record_has_no_ranks(text: str, tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(text)
-    assert gather(RunLayout(tmp_path), 1, None).ranks == ()
+    assert collect_evidence(RunDir(tmp_path), 1, None).ranks == ()
 
 
 @pytest.mark.parametrize("name", ["pulse", "sample", "error"])
@@ -53,7 +53,7 @@ def test_facts_may_be_null(name: str, value: dict[str, None], tmp_path: Path) ->
     (tmp_path / "ranks").mkdir()
     (tmp_path / "job.json").write_text(json.dumps(JOB))
     (tmp_path / "ranks" / f"rank-0.{name}.json").write_text(json.dumps(value))
-    assert gather(RunLayout(tmp_path), 1, None).ranks[0].step == 0
+    assert collect_evidence(RunDir(tmp_path), 1, None).ranks[0].step == 0
 
 
 def test_spaces_after_a_pulse_are_no_part_of_it(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 from zlaunch.diagnosis.log_text import compiler_error
-from zlaunch.diagnosis.render import LINES, ROW, fitted, height
+from zlaunch.diagnosis.render import LINES, ROW, height, shorten
 from zlaunch.diagnosis.verdict import Verdict
 
 LONG = "word " * 200
@@ -9,28 +9,28 @@ ADVICE = "`--set some.long.key=value --set some.other.key=value`: because of sev
 
 def test_what_fits_is_left_as_it_is() -> None:
     short = Verdict("code", "a cause", 0, "w1", "training", ("a fact",), ("some advice",))
-    assert fitted(short) == short
+    assert shorten(short) == short
 
 
 def test_a_long_verdict_is_brought_to_ten_lines() -> None:
-    assert height(fitted(Verdict("code", LONG, facts=(LONG,) * 5, advice=(ADVICE,) * 3))) <= LINES
+    assert height(shorten(Verdict("code", LONG, facts=(LONG,) * 5, advice=(ADVICE,) * 3))) <= LINES
 
 
 def test_facts_are_shortened_before_advice_is_left_out() -> None:
-    made = fitted(Verdict("code", "a cause", facts=(FACT,) * 3, advice=(ADVICE,) * 2))
+    made = shorten(Verdict("code", "a cause", facts=(FACT,) * 3, advice=(ADVICE,) * 2))
     assert made.advice == (ADVICE, ADVICE)
     assert made.facts == (FACT, *(made.facts[1:]))
     assert all(len(fact) <= ROW for fact in made.facts[1:])
 
 
 def test_what_is_to_be_typed_is_never_cut() -> None:
-    made = fitted(Verdict("code", LONG, facts=(FACT,) * 3, advice=(ADVICE,) * 3))
+    made = shorten(Verdict("code", LONG, facts=(FACT,) * 3, advice=(ADVICE,) * 3))
     assert made.advice
     assert {*made.advice} == {ADVICE}
 
 
 def test_more_than_three_facts_are_too_many() -> None:
-    assert fitted(Verdict("code", "a cause", facts=tuple("abcde"))).facts == ("a", "b", "c")
+    assert shorten(Verdict("code", "a cause", facts=tuple("abcde"))).facts == ("a", "b", "c")
 
 
 def test_of_a_compilers_error_the_words_are_kept_and_of_its_path_the_end() -> None:

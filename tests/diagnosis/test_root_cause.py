@@ -6,7 +6,7 @@ import pytest
 
 from tests.diagnosis.deaths import GLOO_CLOSED, GLOO_TIMEOUT, WATCHDOG, printed, raised, run, stopped
 from zlaunch.diagnosis.evidence import Evidence, RankEvidence
-from zlaunch.diagnosis.root_cause import Part, blamed, part_of
+from zlaunch.diagnosis.root_cause import Role, role_of, root_cause
 
 FAILED = {
     "its own exception": raised("KeyError", "'x'"),
@@ -41,7 +41,7 @@ def at(rank: RankEvidence, number: int, seconds: float) -> RankEvidence:
 
 
 def culprit(evidence: Evidence) -> int | None:
-    rank = blamed(evidence)
+    rank = root_cause(evidence)
     return None if rank is None else rank.rank
 
 
@@ -78,7 +78,7 @@ def test_ranks_that_were_only_told_to_stop_are_not_blamed() -> None:
 
 
 def test_a_kill_after_a_persons_signal_is_part_of_stopping() -> None:
-    assert part_of(printed("", -9), Evidence(stopped_by=signal.SIGINT)) is Part.STOPPED
+    assert role_of(printed("", -9), Evidence(stopped_by=signal.SIGINT)) is Role.STOPPED
 
 
 def test_a_crash_is_a_failure_even_if_a_person_then_stopped_the_rest() -> None:

@@ -22,7 +22,7 @@ def main() -> None:
     import_packages(fast=fast)
     from zlaunch.estimate.rehearsal import run
 
-    seen = run.Run()
+    seen = run.RehearsedRun()
     run.prepare(workload, fast=fast)
     with tempfile.TemporaryDirectory() as checkpoint:
         run.train(workload, seen, Path(checkpoint))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.asking import question
 from zlaunch.estimate.candidates import BUCKET, STEP, candidates, sizes
-from zlaunch.estimate.query import Options
+from zlaunch.estimate.query import TrainingOptions
 from zlaunch.estimate.strategies import within_reach
 
 
@@ -38,7 +38,7 @@ def test_every_rung_is_tried_with_and_without_checkpointing() -> None:
 
 
 def test_what_is_checkpointed_already_stays_so() -> None:
-    asked = question(options=Options(activation_checkpointing=True))
+    asked = question(options=TrainingOptions(activation_checkpointing=True))
     assert all(one.checkpointing for one in candidates(asked, 2))
 
 

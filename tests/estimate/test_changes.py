@@ -7,30 +7,30 @@ import pytest
 from tests.asking import SITE, forecast, question, speed
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.estimate.changes import (
-    Lever,
-    easings,
+    ConfigChange,
     effect,
     for_train,
-    levers,
+    memory_changes,
     mover,
-    try_levers,
+    speed_changes,
+    try_changes,
     worth_saying,
 )
-from zlaunch.estimate.fit import judge, need_of
+from zlaunch.estimate.fit import check_fit, memory_need
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.query import Answer, Options, Question, Refusal, workload_of
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, TrainingOptions, workload_of
 from zlaunch.job.spec import Device, Offload, parse_offload, parse_override
 
 
-def pulled(one: Question) -> dict[str, Lever]:
-    return {lever.words: lever for lever in levers(one, one.settled())}
+def pulled(one: EstimateQuery) -> dict[str, ConfigChange]:
+    return {lever.words: lever for lever in memory_changes(one, one.settled())}
 
 
-def answer(told: Forecast, seconds: float | None = None) -> Answer:
+def answer(told: Forecast, seconds: float | None = None) -> Estimate:
     one = question(stage=2)
     settled = one.settled()
-    verdict, pace = judge(told, SITE), None if seconds is None else speed(seconds)
-    return Answer(one, settled, workload_of(one, settled), told, need_of(told, SITE), verdict, pace)
+    verdict, pace = check_fit(told, SITE), None if seconds is None else speed(seconds)
+    return Estimate(one, settled, workload_of(one, settled), told, memory_need(told, SITE), verdict, pace)
 
 
 def test_a_smaller_micro_batch_leaves_the_batch_as_it_was() -> None:
@@ -55,7 +55,9 @@ def test_only_higher_stages_are_levers() -> None:
 
 
 def test_what_is_done_already_is_no_lever() -> None:
-    done = question(stage=2, offload=Offload("cpu", "none"), options=Options(activation_checkpointing=True))
+    done = question(
+        stage=2, offload=Offload("cpu", "none"), options=TrainingOptions(activation_checkpointing=True)
+    )
     assert not {"--offload cpu", "--activation-checkpointing"} & set(pulled(done))
 
 
@@ -88,12 +90,12 @@ EASED = {
 }
 
 
-def easy(one: Question) -> dict[str, Lever]:
-    return {lever.words: lever for lever in easings(one, one.settled())}
+def easy(one: EstimateQuery) -> dict[str, ConfigChange]:
+    return {lever.words: lever for lever in speed_changes(one, one.settled())}
 
 
 def test_everything_that_saves_memory_is_a_lever_the_other_way() -> None:
-    options = Options(activation_checkpointing=True)
+    options = TrainingOptions(activation_checkpointing=True)
     assert set(easy(question(stage=3, micro=1, offload=Offload("cpu", "cpu"), options=options))) == EASED
 
 
@@ -119,13 +121,13 @@ def test_a_larger_micro_batch_is_accumulated_less_often() -> None:
     ("size", "seconds", "is_pulled"), [(20, 1.0, True), (20, None, False), (99, 1.0, False)]
 )
 def test_only_a_job_that_fits_is_made_faster(size: float, seconds: float | None, is_pulled: bool) -> None:
-    asked: list[Question] = []
+    asked: list[EstimateQuery] = []
 
-    def ask(questions: Sequence[Question]) -> list[Answer | Refusal]:
+    def ask(questions: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
         asked.extend(questions)
-        return [Refusal(one, ()) for one in questions]
+        return [Rejected(one, ()) for one in questions]
 
-    try_levers(answer(forecast(size), seconds), ask)
+    try_changes(answer(forecast(size), seconds), ask)
     assert (1 in {one.job.stage for one in asked}) == is_pulled
 
 

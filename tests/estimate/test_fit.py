@@ -4,7 +4,7 @@ import pytest
 
 from tests.asking import GIB, SITE, forecast
 from zlaunch.errors import ExitStatus
-from zlaunch.estimate.fit import Fit, Site, judge, need_of
+from zlaunch.estimate.fit import Cluster, Fit, check_fit, memory_need
 from zlaunch.estimate.forecast import CPU_PROGRAM_BYTES, PROGRAM_BYTES, RESUME, Phase, Resume
 from zlaunch.estimate.query import remarks_on
 
@@ -23,49 +23,49 @@ LEAST, MOST = (size / GIB for size in SITE.gpu.usable_bytes(8)) if SITE.gpu else
 def test_tensors_decide_what_cannot_fit_and_the_cache_what_is_safe(
     gpu: float, reserved: float, fit: Fit
 ) -> None:
-    assert judge(forecast(gpu, reserved), SITE).fit is fit
+    assert check_fit(forecast(gpu, reserved), SITE).fit is fit
 
 
 def test_an_answer_that_may_be_off_is_sure_of_less() -> None:
-    assert judge(forecast(LEAST - 1), SITE).fit is Fit.YES
-    assert judge(forecast(LEAST - 1, error=0.1), SITE).fit is Fit.TIGHT
-    assert judge(forecast(MOST + 1), SITE).fit is Fit.NO
-    assert judge(forecast(MOST + 1, error=0.1), SITE).fit is Fit.TIGHT
+    assert check_fit(forecast(LEAST - 1), SITE).fit is Fit.YES
+    assert check_fit(forecast(LEAST - 1, error=0.1), SITE).fit is Fit.TIGHT
+    assert check_fit(forecast(MOST + 1), SITE).fit is Fit.NO
+    assert check_fit(forecast(MOST + 1, error=0.1), SITE).fit is Fit.TIGHT
 
 
 def test_what_may_be_off_by_a_factor_is_still_refused_beyond_it() -> None:
-    assert judge(forecast(2.4 * MOST, error=1.5), SITE).fit is Fit.TIGHT
-    assert judge(forecast(2.6 * MOST, error=1.5), SITE).fit is Fit.NO
+    assert check_fit(forecast(2.4 * MOST, error=1.5), SITE).fit is Fit.TIGHT
+    assert check_fit(forecast(2.6 * MOST, error=1.5), SITE).fit is Fit.NO
 
 
 def test_without_a_gpu_nobody_can_tell() -> None:
-    assert judge(forecast(1), Site(1, 8)).fit is Fit.UNKNOWN
+    assert check_fit(forecast(1), Cluster(1, 8)).fit is Fit.UNKNOWN
 
 
 def test_all_ranks_of_a_host_share_its_memory() -> None:
     host = replace(SITE, host_bytes=100 * GIB)
-    assert judge(forecast(1, pageable=10), host).fit is Fit.YES
-    verdict = judge(forecast(1, pageable=20), host)
+    assert check_fit(forecast(1, pageable=10), host).fit is Fit.YES
+    verdict = check_fit(forecast(1, pageable=20), host)
     assert verdict.fit is Fit.NO
     assert "host memory" in verdict.reasons[0]
 
 
 def test_a_host_that_nobody_knows_refuses_nothing() -> None:
-    assert judge(forecast(1, pageable=10_000), SITE).fit is Fit.YES
+    assert check_fit(forecast(1, pageable=10_000), SITE).fit is Fit.YES
 
 
 def test_every_rank_is_a_program_of_its_own() -> None:
-    assert need_of(forecast(1), SITE).host == 8 * PROGRAM_BYTES
+    assert memory_need(forecast(1), SITE).host == 8 * PROGRAM_BYTES
 
 
 def test_on_a_cpu_the_memory_of_the_host_decides() -> None:
-    site = Site(1, 2, host_bytes=10 * GIB)
-    assert [judge(forecast(0, pageable=size), site).fit for size in (4, 5)] == [Fit.YES, Fit.NO]
-    assert need_of(forecast(0), site).host == 2 * CPU_PROGRAM_BYTES
+    site = Cluster(1, 2, host_bytes=10 * GIB)
+    assert [check_fit(forecast(0, pageable=size), site).fit for size in (4, 5)] == [Fit.YES, Fit.NO]
+    assert memory_need(forecast(0), site).host == 2 * CPU_PROGRAM_BYTES
 
 
 def test_a_single_rank_has_no_nccl() -> None:
-    alone, together = (need_of(forecast(1), Site(1, ranks)).process for ranks in (1, 2))
+    alone, together = (memory_need(forecast(1), Cluster(1, ranks)).process for ranks in (1, 2))
     assert alone < together
 
 
@@ -87,7 +87,7 @@ def test_only_the_first_rank_of_a_host_puts_the_model_together_to_save_it() -> N
         Phase("second step", {"pageable": 10}, {"pageable": 6}),
         Phase("save", {"pageable": 106}, {"pageable": 6}),
     )
-    need = need_of(replace(forecast(1), phases=phases), Site(1, 4))
+    need = memory_need(replace(forecast(1), phases=phases), Cluster(1, 4))
     assert need.pageable == 106 + 3 * 6
 
 
@@ -98,8 +98,8 @@ def resuming(gpu: float) -> Resume:
 
 def test_what_resuming_takes_decides_about_a_run_that_resumes_and_no_other() -> None:
     one = forecast(LEAST - 2, resume=resuming(MOST + 1))
-    assert judge(one, SITE).fit is Fit.YES
-    assert judge(one.resumed(), SITE).fit is Fit.NO
+    assert check_fit(one, SITE).fit is Fit.YES
+    assert check_fit(one.resumed(), SITE).fit is Fit.NO
     assert sum(one.resumed().parts["gpu"].values()) == one.resumed().peak("gpu")
 
 

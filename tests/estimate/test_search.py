@@ -9,12 +9,12 @@ from tests.asking import SITE, answer, forecast, question
 from zlaunch.config.resolve.autos import MICRO
 from zlaunch.errors import Finding, Refused
 from zlaunch.estimate.candidates import Candidate, candidates
-from zlaunch.estimate.fit import Fit, judge, need_of
+from zlaunch.estimate.fit import Fit, check_fit, memory_need
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.query import Answer, Question, Refusal, is_fit
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, is_fit
 from zlaunch.estimate.remedies import Ask, remedies
-from zlaunch.estimate.search import MOST_MISSES, Found, Nothing, _Search, search
-from zlaunch.estimate.strategies import LADDER, within_reach
+from zlaunch.estimate.search import MOST_MISSES, NothingFits, SearchResult, _Search, search
+from zlaunch.estimate.strategies import STRATEGIES, within_reach
 
 STATES = {0: 60.0, 1: 30.0, 2: 20.0, 3: 10.0}
 
@@ -22,10 +22,10 @@ STATES = {0: 60.0, 1: 30.0, 2: 20.0, 3: 10.0}
 def made_up(states: Callable[[int, bool], float], per_sequence: float, error: float = 0.0) -> Ask:
     """Answer with a sum: states by stage, and so many GiB for each sequence, less if checkpointed."""
 
-    def ask(questions: Sequence[Question]) -> list[Answer | Refusal]:
+    def ask(questions: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
         return [_answer(one) for one in questions]
 
-    def _answer(one: Question) -> Answer:
+    def _answer(one: EstimateQuery) -> Estimate:
         settled = one.settled()
         zero = settled.config.zero_optimization
         checkpointing = one.training.activation_checkpointing
@@ -50,21 +50,21 @@ class MadeUp:
     def __init__(self, guess: Ask, truth: Ask | None = None) -> None:
         self.estimate = guess
         self.truth = truth or guess
-        self.rounds: list[list[Question]] = []
+        self.rounds: list[list[EstimateQuery]] = []
 
-    def rehearse(self, questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
+    def rehearse(self, questions: Sequence[EstimateQuery]) -> Sequence[Estimate | Rejected]:
         self.rounds.append(list(questions))
         return self.truth(questions)
 
-    def revise(self, answer: Answer, told: Forecast) -> Answer:
-        return replace(answer, forecast=told, need=need_of(told, SITE), verdict=judge(told, SITE))
+    def revise(self, answer: Estimate, told: Forecast) -> Estimate:
+        return replace(answer, forecast=told, need=memory_need(told, SITE), verdict=check_fit(told, SITE))
 
     @property
     def asked(self) -> list[tuple[int | None, str | None, bool, int]]:
         return [_settings(one) for questions in self.rounds for one in questions]
 
 
-def _settings(one: Question) -> tuple[int | None, str | None, bool, int]:
+def _settings(one: EstimateQuery) -> tuple[int | None, str | None, bool, int]:
     job = one.job
     offload = None if job.offload is None or job.offload.optimizer == "none" else str(job.offload)
     return (
@@ -75,8 +75,8 @@ def _settings(one: Question) -> tuple[int | None, str | None, bool, int]:
     )
 
 
-def choice(found: Found | Nothing) -> Candidate:
-    assert isinstance(found, Found)
+def choice(found: SearchResult | NothingFits) -> Candidate:
+    assert isinstance(found, SearchResult)
     return found.candidate
 
 
@@ -98,7 +98,7 @@ def test_a_smaller_micro_batch_is_accumulated_to_the_same_batch() -> None:
 
 def test_what_the_rehearsal_refutes_gives_way_to_a_smaller_batch_of_the_same_rung() -> None:
     found = search(question(), 8, MadeUp(made_up(lambda *_: 1.0, 4.0), made_up(lambda *_: 1.0, 12.0)))
-    assert isinstance(found, Found)
+    assert isinstance(found, SearchResult)
     assert found.candidate.words == "--stage 0 --micro-batch 4"
     assert [one.micro_batch for one, answer in found.tried if not is_fit(answer)] == [8]
 
@@ -130,7 +130,7 @@ def test_what_all_ranks_need_corrects_what_was_expected_of_the_neighbours() -> N
 def test_nothing_fits_only_after_every_rung_was_tried_at_its_smallest(guess: float) -> None:
     made = MadeUp(made_up(lambda *_: guess, 1.0), made_up(lambda *_: 500.0, 1.0))
     found = search(question(), 8, made)
-    assert isinstance(found, Nothing)
+    assert isinstance(found, NothingFits)
     assert found.fit is Fit.NO
     smallest = [settings for settings in made.asked if settings[2:] == (True, 1)]
     assert (
@@ -146,13 +146,13 @@ def test_what_the_closed_form_excludes_wrongly_is_found_all_the_same() -> None:
 
 def test_where_the_smallest_is_too_close_to_tell_it_is_not_said_that_nothing_fits() -> None:
     found = search(question(), 1, MadeUp(made_up(lambda *_: 77.0, 0.0)))
-    assert isinstance(found, Nothing)
+    assert isinstance(found, NothingFits)
     assert found.fit is Fit.TIGHT
 
 
 def test_a_job_that_works_on_no_rung_is_refused_with_the_reason() -> None:
-    def ask(questions: Sequence[Question]) -> list[Answer | Refusal]:
-        return [Refusal(one, (Finding("no-heads", "why not"),)) for one in questions]
+    def ask(questions: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
+        return [Rejected(one, (Finding("no-heads", "why not"),)) for one in questions]
 
     for made in (MadeUp(ask), MadeUp(made_up(lambda *_: 1.0, 0.1), ask)):
         with pytest.raises(Refused) as refused:
@@ -162,33 +162,33 @@ def test_a_job_that_works_on_no_rung_is_refused_with_the_reason() -> None:
 
 def test_what_lets_a_job_fit_is_named_with_its_lowest_rung() -> None:
     ask = made_up(roomy, 40.0)
-    first, *_ = remedies(question(micro=8), LADDER, ask, ask)
+    first, *_ = remedies(question(micro=8), STRATEGIES, ask, ask)
     assert first.words == "--stage 0 --activation-checkpointing --micro-batch 4 --grad-accum 2"
 
 
 def test_checkpointing_goes_with_a_smaller_batch_where_neither_is_enough() -> None:
     ask = made_up(lambda *_: 1.0, 500.0)
-    found = [one.words for one in remedies(question(micro=8), LADDER, ask, ask)]
+    found = [one.words for one in remedies(question(micro=8), STRATEGIES, ask, ask)]
     assert found == ["--stage 0 --activation-checkpointing --micro-batch 1 --grad-accum 8"]
 
 
 def test_no_change_is_named_where_none_helps() -> None:
     ask = made_up(lambda *_: 1000.0, 0.0)
-    assert remedies(question(), LADDER, ask, ask) == []
+    assert remedies(question(), STRATEGIES, ask, ask) == []
 
 
 def test_what_a_rehearsal_does_not_confirm_is_not_named() -> None:
     hopeful, sober = made_up(lambda *_: 1.0, 20.0), made_up(lambda *_: 1000.0, 0.0)
-    assert remedies(question(micro=8), LADDER, hopeful, hopeful) != []
-    assert remedies(question(micro=8), LADDER, hopeful, sober) == []
+    assert remedies(question(micro=8), STRATEGIES, hopeful, hopeful) != []
+    assert remedies(question(micro=8), STRATEGIES, hopeful, sober) == []
 
 
 def test_a_rung_that_is_refused_is_told_apart_from_one_that_cannot_fit() -> None:
     def refusing(truth: Ask) -> Ask:
-        def ask(questions: Sequence[Question]) -> list[Answer | Refusal]:
+        def ask(questions: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
             hindered = (Finding("no-heads", "why not"),)
             return [
-                Refusal(one, hindered) if one.job.stage == 1 else told
+                Rejected(one, hindered) if one.job.stage == 1 else told
                 for one, told in zip(questions, truth(questions), strict=True)
             ]
 
@@ -196,12 +196,12 @@ def test_a_rung_that_is_refused_is_told_apart_from_one_that_cannot_fit() -> None
 
     large, small = made_up(lambda *_: 500.0, 1.0), made_up(lambda stage, _: {3: 1.0}.get(stage, 500.0), 0.1)
     nothing = search(question(), 8, MadeUp(refusing(large)))
-    assert isinstance(nothing, Nothing)
+    assert isinstance(nothing, NothingFits)
     assert [rung.words for rung, _ in nothing.refused] == ["--stage 1"]
     late = search(question(), 8, MadeUp(large, refusing(large)))
-    assert isinstance(late, Nothing)
+    assert isinstance(late, NothingFits)
     assert [rung.words for rung, _ in late.refused] == ["--stage 1"]
     found = search(question(), 8, MadeUp(refusing(small)))
-    assert isinstance(found, Found)
+    assert isinstance(found, SearchResult)
     assert "--stage 0" in [rung.words for rung in found.hopeless]
     assert "--stage 1" not in [rung.words for rung in found.hopeless]

@@ -3,25 +3,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.asking import question
-from zlaunch.estimate.strategies import LADDER, Rung, best, on
+from zlaunch.estimate.strategies import STRATEGIES, Strategy, apply_strategy, best
 from zlaunch.job.spec import parse_offload
 
 
-@pytest.mark.parametrize("rung", LADDER, ids=lambda rung: rung.words)
-def test_a_job_can_be_put_on_every_rung(rung: Rung) -> None:
-    zero = on(question(), rung).settled().config.zero_optimization
+@pytest.mark.parametrize("rung", STRATEGIES, ids=lambda rung: rung.words)
+def test_a_job_can_be_put_on_every_rung(rung: Strategy) -> None:
+    zero = apply_strategy(question(), rung).settled().config.zero_optimization
     assert zero.stage == rung.stage
     devices = {name.removeprefix("offload_"): str(one.device) for name, one in zero.offloads.items()}
     asked = {"optimizer": rung.offload.optimizer, "param": rung.offload.param}
     assert devices == {part: device for part, device in asked.items() if device != "none"}
 
 
-@pytest.mark.parametrize("rung", LADDER, ids=lambda rung: rung.words)
-def test_the_words_of_a_rung_lead_to_it(rung: Rung) -> None:
+@pytest.mark.parametrize("rung", STRATEGIES, ids=lambda rung: rung.words)
+def test_the_words_of_a_rung_lead_to_it(rung: Strategy) -> None:
     words = rung.words.split()
     said = dict(zip(words[::2], words[1::2], strict=True))
     offload = parse_offload(said.get("--offload", "none"))
-    job = on(question(stage=rung.stage, offload=offload), rung).job
+    job = apply_strategy(question(stage=rung.stage, offload=offload), rung).job
     assert int(said["--stage"]) == rung.stage
     assert (job.stage, offload.optimizer) == (rung.stage, rung.offload.optimizer)
     assert (
@@ -53,7 +53,7 @@ def test_what_is_chosen_is_never_much_slower_than_another(seconds: dict[int, flo
 
 
 def test_the_ladder_needs_no_directory_on_nvme() -> None:
-    job = on(question(), LADDER[-1]).job
+    job = apply_strategy(question(), STRATEGIES[-1]).job
     assert job.nvme_dir is not None
 
 

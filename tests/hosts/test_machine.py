@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import CPU_MACHINE, gpu, machine
-from zlaunch.hosts.machine import Cgroup, GpuProcess, Room, has_fp16_kernels, tightest, weakest
-from zlaunch.hosts.probe import cgroups, disk_of, is_importable, look_around
+from zlaunch.hosts.machine import Cgroup, FreeResources, GpuProcess, has_fp16_kernels, tightest, weakest
+from zlaunch.hosts.probe import cgroups, disk_of, free_resources, is_importable
 
 GIB = 1 << 30
 
@@ -63,11 +63,11 @@ def group(limit: int, used: int, path: str = "/g") -> Cgroup:
 
 def test_what_is_available_is_the_least_of_the_machine_and_its_control_group() -> None:
     for memory, used, available in ((8, 1, 3), (2, 1, 2), (8, 9, 0)):
-        assert Room(memory_bytes=memory, cgroup=group(4, used)).available_bytes == available
+        assert FreeResources(memory_bytes=memory, cgroup=group(4, used)).available_bytes == available
 
 
 def test_nothing_is_known_of_a_machine_that_says_nothing() -> None:
-    assert Room().available_bytes is None
+    assert FreeResources().available_bytes is None
 
 
 def test_a_gpu_is_busy_with_a_process_or_with_memory_that_nobody_admits_to() -> None:
@@ -170,7 +170,7 @@ def test_a_limit_of_locked_memory_binds_whoever_lacks_the_capability(
     most = 1 << 16
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, hard))
     try:
-        found = look_around([], [], status(tmp_path, capabilities)).memlock_bytes
+        found = free_resources([], [], status(tmp_path, capabilities)).memlock_bytes
     finally:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (soft, hard))
     assert found == (most if is_bound else None)
@@ -240,7 +240,7 @@ def test_a_buffer_that_another_job_takes_away_meanwhile_is_not_counted(
     (tmp_path / "stays").write_bytes(b"123")
     found = [tmp_path / "gone", tmp_path / "stays"]
     monkeypatch.setattr(Path, "glob", lambda self, _: found if self == Path("/dev/shm") else [])
-    assert look_around([], []).shm_left_bytes == 3
+    assert free_resources([], []).shm_left_bytes == 3
 
 
 @pytest.mark.parametrize(

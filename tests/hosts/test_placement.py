@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.making import CPU_MACHINE, gpu, machine
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.machine import Machine
-from zlaunch.hosts.placement import most_slots, place, refuse_contradictions
+from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.spec import GpuChoice, JobSpec
 
@@ -18,7 +18,7 @@ HOSTS = [Host("w0", (0, 1)), Host("w1", (0,))]
 
 
 def _place(on: Machine, hosts: list[Host] | None = None, **asked: Any) -> Topology:
-    return place(JobSpec(script=Path("train.py"), **asked), on, hosts)
+    return assign_ranks(JobSpec(script=Path("train.py"), **asked), on, hosts)
 
 
 def _devices(on: Machine, **asked: Any) -> tuple[int, ...]:

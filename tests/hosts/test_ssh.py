@@ -6,15 +6,23 @@ from pathlib import Path
 import pytest
 
 from zlaunch.errors import Unavailable
-from zlaunch.hosts.machine import Cgroup, Disk, Gpu, GpuProcess, Machine, Room, Survey, weakest
+from zlaunch.hosts.machine import Cgroup, Disk, FreeResources, Gpu, GpuProcess, HostSurvey, Machine, weakest
 from zlaunch.hosts.ports import free_port
-from zlaunch.hosts.ssh import ask_hosts, read_heard
-from zlaunch.hosts.survey import MARK, Inquiry, Trouble, identities, read_answer, read_inquiry, to_json
+from zlaunch.hosts.ssh import parse_survey, survey_hosts
+from zlaunch.hosts.survey import (
+    MARK,
+    SurveyError,
+    SurveyRequest,
+    identities,
+    read_answer,
+    read_inquiry,
+    to_json,
+)
 
 GPU = Gpu(0, "NVIDIA H100", "GPU-1", 80 << 30, (9, 0), 70 << 30, (GpuProcess(7, "python a.py", "bob", 1),))
-SURVEY = Survey(
+SURVEY = HostSurvey(
     Machine("w0.cluster", 96, 1 << 40, (GPU, replace(GPU, index=1)), (2,)),
-    Room(
+    FreeResources(
         memory_bytes=1 << 39,
         cgroup=Cgroup("/sys/fs/cgroup/job", 3, 2),
         shm=Disk(9, 2, 1),
@@ -28,8 +36,8 @@ SURVEY = Survey(
 )
 
 
-@pytest.mark.parametrize("said", [SURVEY, Trouble("torch has no CUDA", None)])
-def test_what_a_host_says_arrives_whole(said: Survey | Trouble) -> None:
+@pytest.mark.parametrize("said", [SURVEY, SurveyError("torch has no CUDA", None)])
+def test_what_a_host_says_arrives_whole(said: HostSurvey | SurveyError) -> None:
     assert read_answer(to_json(said)) == said
 
 
@@ -41,29 +49,29 @@ def test_an_answer_is_one_line_whatever_programs_are_called() -> None:
 
 
 def test_what_a_host_is_asked_arrives_whole() -> None:
-    asked = Inquiry({"DS_ACCELERATOR": "cpu"}, Path("/runs"), (Path("/nvme"),), ("debugpy",), 5678)
+    asked = SurveyRequest({"DS_ACCELERATOR": "cpu"}, Path("/runs"), (Path("/nvme"),), ("debugpy",), 5678)
     assert read_inquiry(to_json(asked)) == asked
 
 
 def test_an_answer_is_found_among_what_a_login_prints() -> None:
     answer = f"Welcome!\n{MARK}{to_json(SURVEY)}\na warning at the end"
-    assert read_heard("w0", answer, 0) == replace(SURVEY, machine=replace(SURVEY.machine, hostname="w0"))
+    assert parse_survey("w0", answer, 0) == replace(SURVEY, machine=replace(SURVEY.machine, hostname="w0"))
 
 
 def test_a_host_that_cannot_run_this_python_is_refused_with_its_own_words() -> None:
     with pytest.raises(Unavailable, match=re.escape("w0 cannot run zlaunch with")) as refused:
-        read_heard("w0", "Welcome!\nsh: 1: /venv/bin/python: not found", 0)
+        parse_survey("w0", "Welcome!\nsh: 1: /venv/bin/python: not found", 0)
     assert refused.value.message.endswith(": sh: 1: /venv/bin/python: not found")
 
 
 def test_a_host_with_another_zlaunch_is_refused() -> None:
     with pytest.raises(Unavailable, match=r"^w0 has another release of zlaunch$"):
-        read_heard("w0", f'{MARK}{{"machine": {{}}}}', 0)
+        parse_survey("w0", f'{MARK}{{"machine": {{}}}}', 0)
 
 
 def test_what_keeps_a_host_from_an_answer_is_said_with_its_name() -> None:
     with pytest.raises(Unavailable, match="w0: torch has no CUDA"):
-        read_heard("w0", MARK + to_json(Trouble("torch has no CUDA", None)), 0)
+        parse_survey("w0", MARK + to_json(SurveyError("torch has no CUDA", None)), 0)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +93,7 @@ def test_a_host_is_called_unreachable_only_where_nobody_got_in(
     monkeypatch.setattr("zlaunch.hosts.ssh.CONNECT_SECONDS", 0)
     monkeypatch.setattr("zlaunch.hosts.ssh.ANSWER_SECONDS", 1)
     with pytest.raises(Unavailable, match=said):
-        ask_hosts(["w1"], SURVEY.machine)
+        survey_hosts(["w1"], SURVEY.machine)
 
 
 def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from zlaunch.errors import Severity
 from zlaunch.job.model import ModelConfig, parse_model
-from zlaunch.job.model_checks import judge_model, usable_positions
+from zlaunch.job.model_checks import check_model, usable_positions
 
 KNOWN = frozenset({"llama", "gpt2", "roberta"})
 LLAMA = {"model_type": "llama", "hidden_size": 64, "max_position_embeddings": 128}
@@ -17,7 +17,7 @@ def model(**changes: Any) -> ModelConfig:
 
 
 def codes(seq_len: int | None = None, trusts_code: bool = False, **changes: Any) -> list[str]:
-    return [one.code for one in judge_model(model(**changes), KNOWN, seq_len, trusts_code)]
+    return [one.code for one in check_model(model(**changes), KNOWN, seq_len, trusts_code)]
 
 
 def test_an_ordinary_model_has_nothing_wrong() -> None:
@@ -30,14 +30,14 @@ def test_a_model_without_a_type_cannot_be_built(kind: Any) -> None:
 
 
 def test_an_unknown_type_names_the_nearest_known_one_and_its_place() -> None:
-    (found,) = judge_model(model(model_type="lama"), KNOWN, None, trusts_code=False)
+    (found,) = check_model(model(model_type="lama"), KNOWN, None, trusts_code=False)
     assert (found.code, found.hint) == ("unknown-model-type", "did you mean `llama`?")
     assert str(found.place) == "m/config.json:2:3"
 
 
 def test_a_model_with_its_own_code_is_let_through_only_when_trusted() -> None:
     own: dict[str, Any] = {"model_type": "mine", "auto_map": {"AutoConfig": "configuration_mine.MineConfig"}}
-    (found,) = judge_model(model(**own), KNOWN, None, trusts_code=False)
+    (found,) = check_model(model(**own), KNOWN, None, trusts_code=False)
     assert found.hint is not None
     assert "--trust-remote-code" in found.hint
     assert codes(trusts_code=True, **own) == []
@@ -55,12 +55,12 @@ def test_a_size_that_a_model_can_have_is_left_alone(size: Any) -> None:
 
 
 def test_a_sequence_beyond_a_table_of_positions_fails() -> None:
-    (found,) = judge_model(model(model_type="gpt2", n_positions=128), KNOWN, 129, trusts_code=False)
+    (found,) = check_model(model(model_type="gpt2", n_positions=128), KNOWN, 129, trusts_code=False)
     assert (found.code, found.severity) == ("sequence-too-long", Severity.LATE)
 
 
 def test_a_sequence_beyond_rotary_positions_is_only_remarked() -> None:
-    (found,) = judge_model(model(), KNOWN, 129, trusts_code=False)
+    (found,) = check_model(model(), KNOWN, 129, trusts_code=False)
     assert (found.code, found.severity) == ("sequence-too-long", Severity.SILENT)
 
 

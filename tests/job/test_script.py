@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.making import script
 from zlaunch.errors import InputMissing, Place, Refused, WrongUsage
-from zlaunch.job.script import Interface, Script, read_script
+from zlaunch.job.script import ConfigInterface, Script, read_script
 from zlaunch.job.trainer_args import Argument
 
 TRAINER = "args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()"
@@ -27,29 +27,32 @@ def _read(file: Path, source: str) -> Script:
 @pytest.mark.parametrize(
     ("source", "interface"),
     [
-        ("", Interface.TRAINER),
-        (TRAINER, Interface.TRAINER),
-        ("TrlParser((SFTConfig,))", Interface.TRAINER),
+        ("", ConfigInterface.TRAINER),
+        (TRAINER, ConfigInterface.TRAINER),
+        ("TrlParser((SFTConfig,))", ConfigInterface.TRAINER),
         (
             "parser.add_argument('--deepspeed')\nTrainingArguments(deepspeed=args.deepspeed)",
-            Interface.TRAINER,
+            ConfigInterface.TRAINER,
         ),
-        ("deepspeed.add_config_arguments(parser)", Interface.DEEPSPEED),
-        ("parser.add_argument('--deepspeed_config')", Interface.DEEPSPEED),
-        (ACCELERATE, Interface.ACCELERATE),
-        ("accelerate.Accelerator()", Interface.ACCELERATE),
-        ("TrainingArguments(output_dir='x')", Interface.ACCELERATE),
-        (f"{TRAINER}\n{ACCELERATE}", Interface.TRAINER),
-        ("# deepspeed.add_config_arguments(parser)", Interface.TRAINER),
-        ("deepspeed.initialize(model=model)\nSFTTrainer(model).train()", Interface.TRAINER),
-        ("args = get_args()\ndeepspeed.initialize(args=args, config=args.deepspeed)", Interface.TRAINER),
-        ("args = get_args()\ndeepspeed.initialize(args=args, config=ds_config)", Interface.TRAINER),
-        ("args = get_args()\ndeepspeed.initialize(args, model)", Interface.TRAINER),
-        ("ds = json.load(open(args.deepspeed))\ndeepspeed.initialize(config=ds)", Interface.TRAINER),
+        ("deepspeed.add_config_arguments(parser)", ConfigInterface.DEEPSPEED),
+        ("parser.add_argument('--deepspeed_config')", ConfigInterface.DEEPSPEED),
+        (ACCELERATE, ConfigInterface.ACCELERATE),
+        ("accelerate.Accelerator()", ConfigInterface.ACCELERATE),
+        ("TrainingArguments(output_dir='x')", ConfigInterface.ACCELERATE),
+        (f"{TRAINER}\n{ACCELERATE}", ConfigInterface.TRAINER),
+        ("# deepspeed.add_config_arguments(parser)", ConfigInterface.TRAINER),
+        ("deepspeed.initialize(model=model)\nSFTTrainer(model).train()", ConfigInterface.TRAINER),
+        (
+            "args = get_args()\ndeepspeed.initialize(args=args, config=args.deepspeed)",
+            ConfigInterface.TRAINER,
+        ),
+        ("args = get_args()\ndeepspeed.initialize(args=args, config=ds_config)", ConfigInterface.TRAINER),
+        ("args = get_args()\ndeepspeed.initialize(args, model)", ConfigInterface.TRAINER),
+        ("ds = json.load(open(args.deepspeed))\ndeepspeed.initialize(config=ds)", ConfigInterface.TRAINER),
     ],
 )
 def test_the_source_tells_how_a_script_takes_a_ds_config(
-    file: Path, source: str, interface: Interface
+    file: Path, source: str, interface: ConfigInterface
 ) -> None:
     assert _read(file, source).interface is interface
 
@@ -74,7 +77,7 @@ def test_the_source_tells_where_a_loop_of_its_own_takes_a_ds_config(
     file: Path, source: str, flags: tuple[str, ...]
 ) -> None:
     script = _read(file, source)
-    assert (script.interface, script.config_flags) == (Interface.DEEPSPEED, flags)
+    assert (script.interface, script.config_flags) == (ConfigInterface.DEEPSPEED, flags)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,7 @@ def test_the_source_tells_where_a_loop_of_its_own_takes_a_ds_config(
     ],
 )
 def test_a_parser_that_may_take_the_trainers_arguments_gets_them(file: Path, source: str) -> None:
-    assert _read(file, source).interface is Interface.TRAINER
+    assert _read(file, source).interface is ConfigInterface.TRAINER
 
 
 @pytest.mark.parametrize(
@@ -181,12 +184,12 @@ def test_a_ds_config_in_the_place_of_the_script_is_wrong_usage(tmp_path: Path) -
 
 def test_a_script_may_begin_with_a_byte_order_mark(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbfAccelerator()\n")
-    assert read_script(file).interface is Interface.ACCELERATE
+    assert read_script(file).interface is ConfigInterface.ACCELERATE
 
 
 def test_a_script_need_not_be_utf_8(file: Path) -> None:
     file.write_bytes(b"# -*- coding: latin-1 -*-\n# \xe9\nAccelerator()\n")
-    assert read_script(file).interface is Interface.ACCELERATE
+    assert read_script(file).interface is ConfigInterface.ACCELERATE
 
 
 @given(st.binary() | st.text("()[]{}:=.,'\"#\n abTrainingArguments0").map(str.encode))

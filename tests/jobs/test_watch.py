@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.running import ZLAUNCH, run, start, zlaunch
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.rundir.layout import RunDir
 
 pytestmark = pytest.mark.job
 
@@ -80,9 +80,9 @@ for step in range(1, 100):
 """
 
 
-def watched(folder: Path, *args: object) -> tuple[RunLayout, list[dict[str, Any]]]:
+def watched(folder: Path, *args: object) -> tuple[RunDir, list[dict[str, Any]]]:
     """Run a job to its end; return what the pulse of rank 0 said meanwhile."""
-    layout = RunLayout(folder / "r")
+    layout = RunDir(folder / "r")
     job = start("train", *args, cwd=folder)
     seen: list[dict[str, Any]] = []
     while job.poll() is None:
@@ -100,7 +100,7 @@ def phases_of(seen: list[dict[str, Any]]) -> set[str]:
     return {pulse["phase"] for pulse in seen}
 
 
-def metrics(layout: RunLayout) -> list[dict[str, Any]]:
+def metrics(layout: RunDir) -> list[dict[str, Any]]:
     return [json.loads(line) for line in layout.metrics.read_text().splitlines()]
 
 
@@ -187,7 +187,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_line_and_the_job_st
 
 def test_a_rank_that_is_stopped_is_named_and_the_job_goes_on_when_it_does(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(STUCK)
-    layout = RunLayout(tmp_path / "r")
+    layout = RunDir(tmp_path / "r")
     argv = [*ZLAUNCH, "train", "stuck.py", "--gpus", "2", "--run-dir", "r", "--stall-after", "3"]
     with (tmp_path / "err").open("wb") as err:
         job = subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=err)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.launch.log_tail import LONGEST_LINE_BYTES, Follower
+from zlaunch.launch.log_tail import LONGEST_LINE_BYTES, LogTail
 
 TEXT = "one\ntwo µ\n 10%\r 20%\r 30% ü\nwindows\r\n\nlast"
 
@@ -44,7 +44,7 @@ def follow(folder: Path, chunks: list[bytes], prefix: str) -> bytes:
         patch.setattr(console, "job_output", written.append)
         log = folder / "log"
         log.unlink(missing_ok=True)
-        follower = Follower(log, prefix)
+        follower = LogTail(log, prefix)
         follower.pump()
         for chunk in chunks:
             with log.open("ab") as file:
@@ -56,7 +56,7 @@ def follow(folder: Path, chunks: list[bytes], prefix: str) -> bytes:
 
 
 def test_a_bar_that_is_drawn_for_days_takes_no_memory(tmp_path: Path) -> None:
-    follower = Follower(tmp_path / "log", "[0] ")
+    follower = LogTail(tmp_path / "log", "[0] ")
     with (tmp_path / "log").open("ab", buffering=0) as log:
         for n in range(2000):
             log.write(b"\r%04d |########################" % n)
@@ -69,5 +69,5 @@ def test_a_line_without_an_end_comes_in_pieces(folder: Path) -> None:
 
 
 def test_a_log_that_cannot_be_read_shows_nothing(tmp_path: Path) -> None:
-    Follower(tmp_path).pump()
-    Follower(tmp_path / "not there" / "log").finish()
+    LogTail(tmp_path).pump()
+    LogTail(tmp_path / "not there" / "log").finish()

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from zlaunch.errors import WrongUsage
-from zlaunch.job.spec import Manner, ranks_to_show
+from zlaunch.job.spec import MonitorOptions, ranks_to_show
 from zlaunch.launch import monitor as watching
-from zlaunch.launch.monitor import Watch
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.launch.monitor import JobMonitor
+from zlaunch.rundir.layout import RunDir
 
 
 @pytest.mark.parametrize(
@@ -55,20 +55,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> RunLayout:
+def layout(tmp_path: Path) -> RunDir:
     (tmp_path / "ranks").mkdir()
     (tmp_path / "logs").mkdir()
-    return RunLayout(tmp_path)
+    return RunDir(tmp_path)
 
 
-def pulse(layout: RunLayout, rank: int, **facts: Any) -> None:
+def pulse(layout: RunDir, rank: int, **facts: Any) -> None:
     layout.rank_pulse(rank).write_text(json.dumps(facts))
 
 
 def test_a_log_gets_a_line_for_each_phase_once_and_then_one_in_thirty_seconds(
-    layout: RunLayout, clock: Clock, capsys: pytest.CaptureFixture[str]
+    layout: RunDir, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    watch = Watch(layout, 1, Manner(show_ranks=()), lambda: None)
+    watch = JobMonitor(layout, 1, MonitorOptions(show_ranks=()), lambda: None)
     for phase in ["importing", "starting", "importing", "building ops", "importing", "forward", "backward"]:
         pulse(layout, 0, time=clock.now, phase=phase, step=0)
         watch.tick()
@@ -86,9 +86,11 @@ def test_a_log_gets_a_line_for_each_phase_once_and_then_one_in_thirty_seconds(
     ]
 
 
-def stalled(layout: RunLayout, clock: Clock, manner: Manner, **last: Any) -> tuple[Watch, list[str]]:
+def stalled(
+    layout: RunDir, clock: Clock, manner: MonitorOptions, **last: Any
+) -> tuple[JobMonitor, list[str]]:
     stops: list[str] = []
-    watch = Watch(layout, 2, manner, lambda: stops.append("stop"))
+    watch = JobMonitor(layout, 2, manner, lambda: stops.append("stop"))
     for step in range(1, 6):
         for rank in (0, 1):
             pulse(layout, rank, **{"time": clock.now, "phase": "forward", "step": step, **last})
@@ -101,24 +103,24 @@ def stalled(layout: RunLayout, clock: Clock, manner: Manner, **last: Any) -> tup
 
 
 def test_a_stall_is_reported_once_and_the_job_goes_on(
-    layout: RunLayout, clock: Clock, capsys: pytest.CaptureFixture[str]
+    layout: RunDir, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    watch, stops = stalled(layout, clock, Manner(show_ranks=()))
+    watch, stops = stalled(layout, clock, MonitorOptions(show_ranks=()))
     assert capsys.readouterr().err.count("nothing has moved") == 1
     assert layout.ask_stacks.read_text() == "1"
     assert watch.stall is not None
     assert (watch.stall.ended_job, stops) == (False, [])
 
 
-def test_a_job_that_is_to_stop_for_a_stall_is_told_once(layout: RunLayout, clock: Clock) -> None:
-    watch, stops = stalled(layout, clock, Manner(show_ranks=(), on_stall="stop"))
+def test_a_job_that_is_to_stop_for_a_stall_is_told_once(layout: RunDir, clock: Clock) -> None:
+    watch, stops = stalled(layout, clock, MonitorOptions(show_ranks=(), on_stall="stop"))
     assert stops == ["stop"]
     assert watch.stall is not None
     assert (watch.stall.ended_job, watch.stall.step) == (True, 5)
 
 
-def test_a_stall_lasts_as_long_as_nothing_moves(layout: RunLayout, clock: Clock) -> None:
-    watch, _ = stalled(layout, clock, Manner(show_ranks=()))
+def test_a_stall_lasts_as_long_as_nothing_moves(layout: RunDir, clock: Clock) -> None:
+    watch, _ = stalled(layout, clock, MonitorOptions(show_ranks=()))
     watch.end()
     assert watch.stall is not None
     assert watch.stall.seconds == 100
@@ -126,9 +128,9 @@ def test_a_stall_lasts_as_long_as_nothing_moves(layout: RunLayout, clock: Clock)
 
 @pytest.mark.parametrize("is_looked_at", [True, False])
 def test_a_stall_after_which_a_step_was_taken_is_forgotten_in_the_end(
-    layout: RunLayout, clock: Clock, is_looked_at: bool
+    layout: RunDir, clock: Clock, is_looked_at: bool
 ) -> None:
-    watch, _ = stalled(layout, clock, Manner(show_ranks=()))
+    watch, _ = stalled(layout, clock, MonitorOptions(show_ranks=()))
     pulse(layout, 0, time=clock.now, phase="exiting", step=6)
     if is_looked_at:
         watch.tick()
@@ -137,11 +139,11 @@ def test_a_stall_after_which_a_step_was_taken_is_forgotten_in_the_end(
 
 
 def test_a_second_stall_is_reported_too_and_an_old_answer_is_no_answer(
-    layout: RunLayout, clock: Clock, capsys: pytest.CaptureFixture[str]
+    layout: RunDir, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = 'Current thread 0x01 (most recent call first):\n  File "/me/t.py", line 3 in f\n'
     layout.rank_stacks(0).write_text(answer)
-    watch, _ = stalled(layout, clock, Manner(show_ranks=()))
+    watch, _ = stalled(layout, clock, MonitorOptions(show_ranks=()))
     pulse(layout, 0, time=clock.now, phase="forward", step=6)
     for _ in range(100):
         watch.tick()
@@ -152,25 +154,25 @@ def test_a_second_stall_is_reported_too_and_an_old_answer_is_no_answer(
     assert layout.ask_stacks.read_text() == "2"
 
 
-def test_a_full_disk_does_not_end_the_watch(layout: RunLayout, clock: Clock) -> None:
+def test_a_full_disk_does_not_end_the_watch(layout: RunDir, clock: Clock) -> None:
     layout.ask_stacks.with_name(".ask-stacks.partial").symlink_to("/dev/full")
     layout.metrics.symlink_to("/dev/full")
-    watch, _ = stalled(layout, clock, Manner(show_ranks=()))
+    watch, _ = stalled(layout, clock, MonitorOptions(show_ranks=()))
     watch.end()
 
 
 def test_many_ranks_are_looked_at_rarely_enough(
-    layout: RunLayout, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    layout: RunDir, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
 
-    def slowly(watch: Watch) -> dict[int, dict[str, Any]]:
+    def slowly(watch: JobMonitor) -> dict[int, dict[str, Any]]:
         looks.append(clock.now)
         clock.now += 0.5
         return {}
 
-    monkeypatch.setattr(Watch, "_pulses", slowly)
-    watch = Watch(layout, 500, Manner(show_ranks=()), lambda: None)
+    monkeypatch.setattr(JobMonitor, "_pulses", slowly)
+    watch = JobMonitor(layout, 500, MonitorOptions(show_ranks=()), lambda: None)
     while clock.now < 1100:
         watch.tick()
         clock.now += 0.2

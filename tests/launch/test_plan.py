@@ -11,15 +11,15 @@ from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused
 from zlaunch.hosts.topology import Host
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.plan import Inputs, make_plan
+from zlaunch.launch.plan import PlanInputs, make_plan
 
 ZERO = "zero_optimization"
 HOSTS = over_ssh(Host("w0", (0, 1)), Host("w1", (0,)))
 NVME: dict[str, Any] = {"stage": 3, "offload": Offload(optimizer="nvme"), "nvme_dir": Path("/nvme")}
 BUFFER = (ZERO, "offload_param", "buffer_size")
-DEFAULTS = Inputs(
+DEFAULTS = PlanInputs(
     job=JobSpec(script=Path("train.py")),
     script=script(),
     base=None,
@@ -33,21 +33,21 @@ DEFAULTS = Inputs(
 ON_CPU = replace(DEFAULTS, machine=CPU_MACHINE)
 
 
-def _asked(inputs: Inputs = DEFAULTS, *argv: str, **asked: Any) -> Inputs:
+def _asked(inputs: PlanInputs = DEFAULTS, *argv: str, **asked: Any) -> PlanInputs:
     return replace(inputs, job=JobSpec(script=Path("train.py"), script_args=argv, **asked))
 
 
-def _with_file(text: str, *argv: str, **asked: Any) -> Inputs:
+def _with_file(text: str, *argv: str, **asked: Any) -> PlanInputs:
     return replace(_asked(DEFAULTS, *argv, **asked), base=parse(text, "ds.json"))
 
 
-def _findings(inputs: Inputs) -> tuple[Finding, ...]:
+def _findings(inputs: PlanInputs) -> tuple[Finding, ...]:
     with pytest.raises(Refused) as caught:
         make_plan(inputs)
     return caught.value.findings
 
 
-def _codes(inputs: Inputs) -> list[str]:
+def _codes(inputs: PlanInputs) -> list[str]:
     return [finding.code for finding in _findings(inputs)]
 
 
@@ -86,7 +86,7 @@ def test_zlaunch_watches_each_rank() -> None:
 
 
 def test_an_accelerate_script_gets_its_ds_config_from_the_environment() -> None:
-    plan = make_plan(replace(DEFAULTS, script=script(interface=Interface.ACCELERATE)))
+    plan = make_plan(replace(DEFAULTS, script=script(interface=ConfigInterface.ACCELERATE)))
     assert plan.environment["ACCELERATE_DEEPSPEED_CONFIG_FILE"].value == str(LAYOUT.ds_config)
 
 
@@ -158,7 +158,7 @@ def test_a_staging_buffer_that_the_user_sized_stays() -> None:
     assert _buffer(500_000_000, overrides=((".".join(BUFFER), 300_000_000),)) == 300_000_000
 
 
-def _total(inputs: Inputs) -> Any:
+def _total(inputs: PlanInputs) -> Any:
     return make_plan(inputs).values[("train_batch_size",)]
 
 
@@ -176,11 +176,11 @@ def test_a_total_that_deepspeed_works_out_is_said_to_be_left() -> None:
         _asked(DEFAULTS, stage=3),
         _asked(ON_CPU, stage=2),
         _asked(replace(ON_CPU, script=script("deepspeed.init_distributed()")), stage=3),
-        _asked(replace(ON_CPU, script=script(interface=Interface.DEEPSPEED)), stage=3),
+        _asked(replace(ON_CPU, script=script(interface=ConfigInterface.DEEPSPEED)), stage=3),
     ],
     ids=["gpus", "stage 2", "joined", "deepspeed"],
 )
-def test_everywhere_else_the_total_is_written_out(inputs: Inputs) -> None:
+def test_everywhere_else_the_total_is_written_out(inputs: PlanInputs) -> None:
     assert _total(inputs) == 16
 
 
@@ -193,7 +193,7 @@ def test_one_rank_on_a_cpu_counts_itself() -> None:
     [(DEFAULTS, []), (ON_CPU, ["deepspeed_shm_comm"]), (_asked(**NVME), ["cpu_adam", "async_io"])],
     ids=["gpus", "cpu", "nvme"],
 )
-def test_a_plan_names_the_ops_it_needs(inputs: Inputs, ops: list[str]) -> None:
+def test_a_plan_names_the_ops_it_needs(inputs: PlanInputs, ops: list[str]) -> None:
     assert [op.name for op in make_plan(inputs).ops] == ops
 
 
@@ -228,7 +228,7 @@ def test_a_job_that_cannot_work_is_refused_for_one_reason(asked: dict[str, Any],
     ],
     ids=["auto", "type", "precision"],
 )
-def test_one_mistake_is_told_once(inputs: Inputs) -> None:
+def test_one_mistake_is_told_once(inputs: PlanInputs) -> None:
     assert len(_findings(inputs)) == 1
 
 

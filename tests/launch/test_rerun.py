@@ -13,22 +13,22 @@ from tests.making import CPU_MACHINE, SHAPE, TWO_GPUS, local, over_ssh, script
 from zlaunch.config.native_ops import NativeOp
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import inherited
-from zlaunch.hosts.placement import place
+from zlaunch.hosts.placement import assign_ranks
 from zlaunch.hosts.topology import Host
-from zlaunch.job.script import Interface
-from zlaunch.job.spec import JobSpec, Offload, Policy, Wishes
+from zlaunch.job.script import ConfigInterface
+from zlaunch.job.spec import JobSpec, Offload, RestartPolicy, RunOptions
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.plan import Inputs, LaunchPlan, make_plan
-from zlaunch.launch.rerun import OPS, Circumstance, changes, past_of, plan_again, spec_of
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
+from zlaunch.launch.rerun import OPS, RunContext, changes, plan_rerun, recorded_run, spec_of
+from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import Lineage
-from zlaunch.runs.store import read
+from zlaunch.runs.store import read_run_files
 
 ARGS = ("--text", "two  words", "--output_dir", "out")
 
 
-def inputs(folder: Path, **asked: Any) -> Inputs:
-    return Inputs(
+def inputs(folder: Path, **asked: Any) -> PlanInputs:
+    return PlanInputs(
         job=JobSpec(script=Path("train.py"), script_args=ARGS, **asked),
         script=script(),
         base=None,
@@ -36,28 +36,28 @@ def inputs(folder: Path, **asked: Any) -> Inputs:
         machine=TWO_GPUS,
         topology=local(0, 1),
         port=2950,
-        layout=RunLayout(folder / "20260101-120000-train"),
+        layout=RunDir(folder / "20260101-120000-train"),
         environ={"PATH": "/usr/bin"},
     )
 
 
-def recorded(given: Inputs) -> LaunchPlan:
+def recorded(given: PlanInputs) -> LaunchPlan:
     plan = make_plan(given)
     rundir_writer.claim(plan)
-    rundir_writer.fill(plan, given, ["zlaunch", "train", "train.py"])
+    rundir_writer.write_run_files(plan, given, ["zlaunch", "train", "train.py"])
     return plan
 
 
-def repeated(plan: LaunchPlan, given: Inputs) -> LaunchPlan:
+def repeated(plan: LaunchPlan, given: PlanInputs) -> LaunchPlan:
     """Plan again from the record alone, and record that too."""
-    found = read(plan.layout.root)
-    again = plan_again(past_of(found), RunLayout(plan.layout.root.parent / "second"), given.port)
+    found = read_run_files(plan.layout.root)
+    again = plan_rerun(recorded_run(found), RunDir(plan.layout.root.parent / "second"), given.port)
     rundir_writer.claim(again)
-    rundir_writer.fill(again, given, ["zlaunch", "train", "train.py"], Lineage(repeats="first"))
+    rundir_writer.write_run_files(again, given, ["zlaunch", "train", "train.py"], Lineage(repeats="first"))
     return again
 
 
-def cases(folder: Path) -> dict[str, Inputs]:
+def cases(folder: Path) -> dict[str, PlanInputs]:
     plain = inputs(folder)
     hosts = over_ssh(Host("w0", (0, 1)), Host("w1", (3,)))
     return {
@@ -66,8 +66,8 @@ def cases(folder: Path) -> dict[str, Inputs]:
         "cpu": replace(inputs(folder, stage=3), machine=CPU_MACHINE),
         "ssh": replace(plain, topology=hosts, environ={"PATH": "/usr/bin", "NCCL_DEBUG": "INFO"}),
         "nvme": inputs(folder, stage=3, offload=Offload("nvme", "cpu"), nvme_dir=folder),
-        "accelerate": replace(plain, script=script(interface=Interface.ACCELERATE)),
-        "own loop": replace(plain, script=script(interface=Interface.DEEPSPEED)),
+        "accelerate": replace(plain, script=script(interface=ConfigInterface.ACCELERATE)),
+        "own loop": replace(plain, script=script(interface=ConfigInterface.DEEPSPEED)),
         "no model": replace(inputs(folder, stage=3), model=None),
     }
 
@@ -128,23 +128,26 @@ def test_the_files_of_a_repetition_differ_by_what_names_the_directory_alone(
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_asked_for_again_makes_the_plan_that_was_made_first(case: str, tmp_path: Path) -> None:
-    wishes = Wishes("1", "stop", 5.0, Policy(3, "retry"))
+    wishes = RunOptions("1", "stop", 5.0, RestartPolicy(3, "retry"))
     given = cases(tmp_path)[case]
     given = replace(given, job=replace(given.job, wishes=wishes))
     plan = recorded(given)
-    spec = spec_of(past_of(read(plan.layout.root)), plan.layout)
+    spec = spec_of(recorded_run(read_run_files(plan.layout.root)), plan.layout)
     again = make_plan(replace(given, job=spec))
     assert (spec.wishes, spec.script_args) == (wishes, ARGS)
     assert (again.values.config(), again.watched_argv) == (plan.values.config(), plan.watched_argv)
     assert again.script[1:] == plan.script[1:]
-    assert place(spec, given.machine, list(given.topology.hosts) if spec.hostfile else None) == plan.topology
+    assert (
+        assign_ranks(spec, given.machine, list(given.topology.hosts) if spec.hostfile else None)
+        == plan.topology
+    )
 
 
 def test_a_ds_config_and_hosts_are_asked_for_as_they_were_recorded(tmp_path: Path) -> None:
     given = {**cases(tmp_path), "own": inputs(tmp_path, ds_config=Path("gone.json"))}
     for case in ("ssh", "own"):
-        plan = recorded(replace(given[case], layout=RunLayout(tmp_path / case)))
-        spec = spec_of(past_of(read(plan.layout.root)), RunLayout(Path("/moved")))
+        plan = recorded(replace(given[case], layout=RunDir(tmp_path / case)))
+        spec = spec_of(recorded_run(read_run_files(plan.layout.root)), RunDir(Path("/moved")))
         assert spec.ds_config == (Path("/moved/ds_config.json") if case == "own" else None)
         assert spec.hostfile == (Path("/moved/hostfile") if case == "ssh" else None)
 
@@ -153,22 +156,22 @@ def test_a_directory_that_was_moved_is_still_repeated(tmp_path: Path) -> None:
     given = inputs(tmp_path)
     plan = recorded(given)
     moved = plan.layout.root.rename(tmp_path / "moved")
-    again = plan_again(past_of(read(moved)), RunLayout(tmp_path / "second"), given.port)
+    again = plan_rerun(recorded_run(read_run_files(moved)), RunDir(tmp_path / "second"), given.port)
     assert str(tmp_path / "second" / "ds_config.json") in again.script
 
 
 @pytest.mark.parametrize("missing", ["script", "ranks", "launcher", "native_ops", "environment", "over_ssh"])
 def test_a_record_that_says_too_little_is_refused_and_not_guessed(missing: str, tmp_path: Path) -> None:
-    past = past_of(read(recorded(inputs(tmp_path)).layout.root))
+    past = recorded_run(read_run_files(recorded(inputs(tmp_path)).layout.root))
     job = {name: value for name, value in past.job.items() if name != missing}
     with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is of another zlaunch"):
-        plan_again(replace(past, job=job), RunLayout(tmp_path / "second"), 1)
+        plan_rerun(replace(past, job=job), RunDir(tmp_path / "second"), 1)
 
 
 @pytest.mark.parametrize("missing", ["spec", "script", "ranks", "swap_dirs", "accelerator"])
 def test_a_record_that_does_not_say_what_was_asked_for_is_refused(missing: str, tmp_path: Path) -> None:
     plan = recorded(inputs(tmp_path))
-    past = past_of(read(plan.layout.root))
+    past = recorded_run(read_run_files(plan.layout.root))
     job = {name: value for name, value in past.job.items() if name != missing}
     with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is of another zlaunch"):
         spec_of(replace(past, job=job), plan.layout)
@@ -181,7 +184,7 @@ def test_every_native_op_can_be_named_in_a_record() -> None:
 
 
 GIT: dict[str, Any] = {"commit": "a" * 40, "branch": "main", "changed": [], "diff_sha256": None}
-THEN = Circumstance("1" * 64, GIT, {"torch": "2.13.0", "zlaunch": "1"}, "/venv/bin/python", ["H100"])
+THEN = RunContext("1" * 64, GIT, {"torch": "2.13.0", "zlaunch": "1"}, "/venv/bin/python", ["H100"])
 
 
 def test_what_is_as_it_was_has_not_changed() -> None:
@@ -202,7 +205,7 @@ def test_what_is_as_it_was_has_not_changed() -> None:
         ("GPUs", replace(THEN, gpus=[])),
     ],
 )
-def test_each_thing_that_is_not_what_it_was_is_named(what: str, now: Circumstance) -> None:
+def test_each_thing_that_is_not_what_it_was_is_named(what: str, now: RunContext) -> None:
     assert [one.what for one in changes(THEN, now)] == [what]
 
 

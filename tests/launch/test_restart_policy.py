@@ -10,17 +10,17 @@ from zlaunch.diagnosis import SIGNATURES
 from zlaunch.diagnosis.evidence import Evidence, JobEvidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.verdict import Verdict
-from zlaunch.job.spec import JobSpec, Offload, Policy
+from zlaunch.job.spec import JobSpec, Offload, RestartPolicy
 from zlaunch.job.trainer_args import flags
 from zlaunch.launch.restart_policy import (
     DETERMINED,
     HEALS,
     OUT_OF_MEMORY,
-    Failed,
-    Proposal,
+    FailedAttempt,
+    Retry,
     can_heal,
-    goes_on,
-    proposals,
+    propose_retries,
+    resume_note,
     resumed,
     smaller,
 )
@@ -32,12 +32,12 @@ ON_GPU = JobEvidence(
 )
 
 
-def failed(code: str, step: int = 5, cause: str = "it died", how: str = "failed") -> Failed:
-    return Failed(Outcome(how, 137, -signal.SIGKILL, Verdict(code, cause)), step)
+def failed(code: str, step: int = 5, cause: str = "it died", how: str = "failed") -> FailedAttempt:
+    return FailedAttempt(Outcome(how, 137, -signal.SIGKILL, Verdict(code, cause)), step)
 
 
-def proposed(policy: Policy, *failures: Failed, ran: JobEvidence = ON_GPU) -> list[Proposal]:
-    return list(proposals(JOB, Evidence(job=ran), failures, policy))
+def proposed(policy: RestartPolicy, *failures: FailedAttempt, ran: JobEvidence = ON_GPU) -> list[Retry]:
+    return list(propose_retries(JOB, Evidence(job=ran), failures, policy))
 
 
 def test_every_code_that_is_judged_here_is_one_of_a_signature() -> None:
@@ -46,29 +46,29 @@ def test_every_code_that_is_judged_here_is_one_of_a_signature() -> None:
 
 
 def test_nothing_is_tried_again_unless_that_was_asked_for() -> None:
-    assert proposed(Policy(), failed("killed")) == []
-    assert proposed(Policy(), failed("gpu-out-of-memory")) == []
+    assert proposed(RestartPolicy(), failed("killed")) == []
+    assert proposed(RestartPolicy(), failed("gpu-out-of-memory")) == []
 
 
 @pytest.mark.parametrize("code", sorted(HEALS))
 def test_what_may_heal_is_started_again(code: str) -> None:
-    (proposal,) = proposed(Policy(max_restarts=1), failed(code))
+    (proposal,) = proposed(RestartPolicy(max_restarts=1), failed(code))
     assert proposal.job == JOB
 
 
 def test_there_are_no_more_restarts_than_were_allowed() -> None:
-    assert len(proposed(Policy(max_restarts=2), failed("killed"), failed("killed"))) == 1
-    assert proposed(Policy(max_restarts=2), *[failed("killed")] * 3) == []
+    assert len(proposed(RestartPolicy(max_restarts=2), failed("killed"), failed("killed"))) == 1
+    assert proposed(RestartPolicy(max_restarts=2), *[failed("killed")] * 3) == []
 
 
 @pytest.mark.parametrize("code", ["wrong-arguments", "config-disagrees", "disk-full", "loss-scale-collapsed"])
 def test_what_would_come_again_is_not_started_again(code: str) -> None:
-    assert proposed(Policy(max_restarts=3), failed(code)) == []
+    assert proposed(RestartPolicy(max_restarts=3), failed(code)) == []
 
 
 @pytest.mark.parametrize("code", sorted(OUT_OF_MEMORY))
 def test_a_job_without_memory_is_not_started_again_as_it_was(code: str) -> None:
-    assert proposed(Policy(max_restarts=3), failed(code)) == []
+    assert proposed(RestartPolicy(max_restarts=3), failed(code)) == []
 
 
 def test_an_exception_at_the_first_step_is_not_started_again() -> None:
@@ -85,12 +85,12 @@ def test_the_same_exception_at_the_same_step_comes_again() -> None:
 
 @pytest.mark.parametrize("how", ["finished", "stumbled", "stopped"])
 def test_only_a_failure_is_tried_again(how: str) -> None:
-    assert proposed(Policy(3, "retry"), failed("killed", how=how)) == []
+    assert proposed(RestartPolicy(3, "retry"), failed("killed", how=how)) == []
 
 
 def test_attempts_for_want_of_memory_do_not_count_as_restarts() -> None:
     failures = [failed("gpu-out-of-memory"), failed("gpu-out-of-memory"), failed("killed")]
-    assert len(proposed(Policy(1, "retry"), *failures)) == 1
+    assert len(proposed(RestartPolicy(1, "retry"), *failures)) == 1
 
 
 def test_the_ladder_goes_from_what_changes_least_to_what_costs_most() -> None:
@@ -165,25 +165,25 @@ def given_to(job: JobSpec | None) -> str | None:
 
 
 def test_the_newest_checkpoint_goes_to_the_script() -> None:
-    second = resumed(JOB, Proposal(JOB, "again"), Path("out/checkpoint-3"))
+    second = resumed(JOB, Retry(JOB, "again"), Path("out/checkpoint-3"))
     assert second is not None
-    third = resumed(JOB, Proposal(second, "again"), Path("out/checkpoint-9"))
+    third = resumed(JOB, Retry(second, "again"), Path("out/checkpoint-9"))
     assert (given_to(second), given_to(third)) == ("out/checkpoint-3", "out/checkpoint-9")
 
 
 def test_a_job_that_cannot_go_on_is_not_given_the_checkpoint_of_an_attempt_before() -> None:
-    second = resumed(JOB, Proposal(JOB, "again"), Path("out/checkpoint-3"))
+    second = resumed(JOB, Retry(JOB, "again"), Path("out/checkpoint-3"))
     assert second is not None
-    assert given_to(resumed(JOB, Proposal(second, "the next stage", resumes=False), None)) is None
+    assert given_to(resumed(JOB, Retry(second, "the next stage", resumes=False), None)) is None
 
 
 def test_a_job_that_was_asked_to_go_on_is_not_begun_anew_at_another_stage() -> None:
     asked = replace(JOB, script_args=(*JOB.script_args, "--resume_from_checkpoint", "mine"))
-    assert resumed(asked, Proposal(asked, "the next stage", resumes=False), None) is None
-    assert given_to(resumed(asked, Proposal(asked, "again"), None)) == "mine"
+    assert resumed(asked, Retry(asked, "the next stage", resumes=False), None) is None
+    assert given_to(resumed(asked, Retry(asked, "again"), None)) == "mine"
 
 
 def test_it_is_said_what_is_lost() -> None:
-    assert goes_on(None, 7) == "it begins anew: 7 steps lost"
-    assert goes_on(None, 0) == "it begins anew"
-    assert goes_on(Path("out/checkpoint-3"), 7) == "it goes on from out/checkpoint-3"
+    assert resume_note(None, 7) == "it begins anew: 7 steps lost"
+    assert resume_note(None, 0) == "it begins anew"
+    assert resume_note(Path("out/checkpoint-3"), 7) == "it goes on from out/checkpoint-3"

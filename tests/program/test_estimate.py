@@ -10,7 +10,7 @@ from tests.asking import LLAMA
 from tests.hub_server import hub
 from tests.running import ZLAUNCH, Result, run, zlaunch
 from zlaunch.estimate.forecast import PHASES
-from zlaunch.estimate.strategies import LADDER
+from zlaunch.estimate.strategies import STRATEGIES
 
 pytestmark = pytest.mark.job
 
@@ -50,7 +50,7 @@ def told(result: Result) -> dict[str, Any]:
 def test_the_ladder_has_every_rung_and_marks_the_fastest_that_fits(ladder: Result) -> None:
     assert ladder.status == 0, ladder.err
     rows = [line for line in ladder.out.splitlines() if line[2:3].isdigit()]
-    assert len(rows) == len(LADDER)
+    assert len(rows) == len(STRATEGIES)
     assert [line for line in ladder.out.splitlines() if line.startswith("> ")] == [rows[0]]
     assert "`--stage 0` is the fastest that fits" in ladder.out
 

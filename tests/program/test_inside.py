@@ -29,7 +29,7 @@ print(json.dumps({
     "environ": sorted(os.environ.items()),
     "finders": [getattr(f, "__name__", type(f).__name__) for f in sys.meta_path if "zlaunch" not in repr(f)],
     "path_hooks": len(sys.path_hooks), "hook": repr(sys.excepthook), "cwd": os.getcwd(),
-    "sitecustomize": "sitecustomize" in sys.modules, "cached": [p for p in sys.path_importer_cache if p.endswith("hook")],
+    "sitecustomize": "sitecustomize" in sys.modules, "cached": [p for p in sys.path_importer_cache if p.endswith("hook/site")],
     "descriptor": os.open(os.devnull, os.O_RDONLY), "trace": repr(sys.gettrace()), "profile": repr(sys.getprofile()),
     "displayhook": repr(sys.displayhook), "recursion": sys.getrecursionlimit(),
     "child": subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout,

@@ -12,7 +12,7 @@ import pytest
 
 from tests.memory_groups import memory_groups
 from tests.running import RECIPE, ZLAUNCH, Result, run, zlaunch
-from zlaunch.hosts.probe import look_around
+from zlaunch.hosts.probe import free_resources
 
 pytestmark = pytest.mark.job
 
@@ -104,7 +104,7 @@ def test_locked_memory_that_does_not_suffice_for_nvme_is_refused(tmp_path: Path)
 
 
 def test_a_limit_that_root_is_not_bound_by_gives_no_cause_for_words(tmp_path: Path) -> None:
-    if look_around([], []).memlock_bytes is not None:
+    if free_resources([], []).memlock_bytes is not None:
         pytest.skip("this user is bound by it")
     start = train("--dry-run", "--stage", "3", "--offload", "nvme", "--nvme", ".")
     result = run("bash", "-c", f"ulimit -l 64; {start}", cwd=tmp_path)

@@ -12,9 +12,9 @@ from tests.making import json_objects
 from zlaunch.cli.runs.list import lines_about
 from zlaunch.diagnosis.render import LINES, verdict_lines
 from zlaunch.diagnosis.stall import stall_lines
-from zlaunch.rundir.record import Found, RunRecord, State, is_same_process, record_of
-from zlaunch.runs.memory import compare
-from zlaunch.runs.verdict import head, stall_of, verdict_of
+from zlaunch.rundir.record import RunFiles, RunRecord, State, is_same_process, record_of
+from zlaunch.runs.memory import compare_with_forecast
+from zlaunch.runs.verdict import headline, stall_of, verdict_of
 
 NOW = 2_000_000.0
 JOB: dict[str, Any] = {
@@ -30,8 +30,8 @@ JOB: dict[str, Any] = {
 ROOT = Path("/runs/20260101-120000-train")
 
 
-def found(**files: Any) -> Found:
-    return Found(**{"root": ROOT, "job": JOB, "changed": NOW - 20, **files})
+def found(**files: Any) -> RunFiles:
+    return RunFiles(**{"root": ROOT, "job": JOB, "changed": NOW - 20, **files})
 
 
 def judged(alive: bool | None = False, **files: Any) -> RunRecord:
@@ -40,7 +40,7 @@ def judged(alive: bool | None = False, **files: Any) -> RunRecord:
 
 def told(record: RunRecord) -> list[str]:
     verdict = verdict_of(record, NOW)
-    return [head(record)] if verdict is None else verdict_lines(verdict, head(record), 80)
+    return [headline(record)] if verdict is None else verdict_lines(verdict, headline(record), 80)
 
 
 @pytest.mark.parametrize("how", ["finished", "stumbled", "failed", "stopped", "stalled", "lost"])
@@ -200,7 +200,7 @@ def test_whatever_stands_in_the_files_a_run_can_be_told_about(
     files: dict[str, Any], alive: bool | None
 ) -> None:
     record = record_of(found(**files), alive, NOW)
-    compare(record)
+    compare_with_forecast(record)
     if (stall := stall_of(record.found)) is not None:
         assert stall_lines(stall, None, 80)
     assert len(told(record)) <= LINES

@@ -3,46 +3,54 @@ from pathlib import Path
 
 import pytest
 
-from zlaunch.rundir.record import Found, record_of
-from zlaunch.runs.accuracy import experience, experience_file, here, keep, kept
-from zlaunch.runs.memory import Comparison, Pool
+from zlaunch.rundir.record import RunFiles, record_of
+from zlaunch.runs.accuracy import (
+    accuracy_file,
+    default_accuracy_file,
+    forecast_errors,
+    read_accuracy,
+    record_accuracy,
+)
+from zlaunch.runs.memory import MemoryComparison, PoolComparison
 
-RECORD = record_of(Found(Path("runs/a"), job={"stage": 2}), alive=False, now=0.0)
+RECORD = record_of(RunFiles(Path("runs/a"), job={"stage": 2}), alive=False, now=0.0)
 
 
-def compared(percent: float | None) -> Comparison:
-    return Comparison((Pool("GPU, reserved", 100, 100, percent=percent),), ())
+def compared(percent: float | None) -> MemoryComparison:
+    return MemoryComparison((PoolComparison("GPU, reserved", 100, 100, percent=percent),), ())
 
 
 def test_differences_are_kept_from_run_to_run(tmp_path: Path) -> None:
     file = tmp_path / "state" / "forecasts.jsonl"
-    keep(file, RECORD, compared(10))
-    keep(file, RECORD, compared(-2))
-    assert experience(kept(file)) == [("GPU, reserved", "+4.0 % on average, +10.0 % at worst, 2 runs")]
+    record_accuracy(file, RECORD, compared(10))
+    record_accuracy(file, RECORD, compared(-2))
+    assert forecast_errors(read_accuracy(file)) == [
+        ("GPU, reserved", "+4.0 % on average, +10.0 % at worst, 2 runs")
+    ]
 
 
 def test_a_run_that_measured_nothing_adds_nothing(tmp_path: Path) -> None:
-    keep(tmp_path / "forecasts.jsonl", RECORD, compared(None))
+    record_accuracy(tmp_path / "forecasts.jsonl", RECORD, compared(None))
     assert not (tmp_path / "forecasts.jsonl").exists()
 
 
 def test_a_place_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    keep(tmp_path / "file" / "forecasts.jsonl", RECORD, compared(10))
+    record_accuracy(tmp_path / "file" / "forecasts.jsonl", RECORD, compared(10))
 
 
 def test_lines_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "forecasts.jsonl"
     file.write_text('{"percent": {"GPU": 2}}\n{"perc\n[]\n{"percent": 3}\n')
-    assert experience(kept(file)) == [("GPU", "+2.0 % on average, +2.0 % at worst, 1 run")]
+    assert forecast_errors(read_accuracy(file)) == [("GPU", "+2.0 % on average, +2.0 % at worst, 1 run")]
 
 
 def test_without_a_file_nothing_is_known(tmp_path: Path) -> None:
-    assert kept(tmp_path / "none") == []
+    assert read_accuracy(tmp_path / "none") == []
 
 
 def test_the_state_directory_of_the_user_counts() -> None:
-    assert experience_file({"XDG_STATE_HOME": "/s"}) == Path("/s/zlaunch/forecasts.jsonl")
+    assert accuracy_file({"XDG_STATE_HOME": "/s"}) == Path("/s/zlaunch/forecasts.jsonl")
 
 
 def test_a_user_without_a_home_gathers_no_experience(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,5 +58,5 @@ def test_a_user_without_a_home_gathers_no_experience(monkeypatch: pytest.MonkeyP
     for name in ("HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 987_654)
-    keep(here(), RECORD, compared(10))
-    assert kept(here()) == []
+    record_accuracy(default_accuracy_file(), RECORD, compared(10))
+    assert read_accuracy(default_accuracy_file()) == []

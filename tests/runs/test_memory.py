@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 
 from zlaunch.estimate.forecast import CPU_PROGRAM_BYTES, PROGRAM_BYTES
-from zlaunch.rundir.record import Found, record_of
-from zlaunch.runs.memory import NOT_MEASURED, NOT_PREDICTED, ON_A_CPU, TOO_EARLY, Pool, compare
+from zlaunch.rundir.record import RunFiles, record_of
+from zlaunch.runs.memory import (
+    NOT_MEASURED,
+    NOT_PREDICTED,
+    ON_A_CPU,
+    TOO_EARLY,
+    PoolComparison,
+    compare_with_forecast,
+)
 
 GIB = 1 << 30
 FORECAST = {
@@ -18,14 +25,14 @@ FORECAST = {
 }
 
 
-def pools(accelerator: str = "cuda", **files: Any) -> dict[str, Pool]:
+def pools(accelerator: str = "cuda", **files: Any) -> dict[str, PoolComparison]:
     return {pool.name: pool for pool in comparison(accelerator, **files).pools}
 
 
 def comparison(accelerator: str = "cuda", **files: Any) -> Any:
     job = {"accelerator": accelerator, "ranks": [{}, {}], "started": 1.0}
     files = {"last_metrics": {"step": 3}, **files}
-    return compare(record_of(Found(Path("/r"), job=job, **files), False, 2.0))
+    return compare_with_forecast(record_of(RunFiles(Path("/r"), job=job, **files), False, 2.0))
 
 
 def test_the_fullest_rank_is_compared_with_the_fullest_phase() -> None:

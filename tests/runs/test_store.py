@@ -14,19 +14,19 @@ from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.launch import rundir_writer
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import State
 from zlaunch.runs.store import (
     all_runs,
-    find,
+    find_run,
     follow,
     is_done_with,
-    look_at,
+    is_running,
+    load_run,
     may_have_ended,
-    read,
     read_log,
-    works,
-    zlaunch_of,
+    read_run_files,
+    zlaunch_process,
 )
 from zlaunch.runs.verdict import stall_of, verdict_of
 
@@ -83,33 +83,33 @@ def test_a_directory_that_nothing_was_written_to_yet_is_listed(runs: Path) -> No
     ],
 )
 def test_a_run_is_found_by_its_name_or_its_beginning(word: str, name: str, runs: Path) -> None:
-    assert find(word, runs) == runs / name
+    assert find_run(word, runs) == runs / name
 
 
 def test_a_run_is_found_by_its_path(runs: Path, tmp_path: Path) -> None:
     elsewhere = fake_run(tmp_path / "else", "where")
-    assert find(str(elsewhere), runs) == elsewhere
+    assert find_run(str(elsewhere), runs) == elsewhere
 
 
 def test_a_whole_name_wins_over_longer_ones(runs: Path) -> None:
     fake_run(runs, "named-2")
-    assert find("named", runs) == runs / "named"
+    assert find_run("named", runs) == runs / "named"
 
 
 def test_a_beginning_of_several_names_names_them(runs: Path) -> None:
     with pytest.raises(WrongUsage, match="`20260102-120000-train`, `20260101-120000-train`"):
-        find("2026", runs)
+        find_run("2026", runs)
 
 
 @pytest.mark.parametrize("word", ["nobody", "no/where", "", "2026/"])
 def test_what_is_not_there_is_not_found(word: str, runs: Path) -> None:
     with pytest.raises(InputMissing):
-        find(word, runs)
+        find_run(word, runs)
 
 
 def test_where_nothing_was_run_there_is_no_latest_run(tmp_path: Path) -> None:
     with pytest.raises(InputMissing, match="there is no run in"):
-        find("latest", tmp_path)
+        find_run("latest", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -118,37 +118,37 @@ def test_where_nothing_was_run_there_is_no_latest_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["job.json", "how-it-ended.json", "ranks/rank-0.json", "metrics.jsonl"])
 def test_a_broken_file_is_a_trouble_and_never_an_error(content: str, file: str, runs: Path) -> None:
     (runs / "named" / file).write_text(content)
-    record = look_at(runs / "named")
+    record = load_run(runs / "named")
     assert (record.state is State.BROKEN) == (file == "job.json")
     assert any(Path(file).name in trouble for trouble in record.found.troubles) or file == "metrics.jsonl"
 
 
 def test_a_stall_is_read_back_as_it_was_written(runs: Path) -> None:
     stall = StallEvidence(61.5, 7, {0: "train.py:9 main", 1: "data.py:4 load"}, (1,), ended_job=False)
-    rundir_writer.write_outcome(RunLayout(runs / "named"), Outcome("stopped", 130, -2), time.time(), stall)
-    assert stall_of(read(runs / "named")) == stall
+    rundir_writer.write_outcome(RunDir(runs / "named"), Outcome("stopped", 130, -2), time.time(), stall)
+    assert stall_of(read_run_files(runs / "named")) == stall
 
 
 def test_a_file_that_cannot_be_read_says_why(runs: Path) -> None:
     (runs / "named" / "how-it-ended.json").mkdir()
-    assert "Is a directory" in str(read(runs / "named").troubles)
+    assert "Is a directory" in str(read_run_files(runs / "named").troubles)
 
 
 def test_a_pulse_may_have_trailing_spaces_and_numbers_that_are_none(runs: Path) -> None:
     (runs / "named" / "ranks" / "rank-0.pulse.json").write_text('{"step": 3, "loss": NaN}' + " " * 200)
-    assert look_at(runs / "named").step == 3
+    assert load_run(runs / "named").step == 3
 
 
 def test_the_files_of_a_rank_are_told_apart_by_their_kind(runs: Path) -> None:
     for kind in ("", ".pulse", ".sample", ".error"):
         (runs / "named" / "ranks" / f"rank-12{kind}.json").write_text(json.dumps({"kind": kind}))
-    found = read(runs / "named")
+    found = read_run_files(runs / "named")
     kinds = [files[12]["kind"] for files in (found.ranks, found.pulses, found.samples, found.errors)]
     assert kinds == ["", ".pulse", ".sample", ".error"]
 
 
 def test_this_very_process_works() -> None:
-    assert works(OWN) is True
+    assert is_running(OWN) is True
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def test_this_very_process_works() -> None:
     [{"zlaunch_started": OWN["zlaunch_started"] - 100}, {"zlaunch_pid": 1 << 22}, {"zlaunch_pid": -1}],
 )
 def test_another_process_is_not_mistaken_for_the_runs_own(other: dict[str, Any]) -> None:
-    assert zlaunch_of({**OWN, **other}) is None
-    assert works({**OWN, **other}) is False
+    assert zlaunch_process({**OWN, **other}) is None
+    assert is_running({**OWN, **other}) is False
 
 
 def test_what_works_on_another_host_cannot_be_seen() -> None:
-    assert works({**OWN, "host": "elsewhere"}) is None
+    assert is_running({**OWN, "host": "elsewhere"}) is None
 
 
 def test_the_last_lines_of_a_log_are_found_however_long_it_is(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_verdict_that_was_not_written_is_found_again_with_all_that_is_known_of
         _1={"rank": 1, "host": "w1", "returncode": 1, "stopped_by": None, "ended": 8.0},
         _1_error={"type": "OSError", "message": "[Errno 28] No space left on device", "traceback": ""},
     )  # fmt: skip
-    record = look_at(root)
+    record = load_run(root)
     verdict = verdict_of(record, time.time())
     assert record.state is (State.LOST if how is None else State.FAILED)
     assert verdict is not None
@@ -235,13 +235,13 @@ def test_a_verdict_that_was_not_written_is_found_again_with_all_that_is_known_of
 def test_a_stop_without_a_verdict_names_its_signal(tmp_path: Path) -> None:
     root = fake_run(tmp_path, "run", **GONE)
     leave(root, "stopped", -2)
-    assert "stopped the job with SIGINT" in str(look_at(root).cause)
+    assert "stopped the job with SIGINT" in str(load_run(root).cause)
 
 
 def test_a_lost_run_whose_ranks_were_ended_after_it_was_killed(tmp_path: Path) -> None:
     root = fake_run(tmp_path, "run", **GONE)
     leave(root, None, 0, _0={"rank": 0, "host": "w0", "returncode": -15, "stopped_by": 15, "ended": 9.0})
-    record = look_at(root)
+    record = load_run(root)
     assert "left no ending: it was killed" in str(record.cause)
     assert "1 of 2 ranks left an ending" in str(verdict_of(record, time.time()))
 
@@ -250,7 +250,7 @@ def test_a_lost_run_whose_ranks_were_ended_after_it_was_killed(tmp_path: Path) -
 def test_ranks_that_say_what_no_rank_says_are_never_an_error(odd: dict[str, Any], tmp_path: Path) -> None:
     root = fake_run(tmp_path, "run", **GONE)
     leave(root, "failed", 1, _0={"rank": 0, **odd}, _1={"rank": 1, **odd}, _0_pulse={"step": "x"})
-    assert look_at(root).cause
+    assert load_run(root).cause
 
 
 def test_whoever_follows_a_run_on_another_host_is_done_when_it_writes_no_more(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_whoever_follows_a_run_on_another_host_is_done_when_it_writes_no_more(tm
         os.utime(path, (1e9, 1e9))
     (root / "how-it-ended.json").mkdir()  # a whole look is due; it cannot be read
     os.utime(root / "how-it-ended.json", (1e9, 1e9))
-    assert look_at(root).state is State.UNKNOWN
+    assert load_run(root).state is State.UNKNOWN
     assert is_done_with(root)()
 
 

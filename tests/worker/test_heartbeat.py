@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.rundir import phases
-from zlaunch.worker.hook.heartbeat import FIRST_DESCRIPTOR, Pulse
+from zlaunch.worker.hook.heartbeat import FIRST_DESCRIPTOR, Heartbeat
 
 values = st.none() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=400)
 
@@ -24,13 +24,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pulse(file: Path) -> Pulse:
-    return Pulse(file)
+def pulse(file: Path) -> Heartbeat:
+    return Heartbeat(file)
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["step", "loss", "tokens", "note"]), values), max_size=4))
 def test_the_file_always_says_what_was_noted_last(
-    pulse: Pulse, file: Path, notes: list[dict[str, object]]
+    pulse: Heartbeat, file: Path, notes: list[dict[str, object]]
 ) -> None:
     for facts in notes:
         pulse.enter(phases.FORWARD, **facts)
@@ -39,25 +39,25 @@ def test_the_file_always_says_what_was_noted_last(
         assert found["phase"] == phases.FORWARD
 
 
-def test_a_loss_that_is_no_number_is_written_as_such(pulse: Pulse, file: Path) -> None:
+def test_a_loss_that_is_no_number_is_written_as_such(pulse: Heartbeat, file: Path) -> None:
     pulse.note(loss=math.nan)
     assert math.isnan(json.loads(file.read_text())["loss"])
 
 
-def test_a_loss_is_that_of_the_step_at_which_it_was_told(pulse: Pulse) -> None:
+def test_a_loss_is_that_of_the_step_at_which_it_was_told(pulse: Heartbeat) -> None:
     pulse.note(step=1000, loss=2.0)
     pulse.note(step=1234)
     assert pulse.get("loss_step") == 1000
 
 
-def test_a_number_is_lost_since_the_first_step_of_the_last_time(pulse: Pulse) -> None:
+def test_a_number_is_lost_since_the_first_step_of_the_last_time(pulse: Heartbeat) -> None:
     for step, loss in enumerate((1.0, math.nan, 1.0, math.inf, math.nan), start=1):
         pulse.note(step=step, loss=loss)
     assert pulse.get("loss_lost") == 4
     assert pulse.get("grad_norm_lost") is None
 
 
-def test_what_cannot_be_written_leaves_what_was_there(pulse: Pulse, file: Path) -> None:
+def test_what_cannot_be_written_leaves_what_was_there(pulse: Heartbeat, file: Path) -> None:
     pulse.note(step=7)
     circle: list[object] = []
     circle.append(circle)
@@ -69,7 +69,7 @@ def test_what_cannot_be_written_leaves_what_was_there(pulse: Pulse, file: Path) 
 
 @pytest.mark.parametrize("name", ["since", "time"])
 def test_no_number_of_a_script_takes_the_place_of_our_own(name: str, tmp_path: Path) -> None:
-    own = Pulse(tmp_path / "pulse")
+    own = Heartbeat(tmp_path / "pulse")
     own.enter(phases.TRAINING, **{name: 1.5})
     found = json.loads((tmp_path / "pulse").read_text())
     assert found["phase"] == phases.TRAINING
@@ -78,7 +78,7 @@ def test_no_number_of_a_script_takes_the_place_of_our_own(name: str, tmp_path: P
 
 
 def test_only_the_process_that_began_it_writes(tmp_path: Path) -> None:
-    own = Pulse(tmp_path / "pulse")
+    own = Heartbeat(tmp_path / "pulse")
     if (child := os.fork()) == 0:
         own.note(step=99)
         os._exit(0)
@@ -87,7 +87,7 @@ def test_only_the_process_that_began_it_writes(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_script_is_never_written_to(tmp_path: Path) -> None:
-    own = Pulse(tmp_path / "pulse")
+    own = Heartbeat(tmp_path / "pulse")
     assert own._descriptor >= FIRST_DESCRIPTOR
     theirs = os.open(tmp_path / "theirs", os.O_CREAT | os.O_RDWR)
     os.dup2(theirs, own._descriptor)
@@ -96,7 +96,7 @@ def test_a_file_of_the_script_is_never_written_to(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_gone_is_no_reason_to_fail(tmp_path: Path) -> None:
-    Pulse(tmp_path / "not there" / "pulse").note(step=1)
+    Heartbeat(tmp_path / "not there" / "pulse").note(step=1)
 
 
 def test_a_reader_sees_no_half_of_a_pulse(tmp_path: Path) -> None:

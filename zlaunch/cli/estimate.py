@@ -58,9 +58,9 @@ def estimate(
     With one: every phase, what holds the memory, and then what each change would save. What was
     rehearsed before is answered from a cache; ZLAUNCH_CACHE=off does without.
     """
-    from zlaunch.cli.views.estimate_report import Wishes, report
-    from zlaunch.estimate.query import Options, parse_lora
-    from zlaunch.estimate.request import Words, ask
+    from zlaunch.cli.views.estimate_report import EstimateView, report
+    from zlaunch.estimate.query import TrainingOptions, parse_lora
+    from zlaunch.estimate.request import EstimateRequest, resolve_request
     from zlaunch.job.spec import STAGES, JobSpec, parse_offload, parse_override
     from zlaunch.launch.prepare import ds_config_of
 
@@ -80,10 +80,10 @@ def estimate(
         "--micro-batch": ("per_device_train_batch_size", micro_batch),
         "--grad-accum": ("gradient_accumulation_steps", grad_accum),
     }
-    words = Words(
+    words = EstimateRequest(
         model=model,
         job=job,
-        options=Options(
+        options=TrainingOptions(
             seq_len, activation_checkpointing, attention, None if lora is None else parse_lora(lora)
         ),
         arguments=tuple((name, n, f"`{flag}`") for flag, (name, n) in arguments.items() if n is not None),
@@ -94,5 +94,8 @@ def estimate(
         trusts_code=trust_remote_code,
     )
     raise typer.Exit(
-        report(*ask(words), Wishes(as_json, not as_json if tries_levers is None else tries_levers, plot))
+        report(
+            *resolve_request(words),
+            EstimateView(as_json, not as_json if tries_levers is None else tries_levers, plot),
+        )
     )

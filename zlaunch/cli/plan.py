@@ -41,8 +41,8 @@ def plan(
     """
     from zlaunch.cli.views.plan_report import report
     from zlaunch.errors import WrongUsage
-    from zlaunch.estimate.query import Options, parse_lora
-    from zlaunch.estimate.request import Words, ask
+    from zlaunch.estimate.query import TrainingOptions, parse_lora
+    from zlaunch.estimate.request import EstimateRequest, resolve_request
     from zlaunch.job.spec import JobSpec
     from zlaunch.job.trainer_args import take_ds_config
 
@@ -56,14 +56,16 @@ def plan(
         precision=precision,
         hostfile=hostfile,
     )
-    words = Words(
+    words = EstimateRequest(
         model=model,
         job=job,
-        options=Options(seq_len, attention=attention, lora=None if lora is None else parse_lora(lora)),
+        options=TrainingOptions(
+            seq_len, attention=attention, lora=None if lora is None else parse_lora(lora)
+        ),
         gpus=gpus,
         nodes=nodes,
         on=on,
         optimizer=optimizer,
         trusts_code=trust_remote_code,
     )
-    raise typer.Exit(report(*ask(words), global_batch, output))
+    raise typer.Exit(report(*resolve_request(words), global_batch, output))

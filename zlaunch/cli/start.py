@@ -12,15 +12,15 @@ from zlaunch.rundir.record import FIRST, Lineage
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zlaunch.estimate.fit import Site
+    from zlaunch.estimate.fit import Cluster
     from zlaunch.estimate.forecast import Forecast
-    from zlaunch.estimate.query import Answer, Question, Refusal
+    from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
     from zlaunch.estimate.rehearse import Rehearser
-    from zlaunch.job.spec import JobSpec, Manner
+    from zlaunch.job.spec import JobSpec, MonitorOptions
     from zlaunch.launch.plan import LaunchPlan
     from zlaunch.launch.preflight.memory import Ask
     from zlaunch.launch.prepare import Prepared
-    from zlaunch.launch.restart import Tried
+    from zlaunch.launch.restart import Attempt
 
 
 class SharedRehearser:
@@ -38,11 +38,11 @@ class SharedRehearser:
         """End the program, if it was started."""
         self._open.close()
 
-    def __call__(self, questions: "Sequence[Question]", site: "Site") -> "list[Answer | Refusal]":
+    def __call__(self, questions: "Sequence[EstimateQuery]", site: "Cluster") -> "list[Estimate | Rejected]":
         """Rehearse jobs on a site."""
-        from zlaunch.estimate.run import appraise
+        from zlaunch.estimate.run import estimate_by_rehearsal
 
-        return appraise(questions, site, rehearse=self._rehearser)
+        return estimate_by_rehearsal(questions, site, rehearse=self._rehearser)
 
     @cached_property
     def _rehearser(self) -> "Rehearser":
@@ -56,7 +56,7 @@ class Examined:
     """A job that was looked into: what it takes, and whether it starts all the same."""
 
     prepared: "Prepared"
-    answer: "Answer | None"
+    answer: "Estimate | None"
     force: bool
 
     @property
@@ -66,9 +66,9 @@ class Examined:
 
     def look(self, plan: "LaunchPlan") -> None:
         """Look at the machine; raise Refused for what is missing."""
-        from zlaunch.launch.preflight.run import look_first
+        from zlaunch.launch.preflight.run import run_preflight
 
-        look_first(self.prepared, self.forecast, self.force, plan)
+        run_preflight(self.prepared, self.forecast, self.force, plan)
 
 
 def examine(prepared: "Prepared", rehearse: bool, force: bool, ask: "Ask | None" = None) -> Examined:
@@ -82,15 +82,15 @@ def examine(prepared: "Prepared", rehearse: bool, force: bool, ask: "Ask | None"
         return examine(prepared, rehearse, force, once)
 
 
-def _answer(prepared: "Prepared", rehearse: bool, force: bool, ask: "Ask") -> "Answer | None":
+def _answer(prepared: "Prepared", rehearse: bool, force: bool, ask: "Ask") -> "Estimate | None":
     if not rehearse and (force or not prepared.inputs.machine.gpus or prepared.model is None):
         return None
     from zlaunch import console
     from zlaunch.errors import Unavailable
-    from zlaunch.launch.preflight.memory import rehearse_first
+    from zlaunch.launch.preflight.memory import check_memory
 
     try:
-        answer = rehearse_first(prepared, ask)
+        answer = check_memory(prepared, ask)
     except Unavailable as error:
         if rehearse:
             raise
@@ -110,7 +110,7 @@ def show(examined: Examined) -> None:
     for line in plan_lines(plan, complete=True):
         console.data(line)
     if examined.answer is not None:
-        from zlaunch.cli.views.estimate import start_lines
+        from zlaunch.cli.views.estimate_text import start_lines
 
         for line in start_lines(examined.answer):
             console.data(line)
@@ -121,29 +121,29 @@ def see(
     examined: Examined,
     look_into: "Callable[[JobSpec, Path | None], Examined]",
     origin: Lineage = FIRST,
-) -> "Tried":
+) -> "Attempt":
     """Start a job and see it through, as its user wished; return the last attempt."""
     from zlaunch import console
-    from zlaunch.launch.restart import see_through
+    from zlaunch.launch.restart import run_with_restarts
 
     inputs = examined.prepared.inputs
     debugged = None if inputs.job.debug is None else inputs.job.debug.rank
     manner = inputs.job.wishes.manner(inputs.topology.world_size, console.is_interactive(), debugged)
-    return see_through(examined, partial(_start, manner=manner), look_into, origin)
+    return run_with_restarts(examined, partial(_start, manner=manner), look_into, origin)
 
 
-def _start(examined: Examined, lineage: Lineage, manner: "Manner") -> "Tried":
+def _start(examined: Examined, lineage: Lineage, manner: "MonitorOptions") -> "Attempt":
     """Write the run directory, show it, and run the job."""
     from zlaunch import console
     from zlaunch.cli.views.launch_plan import plan_lines
     from zlaunch.launch.debugger import attach_lines
-    from zlaunch.launch.execute import carry_out
+    from zlaunch.launch.execute import execute
     from zlaunch.launch.prepare import reserve
-    from zlaunch.launch.restart import Tried
+    from zlaunch.launch.restart import Attempt
 
     plan = reserve(examined.prepared, sys.argv, examined.look, lineage, examined.forecast)
     for line in plan_lines(plan, complete=False):
         console.say(line)
     for line in attach_lines(plan, str(Path.cwd())):
         console.say(line)
-    return Tried(examined.prepared, plan.layout.root, carry_out(plan, manner))
+    return Attempt(examined.prepared, plan.layout.root, execute(plan, manner))

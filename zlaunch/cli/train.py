@@ -93,8 +93,8 @@ def train(
     from zlaunch.job.spec import (
         STAGES,
         JobSpec,
-        Policy,
-        Wishes,
+        RestartPolicy,
+        RunOptions,
         parse_debug,
         parse_gpus,
         parse_offload,
@@ -119,7 +119,7 @@ def train(
         exclude=exclude,
         module=module,
         debug=None if debug is None else parse_debug(debug),
-        wishes=Wishes(show_ranks, on_stall, stall_after, Policy(max_restarts, on_oom)),
+        wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom)),
     )
 
     def look_into(job: JobSpec, directory: Path | None) -> Examined:

@@ -56,7 +56,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ConfigDiff:
     """All differences between two configs."""
 
     differences: tuple[Difference, ...]
@@ -155,7 +155,7 @@ def _is_read(path: KeyPath, stage: int) -> bool:
         return True
 
 
-def compare(left: Document, right: Document, release: Release = NEWEST) -> Comparison:
+def compare(left: Document, right: Document, release: Release = NEWEST) -> ConfigDiff:
     """Compare two configs by what a release makes of them."""
     sides = _Side(left, release), _Side(right, release)
     paths = list(dict.fromkeys(itertools.chain(*(side.leaves for side in sides))))
@@ -168,7 +168,7 @@ def compare(left: Document, right: Document, release: Release = NEWEST) -> Compa
                 harmless.append(Difference(dotted(path), cells, _why(cells, texts)))
         else:
             differences.append(Difference(dotted(path), cells))
-    return Comparison(tuple(differences), (*harmless, *_of_form(*sides)))
+    return ConfigDiff(tuple(differences), (*harmless, *_of_form(*sides)))
 
 
 def _rank(paths: list[KeyPath], start: KeyPath) -> int:

@@ -11,7 +11,7 @@ from zlaunch.config.rules.rule import Subject
 from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.json_schema import json_schema
 from zlaunch.dsconfig.keys.autos import FILLED, OWN_WORDS, Fate
-from zlaunch.dsconfig.keys.catalogue import entries, former
+from zlaunch.dsconfig.keys.catalogue import entries, renamed_entry
 from zlaunch.dsconfig.keys.docs import meaning
 from zlaunch.dsconfig.keys.effects import EFFECTS
 from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading, switches_over
@@ -23,7 +23,7 @@ _STAGES = frozenset({0, 1, 2, 3})
 
 
 @dataclass(frozen=True)
-class About:
+class RelatedRule:
     """One rule, or one key below another."""
 
     name: str
@@ -45,15 +45,15 @@ class Explanation:
     memory: str = ""
     speed: str = ""
     related: tuple[str, ...] = ()
-    rules: tuple[About, ...] = ()
-    keys: tuple[About, ...] = ()
+    rules: tuple[RelatedRule, ...] = ()
+    keys: tuple[RelatedRule, ...] = ()
     example: Mapping[str, Any] | None = None
 
 
 def explain(key: str, release: Release = NEWEST) -> Explanation:
     """Explain a key that `catalogue.find` found."""
     path = tuple(key.split("."))
-    if key in former():
+    if key in renamed_entry():
         since = _known(path)
         remedy = REMOVED.get(key, "delete it")
         return Explanation(
@@ -83,14 +83,16 @@ def _schema() -> Mapping[str, Any]:
     return json_schema()
 
 
-def keys_below(key: str) -> Iterator[About]:
+def keys_below(key: str) -> Iterator[RelatedRule]:
     """Name the keys directly below a section, with the first words about each; without one, the sections."""
     start = f"{key}." if key else ""
     for name, same in entries().items():
         if name.startswith(start) and "." not in name[len(start) :]:
             first = same[0]
             words = meaning(first.section, str(first.path[-1])).partition("\n")[0]
-            yield About(name[len(start) :], words, any(other.startswith(f"{name}.") for other in entries()))
+            yield RelatedRule(
+                name[len(start) :], words, any(other.startswith(f"{name}.") for other in entries())
+            )
 
 
 def _default(path: tuple[str, ...], nodes: list[Any], release: Release) -> str:
@@ -159,9 +161,9 @@ def _auto(path: tuple[str, ...]) -> str:
     return "" if fate is None else f"the Trainer or accelerate fills it in; {_ALONE[fate]}"
 
 
-def _rules_about(key: str) -> tuple[About, ...]:
+def _rules_about(key: str) -> tuple[RelatedRule, ...]:
     """Name the rules whose finding is about a key, or which a change of it mends."""
-    return tuple(About(code, words) for code, keys, words in _rules() if key in keys)
+    return tuple(RelatedRule(code, words) for code, keys, words in _rules() if key in keys)
 
 
 @cache

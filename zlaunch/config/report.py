@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zlaunch.config.resolve.trainer_agreement import precision_disputes
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import findings_in
+from zlaunch.config.rules.validate import validate_document
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.releases import release
 from zlaunch.dsconfig.text.document import Document
@@ -25,7 +25,7 @@ from zlaunch.errors import (
     in_order,
 )
 from zlaunch.job.model import model_flag, read_shape
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import read_arguments, removed_arguments, take_ds_config
 from zlaunch.units import plural
 
@@ -42,7 +42,7 @@ class Report:
     """Why it could not be read, mended or asked about."""
     diff: str = ""
     """What was mended, or would be."""
-    mended: str = ""
+    fix_note: str = ""
     """What was done with that, in words; empty if nobody asked for it."""
 
     def status(self, strict: bool) -> ExitStatus:
@@ -55,7 +55,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Wish:
+class ReportOptions:
     """How a ds_config is to be looked at."""
 
     context: Context = field(default_factory=Context)
@@ -65,7 +65,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Opened:
+class LoadedConfig:
     """A ds_config that was found by its name."""
 
     document: Document | None
@@ -93,10 +93,10 @@ def context_of(
 
     Only a runner that was named is known to read the text as it is.
     """
-    interface = Interface[(runner or "trainer").upper()]
+    interface = ConfigInterface[(runner or "trainer").upper()]
     rest, _ = take_ds_config(argv)
     args, findings = read_arguments(rest) if rest else (None, [])
-    if interface is not Interface.DEEPSPEED:
+    if interface is not ConfigInterface.DEEPSPEED:
         findings += removed_arguments(rest)
         findings += precision_disputes(args) if args is not None else []
     named = model_flag(rest)
@@ -110,31 +110,31 @@ def context_of(
         model=None if model is None else read_shape(model),
         interface=interface,
         release=None if asked is None else release(asked),
-        strict_json=runner is not None and interface is not Interface.DEEPSPEED,
+        strict_json=runner is not None and interface is not ConfigInterface.DEEPSPEED,
     )
     return context, tuple(findings)
 
 
-def opened(name: str) -> Opened:
+def load_config(name: str) -> LoadedConfig:
     """Read a ds_config, or follow accelerate's YAML to the one it names or holds in its own words."""
     if not name.endswith((".yaml", ".yml")):
-        return Opened(read(name))
+        return LoadedConfig(read(name))
     from zlaunch.config import accelerate
 
     config = accelerate.read(Path(name))
     match config.ds_config:
         case accelerate.Named(file=file):
-            return Opened(read(file), config.findings)
+            return LoadedConfig(read(file), config.findings)
         case Document() as document:
-            return Opened(document, config.findings, is_embedded=True)
+            return LoadedConfig(document, config.findings, is_embedded=True)
     nothing = Finding("no-deepspeed", f"{name} does not use DeepSpeed", severity=Severity.ADVICE)
-    return Opened(None, (*config.findings, nothing))
+    return LoadedConfig(None, (*config.findings, nothing))
 
 
-def inspect(name: str, wish: Wish) -> Report:
+def inspect_config(name: str, wish: ReportOptions) -> Report:
     """Look at one ds_config; what hinders it is part of the report."""
     try:
-        found = opened(name)
+        found = load_config(name)
         return Report(name, found.findings) if found.document is None else _look(name, found, wish)
     except Refused as error:
         return Report(name, error.findings)
@@ -142,24 +142,24 @@ def inspect(name: str, wish: Wish) -> Report:
         return Report(name, trouble=error)
 
 
-def _look(name: str, found: Opened, wish: Wish) -> Report:
+def _look(name: str, found: LoadedConfig, wish: ReportOptions) -> Report:
     document, diff, told = found.document, "", ""
     assert document is not None, "the caller has one"
     if wish.show_diff:
         if found.is_embedded:
             raise WrongUsage(f"{name} holds its ds_config in accelerate's words", "mend it by hand")
-        from zlaunch.config.fix import mended
+        from zlaunch.config.fix import fix_document
 
-        following, count = mended(document, wish.context)
+        following, count = fix_document(document, wish.context)
         diff = _diff(document, following)
         told = _told(count, wish.mend)
         if wish.mend and diff:
             _write_back(document.file, following.text)
             document = following
-    findings = [*found.findings, *findings_in(document, wish.context)]
+    findings = [*found.findings, *validate_document(document, wish.context)]
     if wish.deep and not any(finding.severity is Severity.ERROR for finding in findings):
         findings += _second_opinion(document, wish.context)
-    return Report(name, tuple(sorted(findings, key=in_order)), diff=diff, mended=told)
+    return Report(name, tuple(sorted(findings, key=in_order)), diff=diff, fix_note=told)
 
 
 def _told(count: int, is_written: bool) -> str:
@@ -193,12 +193,12 @@ def _second_opinion(document: Document, context: Context) -> list[Finding]:
     Batch sizes that only the script's objects decide count as one sample per rank.
     """
     from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
-    from zlaunch.config.resolve.fill import fill_in
+    from zlaunch.config.resolve.fill import fill_autos
     from zlaunch.config.resolve.values import AUTO
     from zlaunch.process import output_of
 
     world = context.world_size or 1
-    values = fill_in(document, replace(context, world_size=world)).values
+    values = fill_autos(document, replace(context, world_size=world)).values
     if AUTO in (values[TOTAL], values[MICRO], values[ACCUMULATION]):
         values = values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, "one sample per rank")
     argv = [sys.executable, "-m", "zlaunch.config.deepspeed_check", str(world), json.dumps(values.config())]

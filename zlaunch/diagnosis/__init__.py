@@ -5,8 +5,8 @@ from types import ModuleType
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.log_text import tidy
-from zlaunch.diagnosis.render import fitted
-from zlaunch.diagnosis.root_cause import blamed
+from zlaunch.diagnosis.render import shorten
+from zlaunch.diagnosis.root_cause import root_cause
 from zlaunch.diagnosis.signature import Signature
 from zlaunch.diagnosis.signatures import (
     checkpoints,
@@ -41,10 +41,10 @@ SIGNATURES: tuple[Signature, ...] = tuple(
 
 def diagnose(evidence: Evidence) -> Verdict:
     """Say why a run ended as it did."""
-    case = Case(evidence, blamed(evidence))
+    case = Case(evidence, root_cause(evidence))
     for one in SIGNATURES:
         if (reading := one.read(case)) is not None:
-            return fitted(_verdict(one.code, reading, case))
+            return shorten(_verdict(one.code, reading, case))
     raise AssertionError("the last signature knows every death")
 
 

@@ -15,19 +15,19 @@ from zlaunch.diagnosis.evidence import (
 )
 from zlaunch.errors import ZlaunchError
 from zlaunch.files import read_object
-from zlaunch.job.script import Interface, Script, read_script
-from zlaunch.job.trainer_args import flags, is_true
+from zlaunch.job.script import ConfigInterface, Script, read_script
+from zlaunch.job.trainer_args import flags, is_switched_on
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
-from zlaunch.rundir.layout import RunLayout
-from zlaunch.worker.sampling import room
+from zlaunch.rundir.layout import RunDir
+from zlaunch.worker.sampling import disk_space
 
 LOG_BYTES = 64 * 1024
 """How much of the end of each log counts as evidence."""
 
 
-def gather(
-    layout: RunLayout,
+def collect_evidence(
+    layout: RunDir,
     launcher_returncode: int,
     stopped_by: int | None,
     stall: StallEvidence | None = None,
@@ -41,7 +41,7 @@ def gather(
     slots = job.get("ranks", ())
     records = [read_object(layout.rank_record(int(slot["rank"]))) for slot in slots]
     ranks = tuple(_rank(layout, slot, record) for slot, record in zip(slots, records, strict=True))
-    disk = dict(room("disk", layout.root))
+    disk = dict(disk_space("disk", layout.root))
     return Evidence(
         job=_job(layout, job),
         ranks=ranks,
@@ -64,7 +64,7 @@ def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:
         return ""
 
 
-def _job(layout: RunLayout, job: Mapping[str, Any]) -> JobEvidence:
+def _job(layout: RunDir, job: Mapping[str, Any]) -> JobEvidence:
     script = [str(word) for word in job.get("script") or [""]]
     source = _source(Path(script[0]))
     return JobEvidence(
@@ -77,7 +77,7 @@ def _job(layout: RunLayout, job: Mapping[str, Any]) -> JobEvidence:
         precision=str(job.get("precision", "")),
         accelerator=str(job.get("accelerator", "")),
         script=script[0],
-        uses_trainer=source is not None and source.interface is Interface.TRAINER,
+        uses_trainer=source is not None and source.interface is ConfigInterface.TRAINER,
         gradient_checkpointing=_recomputes(script[1:], source),
         forecast=read_object(layout.forecast) or None,
         config=read_object(layout.ds_config),
@@ -96,11 +96,11 @@ def _recomputes(argv: Sequence[str], source: Script | None) -> bool | None:
     """Whether activations are computed again; None if the script may have its own mind about that."""
     given = [text for name, text in flags(argv) if name == "gradient_checkpointing"]
     if given:
-        return given[-1] is None or is_true(given[-1])
+        return given[-1] is None or is_switched_on(given[-1])
     return None if source is None or source.mentions("gradient_checkpointing") else False
 
 
-def _rank(layout: RunLayout, slot: Mapping[str, Any], record: Mapping[str, Any]) -> RankEvidence:
+def _rank(layout: RunDir, slot: Mapping[str, Any], record: Mapping[str, Any]) -> RankEvidence:
     rank = int(slot["rank"])
     pulse = read_object(layout.rank_pulse(rank))
     return RankEvidence(

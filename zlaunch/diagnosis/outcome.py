@@ -28,7 +28,7 @@ class Outcome:
     """Why, unless all is well; a job may finish, and still have computed nothing sensible."""
 
 
-def judge_end(evidence: Evidence, verdict: Verdict) -> Outcome:
+def judge_outcome(evidence: Evidence, verdict: Verdict) -> Outcome:
     """Decide how a job ended.
 
     A rank that was told to stop did not fail: another one, or the person, ended the job. A rank

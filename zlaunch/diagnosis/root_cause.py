@@ -26,7 +26,7 @@ WAITED_IN_VAIN = re.compile(
 )
 
 
-class Part(IntEnum):
+class Role(IntEnum):
     """What part a rank had in the end of a run; the first is the most to blame."""
 
     FAILED = 0
@@ -43,32 +43,32 @@ class Part(IntEnum):
     """It finished, or never began."""
 
 
-def part_of(rank: RankEvidence, evidence: Evidence) -> Part:
+def role_of(rank: RankEvidence, evidence: Evidence) -> Role:
     """Say what part a rank had."""
     if rank.returncode == 0:
-        return Part.NONE
+        return Role.NONE
     error = error_of(rank)
     if error is None and rank.returncode is None:
         return _without_an_end(rank)
     if rank.stopped_by is not None and not _raised_before(rank):
-        return Part.STOPPED
+        return Role.STOPPED
     if error is None and -(rank.returncode or 0) in ENDS_PROGRAMS:
         return _ended_from_outside(rank, evidence)
     return _by_its_words(words_of(rank), error.type if error is not None else None)
 
 
-def _by_its_words(words: str, exception: str | None) -> Part:
+def _by_its_words(words: str, exception: str | None) -> Role:
     if exception == "KeyboardInterrupt":
-        return Part.STOPPED
+        return Role.STOPPED
     if WAITED_IN_VAIN.search(words):
-        return Part.DRAGGED
-    return Part.CUT_OFF if LOST_PEER.search(words) else Part.FAILED
+        return Role.DRAGGED
+    return Role.CUT_OFF if LOST_PEER.search(words) else Role.FAILED
 
 
-def _without_an_end(rank: RankEvidence) -> Part:
+def _without_an_end(rank: RankEvidence) -> Role:
     if rank.stopped_by is not None:
-        return Part.STOPPED
-    return Part.LOST if rank.log or rank.phase or rank.pulse or rank.step else Part.NONE
+        return Role.STOPPED
+    return Role.LOST if rank.log or rank.phase or rank.pulse or rank.step else Role.NONE
 
 
 def _raised_before(rank: RankEvidence) -> bool:
@@ -77,22 +77,22 @@ def _raised_before(rank: RankEvidence) -> bool:
     return error is not None and error.type not in {"KeyboardInterrupt", "SystemExit", "SignalException"}
 
 
-def _ended_from_outside(rank: RankEvidence, evidence: Evidence) -> Part:
+def _ended_from_outside(rank: RankEvidence, evidence: Evidence) -> Role:
     """Judge a signal that ends jobs: it raises no question when a person stopped all of them."""
     if evidence.stopped_by is not None:
-        return Part.STOPPED
-    return Part.FAILED if rank.returncode == -signal.SIGKILL else Part.DRAGGED
+        return Role.STOPPED
+    return Role.FAILED if rank.returncode == -signal.SIGKILL else Role.DRAGGED
 
 
-def parts(evidence: Evidence) -> Mapping[int, Part]:
+def roles(evidence: Evidence) -> Mapping[int, Role]:
     """Say what part each rank had."""
-    return {rank.rank: part_of(rank, evidence) for rank in evidence.ranks}
+    return {rank.rank: role_of(rank, evidence) for rank in evidence.ranks}
 
 
-def blamed(evidence: Evidence) -> RankEvidence | None:
+def root_cause(evidence: Evidence) -> RankEvidence | None:
     """Find the rank with which it began; None if no rank failed."""
-    guilty = [(part_of(rank, evidence), rank) for rank in evidence.ranks]
-    failed = [(part, rank) for part, rank in guilty if part <= Part.CUT_OFF]
+    guilty = [(role_of(rank, evidence), rank) for rank in evidence.ranks]
+    failed = [(part, rank) for part, rank in guilty if part <= Role.CUT_OFF]
     return min(failed, key=lambda each: (each[0], _when(each[1]), each[1].rank), default=(None, None))[1]
 
 

@@ -13,7 +13,7 @@ from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.text.edit import mend_value
-from zlaunch.errors import Act, Finding, Severity
+from zlaunch.errors import Finding, FixKind, Severity
 
 MAX_LOSSES = 4
 """Rounds in which values that stay wrong are left out, each round a section further up."""
@@ -52,7 +52,11 @@ def check(value: dict[str, Any], older: Release | None = None) -> Checked:
 
 def _without_guess(fault: Finding | None) -> Finding | None:
     """Forget which key was meant."""
-    guessed = fault is not None and fault.mending is not None and fault.mending.act in (Act.RENAME, Act.MOVE)
+    guessed = (
+        fault is not None
+        and fault.mending is not None
+        and fault.mending.act in (FixKind.RENAME, FixKind.MOVE)
+    )
     return None if guessed else fault
 
 
@@ -78,10 +82,12 @@ def _below_moved(
     meant, origins = copy.deepcopy(value), {}
     for path, fault in faults.items():
         mending = fault.mending if fault else None
-        if mending is not None and mending.act in (Act.RENAME, Act.MOVE):
+        if mending is not None and mending.act in (FixKind.RENAME, FixKind.MOVE):
             mend_value(meant, path, mending)
             renamed = (*path[:-1], mending.to)
-            origins[renamed if mending.act is Act.RENAME else (*filter(None, [mending.to]), path[-1])] = path
+            origins[renamed if mending.act is FixKind.RENAME else (*filter(None, [mending.to]), path[-1])] = (
+                path
+            )
     errors = _read(meant)[1] if origins else {}
     for new, old in origins.items():
         inside = {path: error for path, error in errors.items() if path[: len(new)] == new}

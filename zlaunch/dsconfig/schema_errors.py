@@ -15,7 +15,7 @@ from zlaunch.dsconfig.releases import REMOVED, Release, history
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
-from zlaunch.errors import Act, Finding, Mending, Severity
+from zlaunch.errors import Finding, Fix, FixKind, Severity
 from zlaunch.units import narrowed
 
 OWN_NAMES: Mapping[KeyPath, tuple[str, ...]] = {
@@ -165,33 +165,33 @@ def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Find
     return replace(finding, mending=None, beside=meant)
 
 
-def _off(whole: dict[str, Any], path: KeyPath) -> Mending | None:
+def _off(whole: dict[str, Any], path: KeyPath) -> Fix | None:
     """A removed section that was switched off can go; one that was on is the user's to replace."""
     value = value_at(whole, path)
     on = value.get("enabled", False) if isinstance(value, dict) else value
-    return None if on else Mending(Act.DELETE)
+    return None if on else Fix(FixKind.DELETE)
 
 
-def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Mending | None, KeyPath | None]:
+def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Fix | None, KeyPath | None]:
     """Guess which key was meant, or where it belongs: what to do, and the place that it would take."""
     if not parent and "." in key:
         return "nest the keys: a dot means nothing in JSON", None, None
     siblings = known_keys(whole, parent)
     if close := difflib.get_close_matches(key, siblings, n=1, cutoff=0.75):
         sure = difflib.SequenceMatcher(None, key, close[0]).ratio() >= SURE
-        rename = Mending(Act.RENAME, close[0]) if sure else None
+        rename = Fix(FixKind.RENAME, close[0]) if sure else None
         return f"did you mean `{close[0]}`?", rename, (*parent, close[0])
     if parent and key in DsConfig.model_fields:
-        return f"move `{key}` to the top level", Mending(Act.MOVE, ""), (key,)
+        return f"move `{key}` to the top level", Fix(FixKind.MOVE, ""), (key,)
     if not parent and key in known_keys(whole, (ZERO,)):
-        move = Mending(Act.MOVE, ZERO) if isinstance(whole.get(ZERO, {}), dict) else None
+        move = Fix(FixKind.MOVE, ZERO) if isinstance(whole.get(ZERO, {}), dict) else None
         return f"move `{key}` into `{ZERO}`", move, (ZERO, key)
     if place := WORDS_OF_OTHERS.get(key):
         return f"in a ds_config that is `{place}`", None, None
     return "delete it", None, None
 
 
-def _no_such_name(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Mending | None]:
+def _no_such_name(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Fix | None]:
     """DeepSpeed's own names come before the classes of torch, of which there are too many to list."""
     own = OWN_NAMES[path]
     names = [*own, *re.findall(r"'(\w+)'", expected)]
@@ -199,24 +199,24 @@ def _no_such_name(path: KeyPath, given: Any, expected: str) -> tuple[str, str | 
     return message, *_nearest(given, names)
 
 
-def _not_one_of(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Mending | None]:
+def _not_one_of(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Fix | None]:
     choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
     listed = " or ".join([*([", ".join(choices[:-1])] if choices[:-1] else []), choices[-1]])
     message = f"`{path[-1]}` is {_shown(given)}; it can be {listed}"
     if str(given) in choices and str(given).isdigit():
         message += ". DeepSpeed takes it for the number, the Trainer does not"
-        return message, f"write {given}, without quotes", Mending(Act.WRITE, int(given))
+        return message, f"write {given}, without quotes", Fix(FixKind.WRITE, int(given))
     return message, *_nearest(given, choices)
 
 
-def _nearest(given: Any, names: list[str]) -> tuple[str | None, Mending | None]:
+def _nearest(given: Any, names: list[str]) -> tuple[str | None, Fix | None]:
     spelled = {name.lower(): name for name in names}
     close = difflib.get_close_matches(str(given).lower(), spelled, n=1, cutoff=0.6)
     if not close:
         return None, None
     name = spelled[close[0]]
     sure = isinstance(given, str) and given.lower() == close[0]
-    return f'did you mean `"{name}"`?', Mending(Act.WRITE, name) if sure else None
+    return f'did you mean `"{name}"`?', Fix(FixKind.WRITE, name) if sure else None
 
 
 def _shown(value: Any) -> str:
@@ -249,17 +249,17 @@ def _bound(error: ErrorDetails) -> str:
     return said.format(**error.get("ctx", {})) if said else f"{error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def _retyped(given: Any, expected: str) -> tuple[str | None, Mending | None]:
+def _retyped(given: Any, expected: str) -> tuple[str | None, Fix | None]:
     """Say how to write a value that only has the wrong type."""
     if given is None:
-        return "delete the key", Mending(Act.DELETE)
+        return "delete the key", Fix(FixKind.DELETE)
     plain = given.strip().lower() if isinstance(given, str) else None
     if expected == "true or false" and plain in ("true", "false"):
-        return f"write {plain}, without quotes", Mending(Act.WRITE, plain == "true")
+        return f"write {plain}, without quotes", Fix(FixKind.WRITE, plain == "true")
     if plain is not None and expected in ("a number", "a whole number"):
         number = _number(plain)
         if number is not None and (expected == "a number" or isinstance(number, int)):
-            return f"write {number}, without quotes", Mending(Act.WRITE, number)
+            return f"write {number}, without quotes", Fix(FixKind.WRITE, number)
     return _SHAPES.get(expected), None
 
 

@@ -7,7 +7,7 @@ are: to a schedule that asks for an integer, to the C++ of asynchronous I/O, to 
 from collections.abc import Iterator
 
 from zlaunch.dsconfig.text.document import Document, dotted, value_at
-from zlaunch.errors import Act, Finding, Mending, Severity
+from zlaunch.errors import Finding, Fix, FixKind, Severity
 from zlaunch.units import whole
 
 HANDED_ON = {
@@ -39,5 +39,5 @@ def imprecise_numbers(document: Document) -> Iterator[Finding]:
             f"write {value}",
             dotted(path),
             Severity.LATE,
-            mending=Mending(Act.WRITE, value),
+            mending=Fix(FixKind.WRITE, value),
         )

@@ -7,8 +7,8 @@ from typing import Final
 
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.estimate.changes import SMALL_BUCKET
-from zlaunch.estimate.query import Question
-from zlaunch.estimate.strategies import Rung, on, within_reach
+from zlaunch.estimate.query import EstimateQuery
+from zlaunch.estimate.strategies import Strategy, apply_strategy, within_reach
 
 STEP: Final = 1.5
 """Two micro-batches, or two buckets, differ at least by this factor: what lies between gains too little."""
@@ -22,13 +22,13 @@ BUCKET: Final = f"{ZERO}.reduce_bucket_size"
 class Candidate:
     """One configuration."""
 
-    rung: Rung
+    rung: Strategy
     checkpointing: bool
     bucket: int
     """Elements that are reduced at once; 0 where that is not for a search to choose."""
     micro_batch: int
     accumulation: int
-    question: Question
+    question: EstimateQuery
 
     @property
     def words(self) -> str:
@@ -50,7 +50,7 @@ class Candidate:
         )
 
 
-def candidates(question: Question, per_rank: int) -> list[Candidate]:
+def candidates(question: EstimateQuery, per_rank: int) -> list[Candidate]:
     """List all configurations for `per_rank` sequences of a rank in a step.
 
     What changes least about a job comes first: the lower rung, no checkpointing, the usual bucket, and
@@ -79,7 +79,7 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // size for size in small)})
 
 
-def buckets(question: Question, rung: Rung) -> Iterator[int]:
+def buckets(question: EstimateQuery, rung: Strategy) -> Iterator[int]:
     """List buckets: first one that keeps a network busy, then one that saves memory."""
     own = _own_bucket(question)
     if rung.stage == 0 or BUCKET in {name for name, _ in question.job.overrides} or not own:
@@ -91,14 +91,14 @@ def buckets(question: Question, rung: Rung) -> Iterator[int]:
         yield small
 
 
-def _own_bucket(question: Question) -> int | None:
+def _own_bucket(question: EstimateQuery) -> int | None:
     """Work out the bucket that the Trainer takes: the square of the model's width."""
     hidden = question.given.model and question.given.model.hidden_size
     return hidden * hidden if hidden else None
 
 
 def _candidate(
-    question: Question, rung: Rung, checkpointing: bool, bucket: int, batch: tuple[int, int]
+    question: EstimateQuery, rung: Strategy, checkpointing: bool, bucket: int, batch: tuple[int, int]
 ) -> Candidate:
     training = replace(question.training, activation_checkpointing=checkpointing)
     sized = replace(question, training=training)
@@ -109,7 +109,7 @@ def _candidate(
     if bucket and bucket != _own_bucket(question):
         overrides = (*sized.job.overrides, (BUCKET, bucket))
         sized = replace(sized, job=replace(sized.job, overrides=overrides))
-    return Candidate(rung, checkpointing, bucket, *batch, on(sized, rung))
+    return Candidate(rung, checkpointing, bucket, *batch, apply_strategy(sized, rung))
 
 
 def distance(one: Candidate, other: Candidate) -> float:

@@ -6,13 +6,15 @@ from pathlib import Path
 
 from zlaunch.config.report import Report
 from zlaunch.errors import FATAL, Finding, Refused, Severity, WrongUsage, ZlaunchError, in_order
-from zlaunch.estimate.query import Options, Refusal
-from zlaunch.estimate.request import RANKS_IF_NOBODY_KNOWS, Words, ask
-from zlaunch.estimate.run import appraise
+from zlaunch.estimate.query import Rejected, TrainingOptions
+from zlaunch.estimate.request import RANKS_IF_NOBODY_KNOWS, EstimateRequest, resolve_request
+from zlaunch.estimate.run import estimate_by_rehearsal
 from zlaunch.job.spec import JobSpec
 
 
-def with_steps(report: Report, model: Path | None, world_size: int | None, argv: Sequence[str]) -> Report:
+def add_rehearsal_findings(
+    report: Report, model: Path | None, world_size: int | None, argv: Sequence[str]
+) -> Report:
     """Add what DeepSpeed says in two steps, unless the ds_config is known to be wrong."""
     if report.trouble is not None or any(finding.severity in FATAL for finding in report.findings):
         return report
@@ -39,9 +41,11 @@ def _findings_of_steps(
         ranks for ranks in range(min(world_size, RANKS_IF_NOBODY_KNOWS), 0, -1) if world_size % ranks == 0
     )
     job = JobSpec(script=Path(), script_args=tuple(argv), ds_config=Path(file))
-    question, site = ask(Words(str(model), job, Options(), gpus=ranks, nodes=world_size // ranks))
-    (answer,) = appraise([question], site)
-    if isinstance(answer, Refusal):
+    question, site = resolve_request(
+        EstimateRequest(str(model), job, TrainingOptions(), gpus=ranks, nodes=world_size // ranks)
+    )
+    (answer,) = estimate_by_rehearsal([question], site)
+    if isinstance(answer, Rejected):
         if answer.unknown is not None:
             raise answer.unknown
         return answer.findings

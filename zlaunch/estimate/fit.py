@@ -6,17 +6,17 @@ from enum import Enum
 
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast
-from zlaunch.hosts.gpu_catalog import Gpu, overhead_bytes
+from zlaunch.hosts.gpu_catalog import GpuModel, overhead_bytes
 from zlaunch.units import gib, memory
 
 
 @dataclass(frozen=True)
-class Site:
+class Cluster:
     """Where a job runs: how many ranks on how many hosts, and what each of them has."""
 
     num_hosts: int
     ranks_per_host: int
-    gpu: Gpu | None = None
+    gpu: GpuModel | None = None
     """None if nobody named one and there is none here."""
     host_bytes: int | None = None
     """Memory of each host; None if nobody knows it."""
@@ -28,7 +28,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class MemoryNeed:
     """What a job needs at its fullest; GPU and NVMe bytes of one rank, host bytes of a whole host."""
 
     allocated: int
@@ -62,19 +62,19 @@ class Fit(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FitResult:
     """Whether it fits, and why."""
 
     fit: Fit
     reasons: tuple[str, ...] = ()
 
 
-def need_of(forecast: Forecast, site: Site) -> Need:
+def memory_need(forecast: Forecast, site: Cluster) -> MemoryNeed:
     """Add up what the ranks of a job need."""
     least, most = overhead_bytes(site.world_size)
     reserved, ranks = forecast.peak("reserved"), site.ranks_per_host
     pageable, pinned, shm = (_on_one_host(forecast, (pool,), ranks) for pool in HOST_POOLS)
-    return Need(
+    return MemoryNeed(
         allocated=forecast.peak("gpu"),
         reserved=reserved,
         process=(reserved + least, reserved + most),
@@ -86,22 +86,22 @@ def need_of(forecast: Forecast, site: Site) -> Need:
     )
 
 
-def judge(forecast: Forecast, site: Site) -> Verdict:
+def check_fit(forecast: Forecast, site: Cluster) -> FitResult:
     """Compare what is needed with what is there; of several answers the worst counts."""
-    need = need_of(forecast, site)
+    need = memory_need(forecast, site)
     verdicts = [*_on_the_gpu(forecast, need, site), *_on_the_host(forecast, need, site)]
     for fit in (Fit.NO, Fit.UNKNOWN, Fit.TIGHT):
         if reasons := tuple(one.reasons[0] for one in verdicts if one.fit is fit):
-            return Verdict(fit, reasons)
-    return Verdict(Fit.YES)
+            return FitResult(fit, reasons)
+    return FitResult(Fit.YES)
 
 
-def _on_the_gpu(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict]:
+def _on_the_gpu(forecast: Forecast, need: MemoryNeed, site: Cluster) -> Iterator[FitResult]:
     """What the allocator only caches it gives back when memory runs out; what tensors hold it cannot."""
     if not forecast.on_gpu:
         return
     if site.gpu is None:
-        yield Verdict(Fit.UNKNOWN, ("no GPU is named",))
+        yield FitResult(Fit.UNKNOWN, ("no GPU is named",))
         return
     least, most = site.gpu.usable_bytes(site.world_size)
     room = f"{gib(max(0, least))} to {gib(max(0, most))}"
@@ -109,21 +109,21 @@ def _on_the_gpu(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict]
     most_reserved = forecast.bounds(need.reserved)[1]
     if forecast.bounds(need.allocated)[0] > most:
         phase = forecast.peak_phase("gpu")
-        yield Verdict(Fit.NO, (f"{memory(need.allocated)} of tensors in {phase}; {has}",))
+        yield FitResult(Fit.NO, (f"{memory(need.allocated)} of tensors in {phase}; {has}",))
     elif most_reserved > least:
         up_to = f", perhaps {memory(most_reserved)}," if forecast.error else ""
-        yield Verdict(Fit.TIGHT, (f"{memory(need.reserved)}{up_to} for tensors and between them; {has}",))
+        yield FitResult(Fit.TIGHT, (f"{memory(need.reserved)}{up_to} for tensors and between them; {has}",))
 
 
-def _on_the_host(forecast: Forecast, need: Need, site: Site) -> Iterator[Verdict]:
+def _on_the_host(forecast: Forecast, need: MemoryNeed, site: Cluster) -> Iterator[FitResult]:
     if site.host_bytes is None:
         return
     has = f"{memory(need.host)} of host memory; there are {memory(site.host_bytes)}"
     least, most = forecast.bounds(need.host)
     if least > site.host_bytes:
-        yield Verdict(Fit.NO, (has,))
+        yield FitResult(Fit.NO, (has,))
     elif most > site.host_bytes:
-        yield Verdict(Fit.TIGHT, (has,))
+        yield FitResult(Fit.TIGHT, (has,))
 
 
 def _on_one_host(forecast: Forecast, pools: Sequence[str], ranks: int) -> int:

@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
-from zlaunch.config.resolve.resolve import Circumstances, Settled, settle
+from zlaunch.config.resolve.resolve import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage, ZlaunchError
-from zlaunch.estimate.fit import Fit, Need, Site, Verdict, judge
+from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.memory.communication import Traffic
+from zlaunch.estimate.memory.communication import Communication
 from zlaunch.estimate.memory.roofline import Roofline
 from zlaunch.estimate.workload import Lora, Workload
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.model_checks import quantization, usable_positions
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Precision
-from zlaunch.job.trainer_args import Argument, flags, is_true
+from zlaunch.job.trainer_args import Argument, flags, is_switched_on
 
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
@@ -68,11 +68,11 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Question:
+class EstimateQuery:
     """One job whose memory is asked for."""
 
     job: JobSpec
-    given: Circumstances
+    given: ResolveContext
     model: ModelConfig
     training: Training
     ranks_per_host: int
@@ -81,18 +81,18 @@ class Question:
     remarks: tuple[Finding, ...] = ()
     """What else is to be said about it."""
 
-    def settled(self) -> Settled:
+    def settled(self) -> ResolvedConfig:
         """Decide the ds_config; raise Refused if the job cannot work."""
-        return settle(self.job, self.given, self.findings)
+        return resolve_config(self.job, self.given, self.findings)
 
-    def with_argument(self, name: str, value: int | bool, source: str) -> "Question":
+    def with_argument(self, name: str, value: int | bool, source: str) -> "EstimateQuery":
         """Give the Trainer another argument."""
         args = self.given.args.over(name, Argument(value, source, given=True))
         return replace(self, given=replace(self.given, args=args))
 
 
 @dataclass(frozen=True)
-class Options:
+class TrainingOptions:
     """What was said of the training beside the script's own arguments; None for what was not."""
 
     seq_len: int | None = None
@@ -111,7 +111,7 @@ def parse_lora(text: str) -> Lora:
     return Lora(int(match["rank"]), tuple(filter(None, (match["modules"] or "").split(","))))
 
 
-def training_of(model: ModelConfig, argv: Sequence[str], options: Options) -> Training:
+def training_of(model: ModelConfig, argv: Sequence[str], options: TrainingOptions) -> Training:
     """Gather what options, the script's arguments and the model say about the training, in this order."""
     said = {name: value or "true" for name, value in flags(argv)}
     written = said.get("dtype") or said.get("torch_dtype") or model.first("dtype", "torch_dtype")
@@ -122,7 +122,7 @@ def training_of(model: ModelConfig, argv: Sequence[str], options: Options) -> Tr
     return Training(
         seq_len=_seq_len(model, said, options.seq_len),
         activation_checkpointing=options.activation_checkpointing
-        or (bool(switches) and is_true(switches[0])),
+        or (bool(switches) and is_switched_on(switches[0])),
         attention=options.attention or chosen,
         lora=options.lora,
         load_dtype=_DTYPES.get(str(written).removeprefix("torch."), "fp32"),
@@ -142,7 +142,7 @@ def _seq_len(model: ModelConfig, said: Mapping[str, str], asked: int | None) -> 
     return Sourced(USUAL_SEQ_LEN, "nobody said; `--seq-len` does")
 
 
-def workload_of(question: Question, settled: Settled) -> Workload:
+def workload_of(question: EstimateQuery, settled: ResolvedConfig) -> Workload:
     """Describe one rank of a job, in all that decides its memory."""
     training, given = question.training, question.given
     stage = settled.config.zero_optimization.stage
@@ -163,7 +163,7 @@ def workload_of(question: Question, settled: Settled) -> Workload:
     )
 
 
-def check_countable(question: Question, settled: Settled) -> None:
+def check_countable(question: EstimateQuery, settled: ResolvedConfig) -> None:
     """Raise Unavailable for a job of which neither a rehearsal nor a formula can tell the memory."""
     if (method := quantization(question.model)) is not None:
         raise Unavailable(
@@ -178,7 +178,7 @@ def check_countable(question: Question, settled: Settled) -> None:
         )
 
 
-def _splitting(question: Question, config: DsConfig) -> Iterator[str]:
+def _splitting(question: EstimateQuery, config: DsConfig) -> Iterator[str]:
     """Name what splits a model, its sequences or its experts over ranks."""
     if any(name == "parallelism_config" for name, _ in flags(question.job.script_args)):
         yield "--parallelism_config"
@@ -188,13 +188,13 @@ def _splitting(question: Question, config: DsConfig) -> Iterator[str]:
         yield "sequence_parallel_size"
     if config.expert_parallel is not None and config.expert_parallel.enabled:
         yield "expert_parallel"
-    if config.pipeline is not None and question.given.interface is Interface.DEEPSPEED:
+    if config.pipeline is not None and question.given.interface is ConfigInterface.DEEPSPEED:
         yield "pipeline"
     if config.hybrid_engine.enabled:
         yield "hybrid_engine"
 
 
-def _closed(settled: Settled) -> Values:
+def _closed(settled: ResolvedConfig) -> Values:
     """Leave out what stays open for the script, or close it where DeepSpeed demands a number."""
     values = settled.values
     for path in values.autos():
@@ -211,20 +211,20 @@ def _closed(settled: Settled) -> Values:
 class Speed:
     """How fast a job is, by data sheets and by what published runs reach of them."""
 
-    traffic: Traffic
+    traffic: Communication
     roofline: Roofline
 
 
 @dataclass(frozen=True)
-class Answer:
+class Estimate:
     """What was found out about one job that DeepSpeed accepts."""
 
-    question: Question
-    settled: Settled
+    question: EstimateQuery
+    settled: ResolvedConfig
     workload: Workload
     forecast: Forecast
-    need: Need
-    verdict: Verdict
+    need: MemoryNeed
+    verdict: FitResult
     speed: Speed | None = None
     """None if nobody knows the speed of the GPU."""
     remarks: tuple[Finding, ...] = ()
@@ -250,10 +250,10 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Rejected:
     """Why a job cannot work at all, or why nobody can tell."""
 
-    question: Question
+    question: EstimateQuery
     findings: tuple[Finding, ...]
     unknown: Unavailable | None = None
     """What keeps us from knowing."""
@@ -264,17 +264,17 @@ class Refusal:
         return self.unknown or Refused(self.findings)
 
 
-def refusal(question: Question, error: ZlaunchError) -> Refusal:
+def rejected(question: EstimateQuery, error: ZlaunchError) -> Rejected:
     """Make an answer of an error."""
     if isinstance(error, Refused):
-        return Refusal(question, error.findings)
+        return Rejected(question, error.findings)
     unknown = error if isinstance(error, Unavailable) else Unavailable(error.message, error.hint)
-    return Refusal(
+    return Rejected(
         question, (Finding("cannot-tell", error.message, error.hint, severity=Severity.ADVICE),), unknown
     )
 
 
-def remarks_on(forecast: Forecast, site: Site) -> Iterator[Finding]:
+def remarks_on(forecast: Forecast, site: Cluster) -> Iterator[Finding]:
     """Say what a forecast does not count, and whether the run could be resumed from its checkpoint."""
     for note in forecast.notes:
         yield Finding("counted-otherwise", note, severity=Severity.ADVICE)
@@ -287,18 +287,18 @@ def remarks_on(forecast: Forecast, site: Site) -> Iterator[Finding]:
     elif resume.why_not_rehearsed is not None:
         message = f"resuming its checkpoint could not be rehearsed: {resume.why_not_rehearsed}"
         yield Finding("counted-otherwise", message, severity=Severity.ADVICE)
-    elif judge(forecast, site).fit is not (resumed := judge(forecast.resumed(), site)).fit:
+    elif check_fit(forecast, site).fit is not (resumed := check_fit(forecast.resumed(), site)).fit:
         message = f"resuming its checkpoint takes more: {resumed.fit.value}: {'; '.join(resumed.reasons)}"
         yield Finding("cannot-resume", message, severity=Severity.ADVICE)
 
 
-def is_fit(answer: Answer | Refusal) -> bool:
+def is_fit(answer: Estimate | Rejected) -> bool:
     """Whether a job fits for sure."""
-    return isinstance(answer, Answer) and answer.verdict.fit is Fit.YES
+    return isinstance(answer, Estimate) and answer.verdict.fit is Fit.YES
 
 
-def refuse_if_none_works(answers: Sequence[Answer | Refusal]) -> None:
+def refuse_if_none_works(answers: Sequence[Estimate | Rejected]) -> None:
     """Raise Refused, with the fewest reasons, or Unavailable, if none of several jobs can work."""
-    refusals = [one for one in answers if isinstance(one, Refusal)]
+    refusals = [one for one in answers if isinstance(one, Rejected)]
     if refusals and len(refusals) == len(answers):
         raise min(refusals, key=lambda one: len(one.findings)).error

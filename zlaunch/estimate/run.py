@@ -7,23 +7,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from zlaunch.config.resolve.resolve import Settled
+from zlaunch.config.resolve.resolve import ResolvedConfig
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Finding, Refused, Severity, Unavailable
-from zlaunch.estimate.fit import Site, judge, need_of
+from zlaunch.estimate.fit import Cluster, check_fit, memory_need
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
 from zlaunch.estimate.memory.activations import counted_too_much
-from zlaunch.estimate.memory.communication import traffic
+from zlaunch.estimate.memory.communication import communication
 from zlaunch.estimate.memory.host_memory import shared
-from zlaunch.estimate.memory.roofline import Machine, batch_of, roofline
+from zlaunch.estimate.memory.roofline import DeviceSpeed, batch_of, roofline
 from zlaunch.estimate.query import (
-    Answer,
-    Question,
-    Refusal,
+    Estimate,
+    EstimateQuery,
+    Rejected,
     Speed,
     check_countable,
-    refusal,
+    rejected,
     remarks_on,
     workload_of,
 )
@@ -68,12 +68,12 @@ def rehearser() -> Rehearser:
     return Rehearser(ForecastCache(cache_directory(os.environ)))
 
 
-def appraise(
-    questions: Sequence[Question],
-    site: Site,
+def estimate_by_rehearsal(
+    questions: Sequence[EstimateQuery],
+    site: Cluster,
     done: Done | None = None,
     rehearse: Rehearse | None = None,
-) -> list[Answer | Refusal]:
+) -> list[Estimate | Rejected]:
     """Rehearse all jobs, DeepSpeed's own refusals included; `done` is told how far it is.
 
     Give `rehearse` to ask again without starting another program.
@@ -81,10 +81,10 @@ def appraise(
     if rehearse is not None:
         return _answers(questions, site, lambda workloads: _rehearsed(workloads, rehearse, done))
     with rehearser() as once:
-        return appraise(questions, site, done, once)
+        return estimate_by_rehearsal(questions, site, done, once)
 
 
-def estimate(questions: Sequence[Question], site: Site) -> list[Answer | Refusal]:
+def estimate_closed_form(questions: Sequence[EstimateQuery], site: Cluster) -> list[Estimate | Rejected]:
     """Answer by the closed form, at once, and with its error."""
     return _answers(questions, site, lambda workloads: [by_formula(one) for one in workloads])
 
@@ -93,32 +93,32 @@ def estimate(questions: Sequence[Question], site: Site) -> list[Answer | Refusal
 class Appraiser:
     """Answers questions about a site in all ways that a search needs."""
 
-    site: Site
+    site: Cluster
     rehearser: Rehearse
     done: Done | None = None
 
-    def estimate(self, questions: Sequence[Question]) -> list[Answer | Refusal]:
+    def estimate(self, questions: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
         """Answer by the closed form."""
-        return estimate(questions, self.site)
+        return estimate_closed_form(questions, self.site)
 
-    def rehearse(self, questions: Sequence[Question]) -> list[Answer | Refusal]:
+    def rehearse(self, questions: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
         """Answer by rehearsals."""
-        return appraise(questions, self.site, self.done, self.rehearser)
+        return estimate_by_rehearsal(questions, self.site, self.done, self.rehearser)
 
-    def revise(self, answer: Answer, forecast: Forecast) -> Answer:
+    def revise(self, answer: Estimate, forecast: Forecast) -> Estimate:
         """Answer the same question with another forecast."""
-        verdict, need, speed = judge(forecast, self.site), need_of(forecast, self.site), answer.speed
+        verdict, need, speed = check_fit(forecast, self.site), memory_need(forecast, self.site), answer.speed
         if forecast.flops != answer.forecast.flops:  # nothing else of a forecast decides how fast it is
             speed = _speed(answer.workload, forecast, self.site)
         return replace(answer, forecast=forecast, need=need, verdict=verdict, speed=speed)
 
 
-def _answers(questions: Sequence[Question], site: Site, ask: Forecaster) -> list[Answer | Refusal]:
+def _answers(questions: Sequence[EstimateQuery], site: Cluster, ask: Forecaster) -> list[Estimate | Rejected]:
     settled = [_settled(question) for question in questions]
     asked = [
         (question, one, workload_of(question, one))
         for question, one in zip(questions, settled, strict=True)
-        if isinstance(one, Settled)
+        if isinstance(one, ResolvedConfig)
     ]
     if len(asked) > 1:  # what resuming takes decides nothing then, unless these jobs do resume
         asked = [(q, one, replace(workload, resume=q.training.resumes)) for q, one, workload in asked]
@@ -126,7 +126,7 @@ def _answers(questions: Sequence[Question], site: Site, ask: Forecaster) -> list
     answers = iter(
         _answer(question, one, workload, next(forecasts), site) for question, one, workload in asked
     )
-    return [one if isinstance(one, Refusal) else next(answers) for one in settled]
+    return [one if isinstance(one, Rejected) else next(answers) for one in settled]
 
 
 def _rehearsed(workloads: Sequence[Workload], rehearse: Rehearse, done: Done | None) -> list[Found]:
@@ -186,33 +186,33 @@ def _accumulated(workload: Workload) -> int:
     return int(workload.ds_config.get("gradient_accumulation_steps", 1))
 
 
-def _settled(question: Question) -> Settled | Refusal:
+def _settled(question: EstimateQuery) -> ResolvedConfig | Rejected:
     try:
         settled = question.settled()
         check_countable(question, settled)
     except (Refused, Unavailable) as error:
-        return refusal(question, error)
+        return rejected(question, error)
     return settled
 
 
 def _answer(
-    question: Question, settled: Settled, workload: Workload, found: Found, site: Site
-) -> Answer | Refusal:
+    question: EstimateQuery, settled: ResolvedConfig, workload: Workload, found: Found, site: Cluster
+) -> Estimate | Rejected:
     if not isinstance(found, Forecast):
-        return refusal(question, found)
+        return rejected(question, found)
     forecast = found.with_pool("shm", shared(workload))
     remarks = tuple(remarks_on(forecast, site))
     if question.training.resumes:
         forecast = forecast.resumed()
     if forecast.late_error is not None:
-        return Refusal(question, (_given_up(forecast.late_error, question.given.base),))
-    return Answer(
+        return Rejected(question, (_given_up(forecast.late_error, question.given.base),))
+    return Estimate(
         question,
         settled,
         workload,
         forecast,
-        need_of(forecast, site),
-        judge(forecast, site),
+        memory_need(forecast, site),
+        check_fit(forecast, site),
         _speed(workload, forecast, site),
         remarks,
     )
@@ -228,11 +228,11 @@ def _given_up(words: str, base: Document | None) -> Finding:
     return base.locate(finding) if base is not None and key and base.has(key) else finding
 
 
-def _speed(workload: Workload, forecast: Forecast, site: Site) -> Speed | None:
+def _speed(workload: Workload, forecast: Forecast, site: Cluster) -> Speed | None:
     """Look the speed up; None for a GPU that no data sheet is known of, or a model of unknown sizes."""
     if site.gpu is None or not site.gpu.half_flops:
         return None
     try:
-        return Speed(traffic(workload), roofline(workload, Machine(site.gpu), forecast.flops))
+        return Speed(communication(workload), roofline(workload, DeviceSpeed(site.gpu), forecast.flops))
     except Refused:
         return None

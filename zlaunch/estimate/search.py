@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from zlaunch.estimate.candidates import ELSEWHERE, Candidate, candidates, distance
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.forecast import POOLS, Forecast
-from zlaunch.estimate.query import Answer, Question, Refusal, is_fit, refuse_if_none_works
-from zlaunch.estimate.strategies import Rung, is_as_fast, on, within_reach
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, is_fit, refuse_if_none_works
+from zlaunch.estimate.strategies import Strategy, apply_strategy, is_as_fast, within_reach
 
 MOST_REHEARSED: Final = 20
 """From then on the best that was found is good enough."""
@@ -31,39 +31,39 @@ LEAST_CACHE, LIKELY_CACHE = 1.05, 1.1
 """How many times what tensors hold is reserved where no neighbour tells: at least, and probably."""
 
 
-class Appraiser(Protocol):
+class Estimator(Protocol):
     """What answers a search."""
 
-    def estimate(self, questions: Sequence[Question], /) -> Sequence[Answer | Refusal]:
+    def estimate(self, questions: Sequence[EstimateQuery], /) -> Sequence[Estimate | Rejected]:
         """Answer at once, by the closed form."""
 
-    def rehearse(self, questions: Sequence[Question], /) -> Sequence[Answer | Refusal]:
+    def rehearse(self, questions: Sequence[EstimateQuery], /) -> Sequence[Estimate | Rejected]:
         """Answer for sure; of a single question, all ranks that differ are rehearsed."""
 
-    def revise(self, answer: Answer, forecast: Forecast, /) -> Answer:
+    def revise(self, answer: Estimate, forecast: Forecast, /) -> Estimate:
         """Answer the same question with another forecast."""
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What was chosen, and what else was looked at."""
 
     candidate: Candidate
-    answer: Answer
-    tried: tuple[tuple[Candidate, Answer | Refusal], ...]
+    answer: Estimate
+    tried: tuple[tuple[Candidate, Estimate | Rejected], ...]
     """What was rehearsed."""
-    hopeless: tuple[Rung, ...]
+    hopeless: tuple[Strategy, ...]
     """Rungs that were not rehearsed because nothing on them may fit by the closed form."""
     other: tuple[Candidate, float] | None
     """The fastest candidate of another rung that fits, or may, and the seconds of a step of it."""
 
 
 @dataclass(frozen=True)
-class Nothing:
+class NothingFits:
     """Every rung that works was looked at with its smallest candidate, and none surely fits."""
 
-    smallest: tuple[tuple[Candidate, Answer], ...]
-    refused: tuple[tuple[Rung, Refusal], ...]
+    smallest: tuple[tuple[Candidate, Estimate], ...]
+    refused: tuple[tuple[Strategy, Rejected], ...]
 
     @property
     def fit(self) -> Fit:
@@ -71,21 +71,23 @@ class Nothing:
         return Fit.TIGHT if any(one.verdict.fit is Fit.TIGHT for _, one in self.smallest) else Fit.NO
 
     @property
-    def closest(self) -> tuple[Candidate, Answer]:
+    def closest(self) -> tuple[Candidate, Estimate]:
         """Name what needs least of the GPU, of what is close if there is any."""
         close = [one for one in self.smallest if one[1].verdict.fit is self.fit]
         return min(close, key=lambda one: one[1].need.reserved)
 
 
-def search(question: Question, per_rank: int, appraiser: Appraiser) -> Found | Nothing:
+def search(question: EstimateQuery, per_rank: int, appraiser: Estimator) -> SearchResult | NothingFits:
     """Find the fastest configuration for `per_rank` sequences of a rank in a step.
 
     Raises Refused if none can work at all.
     """
     listed = candidates(question, per_rank)
     closed = appraiser.estimate([one.question for one in listed])
-    if not any(isinstance(one, Answer) for one in closed):
-        refuse_if_none_works(appraiser.estimate([on(question, rung) for rung in within_reach(question)]))
+    if not any(isinstance(one, Estimate) for one in closed):
+        refuse_if_none_works(
+            appraiser.estimate([apply_strategy(question, rung) for rung in within_reach(question)])
+        )
     return _Search(listed, closed, appraiser).run()
 
 
@@ -93,18 +95,18 @@ class _Search:
     """What is known of all candidates, each by its number: the lower, the less it changes about a job."""
 
     def __init__(
-        self, listed: Sequence[Candidate], closed: Sequence[Answer | Refusal], appraiser: Appraiser
+        self, listed: Sequence[Candidate], closed: Sequence[Estimate | Rejected], appraiser: Estimator
     ) -> None:
         self.listed = listed
         self.asked = list(zip(listed, closed, strict=True))
-        self.closed = {number: one for number, one in enumerate(closed) if isinstance(one, Answer)}
+        self.closed = {number: one for number, one in enumerate(closed) if isinstance(one, Estimate)}
         self.appraiser = appraiser
-        self.known: dict[int, Answer | Refusal] = {}
+        self.known: dict[int, Estimate | Rejected] = {}
         self.whole: set[int] = set()
         """Of which all ranks that differ were rehearsed."""
-        self._expectations: dict[tuple[int, int], Answer] = {}
+        self._expectations: dict[tuple[int, int], Estimate] = {}
 
-    def run(self) -> Found | Nothing:
+    def run(self) -> SearchResult | NothingFits:
         """Rehearse until nothing better can be hoped for."""
         while True:
             best = self._best()
@@ -126,10 +128,10 @@ class _Search:
         fitting = {number: one for number, one in self._answers().items() if is_fit(one)}
         return next(iter(_in_order(fitting)), None)
 
-    def _answers(self) -> dict[int, Answer]:
-        return {number: one for number, one in self.known.items() if isinstance(one, Answer)}
+    def _answers(self) -> dict[int, Estimate]:
+        return {number: one for number, one in self.known.items() if isinstance(one, Estimate)}
 
-    def _hopes(self, best: int | None) -> dict[int, Answer]:
+    def _hopes(self, best: int | None) -> dict[int, Estimate]:
         """Expect what may fit and would come before the best; nothing if enough was rehearsed."""
         if len(self.known) >= (MOST_MISSES if best is None else MOST_REHEARSED):
             return {}
@@ -147,12 +149,12 @@ class _Search:
             or (self._is_preferred(number, best, one) and is_as_fast(_seconds(one), seconds))
         }
 
-    def _is_preferred(self, number: int, best: int, expected: Answer) -> bool:
+    def _is_preferred(self, number: int, best: int, expected: Estimate) -> bool:
         """Whether a candidate changes less about a job: on a lower rung it may fit, on its own it must."""
         is_lower = self.listed[number].rung != self.listed[best].rung
         return number < best and (is_lower or is_fit(expected))
 
-    def _round(self, hopes: Mapping[int, Answer]) -> list[int]:
+    def _round(self, hopes: Mapping[int, Estimate]) -> list[int]:
         """Take the first that fits if the expectation is right, and the first that does all the same.
 
         If nothing is likely to fit, take what comes closest.
@@ -168,7 +170,7 @@ class _Search:
         least = 1 / (1 + self._expect(number).forecast.error)
         return is_fit(self._supposing(number, least, LEAST_CACHE))
 
-    def _supposing(self, number: int, factor: float, cache: float) -> Answer:
+    def _supposing(self, number: int, factor: float, cache: float) -> Estimate:
         """Answer as if a candidate took so many times what is expected, and reserved so many times that."""
         expected = self._expect(number)
         forecast = expected.forecast
@@ -190,12 +192,12 @@ class _Search:
         own = self.listed[number]
         return any(
             self.listed[other].rung == own.rung
-            and (isinstance(answer, Refusal) or own.needs_more_than(self.listed[other]))
+            and (isinstance(answer, Rejected) or own.needs_more_than(self.listed[other]))
             for other, answer in self.known.items()
             if not is_fit(answer)
         )
 
-    def _expect(self, number: int) -> Answer:
+    def _expect(self, number: int) -> Estimate:
         """Correct the closed form by the rehearsed neighbour that is most like a candidate."""
         closed = self.closed[number]
         far, near = self._nearest(number)
@@ -223,7 +225,7 @@ class _Search:
         ratios = [real.peak("gpu") / guess.peak("gpu") for real, guess in pools if guess.peak("gpu")]
         return max((max(ratio, 1 / ratio) - 1 for ratio in ratios), default=math.inf)
 
-    def _corrected(self, closed: Answer, far: float, near: int) -> Answer:
+    def _corrected(self, closed: Estimate, far: float, near: int) -> Estimate:
         real, guess = self._answers()[near].forecast, self.closed[near].forecast
         forecast = closed.forecast
         if far < ELSEWHERE:
@@ -244,21 +246,21 @@ class _Search:
         rungs = dict.fromkeys(self.listed[number].rung for number in self.closed)
         return [min((n for n in self.closed if self.listed[n].rung == rung), key=size) for rung in rungs]
 
-    def _nothing(self) -> Nothing:
+    def _nothing(self) -> NothingFits:
         looked = [(self.listed[number], self.known[number]) for number in self._smallest()]
         refuse_if_none_works([answer for _, answer in looked])
         told = {one.rung: answer for one, answer in (*self.asked, *looked)}
-        refused = tuple((rung, one) for rung, one in told.items() if isinstance(one, Refusal))
-        return Nothing(tuple((one, it) for one, it in looked if isinstance(it, Answer)), refused)
+        refused = tuple((rung, one) for rung, one in told.items() if isinstance(one, Rejected))
+        return NothingFits(tuple((one, it) for one, it in looked if isinstance(it, Estimate)), refused)
 
-    def _found(self, best: int) -> Found:
+    def _found(self, best: int) -> SearchResult:
         tried = tuple((self.listed[number], answer) for number, answer in self.known.items())
         answer = self.known[best]
-        assert isinstance(answer, Answer), "what fits was answered"
+        assert isinstance(answer, Estimate), "what fits was answered"
         open_ = {self.listed[n].rung for n in self.closed if n in self.known or _may_fit(self._expect(n))}
         rungs = dict.fromkeys(self.listed[number].rung for number in self.closed)
         hopeless = tuple(rung for rung in rungs if rung not in open_)
-        return Found(self.listed[best], answer, tried, hopeless, self._other(best))
+        return SearchResult(self.listed[best], answer, tried, hopeless, self._other(best))
 
     def _other(self, best: int) -> tuple[Candidate, float] | None:
         """Name the fastest candidate of another rung that fits or may."""
@@ -274,16 +276,16 @@ class _Search:
         return None if first is None else (self.listed[first], seconds[first])
 
 
-def _may_fit(answer: Answer) -> bool:
+def _may_fit(answer: Estimate) -> bool:
     return answer.verdict.fit in (Fit.YES, Fit.TIGHT)
 
 
-def _seconds(answer: Answer) -> float:
+def _seconds(answer: Estimate) -> float:
     """Say how long a step takes; 0 where nobody knows, so that no candidate is faster than another."""
     return answer.seconds or 0.0
 
 
-def _in_order(answers: Mapping[int, Answer]) -> list[int]:
+def _in_order(answers: Mapping[int, Estimate]) -> list[int]:
     """Put the fastest first; of those as fast as each other, what changes least about a job."""
     left, ordered = {number: _seconds(answers[number]) for number in sorted(answers)}, []
     while left:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from zlaunch.estimate.query import Answer, Question, Refusal, is_fit
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, is_fit
 from zlaunch.job.spec import Offload, Stage
 
 ANY_NVME: Final = Path("/local_nvme")
@@ -19,7 +19,7 @@ SHORTEST: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class Strategy:
     """One way to run a job."""
 
     stage: Stage
@@ -46,26 +46,26 @@ class Rung:
 
 _NONE: Final = Offload("none", "none")
 
-LADDER: Final = (
-    Rung(0, _NONE, "-"),
-    Rung(1, _NONE, "-"),
-    Rung(2, _NONE, "-"),
-    Rung(3, _NONE, "-"),
-    Rung(2, Offload("cpu", "none"), "CPU optimizer"),
-    Rung(3, Offload("cpu", "none"), "CPU optimizer"),
-    Rung(3, Offload("cpu", "cpu"), "CPU all"),
-    Rung(3, Offload("nvme", "nvme"), "NVMe all"),
+STRATEGIES: Final = (
+    Strategy(0, _NONE, "-"),
+    Strategy(1, _NONE, "-"),
+    Strategy(2, _NONE, "-"),
+    Strategy(3, _NONE, "-"),
+    Strategy(2, Offload("cpu", "none"), "CPU optimizer"),
+    Strategy(3, Offload("cpu", "none"), "CPU optimizer"),
+    Strategy(3, Offload("cpu", "cpu"), "CPU all"),
+    Strategy(3, Offload("nvme", "nvme"), "NVMe all"),
 )
 """In the order in which to try them: what trains without ZeRO shall not use it, what trains with
 stage 2 shall not use stage 3, and offloading comes last."""
 
 
-def within_reach(question: Question) -> tuple[Rung, ...]:
+def within_reach(question: EstimateQuery) -> tuple[Strategy, ...]:
     """Name the rungs that a job can really be started on: without a directory, none on NVMe."""
-    return tuple(rung for rung in LADDER if question.job.nvme_dir is not None or not rung.on_nvme)
+    return tuple(rung for rung in STRATEGIES if question.job.nvme_dir is not None or not rung.on_nvme)
 
 
-def on(question: Question, rung: Rung) -> Question:
+def apply_strategy(question: EstimateQuery, rung: Strategy) -> EstimateQuery:
     """Put a job on a rung."""
     job = replace(
         question.job,
@@ -91,8 +91,8 @@ def is_as_fast(seconds: float, fastest: float) -> bool:
     return seconds <= max(fastest * SAME_SPEED, SHORTEST)
 
 
-def best_of(answers: Sequence[Answer | Refusal]) -> int | None:
+def fastest_that_fits(answers: Sequence[Estimate | Rejected]) -> int | None:
     """Choose among answered rungs the fastest that fits for sure."""
-    fitting = {number: one for number, one in enumerate(answers) if isinstance(one, Answer) and is_fit(one)}
+    fitting = {number: one for number, one in enumerate(answers) if isinstance(one, Estimate) and is_fit(one)}
     seconds = {number: one.seconds for number, one in fitting.items() if one.seconds is not None}
     return best(list(fitting), seconds)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.topology import Topology
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.rundir.layout import RunDir
 from zlaunch.units import plural
 
 FORWARDED = ("CUDA_", "DS_", "GLOO_", "HF_", "NCCL_", "OMP_", "TORCH_", "TRANSFORMERS_", "UCX_")
@@ -108,7 +108,7 @@ def _quiet() -> dict[str, Variable]:
     return {"PYTHONWARNINGS": Variable(filter_, "torch warns DeepSpeed at every collective")}
 
 
-def accelerate_variables(layout: RunLayout, precision: str) -> dict[str, Variable]:
+def accelerate_variables(layout: RunDir, precision: str) -> dict[str, Variable]:
     """Write the variables by which accelerate takes a ds_config."""
     why = "how accelerate takes a ds_config"
     return {

@@ -44,7 +44,7 @@ def overhead_bytes(world_size: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuModel:
     """One kind of GPU; memory in bytes, speeds in bytes or floating-point operations per second."""
 
     name: str
@@ -146,11 +146,11 @@ _ALIASES: Final = {
 """A name without a size is the smallest GPU of that name."""
 
 
-def _gpu(name: str) -> Gpu:
+def _gpu(name: str) -> GpuModel:
     gib, flops, bandwidths, nvml = _TABLE[name]
     half, fp32, tf32 = (1e12 * speed for speed in flops)
     memory, nvlink, host = (1e9 * speed for speed in bandwidths)
-    return Gpu(
+    return GpuModel(
         name=name,
         total_bytes=int(gib * _GIB),
         half_flops=half,
@@ -164,10 +164,10 @@ def _gpu(name: str) -> Gpu:
     )
 
 
-GPUS: Final[dict[str, Gpu]] = {name: _gpu(name) for name in _TABLE}
+GPUS: Final[dict[str, GpuModel]] = {name: _gpu(name) for name in _TABLE}
 
 
-def parse_gpus(text: str) -> tuple[int | None, Gpu]:
+def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
     """Read `8xH100-80GB`, `4xA100`, `H100` or `4x48GiB`: how many (None if not said), and of which kind.
 
     Upper and lower case are one. Raise WrongUsage, with what may have been meant, for other names.
@@ -184,7 +184,7 @@ def parse_gpus(text: str) -> tuple[int | None, Gpu]:
     return count, gpu
 
 
-def gpu_from_nvml(name: str) -> Gpu | None:
+def gpu_from_nvml(name: str) -> GpuModel | None:
     """Find the GPU that NVML calls `NVIDIA H100 80GB HBM3`; None if it is not in the table."""
     wanted = _plain(name)
     return next((gpu for gpu in GPUS.values() if wanted in map(_plain, gpu.nvml_names)), None)
@@ -196,19 +196,19 @@ def _plain(name: str) -> str:
     return "-".join(word for word in words if word not in ("nvidia", "tesla", "geforce", ""))
 
 
-def _named(name: str) -> Gpu | None:
+def _named(name: str) -> GpuModel | None:
     plain = _plain(name)
     plain = _plain(_ALIASES.get(plain, plain))
     return next((gpu for known, gpu in GPUS.items() if _plain(known) == plain), None)
 
 
-def _of_memory(text: str) -> Gpu | None:
+def _of_memory(text: str) -> GpuModel | None:
     """Take `48GiB` or `48GB` for a GPU with exactly that memory, bf16 and no known speed."""
     match = _MEMORY.fullmatch(text.strip())
     total_bytes = int(float(match["size"]) * _UNITS[match["unit"].lower()]) if match else 0
     if not total_bytes:
         return None
-    return Gpu(_ANY, total_bytes, 0, 0, 0, True, 0, 0, 0, ())
+    return GpuModel(_ANY, total_bytes, 0, 0, 0, True, 0, 0, 0, ())
 
 
 def _hint(name: str, counted: str) -> str:

@@ -94,7 +94,7 @@ def has_fp16_kernels(cpuinfo: str, architecture: str) -> bool | None:
     return not {"avx512_fp16", "avx_ne_convert"}.isdisjoint(flags[1].split())
 
 
-def names_of(hostname: str) -> frozenset[str]:
+def local_names(hostname: str) -> frozenset[str]:
     """Name the machine zlaunch runs on in every way a hostfile may."""
     return frozenset({"localhost", "127.0.0.1", hostname})
 
@@ -155,7 +155,7 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Room:
+class FreeResources:
     """What is free on this machine now; None for what could not be found out."""
 
     memory_bytes: int | None = None
@@ -187,12 +187,12 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class HostSurvey:
     """What another host says of itself before anything starts there."""
 
     machine: Machine
     """Named as the hostfile names it."""
-    room: Room
+    room: FreeResources
     port: int
     """Nobody listens on it there now."""
     debug_trouble: str | None = None

@@ -21,7 +21,7 @@ def extensions_dir(environment: Mapping[str, str]) -> Path:
     )
 
 
-def holder_of(lock: Path) -> int | None:
+def lock_holder(lock: Path) -> int | None:
     """Find the process that has the lock open, as torch's FileBaton does while it builds."""
     target = str(lock.resolve())
     for link in Path("/proc").glob("[0-9]*/fd/*"):
@@ -33,7 +33,7 @@ def holder_of(lock: Path) -> int | None:
     return None
 
 
-def left_locks(environment: Mapping[str, str]) -> frozenset[Path]:
+def stale_locks(environment: Mapping[str, str]) -> frozenset[Path]:
     """Find the locks of builds that were killed: those that no process here holds open."""
     locks = extensions_dir(environment).absolute().glob("*/lock")
-    return frozenset(lock for lock in locks if holder_of(lock) is None)
+    return frozenset(lock for lock in locks if lock_holder(lock) is None)

@@ -24,7 +24,7 @@ def refuse_contradictions(job: JobSpec) -> None:
         )
 
 
-def place(job: JobSpec, machine: Machine, hosts: Sequence[Host] | None) -> Topology:
+def assign_ranks(job: JobSpec, machine: Machine, hosts: Sequence[Host] | None) -> Topology:
     """Decide which slots of which hosts a job uses; raise Unavailable if they do not exist."""
     if hosts is not None:
         return Topology(select(hosts, job.include, job.exclude), over_ssh=True)

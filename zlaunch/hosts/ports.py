@@ -13,7 +13,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def trouble(port: int) -> str | None:
+def why_taken(port: int) -> str | None:
     """Try to listen on the loopback; say why that does not work. A port that was in use until now is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -14,7 +14,16 @@ from pathlib import Path
 
 from zlaunch.errors import Unavailable
 from zlaunch.files import nearest
-from zlaunch.hosts.machine import Cgroup, Disk, Gpu, GpuProcess, Machine, Room, has_fp16_kernels, tightest
+from zlaunch.hosts.machine import (
+    Cgroup,
+    Disk,
+    FreeResources,
+    Gpu,
+    GpuProcess,
+    Machine,
+    has_fp16_kernels,
+    tightest,
+)
 
 
 def probe_machine(environ: Mapping[str, str]) -> Machine:
@@ -69,7 +78,7 @@ def package_versions(names: Sequence[str]) -> dict[str, str | None]:
     return {name: _version(name) for name in names} | {"python": platform.python_version()}
 
 
-def install_place(package: str) -> tuple[str, float]:
+def install_location(package: str) -> tuple[str, float]:
     """Say where a package is installed, and since when; the list of its files is too long to be read."""
     try:
         installed = importlib.metadata.distribution(package)
@@ -173,10 +182,12 @@ def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
     return visible
 
 
-def look_around(paths: Iterable[Path], packages: Iterable[str], proc: Path = Path("/proc")) -> Room:
+def free_resources(
+    paths: Iterable[Path], packages: Iterable[str], proc: Path = Path("/proc")
+) -> FreeResources:
     """See what is free on this machine now, on the file systems of these paths too."""
     memory, shm = _sizes(proc / "meminfo"), Path("/dev/shm")  # noqa: S108 - it is asked about
-    return Room(
+    return FreeResources(
         memory_bytes=memory.get("MemAvailable"),
         swap_bytes=memory.get("SwapFree", 0),
         cgroup=tightest(cgroups(proc / "self")),

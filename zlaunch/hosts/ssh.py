@@ -9,40 +9,40 @@ from pathlib import Path
 
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import forwarded, is_secret
-from zlaunch.hosts.machine import Machine, Survey, names_of
-from zlaunch.hosts.survey import MARK, Inquiry, Trouble, read_answer, to_json
+from zlaunch.hosts.machine import HostSurvey, Machine, local_names
+from zlaunch.hosts.survey import MARK, SurveyError, SurveyRequest, read_answer, to_json
 from zlaunch.process import output_of
 
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60
 """Python itself comes over a network file system there, perhaps for the first time that day."""
-NOTHING_ELSE = Inquiry()
+NOTHING_ELSE = SurveyRequest()
 _REACHED, _ENDED = "zlaunch asks", "zlaunch heard "
 _TOO_LATE, _BROKEN = 124, 255
 """What `timeout` ends with, and ssh for a fault of its own: what runs there ends with 0."""
 
 
 @dataclass(frozen=True)
-class Hosts:
+class HostSurveys:
     """This machine, and what the others said to an inquiry."""
 
     here: Machine
-    inquiry: Inquiry = NOTHING_ELSE
-    others: Mapping[str, Survey] = field(default_factory=dict)
+    inquiry: SurveyRequest = NOTHING_ELSE
+    others: Mapping[str, HostSurvey] = field(default_factory=dict)
 
     def machines(self, names: Sequence[str]) -> dict[str, Machine]:
         """Say what each of these hosts has."""
         return {name: self.others[name].machine if name in self.others else self.here for name in names}
 
 
-def ask_hosts(names: Sequence[str], here: Machine, inquiry: Inquiry = NOTHING_ELSE) -> Hosts:
+def survey_hosts(names: Sequence[str], here: Machine, inquiry: SurveyRequest = NOTHING_ELSE) -> HostSurveys:
     """Ask each host over ssh, but for this machine under any of its names, which is known.
 
     Raises Unavailable naming all that are not reached, or the first that gives no answer of use.
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    others, command = [name for name in names if name not in names_of(here.hostname)], _command(inquiry)
+    others, command = [name for name in names if name not in local_names(here.hostname)], _command(inquiry)
     with ThreadPoolExecutor(max_workers=32) as pool:
         answers = dict(zip(others, pool.map(lambda name: _ask(name, command), others), strict=True))
     if silent := [name for name, answer in answers.items() if answer is None]:
@@ -50,11 +50,11 @@ def ask_hosts(names: Sequence[str], here: Machine, inquiry: Inquiry = NOTHING_EL
             f"not reachable over ssh without a password: {', '.join(silent)}",
             f"make `ssh -o BatchMode=yes {silent[0]} true` work first",
         )
-    surveys = {name: read_heard(name, *answer) for name, answer in answers.items() if answer is not None}
-    return Hosts(here, inquiry, surveys)
+    surveys = {name: parse_survey(name, *answer) for name, answer in answers.items() if answer is not None}
+    return HostSurveys(here, inquiry, surveys)
 
 
-def _command(inquiry: Inquiry) -> str:
+def _command(inquiry: SurveyRequest) -> str:
     """Write for a shell there what DeepSpeed's runner will do: enter this directory, start this Python."""
     exported = (
         f"{name}={value}"
@@ -79,7 +79,7 @@ def _ask(name: str, command: str) -> tuple[str, int] | None:
     return (answer.strip() or "it says nothing", int(status)) if reached else None
 
 
-def read_heard(name: str, heard: str, status: int) -> Survey:
+def parse_survey(name: str, heard: str, status: int) -> HostSurvey:
     """Read what a host said; raise Unavailable, with its own words if it cannot run zlaunch."""
     if status == _TOO_LATE:
         raise Unavailable(
@@ -95,6 +95,6 @@ def read_heard(name: str, heard: str, status: int) -> Survey:
         answer = read_answer(marked[0])
     except ValueError:
         raise Unavailable(f"{name} has another release of zlaunch", same) from None
-    if isinstance(answer, Trouble):
+    if isinstance(answer, SurveyError):
         raise Unavailable(f"{name}: {answer.message}", answer.hint and f"on {name}: {answer.hint}")
     return replace(answer, machine=replace(answer.machine, hostname=name))

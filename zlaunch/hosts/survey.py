@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zlaunch.errors import ZlaunchError
-from zlaunch.hosts.machine import Survey
-from zlaunch.hosts.op_cache import left_locks
-from zlaunch.hosts.ports import free_port, trouble
-from zlaunch.hosts.probe import look_around, probe_machine
+from zlaunch.hosts.machine import HostSurvey
+from zlaunch.hosts.op_cache import stale_locks
+from zlaunch.hosts.ports import free_port, why_taken
+from zlaunch.hosts.probe import free_resources, probe_machine
 
 MARK = "zlaunch answers "
 
 
 @dataclass(frozen=True)
-class Inquiry:
+class SurveyRequest:
     """What a host is asked besides what it has."""
 
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -36,23 +36,23 @@ class Inquiry:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class SurveyError:
     """What keeps a host from an answer, in the words of a ZlaunchError."""
 
     message: str
     hint: str | None
 
 
-def survey(inquiry: Inquiry) -> Survey:
+def survey(inquiry: SurveyRequest) -> HostSurvey:
     """Look at this machine as a rank here would find it."""
     environ = {**os.environ, **inquiry.environ}
-    room, locks = look_around(inquiry.paths, inquiry.packages), left_locks(environ)
+    room, locks = free_resources(inquiry.paths, inquiry.packages), stale_locks(environ)
     asked = (*inquiry.paths, *locks, *filter(None, [inquiry.run]))
-    return Survey(
+    return HostSurvey(
         machine=probe_machine(environ),
         room=replace(room, files=identities(asked), left_locks=locks),
         port=free_port(),
-        debug_trouble=None if inquiry.debug_port is None else trouble(inquiry.debug_port),
+        debug_trouble=None if inquiry.debug_port is None else why_taken(inquiry.debug_port),
     )
 
 
@@ -70,32 +70,32 @@ def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     return found
 
 
-def to_json(value: Inquiry | Survey | Trouble) -> str:
+def to_json(value: SurveyRequest | HostSurvey | SurveyError) -> str:
     """Write an inquiry or an answer, in one line of ASCII."""
     from pydantic import TypeAdapter
 
     return json.dumps(TypeAdapter(type(value)).dump_python(value, mode="json"))
 
 
-def read_inquiry(text: str) -> Inquiry:
+def read_inquiry(text: str) -> SurveyRequest:
     """Read what `to_json` wrote."""
     from pydantic import TypeAdapter
 
-    return TypeAdapter(Inquiry).validate_python(json.loads(text))
+    return TypeAdapter(SurveyRequest).validate_python(json.loads(text))
 
 
-def read_answer(text: str) -> Survey | Trouble:
+def read_answer(text: str) -> HostSurvey | SurveyError:
     """Read what `to_json` wrote; raise ValueError for what another release wrote."""
     from pydantic import TypeAdapter
 
-    answer: TypeAdapter[Survey | Trouble] = TypeAdapter(Survey | Trouble)
+    answer: TypeAdapter[HostSurvey | SurveyError] = TypeAdapter(HostSurvey | SurveyError)
     return answer.validate_python(json.loads(text))
 
 
 if __name__ == "__main__":
-    answer: Survey | Trouble
+    answer: HostSurvey | SurveyError
     try:
         answer = survey(read_inquiry(sys.argv[1]))
     except ZlaunchError as error:
-        answer = Trouble(error.message, error.hint)
+        answer = SurveyError(error.message, error.hint)
     sys.stdout.write(f"{MARK}{to_json(answer)}\n")

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.job.script import Interface, Script
+from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.trainer_args import DEFAULTS, flags
 
 INSTEAD: Mapping[str, str] = {
@@ -54,7 +54,7 @@ OF_THE_TRAINER: Mapping[str, str] = {
 """Options of `estimate` and `plan` → what a Trainer's script calls them."""
 
 
-def refuse_misplaced(script: Script, argv: Sequence[str]) -> None:
+def check_script_args(script: Script, argv: Sequence[str]) -> None:
     """Raise WrongUsage for a launcher flag that the script would not understand.
 
     Only scripts whose own parser is in sight are judged; others may read their flags anywhere.
@@ -91,7 +91,7 @@ def _is_short_for(name: str, known: str) -> bool:
     return known.startswith(name) and name not in DEFAULTS and len(name) >= 4
 
 
-def refuse_unreachable(script: Script, accelerator: str) -> None:
+def check_config_reaches_script(script: Script, accelerator: str) -> None:
     """Raise if a ds_config would not reach the script, and it would train without it in silence."""
     if script.own_ds_config is not None:
         raise WrongUsage(
@@ -99,7 +99,7 @@ def refuse_unreachable(script: Script, accelerator: str) -> None:
             "which would be used instead of zlaunch's",
             "drop `deepspeed=` there",
         )
-    if script.interface is Interface.ACCELERATE and accelerator == "cpu":
+    if script.interface is ConfigInterface.ACCELERATE and accelerator == "cpu":
         raise Unavailable(
             f"{script.path.name} takes its ds_config through accelerate, which runs DeepSpeed on GPUs only",
             "on a CPU, read TrainingArguments with HfArgumentParser, as `recipes/causal_lm.py` does",

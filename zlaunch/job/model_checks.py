@@ -54,7 +54,7 @@ def quantization(model: ModelConfig) -> str | None:
     return str(named or "bitsandbytes")
 
 
-def judge_model(
+def check_model(
     model: ModelConfig, known: Collection[str], seq_len: int | None, trusts_code: bool
 ) -> list[Finding]:
     """Find what keeps this model from being built, and what a sequence of this length does to it."""

@@ -14,7 +14,7 @@ from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
 from zlaunch.job.trainer_args import DEFAULTS, Argument, Value, flags
 
 
-class Interface(Enum):
+class ConfigInterface(Enum):
     """How a script takes a ds_config."""
 
     TRAINER = "`--deepspeed FILE`, as TrainingArguments do"
@@ -30,7 +30,7 @@ class Script:
 
     path: Path
     source: str
-    interface: Interface
+    interface: ConfigInterface
     defaults: Mapping[str, Argument] = field(default_factory=dict)
     own_ds_config: int | None = None
     """Line on which the script gives TrainingArguments a ds_config of its own."""
@@ -94,18 +94,20 @@ def _no_python(path: Path, error: SyntaxError | ValueError) -> Finding:
     return Finding("not-python", f"this is no Python: {error.msg}", place=place)
 
 
-def _interface(tree: ast.Module) -> Interface:
+def _interface(tree: ast.Module) -> ConfigInterface:
     names, literals = _names(tree), _literals(tree)
     if "add_config_arguments" in names or "--deepspeed_config" in literals:
-        return Interface.DEEPSPEED
+        return ConfigInterface.DEEPSPEED
     parses_arguments = names & {"HfArgumentParser", "TrlParser"} or "--deepspeed" in literals
     if not parses_arguments and names & {"Accelerator", "TrainingArguments", "Seq2SeqTrainingArguments"}:
-        return Interface.ACCELERATE
+        return ConfigInterface.ACCELERATE
     has_own_parser = {"ArgumentParser", "parse_args"} <= names
     is_handed_a_file = "ZLAUNCH_DS_CONFIG" in literals or _is_bare_loop(tree)
     if not parses_arguments and (has_own_parser or is_handed_a_file):
-        return Interface.DEEPSPEED  # the one would refuse the Trainer's arguments, the other not read them
-    return Interface.TRAINER
+        return (
+            ConfigInterface.DEEPSPEED
+        )  # the one would refuse the Trainer's arguments, the other not read them
+    return ConfigInterface.TRAINER
 
 
 def _is_bare_loop(tree: ast.Module) -> bool:

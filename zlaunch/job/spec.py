@@ -19,7 +19,7 @@ OnOom = Literal["stop", "retry"]
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class MonitorOptions:
     """How a person wants a job to be watched."""
 
     show_ranks: tuple[int, ...] = (0,)
@@ -32,7 +32,7 @@ class Manner:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RestartPolicy:
     """What a person allows to be tried."""
 
     max_restarts: int = 0
@@ -40,19 +40,19 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RunOptions:
     """What a person said about watching a job, and about going on after a failure."""
 
     show_ranks: str | None = None
     """Ranks whose output is shown, as `ranks_to_show` reads them."""
     on_stall: OnStall = "report"
     stall_after: float = STEP_PATIENCE_SECONDS
-    policy: Policy = Policy()
+    policy: RestartPolicy = RestartPolicy()
 
-    def manner(self, world_size: int, interactive: bool, debugged: int | None = None) -> Manner:
+    def manner(self, world_size: int, interactive: bool, debugged: int | None = None) -> MonitorOptions:
         """Say how a job of so many ranks is watched; raise WrongUsage for a rank that will not be there."""
         shown = ranks_to_show(self.show_ranks, world_size, interactive)
-        return Manner(shown, self.on_stall, self.stall_after, debugged)
+        return MonitorOptions(shown, self.on_stall, self.stall_after, debugged)
 
 
 def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple[int, ...]:
@@ -131,7 +131,7 @@ class JobSpec:
     module: str | None = None
     """The program as `python -m` takes it."""
     debug: Debug | None = None
-    wishes: Wishes = field(default_factory=Wishes)
+    wishes: RunOptions = field(default_factory=RunOptions)
 
     @property
     def stage_source(self) -> str:

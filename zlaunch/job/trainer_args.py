@@ -113,7 +113,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Dispute:
+class Mismatch:
     """A key that is not what the Trainer wants it to be."""
 
     path: tuple[str, ...]
@@ -166,14 +166,14 @@ MATCHED: Mapping[tuple[str, ...], Match] = {
 """Keys with `must_match` in `HfTrainerDeepSpeedConfig`, but for train_batch_size, which a rule judges."""
 
 
-def disputes(value_at: Callable[[tuple[str, ...]], Any], args: TrainerArgs) -> Iterator[Dispute]:
+def find_mismatches(value_at: Callable[[tuple[str, ...]], Any], args: TrainerArgs) -> Iterator[Mismatch]:
     """Find the keys whose values the Trainer refuses; `value_at` gives None for a key that is absent."""
     for path, match in MATCHED.items():
         value, expected = value_at(path), match.expected(args)
         if value in (None, "auto") or expected is None or value == expected:
             continue
         said = ", ".join(_said(name, args[name]) for name in match.names)
-        yield Dispute(path, value, said, f'write "auto" in the ds_config, or {_agreeing(match, value)}')
+        yield Mismatch(path, value, said, f'write "auto" in the ds_config, or {_agreeing(match, value)}')
 
 
 def _said(name: str, argument: Argument) -> str:
@@ -241,7 +241,7 @@ def flags(argv: Sequence[str]) -> list[tuple[str, str | None]]:
     return found
 
 
-def is_true(text: str) -> bool:
+def is_switched_on(text: str) -> bool:
     """Whether a switch with this value is on."""
     return text.lower() in _TRUE
 

@@ -5,22 +5,22 @@ import socket
 from collections.abc import Iterator
 
 from zlaunch.errors import Unavailable
-from zlaunch.hosts.machine import Survey, names_of
-from zlaunch.hosts.ports import LOOPBACK, trouble
+from zlaunch.hosts.machine import HostSurvey, local_names
+from zlaunch.hosts.ports import LOOPBACK, why_taken
 from zlaunch.hosts.probe import is_importable
 from zlaunch.launch.plan import LaunchPlan, Listener
 
 PACKAGE = "debugpy"
 
 
-def check_debugger(listener: Listener, there: Survey | None) -> None:
+def check_debugger(listener: Listener, there: HostSurvey | None) -> None:
     """Raise Unavailable if debugpy is not installed, or its port is taken; on another host, if it said so."""
     if not is_importable(PACKAGE) if there is None else PACKAGE in there.room.missing:
         where = "here" if there is None else f"on {listener.host}"
         raise Unavailable(
             f"`--debug` needs {PACKAGE}, which is not installed {where}", f"`pip install {PACKAGE}`"
         )
-    error = trouble(listener.port) if there is None else there.debug_trouble
+    error = why_taken(listener.port) if there is None else there.debug_trouble
     if error is not None:
         where = "there" if there is None else f"on {listener.host}"
         other = _another_port(listener, is_here=there is None)
@@ -34,7 +34,9 @@ def _another_port(listener: Listener, is_here: bool) -> int | None:
     """Find a free port here; which of them are free on another host, nobody has asked."""
     first = max(listener.port + 1, 1 << 10)
     nearby = range(first, min(first + 100, 1 << 16))
-    return next((port for port in nearby if not trouble(port)), None) if is_here else next(iter(nearby), None)
+    return (
+        next((port for port in nearby if not why_taken(port)), None) if is_here else next(iter(nearby), None)
+    )
 
 
 def attach_lines(plan: LaunchPlan, directory: str) -> Iterator[str]:
@@ -42,7 +44,7 @@ def attach_lines(plan: LaunchPlan, directory: str) -> Iterator[str]:
     listener = plan.debug
     if listener is None:
         return
-    if listener.host not in names_of(socket.gethostname()):
+    if listener.host not in local_names(socket.gethostname()):
         tunnel = f"ssh -N -L {listener.port}:{LOOPBACK}:{listener.port} {listener.host}"
         yield f"where the editor runs, keep this open: `{tunnel}`"
     name = plan.module or plan.script[0].rpartition("/")[2]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.environment import is_exported, is_secret
-from zlaunch.job.spec import Manner
+from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
@@ -23,14 +23,14 @@ from zlaunch.worker.sampling import oom_kills
 
 if TYPE_CHECKING:
     from zlaunch.diagnosis.evidence import Evidence
-    from zlaunch.launch.finish import Ended
-    from zlaunch.launch.monitor import Watch
+    from zlaunch.launch.finish import FinishedRun
+    from zlaunch.launch.monitor import JobMonitor
 
 GRACE_SECONDS = 8.0
 """How long a job may take to end after it was told to; each rank gets 5 s of it."""
 
 
-def carry_out(plan: LaunchPlan, manner: Manner) -> "Ended":
+def execute(plan: LaunchPlan, manner: MonitorOptions) -> "FinishedRun":
     """Run the job of a plan whose run directory was written; say how it ended."""
     environment = {**_own(plan), **{name: variable.value for name, variable in plan.environment.items()}}
     gc.freeze()  # what was imported stays, so it is never looked through
@@ -39,18 +39,18 @@ def carry_out(plan: LaunchPlan, manner: Manner) -> "Ended":
     try:
         evidence = _build_and_run(plan, environment, manner)
     except ZlaunchError as error:
-        from zlaunch.launch.finish import never_started
+        from zlaunch.launch.finish import record_failed_start
 
-        never_started(plan, error, started)
+        record_failed_start(plan, error, started)
         raise
     finally:
         delete(plan.swap_dirs, buffers_here(plan.layout))
-    from zlaunch.launch.finish import conclude
+    from zlaunch.launch.finish import finish_run
 
-    return conclude(plan, manner, evidence, started)
+    return finish_run(plan, manner, evidence, started)
 
 
-def _build_and_run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> "Evidence":
+def _build_and_run(plan: LaunchPlan, environment: dict[str, str], manner: MonitorOptions) -> "Evidence":
     try:
         stopped_by = build_missing(plan.ops, environment, plan.layout)
         if stopped_by is None:
@@ -71,7 +71,7 @@ def _own(plan: LaunchPlan) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not (is_secret(name) and is_exported(name))}
 
 
-def _run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> "Evidence":
+def _run(plan: LaunchPlan, environment: dict[str, str], manner: MonitorOptions) -> "Evidence":
     layout, over_ssh = plan.layout, plan.topology.over_ssh
     guard = [sys.executable, "-m", "zlaunch.worker.guard", str(layout.root)]
     launcher = [_find_program(plan.watched_argv[0]), *plan.watched_argv[1:]]
@@ -81,17 +81,17 @@ def _run(plan: LaunchPlan, environment: dict[str, str], manner: Manner) -> "Evid
     with layout.launcher_log.open("wb") as log:
         job = Foreground([*guard, *launcher], environment, log, GRACE_SECONDS, tell)
     # These take a while to import; the launcher begins meanwhile.
-    from zlaunch.diagnosis.collect import gather
-    from zlaunch.launch.monitor import Watch
+    from zlaunch.diagnosis.collect import collect_evidence
+    from zlaunch.launch.monitor import JobMonitor
 
-    watch = Watch(layout, plan.topology.world_size, manner, lambda: job.on_signal(signal.SIGTERM, None))
+    watch = JobMonitor(layout, plan.topology.world_size, manner, lambda: job.on_signal(signal.SIGTERM, None))
     try:
         returncode = job.wait(partial(_follow, plan, watch, job))
     finally:
         watch.end()
     stopped_by = None if watch.stall and watch.stall.ended_job else job.stopped_by
     killed = (oom_kills() or 0) - (killed_before or 0)
-    return gather(layout, returncode, stopped_by, watch.stall, killed)
+    return collect_evidence(layout, returncode, stopped_by, watch.stall, killed)
 
 
 def _find_program(name: str) -> str:
@@ -104,7 +104,7 @@ def _find_program(name: str) -> str:
     return str(program)
 
 
-def _follow(plan: LaunchPlan, watch: "Watch", job: Foreground) -> None:
+def _follow(plan: LaunchPlan, watch: "JobMonitor", job: Foreground) -> None:
     """Watch; when a rank has failed, end the other hosts: pdsh would wait for them; stop if told so."""
     if not watch.tick():
         return

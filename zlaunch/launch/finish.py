@@ -7,42 +7,42 @@ from dataclasses import dataclass
 from zlaunch import console
 from zlaunch.diagnosis import diagnose
 from zlaunch.diagnosis.evidence import Evidence, StallEvidence
-from zlaunch.diagnosis.outcome import Outcome, judge_end
+from zlaunch.diagnosis.outcome import Outcome, judge_outcome
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import ZlaunchError
 from zlaunch.files import read_object
-from zlaunch.job.spec import Manner
+from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.op_build import NotBuilt
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.progress import loss_line
 from zlaunch.runs import accuracy
-from zlaunch.runs.memory import compare
-from zlaunch.runs.store import look_at
+from zlaunch.runs.memory import compare_with_forecast
+from zlaunch.runs.store import load_run
 from zlaunch.units import duration
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedRun:
     """What became of a job, and all that is known about it."""
 
     outcome: Outcome
     evidence: Evidence
 
 
-def conclude(plan: LaunchPlan, manner: Manner, evidence: Evidence, started: float) -> Ended:
+def finish_run(plan: LaunchPlan, manner: MonitorOptions, evidence: Evidence, started: float) -> FinishedRun:
     """Judge a job that has ended, record it, tell it."""
-    outcome = judge_end(evidence, diagnose(evidence))
+    outcome = judge_outcome(evidence, diagnose(evidence))
     _record(plan, outcome, started, evidence.stall)
     if plan.layout.forecast.exists() and outcome.exit_status == 0:
-        record = look_at(plan.layout.root)
-        accuracy.keep(accuracy.here(), record, compare(record))
+        record = load_run(plan.layout.root)
+        accuracy.record_accuracy(accuracy.default_accuracy_file(), record, compare_with_forecast(record))
     _tell(plan, manner, outcome, time.time() - started)
-    return Ended(outcome, evidence)
+    return FinishedRun(outcome, evidence)
 
 
-def never_started(plan: LaunchPlan, error: ZlaunchError, started: float) -> None:
+def record_failed_start(plan: LaunchPlan, error: ZlaunchError, started: float) -> None:
     """Record a job whose launcher did not start; the error is shown like any other."""
     code = "op-build-failed" if isinstance(error, NotBuilt) else "launcher-failed"
     verdict = Verdict(code, error.message, advice=(error.hint,) if error.hint else ())
@@ -57,7 +57,7 @@ def _record(plan: LaunchPlan, outcome: Outcome, started: float, stall: StallEvid
         console.say(f"{os.path.relpath(plan.layout.ending)} could not be written: {error.strerror}")
 
 
-def _tell(plan: LaunchPlan, manner: Manner, outcome: Outcome, seconds: float) -> None:
+def _tell(plan: LaunchPlan, manner: MonitorOptions, outcome: Outcome, seconds: float) -> None:
     """Say how it ended, why, and where to look."""
     took, run = duration(seconds), os.path.relpath(plan.layout.root)
     about = f"all about this run is in {run}"

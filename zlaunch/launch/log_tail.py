@@ -8,7 +8,7 @@ LONGEST_LINE_BYTES = 64 * 1024
 """A line that is longer is passed on in pieces."""
 
 
-class Follower:
+class LogTail:
     """Shows a rank's output: byte for byte, or whole lines with a prefix where several are shown."""
 
     def __init__(self, file: Path, prefix: str = "") -> None:

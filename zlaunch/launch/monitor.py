@@ -13,12 +13,12 @@ from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.diagnosis.stacks import last_stack, odd_ranks, place
 from zlaunch.diagnosis.stall import silence, stall_lines
 from zlaunch.files import read_object
-from zlaunch.job.spec import Manner
+from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.log_tail import Follower
-from zlaunch.launch.progress import Course, Look, begun, phase_shown, plain_line, progress_line
+from zlaunch.launch.log_tail import LogTail
+from zlaunch.launch.progress import Progress, Snapshot, no_progress, phase_shown, plain_line, progress_line
 from zlaunch.rundir import control, phases
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.rundir.layout import RunDir
 
 LOOK_SECONDS = 1.0
 LOOK_SHARE = 0.05
@@ -35,21 +35,23 @@ ANSWER_SECONDS = 5.0
 """How long ranks are given to write their stacks: they look for the question every two seconds."""
 
 
-class Watch:
+class JobMonitor:
     """What is seen of a running job, and shown."""
 
-    def __init__(self, layout: RunLayout, world_size: int, manner: Manner, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, layout: RunDir, world_size: int, manner: MonitorOptions, stop: Callable[[], None]
+    ) -> None:
         """Begin to watch; `stop` ends the job."""
         self._layout = layout
         self._manner = manner
         self._stop = stop
-        self._course = begun(time.monotonic())
+        self._course = no_progress(time.monotonic())
         self._world_size = world_size
         shown = manner.show_ranks
         several = len(shown) > 1
-        self._followers = [Follower(layout.rank_log(rank), f"[{rank}] " * several) for rank in shown]
+        self._followers = [LogTail(layout.rank_log(rank), f"[{rank}] " * several) for rank in shown]
         self._quiet = not shown
-        self._progress = console.Progress()
+        self._progress = console.ProgressLine()
         self._next_look = self._next_metrics = self._plain = 0.0
         self._milestones = 0
         self._asked_at: float | None = None
@@ -84,7 +86,7 @@ class Watch:
     def _look(self, now: float) -> None:
         samples = self._samples() if now >= self._next_metrics else {}
         computed = [float(sample.get("cpu_seconds") or 0.0) for sample in samples.values()]
-        self._course = self._course.after(Look(now, self._pulses(), sum(computed) if computed else None))
+        self._course = self._course.after(Snapshot(now, self._pulses(), sum(computed) if computed else None))
         if samples:
             self._next_metrics = now + max(METRICS_SECONDS, METRICS_SECONDS_PER_RANK * self._world_size)
             rundir_writer.append_metrics(self._layout, self._metrics(samples))
@@ -93,7 +95,7 @@ class Watch:
         """Show what came last, and take the line away."""
         for follower in self._followers:
             follower.finish()
-        self._course = self._course.after(Look(time.monotonic(), self._pulses()))
+        self._course = self._course.after(Snapshot(time.monotonic(), self._pulses()))
         if self.stall is not None and not self.stall.ended_job and self._course.step != self.stall.step:
             self.stall = None
         rundir_writer.append_metrics(self._layout, self._metrics(self._samples()))
@@ -208,7 +210,7 @@ class Watch:
         return silence(read_object(file), age)
 
 
-def milestone(course: Course) -> int:
+def milestone(course: Progress) -> int:
     """Count how far a job has come before its first step; what it goes back to is not worth a line."""
     phase = course.first.get("phase")
     return phases.ALL.index(phase) if phase in phases.ALL and phase != phases.EXITING else 0

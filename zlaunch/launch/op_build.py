@@ -15,10 +15,10 @@ from zlaunch import console
 from zlaunch.config.native_ops import NativeOp
 from zlaunch.diagnosis.log_text import compiler_error
 from zlaunch.errors import Unavailable
-from zlaunch.hosts.op_cache import extensions_dir, holder_of
-from zlaunch.hosts.probe import install_place
+from zlaunch.hosts.op_cache import extensions_dir, lock_holder
+from zlaunch.hosts.probe import install_location
 from zlaunch.process import Foreground
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
 
 GRACE_SECONDS = 5.0
@@ -46,7 +46,7 @@ def missing_ops(ops: Sequence[NativeOp], environment: Mapping[str, str]) -> list
 
 
 def build_missing(
-    ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunLayout
+    ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunDir
 ) -> signal.Signals | None:
     """Compile what is missing; return the signal that ended it, if one did.
 
@@ -68,14 +68,12 @@ def build_missing(
     return None
 
 
-def _build(
-    op: NativeOp, title: str, environment: Mapping[str, str], layout: RunLayout
-) -> signal.Signals | None:
+def _build(op: NativeOp, title: str, environment: Mapping[str, str], layout: RunDir) -> signal.Signals | None:
     started = time.time()
     with layout.build_log(op.name).open("wb") as log:
         argv = [sys.executable, "-u", "-m", "zlaunch.worker.build_op", op.builder]
         child = Foreground(argv, environment, log, GRACE_SECONDS)
-    progress = console.Progress()
+    progress = console.ProgressLine()
     folder = extensions_dir(environment) / op.name
     returncode = child.wait(lambda: progress.show(*_so_far(title, folder, started)))
     took = duration(time.time() - started)
@@ -93,7 +91,7 @@ def clear_stale_lock(lock: Path) -> None:
     """Remove the lock of a build that was killed: one that no process holds open."""
     if not lock.exists():
         return
-    holder = holder_of(lock)
+    holder = lock_holder(lock)
     if holder is None:
         age = duration(time.time() - lock.stat().st_mtime)
         lock.unlink(missing_ok=True)
@@ -107,7 +105,7 @@ def _is_built(folder: Path) -> bool:
     library, recipe = folder / f"{folder.name}.so", folder / "build.ninja"
     if not library.exists() or (folder / "lock").exists() or not recipe.exists():
         return False
-    sources, installed = install_place("deepspeed")
+    sources, installed = install_location("deepspeed")
     return sources in recipe.read_text("utf-8", "replace") and library.stat().st_mtime >= installed
 
 
@@ -120,7 +118,7 @@ def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:
     return f"{title}: {so_far}", duration(time.time() - started)
 
 
-def _failure(op: NativeOp, layout: RunLayout) -> NotBuilt:
+def _failure(op: NativeOp, layout: RunDir) -> NotBuilt:
     log = layout.build_log(op.name)
     text = log.read_text("utf-8", "replace")
     first = compiler_error(text) or next(

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zlaunch.config.native_ops import NativeOp, needed_ops
-from zlaunch.config.resolve.autos import TOTAL, Resolved
+from zlaunch.config.resolve.autos import TOTAL, ResolvedAutos
 from zlaunch.config.resolve.compose import OFFLOADS
-from zlaunch.config.resolve.resolve import Circumstances, settle
+from zlaunch.config.resolve.resolve import ResolveContext, resolve_config
 from zlaunch.config.resolve.trainer_agreement import script_arguments
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.keys.read_at import ZERO
@@ -18,16 +18,16 @@ from zlaunch.hosts.environment import Variable, accelerate_variables, job_enviro
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.topology import Topology
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import Interface, Script
+from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
 from zlaunch.job.trainer_args import read_arguments, removed_arguments
 from zlaunch.launch.backends import BACKENDS
 from zlaunch.launch.backends.target import Target
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.rundir.layout import RunDir
 
 
 @dataclass(frozen=True)
-class Inputs:
+class PlanInputs:
     """All that a plan is made from; the plan is a function of it."""
 
     job: JobSpec
@@ -39,7 +39,7 @@ class Inputs:
     topology: Topology
     port: int
     """A free port, for launchers that do not pick one."""
-    layout: RunLayout
+    layout: RunDir
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
 
@@ -57,7 +57,7 @@ class Listener:
 class LaunchPlan:
     """What will be started, where, with which ds_config, and why."""
 
-    layout: RunLayout
+    layout: RunDir
     topology: Topology
     accelerator: str
     launcher: Launcher
@@ -82,15 +82,15 @@ class LaunchPlan:
     debug: Listener | None = None
 
 
-def make_plan(inputs: Inputs) -> LaunchPlan:
+def make_plan(inputs: PlanInputs) -> LaunchPlan:
     """Decide everything; raise Refused with every reason if the job cannot work."""
     job, script, topology = inputs.job, inputs.script, inputs.topology
     launcher: Launcher = "deepspeed" if topology.over_ssh else job.launcher or "torchrun"
     args, findings = read_arguments(job.script_args, script.defaults)
-    given = Circumstances(
+    given = ResolveContext(
         inputs.base, args, inputs.model, inputs.machine, topology.world_size, script.interface
     )
-    settled = settle(job, given, [*findings, *_removed(inputs), *_no_optimizer(inputs)])
+    settled = resolve_config(job, given, [*findings, *_removed(inputs), *_no_optimizer(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(settled.values, inputs.layout), settled.left, inputs)
 
     words = script_arguments(
@@ -122,11 +122,11 @@ def make_plan(inputs: Inputs) -> LaunchPlan:
     )
 
 
-def _variables(script: Script, layout: RunLayout, precision: str) -> dict[str, Variable]:
+def _variables(script: Script, layout: RunDir, precision: str) -> dict[str, Variable]:
     """Write the variables by which a script takes the ds_config, if its command line does not."""
-    if script.interface is Interface.ACCELERATE:
+    if script.interface is ConfigInterface.ACCELERATE:
         return accelerate_variables(layout, precision)
-    if script.interface is Interface.DEEPSPEED and not script.config_flags:
+    if script.interface is ConfigInterface.DEEPSPEED and not script.config_flags:
         why = "the script names no flag for one: `deepspeed.initialize(config=os.environ[…])`"
         return {"ZLAUNCH_DS_CONFIG": Variable(str(layout.ds_config), why)}
     return {}
@@ -146,13 +146,13 @@ def listener(debug: Debug, topology: Topology) -> Listener:
     return Listener(debug.rank, slot.host, debug.port)
 
 
-def _argv(launcher: Launcher, target: Target, inputs: Inputs) -> tuple[str, ...]:
+def _argv(launcher: Launcher, target: Target, inputs: PlanInputs) -> tuple[str, ...]:
     if inputs.topology.over_ssh:
         target = replace(target, hostfile=str(inputs.layout.hostfile))
     return BACKENDS[launcher].build_argv(target, inputs.topology, inputs.machine.accelerator, inputs.port)
 
 
-def _in_own_swap_dirs(values: Values, layout: RunLayout) -> Values:
+def _in_own_swap_dirs(values: Values, layout: RunDir) -> Values:
     """Give each run a directory of its own on NVMe."""
     for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
         if isinstance(directory := values[path], str) and directory != "auto":
@@ -162,49 +162,49 @@ def _in_own_swap_dirs(values: Values, layout: RunLayout) -> Values:
     return values
 
 
-def _leave_total(values: Values, left: Mapping[str, str], inputs: Inputs) -> Resolved:
+def _leave_total(values: Values, left: Mapping[str, str], inputs: PlanInputs) -> ResolvedAutos:
     """Leave a global batch that was judged to DeepSpeed where it would be compared with one rank's."""
     if not _counts_one_rank(values, inputs):
-        return Resolved(values, left)
+        return ResolvedAutos(values, left)
     total = values[TOTAL]
     why = (
         f"{total}, as DeepSpeed works it out; on a CPU, transformers would let it count one rank "
         "while the model is created"
     )
-    return Resolved(values.without(TOTAL), {**left, dotted(TOTAL): why})
+    return ResolvedAutos(values.without(TOTAL), {**left, dotted(TOTAL): why})
 
 
-def swap_name(layout: RunLayout) -> str:
+def swap_name(layout: RunDir) -> str:
     """Name a run's own directory on NVMe; runs of the same name in different places have different ones."""
     mark = hashlib.sha256(str(layout.root).encode()).hexdigest()[:8]
     return f"zlaunch-{layout.root.name}-{mark}"
 
 
-def _counts_one_rank(values: Values, inputs: Inputs) -> bool:
+def _counts_one_rank(values: Values, inputs: PlanInputs) -> bool:
     """On a CPU, TrainingArguments start torch's communication only, and `zero.Init` sees one rank."""
     return (
         inputs.machine.accelerator == "cpu"
-        and inputs.script.interface is Interface.TRAINER
+        and inputs.script.interface is ConfigInterface.TRAINER
         and values[(ZERO, "stage")] == 3
         and inputs.topology.world_size > 1
         and not inputs.script.mentions("init_distributed")
     )
 
 
-def _removed(inputs: Inputs) -> list[Finding]:
+def _removed(inputs: PlanInputs) -> list[Finding]:
     """Find arguments that the Trainer no longer takes, unless the script has them itself."""
-    if inputs.script.interface is not Interface.TRAINER:
+    if inputs.script.interface is not ConfigInterface.TRAINER:
         return []
     gone = removed_arguments(inputs.job.script_args)
     return [finding for finding in gone if not inputs.script.mentions(finding.where.removeprefix("--"))]
 
 
-def _no_optimizer(inputs: Inputs) -> list[Finding]:
+def _no_optimizer(inputs: PlanInputs) -> list[Finding]:
     """Find an engine that nobody gives an optimizer: it fails in its first step, or when it is made."""
     place = inputs.script.wants_optimizer
     is_set = any(key.partition(".")[0] == "optimizer" for key, _ in inputs.job.overrides)
     is_written = inputs.base is not None and inputs.base.value.get("optimizer") is not None
-    if place is None or is_set or is_written or inputs.script.interface is not Interface.DEEPSPEED:
+    if place is None or is_set or is_written or inputs.script.interface is not ConfigInterface.DEEPSPEED:
         return []
     message = "the engine gets no optimizer here, and the ds_config has none: it cannot train"
     hint = "`--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`, or give it `optimizer=`"

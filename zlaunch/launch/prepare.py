@@ -19,13 +19,13 @@ from zlaunch.errors import InputMissing, Refused, Unavailable, WrongUsage
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.files import nearest
 from zlaunch.hosts.machine import Machine, weakest
-from zlaunch.hosts.placement import most_slots, place, refuse_contradictions
+from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions
 from zlaunch.hosts.ports import free_port
 from zlaunch.hosts.probe import probe_machine
-from zlaunch.hosts.ssh import Hosts, ask_hosts
-from zlaunch.hosts.survey import Inquiry
+from zlaunch.hosts.ssh import HostSurveys, survey_hosts
+from zlaunch.hosts.survey import SurveyRequest
 from zlaunch.hosts.topology import Host, read_hostfile, select, too_many_slots
-from zlaunch.job.argument_checks import refuse_misplaced, refuse_unreachable
+from zlaunch.job.argument_checks import check_config_reaches_script, check_script_args
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
 from zlaunch.job.model_checks import wrong_sizes
@@ -34,8 +34,8 @@ from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import take_ds_config
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.debugger import PACKAGE, check_debugger
-from zlaunch.launch.plan import Inputs, LaunchPlan, listener, make_plan
-from zlaunch.rundir.layout import RUNS, RunLayout
+from zlaunch.launch.plan import LaunchPlan, PlanInputs, listener, make_plan
+from zlaunch.rundir.layout import RUNS, RunDir
 from zlaunch.rundir.record import FIRST, Lineage
 
 
@@ -43,14 +43,14 @@ from zlaunch.rundir.record import FIRST, Lineage
 class Prepared:
     """A job that was looked into, and the directory that was asked for."""
 
-    inputs: Inputs
+    inputs: PlanInputs
     run_dir: Path | None
-    hosts: Hosts
+    hosts: HostSurveys
     model: ModelConfig | None = None
     """The model the script will load, if that is known."""
     beside: Path = RUNS
     """Where its run directory is made, if none was asked for."""
-    decide: Callable[[Inputs], LaunchPlan] = make_plan
+    decide: Callable[[PlanInputs], LaunchPlan] = make_plan
 
     def plan(self) -> LaunchPlan:
         """Decide everything, for the next free run directory."""
@@ -78,14 +78,14 @@ def prepare(job: JobSpec, run_dir: Path | None, beside: Path = RUNS) -> Prepared
     """Look at all that the job names; raise the first thing that is missing."""
     refuse_contradictions(job)
     script = read_script(job.script)
-    refuse_misplaced(script, job.script_args)
+    check_script_args(script, job.script_args)
     base = None if job.ds_config is None else read(job.ds_config)
     layout = next(rundir_writer.candidates(run_dir, job.name, beside))
     named, machine, hosts = _hosts(
         job, probe_machine(os.environ), partial(_inquiry, job, script, base, layout)
     )
-    refuse_unreachable(script, machine.accelerator)
-    topology = place(job, machine, named)
+    check_config_reaches_script(script, machine.accelerator)
+    topology = assign_ranks(job, machine, named)
     if job.debug is not None:
         listening = listener(job.debug, topology)
         check_debugger(listening, hosts.others.get(listening.host))
@@ -104,7 +104,7 @@ def prepare(job: JobSpec, run_dir: Path | None, beside: Path = RUNS) -> Prepared
     shape = None if model is None else model.shape
     first = hosts.others.get(topology.hosts[0].name)
     port = free_port() if first is None else first.port
-    inputs = Inputs(job, script, base, shape, machine, topology, port, layout, dict(os.environ))
+    inputs = PlanInputs(job, script, base, shape, machine, topology, port, layout, dict(os.environ))
     return Prepared(inputs, run_dir, hosts, model, beside)
 
 
@@ -125,7 +125,7 @@ def reserve(
         look(plan)
         try:
             rundir_writer.claim(plan)
-            rundir_writer.fill(plan, prepared.inputs, asked, lineage)
+            rundir_writer.write_run_files(plan, prepared.inputs, asked, lineage)
             if forecast is not None:
                 rundir_writer.write_forecast(layout, forecast)
         except FileExistsError:
@@ -146,14 +146,14 @@ def _unwritable(plan: LaunchPlan, error: OSError) -> Unavailable:
     )
 
 
-def _inquiry(job: JobSpec, script: Script, base: Document | None, layout: RunLayout) -> Inquiry:
+def _inquiry(job: JobSpec, script: Script, base: Document | None, layout: RunDir) -> SurveyRequest:
     """Say what other hosts are asked: what ranks will read and write there, and listen on."""
     own = {} if base is None else base.value.get(ZERO)
     sections = [own.get(name) for name in OFFLOADS] if isinstance(own, Mapping) else []
     swaps = [one.get("nvme_path") for one in sections if isinstance(one, Mapping)]
     swaps += [job.nvme_dir, *(value for key, value in job.overrides if key.endswith(".nvme_path"))]
     named = [script.path, script.output_dir(job.script_args), *swaps]
-    return Inquiry(
+    return SurveyRequest(
         run=nearest(layout.root),
         paths=tuple(Path(path).absolute() for path in named if isinstance(path, str | Path)),
         packages=() if job.debug is None else (PACKAGE,),
@@ -162,15 +162,15 @@ def _inquiry(job: JobSpec, script: Script, base: Document | None, layout: RunLay
 
 
 def _hosts(
-    job: JobSpec, here: Machine, inquire: Callable[[], Inquiry]
-) -> tuple[list[Host] | None, Machine, Hosts]:
+    job: JobSpec, here: Machine, inquire: Callable[[], SurveyRequest]
+) -> tuple[list[Host] | None, Machine, HostSurveys]:
     """Read the hosts of a job and say what each has at least; without a hostfile, what this machine has."""
     if job.hostfile is None:
-        return None, here, Hosts(here)
+        return None, here, HostSurveys(here)
     lines = read_hostfile(job.hostfile)
     chosen = {host.name for host in select([line.host for line in lines], job.include, job.exclude)}
     names = [line.host.name for line in lines if line.host.name in chosen]
-    hosts = ask_hosts(names, here, inquire())
+    hosts = survey_hosts(names, here, inquire())
     machines = hosts.machines(names)
     most = {name: most_slots(len(machine.gpus), machine.num_cores) for name, machine in machines.items()}
     if findings := too_many_slots(lines, most):

@@ -36,7 +36,7 @@ IDLE_CORES = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """What the ranks said last, at one moment of a clock that never jumps."""
 
     time: float
@@ -46,14 +46,14 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Progress:
     """What was learnt from all looks so far.
 
     Moments are those of the looks: the clocks of other hosts differ. Only differences between two
     moments that rank 0 names are taken from it.
     """
 
-    look: Look
+    look: Snapshot
     moved: float
     """When a rank last said anything new."""
     phase_began: float
@@ -65,7 +65,7 @@ class Course:
     steps: tuple[tuple[int, float, int], ...] = ()
     """Step, the moment it was reached, tokens that had gone forward on rank 0; the last ones."""
 
-    def after(self, look: Look) -> "Course":
+    def after(self, look: Snapshot) -> "Progress":
         """Take in another look; of a rank that could not be read, what it said before still counts."""
         told = self.look.pulses
         look = replace(look, pulses={**told, **look.pulses})
@@ -83,7 +83,7 @@ class Course:
         )
         return following if following.doing == self.doing else replace(following, phase_began=look.time)
 
-    def _computed_with(self, look: Look) -> tuple[float, float] | None:
+    def _computed_with(self, look: Snapshot) -> tuple[float, float] | None:
         """Move on only when ranks have computed, since the last time they had, more than idle ones do."""
         if look.cpu_seconds is None or self.computed is None:
             return self.computed if look.cpu_seconds is None else (look.cpu_seconds, look.time)
@@ -93,7 +93,7 @@ class Course:
             (look.cpu_seconds, look.time) if used > IDLE_CORES * ranks * (look.time - when) else self.computed
         )
 
-    def _steps_with(self, look: Look) -> tuple[tuple[int, float, int], ...]:
+    def _steps_with(self, look: Snapshot) -> tuple[tuple[int, float, int], ...]:
         pulse = look.pulses.get(0, {})
         step = int(pulse.get("step") or 0)
         if step < 1 or (self.steps and self.steps[-1][0] == step):
@@ -166,9 +166,9 @@ def _says_nothing_more(pulses: Mapping[int, Mapping[str, Any]]) -> bool:
     return all(pulse.get("phase") == phases.STARTING for pulse in pulses.values())
 
 
-def begun(now: float) -> Course:
+def no_progress(now: float) -> Progress:
     """Begin with nothing known."""
-    return Course(Look(now, {}), now, now)
+    return Progress(Snapshot(now, {}), now, now)
 
 
 def phase_shown(pulse: Mapping[str, Any]) -> str:
@@ -178,7 +178,7 @@ def phase_shown(pulse: Mapping[str, Any]) -> str:
     return f"first {phase}" if first else phase
 
 
-def progress_line(course: Course, world_size: int, rss_bytes: int | None, width: int) -> str:
+def progress_line(course: Progress, world_size: int, rss_bytes: int | None, width: int) -> str:
     """Write one line with a bar, no wider than `width`."""
     phase, total = course.first.get("phase"), course.total
     if course.step == 0:
@@ -197,7 +197,7 @@ def progress_line(course: Course, world_size: int, rss_bytes: int | None, width:
     return line[:width]
 
 
-def _figures(course: Course, world_size: int, rss_bytes: int | None) -> list[str]:
+def _figures(course: Progress, world_size: int, rss_bytes: int | None) -> list[str]:
     """List what is known, what matters most first: a narrow terminal cuts the rest."""
     pulse, tokens = course.first, course.tokens_per_second(world_size)
     left, each = course.seconds_left, course.seconds_per_step
@@ -225,7 +225,7 @@ def _thousands(value: float) -> str:
     return f"{value / 1000:.1f}k" if value >= 1000 else f"{value:.0f}"
 
 
-def plain_line(course: Course, world_size: int) -> str:
+def plain_line(course: Progress, world_size: int) -> str:
     """Write how far a job is for a log file."""
     of = f" of {course.total}" if course.total else ""
     return ", ".join([f"step {course.step}{of}", *_figures(course, world_size, None)])

@@ -27,14 +27,14 @@ from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import Variable, inherited
 from zlaunch.hosts.probe import package_versions
 from zlaunch.hosts.topology import Host, Topology
-from zlaunch.job.spec import GpuChoice, JobSpec, Offload, Policy, Wishes
+from zlaunch.job.spec import GpuChoice, JobSpec, Offload, RestartPolicy, RunOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.backends import BACKENDS
 from zlaunch.launch.backends.target import Target
 from zlaunch.launch.plan import LaunchPlan, swap_name, target_of
 from zlaunch.launch.prepare import Prepared, prepare
-from zlaunch.rundir.layout import RunLayout
-from zlaunch.rundir.record import Found
+from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.record import RunFiles
 
 OPS = {
     op.name: op
@@ -43,7 +43,7 @@ OPS = {
 
 
 @dataclass(frozen=True)
-class Past:
+class RecordedRun:
     """What a run directory says about how its run was started."""
 
     root: Path
@@ -55,7 +55,7 @@ class Past:
 
 
 @dataclass(frozen=True)
-class Circumstance:
+class RunContext:
     """What a run depends on and its record names: then, or now."""
 
     script_sha256: str | None
@@ -74,10 +74,10 @@ class Change:
     now: str
 
 
-def circumstance(past: Past) -> Circumstance:
+def run_context(past: RecordedRun) -> RunContext:
     """Read from a record what the run depended on."""
     recorded = past.environment
-    return Circumstance(
+    return RunContext(
         script_sha256=past.job.get("script_sha256"),
         git=recorded.get("git"),
         packages={**recorded.get("packages", {}), "zlaunch": recorded.get("zlaunch")},
@@ -86,7 +86,7 @@ def circumstance(past: Past) -> Circumstance:
     )
 
 
-def changes(then: Circumstance, now: Circumstance) -> list[Change]:
+def changes(then: RunContext, now: RunContext) -> list[Change]:
     """Name what is not what it was; a difference there may make the repetition another run."""
     found = [*_script_changes(then, now), *_git_changes(then.git, now.git)]
     for name in sorted({*then.packages, *now.packages}):
@@ -95,7 +95,7 @@ def changes(then: Circumstance, now: Circumstance) -> list[Change]:
     return [*found, *_change("GPUs", ", ".join(then.gpus), ", ".join(now.gpus))]
 
 
-def _script_changes(then: Circumstance, now: Circumstance) -> Iterator[Change]:
+def _script_changes(then: RunContext, now: RunContext) -> Iterator[Change]:
     if then.script_sha256 is None:
         yield Change("script", "was not recorded", "may be another one")
     else:
@@ -116,7 +116,7 @@ def _change(what: str, then: Any, now: Any) -> Iterator[Change]:
         yield Change(what, str(then or "none"), str(now or "none"))
 
 
-def spec_of(past: Past, now: RunLayout) -> JobSpec:
+def spec_of(past: RecordedRun, now: RunDir) -> JobSpec:
     """Read what was asked for; raise Unavailable if the record does not say it.
 
     Files and machines may be others by now: the ds_config and the hosts are those of the record, which is
@@ -128,7 +128,7 @@ def spec_of(past: Past, now: RunLayout) -> JobSpec:
         raise _too_little(past, error) from None
 
 
-def _spec(job: Mapping[str, Any], now: RunLayout) -> JobSpec:
+def _spec(job: Mapping[str, Any], now: RunDir) -> JobSpec:
     said, topology = job["spec"], topology_of(job)
     devices = topology.hosts[0].devices
     here = GpuChoice(count=len(devices)) if job["accelerator"] == "cpu" else GpuChoice(devices=devices)
@@ -148,11 +148,11 @@ def _spec(job: Mapping[str, Any], now: RunLayout) -> JobSpec:
         hostfile=now.hostfile if topology.over_ssh else None,
         include="@".join(slots) if topology.over_ssh else None,
         module=job["module"],
-        wishes=Wishes(**{**wishes, "policy": Policy(**wishes["policy"])}),
+        wishes=RunOptions(**{**wishes, "policy": RestartPolicy(**wishes["policy"])}),
     )
 
 
-def plan_again(past: Past, layout: RunLayout, port: int) -> LaunchPlan:
+def plan_rerun(past: RecordedRun, layout: RunDir, port: int) -> LaunchPlan:
     """Plan the same run in another directory; raise Unavailable if the record does not say enough.
 
     What names the old directory names the new one: the ds_config, and directories on NVMe.
@@ -163,7 +163,7 @@ def plan_again(past: Past, layout: RunLayout, port: int) -> LaunchPlan:
         raise _too_little(past, error) from None
 
 
-def _too_little(past: Past, error: Exception) -> Unavailable:
+def _too_little(past: RecordedRun, error: Exception) -> Unavailable:
     what = f" (`{error.args[0]}`)" if isinstance(error, KeyError) else ""
     return Unavailable(
         f"the record of {past.root} does not say enough to repeat the run{what}: "
@@ -172,8 +172,8 @@ def _too_little(past: Past, error: Exception) -> Unavailable:
     )
 
 
-def _plan(past: Past, layout: RunLayout, port: int) -> LaunchPlan:
-    job, moved = past.job, {str(RunLayout(past.root).ds_config): str(layout.ds_config)}
+def _plan(past: RecordedRun, layout: RunDir, port: int) -> LaunchPlan:
+    job, moved = past.job, {str(RunDir(past.root).ds_config): str(layout.ds_config)}
     topology, launcher, accelerator = topology_of(job), job["launcher"], str(job["accelerator"])
     script = tuple(moved.get(word, word) for word in job["script"])
     hostfile = str(layout.hostfile) if topology.over_ssh else None
@@ -217,7 +217,7 @@ def topology_of(job: Mapping[str, Any]) -> Topology:
     return Topology(tuple(hosts), bool(job["over_ssh"]))
 
 
-def _values(past: Past) -> Values:
+def _values(past: RecordedRun) -> Values:
     """Read the ds_config with who set each value of it."""
     values, sources = Values.of(past.config, "the run that is repeated"), past.provenance["set"]
     return Values(
@@ -228,7 +228,7 @@ def _values(past: Past) -> Values:
     )
 
 
-def _own_swap_dirs(values: Values, old: Path, layout: RunLayout) -> Values:
+def _own_swap_dirs(values: Values, old: Path, layout: RunDir) -> Values:
     """Give the repetition directories of its own where the run had directories of its own."""
     for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
         if isinstance(value := values[path], str) and Path(value).name.startswith(f"zlaunch-{old.name}-"):
@@ -243,14 +243,14 @@ def _swapped_to(values: Values) -> Iterator[str]:
             yield str(values[(ZERO, name, "nvme_path")])
 
 
-def past_of(found: Found) -> Past:
+def recorded_run(found: RunFiles) -> RecordedRun:
     """Take from what was read of a run how it was started; its directory may have been moved since."""
     recorded = found.job.get("run_directory")
     root = Path(recorded) if isinstance(recorded, str) else found.root
-    return Past(root, found.job, found.config, found.provenance, found.environment)
+    return RecordedRun(root, found.job, found.config, found.provenance, found.environment)
 
 
-def go_back(past: Past) -> list[Change]:
+def restore_environment(past: RecordedRun) -> list[Change]:
     """Enter the directory a run was started in, and set the variables it inherited as they were.
 
     Returns the variables that differed; those that were not set then are taken away.
@@ -270,9 +270,9 @@ def go_back(past: Past) -> list[Change]:
     return [Change(name, then.get(name, "not set"), now.get(name, "not set")) for name in differing]
 
 
-def what_changed(past: Past, prepared: Prepared) -> list[Change]:
+def what_changed(past: RecordedRun, prepared: Prepared) -> list[Change]:
     """Compare what the run depended on with what is here."""
-    then = circumstance(past)
+    then = run_context(past)
     now = replace(
         then,
         script_sha256=rundir_writer.file_sha256(prepared.inputs.job.script),
@@ -284,8 +284,8 @@ def what_changed(past: Past, prepared: Prepared) -> list[Change]:
     return changes(then, now)
 
 
-def prepare_again(found: Found, run_dir: Path | None) -> Prepared:
+def prepare_rerun(found: RunFiles, run_dir: Path | None) -> Prepared:
     """Look into a run once more, for a directory beside the old one if none was asked for."""
-    past = past_of(found)
-    prepared = prepare(spec_of(past, RunLayout(found.root)), run_dir, found.root.parent)
-    return replace(prepared, decide=lambda inputs: plan_again(past, inputs.layout, inputs.port))
+    past = recorded_run(found)
+    prepared = prepare(spec_of(past, RunDir(found.root)), run_dir, found.root.parent)
+    return replace(prepared, decide=lambda inputs: plan_rerun(past, inputs.layout, inputs.port))

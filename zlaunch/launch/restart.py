@@ -7,33 +7,33 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zlaunch import console
 from zlaunch.errors import ZlaunchError
-from zlaunch.job.spec import JobSpec, Policy
+from zlaunch.job.spec import JobSpec, RestartPolicy
 from zlaunch.launch.checkpoints import newest_whole
 from zlaunch.launch.prepare import Prepared
-from zlaunch.launch.restart_policy import Failed, Proposal, goes_on, proposals, resumed
+from zlaunch.launch.restart_policy import FailedAttempt, Retry, propose_retries, resume_note, resumed
 from zlaunch.rundir.record import FIRST, Lineage
 
 if TYPE_CHECKING:
-    from zlaunch.launch.finish import Ended
+    from zlaunch.launch.finish import FinishedRun
 
 Examined = TypeVar("Examined")
 
 
 @dataclass(frozen=True)
-class Tried:
+class Attempt:
     """One attempt that has ended."""
 
     prepared: Prepared
     run: Path
-    ended: "Ended"
+    ended: "FinishedRun"
 
 
-def see_through(
+def run_with_restarts(
     first: Examined,
-    start: Callable[[Examined, Lineage], Tried],
+    start: Callable[[Examined, Lineage], Attempt],
     look_into: Callable[[JobSpec, Path | None], Examined],
     origin: Lineage = FIRST,
-) -> Tried:
+) -> Attempt:
     """Start a job, and again as long as its policy allows and it may help; return the last attempt.
 
     `look_into` looks into a job for a run directory; it raises Refused for one that cannot work.
@@ -41,10 +41,12 @@ def see_through(
     tried = start(first, origin)
     asked = tried.prepared.inputs.job
     policy = asked.wishes.policy
-    failures: list[Failed] = []
+    failures: list[FailedAttempt] = []
     while True:
         ended = tried.ended
-        failures.append(Failed(ended.outcome, max((rank.step for rank in ended.evidence.ranks), default=0)))
+        failures.append(
+            FailedAttempt(ended.outcome, max((rank.step for rank in ended.evidence.ranks), default=0))
+        )
         for job, lineage, words in _ways_on(asked, tried, failures, policy):
             try:
                 examined = look_into(job, _directory(tried, lineage.attempt))
@@ -59,15 +61,15 @@ def see_through(
 
 
 def _ways_on(
-    asked: JobSpec, tried: Tried, failures: Sequence[Failed], policy: Policy
+    asked: JobSpec, tried: Attempt, failures: Sequence[FailedAttempt], policy: RestartPolicy
 ) -> Iterator[tuple[JobSpec, Lineage, str]]:
     """Name the jobs to try next, where each comes from, and what a person is told."""
     number = len(failures) + 1
-    for proposal in proposals(tried.prepared.inputs.job, tried.ended.evidence, failures, policy):
+    for proposal in propose_retries(tried.prepared.inputs.job, tried.ended.evidence, failures, policy):
         checkpoint = _checkpoint(tried, proposal)
         job = resumed(asked, proposal, checkpoint)
         if job is not None:
-            begins = goes_on(checkpoint, failures[-1].step)
+            begins = resume_note(checkpoint, failures[-1].step)
             lineage = Lineage(number, continues=tried.run.name, why=proposal.why)
             yield job, lineage, f"{proposal.why}; {begins}"
 
@@ -78,7 +80,7 @@ def _say(text: str) -> None:
         console.say(line)
 
 
-def _directory(tried: Tried, number: int) -> Path | None:
+def _directory(tried: Attempt, number: int) -> Path | None:
     """Put the attempts beside each other: `mine`, `mine-attempt-2`, `mine-attempt-3`."""
     run_dir = tried.prepared.run_dir
     if run_dir is None:
@@ -87,7 +89,7 @@ def _directory(tried: Tried, number: int) -> Path | None:
     return run_dir.with_name(f"{stem}-attempt-{number}")
 
 
-def _checkpoint(tried: Tried, proposal: Proposal) -> Path | None:
+def _checkpoint(tried: Attempt, proposal: Retry) -> Path | None:
     """Find what a Trainer script can go on from; another may not know the flag."""
     inputs = tried.prepared.inputs
     if not proposal.resumes or not inputs.script.mentions("resume_from_checkpoint"):

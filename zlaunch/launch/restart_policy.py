@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zlaunch.job.spec import STAGES, JobSpec, Offload, Policy
+from zlaunch.job.spec import STAGES, JobSpec, Offload, RestartPolicy
 from zlaunch.units import largest_piece, plural
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ OUT_OF_MEMORY = frozenset({"gpu-out-of-memory", "host-out-of-memory", "host-allo
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedAttempt:
     """One attempt that failed."""
 
     outcome: "Outcome"
@@ -46,7 +46,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class Retry:
     """A job to try next, and why; with the same stage it can go on from a checkpoint."""
 
     job: JobSpec
@@ -54,9 +54,9 @@ class Proposal:
     resumes: bool = True
 
 
-def proposals(
-    job: JobSpec, evidence: "Evidence", failures: Sequence[Failed], policy: Policy
-) -> Iterator[Proposal]:
+def propose_retries(
+    job: JobSpec, evidence: "Evidence", failures: Sequence[FailedAttempt], policy: RestartPolicy
+) -> Iterator[Retry]:
     """Propose what may work, what changes least first; the last failure is the one to mend."""
     last = failures[-1].outcome
     if last.how not in ("failed", "stalled") or last.verdict is None:
@@ -67,10 +67,10 @@ def proposals(
         return
     restarts = sum(1 for failed in failures if not _is_oom(failed.outcome.verdict))
     if restarts <= policy.max_restarts and can_heal(failures):
-        yield Proposal(job, f"restart {restarts} of {policy.max_restarts}: {last.verdict.cause}")
+        yield Retry(job, f"restart {restarts} of {policy.max_restarts}: {last.verdict.cause}")
 
 
-def can_heal(failures: Sequence[Failed]) -> bool:
+def can_heal(failures: Sequence[FailedAttempt]) -> bool:
     """Whether the same job may work the next time."""
     last = failures[-1]
     verdict = last.outcome.verdict
@@ -90,7 +90,7 @@ def _is_oom(verdict: "Verdict | None") -> bool:
     return verdict is not None and verdict.code in OUT_OF_MEMORY
 
 
-def smaller(job: JobSpec, ran: "JobEvidence", code: str) -> Iterator[Proposal]:
+def smaller(job: JobSpec, ran: "JobEvidence", code: str) -> Iterator[Retry]:
     """Walk the ladder; the global batch and the learning rate stay what they are.
 
     Moving states to the host helps a GPU that is full. A host that is full has no room for them.
@@ -98,21 +98,21 @@ def smaller(job: JobSpec, ran: "JobEvidence", code: str) -> Iterator[Proposal]:
     yield from _smaller_micro_batch(job, ran)
     if ran.uses_trainer and ran.gradient_checkpointing is False:
         args = (*job.script_args, "--gradient_checkpointing")
-        yield Proposal(replace(job, script_args=args), "activation checkpointing: `--gradient_checkpointing`")
+        yield Retry(replace(job, script_args=args), "activation checkpointing: `--gradient_checkpointing`")
     if ran.stage < 3 and ran.world_size > 1:
         stage = STAGES[str(ran.stage + 1)]
-        yield Proposal(replace(job, stage=stage), f"the next stage: `--stage {stage}`", resumes=False)
+        yield Retry(replace(job, stage=stage), f"the next stage: `--stage {stage}`", resumes=False)
     if code != "gpu-out-of-memory":
         return
     if "optimizer" not in ran.moved and ran.stage > 0:
         offload = Offload("cpu", "none")
-        yield Proposal(replace(job, offload=offload), "the optimizer on the host: `--offload optimizer:cpu`")
+        yield Retry(replace(job, offload=offload), "the optimizer on the host: `--offload optimizer:cpu`")
     if "param" not in ran.moved and ran.stage == 3:
         offload = Offload("nvme" if ran.moved.get("optimizer") == "nvme" else "cpu", "cpu")
-        yield Proposal(replace(job, offload=offload), "the parameters on the host, too: `--offload cpu`")
+        yield Retry(replace(job, offload=offload), "the parameters on the host, too: `--offload cpu`")
 
 
-def _smaller_micro_batch(job: JobSpec, ran: "JobEvidence") -> Iterator[Proposal]:
+def _smaller_micro_batch(job: JobSpec, ran: "JobEvidence") -> Iterator[Retry]:
     """Cut the batch of a step into more and smaller pieces, as few as will do."""
     micro = largest_piece(ran.micro_batch)
     if micro is None:
@@ -124,10 +124,10 @@ def _smaller_micro_batch(job: JobSpec, ran: "JobEvidence") -> Iterator[Proposal]
     changed = replace(job, script_args=(*job.script_args, *flags)) if ran.uses_trainer else job
     if not ran.uses_trainer or job.ds_config is not None:
         changed = replace(changed, overrides=(*changed.overrides, *keys))
-    yield Proposal(changed, why)
+    yield Retry(changed, why)
 
 
-def resumed(asked: JobSpec, proposal: Proposal, checkpoint: Path | None) -> JobSpec | None:
+def resumed(asked: JobSpec, proposal: Retry, checkpoint: Path | None) -> JobSpec | None:
     """Go on from a checkpoint, as Trainer scripts that know the flag do; None if that cannot be.
 
     What the first attempt was asked to go on from stays; what a later one went on from does not.
@@ -146,7 +146,7 @@ def _without(argv: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
     return (*argv[:at], *argv[at + 2 :])
 
 
-def goes_on(checkpoint: Path | None, step: int) -> str:
+def resume_note(checkpoint: Path | None, step: int) -> str:
     """Say where the next attempt begins."""
     if checkpoint is not None:
         return f"it goes on from {checkpoint}"

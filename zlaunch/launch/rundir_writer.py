@@ -27,9 +27,9 @@ from zlaunch.hosts.environment import inherited
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.probe import package_versions
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch.plan import Inputs, LaunchPlan
+from zlaunch.launch.plan import LaunchPlan, PlanInputs
 from zlaunch.process import output_of
-from zlaunch.rundir.layout import ROOM_BYTES, RUNS, RunLayout, write_ending
+from zlaunch.rundir.layout import ROOM_BYTES, RUNS, RunDir, write_ending
 from zlaunch.rundir.record import FIRST, Lineage
 from zlaunch.units import whole
 
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
 
-def candidates(chosen: Path | None, name: str, beside: Path = RUNS) -> Iterator[RunLayout]:
+def candidates(chosen: Path | None, name: str, beside: Path = RUNS) -> Iterator[RunDir]:
     """Propose run directories: the one that was asked for, or `runs/<time>-<name>`, numbered if taken."""
     if chosen is not None:
-        yield RunLayout(chosen.absolute())
+        yield RunDir(chosen.absolute())
         return
     root = beside.absolute()
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     for attempt in range(1, 1000):
-        layout = RunLayout(root / (name if attempt == 1 else f"{name}-{attempt}"))
+        layout = RunDir(root / (name if attempt == 1 else f"{name}-{attempt}"))
         if not layout.root.exists():
             yield layout
 
@@ -88,7 +88,7 @@ def claim(plan: LaunchPlan) -> None:
             ) from None
 
 
-def write_forecast(layout: RunLayout, forecast: Forecast) -> None:
+def write_forecast(layout: RunDir, forecast: Forecast) -> None:
     """Keep what was predicted, so that it can be compared with what the ranks measure."""
     write_whole(layout.forecast, json.dumps({**asdict(forecast), "curve": []}, indent=2) + "\n")
 
@@ -104,7 +104,9 @@ def release(plan: LaunchPlan) -> None:
             directory.rmdir()
 
 
-def fill(plan: LaunchPlan, inputs: Inputs, asked: Sequence[str], lineage: Lineage = FIRST) -> None:
+def write_run_files(
+    plan: LaunchPlan, inputs: PlanInputs, asked: Sequence[str], lineage: Lineage = FIRST
+) -> None:
     """Write all that is known of a run before it starts."""
     layout = plan.layout
     layout.ranks.mkdir()
@@ -120,14 +122,14 @@ def fill(plan: LaunchPlan, inputs: Inputs, asked: Sequence[str], lineage: Lineag
     layout.room.write_bytes(b"\n" * ROOM_BYTES)
 
 
-def append_metrics(layout: RunLayout, facts: Mapping[str, Any]) -> None:
+def append_metrics(layout: RunDir, facts: Mapping[str, Any]) -> None:
     """Add a line to what was seen of the job; on a full disk there is none."""
     with contextlib.suppress(OSError), layout.metrics.open("a") as file:
         file.write(json.dumps(facts) + "\n")
 
 
 def write_outcome(
-    layout: RunLayout, outcome: "Outcome", started: float, stall: "StallEvidence | None" = None
+    layout: RunDir, outcome: "Outcome", started: float, stall: "StallEvidence | None" = None
 ) -> None:
     """Write how the run ended, and where its ranks stood still before."""
     times = {"started": started, "seconds": time.time() - started}
@@ -136,7 +138,7 @@ def write_outcome(
     write_ending(layout, json.dumps(ending, indent=2) + "\n")
 
 
-def read_ranks(layout: RunLayout) -> list[dict[str, Any]]:
+def read_ranks(layout: RunDir) -> list[dict[str, Any]]:
     """Read the records that the ranks left; one that a full disk cut short is left out."""
     files = [file for file in layout.ranks.glob("rank-*.json") if file.name.count(".") == 1]
     records = (read_object(file) for file in files)

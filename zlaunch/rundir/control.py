@@ -3,19 +3,19 @@
 import signal
 
 from zlaunch.files import write_whole
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.rundir.layout import RunDir
 
 COMMAND = "zlaunch runs stop"
 """Who told a run to stop, if a person asked for just that."""
 
 
-def write_stop(layout: RunLayout, number: int, by: str = "zlaunch") -> None:
+def write_stop(layout: RunDir, number: int, by: str = "zlaunch") -> None:
     """Tell the ranks on all hosts to stop, as a signal would, and who says so."""
     if not layout.stop.exists():
         write_whole(layout.stop, f"{int(number)} {by}")
 
 
-def read_stop(layout: RunLayout) -> int | None:
+def read_stop(layout: RunDir) -> int | None:
     """Read the signal that somebody told the run to stop with; None if nobody did."""
     try:
         return signal.Signals(int(layout.stop.read_text().partition(" ")[0]))
@@ -23,7 +23,7 @@ def read_stop(layout: RunLayout) -> int | None:
         return None
 
 
-def was_commanded(layout: RunLayout) -> bool:
+def was_commanded(layout: RunDir) -> bool:
     """Whether `zlaunch runs stop` told the run to stop."""
     try:
         return layout.stop.read_text().endswith(f" {COMMAND}")
@@ -31,11 +31,11 @@ def was_commanded(layout: RunLayout) -> bool:
         return False
 
 
-def ask_for_stacks(layout: RunLayout) -> None:
+def ask_for_stacks(layout: RunDir) -> None:
     """Ask all ranks, on all hosts, to write down where they are."""
     write_whole(layout.ask_stacks, str(times_asked(layout) + 1))
 
 
-def times_asked(layout: RunLayout) -> int:
+def times_asked(layout: RunDir) -> int:
     """Read how often the ranks were asked for that; raise ValueError if somebody wrote something else."""
     return int(layout.ask_stacks.read_text()) if layout.ask_stacks.exists() else 0

@@ -13,7 +13,7 @@ STACKS_SIGNAL = signal.SIGRTMIN + 7
 """Makes a rank's script write the stacks of all its threads."""
 
 
-class RunLayout(NamedTuple):
+class RunDir(NamedTuple):
     """Paths below one run's directory."""
 
     root: Path
@@ -131,7 +131,7 @@ class RunLayout(NamedTuple):
 ROOM_BYTES = 64 * 1024
 
 
-def write_ending(layout: RunLayout, text: str) -> None:
+def write_ending(layout: RunDir, text: str) -> None:
     """Write how a run ended, in the room that was kept for it."""
     layout.room.unlink(missing_ok=True)
     write_whole(layout.ending, text)

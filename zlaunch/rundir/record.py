@@ -69,7 +69,7 @@ _ENDINGS = {
 
 
 @dataclass(frozen=True)
-class Found:
+class RunFiles:
     """What was read from a run directory; a file that is not there, or is broken, is empty."""
 
     root: Path
@@ -103,7 +103,7 @@ class Found:
 class RunRecord:
     """One run as far as its files tell."""
 
-    found: Found
+    found: RunFiles
     state: State
     started: float | None
     seconds: float | None
@@ -126,7 +126,7 @@ class RunRecord:
         return self.found.root.name
 
 
-def record_of(found: Found, alive: bool | None, now: float) -> RunRecord:
+def record_of(found: RunFiles, alive: bool | None, now: float) -> RunRecord:
     """Judge a run; `alive` says whether its zlaunch works, None if that cannot be seen from this host."""
     job, state = found.job, state_of(found, alive, now)
     started = number(job, "started")
@@ -148,7 +148,7 @@ def record_of(found: Found, alive: bool | None, now: float) -> RunRecord:
     )
 
 
-def state_of(found: Found, alive: bool | None, now: float) -> State:
+def state_of(found: RunFiles, alive: bool | None, now: float) -> State:
     """Judge the state of a run: an ending that was written counts, then whether its zlaunch works."""
     if not found.job:
         return State.BROKEN
@@ -172,7 +172,7 @@ def is_same_process(job: Mapping[str, Any], created: float) -> bool:
     return started is not None and created <= started
 
 
-def cause_of(found: Found, state: State) -> str | None:
+def cause_of(found: RunFiles, state: State) -> str | None:
     """Say in one sentence why a run ended; None if there is nothing to explain."""
     if state in (State.RUNNING, State.FINISHED):
         return None
@@ -199,7 +199,7 @@ def script_of(job: Mapping[str, Any]) -> str | None:
     return str(words[0]) if isinstance(words, list) and words else None
 
 
-def _progress(found: Found) -> tuple[int | None, int | None]:
+def _progress(found: RunFiles) -> tuple[int | None, int | None]:
     """Say how many steps were taken, of how many, by the ranks' own account or the watch's."""
     seen: Sequence[Mapping[str, Any]] = [*found.pulses.values(), found.last_metrics]
     taken = [step for one in seen if (step := whole(one.get("step"))) is not None]
@@ -207,7 +207,7 @@ def _progress(found: Found) -> tuple[int | None, int | None]:
     return max(taken, default=None), max(planned, default=None)
 
 
-def _seconds(found: Found, state: State, started: float | None, now: float) -> float | None:
+def _seconds(found: RunFiles, state: State, started: float | None, now: float) -> float | None:
     if (seconds := number(found.ending, "seconds")) is not None:
         return max(0.0, seconds)
     if started is None:

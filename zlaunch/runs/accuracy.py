@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.rundir.record import RunRecord
-from zlaunch.runs.memory import Comparison
+from zlaunch.runs.memory import MemoryComparison
 from zlaunch.units import plural
 
 
-def experience_file(environ: Mapping[str, str]) -> Path:
+def accuracy_file(environ: Mapping[str, str]) -> Path:
     """Where it is kept, as the XDG base directories say."""
     state = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(state) / "zlaunch" / "forecasts.jsonl"
 
 
-def keep(file: Path | None, record: RunRecord, comparison: Comparison) -> None:
+def record_accuracy(file: Path | None, record: RunRecord, comparison: MemoryComparison) -> None:
     """Add a run's differences, if there are any; a place that cannot be written is left alone."""
     percents = {pool.name.strip(): pool.percent for pool in comparison.pools if pool.percent is not None}
     if file is None or not percents:
@@ -39,7 +39,7 @@ def keep(file: Path | None, record: RunRecord, comparison: Comparison) -> None:
             lines.write(json.dumps(facts) + "\n")
 
 
-def kept(file: Path | None) -> list[Mapping[str, Any]]:
+def read_accuracy(file: Path | None) -> list[Mapping[str, Any]]:
     """Read all lines that can be read."""
     if file is None:
         return []
@@ -56,7 +56,7 @@ def kept(file: Path | None) -> list[Mapping[str, Any]]:
     return found
 
 
-def experience(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def forecast_errors(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Say for each pool by how much forecasts were off; below zero they were too low."""
     pools: dict[str, list[float]] = {}
     for run in runs:
@@ -71,9 +71,9 @@ def _spread(percents: Sequence[float]) -> str:
     return f"{mean:+.1f} % on average, {worst:+.1f} % at worst, {plural(len(percents), 'run')}"
 
 
-def here() -> Path | None:
+def default_accuracy_file() -> Path | None:
     """Where the experience of this user on this machine is; None for a user without a home."""
     try:
-        return experience_file(os.environ)
+        return accuracy_file(os.environ)
     except RuntimeError:  # no HOME, and no entry in the password file, as in containers
         return None

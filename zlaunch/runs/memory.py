@@ -6,7 +6,7 @@ from typing import Any
 
 from zlaunch.estimate.forecast import HOST_POOLS, written_peak, written_resident
 from zlaunch.hosts.gpu_catalog import overhead_bytes
-from zlaunch.rundir.record import Found, RunRecord, State, number, section, text
+from zlaunch.rundir.record import RunFiles, RunRecord, State, number, section, text
 from zlaunch.units import whole
 
 SETTLED = 3
@@ -19,7 +19,7 @@ NOT_PREDICTED = "nothing was predicted: `zlaunch train` predicts for GPUs, or wi
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class PoolComparison:
     """One pool of memory; bytes of the rank that took most of it."""
 
     name: str
@@ -31,14 +31,14 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class MemoryComparison:
     """All pools, and what keeps them from being compared."""
 
-    pools: tuple[Pool, ...]
+    pools: tuple[PoolComparison, ...]
     remarks: tuple[str, ...]
 
 
-def compare(record: RunRecord) -> Comparison:
+def compare_with_forecast(record: RunRecord) -> MemoryComparison:
     """Lay what was measured of a run beside its forecast."""
     found = record.found
     on_gpu = text(found.job, "accelerator") != "cpu"
@@ -49,7 +49,7 @@ def compare(record: RunRecord) -> Comparison:
         remarks.append(ON_A_CPU)
     if found.forecast and is_early:
         remarks.append(TOO_EARLY)
-    return Comparison(tuple(pool for pool in pools if pool.predicted or pool.measured), tuple(remarks))
+    return MemoryComparison(tuple(pool for pool in pools if pool.predicted or pool.measured), tuple(remarks))
 
 
 def _is_early(record: RunRecord) -> bool:
@@ -60,25 +60,25 @@ def _is_early(record: RunRecord) -> bool:
     return record.step - resumed < SETTLED
 
 
-def _percent(pool: Pool) -> float | None:
+def _percent(pool: PoolComparison) -> float | None:
     if pool.predicted is None or not pool.measured:
         return None
     return 100.0 * (pool.predicted - pool.measured) / pool.measured
 
 
-def _pools(record: RunRecord, on_gpu: bool) -> Iterator[Pool]:
+def _pools(record: RunRecord, on_gpu: bool) -> Iterator[PoolComparison]:
     found = record.found
     reserved = written_peak(found.forecast, ("reserved",))
     process = None if reserved is None else reserved + overhead_bytes(record.world_size or 1)[1]
     if on_gpu:
-        yield Pool(
+        yield PoolComparison(
             "GPU, tensors", written_peak(found.forecast, ("gpu",)), _of_pulses(found, "gpu_allocated_bytes")
         )
-        yield Pool("GPU, reserved", reserved, _of_pulses(found, "gpu_reserved_bytes"))
-        yield Pool("GPU, in use", process, _on_the_device(found), "predicted: at most")
-    yield Pool("host, resident", written_resident(found.forecast, on_gpu), _resident(found))
+        yield PoolComparison("GPU, reserved", reserved, _of_pulses(found, "gpu_reserved_bytes"))
+        yield PoolComparison("GPU, in use", process, _on_the_device(found), "predicted: at most")
+    yield PoolComparison("host, resident", written_resident(found.forecast, on_gpu), _resident(found))
     for pool in (*HOST_POOLS, "nvme"):
-        yield Pool(_NAMES[pool], written_peak(found.forecast, (pool,)), None, NOT_MEASURED)
+        yield PoolComparison(_NAMES[pool], written_peak(found.forecast, (pool,)), None, NOT_MEASURED)
 
 
 _NAMES = {
@@ -89,15 +89,15 @@ _NAMES = {
 }
 
 
-def _of_pulses(found: Found, name: str) -> int | None:
+def _of_pulses(found: RunFiles, name: str) -> int | None:
     return _most(number(pulse, name) for pulse in found.pulses.values())
 
 
-def _on_the_device(found: Found) -> int | None:
+def _on_the_device(found: RunFiles) -> int | None:
     return _most(number(section(sample, "gpu"), "used_bytes") for sample in found.samples.values())
 
 
-def _resident(found: Found) -> int | None:
+def _resident(found: RunFiles) -> int | None:
     """Say the most of any rank; a rank's record is written at its end, samples while it runs."""
     records: list[Mapping[str, Any]] = [*found.ranks.values(), *found.samples.values()]
     return _most(number(one, name) for one in records for name in ("peak_rss_bytes", "rss_bytes"))

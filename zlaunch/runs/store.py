@@ -14,14 +14,14 @@ from typing import Any
 
 import psutil
 
-from zlaunch.diagnosis.collect import gather
+from zlaunch.diagnosis.collect import collect_evidence
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage
 from zlaunch.process import is_alive, may_signal
 from zlaunch.rundir.control import COMMAND, write_stop
-from zlaunch.rundir.layout import RUNS, RunLayout
-from zlaunch.rundir.record import Found, RunRecord, State, is_same_process, number, record_of, text
-from zlaunch.runs.verdict import found_again
+from zlaunch.rundir.layout import RUNS, RunDir
+from zlaunch.rundir.record import RunFiles, RunRecord, State, is_same_process, number, record_of, text
+from zlaunch.runs.verdict import rediagnose
 from zlaunch.units import whole
 
 LATEST = "latest"
@@ -42,10 +42,10 @@ def all_runs(directory: Path | None) -> list[Path]:
     return sorted(roots, key=lambda root: (_started(root), root.name), reverse=True)
 
 
-def find(name: str, directory: Path | None) -> Path:
+def find_run(name: str, directory: Path | None) -> Path:
     """Find a run by its name, the beginning of it, its path, or as the latest."""
     named = Path(name)
-    if "/" in name or (named.is_dir() and RunLayout(named).job.exists()):
+    if "/" in name or (named.is_dir() and RunDir(named).job.exists()):
         if not named.is_dir():
             raise InputMissing(f"there is no run directory `{name}`")
         return named.absolute()
@@ -65,7 +65,7 @@ def find(name: str, directory: Path | None) -> Path:
     return matching[0].absolute()
 
 
-def look_at(root: Path) -> RunRecord:
+def load_run(root: Path) -> RunRecord:
     """Read a run directory and judge the run."""
     record = _judged(root)
     if record.state.is_over and not record.found.ending:
@@ -77,8 +77,8 @@ def look_at(root: Path) -> RunRecord:
 
 
 def _judged(root: Path) -> RunRecord:
-    found = read(root)
-    return record_of(found, works(found.job), time.time())
+    found = read_run_files(root)
+    return record_of(found, is_running(found.job), time.time())
 
 
 def _found_again(record: RunRecord) -> Verdict | None:
@@ -89,13 +89,13 @@ def _found_again(record: RunRecord) -> Verdict | None:
     returncode = whole(ending.get("returncode")) or 0
     stopped_by = -returncode if state is State.STOPPED and returncode < 0 else None
     with contextlib.suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        return found_again(gather(RunLayout(record.found.root), returncode, stopped_by), state)
+        return rediagnose(collect_evidence(RunDir(record.found.root), returncode, stopped_by), state)
     return None  # the files hold what no run writes
 
 
-def read(root: Path) -> Found:
+def read_run_files(root: Path) -> RunFiles:
     """Read the files of a run directory; what is missing or broken becomes a trouble, never an error."""
-    layout, troubles = RunLayout(root), list[str]()
+    layout, troubles = RunDir(root), list[str]()
     files = {
         name: _members(file, troubles, needed=name == "job")
         for name, file in {
@@ -107,7 +107,7 @@ def read(root: Path) -> Found:
             "provenance": layout.provenance,
         }.items()
     }
-    return Found(
+    return RunFiles(
         root=root,
         changed=_last_written(layout),
         **files,
@@ -120,15 +120,15 @@ def read(root: Path) -> Found:
     )
 
 
-def works(job: Mapping[str, Any]) -> bool | None:
+def is_running(job: Mapping[str, Any]) -> bool | None:
     """Whether the zlaunch of a run works; None if it runs on another host, or nobody knows where."""
     host = text(job, "host")
     if host is not None and host != socket.gethostname():
         return None
-    return zlaunch_of(job) is not None
+    return zlaunch_process(job) is not None
 
 
-def zlaunch_of(job: Mapping[str, Any]) -> psutil.Process | None:
+def zlaunch_process(job: Mapping[str, Any]) -> psutil.Process | None:
     """Find the zlaunch process of a run on this host; None if it is gone, or its id is another's now."""
     pid = whole(job.get("zlaunch_pid"))
     if pid is None or pid <= 0:
@@ -140,10 +140,10 @@ def zlaunch_of(job: Mapping[str, Any]) -> psutil.Process | None:
     return None
 
 
-def tell_to_stop(record: RunRecord) -> str:
+def stop_run(record: RunRecord) -> str:
     """Tell a running run to stop, and say whom; the run writes down how it ended."""
-    process = zlaunch_of(record.found.job) if works(record.found.job) else None
-    layout = RunLayout(record.found.root)
+    process = zlaunch_process(record.found.job) if is_running(record.found.job) else None
+    layout = RunDir(record.found.root)
     stop = os.path.relpath(layout.stop)
     if process is not None and not may_signal(process.pid):  # nor may its ranks read of it
         raise Unavailable(f"zlaunch (process {process.pid}) belongs to `{process.username()}`")
@@ -162,14 +162,14 @@ def tell_to_stop(record: RunRecord) -> str:
 def wait_until_over(root: Path, seconds: float) -> RunRecord:
     """Look at a run until it is over, but not for longer than some seconds."""
     deadline, ended = time.monotonic() + seconds, may_have_ended(root)
-    while time.monotonic() < deadline and not (ended() and look_at(root).state.is_over):
+    while time.monotonic() < deadline and not (ended() and load_run(root).state.is_over):
         time.sleep(POLL_SECONDS)
-    return look_at(root)
+    return load_run(root)
 
 
 def may_have_ended(root: Path) -> Callable[[], bool]:
     """Make a question that is cheap to ask often: whether a whole look at a run is due."""
-    ending, last = RunLayout(root).ending, time.monotonic()
+    ending, last = RunDir(root).ending, time.monotonic()
 
     def is_due() -> bool:
         nonlocal last
@@ -184,12 +184,12 @@ def may_have_ended(root: Path) -> Callable[[], bool]:
 def is_done_with(root: Path) -> Callable[[], bool]:
     """Make a question for who follows a run: whether nothing more is to be seen of it from here."""
     is_due = may_have_ended(root)
-    return lambda: is_due() and look_at(root).state is not State.RUNNING
+    return lambda: is_due() and load_run(root).state is not State.RUNNING
 
 
 def log_of(root: Path, rank: int | None, launcher: bool) -> Path:
     """Find a log of a run; raise InputMissing naming those that are there."""
-    layout = RunLayout(root)
+    layout = RunDir(root)
     log = layout.launcher_log if launcher else layout.rank_log(rank or 0)
     if not log.exists():
         there = ", ".join(sorted(file.name for file in layout.logs.glob("*.log"))) or "none"
@@ -220,7 +220,7 @@ def follow(log: Path, offset: int, is_over: Callable[[], bool]) -> Iterator[byte
 
 def _is_of_a_run(root: Path) -> bool:
     """Whether a directory is one of a run, be it broken; folders that hold other things are not."""
-    layout = RunLayout(root)
+    layout = RunDir(root)
     with contextlib.suppress(OSError):
         files = (layout.job, layout.ending, layout.ds_config, layout.logs, layout.ranks)
         known = {file.name for file in files}
@@ -231,7 +231,7 @@ def _is_of_a_run(root: Path) -> bool:
 
 def _started(root: Path) -> float:
     """Say when a run started; a directory that does not tell counts by its own time."""
-    started = number(_members(RunLayout(root).job, [], needed=False), "started")
+    started = number(_members(RunDir(root).job, [], needed=False), "started")
     if started is not None:
         return started
     with contextlib.suppress(OSError):
@@ -239,7 +239,7 @@ def _started(root: Path) -> float:
     return 0.0
 
 
-def _of_ranks(layout: RunLayout, kind: str, troubles: list[str]) -> dict[int, Mapping[str, Any]]:
+def _of_ranks(layout: RunDir, kind: str, troubles: list[str]) -> dict[int, Mapping[str, Any]]:
     """Read one kind of the ranks' files: rank → members."""
     found: dict[int, Mapping[str, Any]] = {}
     with contextlib.suppress(OSError):
@@ -274,7 +274,7 @@ def _parse(data: bytes) -> Mapping[str, Any]:
     return {}
 
 
-def _last_written(layout: RunLayout) -> float:
+def _last_written(layout: RunDir) -> float:
     times = [0.0]
     for folder in (layout.root, layout.logs, layout.ranks):
         with contextlib.suppress(OSError):

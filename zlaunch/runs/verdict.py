@@ -6,10 +6,10 @@ from typing import Any
 
 from zlaunch.diagnosis import diagnose
 from zlaunch.diagnosis.evidence import Evidence, StallEvidence
-from zlaunch.diagnosis.root_cause import Part, blamed, part_of
+from zlaunch.diagnosis.root_cause import Role, role_of, root_cause
 from zlaunch.diagnosis.stall import rank_names
 from zlaunch.diagnosis.verdict import Verdict
-from zlaunch.rundir.record import Found, RunRecord, State, number, section, text
+from zlaunch.rundir.record import RunFiles, RunRecord, State, number, section, text
 from zlaunch.units import duration, plural, whole
 
 _HEADS = {
@@ -24,7 +24,7 @@ _HEADS = {
 }
 
 
-def head(record: RunRecord) -> str:
+def headline(record: RunRecord) -> str:
     """Say in a few words what became of a run, and how long it took."""
     if record.state is State.BROKEN:
         return "no record of a run"
@@ -48,13 +48,13 @@ def verdict_of(record: RunRecord, now: float) -> Verdict | None:
     )
 
 
-def found_again(evidence: Evidence, state: State) -> Verdict | None:
+def rediagnose(evidence: Evidence, state: State) -> Verdict | None:
     """Find the verdict again that was not written; None where what is left does not suffice.
 
     Of a lost run it suffices if a rank failed of itself: else zlaunch was killed, and its ranks after it.
     """
-    rank = blamed(evidence)
-    has_failed = rank is not None and part_of(rank, evidence) is Part.FAILED
+    rank = root_cause(evidence)
+    has_failed = rank is not None and role_of(rank, evidence) is Role.FAILED
     ended_known = state in (State.FAILED, State.STOPPED, State.STUMBLED)
     return diagnose(evidence) if has_failed or ended_known else None
 
@@ -75,7 +75,7 @@ def _written(written: Mapping[str, Any]) -> Verdict:
     )
 
 
-def stall_of(found: Found) -> StallEvidence | None:
+def stall_of(found: RunFiles) -> StallEvidence | None:
     """Read where the ranks of a run stood still, if they did when it ended."""
     written = section(found.ending, "stall")
     seconds, odd = number(written, "seconds"), written.get("odd")
@@ -106,7 +106,7 @@ def _facts(record: RunRecord, now: float) -> Iterator[str]:
         yield _endings(found, record.world_size)
 
 
-def _doing(found: Found) -> str:
+def _doing(found: RunFiles) -> str:
     """Say which step the ranks are in, and what each of them does, if that is not the same."""
     phases: dict[str, list[int]] = {}
     for rank, pulse in found.pulses.items():
@@ -120,6 +120,6 @@ def _doing(found: Found) -> str:
     return ", ".join(told)
 
 
-def _endings(found: Found, world_size: int) -> str:
+def _endings(found: RunFiles, world_size: int) -> str:
     left = [one for one in found.ranks.values() if whole(one.get("returncode")) is not None]
     return f"{len(left) or 'none'} of {plural(world_size, 'rank')} left an ending"

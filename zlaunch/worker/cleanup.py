@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from zlaunch.files import read_object
-from zlaunch.rundir.layout import RunLayout
+from zlaunch.rundir.layout import RunDir
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - DeepSpeed chose it
 
@@ -21,7 +21,7 @@ def buffer_of(rank: int, environment: Mapping[str, str]) -> Path:
     return SHARED_MEMORY / f"deepspeed_allreduce_buffer_{os.getuid()}_{where}_{rank}"
 
 
-def buffers_here(layout: RunLayout) -> Iterator[str]:
+def buffers_here(layout: RunDir) -> Iterator[str]:
     """Name those of all ranks of a run that have started on this host."""
     for file in layout.ranks.glob("rank-*.json"):
         record = read_object(file)

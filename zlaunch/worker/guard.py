@@ -17,20 +17,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zlaunch.process import Launcher, end_like, is_alive, lifeline, outlive_parent
+from zlaunch.process import LauncherProcess, end_like, is_alive, lifeline, outlive_parent
 from zlaunch.rundir.control import write_stop
-from zlaunch.rundir.layout import RunLayout, write_ending
+from zlaunch.rundir.layout import RunDir, write_ending
 from zlaunch.worker.cleanup import buffers_here, delete
 
 GRACE_SECONDS = 7.0
 """How long the launcher may take to end after a signal was passed on to it."""
 
 
-def main(layout: RunLayout, argv: Sequence[str]) -> int:
+def main(layout: RunDir, argv: Sequence[str]) -> int:
     """Run a launcher and return what it returned."""
     job = json.loads(layout.job.read_text("utf-8"))
     tell = partial(write_stop, layout) if job["over_ssh"] else None
-    child = Launcher(argv, os.environ, sys.stdout.buffer, GRACE_SECONDS, tell)
+    child = LauncherProcess(argv, os.environ, sys.stdout.buffer, GRACE_SECONDS, tell)
     depends_on = lifeline(job["zlaunch_pid"])
     outlive_parent()  # not before: until now it dies with its parent, and the launcher with it
     returncode = child.wait(lambda: child.depend_on(depends_on))
@@ -41,7 +41,7 @@ def main(layout: RunLayout, argv: Sequence[str]) -> int:
     return returncode
 
 
-def _was_stopped(layout: RunLayout) -> bool:
+def _was_stopped(layout: RunDir) -> bool:
     """Whether a rank did not end by itself: for a killed node launcher DeepSpeed's runner returns 0."""
     for file in layout.ranks.glob("rank-*.json"):
         with contextlib.suppress(OSError, ValueError):
@@ -51,7 +51,7 @@ def _was_stopped(layout: RunLayout) -> bool:
     return False
 
 
-def _finish(layout: RunLayout, job: Mapping[str, Any]) -> None:
+def _finish(layout: RunDir, job: Mapping[str, Any]) -> None:
     """Do what zlaunch would have done: it was killed."""
     delete(job["swap_dirs"], buffers_here(layout))
     verdict = {
@@ -69,4 +69,4 @@ def _finish(layout: RunLayout, job: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    end_like(main(RunLayout(Path(sys.argv[1])), sys.argv[2:]))
+    end_like(main(RunDir(Path(sys.argv[1])), sys.argv[2:]))

@@ -20,7 +20,7 @@ from typing import Any
 from zlaunch.files import write_whole
 from zlaunch.process import Child, end_like, lifeline
 from zlaunch.rundir.control import read_stop, times_asked
-from zlaunch.rundir.layout import STACKS_SIGNAL, RunLayout
+from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
 from zlaunch.worker.cleanup import buffer_of, delete
 from zlaunch.worker.hook import hook_environment
 from zlaunch.worker.hook.debug import debug_environment
@@ -62,7 +62,7 @@ class _Record:
 class _Attendant:
     """What is done for a running script, now and then."""
 
-    def __init__(self, child: Child, layout: RunLayout, rank: int, job: Mapping[str, Any]) -> None:
+    def __init__(self, child: Child, layout: RunDir, rank: int, job: Mapping[str, Any]) -> None:
         import psutil
 
         self._child = child
@@ -125,7 +125,7 @@ class _Attendant:
 
 def main(run_dir: Path) -> int:
     """Run one rank of the job in a run directory and return what the script returned."""
-    layout = RunLayout(run_dir)
+    layout = RunDir(run_dir)
     try:
         job = json.loads(layout.job.read_text("utf-8"))
     except OSError as error:

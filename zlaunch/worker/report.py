@@ -10,7 +10,7 @@ import contextlib
 from typing import SupportsFloat
 
 from zlaunch.rundir import phases
-from zlaunch.worker.hook.heartbeat import current_pulse
+from zlaunch.worker.hook.heartbeat import current_heartbeat
 
 
 def report(step: int, steps: int | None = None, **numbers: SupportsFloat) -> None:
@@ -18,7 +18,7 @@ def report(step: int, steps: int | None = None, **numbers: SupportsFloat) -> Non
 
     A number may be a tensor of one element, or whatever else `float` takes; anything else is left out.
     """
-    pulse = current_pulse()
+    pulse = current_heartbeat()
     if pulse is None:
         return
     facts: dict[str, float] = {}

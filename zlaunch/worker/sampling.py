@@ -62,12 +62,12 @@ def machine_sample(directory: Path) -> dict[str, Any]:
         "cgroup_bytes": None if group is None else group.used_bytes,
         "cgroup_limit_bytes": None if group is None else group.limit_bytes,
         "oom_kills": oom_kills(),
-        **dict(room("shm", Path("/dev/shm"))),  # noqa: S108 - read, not written
-        **{name: value for name, value in room("disk", directory) if name == "disk_free_bytes"},
+        **dict(disk_space("shm", Path("/dev/shm"))),  # noqa: S108 - read, not written
+        **{name: value for name, value in disk_space("disk", directory) if name == "disk_free_bytes"},
     }
 
 
-def room(name: str, directory: Path) -> Iterator[tuple[str, int]]:
+def disk_space(name: str, directory: Path) -> Iterator[tuple[str, int]]:
     """Read how large the file system of a directory is, and how much of it is free; nothing if it is gone."""
     with contextlib.suppress(OSError):
         stats = os.statvfs(directory)

@@ -10,12 +10,12 @@ from zlaunch.cli.views.estimate_report import Asking
 from zlaunch.cli.views.speed import time_lines
 from zlaunch.cli.views.strategies import ladder_lines, nothing_fits
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.memory.communication import Traffic
+from zlaunch.estimate.memory.communication import Communication
 from zlaunch.estimate.memory.roofline import Roofline, Term
 from zlaunch.estimate.query import Speed
 from zlaunch.estimate.rehearse import Done
 from zlaunch.estimate.rehearse import Found as Told
-from zlaunch.estimate.strategies import LADDER, on
+from zlaunch.estimate.strategies import STRATEGIES, apply_strategy
 from zlaunch.estimate.workload import Workload
 
 REHEARSED = forecast(10.0, seconds=1.0)
@@ -27,8 +27,10 @@ def by_formula(why: str) -> Forecast:
 
 
 def ladder(*forecasts: Forecast) -> str:
-    told = [*forecasts, *[REHEARSED] * (len(LADDER) - len(forecasts))]
-    answers = [answer(on(question(), rung), one, 1.0) for rung, one in zip(LADDER, told, strict=True)]
+    told = [*forecasts, *[REHEARSED] * (len(STRATEGIES) - len(forecasts))]
+    answers = [
+        answer(apply_strategy(question(), rung), one, 1.0) for rung, one in zip(STRATEGIES, told, strict=True)
+    ]
     return " ".join(" ".join(ladder_lines(answers[0], answers, None, SITE)).split())
 
 
@@ -40,7 +42,7 @@ def test_a_ladder_says_of_which_rungs_the_numbers_come_from_elsewhere() -> None:
 
 
 def test_a_ladder_gives_one_of_many_reasons_not_to_rehearse_and_says_whose_it_is() -> None:
-    said = ladder(*(by_formula(f"it takes {number}") for number in range(len(LADDER))))
+    said = ladder(*(by_formula(f"it takes {number}") for number in range(len(STRATEGIES))))
     assert "up to 15% off; no rehearsal of `--stage 0`: it takes 0 (`--json` has the reasons" in said
     assert "it takes 1" not in said
     assert "but " not in said
@@ -59,7 +61,7 @@ def test_what_takes_longest_is_told_by_the_time_it_probably_takes() -> None:
         Term("launches", 0.0, True, "", (0.2, 0.4)),
         Term("optimizer", 0.11, False, "", (0.12, 0.13)),
     )
-    speed = Speed(Traffic((), 8, 0, 0, 0, 0), Roofline(terms, 0.21, (0.32, 0.73), 1000.0))
+    speed = Speed(Communication((), 8, 0, 0, 0, 0), Roofline(terms, 0.21, (0.32, 0.73), 1000.0))
     first, *_, second, third = [*time_lines(speed), ""][:-1]
     assert first == "a step takes 0.32 s to 0.73 s (not measured: calibrated on published runs)"
     last = " ".join(f"{second} {third}".split())

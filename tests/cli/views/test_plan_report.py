@@ -10,28 +10,28 @@ from tests.asking import answer, forecast, question
 from zlaunch.cli.views.plan_report import _reasons, _show_nothing, _write
 from zlaunch.errors import Finding
 from zlaunch.estimate.candidates import Candidate, candidates
-from zlaunch.estimate.query import Answer, Refusal
-from zlaunch.estimate.search import Found, Nothing
-from zlaunch.estimate.strategies import LADDER
+from zlaunch.estimate.query import Estimate, Rejected
+from zlaunch.estimate.search import NothingFits, SearchResult
+from zlaunch.estimate.strategies import STRATEGIES
 
 
 def chosen(micro: int) -> Candidate:
     listed = candidates(question(), 8)
-    return next(one for one in listed if one.rung == LADDER[2] and one.micro_batch == micro)
+    return next(one for one in listed if one.rung == STRATEGIES[2] and one.micro_batch == micro)
 
 
-def sized(one: Candidate, gib: float, seconds: float, **changes: object) -> tuple[Candidate, Answer]:
+def sized(one: Candidate, gib: float, seconds: float, **changes: object) -> tuple[Candidate, Estimate]:
     return one, answer(one.question, replace(forecast(gib), **changes), seconds)  # type: ignore[arg-type]
 
 
 def test_a_plan_names_what_is_faster_and_may_not_fit_but_nothing_slower() -> None:
     listed = reversed(candidates(question(), 8))  # so that the one without checkpointing is kept
     rungs = {one.rung: one for one in listed if one.micro_batch == 8}
-    close = [sized(rungs[LADDER[number]], 77.0, 0.5) for number in (0, 1)]
-    slower = [sized(rungs[LADDER[3]], 77.0, 2.0)]
-    large = [sized(rungs[LADDER[4]], 500.0, 1.0)]
+    close = [sized(rungs[STRATEGIES[number]], 77.0, 0.5) for number in (0, 1)]
+    slower = [sized(rungs[STRATEGIES[3]], 77.0, 2.0)]
+    large = [sized(rungs[STRATEGIES[4]], 500.0, 1.0)]
     own = sized(chosen(4), 10.0, 1.0)
-    reasons = list(_reasons(Found(*own, (*close, *slower, *large, own), (), None)))
+    reasons = list(_reasons(SearchResult(*own, (*close, *slower, *large, own), (), None)))
     assert reasons == [
         "faster, but may not fit: `--stage 0 --micro-batch 8`, `--stage 1 --micro-batch 8`",
         "as fast or faster, but too large: `--stage 2 --offload cpu --micro-batch 8`",
@@ -48,7 +48,7 @@ def test_where_nothing_fits_a_plan_counts_what_was_rehearsed_and_names_what_is_r
         sized(replace(one, question=remarked), 500.0, 1.0),
         sized(one, 900.0, 1.0, method="closed form"),
     )
-    _show_nothing(Nothing(smallest, ((LADDER[3], Refusal(one.question, late)),)), one.question)
+    _show_nothing(NothingFits(smallest, ((STRATEGIES[3], Rejected(one.question, late)),)), one.question)
     said = " ".join(capsys.readouterr().err.split())
     assert "combinations of stage and offload tried: 1 rehearsed, 1 by the closed form" in said
     assert "`--stage 3` cannot work: why not" in said
@@ -59,7 +59,7 @@ def test_the_command_that_a_plan_ends_with_can_be_pasted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = sized(chosen(1), 10.0, 1.0)
-    _write(Found(*own, (own,), (), None), tmp_path / "my $plan's.json")
+    _write(SearchResult(*own, (own,), (), None), tmp_path / "my $plan's.json")
     written = (tmp_path / "my $plan's.json").exists()
     command = capsys.readouterr().err.splitlines()[-1]
     assert written

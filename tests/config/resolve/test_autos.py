@@ -7,11 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import SHAPE
-from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, Known, Resolved, derive_batch, resolve
+from zlaunch.config.resolve.autos import (
+    ACCUMULATION,
+    MICRO,
+    TOTAL,
+    KnownFacts,
+    ResolvedAutos,
+    derive_batch,
+    resolve_autos,
+)
 from zlaunch.config.resolve.compose import preset
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import STAGES, Device, Offload
 from zlaunch.job.trainer_args import read_arguments
 
@@ -22,13 +30,13 @@ AT_STAGE_3 = {"stage": 3, "stage3_prefetch_bucket_size": "auto", "stage3_param_p
 counts = st.integers(1, 10_000)
 
 
-def _known(*argv: str, **changes: Any) -> Known:
-    known = Known(read_arguments(argv)[0], SHAPE, 2, Interface.TRAINER)
+def _known(*argv: str, **changes: Any) -> KnownFacts:
+    known = KnownFacts(read_arguments(argv)[0], SHAPE, 2, ConfigInterface.TRAINER)
     return replace(known, **changes)
 
 
-def _resolved(config: dict[str, Any], *argv: str, **changes: Any) -> Resolved:
-    return resolve(Values.of(config, "test"), _known(*argv, **changes))
+def _resolved(config: dict[str, Any], *argv: str, **changes: Any) -> ResolvedAutos:
+    return resolve_autos(Values.of(config, "test"), _known(*argv, **changes))
 
 
 def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
@@ -39,7 +47,7 @@ def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
 
 def _derived(config: dict[str, Any], *argv: str, world_size: int = 2) -> dict[str, Any]:
     return derive_batch(
-        Values.of(config, "test"), read_arguments(argv)[0], world_size, Interface.TRAINER
+        Values.of(config, "test"), read_arguments(argv)[0], world_size, ConfigInterface.TRAINER
     ).config()
 
 
@@ -138,7 +146,7 @@ def test_sizes_are_left_open_without_a_model(model: object) -> None:
 @pytest.mark.parametrize("stage", [2, 3])
 def test_sizes_are_deepspeeds_own_for_a_script_without_a_trainer(stage: int) -> None:
     sizes = {**AT_STAGE_3, "reduce_bucket_size": "auto", "stage": stage}
-    resolved = _resolved({ZERO: sizes}, model=None, interface=Interface.DEEPSPEED)
+    resolved = _resolved({ZERO: sizes}, model=None, interface=ConfigInterface.DEEPSPEED)
     assert (resolved.left, resolved.values.config()[ZERO]) == (
         {},
         {
@@ -151,7 +159,7 @@ def test_sizes_are_deepspeeds_own_for_a_script_without_a_trainer(stage: int) -> 
 
 
 def test_no_argument_of_the_trainers_is_the_source_of_a_size_for_a_script_without_it() -> None:
-    resolved = _resolved(_autos(), interface=Interface.DEEPSPEED)
+    resolved = _resolved(_autos(), interface=ConfigInterface.DEEPSPEED)
     assert resolved.values.leaves[MICRO].source == "zlaunch's default"
 
 
@@ -212,12 +220,12 @@ def test_the_total_shows_how_it_was_worked_out() -> None:
 
 def test_the_batch_of_an_accelerate_script_is_left_to_its_data_loader() -> None:
     config = {"train_batch_size": "auto", **_autos()}
-    assert set(_resolved(config, interface=Interface.ACCELERATE).left) == set(config)
+    assert set(_resolved(config, interface=ConfigInterface.ACCELERATE).left) == set(config)
 
 
 def test_the_batch_of_an_accelerate_script_is_known_from_its_arguments() -> None:
     config = {"train_batch_size": "auto", **_autos()}
-    assert _resolved(config, *ARGV, interface=Interface.ACCELERATE).values[TOTAL] == 30
+    assert _resolved(config, *ARGV, interface=ConfigInterface.ACCELERATE).values[TOTAL] == 30
 
 
 @given(counts, counts, counts)

@@ -6,11 +6,11 @@ import pytest
 
 from tests.making import SHAPE
 from zlaunch.config.resolve.compose import to_json
-from zlaunch.config.resolve.fill import Filling, fill_in
+from zlaunch.config.resolve.fill import FilledConfig, fill_autos
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.dsconfig.text.parser import parse
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import read_arguments
 
 BATCH: dict[str, Any] = dict.fromkeys(
@@ -19,14 +19,17 @@ BATCH: dict[str, Any] = dict.fromkeys(
 
 
 def filling(
-    line: str = "", world_size: int | None = 2, interface: Interface = Interface.TRAINER, **config: Any
-) -> Filling:
+    line: str = "",
+    world_size: int | None = 2,
+    interface: ConfigInterface = ConfigInterface.TRAINER,
+    **config: Any,
+) -> FilledConfig:
     args, _ = read_arguments(line.split())
     document = parse(to_json(config), "ds_config.json")
-    return fill_in(document, Context(world_size=world_size, args=args, model=SHAPE, interface=interface))
+    return fill_autos(document, Context(world_size=world_size, args=args, model=SHAPE, interface=interface))
 
 
-def sources(filled: Filling) -> dict[str, str]:
+def sources(filled: FilledConfig) -> dict[str, str]:
     return {dotted(path): leaf.source for path, leaf in filled.filled.items()}
 
 
@@ -101,5 +104,5 @@ def test_a_batch_over_unknown_ranks_is_spelled_out_as_far_as_it_is_known() -> No
 
 def test_deepspeed_alone_works_out_the_accumulation() -> None:
     config: dict[str, Any] = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}
-    told = filling(interface=Interface.DEEPSPEED, **config).batch
+    told = filling(interface=ConfigInterface.DEEPSPEED, **config).batch
     assert told == "64 = 4 per rank x 8 accumulated x 2 ranks"

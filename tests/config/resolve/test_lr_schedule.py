@@ -5,23 +5,23 @@ from typing import Any
 import pytest
 
 from zlaunch.config.resolve.compose import to_json
-from zlaunch.config.resolve.fill import fill_in
+from zlaunch.config.resolve.fill import fill_autos
 from zlaunch.config.resolve.lr_schedule import Schedule, schedule_of
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import WrongUsage
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import read_arguments
 
 DECAY = {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_num_steps": "auto"}}
 ADAM = {"type": "AdamW", "params": {"lr": 2e-3}}
 
 
-def schedule(line: str = "", interface: Interface = Interface.TRAINER, **config: Any) -> Schedule:
+def schedule(line: str = "", interface: ConfigInterface = ConfigInterface.TRAINER, **config: Any) -> Schedule:
     argv = line.split()
     args, _ = read_arguments(argv)
     document = parse(to_json(config), "ds_config.json")
-    return schedule_of(fill_in(document, Context(args=args, interface=interface)), interface, argv)
+    return schedule_of(fill_autos(document, Context(args=args, interface=interface)), interface, argv)
 
 
 def test_without_a_scheduler_the_trainers_counts() -> None:
@@ -73,7 +73,7 @@ def test_the_rate_of_the_arguments_is_the_peak() -> None:
 
 
 def test_an_optimizer_without_a_rate_has_deepspeeds_default() -> None:
-    raw = Interface.DEEPSPEED
+    raw = ConfigInterface.DEEPSPEED
     assert schedule("", raw, optimizer={"type": "Adam"}, scheduler={"type": "WarmupLR", "params": {}}).peak()[
         1
     ] == pytest.approx(1e-3)
@@ -81,18 +81,18 @@ def test_an_optimizer_without_a_rate_has_deepspeeds_default() -> None:
 
 def test_where_only_the_script_knows_the_rate_it_is_a_multiple_of_it() -> None:
     cosine = {"type": "WarmupCosineLR", "params": {"total_num_steps": 50, "warmup_num_steps": 5}}
-    assert schedule("", Interface.DEEPSPEED, scheduler=cosine).remarks == (
+    assert schedule("", ConfigInterface.DEEPSPEED, scheduler=cosine).remarks == (
         "as a multiple of the rate of the script's own optimizer",
     )
 
 
-@pytest.mark.parametrize("interface", [Interface.ACCELERATE, Interface.DEEPSPEED])
-def test_without_a_scheduler_a_script_has_its_own(interface: Interface) -> None:
+@pytest.mark.parametrize("interface", [ConfigInterface.ACCELERATE, ConfigInterface.DEEPSPEED])
+def test_without_a_scheduler_a_script_has_its_own(interface: ConfigInterface) -> None:
     assert schedule("", interface).curve is None
 
 
 def test_what_a_dummy_scheduler_brings_is_not_guessed() -> None:
-    assert schedule("", Interface.ACCELERATE, scheduler=DECAY).curve is None
+    assert schedule("", ConfigInterface.ACCELERATE, scheduler=DECAY).curve is None
 
 
 def test_a_schedule_of_torch_is_not_guessed() -> None:

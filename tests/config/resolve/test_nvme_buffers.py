@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import CONFIGS
-from zlaunch.config.resolve.nvme_buffers import MOST_DISTANCE, Use, held_at_most, order, swapping
+from zlaunch.config.resolve.nvme_buffers import (
+    MOST_DISTANCE,
+    ParameterUse,
+    most_gathered,
+    nvme_buffers,
+    parameter_order,
+)
 from zlaunch.job.transformer import Transformer, read_transformer
 
 MIB_OF_HALVES = 1 << 19
@@ -39,29 +45,30 @@ def sizes(name: str) -> Transformer:
 def test_what_is_gathered_at_once_is_what_rehearsals_saw_but_for_one(
     name: str, ranks: int, checkpointing: bool, held: int
 ) -> None:
-    uses = list(order(sizes(name), checkpointing))
-    assert abs(held_at_most(uses, MOST_DISTANCE, ranks * MIB_OF_HALVES) - held) <= 1
+    uses = list(parameter_order(sizes(name), checkpointing))
+    assert abs(most_gathered(uses, MOST_DISTANCE, ranks * MIB_OF_HALVES) - held) <= 1
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in CONFIGS.glob("*.json")))
 def test_a_dozen_buffers_are_enough_for_every_model(name: str) -> None:
-    assert 5 <= swapping(sizes(name), 8, 2).buffer_count <= 12
+    assert 5 <= nvme_buffers(sizes(name), 8, 2).buffer_count <= 12
 
 
 def test_a_buffer_holds_a_share_of_the_largest_parameter() -> None:
-    needed = swapping(sizes("mixtral-8x7b"), 8, 2)
+    needed = nvme_buffers(sizes("mixtral-8x7b"), 8, 2)
     assert needed.buffer_size == 4096 * 8 * 2 * 14336 // 8
 
 
 def test_what_is_kept_for_longer_takes_more_buffers() -> None:
-    few, many = (swapping(sizes("gpt2"), 1, 2, distance).buffer_count for distance in (0, MOST_DISTANCE))
+    few, many = (nvme_buffers(sizes("gpt2"), 1, 2, distance).buffer_count for distance in (0, MOST_DISTANCE))
     assert few < many
 
 
 def test_an_unknown_type_gets_twice_as_many_buffers() -> None:
     config = json.loads((CONFIGS / "llama-3-8b.json").read_text())
     known, unknown = (
-        swapping(read_transformer({**config, "model_type": kind}), 8, 2) for kind in ("llama", "unheard-of")
+        nvme_buffers(read_transformer({**config, "model_type": kind}), 8, 2)
+        for kind in ("llama", "unheard-of")
     )
     assert unknown.buffer_count == 2 * known.buffer_count
     assert (known.is_exact, unknown.is_exact) == (True, False)
@@ -75,11 +82,11 @@ def test_an_unknown_type_gets_twice_as_many_buffers() -> None:
 def test_a_parameter_is_kept_exactly_while_its_next_use_is_near(
     used: list[int], numels: list[int], distance: int
 ) -> None:
-    uses = [Use(one, numels[one]) for one in used]
-    assert held_at_most(uses, distance, 3) == most_by_walking(uses, distance, 3)
+    uses = [ParameterUse(one, numels[one]) for one in used]
+    assert most_gathered(uses, distance, 3) == most_by_walking(uses, distance, 3)
 
 
-def most_by_walking(uses: list[Use], distance: int, least: int) -> int:
+def most_by_walking(uses: list[ParameterUse], distance: int, least: int) -> int:
     """Walk through the uses as DeepSpeed does, and look ahead at each release."""
     gathered: dict[int, int] = {}
     most = 0
@@ -91,7 +98,7 @@ def most_by_walking(uses: list[Use], distance: int, least: int) -> int:
     return most
 
 
-def is_near(uses: list[Use], at: int, distance: int) -> bool:
+def is_near(uses: list[ParameterUse], at: int, distance: int) -> bool:
     passed = 0
     for later in uses[at + 1 :]:
         if passed >= distance:

@@ -11,13 +11,13 @@ from tests.asking import model
 from tests.making import CPU_MACHINE, TWO_GPUS
 from zlaunch.config.resolve.autos import MICRO
 from zlaunch.config.resolve.compose import PREFETCH, REUSE, SURE_BUFFERS
-from zlaunch.config.resolve.resolve import COUNT, SIZE, Circumstances, settle
+from zlaunch.config.resolve.resolve import COUNT, SIZE, ResolveContext, resolve_config
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.job.trainer_args import TrainerArgs
 
@@ -29,13 +29,13 @@ LARGEST_SHARE = 256 * 1000 // 2
 def settled(
     shape: ModelShape | None = None,
     file: dict[str, Any] | None = None,
-    interface: Interface = Interface.TRAINER,
+    interface: ConfigInterface = ConfigInterface.TRAINER,
     **job: Any,
 ) -> Values:
     base = None if file is None else parse(json.dumps(file), "ds_config.json")
     spec = JobSpec(script=Path("train.py"), **job)
-    given = Circumstances(base, TrainerArgs({}), shape or model().shape, TWO_GPUS, 2, interface)
-    return settle(spec, given).values
+    given = ResolveContext(base, TrainerArgs({}), shape or model().shape, TWO_GPUS, 2, interface)
+    return resolve_config(spec, given).values
 
 
 def test_a_model_that_is_known_gets_the_buffers_it_needs() -> None:
@@ -105,12 +105,12 @@ def test_parameters_on_the_cpu_are_read_ahead() -> None:
 def test_fp16_is_refused_only_on_a_cpu_that_is_known_to_lack_it(
     cpu_fp16: bool | None, codes: list[str]
 ) -> None:
-    given = Circumstances(
+    given = ResolveContext(
         None, TrainerArgs({}), model().shape, replace(CPU_MACHINE, cpu_fp16=cpu_fp16), world_size=2
     )
     found: list[str] = []
     try:
-        settle(JobSpec(script=Path("train.py"), stage=2, precision="fp16"), given)
+        resolve_config(JobSpec(script=Path("train.py"), stage=2, precision="fp16"), given)
     except Refused as error:
         found = [finding.code for finding in error.findings]
     assert found == codes
@@ -120,9 +120,9 @@ def test_ranks_that_share_a_sequence_count_as_one_in_the_batch_of_a_script_of_it
     """As DeepSpeed counts them; what the Trainer makes of it depends on accelerate."""
     mesh = {"sequence_parallel_size": 2, "data_parallel_size": 1, "gradient_accumulation_steps": 2}
     file = {"train_batch_size": 8, **mesh}
-    raw = settled(file=file, interface=Interface.DEEPSPEED)
+    raw = settled(file=file, interface=ConfigInterface.DEEPSPEED)
     assert raw[MICRO] == 4
     wrong = {**file, "train_micro_batch_size_per_gpu": 2}
     with pytest.raises(Refused) as refused:
-        settled(file=wrong, interface=Interface.DEEPSPEED)
+        settled(file=wrong, interface=ConfigInterface.DEEPSPEED)
     assert [one.code for one in refused.value.findings] == ["batch-equation"]

@@ -4,11 +4,15 @@ from typing import Any
 import pytest
 
 from tests.making import CPU_MACHINE, TWO_GPUS, gpu, machine
-from zlaunch.config.resolve.trainer_agreement import Agreement, agree, script_arguments
+from zlaunch.config.resolve.trainer_agreement import (
+    TrainerAgreement,
+    reconcile_with_trainer,
+    script_arguments,
+)
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.hosts.machine import Machine
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import Argument, TrainerArgs, Value, read_arguments
 
 AUTO_FORMATS = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
@@ -33,9 +37,11 @@ def _agree(
     *argv: str,
     precision: str | None = None,
     on: Machine = TWO_GPUS,
-    interface: Interface = Interface.TRAINER,
-) -> Agreement:
-    return agree(Values.of(config, "ds.json:1"), read_arguments(argv)[0], precision, on, interface)
+    interface: ConfigInterface = ConfigInterface.TRAINER,
+) -> TrainerAgreement:
+    return reconcile_with_trainer(
+        Values.of(config, "ds.json:1"), read_arguments(argv)[0], precision, on, interface
+    )
 
 
 def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
@@ -88,7 +94,7 @@ def test_what_is_the_trainers_default_anyway_is_not_passed_on() -> None:
 def test_what_the_config_fixes_goes_before_the_scripts_own_default() -> None:
     args = TrainerArgs({"max_grad_norm": Argument(0.5, "`max_grad_norm` in train.py:3")})
     values = Values.of({"gradient_clipping": 1.0}, "ds.json:1")
-    agreement = agree(values, args, None, TWO_GPUS, Interface.TRAINER)
+    agreement = reconcile_with_trainer(values, args, None, TWO_GPUS, ConfigInterface.TRAINER)
     assert agreement.added == (("max_grad_norm", 1.0),)
 
 
@@ -120,8 +126,8 @@ def test_steps_that_the_dataset_decides_cannot_be_compared_with_a_number() -> No
     assert _agree({"scheduler": {"params": {"total_num_steps": 10}}}, "--max_steps=-1").findings == ()
 
 
-@pytest.mark.parametrize("interface", [Interface.DEEPSPEED, Interface.ACCELERATE])
-def test_a_script_without_trainer_arguments_gets_none(interface: Interface) -> None:
+@pytest.mark.parametrize("interface", [ConfigInterface.DEEPSPEED, ConfigInterface.ACCELERATE])
+def test_a_script_without_trainer_arguments_gets_none(interface: ConfigInterface) -> None:
     assert _agree({"gradient_clipping": 7, **AUTO_FORMATS}, interface=interface).added == ()
 
 
@@ -195,21 +201,21 @@ BOTH = ("--deepspeed", "--deepspeed_config")
 @pytest.mark.parametrize(
     ("interface", "words"),
     [
-        (Interface.TRAINER, ("--deepspeed", "/run/ds.json")),
-        (Interface.DEEPSPEED, ("--deepspeed", "--deepspeed_config", "/run/ds.json")),
-        (Interface.ACCELERATE, ()),
+        (ConfigInterface.TRAINER, ("--deepspeed", "/run/ds.json")),
+        (ConfigInterface.DEEPSPEED, ("--deepspeed", "--deepspeed_config", "/run/ds.json")),
+        (ConfigInterface.ACCELERATE, ()),
     ],
 )
 def test_each_kind_of_script_takes_its_ds_config_in_its_own_way(
-    interface: Interface, words: tuple[str, ...]
+    interface: ConfigInterface, words: tuple[str, ...]
 ) -> None:
-    agreement = Agreement(TrainerArgs(), (), ())
+    agreement = TrainerAgreement(TrainerArgs(), (), ())
     assert script_arguments(agreement, interface, Path("/run/ds.json"), BOTH) == words
 
 
 def test_a_parser_that_knows_only_the_file_gets_only_the_file() -> None:
-    agreement = Agreement(TrainerArgs(), (), ())
-    words = script_arguments(agreement, Interface.DEEPSPEED, Path("ds.json"), ("--deepspeed_config",))
+    agreement = TrainerAgreement(TrainerArgs(), (), ())
+    words = script_arguments(agreement, ConfigInterface.DEEPSPEED, Path("ds.json"), ("--deepspeed_config",))
     assert words == ("--deepspeed_config", "ds.json")
 
 
@@ -218,9 +224,14 @@ def test_a_parser_that_knows_only_the_file_gets_only_the_file() -> None:
     [(True, ("--x",)), (3, ("--x", "3")), (1e-05, ("--x", "1e-05")), ("adafactor", ("--x", "adafactor"))],
 )
 def test_an_added_argument_is_written_as_the_trainer_reads_it(value: Value, words: tuple[str, ...]) -> None:
-    agreement = Agreement(TrainerArgs(), (("x", value),), ())
-    assert script_arguments(agreement, Interface.ACCELERATE, Path("ds.json"), BOTH) == words
+    agreement = TrainerAgreement(TrainerArgs(), (("x", value),), ())
+    assert script_arguments(agreement, ConfigInterface.ACCELERATE, Path("ds.json"), BOTH) == words
 
 
 def test_a_parser_that_takes_no_ds_config_gets_none() -> None:
-    assert script_arguments(Agreement(TrainerArgs(), (), ()), Interface.DEEPSPEED, Path("ds.json"), ()) == ()
+    assert (
+        script_arguments(
+            TrainerAgreement(TrainerArgs(), (), ()), ConfigInterface.DEEPSPEED, Path("ds.json"), ()
+        )
+        == ()
+    )

@@ -8,9 +8,9 @@ import pytest
 from tests.running import CONFIGS
 from zlaunch.config.resolve.autos import _FILL
 from zlaunch.config.resolve.compose import preset
-from zlaunch.config.rules import RULES, judge
+from zlaunch.config.rules import RULES, apply_rules
 from zlaunch.config.rules.rule import Context, Rule, Subject
-from zlaunch.config.rules.validate import findings_in
+from zlaunch.config.rules.validate import validate_document
 from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.keys.autos import FILLED
 from zlaunch.dsconfig.keys.read_at import READ_AT
@@ -19,7 +19,7 @@ from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.zero import Zero
 from zlaunch.errors import Finding, Severity
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import STAGES, Offload, Stage
 
 Config = dict[str, Any]
@@ -67,7 +67,7 @@ def mended(rule: Rule) -> Config:
 
 
 def found(config: Config, context: Context = Context()) -> list[Finding]:  # noqa: B008
-    return judge(Subject(DsConfig.model_validate(config), context))
+    return apply_rules(Subject(DsConfig.model_validate(config), context))
 
 
 def weighty(findings: list[Finding], rule: Rule) -> list[Finding]:
@@ -131,15 +131,19 @@ def test_no_rule_but_advice_fires_on_a_config_that_was_trained_with(file: Any) -
     assert [finding for finding in findings if finding.severity is not Severity.ADVICE] == []
 
 
-def interface_of(file: Path) -> Interface:
-    return Interface.TRAINER if file.stem.startswith(("trainer", "accelerate")) else Interface.DEEPSPEED
+def interface_of(file: Path) -> ConfigInterface:
+    return (
+        ConfigInterface.TRAINER
+        if file.stem.startswith(("trainer", "accelerate"))
+        else ConfigInterface.DEEPSPEED
+    )
 
 
 @pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
 @pytest.mark.parametrize("world_size", [None, 8])
 def test_nothing_but_advice_is_found_in_what_people_write(file: Path, world_size: int | None) -> None:
     context = Context(world_size=world_size, interface=interface_of(file))
-    findings = findings_in(read(file), context)
+    findings = validate_document(read(file), context)
     assert [finding for finding in findings if finding.severity is not Severity.ADVICE] == []
 
 

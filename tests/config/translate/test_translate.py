@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from zlaunch.cli import app
 from zlaunch.config.accelerate import AccelerateConfig, interpret
 from zlaunch.config.accelerate.yaml_reader import parse
-from zlaunch.config.translate import Translation, config_file, reads_default_config, translate, understand
+from zlaunch.config.translate import Translation, config_file, parse_command, reads_default_config, translate
 from zlaunch.config.translate.command import LAUNCHERS
-from zlaunch.config.translate.flags import Flag, Launcher, Refusal, Role
+from zlaunch.config.translate.flags import Flag, LauncherSyntax, Role, Untranslatable
 from zlaunch.errors import Refused, WrongUsage
 
 SAME = {
@@ -237,7 +237,7 @@ use_cpu: false
 
 def translated(text: str, config: str | None = None, hostfile: str | None = None) -> Translation:
     read: AccelerateConfig | None = None if config is None else interpret(parse(config, "a.yaml"))
-    return translate(understand(shlex.split(text)), read, hostfile)
+    return translate(parse_command(shlex.split(text)), read, hostfile)
 
 
 def notes(text: str, config: str | None = None) -> dict[str, str]:
@@ -261,17 +261,17 @@ def test_zlaunch_takes_all_before_the_dashes_for_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAME)
 def test_every_flag_is_answered_for(name: str) -> None:
-    command = understand(shlex.split(SAME[name][0]))
+    command = parse_command(shlex.split(SAME[name][0]))
     about = " ".join(note.about for note in translate(command).notes)
     assert [one.said for one in command.given if one.said not in about] == []
 
 
 def test_a_whole_command_line_may_be_one_quoted_word() -> None:
-    assert understand(["torchrun t.py 'a b'"]).args == ("a b",)
+    assert parse_command(["torchrun t.py 'a b'"]).args == ("a b",)
 
 
 def test_a_config_with_a_script_is_accelerate_launch_with_both() -> None:
-    command = understand(["a.yaml", "--", "t.py", "--", "x"])
+    command = parse_command(["a.yaml", "--", "t.py", "--", "x"])
     assert (config_file(command), command.script, command.args) == ("a.yaml", "t.py", ("--", "x"))
 
 
@@ -338,7 +338,7 @@ def test_a_hostfile_that_is_named_wins_over_the_one_that_is_found() -> None:
     [("accelerate launch t.py", True), ("accelerate launch --cpu t.py", False), ("torchrun t.py", False)],
 )
 def test_only_accelerate_reads_a_default_config(text: str, reads: bool) -> None:
-    assert reads_default_config(understand(text.split())) == reads
+    assert reads_default_config(parse_command(text.split())) == reads
 
 
 NOTES = [
@@ -426,12 +426,12 @@ def values(one: Flag) -> Sequence[str]:
     return (*one.idle, "1", "2", "x", "auto", "true", "false", "cpu", "nvme", "bf16", "0,1", "1:2")
 
 
-def spoken(launcher: Launcher) -> st.SearchStrategy[list[str]]:
+def spoken(launcher: LauncherSyntax) -> st.SearchStrategy[list[str]]:
     """Make command lines of flags that are not refused, in every spelling."""
     known = {
         name: one
         for name, one in launcher.spellings().items()
-        if not isinstance(one.becomes, Refusal) and one.becomes is not Role.CONFIG_FILE
+        if not isinstance(one.becomes, Untranslatable) and one.becomes is not Role.CONFIG_FILE
     }
 
     def words(name: str) -> st.SearchStrategy[list[str]]:
@@ -459,7 +459,7 @@ PROGRAMS = {
     )
 )
 def test_no_flag_goes_away_without_a_note(words: list[str]) -> None:
-    command = understand([*words, "t.py"])
+    command = parse_command([*words, "t.py"])
     about = " ".join(note.about for note in translate(command).notes)
     last = {one.flag.key: one for one in command.given}
     assert [one.said for one in last.values() if one.said not in about] == []
@@ -472,6 +472,6 @@ def test_no_flag_goes_away_without_a_note(words: list[str]) -> None:
     st.lists(st.text()),
 )
 def test_the_scripts_own_words_arrive_as_they_are(words: list[str], args: list[str]) -> None:
-    line = translate(understand([*words, "t.py", "start", *args])).line
+    line = translate(parse_command([*words, "t.py", "start", *args])).line
     if not any(word.startswith("--deepspeed") for word in args):
         assert shlex.split(line)[-len(args) - 1 :] == ["start", *args]

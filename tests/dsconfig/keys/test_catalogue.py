@@ -3,7 +3,7 @@
 import pytest
 
 from tests.contract.zlaunch_side import all_paths
-from zlaunch.dsconfig.keys.catalogue import entries, find, former, near
+from zlaunch.dsconfig.keys.catalogue import entries, find, near, renamed_entry
 
 CHOSEN = ("optimizer.", "scheduler.")
 """What stands below these, `type` decides."""
@@ -64,8 +64,8 @@ def test_nothing_is_near_to_noise() -> None:
 
 
 def test_a_key_that_only_older_releases_read_is_a_former_one() -> None:
-    assert {"elasticity", "sparse_gradients"} <= former()
+    assert {"elasticity", "sparse_gradients"} <= renamed_entry()
 
 
 def test_no_key_of_today_is_a_former_one() -> None:
-    assert former().isdisjoint(entries())
+    assert renamed_entry().isdisjoint(entries())

@@ -10,7 +10,7 @@ from tests.making import json_objects
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.dsconfig.text.edit import mend
 from zlaunch.dsconfig.text.parser import parse
-from zlaunch.errors import Act, Mending
+from zlaunch.errors import Fix, FixKind
 
 TEXT = """{
   "a": 1,  // one
@@ -18,10 +18,10 @@ TEXT = """{
   "e": 5
 }
 """
-DELETE = Mending(Act.DELETE)
+DELETE = Fix(FixKind.DELETE)
 
 
-def mended(text: str, path: KeyPath, mending: Mending) -> str:
+def mended(text: str, path: KeyPath, mending: Fix) -> str:
     return mend(parse(text, "ds.json"), path, mending)
 
 
@@ -49,24 +49,24 @@ written = st.tuples(json_objects, st.sampled_from([None, 2, 4])).map(
 
 
 def test_a_key_is_renamed_and_nothing_else_changes() -> None:
-    assert mended(TEXT, ("b", "c"), Mending(Act.RENAME, "x")) == TEXT.replace('"c"', '"x"')
+    assert mended(TEXT, ("b", "c"), Fix(FixKind.RENAME, "x")) == TEXT.replace('"c"', '"x"')
 
 
 def test_a_colon_in_a_comment_is_no_part_of_a_key() -> None:
     text = '{"a": /* b: c */ true}'
-    assert mended(text, ("a",), Mending(Act.RENAME, "x")) == text.replace('"a"', '"x"')
+    assert mended(text, ("a",), Fix(FixKind.RENAME, "x")) == text.replace('"a"', '"x"')
 
 
 def test_a_key_is_put_in_the_place_of_another() -> None:
-    assert mended('{"a": true}', ("a",), Mending(Act.REPLACE, ("b", {"c": 1}))) == '{"b": {"c": 1}}'
+    assert mended('{"a": true}', ("a",), Fix(FixKind.REPLACE, ("b", {"c": 1}))) == '{"b": {"c": 1}}'
 
 
 def test_line_ends_of_windows_survive() -> None:
-    assert mended('{\r\n "a": 1, // b\r\n "c": 2\r\n}', (), Mending(Act.PLAIN)).count("\r\n") == 3
+    assert mended('{\r\n "a": 1, // b\r\n "c": 2\r\n}', (), Fix(FixKind.PLAIN)).count("\r\n") == 3
 
 
 def test_a_value_is_written_and_nothing_else_changes() -> None:
-    assert mended(TEXT, ("e",), Mending(Act.WRITE, False)) == TEXT.replace("5", "false")
+    assert mended(TEXT, ("e",), Fix(FixKind.WRITE, False)) == TEXT.replace("5", "false")
 
 
 @pytest.mark.parametrize(
@@ -85,15 +85,15 @@ def test_a_member_goes_with_its_comma_and_its_line(path: KeyPath, left: str) -> 
 def test_a_section_moves_to_the_top_level() -> None:
     text = '{\n  "zero": {\n    "stage": 3,\n    "aio": {"x": 1}\n  }\n}'
     moved = '{\n  "zero": {\n    "stage": 3\n  },\n  "aio": {"x": 1}\n}'
-    assert mended(text, ("zero", "aio"), Mending(Act.MOVE, "")) == moved
+    assert mended(text, ("zero", "aio"), Fix(FixKind.MOVE, "")) == moved
 
 
 def test_a_key_moves_into_a_section_that_is_made_for_it() -> None:
-    assert json.loads(mended('{"a": 1, "b": 2}', ("a",), Mending(Act.MOVE, "s"))) == {"b": 2, "s": {"a": 1}}
+    assert json.loads(mended('{"a": 1, "b": 2}', ("a",), Fix(FixKind.MOVE, "s"))) == {"b": 2, "s": {"a": 1}}
 
 
 def test_plain_text_is_strict_json() -> None:
-    assert json.loads(mended("{a: 'b', /* c */ d: [1,],}", (), Mending(Act.PLAIN))) == {"a": "b", "d": [1]}
+    assert json.loads(mended("{a: 'b', /* c */ d: [1,],}", (), Fix(FixKind.PLAIN))) == {"a": "b", "d": [1]}
 
 
 @given(written, st.data())
@@ -109,7 +109,7 @@ def test_writing_a_value_writes_it_alone(pair: tuple[dict[str, Any], str], data:
     value, text = pair
     if paths := members(value):
         path = data.draw(st.sampled_from(paths))
-        node: Any = json.loads(mended(text, path, Mending(Act.WRITE, 7)))
+        node: Any = json.loads(mended(text, path, Fix(FixKind.WRITE, 7)))
         for part in path:
             node = node[part]
         assert node == 7
@@ -124,4 +124,4 @@ def test_moving_a_key_keeps_its_value(pair: tuple[dict[str, Any], str], data: st
         node: Any = value
         for part in path:
             node = node[part]
-        assert json.loads(mended(text, path, Mending(Act.MOVE, "")))[path[-1]] == node
+        assert json.loads(mended(text, path, Fix(FixKind.MOVE, "")))[path[-1]] == node

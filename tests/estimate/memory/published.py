@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.estimate.memory.jobs import job
-from zlaunch.estimate.memory.roofline import Machine
+from zlaunch.estimate.memory.roofline import DeviceSpeed
 from zlaunch.estimate.workload import Lora, Workload
 from zlaunch.hosts.gpu_catalog import GPUS
 
@@ -60,12 +60,12 @@ class Published:
         return replace(asked, model=self.model, ranks_per_host=row["per_host"])
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> DeviceSpeed:
         """Describe what it ran on, without the network, of which an estimate is told nothing."""
         gpu, row = GPUS[self.row["gpu"]], self.row
         nvlink = row.get("nvlink_gb", gpu.nvlink_bandwidth / 1e9) * 1e9
         memory = row.get("memory_gb", gpu.memory_bandwidth / 1e9) * 1e9
-        return Machine(replace(gpu, nvlink_bandwidth=nvlink, memory_bandwidth=memory))
+        return DeviceSpeed(replace(gpu, nvlink_bandwidth=nvlink, memory_bandwidth=memory))
 
 
 def published() -> list[Published]:

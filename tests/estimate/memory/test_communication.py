@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import job
-from zlaunch.estimate.memory.communication import Traffic, paper_volume, traffic
+from zlaunch.estimate.memory.communication import Communication, communication, paper_volume
 
 PARAMETERS = 8_030_261_248
 PSI = 2 * PARAMETERS
@@ -14,10 +14,10 @@ CPU = {"device": "cpu"}
 NVME = {"device": "nvme", "nvme_path": "/nvme"}
 
 
-def of(stage: int, world_size: int = 1024, *, to_all: bool = True, **zero: Any) -> Traffic:
+def of(stage: int, world_size: int = 1024, *, to_all: bool = True, **zero: Any) -> Communication:
     accumulation = zero.pop("accumulation", 1)
     workload = job("llama-3-8b", stage, world_size=world_size, accumulation=accumulation, **zero)
-    return traffic(workload, reduces_to_all=to_all)
+    return communication(workload, reduces_to_all=to_all)
 
 
 @pytest.mark.parametrize(("stage", "volume"), [(0, 2), (1, 2), (2, 2), (3, 3)])

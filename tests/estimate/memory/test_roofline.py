@@ -6,17 +6,17 @@ from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import job
 from zlaunch.estimate.memory.closed_form import forecast
-from zlaunch.estimate.memory.roofline import Machine, Roofline, roofline
+from zlaunch.estimate.memory.roofline import DeviceSpeed, Roofline, roofline
 from zlaunch.hosts.gpu_catalog import GPUS
 
-H100 = Machine(GPUS["H100-80GB"])
+H100 = DeviceSpeed(GPUS["H100-80GB"])
 CPU = {"device": "cpu"}
 BOTH = {"offload_optimizer": CPU, "offload_param": CPU}
 _DRIVE = {"device": "nvme", "nvme_path": "/nvme"}
 NVME = {"offload_optimizer": _DRIVE, "offload_param": _DRIVE}
 
 
-def of(model: str = "llama-3-8b", stage: int = 2, machine: Machine = H100, **rest: Any) -> Roofline:
+def of(model: str = "llama-3-8b", stage: int = 2, machine: DeviceSpeed = H100, **rest: Any) -> Roofline:
     workload = job(model, stage, **rest)
     return roofline(workload, machine, forecast(workload).flops)
 
@@ -62,7 +62,7 @@ def test_the_bound_is_the_longest_of_what_overlaps_and_the_rest() -> None:
 )
 def test_a_range_has_a_width_and_lies_above_the_bound(rung: Any, ranks: int, gpu: Any) -> None:
     stage, offload = rung
-    found = of("gpt2", stage, Machine(gpu), world_size=ranks, **offload)
+    found = of("gpt2", stage, DeviceSpeed(gpu), world_size=ranks, **offload)
     assert found.seconds <= found.likely[0] < found.middle < found.likely[1]
     assert all(term.seconds <= term.likely[0] <= term.likely[1] for term in found.terms)
 
@@ -78,14 +78,16 @@ def test_on_one_host_each_stage_and_each_offload_is_as_slow_as_the_one_before(gp
         (3, NVME),
     ]
     times = [
-        of("llama-2-7b", stage, Machine(GPUS[gpu]), accumulation=8, **zero).middle for stage, zero in rungs
+        of("llama-2-7b", stage, DeviceSpeed(GPUS[gpu]), accumulation=8, **zero).middle
+        for stage, zero in rungs
     ]
     assert times == sorted(times)
 
 
 def test_a_known_network_narrows_the_range() -> None:
     unknown, known = (
-        of(stage=3, machine=Machine(GPUS["H100-80GB"], network), world_size=64) for network in (None, 400e9)
+        of(stage=3, machine=DeviceSpeed(GPUS["H100-80GB"], network), world_size=64)
+        for network in (None, 400e9)
     )
     assert unknown.likely[0] <= known.likely[0] < known.likely[1] < unknown.likely[1]
 
@@ -105,7 +107,7 @@ def test_a_large_batch_is_bound_by_compute() -> None:
 
 
 def test_a_slow_network_bounds_stage_3_on_many_hosts() -> None:
-    slow = Machine(GPUS["H100-80GB"], network_bandwidth=1e9)
+    slow = DeviceSpeed(GPUS["H100-80GB"], network_bandwidth=1e9)
     assert of(stage=3, machine=slow, world_size=64).bound_by == "network"
 
 
@@ -123,6 +125,7 @@ def test_nvme_comes_on_top() -> None:
 @given(st.integers(0, 3), st.integers(1, 16), st.sampled_from([*GPUS.values()]))
 def test_twice_the_micro_batch_never_takes_twice_as_long(stage: int, micro_batch: int, gpu: Any) -> None:
     one, two = (
-        of("gpt2", stage, Machine(gpu), micro_batch=size).seconds for size in (micro_batch, 2 * micro_batch)
+        of("gpt2", stage, DeviceSpeed(gpu), micro_batch=size).seconds
+        for size in (micro_batch, 2 * micro_batch)
     )
     assert one <= two <= 2 * one * (1 + 1e-9)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zlaunch.config.resolve.resolve import Circumstances
+from zlaunch.config.resolve.resolve import ResolveContext
 from zlaunch.estimate.candidates import Candidate
-from zlaunch.estimate.fit import Site
-from zlaunch.estimate.query import Options, Question, training_of
+from zlaunch.estimate.fit import Cluster
+from zlaunch.estimate.query import EstimateQuery, TrainingOptions, training_of
 from zlaunch.estimate.request import _machine_with
 from zlaunch.estimate.workload import Lora
 from zlaunch.hosts.gpu_catalog import GPUS
@@ -56,20 +56,20 @@ class Asked:
         object.__setattr__(self, "config", {**_LLAMA, **self.model})
 
     @property
-    def site(self) -> Site:
+    def site(self) -> Cluster:
         host = None if self.host_gib is None else self.host_gib << 30
-        return Site(self.nodes, self.ranks, GPUS[self.gpu], host)
+        return Cluster(self.nodes, self.ranks, GPUS[self.gpu], host)
 
     @property
-    def question(self) -> Question:
+    def question(self) -> EstimateQuery:
         model = parse_model(json.dumps(self.config).encode(), "m/config.json", "m/config.json")
         gpu, site = GPUS[self.gpu], self.site
         args, _ = read_arguments(())
         machine = _machine_with(gpu.name, gpu.has_bf16, self.ranks)
-        given = Circumstances(None, args, model.shape, machine, site.world_size)
-        options = Options(self.seq_len, lora=self.lora)
+        given = ResolveContext(None, args, model.shape, machine, site.world_size)
+        options = TrainingOptions(self.seq_len, lora=self.lora)
         training = training_of(model, (), options)
-        return Question(JobSpec(script=Path()), given, model, training, self.ranks)
+        return EstimateQuery(JobSpec(script=Path()), given, model, training, self.ranks)
 
 
 QUESTIONS: dict[str, Asked] = {

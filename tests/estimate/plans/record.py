@@ -12,9 +12,9 @@ from typing import Any
 from tests.estimate.plans.questions import QUESTIONS, label
 from zlaunch.estimate.candidates import candidates
 from zlaunch.estimate.forecast import POOLS
-from zlaunch.estimate.query import Answer
+from zlaunch.estimate.query import Estimate
 from zlaunch.estimate.rehearse import Rehearser
-from zlaunch.estimate.run import appraise
+from zlaunch.estimate.run import estimate_by_rehearsal
 
 FILE = Path(__file__).parent / "rehearsed.json"
 """question → configuration → bytes at the peak of each pool, operations of a step, parameters."""
@@ -40,14 +40,16 @@ def main() -> None:
             missing = [one for one in candidates(asked.question, asked.per_rank) if label(one) not in rows]
             for start in range(0, len(missing), AT_ONCE):
                 batch = missing[start : start + AT_ONCE]
-                answers = appraise([one.question for one in batch], asked.site, rehearse=rehearser)
+                answers = estimate_by_rehearsal(
+                    [one.question for one in batch], asked.site, rehearse=rehearser
+                )
                 for one, answer in zip(batch, answers, strict=True):
-                    rows[label(one)] = _row(answer) if isinstance(answer, Answer) else None
+                    rows[label(one)] = _row(answer) if isinstance(answer, Estimate) else None
                 FILE.write_text(json.dumps(known, indent=0) + "\n")
                 print(name, len(rows), flush=True)
 
 
-def _row(answer: Answer) -> dict[str, Any]:
+def _row(answer: Estimate) -> dict[str, Any]:
     forecast = answer.forecast
     assert forecast.method == "rehearsal", forecast.why_not_rehearsed
     peaks: dict[str, Any] = {pool: forecast.peak(pool) for pool in POOLS if forecast.peak(pool)}

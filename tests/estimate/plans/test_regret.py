@@ -14,9 +14,9 @@ from tests.estimate.plans.record import recorded
 from zlaunch.estimate.candidates import candidates
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.forecast import Forecast, Phase
-from zlaunch.estimate.query import Answer, Question, Refusal
-from zlaunch.estimate.run import Appraiser, estimate
-from zlaunch.estimate.search import Found, search
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
+from zlaunch.estimate.run import Appraiser, estimate_closed_form
+from zlaunch.estimate.search import SearchResult, search
 
 MOST_REGRET = 0.05
 SOON = {1.0: 8, 0.65: 16, 1.5: 16}
@@ -38,11 +38,11 @@ class Table:
         self.labels = {_settings(one.question): label(one) for one in listed}
         self.seen: set[str] = set()
 
-    def estimate(self, questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
-        return [self.worse(one) for one in estimate(questions, self.asked.site)]
+    def estimate(self, questions: Sequence[EstimateQuery]) -> Sequence[Estimate | Rejected]:
+        return [self.worse(one) for one in estimate_closed_form(questions, self.asked.site)]
 
-    def worse(self, answer: Answer | Refusal) -> Answer | Refusal:
-        if isinstance(answer, Refusal) or self.off == 1.0:
+    def worse(self, answer: Estimate | Rejected) -> Estimate | Rejected:
+        if isinstance(answer, Rejected) or self.off == 1.0:
             return answer
         phases = (
             Phase(
@@ -56,16 +56,16 @@ class Table:
         )
         return self.revise(answer, replace(answer.forecast, phases=tuple(phases)))
 
-    def rehearse(self, questions: Sequence[Question]) -> Sequence[Answer | Refusal]:
+    def rehearse(self, questions: Sequence[EstimateQuery]) -> Sequence[Estimate | Rejected]:
         self.seen.update(self.labels[_settings(one)] for one in questions)
         return [self.answer(one) for one in questions]
 
-    def answer(self, one: Question) -> Answer | Refusal:
+    def answer(self, one: EstimateQuery) -> Estimate | Rejected:
         row = self.rows[self.labels[_settings(one)]]
         if row is None:
-            return Refusal(one, ())
+            return Rejected(one, ())
         (closed,) = self.estimate([one])
-        assert isinstance(closed, Answer)
+        assert isinstance(closed, Estimate)
         peaks = {pool: size for pool, size in row.items() if pool != "flops"}
         told = replace(
             closed.forecast,
@@ -76,11 +76,11 @@ class Table:
         )
         return self.revise(closed, told)
 
-    def revise(self, answer: Answer, told: Forecast) -> Answer:
+    def revise(self, answer: Estimate, told: Forecast) -> Estimate:
         return self.looked_up.revise(answer, told)
 
 
-def _settings(one: Question) -> str:
+def _settings(one: EstimateQuery) -> str:
     return repr((one.job, one.training, one.given.args))
 
 
@@ -89,14 +89,14 @@ def outcome(name: str, off: float = 1.0) -> tuple[str, str, float, int]:
     asked = QUESTIONS[name]
     table = Table(asked, recorded()[name], off)
     found = search(asked.question, asked.per_rank, table)
-    assert isinstance(found, Found)
+    assert isinstance(found, SearchResult)
     best, words = min(
         (answer.seconds or 0.0, number, one.words)
         for number, one in enumerate(candidates(asked.question, asked.per_rank))
-        if isinstance(answer := table.answer(one.question), Answer) and answer.verdict.fit is Fit.YES
+        if isinstance(answer := table.answer(one.question), Estimate) and answer.verdict.fit is Fit.YES
     )[::2]
     seconds = table.answer(found.candidate.question)
-    assert isinstance(seconds, Answer)
+    assert isinstance(seconds, Estimate)
     assert seconds.seconds is not None
     return found.candidate.words, words, seconds.seconds / best - 1, len(table.seen)
 

@@ -11,21 +11,27 @@ from tests.asking import forecast, model
 from tests.making import CPU_MACHINE, LAYOUT, gpu, local, machine, over_ssh, script
 from zlaunch.errors import Severity
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.hosts.machine import Cgroup, Disk, Gpu, GpuProcess, Machine, Room
+from zlaunch.hosts.machine import Cgroup, Disk, FreeResources, Gpu, GpuProcess, Machine
 from zlaunch.hosts.probe import _folder_of
 from zlaunch.hosts.topology import Host, Topology
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.plan import Inputs, make_plan
-from zlaunch.launch.preflight.checks import preflight
-from zlaunch.launch.preflight.reporters import REPORTERS, Monitor, reporters
-from zlaunch.launch.preflight.requirements import SHM_COMM_BYTES, Amount, Demand, Writing, demand_of
+from zlaunch.launch.plan import PlanInputs, make_plan
+from zlaunch.launch.preflight.checks import check_resources
+from zlaunch.launch.preflight.reporters import REPORTERS, Reporter, parse_report_to
+from zlaunch.launch.preflight.requirements import (
+    SHM_COMM_BYTES,
+    Amount,
+    DiskUse,
+    ResourceRequirements,
+    requirements_of,
+)
 
 MIB, GIB = 1 << 20, 1 << 30
-RUN = Writing(Path("/runs/one"), 4 * MIB, "the record of the run", "`--run-dir DIR`")
-CHECKPOINT = Writing(Path("/data/out"), 16 * GIB, "a checkpoint", "`-- --output_dir DIR`")
+RUN = DiskUse(Path("/runs/one"), 4 * MIB, "the record of the run", "`--run-dir DIR`")
+CHECKPOINT = DiskUse(Path("/data/out"), 16 * GIB, "a checkpoint", "`-- --output_dir DIR`")
 GPUS = (replace(gpu(0), free_bytes=139 * GIB), replace(gpu(1), free_bytes=139 * GIB))
-DEMAND = Demand(
+DEMAND = ResourceRequirements(
     ranks=2,
     gpus=GPUS,
     idle=(2, 3),
@@ -36,12 +42,12 @@ DEMAND = Demand(
     crosses_hosts=True,
     writes=(RUN, CHECKPOINT),
     monitors=(
-        Monitor("wandb.enabled", "`wandb.enabled` is true", ("wandb",), "`--set wandb.enabled=false`"),
+        Reporter("wandb.enabled", "`wandb.enabled` is true", ("wandb",), "`--set wandb.enabled=false`"),
     ),
     script_args=("--report_to", "tensorboard"),
 )
 CPU_DEMAND = replace(DEMAND, gpus=(), gpu_bytes=None, shm_users=(), shm_bytes=2 * SHM_COMM_BYTES)
-HEALTHY = Room(
+HEALTHY = FreeResources(
     memory_bytes=64 * GIB,
     shm=Disk(9, 32 * GIB, 32 * GIB),
     has_infiniband=True,
@@ -52,12 +58,12 @@ SLICE = Cgroup("/sys/fs/cgroup/job", 32 * GIB, 20 * GIB)
 OTHERS = GpuProcess(4711, "python train.py", "bob", 100 * GIB)
 
 
-def on_gpu_0(free: int, *processes: GpuProcess, idle: tuple[int, ...] = (2, 3)) -> Demand:
+def on_gpu_0(free: int, *processes: GpuProcess, idle: tuple[int, ...] = (2, 3)) -> ResourceRequirements:
     busy = replace(GPUS[0], free_bytes=free, processes=processes)
     return replace(DEMAND, gpus=(busy, GPUS[1]), idle=idle)
 
 
-AILMENTS: dict[str, tuple[Demand, Room, str, Severity, str, str]] = {
+AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, str, str]] = {
     "a GPU on which the job does not fit": (
         *(on_gpu_0(39 * GIB, OTHERS), HEALTHY, "gpu-busy", Severity.LATE),
         *("`python train.py` of bob (pid 4711) holds 100.0 GiB", "`--gpus 2,3` takes idle ones"),
@@ -139,18 +145,18 @@ AILMENTS: dict[str, tuple[Demand, Room, str, Severity, str, str]] = {
 
 
 @pytest.mark.parametrize("demand", [DEMAND, CPU_DEMAND])
-def test_a_healthy_machine_gives_no_cause_for_words(demand: Demand) -> None:
-    assert preflight(demand, HEALTHY) == ()
+def test_a_healthy_machine_gives_no_cause_for_words(demand: ResourceRequirements) -> None:
+    assert check_resources(demand, HEALTHY) == ()
 
 
 def test_what_cannot_be_found_out_gives_no_cause_for_words() -> None:
-    assert preflight(replace(DEMAND, memory=None), Room()) == ()
+    assert check_resources(replace(DEMAND, memory=None), FreeResources()) == ()
 
 
 @pytest.mark.parametrize("ailment", AILMENTS)
 def test_each_ailment_is_the_one_thing_that_is_found(ailment: str) -> None:
     demand, room, code, severity, said, hinted = AILMENTS[ailment]
-    (finding,) = preflight(demand, room)
+    (finding,) = check_resources(demand, room)
     assert (finding.code, finding.severity) == (code, severity)
     assert said in finding.message
     assert hinted in (finding.hint or "")
@@ -158,13 +164,13 @@ def test_each_ailment_is_the_one_thing_that_is_found(ailment: str) -> None:
 
 def test_what_goes_to_one_disk_is_added_up() -> None:
     shared = Disk(1, 99 * GIB, 16 * GIB + 2 * MIB)
-    (finding,) = preflight(DEMAND, replace(HEALTHY, disks={RUN.path: shared, CHECKPOINT.path: shared}))
+    (finding,) = check_resources(DEMAND, replace(HEALTHY, disks={RUN.path: shared, CHECKPOINT.path: shared}))
     assert finding.code == "disk-too-small"
 
 
 def test_the_worst_comes_first() -> None:
     demand, room = on_gpu_0(60 * GIB, OTHERS), replace(HEALTHY, memory_bytes=GIB)
-    assert [one.severity for one in preflight(demand, room)] == [Severity.LATE, Severity.ADVICE]
+    assert [one.severity for one in check_resources(demand, room)] == [Severity.LATE, Severity.ADVICE]
 
 
 def demand(
@@ -172,19 +178,19 @@ def demand(
     on: Machine = CPU_MACHINE,
     at: Topology | None = None,
     source: str = "",
-    interface: Interface = Interface.TRAINER,
+    interface: ConfigInterface = ConfigInterface.TRAINER,
     told: Forecast | None = None,
     environ: dict[str, str] | None = None,
     **job: Any,
-) -> Demand:
-    inputs = Inputs(
+) -> ResourceRequirements:
+    inputs = PlanInputs(
         *(JobSpec(Path("train.py"), argv, **job), script(source, interface), None, None, on),
         *(at or local(0, 1), 29500, LAYOUT, environ or {}),
     )
-    return demand_of(make_plan(inputs), inputs, model(), told, on)
+    return requirements_of(make_plan(inputs), inputs, model(), told, on)
 
 
-def checkpoint_of(one: Demand) -> int:
+def checkpoint_of(one: ResourceRequirements) -> int:
     return sum(writing.num_bytes for writing in one.writes if "checkpoint" in writing.what)
 
 
@@ -215,10 +221,12 @@ def test_a_checkpoint_in_fp32_keeps_the_copy_of_the_optimizer_too() -> None:
         lambda: demand(source='save_strategy: str = "no"'),
         lambda: demand(source="model = get_peft_model(model, LoraConfig())"),
         lambda: demand("--use_lora", "true"),
-        lambda: demand(interface=Interface.DEEPSPEED),
+        lambda: demand(interface=ConfigInterface.DEEPSPEED),
     ],
 )
-def test_what_nobody_can_tell_of_a_checkpoint_is_not_asked_for(one: Callable[[], Demand]) -> None:
+def test_what_nobody_can_tell_of_a_checkpoint_is_not_asked_for(
+    one: Callable[[], ResourceRequirements],
+) -> None:
     assert checkpoint_of(one()) == 0
 
 
@@ -293,8 +301,8 @@ def test_the_gpus_that_the_job_leaves_alone_are_offered() -> None:
 
 
 def test_all_words_after_report_to_are_monitors() -> None:
-    assert reporters(("--report_to", "wandb", "mlflow", "--seed", "1")) == ("wandb", "mlflow")
-    assert reporters(("--report-to=wandb",)) == ("wandb",)
+    assert parse_report_to(("--report_to", "wandb", "mlflow", "--seed", "1")) == ("wandb", "mlflow")
+    assert parse_report_to(("--report-to=wandb",)) == ("wandb",)
 
 
 def test_every_monitor_of_transformers_is_known() -> None:
@@ -311,10 +319,10 @@ def test_a_monitor_of_the_ds_config_needs_its_package(section: str) -> None:
 
 
 def test_a_script_of_its_own_is_free_to_report_where_it_likes() -> None:
-    one = demand("--report_to", "pigeon", interface=Interface.DEEPSPEED)
-    assert preflight(one, HEALTHY) == ()
+    one = demand("--report_to", "pigeon", interface=ConfigInterface.DEEPSPEED)
+    assert check_resources(one, HEALTHY) == ()
 
 
 def test_a_gpu_of_the_job_that_is_only_too_small_is_left_to_the_estimate() -> None:
     small: Gpu = replace(GPUS[0], memory_bytes=30 * GIB, free_bytes=30 * GIB)
-    assert preflight(replace(DEMAND, gpus=(small,)), HEALTHY) == ()
+    assert check_resources(replace(DEMAND, gpus=(small,)), HEALTHY) == ()

@@ -9,38 +9,42 @@ from tests.asking import forecast, model
 from tests.making import CPU_MACHINE, LAYOUT, TWO_GPUS, local, script
 from zlaunch.cli.start import examine
 from zlaunch.errors import Refused, Unavailable, WrongUsage
-from zlaunch.estimate.fit import Site, judge, need_of
-from zlaunch.estimate.query import Answer, Question, Refusal, workload_of
-from zlaunch.hosts.ssh import Hosts
-from zlaunch.job.script import Interface
+from zlaunch.estimate.fit import Cluster, check_fit, memory_need
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, workload_of
+from zlaunch.hosts.ssh import HostSurveys
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.plan import Inputs
-from zlaunch.launch.preflight.memory import SHORT_SEQ_LEN, Ask, choose_stage, question_about, rehearse_first
+from zlaunch.launch.plan import PlanInputs
+from zlaunch.launch.preflight.memory import SHORT_SEQ_LEN, Ask, check_memory, choose_stage, query_for
 from zlaunch.launch.prepare import Prepared
 
 
-def prepared(*argv: str, source: str = "", interface: Interface = Interface.TRAINER, **job: Any) -> Prepared:
+def prepared(
+    *argv: str, source: str = "", interface: ConfigInterface = ConfigInterface.TRAINER, **job: Any
+) -> Prepared:
     spec = JobSpec(script=Path("train.py"), script_args=argv, **job)
     one = model()
-    inputs = Inputs(
+    inputs = PlanInputs(
         spec, script(source, interface), None, one.shape, TWO_GPUS, local(0, 1), 29500, LAYOUT, environ={}
     )
-    return Prepared(inputs, None, Hosts(inputs.machine), one)
+    return Prepared(inputs, None, HostSurveys(inputs.machine), one)
 
 
 def gpus_that_hold(sizes: dict[int, float]) -> Ask:
     """Answer by ZeRO stage; whatever is offloaded or checkpointed is tiny."""
 
-    def ask(questions: Sequence[Question], site: Site) -> list[Answer | Refusal]:
+    def ask(questions: Sequence[EstimateQuery], site: Cluster) -> list[Estimate | Rejected]:
         return [_answer(one, site) for one in questions]
 
-    def _answer(one: Question, site: Site) -> Answer:
+    def _answer(one: EstimateQuery, site: Cluster) -> Estimate:
         settled = one.settled()
         zero = settled.config.zero_optimization
         stage = zero.stage if isinstance(zero.stage, int) else 0
         small = bool(zero.offloads) or one.training.activation_checkpointing
         told = forecast(1.0 if small else sizes[stage])
-        return Answer(one, settled, workload_of(one, settled), told, need_of(told, site), judge(told, site))
+        return Estimate(
+            one, settled, workload_of(one, settled), told, memory_need(told, site), check_fit(told, site)
+        )
 
     return ask
 
@@ -50,12 +54,12 @@ NARROW = gpus_that_hold({0: 600, 1: 300, 2: 30, 3: 10})
 
 
 def test_a_job_that_fits_may_start() -> None:
-    rehearse_first(prepared(stage=0), ROOMY)
+    check_memory(prepared(stage=0), ROOMY)
 
 
 def test_a_job_that_cannot_fit_is_refused_with_what_to_type_in_train() -> None:
     with pytest.raises(Refused) as caught:
-        rehearse_first(prepared(stage=0), NARROW)
+        check_memory(prepared(stage=0), NARROW)
     (finding,) = caught.value.findings
     assert finding.code == "does-not-fit"
     assert finding.hint is not None
@@ -76,12 +80,12 @@ def test_a_start_goes_on_where_nobody_can_tell_and_a_rehearsal_does_not(
 
 
 def test_a_model_that_is_not_known_is_not_asked_about() -> None:
-    assert question_about(replace(prepared(), model=None)) is None
+    assert query_for(replace(prepared(), model=None)) is None
 
 
 def test_a_length_that_nobody_said_counts_as_a_short_one() -> None:
     for argv, length in (((), SHORT_SEQ_LEN), (("--max_seq_length", "512"), 512)):
-        asked = question_about(prepared(*argv))
+        asked = query_for(prepared(*argv))
         assert asked is not None
         assert asked[0].training.seq_len.value == length
 
@@ -89,15 +93,15 @@ def test_a_length_that_nobody_said_counts_as_a_short_one() -> None:
 @pytest.mark.parametrize(
     ("interface", "source", "partitioned"),
     [
-        (Interface.TRAINER, "", True),
-        (Interface.DEEPSPEED, "", False),
-        (Interface.DEEPSPEED, "with deepspeed.zero.Init():", True),
+        (ConfigInterface.TRAINER, "", True),
+        (ConfigInterface.DEEPSPEED, "", False),
+        (ConfigInterface.DEEPSPEED, "with deepspeed.zero.Init():", True),
     ],
 )
 def test_a_raw_script_partitions_at_birth_only_if_it_says_so(
-    interface: Interface, source: str, partitioned: bool
+    interface: ConfigInterface, source: str, partitioned: bool
 ) -> None:
-    asked = question_about(prepared(source=source, interface=interface))
+    asked = query_for(prepared(source=source, interface=interface))
     assert asked is not None
     assert asked[0].training.partitioned_at_birth is partitioned
 
@@ -107,7 +111,7 @@ def test_the_code_of_a_model_runs_only_if_the_script_would_run_it(trusts: bool, 
     one = prepared("--model_name_or_path", str(tmp_path), source="load_dataset(name, trust_remote_code=True)")
     own = replace(model(), value={**model().value, "auto_map": {"AutoConfig": "own.Config"}})
     inputs = replace(one.inputs, script=replace(one.inputs.script, trusts_code=trusts))
-    asked = question_about(replace(one, inputs=inputs, model=own))
+    asked = query_for(replace(one, inputs=inputs, model=own))
     assert asked is not None
     assert asked[0].training.remote_code == (str(tmp_path) if trusts else None)
 
@@ -141,8 +145,8 @@ def test_auto_refuses_nothing_where_nobody_can_tell() -> None:
 
 
 def test_auto_is_refused_where_nothing_fits() -> None:
-    def ask(questions: Sequence[Question], site: Site) -> list[Answer | Refusal]:
-        return [Refusal(one, ()) for one in questions]
+    def ask(questions: Sequence[EstimateQuery], site: Cluster) -> list[Estimate | Rejected]:
+        return [Rejected(one, ()) for one in questions]
 
     with pytest.raises(Refused):
         choose_stage(prepared(), ask)
@@ -156,6 +160,6 @@ def test_a_job_that_may_train_adapters_only_is_not_refused_for_what_all_of_it_wo
     source: str, argv: tuple[str, ...]
 ) -> None:
     adapted = prepared(*argv, source=source, stage=0)
-    for judge_it in (lambda: rehearse_first(adapted, NARROW), lambda: choose_stage(adapted, NARROW)):
+    for judge_it in (lambda: check_memory(adapted, NARROW), lambda: choose_stage(adapted, NARROW)):
         with pytest.raises(Unavailable, match="adapters only"):
             judge_it()

@@ -7,20 +7,22 @@ import pytest
 
 from tests.making import gpu
 from zlaunch.errors import Finding, Severity
-from zlaunch.hosts.machine import Disk, GpuProcess, Room
-from zlaunch.launch.preflight.checks import preflight
-from zlaunch.launch.preflight.remote import Common, judge_hosts
-from zlaunch.launch.preflight.requirements import Demand, Writing
+from zlaunch.hosts.machine import Disk, FreeResources, GpuProcess
+from zlaunch.launch.preflight.checks import check_resources
+from zlaunch.launch.preflight.remote import SharedPaths, check_remote_hosts
+from zlaunch.launch.preflight.requirements import DiskUse, ResourceRequirements
 
 RUNS, SCRIPT, LOCK = Path("/home/runs"), Path("/home/train.py"), Path("/ext/cpu_adam/lock")
-COMMON = Common(RUNS, (SCRIPT,), frozenset({"cpu_adam"}), {RUNS: (7, 1)})
-HEALTHY = Room(files={RUNS: (7, 1), SCRIPT: (8, 1)})
+COMMON = SharedPaths(RUNS, (SCRIPT,), frozenset({"cpu_adam"}), {RUNS: (7, 1)})
+HEALTHY = FreeResources(files={RUNS: (7, 1), SCRIPT: (8, 1)})
 WITH_LOCK = replace(HEALTHY, left_locks=frozenset({LOCK}), files={**HEALTHY.files, LOCK: (5, 1)})
-DEMAND = Demand(ranks=1)
+DEMAND = ResourceRequirements(ranks=1)
 
 
-def judged(rooms: dict[str, Room], demand: Demand = DEMAND, common: Common = COMMON) -> list[Finding]:
-    return judge_hosts(dict.fromkeys(rooms, demand), rooms, common)
+def judged(
+    rooms: dict[str, FreeResources], demand: ResourceRequirements = DEMAND, common: SharedPaths = COMMON
+) -> list[Finding]:
+    return check_remote_hosts(dict.fromkeys(rooms, demand), rooms, common)
 
 
 def test_hosts_that_lack_nothing_give_no_cause_for_words() -> None:
@@ -39,7 +41,7 @@ def test_hosts_that_lack_nothing_give_no_cause_for_words() -> None:
 def test_what_a_host_does_not_see_is_named(
     files: dict[Path, tuple[int, int]], severity: Severity, said: str
 ) -> None:
-    (finding,) = judged({"w0": HEALTHY, "w1": Room(files=files)})
+    (finding,) = judged({"w0": HEALTHY, "w1": FreeResources(files=files)})
     assert (finding.code, finding.where, finding.severity) == ("not-shared", "w1", severity)
     assert said in finding.message
 
@@ -54,13 +56,13 @@ def test_a_build_that_was_killed_elsewhere_is_named() -> None:
     [replace(COMMON, files={**COMMON.files, LOCK: (5, 1)}), replace(COMMON, ops=frozenset({"async_io"}))],
     ids=["it is here too, where it is removed", "nobody needs the op"],
 )
-def test_a_lock_that_keeps_nobody_waiting_is_passed_over(common: Common) -> None:
+def test_a_lock_that_keeps_nobody_waiting_is_passed_over(common: SharedPaths) -> None:
     assert judged({"w1": WITH_LOCK}, common=common) == []
 
 
 def test_who_is_on_a_gpu_of_another_host_is_named() -> None:
     busy = replace(gpu(0), processes=(GpuProcess(7, "python a.py", "bob", 1 << 30),))
-    (finding,) = judged({"w1": HEALTHY}, Demand(ranks=1, gpus=(busy,)))
+    (finding,) = judged({"w1": HEALTHY}, ResourceRequirements(ranks=1, gpus=(busy,)))
     assert (finding.code, finding.where) == ("gpu-busy", "w1")
     assert "`python a.py` of bob (pid 7)" in finding.message
 
@@ -69,20 +71,25 @@ def test_who_is_on_a_gpu_of_another_host_is_named() -> None:
 def test_a_full_disk_that_hosts_share_with_this_machine_is_said_once(
     free_here: int, hosts: list[str]
 ) -> None:
-    demand = Demand(ranks=1, writes=(Writing(RUNS, 9 << 20, "a checkpoint", "`-- --output_dir DIR`"),))
-    here = preflight(demand, replace(HEALTHY, disks={RUNS: Disk(1, 8 << 20, free_here)}))
+    demand = ResourceRequirements(
+        ranks=1, writes=(DiskUse(RUNS, 9 << 20, "a checkpoint", "`-- --output_dir DIR`"),)
+    )
+    here = check_resources(demand, replace(HEALTHY, disks={RUNS: Disk(1, 8 << 20, free_here)}))
     rooms = {"w1": replace(HEALTHY, disks={RUNS: Disk(2, 8 << 20, 1 << 20)})}
-    found = judge_hosts({"w1": demand}, rooms, COMMON, here)
+    found = check_remote_hosts({"w1": demand}, rooms, COMMON, here)
     assert [finding.where for finding in found] == hosts
     assert all(finding.hint == "`-- --output_dir DIR` on a larger disk" for finding in found)
 
 
 def test_what_is_short_here_too_is_still_said_of_a_host() -> None:
-    demand, room = Demand(ranks=1, locked_bytes=2 << 20), replace(HEALTHY, memlock_bytes=1 << 20)
-    (finding,) = judge_hosts({"w1": demand}, {"w1": room}, COMMON, preflight(demand, room))
+    demand, room = (
+        ResourceRequirements(ranks=1, locked_bytes=2 << 20),
+        replace(HEALTHY, memlock_bytes=1 << 20),
+    )
+    (finding,) = check_remote_hosts({"w1": demand}, {"w1": room}, COMMON, check_resources(demand, room))
     assert (finding.code, finding.where) == ("memlock-too-small", "w1")
 
 
 def test_hosts_that_lack_the_same_are_named_together() -> None:
-    (finding,) = judged({f"w{number}": Room(files={RUNS: (7, 1)}) for number in range(5)})
+    (finding,) = judged({f"w{number}": FreeResources(files={RUNS: (7, 1)}) for number in range(5)})
     assert finding.where == "w0, w1, w2 and 2 more"

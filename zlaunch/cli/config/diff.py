@@ -9,7 +9,7 @@ import typer
 from zlaunch.cli.config.options import A_CONFIG, AsJson, Release
 
 if TYPE_CHECKING:
-    from zlaunch.config.diff import Comparison, Difference
+    from zlaunch.config.diff import ConfigDiff, Difference
     from zlaunch.dsconfig.text.document import Document
 
 
@@ -35,12 +35,12 @@ def diff(
 
 
 def _document(name: str) -> "Document":
-    from zlaunch.config.report import opened
+    from zlaunch.config.report import load_config
 
-    return opened(name).needed(name)
+    return load_config(name).needed(name)
 
 
-def _lines(found: "Comparison", names: Sequence[str], every: bool) -> Iterator[str]:
+def _lines(found: "ConfigDiff", names: Sequence[str], every: bool) -> Iterator[str]:
     from zlaunch import console
     from zlaunch.units import plural
 
@@ -75,7 +75,7 @@ def _rows(differences: Sequence["Difference"]) -> Iterator[tuple[str, str, str]]
         yield "  " * len(sections) + key, str(one.cells[0]), str(one.cells[1])
 
 
-def _members(found: "Comparison") -> dict[str, Any]:
+def _members(found: "ConfigDiff") -> dict[str, Any]:
     return {
         "differences": [_difference(one) for one in found.differences],
         "harmless": [{**_difference(one), "why": one.why} for one in found.harmless],

@@ -10,7 +10,7 @@ import typer
 from zlaunch.cli.config.options import AsJson, Release
 
 if TYPE_CHECKING:
-    from zlaunch.config.explain import About, Explanation
+    from zlaunch.config.explain import Explanation, RelatedRule
 
 
 NAME_COLUMNS = 30
@@ -43,14 +43,14 @@ def explain(
         console.data(line)
 
 
-def _list(keys: Sequence["About"]) -> Iterator[str]:
+def _list(keys: Sequence["RelatedRule"]) -> Iterator[str]:
     """Write the sections, then the keys that stand in none."""
     for title, is_section in (("sections", True), ("\nkeys outside of sections", False)):
         yield title
         yield from _beside([one for one in keys if one.is_section is is_section])
 
 
-def _beside(items: Sequence["About"]) -> Iterator[str]:
+def _beside(items: Sequence["RelatedRule"]) -> Iterator[str]:
     """Write words beside names, and below those that are long."""
     from zlaunch import console
 

@@ -31,21 +31,21 @@ def resolve(
 
     from zlaunch import console
     from zlaunch.cli.views.resolved_config import REPORTS
-    from zlaunch.config.report import context_of, opened
-    from zlaunch.config.resolve.fill import fill_in, refuse
+    from zlaunch.config.report import context_of, load_config
+    from zlaunch.config.resolve.fill import fill_autos, refuse
     from zlaunch.config.resolve.lr_schedule import schedule_of
-    from zlaunch.config.rules.validate import findings_in, wrong_in
+    from zlaunch.config.rules.validate import validate_document, validate_mapping
     from zlaunch.units import plural
 
     context, wrong = context_of(trainer.args, world_size, model, runner, None)
     context = replace(context, strict_json=False)
-    found = opened(file)
+    found = load_config(file)
     document = found.needed(file)
-    findings = [*wrong, *found.findings, *findings_in(document, replace(context, args=None))]
+    findings = [*wrong, *found.findings, *validate_document(document, replace(context, args=None))]
     refuse(findings)
-    filling = fill_in(document, context)
+    filling = fill_autos(document, context)
     agreed = context if context.args is None else replace(context, args=filling.args)
-    refuse(map(document.locate, wrong_in(filling.values.config(), agreed)))
+    refuse(map(document.locate, validate_mapping(filling.values.config(), agreed)))
     schedule = schedule_of(filling, context.interface, trainer.args)
     for line in REPORTS[output](filling, schedule):
         console.data(line)

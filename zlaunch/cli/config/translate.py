@@ -24,7 +24,7 @@ def translate(
     from zlaunch.config import accelerate, translate
     from zlaunch.config.translate.parts import Note
 
-    understood = translate.understand(command)
+    understood = translate.parse_command(command)
     named, notes = translate.config_file(understood), []
     default = accelerate.default_file(os.environ)
     if named is None and translate.reads_default_config(understood) and default.is_file():

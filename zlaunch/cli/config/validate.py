@@ -44,18 +44,18 @@ def validate(
     does something else. advice: there is a better way.
     """
     from zlaunch.cli.views.findings import REPORTS
-    from zlaunch.config.report import Report, Wish, context_of, inspect
+    from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
     from zlaunch.errors import WrongUsage
 
     if fix and diff:
         raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")
     context, wrong = context_of(trainer.args, world_size, model, runner, deepspeed)
-    wish = Wish(context, deep=deep, mend=fix, show_diff=fix or diff)
-    reports = [inspect(name, wish) for name in files]
+    wish = ReportOptions(context, deep=deep, mend=fix, show_diff=fix or diff)
+    reports = [inspect_config(name, wish) for name in files]
     if rehearse:
-        from zlaunch.estimate.config_check import with_steps
+        from zlaunch.estimate.config_check import add_rehearsal_findings
 
-        reports = [with_steps(report, model, world_size, trainer.args) for report in reports]
+        reports = [add_rehearsal_findings(report, model, world_size, trainer.args) for report in reports]
     if wrong:
         reports.insert(0, Report("the Trainer's arguments", wrong))
     REPORTS[output](reports)

@@ -22,14 +22,14 @@ def write(
     """
     from zlaunch import console
     from zlaunch.config.resolve.compose import preset, to_json
-    from zlaunch.config.rules.validate import wrong_in
+    from zlaunch.config.rules.validate import validate_mapping
     from zlaunch.errors import Refused
     from zlaunch.files import write_new
     from zlaunch.job.spec import STAGES, Offload, parse_offload
 
     chosen = Offload() if offload is None else parse_offload(offload)
     written = preset(STAGES[stage], chosen, None if nvme is None else str(nvme))
-    if findings := wrong_in(written):
+    if findings := validate_mapping(written):
         raise Refused(findings)
     if output is None:
         console.data(to_json(written).rstrip("\n"))

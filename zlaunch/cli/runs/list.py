@@ -28,10 +28,10 @@ def list_runs(
     from zlaunch import console
     from zlaunch.cli.views.run import members, to_json
     from zlaunch.rundir.layout import RUNS
-    from zlaunch.runs.store import all_runs, look_at
+    from zlaunch.runs.store import all_runs, load_run
 
     roots = all_runs(runs_dir)
-    records = [look_at(root) for root in roots[:limit]]
+    records = [load_run(root) for root in roots[:limit]]
     if as_json:
         console.data(to_json([members(record) for record in records]))
         return

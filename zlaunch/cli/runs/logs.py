@@ -26,7 +26,7 @@ def logs(
     from zlaunch import console
     from zlaunch.cli.views.run import to_json
     from zlaunch.errors import WrongUsage
-    from zlaunch.runs.store import find, log_of, read_log
+    from zlaunch.runs.store import find_run, log_of, read_log
 
     if launcher and rank is not None:
         raise WrongUsage("`--launcher` and `--rank` name two logs", "keep one of them")
@@ -34,7 +34,7 @@ def logs(
         raise WrongUsage(
             "`--json` writes one object, and `--follow` never knows the last", "keep one of them"
         )
-    root = find(run, runs_dir)
+    root = find_run(run, runs_dir)
     log = log_of(root, rank, launcher)
     said = read_log(log, tail)
     if as_json:

@@ -40,18 +40,18 @@ def rerun(
     from zlaunch.cli.start import Examined, examine, see, show
     from zlaunch.errors import Refused, WrongUsage
     from zlaunch.launch.prepare import prepare
-    from zlaunch.launch.rerun import go_back, past_of, prepare_again, what_changed
+    from zlaunch.launch.rerun import prepare_rerun, recorded_run, restore_environment, what_changed
     from zlaunch.rundir.record import Lineage
-    from zlaunch.runs.store import find, look_at
+    from zlaunch.runs.store import find_run, load_run
 
     if dry_run and as_json:
         raise WrongUsage("`--json` is about a new run, and `--dry-run` starts none", "keep one of them")
-    record = look_at(find(run, runs_dir))
+    record = load_run(find_run(run, runs_dir))
     _refuse_early(record, force)
     run_dir = None if run_dir is None else run_dir.absolute()
-    past = past_of(record.found)
-    variables = go_back(past)
-    prepared = prepare_again(record.found, run_dir)
+    past = recorded_run(record.found)
+    variables = restore_environment(past)
+    prepared = prepare_rerun(record.found, run_dir)
     changed = what_changed(past, prepared)
     if changed and not force:
         raise Refused(_findings(changed))
@@ -96,9 +96,9 @@ def _tell(record: "RunRecord", changed: "Sequence[Change]", variables: "Sequence
 def _describe(root: Path, repeated: str, differences: "Sequence[Change]") -> None:
     from zlaunch import console
     from zlaunch.cli.views.run import members
-    from zlaunch.runs.store import look_at
+    from zlaunch.runs.store import load_run
 
-    new = members(look_at(root))
+    new = members(load_run(root))
     console.data(json.dumps({**new, "repeats": repeated, "changed": [asdict(one) for one in differences]}))
 
 

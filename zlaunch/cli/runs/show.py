@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
 
 if TYPE_CHECKING:
-    from zlaunch.rundir.record import Found, RunRecord
-    from zlaunch.runs.memory import Comparison
+    from zlaunch.rundir.record import RunFiles, RunRecord
+    from zlaunch.runs.memory import MemoryComparison
 
 
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
@@ -17,11 +17,11 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
     from zlaunch import console
     from zlaunch.cli.runs.why import explained
     from zlaunch.cli.views.run import to_json
-    from zlaunch.runs.memory import compare
-    from zlaunch.runs.store import find, look_at
+    from zlaunch.runs.memory import compare_with_forecast
+    from zlaunch.runs.store import find_run, load_run
 
-    record = look_at(find(run, runs_dir))
-    memory = compare(record)
+    record = load_run(find_run(run, runs_dir))
+    memory = compare_with_forecast(record)
     if as_json:
         console.data(to_json(_members(record, memory)))
         return
@@ -74,7 +74,7 @@ def _place(record: "RunRecord") -> Iterator[tuple[str, str]]:
         yield "device", f"{job.get('accelerator')}{_gpu_names(record.found)}"
 
 
-def _gpu_names(found: "Found") -> str:
+def _gpu_names(found: "RunFiles") -> str:
     from zlaunch.rundir.record import section
 
     gpus = section(found.environment, "machine").get("gpus")
@@ -98,7 +98,7 @@ def _configuration(record: "RunRecord") -> Iterator[tuple[str, str]]:
         )
 
 
-def _origin(found: "Found") -> Iterator[tuple[str, str]]:
+def _origin(found: "RunFiles") -> Iterator[tuple[str, str]]:
     """Name the versions and the commit a run was made with."""
     from zlaunch.rundir.record import section, text
     from zlaunch.units import plural
@@ -127,7 +127,7 @@ def _stall(record: "RunRecord") -> Iterator[str]:
         yield from ["", *stall_lines(stall, None, console.width(), is_over=True)]
 
 
-def _memory(memory: "Comparison") -> Iterator[str]:
+def _memory(memory: "MemoryComparison") -> Iterator[str]:
     from zlaunch import console
 
     rows = [("memory of the fullest rank, GiB", "predicted", "measured", "difference")]
@@ -142,9 +142,9 @@ def _memory(memory: "Comparison") -> Iterator[str]:
 def _experience() -> Iterator[str]:
     """Say how good forecasts have been on this machine."""
     from zlaunch import console
-    from zlaunch.runs.accuracy import experience, here, kept
+    from zlaunch.runs.accuracy import default_accuracy_file, forecast_errors, read_accuracy
 
-    if rows := experience(kept(here())):
+    if rows := forecast_errors(read_accuracy(default_accuracy_file())):
         yield from ["", "forecasts on this machine so far", *console.table(rows)]
 
 
@@ -152,7 +152,7 @@ def _amount(num_bytes: int | None) -> str:
     return "-" if num_bytes is None else f"{num_bytes / (1 << 30):.2f}"
 
 
-def _members(record: "RunRecord", memory: "Comparison") -> dict[str, Any]:
+def _members(record: "RunRecord", memory: "MemoryComparison") -> dict[str, Any]:
     from dataclasses import asdict
 
     from zlaunch.cli.views.run import members

@@ -18,15 +18,15 @@ def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     from zlaunch.cli.views.run import members, to_json
     from zlaunch.errors import InputMissing, Unavailable
     from zlaunch.rundir.record import State
-    from zlaunch.runs.store import find, look_at, tell_to_stop, wait_until_over
+    from zlaunch.runs.store import find_run, load_run, stop_run, wait_until_over
 
-    root = find(run, runs_dir)
-    record = look_at(root)
+    root = find_run(run, runs_dir)
+    record = load_run(root)
     if record.state is State.BROKEN:
         raise InputMissing(f"{os.path.relpath(root)} holds no run that could be stopped: {record.cause}")
     was_running = not record.state.is_over
     if was_running:
-        told = tell_to_stop(record)
+        told = stop_run(record)
         console.say(f"told {told} to stop")
         record = wait_until_over(root, WAIT_SECONDS)
     if as_json:

@@ -15,10 +15,10 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
 
     from zlaunch import console
     from zlaunch.cli.views.run import members, to_json
-    from zlaunch.runs.store import find, look_at
+    from zlaunch.runs.store import find_run, load_run
     from zlaunch.runs.verdict import stall_of, verdict_of
 
-    record = look_at(find(run, runs_dir))
+    record = load_run(find_run(run, runs_dir))
     if as_json:
         known = {"verdict": verdict_of(record, time.time()), "stall": stall_of(record.found)}
         told = {name: None if value is None else asdict(value) for name, value in known.items()}
@@ -34,7 +34,7 @@ def explained(record: "RunRecord") -> list[str]:
 
     from zlaunch import console
     from zlaunch.diagnosis.render import verdict_lines
-    from zlaunch.runs.verdict import head, verdict_of
+    from zlaunch.runs.verdict import headline, verdict_of
 
-    verdict, name = verdict_of(record, time.time()), f"{record.id} {head(record)}"
+    verdict, name = verdict_of(record, time.time()), f"{record.id} {headline(record)}"
     return [name] if verdict is None else verdict_lines(verdict, name, console.width())

@@ -5,36 +5,36 @@ from dataclasses import asdict
 from typing import Any
 
 from zlaunch.errors import Finding
-from zlaunch.estimate.changes import Effect
-from zlaunch.estimate.fit import Site
-from zlaunch.estimate.query import Answer, Question, Refusal
-from zlaunch.estimate.strategies import LADDER
+from zlaunch.estimate.changes import ChangeEffect
+from zlaunch.estimate.fit import Cluster
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
+from zlaunch.estimate.strategies import STRATEGIES
 
 
 def of_ladder(
-    question: Question, site: Site, answers: Sequence[Answer | Refusal], chosen: int | None
+    question: EstimateQuery, site: Cluster, answers: Sequence[Estimate | Rejected], chosen: int | None
 ) -> dict[str, Any]:
     """Describe every rung, and which one to take."""
     rungs = []
-    for rung, answer in zip(LADDER, answers, strict=True):
-        told = _refusal(answer) if isinstance(answer, Refusal) else _answer(answer)
+    for rung, answer in zip(STRATEGIES, answers, strict=True):
+        told = _refusal(answer) if isinstance(answer, Rejected) else _answer(answer)
         told.get("forecast", {}).pop("curve", None)
         rungs.append({"options": rung.words, "stage": rung.stage, "offload": asdict(rung.offload), **told})
     return {
         **_asked(question, site),
         "ladder": rungs,
-        "chosen": None if chosen is None else LADDER[chosen].words,
+        "chosen": None if chosen is None else STRATEGIES[chosen].words,
     }
 
 
-def of_one(answer: Answer, site: Site, effects: Sequence[Effect] | None) -> dict[str, Any]:
+def of_one(answer: Estimate, site: Cluster, effects: Sequence[ChangeEffect] | None) -> dict[str, Any]:
     """Describe one job and what each change to it would do; null if none was tried."""
     changes = None if effects is None else [{**asdict(one), "fit": one.fit.value} for one in effects]
     asked, told = _asked(answer.question, site), _answer(answer)
     return {**asked, **told, "remarks": [*asked["remarks"], *told["remarks"]], "changes": changes}
 
 
-def _asked(question: Question, site: Site) -> dict[str, Any]:
+def _asked(question: EstimateQuery, site: Cluster) -> dict[str, Any]:
     training, gpu = question.training, site.gpu
     return {
         "model": question.model.source,
@@ -57,11 +57,11 @@ def _asked(question: Question, site: Site) -> dict[str, Any]:
     }
 
 
-def _refusal(refusal: Refusal) -> dict[str, Any]:
+def _refusal(refusal: Rejected) -> dict[str, Any]:
     return {"fit": "refused", "findings": [_finding(one) for one in refusal.findings]}
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
+def _answer(answer: Estimate) -> dict[str, Any]:
     return {
         "fit": answer.verdict.fit.value,
         "reasons": list(answer.verdict.reasons),

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch import console
-from zlaunch.cli.views import estimate, estimate_json, strategies
+from zlaunch.cli.views import estimate_json, estimate_text, strategies
 from zlaunch.errors import ExitStatus, WrongUsage
-from zlaunch.estimate.changes import Effect, try_levers, worth_saying
-from zlaunch.estimate.fit import Fit, Site
-from zlaunch.estimate.query import Answer, Question, Refusal, refuse_if_none_works
+from zlaunch.estimate.changes import ChangeEffect, try_changes, worth_saying
+from zlaunch.estimate.fit import Cluster, Fit
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, refuse_if_none_works
 from zlaunch.estimate.remedies import Remedy
-from zlaunch.estimate.strategies import LADDER, best_of, on
+from zlaunch.estimate.strategies import STRATEGIES, apply_strategy, fastest_that_fits
 from zlaunch.units import plural
 
 NAME_A_GPU = "no GPU is here to compare with; name those you mean: `--on 8xH100-80GB`"
 
 
 @dataclass(frozen=True)
-class Wishes:
+class EstimateView:
     """How an estimate is to be shown."""
 
     as_json: bool = False
@@ -28,7 +28,7 @@ class Wishes:
     plot: Path | None = None
 
 
-def report(question: Question, site: Site, wishes: Wishes) -> ExitStatus:
+def report(question: EstimateQuery, site: Cluster, wishes: EstimateView) -> ExitStatus:
     """Answer the question, show the answer, and say what the program exits with."""
     job = question.job
     is_one = not (job.stage is None and job.offload is None and job.ds_config is None)
@@ -55,7 +55,7 @@ def _refuse_plot(file: Path, is_one: bool) -> None:
 class Asking:
     """Asks about jobs on a site, one after the other, and lets the person see how many are left."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Cluster) -> None:
         """Start nothing before the first question."""
         from zlaunch.estimate.run import rehearser
 
@@ -70,29 +70,29 @@ class Asking:
         """End the program that rehearses."""
         self._rehearser.close()
 
-    def __call__(self, questions: Sequence[Question], what: str = "job") -> list[Answer | Refusal]:
+    def __call__(self, questions: Sequence[EstimateQuery], what: str = "job") -> list[Estimate | Rejected]:
         """Rehearse jobs; `what` they are is shown meanwhile."""
-        from zlaunch.estimate.run import appraise
+        from zlaunch.estimate.run import estimate_by_rehearsal
 
         is_one = len(questions) == 1  # of which two ranks may be rehearsed
-        progress, milestone = console.Progress(), f"rehearsing {plural(len(questions), what)}"
+        progress, milestone = console.ProgressLine(), f"rehearsing {plural(len(questions), what)}"
 
         def show(done: int, total: int) -> None:
             if done < total:
                 progress.show(milestone, f"({done} of {plural(total, 'rank') if is_one else total} done)")
 
         try:
-            return appraise(questions, self.site, show, self._rehearser)
+            return estimate_by_rehearsal(questions, self.site, show, self._rehearser)
         finally:
             progress.clear()
 
 
-def _ladder(question: Question, ask: Asking, wishes: Wishes) -> ExitStatus:
+def _ladder(question: EstimateQuery, ask: Asking, wishes: EstimateView) -> ExitStatus:
     site = ask.site
-    answers = ask([on(question, rung) for rung in LADDER])
+    answers = ask([apply_strategy(question, rung) for rung in STRATEGIES])
     refuse_if_none_works(answers)
-    known = [one for one in answers if isinstance(one, Answer)]
-    chosen = best_of(answers)
+    known = [one for one in answers if isinstance(one, Estimate)]
+    chosen = fastest_that_fits(answers)
     if wishes.as_json:
         console.data(json.dumps(estimate_json.of_ladder(question, site, answers, chosen), indent=2))
     else:
@@ -106,44 +106,44 @@ def _ladder(question: Question, ask: Asking, wishes: Wishes) -> ExitStatus:
     return next(fit for fit in (Fit.YES, Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in fits).status
 
 
-def _remedies(question: Question, ask: Asking) -> list[Remedy]:
+def _remedies(question: EstimateQuery, ask: Asking) -> list[Remedy]:
     """Look for changes that let a job fit on one rung or another."""
     from zlaunch.estimate.remedies import remedies
-    from zlaunch.estimate.run import estimate
+    from zlaunch.estimate.run import estimate_closed_form
 
-    return remedies(question, LADDER, lambda some: estimate(some, ask.site), ask)
+    return remedies(question, STRATEGIES, lambda some: estimate_closed_form(some, ask.site), ask)
 
 
-def _one(question: Question, ask: Asking, wishes: Wishes) -> ExitStatus:
+def _one(question: EstimateQuery, ask: Asking, wishes: EstimateView) -> ExitStatus:
     """Show the answer as soon as it is there, and then what each change does."""
     (answer,) = ask([question])
-    if isinstance(answer, Refusal):
+    if isinstance(answer, Rejected):
         raise answer.error
     if wishes.as_json:
         effects = _effects(answer, ask) if wishes.levers else None
         console.data(json.dumps(estimate_json.of_one(answer, ask.site, effects), indent=2))
     else:
-        _show(estimate.answer_lines(answer, ask.site))
+        _show(estimate_text.answer_lines(answer, ask.site))
         console.say_findings(answer.findings)
     if wishes.plot is not None:
         _plot(answer, ask.site, wishes.plot)
     if wishes.levers and not wishes.as_json:
-        _show(estimate.change_lines(answer, _effects(answer, ask)))
+        _show(estimate_text.change_lines(answer, _effects(answer, ask)))
     return answer.verdict.fit.status
 
 
-def _effects(answer: Answer, ask: Asking) -> list[Effect]:
+def _effects(answer: Estimate, ask: Asking) -> list[ChangeEffect]:
     """Try every lever."""
-    effects = try_levers(answer, lambda questions: ask(questions, "change"))
+    effects = try_changes(answer, lambda questions: ask(questions, "change"))
     return worth_saying(effects, answer.need.allocated)
 
 
-def _plot(answer: Answer, site: Site, file: Path) -> None:
+def _plot(answer: Estimate, site: Cluster, file: Path) -> None:
     from zlaunch.cli.views.memory_plot import draw
     from zlaunch.files import write_new
 
     limit = None if site.gpu is None else site.gpu.total_bytes
-    write_new(file, draw(answer.forecast.curve, estimate.title(answer), limit))
+    write_new(file, draw(answer.forecast.curve, estimate_text.title(answer), limit))
     console.say(f"wrote {file}")
 
 

@@ -27,7 +27,7 @@ def as_text(reports: Sequence[Report]) -> None:
             console.data(report.diff.rstrip("\n"))
         for finding in report.findings:
             console.show_finding(finding)
-        console.say(f"{report.name}: {'; '.join(filter(None, [report.mended, _verdict(report)]))}")
+        console.say(f"{report.name}: {'; '.join(filter(None, [report.fix_note, _verdict(report)]))}")
 
 
 def _verdict(report: Report) -> str:

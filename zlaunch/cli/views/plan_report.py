@@ -6,24 +6,26 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch import console
-from zlaunch.cli.views.estimate import asked, origin, unchecked_host
+from zlaunch.cli.views.estimate_text import asked, origin, unchecked_host
 from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.compose import compose, to_json
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.errors import ExitStatus, Refused, Unavailable, WrongUsage
 from zlaunch.estimate.candidates import Candidate
-from zlaunch.estimate.fit import Fit, Site
-from zlaunch.estimate.query import Answer, Question, is_fit
-from zlaunch.estimate.search import Found, Nothing, search
-from zlaunch.estimate.strategies import LADDER, is_as_fast, on
+from zlaunch.estimate.fit import Cluster, Fit
+from zlaunch.estimate.query import Estimate, EstimateQuery, is_fit
+from zlaunch.estimate.search import NothingFits, SearchResult, search
+from zlaunch.estimate.strategies import STRATEGIES, apply_strategy, is_as_fast
 from zlaunch.units import brief, count, gib, memory, plural
 
 MOST_MISSING: Final = 3
 """Configurations that are named as too large, or perhaps too large."""
 
 
-def report(question: Question, site: Site, global_batch: int | None, output: Path | None) -> ExitStatus:
+def report(
+    question: EstimateQuery, site: Cluster, global_batch: int | None, output: Path | None
+) -> ExitStatus:
     """Search, explain what was found, write it, and say what the program exits with."""
     from zlaunch.files import check_new
 
@@ -32,7 +34,7 @@ def report(question: Question, site: Site, global_batch: int | None, output: Pat
     if output is not None:
         check_new(output)
     found = _search(question, site, _per_rank(question, site, global_batch))
-    if isinstance(found, Nothing):
+    if isinstance(found, NothingFits):
         _show_nothing(found, question)
         return found.fit.status
     for line in console.table(
@@ -44,10 +46,10 @@ def report(question: Question, site: Site, global_batch: int | None, output: Pat
     return ExitStatus.OK
 
 
-def _search(question: Question, site: Site, per_rank: int) -> Found | Nothing:
+def _search(question: EstimateQuery, site: Cluster, per_rank: int) -> SearchResult | NothingFits:
     from zlaunch.estimate.run import Appraiser, rehearser
 
-    progress = console.Progress()
+    progress = console.ProgressLine()
 
     def show(done: int, total: int) -> None:
         if done < total:
@@ -63,7 +65,7 @@ def _search(question: Question, site: Site, per_rank: int) -> Found | Nothing:
         progress.clear()
 
 
-def _explain_unavailable(question: Question) -> None:
+def _explain_unavailable(question: EstimateQuery) -> None:
     """Raise Unavailable, with what can be asked instead, of a model that the closed form does not know."""
     from zlaunch.estimate.query import check_countable
     from zlaunch.job.transformer import read_transformer
@@ -71,7 +73,7 @@ def _explain_unavailable(question: Question) -> None:
     try:
         read_transformer(question.model.value)
     except Refused:
-        check_countable(question, on(question, LADDER[0]).settled())
+        check_countable(question, apply_strategy(question, STRATEGIES[0]).settled())
         name = shlex.quote(question.model.source.removesuffix("/config.json"))
         raise Unavailable(
             "`zlaunch plan` cannot order configurations of this model: only a rehearsal tells what it takes",
@@ -79,7 +81,7 @@ def _explain_unavailable(question: Question) -> None:
         ) from None
 
 
-def _show_nothing(found: Nothing, question: Question) -> None:
+def _show_nothing(found: NothingFits, question: EstimateQuery) -> None:
     """Say that nothing surely fits, what came closest, what cannot work, and what was left out."""
     candidate, answer = found.closest
     close = "too close to tell, even" if found.fit is Fit.TIGHT else "nothing fits, not even"
@@ -96,7 +98,7 @@ def _show_nothing(found: Nothing, question: Question) -> None:
         console.say("hint: `--nvme DIR` lets it offload to a drive, too")
 
 
-def _looked_at(found: Nothing) -> str:
+def _looked_at(found: NothingFits) -> str:
     """Count what was rehearsed, and what the closed form alone answered."""
     methods = [answer.forecast.method for _, answer in found.smallest]
     counts = {"rehearsed": methods.count("rehearsal"), "by the closed form": methods.count("closed form")}
@@ -104,7 +106,7 @@ def _looked_at(found: Nothing) -> str:
     return f"combinations of stage and offload tried: {told}"
 
 
-def _per_rank(question: Question, site: Site, global_batch: int | None) -> int:
+def _per_rank(question: EstimateQuery, site: Cluster, global_batch: int | None) -> int:
     """Share the global batch out; raise WrongUsage if it cannot be."""
     args = question.given.args
     if global_batch is None:
@@ -118,7 +120,7 @@ def _per_rank(question: Question, site: Site, global_batch: int | None) -> int:
     return global_batch // site.world_size
 
 
-def _told(found: Found, site: Site) -> Iterator[tuple[str, str]]:
+def _told(found: SearchResult, site: Cluster) -> Iterator[tuple[str, str]]:
     """Explain a choice in five lines."""
     chosen, answer = found.candidate, found.answer
     yield "choice", f"`{chosen.words}`"
@@ -135,7 +137,7 @@ def _told(found: Found, site: Site) -> Iterator[tuple[str, str]]:
     yield "method", origin(answer.forecast)
 
 
-def _memory(answer: Answer, site: Site) -> str:
+def _memory(answer: Estimate, site: Cluster) -> str:
     need, gpu = answer.need, site.gpu
     assert gpu is not None, "the caller has one"
     phase = answer.forecast.peak_phase("gpu")
@@ -143,14 +145,14 @@ def _memory(answer: Answer, site: Site) -> str:
     return f"{text}; {unchecked_host(answer, site) or f'{memory(need.host)} on each host'}"
 
 
-def _reasons(found: Found) -> Iterator[str]:
+def _reasons(found: SearchResult) -> Iterator[str]:
     """Say what would be as good but does not fit, rehearsed or by the closed form, and what is slower."""
     chosen, own = found.candidate, found.answer.seconds
-    below = LADDER[: LADDER.index(chosen.rung)]
+    below = STRATEGIES[: STRATEGIES.index(chosen.rung)]
     misses = [
         (one, answer)
         for one, answer in found.tried
-        if isinstance(answer, Answer) and not is_fit(answer) and is_as_fast(answer.seconds or 0, own or 0)
+        if isinstance(answer, Estimate) and not is_fit(answer) and is_as_fast(answer.seconds or 0, own or 0)
     ]
     yield from _missing(_closest_by_rung(misses)[:MOST_MISSING], own)
     if out := [f"`{rung.words}`" for rung in below if rung in found.hopeless]:
@@ -162,7 +164,7 @@ def _reasons(found: Found) -> Iterator[str]:
             yield f"`{other.words}` would be {slower}"
 
 
-def _missing(misses: Sequence[tuple[Candidate, Answer]], own: float | None) -> Iterator[str]:
+def _missing(misses: Sequence[tuple[Candidate, Estimate]], own: float | None) -> Iterator[str]:
     """Gather what may not fit, and what does not, beside a job whose step takes so long."""
     for fit, words in ((Fit.TIGHT, "may not fit"), (Fit.NO, "too large")):
         these = [(one.words, answer.seconds) for one, answer in misses if answer.verdict.fit is fit]
@@ -176,13 +178,13 @@ def _missing(misses: Sequence[tuple[Candidate, Answer]], own: float | None) -> I
             yield f"{'faster' if is_faster else 'as fast or faster'}, but {words}: {names}"
 
 
-def _closest_by_rung(misses: Sequence[tuple[Candidate, Answer]]) -> list[tuple[Candidate, Answer]]:
+def _closest_by_rung(misses: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate, Estimate]]:
     """Keep of each rung what needs least."""
     least = sorted(misses, key=lambda one: one[1].need.reserved)
     return list({one[0].rung: one for one in reversed(least)}.values())[::-1]
 
 
-def _write(found: Found, output: Path | None) -> None:
+def _write(found: SearchResult, output: Path | None) -> None:
     """Write the ds_config, with "auto" where the Trainer's arguments decide."""
     from zlaunch.files import write_new
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from zlaunch import console
 from zlaunch.cli.views.plot import plot
-from zlaunch.config.resolve.fill import Filling
+from zlaunch.config.resolve.fill import FilledConfig
 from zlaunch.config.resolve.lr_schedule import Schedule
 from zlaunch.dsconfig.text.document import dotted
 
@@ -14,7 +14,7 @@ PLOT_COLUMNS, PLOT_ROWS = 60, 10
 NUM_POINTS = 100
 
 
-def as_text(filling: Filling, schedule: Schedule) -> Iterator[str]:
+def as_text(filling: FilledConfig, schedule: Schedule) -> Iterator[str]:
     """Write values with their sources, then the batch, what is left, and the learning rate."""
     yield 'filled in, for "auto" or for what was left out' if filling.filled else "nothing is filled in"
     rows = [
@@ -47,7 +47,7 @@ def _drawn(schedule: Schedule) -> Iterator[str]:
         yield f"  {line}"
 
 
-def as_json(filling: Filling, schedule: Schedule) -> Iterator[str]:
+def as_json(filling: FilledConfig, schedule: Schedule) -> Iterator[str]:
     """Write the same as one JSON object."""
     told = {
         "config": filling.values.config(),

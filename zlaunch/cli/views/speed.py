@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 
 from zlaunch import console
-from zlaunch.config.resolve.resolve import Settled
+from zlaunch.config.resolve.resolve import ResolvedConfig
 from zlaunch.estimate.memory.communication import paper_volume
-from zlaunch.estimate.query import Answer, Speed
+from zlaunch.estimate.query import Estimate, Speed
 from zlaunch.units import brief, decimal
 
 HALF, FULL = 2, 4
 """Bytes of an element that is sent."""
 
 
-def traffic_lines(answer: Answer) -> Iterator[str]:
+def traffic_lines(answer: Estimate) -> Iterator[str]:
     """Write what is sent, beside what the ZeRO paper counts."""
     if answer.speed is None:
         return
@@ -71,10 +71,10 @@ def _range(seconds: tuple[float, float]) -> str:
     return " to ".join(dict.fromkeys(map(brief, seconds)))
 
 
-def _stage(settled: Settled) -> int:
+def _stage(settled: ResolvedConfig) -> int:
     stage = settled.config.zero_optimization.stage
     return stage if isinstance(stage, int) else 0
 
 
-def _item(settled: Settled) -> int:
+def _item(settled: ResolvedConfig) -> int:
     return FULL if settled.precision == "fp32" else HALF

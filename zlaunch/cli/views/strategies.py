@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from zlaunch import console
-from zlaunch.cli.views.estimate import asked, origin, trained, unchecked_host
-from zlaunch.estimate.fit import Fit, Site
-from zlaunch.estimate.query import Answer, Refusal
+from zlaunch.cli.views.estimate_text import asked, origin, trained, unchecked_host
+from zlaunch.estimate.fit import Cluster, Fit
+from zlaunch.estimate.query import Estimate, Rejected
 from zlaunch.estimate.remedies import Remedy
-from zlaunch.estimate.strategies import LADDER, Rung
+from zlaunch.estimate.strategies import STRATEGIES, Strategy
 from zlaunch.units import brief, in_gib
 
 HEADERS = (
@@ -20,12 +20,12 @@ FITS = {Fit.YES: "yes", Fit.NO: "no", Fit.TIGHT: "close", Fit.UNKNOWN: "?"}
 
 
 def ladder_lines(
-    known: Answer, answers: Sequence[Answer | Refusal], chosen: int | None, site: Site
+    known: Estimate, answers: Sequence[Estimate | Rejected], chosen: int | None, site: Cluster
 ) -> Iterator[str]:
     """Say what job it is, write a row for each rung, then what to take and why."""
     yield from console.table([*asked(known.question, site, known.forecast), *_job(known, answers)], indent="")
     yield ""
-    rows = [_row(rung, answer) for rung, answer in zip(LADDER, answers, strict=True)]
+    rows = [_row(rung, answer) for rung, answer in zip(STRATEGIES, answers, strict=True)]
     lines = console.figures([*HEADERS, *rows])
     if max(map(len, lines)) > WIDEST:
         lines = console.figures([*HEADERS, *rows], gap=1)
@@ -36,7 +36,7 @@ def ladder_lines(
     yield from _conclusion(answers, chosen, site)
 
 
-def _job(known: Answer, answers: Sequence[Answer | Refusal]) -> Iterator[tuple[str, str]]:
+def _job(known: Estimate, answers: Sequence[Estimate | Rejected]) -> Iterator[tuple[str, str]]:
     """Say what is the same on every rung, and where the numbers come from."""
     yield "job", ", ".join([*trained(known.question), known.settled.precision])
     batch = known.settled.values.leaves.get(("train_batch_size",))
@@ -48,11 +48,11 @@ def _job(known: Answer, answers: Sequence[Answer | Refusal]) -> Iterator[tuple[s
         yield "", f"but {', '.join(rungs)}: {words}"
 
 
-def _methods(answers: Sequence[Answer | Refusal]) -> list[tuple[str, list[str]]]:
+def _methods(answers: Sequence[Estimate | Rejected]) -> list[tuple[str, list[str]]]:
     """Say where numbers come from, and which rungs have theirs from there; what most have is first."""
     groups: dict[str, list[tuple[str, str | None]]] = {}
-    for rung, answer in zip(LADDER, answers, strict=True):
-        if isinstance(answer, Answer):
+    for rung, answer in zip(STRATEGIES, answers, strict=True):
+        if isinstance(answer, Estimate):
             why = answer.forecast.why_not_rehearsed
             groups.setdefault(origin(answer.forecast), []).append((f"`{rung.words}`", why))
     found = [(f"{words}{_not_rehearsed(rows)}", [rung for rung, _ in rows]) for words, rows in groups.items()]
@@ -70,9 +70,9 @@ def _not_rehearsed(rows: Sequence[tuple[str, str | None]]) -> str:
     return f"; no rehearsal of {rung}: {why} (`--json` has the reasons of the others)"
 
 
-def _row(rung: Rung, answer: Answer | Refusal) -> tuple[str, ...]:
+def _row(rung: Strategy, answer: Estimate | Rejected) -> tuple[str, ...]:
     name = f"{rung.stage}" if rung.where == "-" else f"{rung.stage} {rung.where}"
-    if isinstance(answer, Refusal):
+    if isinstance(answer, Rejected):
         return (name, *("-",) * 6, "-", "no")
     need = answer.need
     amounts = (need.allocated, need.reserved, need.process[1], need.host, need.pinned, need.nvme)
@@ -80,18 +80,20 @@ def _row(rung: Rung, answer: Answer | Refusal) -> tuple[str, ...]:
     return (name, *map(in_gib, amounts), seconds, FITS[answer.verdict.fit])
 
 
-def _conclusion(answers: Sequence[Answer | Refusal], chosen: int | None, site: Site) -> Iterator[str]:
-    yield from refused_lines(zip(LADDER, answers, strict=True))
+def _conclusion(answers: Sequence[Estimate | Rejected], chosen: int | None, site: Cluster) -> Iterator[str]:
+    yield from refused_lines(zip(STRATEGIES, answers, strict=True))
     if site.gpu is None:
         return
     if chosen is None:
-        close = [rung.words for rung, one in zip(LADDER, answers, strict=True) if _is(one, Fit.TIGHT)]
+        close = [rung.words for rung, one in zip(STRATEGIES, answers, strict=True) if _is(one, Fit.TIGHT)]
         if close:
             yield from console.paragraph(f"too close to tell: `{close[0]}`")
         return
-    yield from console.paragraph(f"`{LADDER[chosen].words}` is the fastest that fits{_why(answers, chosen)}")
+    yield from console.paragraph(
+        f"`{STRATEGIES[chosen].words}` is the fastest that fits{_why(answers, chosen)}"
+    )
     answer = answers[chosen]
-    if isinstance(answer, Answer) and (unchecked := unchecked_host(answer, site)) is not None:
+    if isinstance(answer, Estimate) and (unchecked := unchecked_host(answer, site)) is not None:
         yield from console.paragraph(f"it {unchecked}")
 
 
@@ -109,25 +111,25 @@ def nothing_fits(found: Sequence[Remedy] | None) -> Iterator[str]:
         )
 
 
-def refused_lines(answers: Iterable[tuple[Rung, Answer | Refusal]]) -> Iterator[str]:
+def refused_lines(answers: Iterable[tuple[Strategy, Estimate | Rejected]]) -> Iterator[str]:
     """Name the rungs that cannot work, those with the same reason together."""
     found: dict[str, list[str]] = {}
     for rung, answer in answers:
-        if isinstance(answer, Refusal):
+        if isinstance(answer, Rejected):
             found.setdefault(answer.findings[0].message, []).append(f"`{rung.words}`")
     for message, rungs in found.items():
         yield from console.paragraph(f"{', '.join(rungs)} cannot work: {message}")
 
 
-def _why(answers: Sequence[Answer | Refusal], chosen: int) -> str:
+def _why(answers: Sequence[Estimate | Rejected], chosen: int) -> str:
     """Say what keeps the job from every rung below the chosen one."""
     below = [
         f"`{rung.words}` {answer.verdict.fit.value}"
-        for rung, answer in zip(LADDER[:chosen], answers[:chosen], strict=True)
-        if isinstance(answer, Answer) and answer.verdict.fit is not Fit.YES
+        for rung, answer in zip(STRATEGIES[:chosen], answers[:chosen], strict=True)
+        if isinstance(answer, Estimate) and answer.verdict.fit is not Fit.YES
     ]
     return f": {', '.join(below)}" if below else ""
 
 
-def _is(answer: Answer | Refusal, fit: Fit) -> bool:
-    return isinstance(answer, Answer) and answer.verdict.fit is fit
+def _is(answer: Estimate | Rejected, fit: Fit) -> bool:
+    return isinstance(answer, Estimate) and answer.verdict.fit is fit

@@ -16,7 +16,7 @@ from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.schema.parallel import data_ranks
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import TrainerArgs, num_warmup_steps
 from zlaunch.units import plural, whole
 
@@ -29,17 +29,17 @@ SHARED = ("sequence_parallel_size",)
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownFacts:
     """All that is known before the job starts."""
 
     args: TrainerArgs
     model: ModelShape | None
     world_size: int
-    interface: Interface
+    interface: ConfigInterface
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedAutos:
     """A ds_config whose values are known, and why the few others are not."""
 
     values: Values
@@ -47,14 +47,16 @@ class Resolved:
     """Key → who fills it in, and from what."""
 
 
-def derive_batch(values: Values, args: TrainerArgs, world_size: int, interface: Interface) -> Values:
+def derive_batch(values: Values, args: TrainerArgs, world_size: int, interface: ConfigInterface) -> Values:
     """Work out one of the three batch keys where the config has the other two.
 
     An argument that was given goes before: then the numbers may disagree, and a rule will say so.
     A raw DeepSpeed script has no Trainer arguments; its total alone means one forward pass per step.
     """
-    world_size = data_ranks(world_size, whole(values[SHARED]) if interface is Interface.DEEPSPEED else None)
-    if interface is Interface.DEEPSPEED and whole(values[TOTAL]) and _is_open(values[MICRO]):
+    world_size = data_ranks(
+        world_size, whole(values[SHARED]) if interface is ConfigInterface.DEEPSPEED else None
+    )
+    if interface is ConfigInterface.DEEPSPEED and whole(values[TOTAL]) and _is_open(values[MICRO]):
         values = (
             values.put(ACCUMULATION, 1, "DeepSpeed's own choice")
             if _is_open(values[ACCUMULATION])
@@ -82,13 +84,13 @@ def _is_open(value: Any) -> bool:
     return value in (None, AUTO)
 
 
-def resolve(values: Values, known: Known) -> Resolved:
+def resolve_autos(values: Values, known: KnownFacts) -> ResolvedAutos:
     """Fill in every "auto" that can be known."""
     left: dict[str, str] = {}
     for path in [*(path for path in values.autos() if path != TOTAL), TOTAL]:
         if values[path] != AUTO:
             continue
-        raw = known.interface is Interface.DEEPSPEED
+        raw = known.interface is ConfigInterface.DEEPSPEED
         filled = _FILL[path](values, known) if path in _FILL else None
         if raw and filled is None and FILLED.get(path) == "bucket":
             filled = _own_default(values, path)
@@ -96,7 +98,7 @@ def resolve(values: Values, known: Known) -> Resolved:
             values = values.put(path, filled.value, filled.source)
         elif not raw or path not in OWN_WORDS:
             left[dotted(path)] = NOBODY if raw else _LEFT.get(path, "")
-    return Resolved(values, left)
+    return ResolvedAutos(values, left)
 
 
 def _own_default(values: Values, path: KeyPath) -> Sourced | None:
@@ -105,32 +107,32 @@ def _own_default(values: Values, path: KeyPath) -> Sourced | None:
     return None if field is None else Sourced(field.default, "DeepSpeed's own default")
 
 
-_Fill = Callable[[Values, Known], Sourced | None]
+_Fill = Callable[[Values, KnownFacts], Sourced | None]
 
 
 def _argument(name: str) -> _Fill:
     """An accelerate script has these in its own objects, unless its TrainingArguments tell."""
 
-    def fill(_: Values, known: Known) -> Sourced | None:
-        if known.interface is Interface.ACCELERATE and name not in known.args.arguments:
+    def fill(_: Values, known: KnownFacts) -> Sourced | None:
+        if known.interface is ConfigInterface.ACCELERATE and name not in known.args.arguments:
             return None
         return Sourced(known.args[name].value, _source(known, name))
 
     return fill
 
 
-def _source(known: Known, name: str) -> str:
+def _source(known: KnownFacts, name: str) -> str:
     """Say who set an argument; a script without the Trainer has none that could have a default."""
-    is_default = known.interface is Interface.DEEPSPEED and name not in known.args.arguments
+    is_default = known.interface is ConfigInterface.DEEPSPEED and name not in known.args.arguments
     return "zlaunch's default" if is_default else known.args[name].source
 
 
-def _clip(_: Values, known: Known) -> Sourced | None:
+def _clip(_: Values, known: KnownFacts) -> Sourced | None:
     """The Trainer's default is accelerate's too."""
     return Sourced(known.args["max_grad_norm"].value, _source(known, "max_grad_norm"))
 
 
-def _total(values: Values, known: Known) -> Sourced | None:
+def _total(values: Values, known: KnownFacts) -> Sourced | None:
     micro, accumulation = whole(values[MICRO]), whole(values[ACCUMULATION])
     if micro is None or accumulation is None:
         return None
@@ -144,21 +146,21 @@ def _constant(value: Any, source: str) -> _Fill:
 
 
 def _switch(*names: str) -> _Fill:
-    def fill(_: Values, known: Known) -> Sourced | None:
+    def fill(_: Values, known: KnownFacts) -> Sourced | None:
         on = next((name for name in names if known.args[name].value), None)
         return Sourced(on is not None, _source(known, on or names[0]))
 
     return fill
 
 
-def _betas(_: Values, known: Known) -> Sourced | None:
+def _betas(_: Values, known: KnownFacts) -> Sourced | None:
     first, second = known.args["adam_beta1"], known.args["adam_beta2"]
     sources = dict.fromkeys(_source(known, name) for name in ("adam_beta1", "adam_beta2"))
     return Sourced([first.value, second.value], ", ".join(sources))
 
 
 def _from_hidden(formula: str, of: Callable[[int], int]) -> _Fill:
-    def fill(_: Values, known: Known) -> Sourced | None:
+    def fill(_: Values, known: KnownFacts) -> Sourced | None:
         if known.model is None or known.model.hidden_size is None:
             return None
         hidden = known.model.hidden_size
@@ -168,7 +170,7 @@ def _from_hidden(formula: str, of: Callable[[int], int]) -> _Fill:
 
 
 def _only_at_stage_3(fill: _Fill, default: int) -> _Fill:
-    def fill_or_default(values: Values, known: Known) -> Sourced | None:
+    def fill_or_default(values: Values, known: KnownFacts) -> Sourced | None:
         if values[(ZERO, "stage")] == 3:
             return fill(values, known)
         return Sourced(default, "DeepSpeed's default; not read below stage 3")
@@ -176,8 +178,8 @@ def _only_at_stage_3(fill: _Fill, default: int) -> _Fill:
     return fill_or_default
 
 
-def _warmup(_: Values, known: Known) -> Sourced | None:
-    if known.interface is Interface.ACCELERATE:
+def _warmup(_: Values, known: KnownFacts) -> Sourced | None:
+    if known.interface is ConfigInterface.ACCELERATE:
         return None
     number, warmup = num_warmup_steps(known.args), known.args["warmup_steps"]
     source = (
@@ -186,7 +188,7 @@ def _warmup(_: Values, known: Known) -> Sourced | None:
     return None if number is None else Sourced(number, source)
 
 
-def _total_steps(_: Values, known: Known) -> Sourced | None:
+def _total_steps(_: Values, known: KnownFacts) -> Sourced | None:
     steps = known.args["max_steps"]
     return Sourced(steps.value, steps.source) if float(steps.value) > 0 else None
 

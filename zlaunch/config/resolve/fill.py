@@ -7,14 +7,14 @@ so a number in the config counts as the argument that nobody gave, as it does fo
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, Known, derive_batch, resolve
+from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, KnownFacts, derive_batch, resolve_autos
 from zlaunch.config.resolve.compose import as_written
 from zlaunch.config.resolve.trainer_agreement import from_config, write_formats
 from zlaunch.config.resolve.values import AUTO, Sourced, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted
 from zlaunch.errors import FATAL, Finding, Refused
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.units import plural, whole
 
@@ -23,7 +23,7 @@ _RANKS = "depends on the number of ranks; give `--world-size`"
 
 
 @dataclass(frozen=True)
-class Filling:
+class FilledConfig:
     """A ds_config as it will be read."""
 
     values: Values
@@ -37,20 +37,20 @@ class Filling:
     """The equation between the batch sizes."""
 
 
-def fill_in(document: Document, context: Context) -> Filling:
+def fill_autos(document: Document, context: Context) -> FilledConfig:
     """Fill in every "auto" that can be known before the job starts."""
     written = as_written(document)
     args = _agreed(written, context)
-    values = write_formats(written, args) if context.interface is not Interface.DEEPSPEED else written
+    values = write_formats(written, args) if context.interface is not ConfigInterface.DEEPSPEED else written
     if context.world_size is not None:
         values = derive_batch(values, args, context.world_size, context.interface)
-    known = Known(args, context.model, context.world_size or 1, context.interface)
-    resolved = resolve(values, known)
+    known = KnownFacts(args, context.model, context.world_size or 1, context.interface)
+    resolved = resolve_autos(values, known)
     values, left = resolved.values, {key: who or NOBODY for key, who in resolved.left.items()}
     if context.world_size is None and written[TOTAL] == AUTO and dotted(TOTAL) not in left:
         values, left = values.put(TOTAL, AUTO, written.leaves[TOTAL].source), {**left, dotted(TOTAL): _RANKS}
     filled = {path: leaf for path, leaf in values.leaves.items() if leaf != written.leaves.get(path)}
-    return Filling(values, args, filled, left, _batch(values, context))
+    return FilledConfig(values, args, filled, left, _batch(values, context))
 
 
 def refuse(findings: Iterable[Finding]) -> None:
@@ -62,7 +62,7 @@ def refuse(findings: Iterable[Finding]) -> None:
 def _agreed(written: Values, context: Context) -> TrainerArgs:
     """Let the numbers of the config count as the arguments that the Trainer would have to be given."""
     args = context.args or TrainerArgs()
-    if context.interface is not Interface.TRAINER:
+    if context.interface is not ConfigInterface.TRAINER:
         return args
     for name, argument in from_config(written, args).items():
         args = args.over(name, argument)
@@ -74,7 +74,7 @@ def _batch(values: Values, context: Context) -> str:
     world, total = context.world_size, whole(values[TOTAL])
     micro, accumulated = whole(values[MICRO]), whole(values[ACCUMULATION])
     if values[ACCUMULATION] is None and (
-        context.interface is not Interface.DEEPSPEED or not (total and micro)
+        context.interface is not ConfigInterface.DEEPSPEED or not (total and micro)
     ):
         accumulated = 1
     if world and total and micro is None and accumulated and values[MICRO] is None:

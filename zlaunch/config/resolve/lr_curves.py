@@ -143,7 +143,7 @@ DEEPSPEED: Mapping[str, Callable[[Any, float], Curve]] = {
 
 
 @dataclass(frozen=True)
-class Run:
+class ScheduleInputs:
     """What the Trainer's schedules depend on."""
 
     peak: float
@@ -168,10 +168,10 @@ class Run:
         return self.option("min_lr_rate", 0.0) if low is None else float(low) / self.peak
 
 
-def _rising(after: Callable[[Run, int], float]) -> Callable[[Run], Curve]:
+def _rising(after: Callable[[ScheduleInputs, int], float]) -> Callable[[ScheduleInputs], Curve]:
     """Rise from 0 to the peak during the warmup, then go on as a share of the peak."""
 
-    def curve(run: Run) -> Curve:
+    def curve(run: ScheduleInputs) -> Curve:
         def rate(step: int) -> float:
             share = step / max(1, run.warmup) if step < run.warmup else after(run, step)
             return run.peak * share
@@ -181,25 +181,25 @@ def _rising(after: Callable[[Run, int], float]) -> Callable[[Run], Curve]:
     return curve
 
 
-def _linear(run: Run, step: int) -> float:
+def _linear(run: ScheduleInputs, step: int) -> float:
     return max(0.0, (run.total - step) / max(1, run.total - run.warmup))
 
 
-def _wave(run: Run, progress: float) -> float:
+def _wave(run: ScheduleInputs, progress: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * run.option("num_cycles", 0.5) * 2.0 * progress))
 
 
-def _cosine(run: Run, step: int) -> float:
+def _cosine(run: ScheduleInputs, step: int) -> float:
     return max(0.0, _wave(run, run.progress(step)))
 
 
-def _restarts(run: Run, step: int) -> float:
+def _restarts(run: ScheduleInputs, step: int) -> float:
     progress = run.progress(step)
     cycle = (run.option("num_cycles", 1.0) * progress) % 1.0
     return 0.0 if progress >= 1.0 else max(0.0, 0.5 * (1.0 + math.cos(math.pi * cycle)))
 
 
-def _polynomial(run: Run, step: int) -> float:
+def _polynomial(run: ScheduleInputs, step: int) -> float:
     end = run.option("lr_end", 1e-7)
     if step > run.total or run.total == run.warmup:
         return end / run.peak
@@ -207,16 +207,16 @@ def _polynomial(run: Run, step: int) -> float:
     return float((run.peak - end) * remaining ** run.option("power", 1.0) + end) / run.peak
 
 
-def _inverse_sqrt(run: Run, step: int) -> float:
+def _inverse_sqrt(run: ScheduleInputs, step: int) -> float:
     timescale = run.option("timescale", run.warmup or 10_000)
     return 1.0 / math.sqrt((step + timescale - run.warmup) / timescale)
 
 
-def _cosine_to_floor(run: Run, step: int) -> float:
+def _cosine_to_floor(run: ScheduleInputs, step: int) -> float:
     return max(0.0, _wave(run, run.progress(step)) * (1 - run.floor()) + run.floor())
 
 
-def _cosine_warmup_to_floor(run: Run) -> Curve:
+def _cosine_warmup_to_floor(run: ScheduleInputs) -> Curve:
     start = run.options.get("warmup_lr_rate")
 
     def rate(step: int) -> float:
@@ -229,7 +229,7 @@ def _cosine_warmup_to_floor(run: Run) -> Curve:
     return rate
 
 
-_FALLS: Mapping[str, Callable[[Run, float], float]] = {
+_FALLS: Mapping[str, Callable[[ScheduleInputs, float], float]] = {
     "linear": lambda _, done: 1.0 - done,
     "cosine": _wave,
     "1-sqrt": lambda _, done: 1.0 - math.sqrt(done),
@@ -241,7 +241,7 @@ _RISES: Mapping[str, Callable[[float], float]] = {
 }
 
 
-def _stable(run: Run) -> Curve:
+def _stable(run: ScheduleInputs) -> Curve:
     low, decay = run.option("min_lr_ratio", 0.0), int(run.option("num_decay_steps", 0))
     rise = _RISES[str(run.options.get("warmup_type", "linear"))]
     fall = _FALLS[str(run.options.get("decay_type", "cosine"))]
@@ -258,7 +258,7 @@ def _stable(run: Run) -> Curve:
     return lambda step: run.peak * share(step)
 
 
-TRAINER: Mapping[str, Callable[[Run], Curve]] = {
+TRAINER: Mapping[str, Callable[[ScheduleInputs], Curve]] = {
     "linear": _rising(_linear),
     "cosine": _rising(_cosine),
     "cosine_with_restarts": _rising(_restarts),

@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from zlaunch.config.resolve.fill import Filling
-from zlaunch.config.resolve.lr_curves import DEEPSPEED, ENDLESS, TRAINER, UNPREDICTABLE, Curve, Run
+from zlaunch.config.resolve.fill import FilledConfig
+from zlaunch.config.resolve.lr_curves import DEEPSPEED, ENDLESS, TRAINER, UNPREDICTABLE, Curve, ScheduleInputs
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.keys.lookup import field_at
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.errors import WrongUsage
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import TrainerArgs, flags
 
 ASSUMED_STEPS = 1000
@@ -52,14 +52,14 @@ class Schedule:
         return step, self.rate(step)
 
 
-def schedule_of(filling: Filling, interface: Interface, argv: Sequence[str]) -> Schedule:
+def schedule_of(filling: FilledConfig, interface: ConfigInterface, argv: Sequence[str]) -> Schedule:
     """Find out which schedule a job follows."""
     values, args = filling.values, filling.args
     name = values[("scheduler", "type")]
     if isinstance(name, str):
         source = f"`scheduler.type`, {values.leaves[('scheduler', 'type')].source}"
         return _of_deepspeed(name, source, values, args, interface)
-    if interface is Interface.TRAINER:
+    if interface is ConfigInterface.TRAINER:
         return _of_trainer(values, args, argv)
     own = "the script's own, or the rate of the optimizer throughout"
     return Schedule("no schedule", "no `scheduler` in the ds_config", (own,), None)
@@ -79,7 +79,7 @@ def _tried(make: Callable[[], Curve], num_steps: int) -> Curve | None:
 
 
 def _of_deepspeed(
-    name: str, source: str, values: Values, args: TrainerArgs, interface: Interface
+    name: str, source: str, values: Values, args: TrainerArgs, interface: ConfigInterface
 ) -> Schedule:
     params = {str(path[-1]): leaf.value for path, leaf in values.leaves.items() if path[:-1] == _PARAMS}
     if reason := _hidden(name, params, interface):
@@ -88,7 +88,7 @@ def _of_deepspeed(
     warmup = float(args["warmup_steps"].value if warmup == AUTO else warmup)
     total = _total(values, args)
     counted = warmup if name.startswith("Warmup") else 0.0
-    who = _DATASET if interface is Interface.TRAINER else "the script decides"
+    who = _DATASET if interface is ConfigInterface.TRAINER else "the script decides"
     steps, remarks, is_share = _length(name, total, counted, params, who)
     base = _base_rate(values, args, interface)
     if base is None and (
@@ -110,11 +110,11 @@ def _of_deepspeed(
     return Schedule(name, source, remarks, curve, steps, total is not None, is_share)
 
 
-def _hidden(name: str, params: Mapping[str, Any], interface: Interface) -> str | None:
+def _hidden(name: str, params: Mapping[str, Any], interface: ConfigInterface) -> str | None:
     """Say who knows a schedule, where that is nobody but the running job."""
     if name not in DEEPSPEED_SCHEDULERS:
         return "`torch.optim.lr_scheduler` computes it while it trains"
-    if AUTO in params.values() and interface is not Interface.TRAINER:
+    if AUTO in params.values() and interface is not ConfigInterface.TRAINER:
         return "the script's `DummyScheduler` brings its numbers"
     return None
 
@@ -131,8 +131,8 @@ def _of_trainer(values: Values, args: TrainerArgs, argv: Sequence[str]) -> Sched
         )
     total, warmup = _total(values, args), float(args["warmup_steps"].value)
     steps, remarks, is_share = _length(name, total, warmup, {}, _DATASET)
-    base = _base_rate(values, args, Interface.TRAINER) or 0.0
-    run = Run(base, _warmup_steps(warmup, total or steps), total or steps, _options(argv))
+    base = _base_rate(values, args, ConfigInterface.TRAINER) or 0.0
+    run = ScheduleInputs(base, _warmup_steps(warmup, total or steps), total or steps, _options(argv))
     said = "no warmup" if run.warmup == 0 else f"{run.warmup} steps of warmup"
     if name == "constant":
         said = "warmup is not read"
@@ -203,13 +203,13 @@ _SHAPES: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
 """`scheduler.type` → the steps in which it shows its shape."""
 
 
-def _base_rate(values: Values, args: TrainerArgs, interface: Interface) -> float | None:
+def _base_rate(values: Values, args: TrainerArgs, interface: ConfigInterface) -> float | None:
     """Say the learning rate that the optimizer starts with; None where only the script knows."""
     rate = values[_LR]
     if rate is None and values.has(("optimizer",)):
         field = field_at(values.config(), _LR)
         rate = None if field is None else field.default
-    if rate is None and interface is Interface.TRAINER:
+    if rate is None and interface is ConfigInterface.TRAINER:
         rate = args["learning_rate"].value
     rate = rate[0] if isinstance(rate, list) and rate else rate
     return float(rate) if isinstance(rate, int | float) else None

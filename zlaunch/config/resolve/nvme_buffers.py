@@ -27,7 +27,7 @@ _SPARE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Swapping:
+class NvmeBuffers:
     """Settings with which a model's parameters can be swapped; elements, but for the count."""
 
     buffer_count: int
@@ -38,7 +38,7 @@ class Swapping:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ParameterUse:
     """One use of a parameter in the course of a step."""
 
     parameter: int
@@ -48,7 +48,9 @@ class Use:
     it, it adds nothing to a distance."""
 
 
-def swapping(model: Transformer, world_size: int, item: int, reuse_distance: int | None = None) -> Swapping:
+def nvme_buffers(
+    model: Transformer, world_size: int, item: int, reuse_distance: int | None = None
+) -> NvmeBuffers:
     """Work out what a model needs; without a distance, what a layer computes again is read once for both.
 
     Twice as many buffers are taken for a model whose type is unknown.
@@ -56,15 +58,15 @@ def swapping(model: Transformer, world_size: int, item: int, reuse_distance: int
     layer = max(sum(one.numel for one in stack.weights if not _in_block(one.name)) for stack in model.stacks)
     distance = min(MOST_DISTANCE, 2 * layer) if reuse_distance is None else reuse_distance
     least = -(-world_size * _LEAST_BYTES // item)
-    orders = (list(order(model, checkpointing)) for checkpointing in (False, True))
-    at_once = max(held_at_most(uses, distance, least) for uses in orders)
+    orders = (list(parameter_order(model, checkpointing)) for checkpointing in (False, True))
+    at_once = max(most_gathered(uses, distance, least) for uses in orders)
     # transformers gathers a module and what is in it to give it its first values.
     made = max(sum(weight.numel >= least for weight in stack.weights) for stack in model.stacks)
     buffers = max(at_once + _SPARE, made + _SPARE, _FEWEST) * (1 if model.known else 2)
-    return Swapping(buffers, -(-model.largest // world_size), distance, model.known)
+    return NvmeBuffers(buffers, -(-model.largest // world_size), distance, model.known)
 
 
-def held_at_most(uses: Sequence[Use], distance: int, least: int) -> int:
+def most_gathered(uses: Sequence[ParameterUse], distance: int, least: int) -> int:
     """Count the parameters of at least so many elements that are gathered at once."""
     outside, all_of_it = [0], [0]
     for use in uses:
@@ -86,12 +88,12 @@ def _in_block(name: str) -> bool:
     return name.startswith(("expert", "shared", "router"))
 
 
-def order(model: Transformer, checkpointing: bool) -> Iterator[Use]:
+def parameter_order(model: Transformer, checkpointing: bool) -> Iterator[ParameterUse]:
     """Say in which order a step uses its parameters."""
     numbers = count()
 
-    def numbered(weights: Sequence[Weight]) -> list[Use]:
-        return [Use(next(numbers), one.numel, _in_block(one.name)) for one in weights]
+    def numbered(weights: Sequence[Weight]) -> list[ParameterUse]:
+        return [ParameterUse(next(numbers), one.numel, _in_block(one.name)) for one in weights]
 
     start = numbered(model.embedding)
     layers = [numbered(stack.weights) for stack in model.stacks for _ in range(stack.num_layers)]

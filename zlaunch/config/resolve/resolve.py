@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zlaunch.config.resolve.autos import Known, derive_batch, resolve
+from zlaunch.config.resolve.autos import KnownFacts, derive_batch, resolve_autos
 from zlaunch.config.resolve.compose import REUSE, compose
-from zlaunch.config.resolve.trainer_agreement import Agreement, agree, write_formats
+from zlaunch.config.resolve.trainer_agreement import TrainerAgreement, reconcile_with_trainer, write_formats
 from zlaunch.config.resolve.values import Values
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import judged
+from zlaunch.config.rules.validate import validate_value
 from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.schema.root import DsConfig
@@ -22,13 +22,13 @@ from zlaunch.dsconfig.text.document import Document, KeyPath
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.hosts.machine import Machine
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.units import plural, whole
 
 if TYPE_CHECKING:
-    from zlaunch.config.resolve.nvme_buffers import Swapping
+    from zlaunch.config.resolve.nvme_buffers import NvmeBuffers
 
 SWAPPED: KeyPath = (ZERO, "offload_param", "device")
 COUNT: KeyPath = (ZERO, "offload_param", "buffer_count")
@@ -36,7 +36,7 @@ SIZE: KeyPath = (ZERO, "offload_param", "buffer_size")
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class ResolveContext:
     """What a ds_config depends on besides the words of the job."""
 
     base: Document | None
@@ -45,17 +45,17 @@ class Circumstances:
     model: ModelShape | None
     machine: Machine
     world_size: int
-    interface: Interface = Interface.TRAINER
+    interface: ConfigInterface = ConfigInterface.TRAINER
 
 
 @dataclass(frozen=True)
-class Settled:
+class ResolvedConfig:
     """A ds_config whose every value is decided, and who decided it."""
 
     values: Values
     left: Mapping[str, str]
     """Keys that stay for the script to fill in → who does it."""
-    agreement: Agreement
+    agreement: TrainerAgreement
     config: DsConfig
     warnings: tuple[Finding, ...]
     """What the user's own ds_config says and DeepSpeed will not do."""
@@ -69,13 +69,15 @@ class Settled:
         return "fp16" if self.config.fp16.enabled is True else "fp32"
 
 
-def settle(job: JobSpec, given: Circumstances, findings: Sequence[Finding] = ()) -> Settled:
+def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Finding] = ()) -> ResolvedConfig:
     """Decide every value; raise Refused with these and all further findings if the job cannot work."""
     composed = compose(job, _checked(given.base))
     composed = derive_batch(composed, given.args, given.world_size, given.interface)
-    agreement = agree(composed, given.args, job.precision, given.machine, given.interface)
+    agreement = reconcile_with_trainer(composed, given.args, job.precision, given.machine, given.interface)
     composed = write_formats(composed, agreement.args)
-    resolved = resolve(composed, Known(agreement.args, given.model, given.world_size, given.interface))
+    resolved = resolve_autos(
+        composed, KnownFacts(agreement.args, given.model, given.world_size, given.interface)
+    )
     values = _fit_buffers(resolved.values, given.model, given.world_size)
     nobody = [
         Finding("auto-nobody-fills", f'nobody fills in "auto" for `{key}`', "write a value", where=key)
@@ -83,7 +85,7 @@ def settle(job: JobSpec, given: Circumstances, findings: Sequence[Finding] = ())
         if not who
     ]
     config, warnings = _judge(values, given, [*findings, *agreement.findings, *nobody])
-    return Settled(values, resolved.left, agreement, config, warnings)
+    return ResolvedConfig(values, resolved.left, agreement, config, warnings)
 
 
 def _checked(base: Document | None) -> Document | None:
@@ -116,18 +118,18 @@ def _fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> V
     return values
 
 
-def _needed(values: Values, model: ModelShape, world_size: int, distance: int | None) -> "Swapping | None":
+def _needed(values: Values, model: ModelShape, world_size: int, distance: int | None) -> "NvmeBuffers | None":
     """Work out what swapping takes; None for a model of unknown sizes."""
-    from zlaunch.config.resolve.nvme_buffers import swapping
+    from zlaunch.config.resolve.nvme_buffers import nvme_buffers
     from zlaunch.job.transformer import read_transformer
 
     halved = any(values[(name, "enabled")] is True for name in ("bf16", "fp16"))
     with suppress(Refused):
-        return swapping(read_transformer(model.config), world_size, 2 if halved else 4, distance)
+        return nvme_buffers(read_transformer(model.config), world_size, 2 if halved else 4, distance)
     return None
 
 
-def _size(model: ModelShape, needed: "Swapping | None", world_size: int) -> tuple[int, str] | None:
+def _size(model: ModelShape, needed: "NvmeBuffers | None", world_size: int) -> tuple[int, str] | None:
     """Let every partitioned parameter fit into one buffer; None where DeepSpeed's own will do."""
     largest = -(-(model.largest_parameter or 0) // world_size)
     ranks = f"divided by {plural(world_size, 'rank')}"
@@ -147,7 +149,7 @@ def _is_presets(values: Values, path: KeyPath) -> bool:
 
 
 def _judge(
-    values: Values, given: Circumstances, findings: Sequence[Finding]
+    values: Values, given: ResolveContext, findings: Sequence[Finding]
 ) -> tuple[DsConfig, tuple[Finding, ...]]:
     """Read the result as DeepSpeed would; raise Refused with these and all further findings.
 
@@ -160,7 +162,7 @@ def _judge(
         interface=given.interface,
         device_fp16=given.machine.has_fp16,
     )
-    checked = judged(values.config(), context)
+    checked = validate_value(values.config(), context)
     found = [_located(finding, given.base) for finding in checked.findings]
     warnings = [one for one in found if one.severity is Severity.SILENT and one.place is not None]
     wrong = [one for one in found if one.severity is not Severity.ADVICE and one not in warnings]

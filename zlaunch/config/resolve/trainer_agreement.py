@@ -13,15 +13,15 @@ from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Finding
 from zlaunch.hosts.machine import Machine
-from zlaunch.job.script import Interface
-from zlaunch.job.trainer_args import MATCHED, Argument, TrainerArgs, Value, disputes
+from zlaunch.job.script import ConfigInterface
+from zlaunch.job.trainer_args import MATCHED, Argument, TrainerArgs, Value, find_mismatches
 
 PRECISIONS = ("bf16", "fp16")
 FORMATS = tuple(f"{name}.enabled" for name in PRECISIONS)
 
 
 @dataclass(frozen=True)
-class Agreement:
+class TrainerAgreement:
     """The arguments after both sides were heard, what to add to the command line, and disputes."""
 
     args: TrainerArgs
@@ -29,25 +29,25 @@ class Agreement:
     findings: tuple[Finding, ...]
 
 
-def agree(
-    values: Values, args: TrainerArgs, precision: str | None, machine: Machine, interface: Interface
-) -> Agreement:
+def reconcile_with_trainer(
+    values: Values, args: TrainerArgs, precision: str | None, machine: Machine, interface: ConfigInterface
+) -> TrainerAgreement:
     """Bring the Trainer arguments and the ds_config together; what cannot agree is a dispute."""
     findings = list(precision_disputes(args, precision))
     if _formats_on(args) == list(PRECISIONS):  # told; nothing else is to stumble over it
         for name in ("fp16", "fp16_full_eval"):
             args = args.over(name, Argument(False, "`--bf16`"))
     added = _format(values, args, precision, machine)
-    if interface is Interface.TRAINER:
+    if interface is ConfigInterface.TRAINER:
         added |= from_config(values, args)
     if machine.accelerator == "cpu" and not args["use_cpu"].value:
         added["use_cpu"] = Argument(True, "this machine has no accelerator")
     for name, argument in added.items():
         args = args.over(name, argument)
-    if interface is Interface.TRAINER:
+    if interface is ConfigInterface.TRAINER:
         findings += [one for one in _disputes(values, args) if not findings or one.where not in FORMATS]
     words = tuple((name, argument.value) for name, argument in added.items())
-    return Agreement(args, words if interface is Interface.TRAINER else (), tuple(findings))
+    return TrainerAgreement(args, words if interface is ConfigInterface.TRAINER else (), tuple(findings))
 
 
 def write_formats(values: Values, args: TrainerArgs) -> Values:
@@ -60,15 +60,15 @@ def write_formats(values: Values, args: TrainerArgs) -> Values:
 
 
 def script_arguments(
-    agreement: Agreement, interface: Interface, ds_config: Path, config_flags: Sequence[str]
+    agreement: TrainerAgreement, interface: ConfigInterface, ds_config: Path, config_flags: Sequence[str]
 ) -> tuple[str, ...]:
     """Write what is appended to the script's own arguments; `config_flags` are those of its own loop."""
     words: list[str] = []
     for name, value in agreement.added:
         words += [f"--{name}"] if value is True else [f"--{name}", f"{value}"]
-    if interface is Interface.TRAINER:
+    if interface is ConfigInterface.TRAINER:
         words += ["--deepspeed", str(ds_config)]
-    elif interface is Interface.DEEPSPEED and config_flags:
+    elif interface is ConfigInterface.DEEPSPEED and config_flags:
         words += [*config_flags, str(ds_config)]
     return tuple(words)
 
@@ -104,7 +104,7 @@ def _format(
 
 
 def _disputes(values: Values, args: TrainerArgs) -> Iterator[Finding]:
-    for one in disputes(lambda path: values[path], args):
+    for one in find_mismatches(lambda path: values[path], args):
         yield Finding(
             "differs-from-argument",
             f"`{dotted(one.path)}` is {one.value} ({values.leaves[one.path].source}), but {one.said}",

@@ -34,6 +34,6 @@ RULES: tuple[Rule, ...] = tuple(
 )
 
 
-def judge(subject: Subject) -> list[Finding]:
+def apply_rules(subject: Subject) -> list[Finding]:
     """Apply every rule and collect all findings."""
     return [finding for rule in RULES for finding in rule(subject)]

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Case, Context, Fault, Keys, Subject, rule, zero
+from zlaunch.config.rules.rule import Context, Keys, RuleCase, Subject, Violation, rule, zero
 from zlaunch.dsconfig.keys.autos import FILLED, OWN_WORDS, Fate
 from zlaunch.errors import Severity
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 
-_RAW = Context(interface=Interface.DEEPSPEED)
+_RAW = Context(interface=ConfigInterface.DEEPSPEED)
 _OTHERS = (zero("stage"), zero("offload_optimizer", "device"), zero("offload_param", "device"))
 """Keys that have a rule of their own."""
 
 
 def _left(subject: Subject, fate: Fate) -> Iterator[tuple[Keys, str]]:
     """Find the words that a script without the Trainer and accelerate leaves to DeepSpeed."""
-    if subject.context.interface is Interface.DEEPSPEED:
+    if subject.context.interface is ConfigInterface.DEEPSPEED:
         for keys in subject.autos:
             if FILLED.get(keys) == fate and ".".join(keys) not in _OTHERS:
                 yield keys, ".".join(keys)
@@ -23,12 +23,12 @@ def _left(subject: Subject, fate: Fate) -> Iterator[tuple[Keys, str]]:
 @rule(
     "auto-is-no-number",
     Severity.ERROR,
-    Case({"train_batch_size": "auto"}, {"train_batch_size": 8}, _RAW),
+    RuleCase({"train_batch_size": "auto"}, {"train_batch_size": 8}, _RAW),
 )
-def auto_is_no_number(subject: Subject) -> Iterator[Fault]:
+def auto_is_no_number(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed compares batch sizes with numbers, and ends in a TypeError."""
     for keys, key in _left(subject, "refused"):
-        yield Fault(
+        yield Violation(
             key,
             f'nobody fills in "auto" without the Trainer; DeepSpeed wants `{keys[-1]}` as a number',
             "write a number",
@@ -38,39 +38,41 @@ def auto_is_no_number(subject: Subject) -> Iterator[Fault]:
 @rule(
     "auto-ends-in-a-type-error",
     Severity.LATE,
-    Case({"gradient_clipping": "auto"}, {"gradient_clipping": 1.0}, _RAW),
+    RuleCase({"gradient_clipping": "auto"}, {"gradient_clipping": 1.0}, _RAW),
 )
-def auto_ends_in_a_type_error(subject: Subject) -> Iterator[Fault]:
+def auto_ends_in_a_type_error(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed hands the word on, and the optimizer, the schedule or the first step ends in a TypeError."""
     for keys, key in _left(subject, "crash"):
         when = "at the first step" if len(keys) == 1 else f"when the {keys[0]} is made"
-        yield Fault(key, f'nobody fills in "auto" without the Trainer: a TypeError {when}', "write a number")
+        yield Violation(
+            key, f'nobody fills in "auto" without the Trainer: a TypeError {when}', "write a number"
+        )
 
 
 @rule(
     "auto-becomes-the-default",
     Severity.SILENT,
-    Case({"bf16": {"enabled": "auto"}}, {"bf16.enabled": True}, _RAW),
+    RuleCase({"bf16": {"enabled": "auto"}}, {"bf16.enabled": True}, _RAW),
 )
-def auto_becomes_the_default(subject: Subject) -> Iterator[Fault]:
+def auto_becomes_the_default(subject: Subject) -> Iterator[Violation]:
     """In its closed sections DeepSpeed drops an "auto" that is left, and takes the default."""
     for keys, key in _left(subject, "default"):
-        yield Fault(key, f'without the Trainer "auto" is false for `{keys[-1]}`', "write true or false")
+        yield Violation(key, f'without the Trainer "auto" is false for `{keys[-1]}`', "write true or false")
 
 
 @rule(
     "auto-bucket",
     Severity.ADVICE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}},
         {zero("reduce_bucket_size"): 500_000_000},
         _RAW,
     ),
 )
-def auto_bucket(subject: Subject) -> Iterator[Fault]:
+def auto_bucket(subject: Subject) -> Iterator[Violation]:
     """Without the Trainer nobody derives buckets from the model's width; DeepSpeed takes its default."""
     for _, key in _left(subject, "bucket"):
-        yield Fault(
+        yield Violation(
             key, 'without the Trainer "auto" is DeepSpeed\'s default', "write a number, or leave it out"
         )
 
@@ -78,12 +80,12 @@ def auto_bucket(subject: Subject) -> Iterator[Fault]:
 @rule(
     "auto-offload-is-none",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "auto"}}},
         {zero("offload_optimizer", "device"): "cpu"},
     ),
 )
-def auto_offload_is_none(subject: Subject) -> Iterator[Fault]:
+def auto_offload_is_none(subject: Subject) -> Iterator[Violation]:
     """Accelerate and DeepSpeed both take "auto" for "none", and nothing is offloaded."""
     sections = {
         "offload_optimizer": subject.zero.offload_optimizer,
@@ -91,13 +93,13 @@ def auto_offload_is_none(subject: Subject) -> Iterator[Fault]:
     }
     for name, section in sections.items():
         if section is not None and section.device == "auto":
-            yield Fault(zero(name, "device"), '"auto" offloads nothing', 'write "cpu", "nvme" or "none"')
+            yield Violation(zero(name, "device"), '"auto" offloads nothing', 'write "cpu", "nvme" or "none"')
 
 
 @rule(
     "auto-nobody-fills",
     Severity.LATE,
-    Case(
+    RuleCase(
         {
             "zero_optimization": {"stage": 0},
             "optimizer": {"type": "RMSprop", "params": {"lr": 1e-4, "momentum": "auto"}},
@@ -105,17 +107,17 @@ def auto_offload_is_none(subject: Subject) -> Iterator[Fault]:
         {"optimizer.params.momentum": 0.9},
     ),
 )
-def auto_nobody_fills(subject: Subject) -> Iterator[Fault]:
+def auto_nobody_fills(subject: Subject) -> Iterator[Violation]:
     """The Trainer and accelerate do not know the key and stop at the word; without them torch does."""
     for keys in subject.autos:
         if keys not in FILLED:
-            yield Fault(".".join(keys), f'nobody fills in "auto" for `{keys[-1]}`', "write a value")
+            yield Violation(".".join(keys), f'nobody fills in "auto" for `{keys[-1]}`', "write a value")
 
 
 @rule(
     "auto-of-deepspeeds-own",
     Severity.LATE,
-    Case(
+    RuleCase(
         {
             "train_micro_batch_size_per_gpu": "auto",
             "zero_optimization": {"stage": 2},
@@ -124,11 +126,11 @@ def auto_nobody_fills(subject: Subject) -> Iterator[Fault]:
         {"data_types": None},
     ),
 )
-def auto_of_deepspeeds_own(subject: Subject) -> Iterator[Fault]:
+def auto_of_deepspeeds_own(subject: Subject) -> Iterator[Violation]:
     """Accelerate stops at every "auto" it does not know, and so at those that are DeepSpeed's own words."""
     for keys, value in subject.written.items():
         if subject.for_trainer and value == "auto" and keys in OWN_WORDS:
-            yield Fault(
+            yield Violation(
                 ".".join(keys),
                 'the Trainer stops at this "auto", which is DeepSpeed\'s own',
                 "delete the key",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Case, Context, Fault, Subject, rule
+from zlaunch.config.rules.rule import Context, RuleCase, Subject, Violation, rule
 from zlaunch.errors import Severity
 from zlaunch.units import plural, whole
 
@@ -10,19 +10,19 @@ from zlaunch.units import plural, whole
 @rule(
     "batch-equation",
     Severity.ERROR,
-    Case(
+    RuleCase(
         {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2},
         {"train_batch_size": 16},
         Context(world_size=2),
     ),
 )
-def batch_equation(subject: Subject) -> Iterator[Fault]:
+def batch_equation(subject: Subject) -> Iterator[Violation]:
     """The global batch is the micro-batch times accumulation times ranks. DeepSpeed asserts it."""
     config, world = subject.config, subject.data_ranks
     total, micro = whole(config.train_batch_size), whole(config.train_micro_batch_size_per_gpu)
     accumulation = whole(config.gradient_accumulation_steps)
     if world and total and micro and accumulation and total != micro * accumulation * world:
-        yield Fault(
+        yield Violation(
             "train_batch_size",
             f"train_batch_size is {total}, but {micro} per rank x {accumulation} accumulated "
             f"x {plural(world, 'rank')} is {micro * accumulation * world}",
@@ -33,9 +33,9 @@ def batch_equation(subject: Subject) -> Iterator[Fault]:
 @rule(
     "batch-not-divisible",
     Severity.ERROR,
-    Case({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}, {"train_batch_size": 32}),
+    RuleCase({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}, {"train_batch_size": 32}),
 )
-def batch_not_divisible(subject: Subject) -> Iterator[Fault]:
+def batch_not_divisible(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed divides the global batch by what else is given, and asserts that nothing was lost."""
     config, known = subject.config, subject.data_ranks
     world = known or 1
@@ -47,7 +47,7 @@ def batch_not_divisible(subject: Subject) -> Iterator[Fault]:
     parts += [plural(world, "rank")] if known else []
     divisor = (micro or 1) * (accumulation or 1) * world
     if total % divisor:
-        yield Fault(
+        yield Violation(
             "train_batch_size",
             f"train_batch_size {total} cannot be divided by {' x '.join(parts)}",
             f"write {-(-total // divisor) * divisor}, or leave train_batch_size out",
@@ -57,13 +57,13 @@ def batch_not_divisible(subject: Subject) -> Iterator[Fault]:
 @rule(
     "no-batch-size",
     Severity.ERROR,
-    Case({"gradient_accumulation_steps": 2}, {"train_micro_batch_size_per_gpu": 4}),
+    RuleCase({"gradient_accumulation_steps": 2}, {"train_micro_batch_size_per_gpu": 4}),
 )
-def no_batch_size(subject: Subject) -> Iterator[Fault]:
+def no_batch_size(subject: Subject) -> Iterator[Violation]:
     """Without a global batch or a micro-batch DeepSpeed refuses the config."""
     config = subject.config
     if config.train_batch_size is None and config.train_micro_batch_size_per_gpu is None:
-        yield Fault(
+        yield Violation(
             "gradient_accumulation_steps" if subject.has("gradient_accumulation_steps") else "",
             "neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is there",
             'add `"train_micro_batch_size_per_gpu": "auto"`, or a number without the Trainer',

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.rules.rule import CPU, Case, Fault, Subject, rule, zero
+from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
 from zlaunch.errors import Severity
 
 _BASE = frozenset({"lr", "weight_decay"})
@@ -40,19 +40,19 @@ def class_of(subject: Subject) -> str | None:
 @rule(
     "argument-of-another-class",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "fused": True}}},
         {"optimizer.params.torch_adam": True},
     ),
 )
-def argument_of_another_class(subject: Subject) -> Iterator[Fault]:
+def argument_of_another_class(subject: Subject) -> Iterator[Violation]:
     """Adam, Lion and Adagrad have a class for the GPU and one for the host, with keys of their own."""
     if (chosen := class_of(subject)) is None:
         return
     for keys in subject.written:
         if keys[:2] == ("optimizer", "params") and keys[2] not in TAKES[chosen]:
             torch = subject.optimizer in ("adam", "adamw") and keys[2] in TAKES["torch.optim.AdamW"]
-            yield Fault(
+            yield Violation(
                 ".".join(keys),
                 f"{chosen} is made here, and takes no `{keys[2]}`",
                 'delete it, or add `"torch_adam": true`' if torch else "delete it",
@@ -62,23 +62,23 @@ def argument_of_another_class(subject: Subject) -> Iterator[Fault]:
 @rule(
     "amsgrad-not-there",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "amsgrad": True}}},
         {"optimizer.params.torch_adam": True},
     ),
 )
-def amsgrad_not_there(subject: Subject) -> Iterator[Fault]:
+def amsgrad_not_there(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed's Adam and Lamb on the GPU refuse `amsgrad`."""
     refuses = class_of(subject) == "FusedAdam" or subject.optimizer == "lamb"
     if refuses and subject.param("amsgrad") is True:
         hint = "delete it" if subject.optimizer == "lamb" else 'delete it, or add `"torch_adam": true`'
-        yield Fault("optimizer.params.amsgrad", "DeepSpeed's own optimizers refuse `amsgrad`", hint)
+        yield Violation("optimizer.params.amsgrad", "DeepSpeed's own optimizers refuse `amsgrad`", hint)
 
 
 @rule(
     "amsgrad-not-on-the-host",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {
             "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
             "optimizer": {"type": "Adagrad", "params": {"lr": 1e-4, "amsgrad": True}},
@@ -86,16 +86,18 @@ def amsgrad_not_there(subject: Subject) -> Iterator[Fault]:
         {"optimizer.params.amsgrad": None},
     ),
 )
-def amsgrad_not_on_the_host(subject: Subject) -> Iterator[Fault]:
+def amsgrad_not_on_the_host(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed's Adagrad on the host takes `amsgrad` and does not compute it."""
     if class_of(subject) == "DeepSpeedCPUAdagrad" and subject.param("amsgrad") is True:
-        yield Fault("optimizer.params.amsgrad", "Adagrad on the host does not compute `amsgrad`", "delete it")
+        yield Violation(
+            "optimizer.params.amsgrad", "Adagrad on the host does not compute `amsgrad`", "delete it"
+        )
 
 
 @rule(
     "momentum-argument-unread",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {
             "zero_optimization": {"stage": 2},
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "fp32_optimizer_states": False}},
@@ -103,7 +105,7 @@ def amsgrad_not_on_the_host(subject: Subject) -> Iterator[Fault]:
         {zero("offload_optimizer"): CPU},
     ),
 )
-def momentum_argument_unread(subject: Subject) -> Iterator[Fault]:
+def momentum_argument_unread(subject: Subject) -> Iterator[Violation]:
     """Only the host's Adam reads `fp32_optimizer_states`; the engine drops it for the others."""
     reads = class_of(subject) in ("DeepSpeedCPUAdam", None)
     if (
@@ -111,7 +113,7 @@ def momentum_argument_unread(subject: Subject) -> Iterator[Fault]:
         and subject.param("fp32_optimizer_states") is False
         and not reads
     ):
-        yield Fault(
+        yield Violation(
             "optimizer.params.fp32_optimizer_states",
             "only an optimizer on the host reads `fp32_optimizer_states`; the states stay in fp32",
             'delete it, or add `"offload_optimizer": {"device": "cpu"}`',

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Case, Fault, Subject, rule
+from zlaunch.config.rules.rule import RuleCase, Subject, Violation, rule
 from zlaunch.dsconfig.schema.data import DataSampling
 from zlaunch.errors import Severity
 
@@ -18,7 +18,7 @@ def _sampling(subject: Subject) -> DataSampling | None:
 @rule(
     "curriculum-needs-metrics",
     Severity.ERROR,
-    Case(
+    RuleCase(
         {
             "data_efficiency": {
                 "enabled": True,
@@ -28,12 +28,12 @@ def _sampling(subject: Subject) -> DataSampling | None:
         {f"{_SAMPLING}.curriculum_learning.curriculum_metrics": _METRIC},
     ),
 )
-def curriculum_needs_metrics(subject: Subject) -> Iterator[Fault]:
+def curriculum_needs_metrics(subject: Subject) -> Iterator[Violation]:
     """A curriculum must say what makes a sample difficult. DeepSpeed asserts it."""
     sampling = _sampling(subject)
     section = sampling.curriculum_learning if sampling else None
     if section is not None and section.enabled and section.curriculum_metrics is None:
-        yield Fault(
+        yield Violation(
             f"{_SAMPLING}.curriculum_learning",
             "a curriculum needs `curriculum_metrics`",
             'add `"curriculum_metrics": {…}`, or write `"enabled": false`',
@@ -43,7 +43,7 @@ def curriculum_needs_metrics(subject: Subject) -> Iterator[Fault]:
 @rule(
     "dynamic-batching-needs-max-tokens",
     Severity.ERROR,
-    Case(
+    RuleCase(
         {
             "data_efficiency": {
                 "enabled": True,
@@ -53,11 +53,11 @@ def curriculum_needs_metrics(subject: Subject) -> Iterator[Fault]:
         {f"{_SAMPLING}.dynamic_batching.max_tokens": 4096},
     ),
 )
-def dynamic_batching_needs_max_tokens(subject: Subject) -> Iterator[Fault]:
+def dynamic_batching_needs_max_tokens(subject: Subject) -> Iterator[Violation]:
     """Batches of equal tokens must know how many. DeepSpeed asserts it."""
     sampling = _sampling(subject)
     section = sampling.dynamic_batching if sampling else None
     if section is not None and section.enabled and section.max_tokens is None:
-        yield Fault(
+        yield Violation(
             f"{_SAMPLING}.dynamic_batching", "dynamic batching needs `max_tokens`", 'add `"max_tokens": …`'
         )

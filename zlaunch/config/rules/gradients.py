@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, Case, Fault, Subject, rule, zero
-from zlaunch.errors import Act, Mending, Severity
+from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
+from zlaunch.errors import Fix, FixKind, Severity
 
 _NO_NORM = {"stage": 2, "compute_grad_norm": False}
 
@@ -18,29 +18,29 @@ def _clipping(subject: Subject) -> float | None:
 @rule(
     "odd-allgather-bucket",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2, "allgather_bucket_size": 1001}},
         {zero("allgather_bucket_size"): 1002},
     ),
 )
-def odd_allgather_bucket(subject: Subject) -> Iterator[Fault]:
+def odd_allgather_bucket(subject: Subject) -> Iterator[Violation]:
     """Stages 1 and 2 align the bucket to two elements, and assert that it is even."""
     size = subject.zero.allgather_bucket_size
     if subject.stage in (1, 2) and size % 2:
-        yield Fault(
+        yield Violation(
             zero("allgather_bucket_size"),
             f"`allgather_bucket_size` must be even, and {size} is odd",
             f"write {size + 1}",
-            Mending(Act.WRITE, size + 1),
+            Fix(FixKind.WRITE, size + 1),
         )
 
 
 @rule(
     "reduce-scatter-averages-plainly",
     Severity.LATE,
-    Case({"zero_optimization": {"stage": 2}, "prescale_gradients": True}, {"prescale_gradients": None}),
+    RuleCase({"zero_optimization": {"stage": 2}, "prescale_gradients": True}, {"prescale_gradients": None}),
 )
-def reduce_scatter_averages_plainly(subject: Subject) -> Iterator[Fault]:
+def reduce_scatter_averages_plainly(subject: Subject) -> Iterator[Violation]:
     """With `reduce_scatter`, stages 2 and 3 assert that gradients are divided once, after the sum."""
     config = subject.config
     sums = config.gradient_allreduce_op == "sum" and subject.stage == 2
@@ -50,7 +50,7 @@ def reduce_scatter_averages_plainly(subject: Subject) -> Iterator[Fault]:
     wrong["gradient_predivide_factor"] = config.gradient_predivide_factor != 1.0
     for key, is_wrong in wrong.items():
         if is_wrong:
-            yield Fault(
+            yield Violation(
                 key,
                 f"`{key}` does not work with `reduce_scatter`, which is on, at stage {subject.stage}",
                 f"delete it, or turn `{zero('reduce_scatter')}` off",
@@ -60,15 +60,15 @@ def reduce_scatter_averages_plainly(subject: Subject) -> Iterator[Fault]:
 @rule(
     "grad-norm-needs-stage-1-or-2",
     Severity.ERROR,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 3, "compute_grad_norm": False}, "gradient_clipping": 0},
         {zero("stage"): 2},
     ),
 )
-def grad_norm_needs_stage_1_or_2(subject: Subject) -> Iterator[Fault]:
+def grad_norm_needs_stage_1_or_2(subject: Subject) -> Iterator[Violation]:
     """Only stages 1 and 2 can do without the norm; DeepSpeed refuses to read the rest."""
     if subject.stage in (0, 3) and not subject.zero.compute_grad_norm:
-        yield Fault(
+        yield Violation(
             zero("compute_grad_norm"), f"stage {subject.stage} always computes the gradient norm", "delete it"
         )
 
@@ -76,9 +76,9 @@ def grad_norm_needs_stage_1_or_2(subject: Subject) -> Iterator[Fault]:
 @rule(
     "clipping-needs-the-norm",
     Severity.LATE,
-    Case({"zero_optimization": _NO_NORM}, {"gradient_clipping": 0}),
+    RuleCase({"zero_optimization": _NO_NORM}, {"gradient_clipping": 0}),
 )
-def clipping_needs_the_norm(subject: Subject) -> Iterator[Fault]:
+def clipping_needs_the_norm(subject: Subject) -> Iterator[Violation]:
     """Clipping is on at 1.0 unless it is written as 0, and the optimizer refuses it without the norm."""
     clipping = _clipping(subject)
     if (
@@ -88,7 +88,7 @@ def clipping_needs_the_norm(subject: Subject) -> Iterator[Fault]:
         and clipping > 0
     ):
         default = "" if subject.has("gradient_clipping") else ", its default"
-        yield Fault(
+        yield Violation(
             zero("compute_grad_norm"),
             f"`gradient_clipping` is {clipping:g}{default}, and cannot do without the norm",
             'write `"gradient_clipping": 0`, or compute the norm',
@@ -98,16 +98,16 @@ def clipping_needs_the_norm(subject: Subject) -> Iterator[Fault]:
 @rule(
     "no-norm-on-the-host",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"zero_optimization": {**_NO_NORM, "offload_optimizer": CPU}, "gradient_clipping": 0},
         {zero("compute_grad_norm"): True},
     ),
 )
-def no_norm_on_the_host(subject: Subject) -> Iterator[Fault]:
+def no_norm_on_the_host(subject: Subject) -> Iterator[Violation]:
     """An optimizer on the host, ZenFlow's too, always computes the norm."""
     on_host = "offload_optimizer" in subject.offloads or subject.zero.zenflow is not None
     if subject.stage in (1, 2) and not subject.zero.compute_grad_norm and on_host:
-        yield Fault(
+        yield Violation(
             zero("compute_grad_norm"),
             "an offloaded optimizer cannot do without the gradient norm",
             "delete it",
@@ -117,9 +117,9 @@ def no_norm_on_the_host(subject: Subject) -> Iterator[Fault]:
 @rule(
     "sum-of-gradients",
     Severity.ERROR,
-    Case({"zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"}, {zero("stage"): 2}),
+    RuleCase({"zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"}, {zero("stage"): 2}),
 )
-def sum_of_gradients(subject: Subject) -> Iterator[Fault]:
+def sum_of_gradients(subject: Subject) -> Iterator[Violation]:
     """Stage 3, ZenFlow and DeepCompile can only average gradients."""
     averaging = {
         "stage 3": subject.stage == 3,
@@ -128,18 +128,20 @@ def sum_of_gradients(subject: Subject) -> Iterator[Fault]:
     }
     who = next((name for name, is_on in averaging.items() if is_on), None)
     if who and subject.config.gradient_allreduce_op == "sum":
-        yield Fault("gradient_allreduce_op", f"{who} averages gradients and cannot sum them", 'write "mean"')
+        yield Violation(
+            "gradient_allreduce_op", f"{who} averages gradients and cannot sum them", 'write "mean"'
+        )
 
 
 @rule(
     "own-accumulation",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"managed_gradient_accumulation": False, "zero_optimization": {"stage": 1, "overlap_comm": True}},
         {zero("overlap_comm"): False},
     ),
 )
-def own_accumulation(subject: Subject) -> Iterator[Fault]:
+def own_accumulation(subject: Subject) -> Iterator[Violation]:
     """A script that finds its own boundaries cannot overlap below stage 2, compile, or be a pipeline."""
     if subject.config.managed_gradient_accumulation:
         return
@@ -150,7 +152,7 @@ def own_accumulation(subject: Subject) -> Iterator[Fault]:
     }
     for key, is_there in obstacles.items():
         if is_there:
-            yield Fault(
+            yield Violation(
                 key, f"`managed_gradient_accumulation` false does not work with `{key}`", f"drop `{key}`"
             )
 
@@ -158,16 +160,16 @@ def own_accumulation(subject: Subject) -> Iterator[Fault]:
 @rule(
     "host-wants-contiguous-gradients",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "contiguous_gradients": False}},
         {zero("contiguous_gradients"): None},
     ),
 )
-def host_wants_contiguous_gradients(subject: Subject) -> Iterator[Fault]:
+def host_wants_contiguous_gradients(subject: Subject) -> Iterator[Violation]:
     """With offload, stages 1 and 2 turn `contiguous_gradients` on, whatever it says."""
     offloads = subject.stage in (1, 2) and "offload_optimizer" in subject.offloads
     if offloads and not subject.zero.contiguous_gradients:
-        yield Fault(
+        yield Violation(
             zero("contiguous_gradients"),
             "offload keeps gradients contiguous, whatever this says",
             "delete it",
@@ -177,12 +179,12 @@ def host_wants_contiguous_gradients(subject: Subject) -> Iterator[Fault]:
 @rule(
     "negative-clipping",
     Severity.SILENT,
-    Case({"gradient_clipping": -1.0}, {"gradient_clipping": 1.0}),
+    RuleCase({"gradient_clipping": -1.0}, {"gradient_clipping": 1.0}),
 )
-def negative_clipping(subject: Subject) -> Iterator[Fault]:
+def negative_clipping(subject: Subject) -> Iterator[Violation]:
     """A negative norm turns clipping off, as 0 does."""
     clipping = subject.config.gradient_clipping
     if clipping != "auto" and clipping < 0:
-        yield Fault(
+        yield Violation(
             "gradient_clipping", f"{clipping:g} turns clipping off", "write 0 to turn it off, or a norm"
         )

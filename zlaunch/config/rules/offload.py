@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, Case, Context, Fault, Subject, rule, zero
-from zlaunch.errors import Act, Mending, Severity
+from zlaunch.config.rules.rule import CPU, Context, RuleCase, Subject, Violation, rule, zero
+from zlaunch.errors import Fix, FixKind, Severity
 from zlaunch.job.model import ModelShape
 
 _NVME = {"device": "nvme", "nvme_path": "/nvme"}
@@ -12,12 +12,12 @@ _NVME = {"device": "nvme", "nvme_path": "/nvme"}
 @rule(
     "offload-needs-partitioning",
     Severity.LATE,
-    Case({"zero_optimization": {"stage": 0, "offload_optimizer": CPU}}, {zero("stage"): 2}),
+    RuleCase({"zero_optimization": {"stage": 0, "offload_optimizer": CPU}}, {zero("stage"): 2}),
 )
-def offload_needs_partitioning(subject: Subject) -> Iterator[Fault]:
+def offload_needs_partitioning(subject: Subject) -> Iterator[Violation]:
     """At stage 0 the optimizer goes to the CPU and the parameters do not: the first step crashes."""
     if subject.stage == 0 and subject.offloads:
-        yield Fault(
+        yield Violation(
             zero(next(iter(subject.offloads))),
             "nothing can be offloaded at stage 0: the first optimizer step would crash",
             "use stage 2 or 3, or offload nothing",
@@ -27,12 +27,12 @@ def offload_needs_partitioning(subject: Subject) -> Iterator[Fault]:
 @rule(
     "offload-param-needs-stage-3",
     Severity.SILENT,
-    Case({"zero_optimization": {"stage": 2, "offload_param": CPU}}, {zero("stage"): 3}),
+    RuleCase({"zero_optimization": {"stage": 2, "offload_param": CPU}}, {zero("stage"): 3}),
 )
-def offload_param_needs_stage_3(subject: Subject) -> Iterator[Fault]:
+def offload_param_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     """Below stage 3 every rank keeps all parameters, and `offload_param` is ignored."""
     if subject.stage in (1, 2) and "offload_param" in subject.offloads:
-        yield Fault(
+        yield Violation(
             zero("offload_param"),
             f"parameters stay on the GPU at stage {subject.stage}: this section is ignored",
             "use stage 3, or offload the optimizer alone",
@@ -42,13 +42,13 @@ def offload_param_needs_stage_3(subject: Subject) -> Iterator[Fault]:
 @rule(
     "nvme-needs-stage-3",
     Severity.SILENT,
-    Case({"zero_optimization": {"stage": 2, "offload_optimizer": _NVME}}, {zero("stage"): 3}),
+    RuleCase({"zero_optimization": {"stage": 2, "offload_optimizer": _NVME}}, {zero("stage"): 3}),
 )
-def nvme_needs_stage_3(subject: Subject) -> Iterator[Fault]:
+def nvme_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     """At stages 1 and 2 DeepSpeed takes `nvme` for `cpu` and never touches the drive."""
     section = subject.offloads.get("offload_optimizer")
     if subject.stage in (1, 2) and section is not None and section.device == "nvme":
-        yield Fault(
+        yield Violation(
             zero("offload_optimizer", "device"),
             f"at stage {subject.stage} DeepSpeed offloads to the CPU and never touches the NVMe drive",
             "use stage 3, or offload to the CPU",
@@ -58,16 +58,16 @@ def nvme_needs_stage_3(subject: Subject) -> Iterator[Fault]:
 @rule(
     "nvme-needs-a-path",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}},
         {zero("offload_param", "nvme_path"): "/nvme"},
     ),
 )
-def nvme_needs_a_path(subject: Subject) -> Iterator[Fault]:
+def nvme_needs_a_path(subject: Subject) -> Iterator[Violation]:
     """Offload to NVMe has no default directory."""
     for name, section in subject.offloads.items():
         if subject.stage == 3 and section.device == "nvme" and section.nvme_path is None:
-            yield Fault(
+            yield Violation(
                 zero(name),
                 f"`{name}` goes to NVMe, but no directory is named",
                 "name a directory on the drive: `nvme_path`, or `--nvme DIR`",
@@ -78,16 +78,16 @@ def nvme_needs_a_path(subject: Subject) -> Iterator[Fault]:
 @rule(
     "nvme-path-is-none",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "none"}}},
         {zero("offload_param", "nvme_path"): "/nvme"},
     ),
 )
-def nvme_path_is_none(subject: Subject) -> Iterator[Fault]:
+def nvme_path_is_none(subject: Subject) -> Iterator[Violation]:
     """Accelerate writes the word "none" for "auto", and DeepSpeed swaps to a directory of that name."""
     for name, section in subject.offloads.items():
         if section.device == "nvme" and section.nvme_path in ("none", "auto"):
-            yield Fault(
+            yield Violation(
                 zero(name, "nvme_path"),
                 f'"{section.nvme_path}" becomes a directory named none where the job is started',
                 "name a directory on the drive",
@@ -97,34 +97,34 @@ def nvme_path_is_none(subject: Subject) -> Iterator[Fault]:
 @rule(
     "too-few-buffers",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 3, "offload_optimizer": {**_NVME, "buffer_count": 3}}},
         {zero("offload_optimizer", "buffer_count"): 4},
     ),
 )
-def too_few_buffers(subject: Subject) -> Iterator[Fault]:
+def too_few_buffers(subject: Subject) -> Iterator[Violation]:
     """Adam on NVMe needs four buffers: parameter, gradient, and two moments. The first step asserts it."""
     section = subject.zero.offload_optimizer
     if subject.stage == 3 and section is not None and section.device == "nvme" and section.buffer_count < 4:
-        yield Fault(
+        yield Violation(
             zero("offload_optimizer", "buffer_count"),
             f"Adam needs 4 buffers for NVMe, not {section.buffer_count}: "
             "parameter, gradient, two moments. The first step would end with an empty AssertionError",
             "write 4, or leave it out",
-            Mending(Act.WRITE, 4),
+            Fix(FixKind.WRITE, 4),
         )
 
 
 @rule(
     "buffer-too-small",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 3, "offload_param": {**_NVME, "buffer_size": 1_000_000}}},
         {zero("offload_param", "buffer_size"): 4_194_304},
         Context(world_size=1, model=ModelShape(1024, 1024 * 4096, "config.json")),
     ),
 )
-def buffer_too_small(subject: Subject) -> Iterator[Fault]:
+def buffer_too_small(subject: Subject) -> Iterator[Violation]:
     """Every parameter, as it is partitioned over the ranks, must fit into one staging buffer."""
     section, model, world = subject.zero.offload_param, subject.context.model, subject.context.world_size
     if section is None or section.device != "nvme" or subject.stage != 3:
@@ -133,7 +133,7 @@ def buffer_too_small(subject: Subject) -> Iterator[Fault]:
         return
     largest = -(-model.largest_parameter // world)
     if section.buffer_size < largest:
-        yield Fault(
+        yield Violation(
             zero("offload_param", "buffer_size"),
             f"the largest matrix in {model.source} has {largest} elements on each of "
             f"{world} ranks, more than a buffer of {section.buffer_size}",
@@ -144,16 +144,16 @@ def buffer_too_small(subject: Subject) -> Iterator[Fault]:
 @rule(
     "ratio-needs-stage-3",
     Severity.ERROR,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2, "offload_optimizer": {**CPU, "ratio": 0.5}}},
         {zero("stage"): 3},
     ),
 )
-def ratio_needs_stage_3(subject: Subject) -> Iterator[Fault]:
+def ratio_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     """Part of the optimizer steps can stay on the GPU at stage 3 alone; DeepSpeed asserts it."""
     section = subject.zero.offload_optimizer
     if subject.stage in (0, 1, 2) and section is not None and section.ratio < 1:
-        yield Fault(
+        yield Violation(
             zero("offload_optimizer", "ratio"),
             f"a `ratio` of {section.ratio:g} needs stage 3",
             "use stage 3, or leave it out",
@@ -169,17 +169,17 @@ _NVME_KEYS = {
 @rule(
     "nvme-keys-without-nvme",
     Severity.ADVICE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 3, "offload_param": {**CPU, "max_in_cpu": 1000}}},
         {zero("offload_param", "max_in_cpu"): None},
     ),
 )
-def nvme_keys_without_nvme(subject: Subject) -> Iterator[Fault]:
+def nvme_keys_without_nvme(subject: Subject) -> Iterator[Violation]:
     """Buffers and directories are for NVMe; offload to the CPU does not read them."""
     for name, keys in _NVME_KEYS.items():
         section = subject.offloads.get(name)
         for key in keys:
             if section and section.device == "cpu" and (*zero(name).split("."), key) in subject.changed:
-                yield Fault(
+                yield Violation(
                     zero(name, key), f"`{key}` is read for NVMe alone", "delete it, or offload to NVMe"
                 )

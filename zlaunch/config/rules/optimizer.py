@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.rules.rule import CPU, Case, Context, Fault, Subject, number, rule, zero
+from zlaunch.config.rules.rule import CPU, Context, RuleCase, Subject, Violation, number, rule, zero
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.schema.optimizer import MuonOptimizer
 from zlaunch.errors import Severity
@@ -18,16 +18,16 @@ TESTED = ("adam", "adamw", "adagrad", "lion", "muon")
 @rule(
     "adam-means-adamw",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {"optimizer": {"type": "Adam", "params": {**_LR, "weight_decay": 0.01}}},
         {"optimizer.type": "AdamW"},
     ),
 )
-def adam_means_adamw(subject: Subject) -> Iterator[Fault]:
+def adam_means_adamw(subject: Subject) -> Iterator[Violation]:
     """Type Adam decays weights as AdamW does, unless `adam_w_mode` is false."""
     decay = number(subject.param("weight_decay"), subject.argument("weight_decay"))
     if subject.optimizer == "adam" and decay and not subject.has("optimizer.params.adam_w_mode"):
-        yield Fault(
+        yield Violation(
             "optimizer.type",
             f"this Adam is AdamW: its weight decay of {decay:g} is decoupled",
             'write `"type": "AdamW"`, or `"adam_w_mode": false` for Adam',
@@ -37,15 +37,15 @@ def adam_means_adamw(subject: Subject) -> Iterator[Fault]:
 @rule(
     "adamw-stays-adamw",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {"optimizer": {"type": "AdamW", "params": {**_LR, "adam_w_mode": False}}},
         {"optimizer.params.adam_w_mode": None},
     ),
 )
-def adamw_stays_adamw(subject: Subject) -> Iterator[Fault]:
+def adamw_stays_adamw(subject: Subject) -> Iterator[Violation]:
     """Type AdamW does not read `adam_w_mode`."""
     if subject.optimizer == "adamw" and subject.param("adam_w_mode") is False:
-        yield Fault(
+        yield Violation(
             "optimizer.params.adam_w_mode",
             "type AdamW stays AdamW, whatever `adam_w_mode` says",
             'write `"type": "Adam"`, or delete it',
@@ -55,12 +55,12 @@ def adamw_stays_adamw(subject: Subject) -> Iterator[Fault]:
 @rule(
     "untested-optimizer",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2}, "optimizer": {"type": "SGD", "params": _LR}},
         {"zero_allow_untested_optimizer": True},
     ),
 )
-def untested_optimizer(subject: Subject) -> Iterator[Fault]:
+def untested_optimizer(subject: Subject) -> Iterator[Violation]:
     """ZeRO asserts that its optimizer is one it was tested with, or that this is allowed.
 
     The Trainer allows it for its own optimizers, and not for one that the config names.
@@ -69,7 +69,7 @@ def untested_optimizer(subject: Subject) -> Iterator[Fault]:
     if config.optimizer is None or subject.optimizer in TESTED or config.zero_allow_untested_optimizer:
         return
     if subject.stage:
-        yield Fault(
+        yield Violation(
             "optimizer.type",
             f"ZeRO was not tested with {config.optimizer.type}, and refuses it",
             'add `"zero_allow_untested_optimizer": true`, or take AdamW',
@@ -79,19 +79,19 @@ def untested_optimizer(subject: Subject) -> Iterator[Fault]:
 @rule(
     "lamb-scales-dynamically",
     Severity.LATE,
-    Case({"optimizer": _LAMB, "fp16": {"enabled": True, "loss_scale": 128}}, {"fp16.loss_scale": 0}),
+    RuleCase({"optimizer": _LAMB, "fp16": {"enabled": True, "loss_scale": 128}}, {"fp16.loss_scale": 0}),
 )
-def lamb_scales_dynamically(subject: Subject) -> Iterator[Fault]:
+def lamb_scales_dynamically(subject: Subject) -> Iterator[Violation]:
     """Lamb asserts dynamic loss scaling, even where fp16 is off."""
     scale = subject.config.fp16.loss_scale
     if subject.optimizer == "lamb" and scale:
-        yield Fault("fp16.loss_scale", f"Lamb needs a dynamic loss scale, not {scale:g}", "write 0")
+        yield Violation("fp16.loss_scale", f"Lamb needs a dynamic loss scale, not {scale:g}", "write 0")
 
 
 @rule(
     "lamb-on-the-host",
     Severity.LATE,
-    Case(
+    RuleCase(
         {
             "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
             "optimizer": _LAMB,
@@ -100,10 +100,10 @@ def lamb_scales_dynamically(subject: Subject) -> Iterator[Fault]:
         {"optimizer.type": "AdamW"},
     ),
 )
-def lamb_on_the_host(subject: Subject) -> Iterator[Fault]:
+def lamb_on_the_host(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed's Lamb is a CUDA kernel, and offload gives it parameters on the host."""
     if subject.optimizer == "lamb" and "offload_optimizer" in subject.offloads:
-        yield Fault(
+        yield Violation(
             "optimizer.type", "Lamb runs on the GPU alone", "take AdamW, or do not offload the optimizer"
         )
 
@@ -111,7 +111,7 @@ def lamb_on_the_host(subject: Subject) -> Iterator[Fault]:
 @rule(
     "part-offload-needs-adam",
     Severity.LATE,
-    Case(
+    RuleCase(
         {
             "zero_optimization": {"stage": 3, "offload_optimizer": {**CPU, "ratio": 0.5}},
             "optimizer": {"type": "Lion", "params": _LR},
@@ -119,12 +119,12 @@ def lamb_on_the_host(subject: Subject) -> Iterator[Fault]:
         {"optimizer.type": "AdamW"},
     ),
 )
-def part_offload_needs_adam(subject: Subject) -> Iterator[Fault]:
+def part_offload_needs_adam(subject: Subject) -> Iterator[Violation]:
     """The steps of a part on the GPU are AdamW's; the engine asserts DeepSpeedCPUAdam for the rest."""
     section = subject.zero.offload_optimizer
     other = subject.optimizer not in (None, "adam", "adamw") or subject.has_torch_adam
     if subject.stage == 3 and section is not None and section.ratio < 1 and other and subject.offloads:
-        yield Fault(
+        yield Violation(
             zero("offload_optimizer", "ratio"),
             "a `ratio` below 1 works with DeepSpeed's own Adam alone",
             'write `"type": "AdamW"`, or leave the ratio out',
@@ -134,18 +134,18 @@ def part_offload_needs_adam(subject: Subject) -> Iterator[Fault]:
 @rule(
     "muon-reduces-otherwise",
     Severity.LATE,
-    Case({"zero_optimization": {"stage": 3}, "optimizer": _MUON}, {zero("reduce_scatter"): False}),
+    RuleCase({"zero_optimization": {"stage": 3}, "optimizer": _MUON}, {zero("reduce_scatter"): False}),
 )
-def muon_reduces_otherwise(subject: Subject) -> Iterator[Fault]:
+def muon_reduces_otherwise(subject: Subject) -> Iterator[Violation]:
     """At stage 3 Muon refuses `reduce_scatter`, which is on by default, and quantized gradients."""
     if subject.optimizer != "muon" or subject.stage != 3:
         return
     if subject.zero.zero_quantized_gradients:
-        yield Fault(
+        yield Violation(
             zero("zero_quantized_gradients"), "Muon does not work with quantized gradients", "delete it"
         )
     elif subject.zero.reduce_scatter:
-        yield Fault(
+        yield Violation(
             zero("reduce_scatter") if subject.has(zero("reduce_scatter")) else ZERO,
             "Muon does not work with `reduce_scatter` at stage 3, and it is on",
             'write `"reduce_scatter": false`',
@@ -167,9 +167,9 @@ def _schedule_sets_it(subject: Subject) -> bool:
 @rule(
     "no-learning-rate",
     Severity.SILENT,
-    Case({"optimizer": {"type": "AdamW"}}, {"optimizer.params": _LR}, Context()),
+    RuleCase({"optimizer": {"type": "AdamW"}}, {"optimizer.params": _LR}, Context()),
 )
-def no_learning_rate(subject: Subject) -> Iterator[Fault]:
+def no_learning_rate(subject: Subject) -> Iterator[Violation]:
     """An optimizer without `lr` takes its constructor's, and the Trainer's does not reach it."""
     if subject.config.optimizer is None or subject.param("lr") is not None or _schedule_sets_it(subject):
         return
@@ -179,7 +179,7 @@ def no_learning_rate(subject: Subject) -> Iterator[Fault]:
     default = (
         f"{_OWN_RATE.get(own.type.lower(), 0.001):g}" if own.type.lower() in _KNOWN else "its own default"
     )
-    yield Fault(
+    yield Violation(
         "optimizer",
         f"the learning rate of {own.type} is {default}, whatever the script says",
         'add `"params": {"lr": "auto"}`, or a number without the Trainer',

@@ -2,34 +2,36 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Case, Fault, Subject, rule, zero
+from zlaunch.config.rules.rule import RuleCase, Subject, Violation, rule, zero
 from zlaunch.errors import Severity
 
 
 @rule(
     "half-a-device-mesh",
     Severity.SILENT,
-    Case({"sequence_parallel_size": 2}, {"data_parallel_size": 2}),
+    RuleCase({"sequence_parallel_size": 2}, {"data_parallel_size": 2}),
 )
-def half_a_device_mesh(subject: Subject) -> Iterator[Fault]:
+def half_a_device_mesh(subject: Subject) -> Iterator[Violation]:
     """Only both sizes together make a mesh; one alone shrinks the batch and splits no sequence."""
     sizes = ("sequence_parallel_size", "data_parallel_size")
     given = [key for key in sizes if getattr(subject.config, key) is not None]
     if len(given) == 1 and getattr(subject.config, given[0]) > 1:
         other = sizes[given[0] == sizes[0]]
-        yield Fault(given[0], f"`{given[0]}` makes no groups without `{other}`", f"add `{other}`")
+        yield Violation(given[0], f"`{given[0]}` makes no groups without `{other}`", f"add `{other}`")
 
 
 @rule(
     "two-tensor-parallel-sizes",
     Severity.LATE,
-    Case({"tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}}, {"tensor_parallel.tp.tp_size": 4}),
+    RuleCase(
+        {"tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}}, {"tensor_parallel.tp.tp_size": 4}
+    ),
 )
-def two_tensor_parallel_sizes(subject: Subject) -> Iterator[Fault]:
+def two_tensor_parallel_sizes(subject: Subject) -> Iterator[Violation]:
     """The engine raises unless `tp.tp_size` is 1 or the same as `autotp_size`."""
     section = subject.config.tensor_parallel
     if section.autotp_size > 1 and section.tp.tp_size not in (1, section.autotp_size):
-        yield Fault(
+        yield Violation(
             "tensor_parallel.tp.tp_size",
             f"`tp_size` is {section.tp.tp_size}, but `autotp_size` is {section.autotp_size}",
             "leave `tp_size` out",
@@ -39,14 +41,14 @@ def two_tensor_parallel_sizes(subject: Subject) -> Iterator[Fault]:
 @rule(
     "tensor-parallel-is-off",
     Severity.SILENT,
-    Case({"tensor_parallel": {"tp": {"tp_size": 2}}}, {"tensor_parallel.autotp_size": 2}),
+    RuleCase({"tensor_parallel": {"tp": {"tp_size": 2}}}, {"tensor_parallel.autotp_size": 2}),
 )
-def tensor_parallel_is_off(subject: Subject) -> Iterator[Fault]:
+def tensor_parallel_is_off(subject: Subject) -> Iterator[Violation]:
     """Only `autotp_size` splits a model in training; `tp_size` alone is for inference."""
     section = subject.config.tensor_parallel
     if section.autotp_size <= 1 and section.tp.tp_size > 1:
         size = section.tp.tp_size
-        yield Fault(
+        yield Violation(
             "tensor_parallel.tp.tp_size", "`tp_size` alone splits nothing", f'add `"autotp_size": {size}`'
         )
 
@@ -54,34 +56,36 @@ def tensor_parallel_is_off(subject: Subject) -> Iterator[Fault]:
 @rule(
     "pipeline-below-stage-2",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2}, "pipeline": {"activation_checkpoint_interval": 1}},
         {zero("stage"): 1},
     ),
 )
-def pipeline_below_stage_2(subject: Subject) -> Iterator[Fault]:
+def pipeline_below_stage_2(subject: Subject) -> Iterator[Violation]:
     """Stages 2 and 3 partition what pipeline stages must have whole; the pipeline engine asserts it."""
     if subject.config.pipeline is not None and subject.stage in (2, 3):
-        yield Fault("pipeline", f"a pipeline does not work with stage {subject.stage}", "use stage 1")
+        yield Violation("pipeline", f"a pipeline does not work with stage {subject.stage}", "use stage 1")
 
 
 @rule(
     "autotp-pass-alone",
     Severity.LATE,
-    Case({"compile": {"deepcompile": True, "passes": ["autotp", "z3"]}}, {"compile.passes": ["autotp"]}),
+    RuleCase({"compile": {"deepcompile": True, "passes": ["autotp", "z3"]}}, {"compile.passes": ["autotp"]}),
 )
-def autotp_pass_alone(subject: Subject) -> Iterator[Fault]:
+def autotp_pass_alone(subject: Subject) -> Iterator[Violation]:
     """DeepCompile cannot combine its tensor-parallel pass with others yet."""
     section = subject.config.compile
     if section.deepcompile and section.passes and "autotp" in section.passes and len(set(section.passes)) > 1:
         others = ", ".join(f'"{name}"' for name in section.passes if name != "autotp")
-        yield Fault("compile.passes", f'"autotp" does not work together with {others}', 'write `["autotp"]`')
+        yield Violation(
+            "compile.passes", f'"autotp" does not work together with {others}', 'write `["autotp"]`'
+        )
 
 
 @rule(
     "two-compiled-offloads",
     Severity.LATE,
-    Case(
+    RuleCase(
         {
             "zero_optimization": {"stage": 3},
             "compile": {"deepcompile": True, "offload_activation": True, "offload_parameters": True},
@@ -89,7 +93,7 @@ def autotp_pass_alone(subject: Subject) -> Iterator[Fault]:
         {"compile.offload_parameters": False},
     ),
 )
-def two_compiled_offloads(subject: Subject) -> Iterator[Fault]:
+def two_compiled_offloads(subject: Subject) -> Iterator[Violation]:
     """At stage 3 DeepCompile offloads one kind of state, and the optimizer's only where ZeRO does not."""
     section = subject.config.compile
     if not section.deepcompile or subject.stage != 3:
@@ -100,8 +104,10 @@ def two_compiled_offloads(subject: Subject) -> Iterator[Fault]:
         if getattr(section, key)
     ]
     if len(on) > 1:
-        yield Fault(f"compile.{on[1]}", f"DeepCompile offloads one of {', '.join(on)}", "turn the others off")
+        yield Violation(
+            f"compile.{on[1]}", f"DeepCompile offloads one of {', '.join(on)}", "turn the others off"
+        )
     elif on == ["offload_opt_states"] and "offload_optimizer" in subject.offloads:
-        yield Fault(
+        yield Violation(
             "compile.offload_opt_states", f"`{zero('offload_optimizer')}` does it already", "turn one off"
         )

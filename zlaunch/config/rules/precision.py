@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import FORMATS, Case, Context, Fault, Subject, rule, zero
+from zlaunch.config.rules.rule import FORMATS, Context, RuleCase, Subject, Violation, rule, zero
 from zlaunch.errors import Severity
 
 _ON = {"enabled": True}
 
 
-@rule("both-formats", Severity.ERROR, Case({"fp16": _ON, "bf16": _ON}, {"fp16.enabled": False}))
-def both_formats(subject: Subject) -> Iterator[Fault]:
+@rule("both-formats", Severity.ERROR, RuleCase({"fp16": _ON, "bf16": _ON}, {"fp16.enabled": False}))
+def both_formats(subject: Subject) -> Iterator[Violation]:
     """Training is in fp16 or in bf16. DeepSpeed asserts it."""
     if subject.has_both_formats:
-        yield Fault(
+        yield Violation(
             "fp16.enabled",
             "fp16 and bf16 are both enabled",
             "keep bf16, unless the GPUs are older than Ampere",
@@ -22,12 +22,12 @@ def both_formats(subject: Subject) -> Iterator[Fault]:
 @rule(
     "fp16-unsupported",
     Severity.LATE,
-    Case({"fp16": _ON}, {"fp16.enabled": False}, Context(device_fp16=False)),
+    RuleCase({"fp16": _ON}, {"fp16.enabled": False}, Context(device_fp16=False)),
 )
-def fp16_unsupported(subject: Subject) -> Iterator[Fault]:
+def fp16_unsupported(subject: Subject) -> Iterator[Violation]:
     """On a CPU without fp16 kernels (AVX512-FP16, AVX-NE-CONVERT) the engine raises a ValueError."""
     if subject.context.device_fp16 is False and subject.format == "fp16":
-        yield Fault(
+        yield Violation(
             "fp16.enabled",
             "this CPU has no fp16 kernels, and DeepSpeed does not train in fp16 without them",
             "train in bf16, which works on every CPU: `--precision bf16`, or `--bf16` instead of `--fp16`",
@@ -37,13 +37,13 @@ def fp16_unsupported(subject: Subject) -> Iterator[Fault]:
 @rule(
     "param-dtype-differs",
     Severity.LATE,
-    Case({"bf16": _ON, "data_types": {"param_dtype": "fp16"}}, {"data_types.param_dtype": "bf16"}),
+    RuleCase({"bf16": _ON, "data_types": {"param_dtype": "fp16"}}, {"data_types.param_dtype": "bf16"}),
 )
-def param_dtype_differs(subject: Subject) -> Iterator[Fault]:
+def param_dtype_differs(subject: Subject) -> Iterator[Violation]:
     """`param_dtype` cannot choose a format; the engine asserts that it repeats the one that is on."""
     wanted = subject.config.data_types.param_dtype
     if wanted and subject.format and _format(wanted) != subject.format:
-        yield Fault(
+        yield Violation(
             "data_types.param_dtype",
             f"`param_dtype` is {wanted}, but the model is in {subject.format}",
             f"enable `{_format(wanted)}`, or delete it" if _format(wanted) != "fp32" else "delete it",
@@ -57,16 +57,16 @@ def _format(name: str) -> str:
 @rule(
     "accumulation-needs-partitioning",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"bf16": _ON, "zero_optimization": {"stage": 0}, "data_types": {"grad_accum_dtype": "fp32"}},
         {zero("stage"): 1},
     ),
 )
-def accumulation_needs_partitioning(subject: Subject) -> Iterator[Fault]:
+def accumulation_needs_partitioning(subject: Subject) -> Iterator[Violation]:
     """At stage 0 gradients are accumulated in the model's format; another is not implemented."""
     wanted = subject.config.data_types.grad_accum_dtype
     if wanted and subject.stage == 0 and subject.format and _format(wanted) != subject.format:
-        yield Fault(
+        yield Violation(
             "data_types.grad_accum_dtype",
             f"at stage 0 gradients of a {subject.format} model cannot be accumulated in {wanted}",
             "use stage 1 or more, or delete it",
@@ -76,7 +76,7 @@ def accumulation_needs_partitioning(subject: Subject) -> Iterator[Fault]:
 @rule(
     "norm-needs-zeros-own-optimizer",
     Severity.LATE,
-    Case(
+    RuleCase(
         {
             "zero_optimization": {"stage": 1, "compute_grad_norm": False},
             "gradient_clipping": 0,
@@ -86,11 +86,11 @@ def accumulation_needs_partitioning(subject: Subject) -> Iterator[Fault]:
         {zero("stage"): 2},
     ),
 )
-def norm_needs_zeros_own_optimizer(subject: Subject) -> Iterator[Fault]:
+def norm_needs_zeros_own_optimizer(subject: Subject) -> Iterator[Violation]:
     """Stage 1 in bf16 that accumulates in fp32 runs another optimizer, which needs the norm."""
     if subject.zero.compute_grad_norm or not _runs_bf16_optimizer(subject):
         return
-    yield Fault(
+    yield Violation(
         zero("compute_grad_norm"),
         "stage 1 in bf16 with fp32 gradients always computes the gradient norm",
         "use stage 2, or delete it",
@@ -106,18 +106,18 @@ def _runs_bf16_optimizer(subject: Subject) -> bool:
 @rule(
     "immediate-update-not-read",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {"bf16": {**_ON, "immediate_grad_update": True}, "zero_optimization": {"stage": 2}},
         {"bf16.immediate_grad_update": None},
     ),
 )
-def immediate_update_not_read(subject: Subject) -> Iterator[Fault]:
+def immediate_update_not_read(subject: Subject) -> Iterator[Violation]:
     """Only stage 1 with fp32 gradients, and pipelines, read `immediate_grad_update`."""
     bf16 = subject.config.bf16
     if bf16 is None or not bf16.immediate_grad_update or subject.config.pipeline is not None:
         return
     if subject.stage is not None and subject.format is not None and not _runs_bf16_optimizer(subject):
-        yield Fault(
+        yield Violation(
             "bf16.immediate_grad_update",
             f"stage {subject.stage} does not read `immediate_grad_update` here",
             'delete it, or use stage 1 with `"grad_accum_dtype": "fp32"`',
@@ -127,12 +127,12 @@ def immediate_update_not_read(subject: Subject) -> Iterator[Fault]:
 @rule(
     "overflow-unchecked-at-stage-3",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {"bf16": {**_ON, "check_grad_overflow": True}, "zero_optimization": {"stage": 3}},
         {zero("stage"): 2},
     ),
 )
-def overflow_unchecked_at_stage_3(subject: Subject) -> Iterator[Fault]:
+def overflow_unchecked_at_stage_3(subject: Subject) -> Iterator[Violation]:
     """Stage 3 is never told of `check_grad_overflow`, whatever it is."""
     key = "bf16.check_grad_overflow"
     if (
@@ -141,22 +141,22 @@ def overflow_unchecked_at_stage_3(subject: Subject) -> Iterator[Fault]:
         and subject.config.bf16
         and subject.config.bf16.check_grad_overflow
     ):
-        yield Fault(key, "stage 3 does not read `check_grad_overflow`", "delete it, or use stage 2")
+        yield Violation(key, "stage 3 does not read `check_grad_overflow`", "delete it, or use stage 2")
 
 
 @rule(
     "autocast-twice",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {"bf16": _ON, "torch_autocast": {"enabled": True, "dtype": "bfloat16"}},
         {"bf16.enabled": False},
     ),
 )
-def autocast_twice(subject: Subject) -> Iterator[Fault]:
+def autocast_twice(subject: Subject) -> Iterator[Violation]:
     """A format that is on converts the model itself, and leaves `torch_autocast` nothing to choose."""
     autocast = subject.config.torch_autocast
     if autocast is not None and autocast.enabled and subject.format in ("bf16", "fp16"):
-        yield Fault(
+        yield Violation(
             "torch_autocast.enabled",
             f"the model is in {subject.format} already; `torch_autocast` is for models in fp32",
             f"turn `torch_autocast` off, or `{subject.format}`",
@@ -166,13 +166,13 @@ def autocast_twice(subject: Subject) -> Iterator[Fault]:
 @rule(
     "autocast-without-dtype",
     Severity.SILENT,
-    Case({"torch_autocast": _ON}, {"torch_autocast.dtype": "bfloat16"}),
+    RuleCase({"torch_autocast": _ON}, {"torch_autocast.dtype": "bfloat16"}),
 )
-def autocast_without_dtype(subject: Subject) -> Iterator[Fault]:
+def autocast_without_dtype(subject: Subject) -> Iterator[Violation]:
     """Without a format PyTorch takes its own, fp16 on CUDA, and nothing scales the loss for it."""
     autocast = subject.config.torch_autocast
     if autocast is not None and autocast.enabled and autocast.dtype is None:
-        yield Fault(
+        yield Violation(
             "torch_autocast",
             "without `dtype` autocast is fp16 on CUDA, with no loss scaling",
             'add `"dtype": "bfloat16"`',
@@ -182,14 +182,14 @@ def autocast_without_dtype(subject: Subject) -> Iterator[Fault]:
 @rule(
     "loss-scale-is-fixed",
     Severity.ADVICE,
-    Case({"fp16": {**_ON, "loss_scale": 128, "initial_scale_power": 8}}, {"fp16.loss_scale": 0}),
+    RuleCase({"fp16": {**_ON, "loss_scale": 128, "initial_scale_power": 8}}, {"fp16.loss_scale": 0}),
 )
-def loss_scale_is_fixed(subject: Subject) -> Iterator[Fault]:
+def loss_scale_is_fixed(subject: Subject) -> Iterator[Violation]:
     """A fixed loss scale does not read the settings of a dynamic one."""
     dynamic = ("initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
     for key in dynamic:
         if subject.config.fp16.loss_scale and ("fp16", key) in subject.changed:
-            yield Fault(
+            yield Violation(
                 f"fp16.{key}",
                 f"`{key}` is not read: the loss scale is fixed at {subject.config.fp16.loss_scale:g}",
                 'write `"loss_scale": 0` to adapt it, or delete this',

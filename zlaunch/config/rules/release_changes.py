@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from zlaunch.config.rules.rule import Case, Context, Fault, Keys, Subject, rule
+from zlaunch.config.rules.rule import Context, Keys, RuleCase, Subject, Violation, rule
 from zlaunch.dsconfig.releases import NEWEST, Release, release
 from zlaunch.errors import Severity
 
@@ -35,13 +35,13 @@ def _in_use(subject: Subject, section: Keys) -> bool:
 @rule(
     "default-changed",
     Severity.ADVICE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2}},
         {"gradient_clipping": 1.0},
         Context(release=release("0.16")),
     ),
 )
-def default_changed(subject: Subject) -> Iterator[Fault]:
+def default_changed(subject: Subject) -> Iterator[Violation]:
     """A key that is left out becomes another value after an upgrade; what is written stays."""
     older = subject.context.release
     if older is None or older == NEWEST:
@@ -50,7 +50,7 @@ def default_changed(subject: Subject) -> Iterator[Fault]:
         *section, key = keys
         if not subject.has(".".join(keys)) and _in_use(subject, tuple(section)):
             name = ".".join(keys)
-            yield Fault(
+            yield Violation(
                 ".".join(section),
                 f"`{name}` is {_shown(then)} by default in {older.name}, and {_shown(now)} in {NEWEST.name}",
                 f'write `"{key}": {_shown(then)}` to keep it, or {_shown(now)} for the new one',

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from zlaunch.config.rules.rule import CPU, Case, Fault, Subject, rule, zero
+from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.schema.renamed import OLD_NAMES, OldName
-from zlaunch.errors import Act, Mending, Severity
+from zlaunch.errors import Fix, FixKind, Severity
 
 
 def _written(subject: Subject) -> Iterator[tuple[str, str, OldName]]:
@@ -18,66 +18,66 @@ def _written(subject: Subject) -> Iterator[tuple[str, str, OldName]]:
             yield old, new, name
 
 
-def _renamed(name: OldName, value: Any) -> tuple[str, Mending]:
+def _renamed(name: OldName, value: Any) -> tuple[str, Fix]:
     new = str(name.new[-1])
     if name.section is None:
-        return f"write `{new}`", Mending(Act.RENAME, new)
+        return f"write `{new}`", Fix(FixKind.RENAME, new)
     section = name.today(value)
     if section is None:
-        return "delete it", Mending(Act.DELETE)
-    return f'write `"{new}": {json.dumps(section)}`', Mending(Act.REPLACE, (new, section))
+        return "delete it", Fix(FixKind.DELETE)
+    return f'write `"{new}": {json.dumps(section)}`', Fix(FixKind.REPLACE, (new, section))
 
 
 @rule(
     "old-name",
     Severity.ADVICE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2, "cpu_offload": True}},
         {zero("cpu_offload"): None, zero("offload_optimizer"): CPU},
     ),
 )
-def old_name(subject: Subject) -> Iterator[Fault]:
+def old_name(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed warns of the old name and reads it as the new one; its next release may not."""
     for old, new, name in _written(subject):
         if not subject.has(zero(new)):
             hint, mending = _renamed(name, getattr(subject.zero, old))
-            yield Fault(zero(old), f"`{old}` is the old name of `{new}`", hint, mending)
+            yield Violation(zero(old), f"`{old}` is the old name of `{new}`", hint, mending)
 
 
 @rule(
     "old-and-new-name",
     Severity.ERROR,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2, "cpu_offload": True, "offload_optimizer": CPU}},
         {zero("cpu_offload"): None},
     ),
 )
-def old_and_new_name(subject: Subject) -> Iterator[Fault]:
+def old_and_new_name(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed refuses an old name beside the new one, even if both say the same."""
     for old, new, _ in _written(subject):
         if subject.has(zero(new)):
             is_on = new in subject.offloads or getattr(subject.zero, new) is True
             agree = bool(getattr(subject.zero, old)) == is_on
-            yield Fault(
+            yield Violation(
                 zero(old),
                 f"`{old}` and `{new}` are one key under two names, and are refused together",
                 f"delete `{old}`",
-                Mending(Act.DELETE) if agree else None,
+                Fix(FixKind.DELETE) if agree else None,
             )
 
 
 @rule(
     "old-pinning",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "cpu_offload_use_pin_memory": True}},
         {zero("cpu_offload_use_pin_memory"): None, zero("offload_optimizer", "pin_memory"): True},
     ),
 )
-def old_pinning(subject: Subject) -> Iterator[Fault]:
+def old_pinning(subject: Subject) -> Iterator[Violation]:
     """The old key for pinned memory is accepted with a warning, and then nobody reads it."""
     if subject.has(zero("cpu_offload_use_pin_memory")):
-        yield Fault(
+        yield Violation(
             zero("cpu_offload_use_pin_memory"),
             "nobody reads `cpu_offload_use_pin_memory` any more",
             "write `pin_memory` in the offload section; it is on by default since DeepSpeed 0.19",
@@ -87,7 +87,7 @@ def old_pinning(subject: Subject) -> Iterator[Fault]:
 @rule(
     "old-offload-unseen",
     Severity.LATE,
-    Case(
+    RuleCase(
         {
             "zero_optimization": {"stage": 2, "cpu_offload": True},
             "train_micro_batch_size_per_gpu": "auto",
@@ -95,32 +95,32 @@ def old_pinning(subject: Subject) -> Iterator[Fault]:
         {zero("cpu_offload"): None, zero("offload_optimizer"): CPU},
     ),
 )
-def old_offload_unseen(subject: Subject) -> Iterator[Fault]:
+def old_offload_unseen(subject: Subject) -> Iterator[Violation]:
     """The Trainer looks for `offload_optimizer` alone, and hands DeepSpeed an optimizer that it refuses."""
     if subject.for_trainer and subject.zero.cpu_offload and subject.config.optimizer is None:
-        yield Fault(
+        yield Violation(
             zero("cpu_offload"),
             "the Trainer does not know `cpu_offload`; DeepSpeed then refuses the Trainer's optimizer",
             'write `"offload_optimizer": {"device": "cpu"}`',
         )
 
 
-@rule("bf16-by-its-old-name", Severity.ADVICE, Case({"bfloat16": {"enabled": True}}, {"bfloat16": None}))
-def bf16_by_its_old_name(subject: Subject) -> Iterator[Fault]:
+@rule("bf16-by-its-old-name", Severity.ADVICE, RuleCase({"bfloat16": {"enabled": True}}, {"bfloat16": None}))
+def bf16_by_its_old_name(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed still reads `bfloat16` if `bf16` is absent; the Trainer never does."""
     if subject.config.bfloat16 is not None and subject.config.bf16 is None:
-        rename = None if subject.has("bf16") else Mending(Act.RENAME, "bf16")
-        yield Fault("bfloat16", "`bfloat16` is the old name of `bf16`", "write `bf16`", rename)
+        rename = None if subject.has("bf16") else Fix(FixKind.RENAME, "bf16")
+        yield Violation("bfloat16", "`bfloat16` is the old name of `bf16`", "write `bf16`", rename)
 
 
 @rule(
     "bf16-under-both-names",
     Severity.SILENT,
-    Case({"bf16": {"enabled": False}, "bfloat16": {"enabled": True}}, {"bfloat16": None}),
+    RuleCase({"bf16": {"enabled": False}, "bfloat16": {"enabled": True}}, {"bfloat16": None}),
 )
-def bf16_under_both_names(subject: Subject) -> Iterator[Fault]:
+def bf16_under_both_names(subject: Subject) -> Iterator[Violation]:
     """Beside `bf16`, DeepSpeed does not read `bfloat16`."""
     old, new = subject.config.bfloat16, subject.config.bf16
     if old is not None and new is not None:
-        mending = Mending(Act.DELETE) if old.enabled == new.enabled else None
-        yield Fault("bfloat16", "`bfloat16` is not read beside `bf16`", "delete it", mending)
+        mending = Fix(FixKind.DELETE) if old.enabled == new.enabled else None
+        yield Violation("bfloat16", "`bfloat16` is not read beside `bf16`", "delete it", mending)

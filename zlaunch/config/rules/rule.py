@@ -12,9 +12,9 @@ from zlaunch.dsconfig.schema.parallel import data_ranks
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
-from zlaunch.errors import Finding, Mending, Severity
+from zlaunch.errors import Finding, Fix, Severity
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import TrainerArgs
 
 Keys = tuple[str, ...]
@@ -41,7 +41,7 @@ class Context:
     """Data-parallel ranks; None if nobody said."""
     args: TrainerArgs | None = None
     model: ModelShape | None = None
-    interface: Interface = Interface.TRAINER
+    interface: ConfigInterface = ConfigInterface.TRAINER
     device_fp16: bool | None = None
     """Whether the device trains in fp16; None if that is unknown."""
     release: Release | None = None
@@ -64,7 +64,7 @@ class Subject:
         Where ranks share a sequence, it depends on accelerate's settings what the Trainer makes of it.
         """
         world, shared = self.context.world_size, self.config.sequence_parallel_size
-        if world is None or ((shared or 1) > 1 and self.context.interface is not Interface.DEEPSPEED):
+        if world is None or ((shared or 1) > 1 and self.context.interface is not ConfigInterface.DEEPSPEED):
             return None
         return data_ranks(world, shared)
 
@@ -108,7 +108,7 @@ class Subject:
     def for_trainer(self) -> bool:
         """Whether the config is visibly for the Trainer."""
         context = self.context
-        return context.interface is Interface.TRAINER and (context.args is not None or bool(self.autos))
+        return context.interface is ConfigInterface.TRAINER and (context.args is not None or bool(self.autos))
 
     @property
     def optimizer(self) -> str | None:
@@ -140,7 +140,7 @@ class Subject:
         section = self.config.fp16 if name == "fp16" else self.config.brain_float
         if section is not None and section.enabled != "auto" and section.model_fields_set:
             return section.enabled
-        if self.context.interface is Interface.DEEPSPEED:
+        if self.context.interface is ConfigInterface.DEEPSPEED:
             return False
         if self.context.args is not None:
             return self.context.args.is_on(name, f"{name}_full_eval")
@@ -180,17 +180,17 @@ def _leaves(node: Section | Mapping[str, Any], above: Keys) -> Iterator[tuple[Ke
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Violation:
     """What a rule finds; the rule itself adds its code and its severity."""
 
     where: str
     message: str
     hint: str
-    mending: Mending | None = None
+    mending: Fix | None = None
 
 
 @dataclass(frozen=True)
-class Case:
+class RuleCase:
     """A ds_config that breaks a rule, and the smallest change that mends it."""
 
     broken: Mapping[str, Any]
@@ -200,7 +200,7 @@ class Case:
     """What else the rule must know."""
 
 
-Check = Callable[[Subject], Iterator[Fault]]
+Check = Callable[[Subject], Iterator[Violation]]
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Rule:
     severity: Severity
     why: str
     """What DeepSpeed does, in one sentence or a few."""
-    case: Case
+    case: RuleCase
     check: Check
 
     def __call__(self, subject: Subject) -> Iterator[Finding]:
@@ -222,7 +222,7 @@ class Rule:
             )
 
 
-def rule(code: str, severity: Severity, case: Case) -> Callable[[Check], Rule]:
+def rule(code: str, severity: Severity, case: RuleCase) -> Callable[[Check], Rule]:
     """Make a rule of a function; its docstring says what DeepSpeed does."""
     return lambda check: Rule(code, severity, check.__doc__ or "", case, check)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Case, Fault, Subject, number, rule
+from zlaunch.config.rules.rule import RuleCase, Subject, Violation, number, rule
 from zlaunch.dsconfig.schema.scheduler import (
     LRRangeTest,
     OneCycle,
@@ -26,7 +26,7 @@ def _key(subject: Subject, name: str) -> str:
 @rule(
     "two-learning-rates",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {
             "optimizer": _ADAMW,
             "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 5000}},
@@ -34,7 +34,7 @@ def _key(subject: Subject, name: str) -> str:
         {f"{_PARAMS}.warmup_max_lr": 1e-4},
     ),
 )
-def two_learning_rates(subject: Subject) -> Iterator[Fault]:
+def two_learning_rates(subject: Subject) -> Iterator[Violation]:
     """The schedule replaces the optimizer's learning rate by its own, which is 0.001 for WarmupDecayLR."""
     scheduler = subject.config.scheduler
     if not isinstance(scheduler, WarmupLR | WarmupDecayLR):
@@ -46,7 +46,7 @@ def two_learning_rates(subject: Subject) -> Iterator[Fault]:
     if highest is not None and (open_but_other or rate not in (None, highest)):
         written = "auto" if rate is None else f"{rate:g}"
         default = ", its default" if is_default else ""
-        yield Fault(
+        yield Violation(
             _key(subject, "warmup_max_lr"),
             f"the schedule rises to {highest:g}{default}, not to the optimizer's lr, {written}",
             f'write `"warmup_max_lr": {written}`' if rate is not None else 'write `"warmup_max_lr": "auto"`',
@@ -56,7 +56,7 @@ def two_learning_rates(subject: Subject) -> Iterator[Fault]:
 @rule(
     "warmup-outlasts-the-run",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {
             "optimizer": _ADAMW,
             "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 500}},
@@ -64,7 +64,7 @@ def two_learning_rates(subject: Subject) -> Iterator[Fault]:
         {f"{_PARAMS}.warmup_num_steps": 50},
     ),
 )
-def warmup_outlasts_the_run(subject: Subject) -> Iterator[Fault]:
+def warmup_outlasts_the_run(subject: Subject) -> Iterator[Violation]:
     """A warmup of more steps than the run never reaches the learning rate; without a number it has 1000."""
     scheduler = subject.config.scheduler
     if not isinstance(scheduler, WarmupLR | WarmupDecayLR | WarmupCosineLR):
@@ -74,7 +74,7 @@ def warmup_outlasts_the_run(subject: Subject) -> Iterator[Fault]:
     total = known if isinstance(scheduler, WarmupLR) else number(scheduler.params.total_num_steps, known)
     warmup = number(scheduler.params.warmup_num_steps)
     if total is not None and warmup is not None and warmup > total:
-        yield Fault(
+        yield Violation(
             _key(subject, "warmup_num_steps"),
             f"the warmup takes {plural(int(warmup), 'step')}, the run {int(total)}",
             f'write `"warmup_num_steps": {max(1, int(total) // 10)}`',
@@ -84,7 +84,7 @@ def warmup_outlasts_the_run(subject: Subject) -> Iterator[Fault]:
 @rule(
     "cycle-upside-down",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {
             "optimizer": _ADAMW,
             "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-3, "cycle_max_lr": 1e-4}},
@@ -92,14 +92,14 @@ def warmup_outlasts_the_run(subject: Subject) -> Iterator[Fault]:
         {f"{_PARAMS}.cycle_min_lr": 1e-5},
     ),
 )
-def cycle_upside_down(subject: Subject) -> Iterator[Fault]:
+def cycle_upside_down(subject: Subject) -> Iterator[Violation]:
     """OneCycle does not compare its bounds, and starts at `cycle_min_lr`."""
     scheduler = subject.config.scheduler
     if not isinstance(scheduler, OneCycle):
         return
     low, high = number(scheduler.params.cycle_min_lr), number(scheduler.params.cycle_max_lr)
     if low is not None and high is not None and low > high:
-        yield Fault(
+        yield Violation(
             f"{_PARAMS}.cycle_min_lr", f"the cycle falls from {low:g} to {high:g} first", "exchange the two"
         )
 
@@ -107,19 +107,19 @@ def cycle_upside_down(subject: Subject) -> Iterator[Fault]:
 @rule(
     "cycle-never-decays",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {"optimizer": _ADAMW, "scheduler": {"type": "OneCycle", "params": {**_CYCLE, "decay_lr_rate": 0.1}}},
         {f"{_PARAMS}.decay_step_size": 1000},
     ),
 )
-def cycle_never_decays(subject: Subject) -> Iterator[Fault]:
+def cycle_never_decays(subject: Subject) -> Iterator[Violation]:
     """With `decay_step_size` 0, its default, OneCycle reads neither of its decay rates."""
     scheduler = subject.config.scheduler
     if not isinstance(scheduler, OneCycle) or scheduler.params.decay_step_size:
         return
     for key in ("decay_lr_rate", "decay_mom_rate"):
         if getattr(scheduler.params, key):
-            yield Fault(
+            yield Violation(
                 f"{_PARAMS}.{key}",
                 f"`{key}` is not read while `decay_step_size` is 0",
                 "write a `decay_step_size`",
@@ -129,7 +129,7 @@ def cycle_never_decays(subject: Subject) -> Iterator[Fault]:
 @rule(
     "cycle-without-momentum",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {
             "optimizer": {"type": "SGD", "params": {"lr": 1e-4}},
             "scheduler": {"type": "OneCycle", "params": {**_CYCLE, "cycle_momentum": True}},
@@ -137,7 +137,7 @@ def cycle_never_decays(subject: Subject) -> Iterator[Fault]:
         {"optimizer.type": "AdamW"},
     ),
 )
-def cycle_without_momentum(subject: Subject) -> Iterator[Fault]:
+def cycle_without_momentum(subject: Subject) -> Iterator[Violation]:
     """OneCycle moves `betas`; for an optimizer without them it warns and leaves the momentum alone."""
     key = f"{_PARAMS}.cycle_momentum"
     without = subject.optimizer in ("sgd", "adagrad", "rmsprop", "adadelta", "asgd", "rprop", "lbfgs")
@@ -145,7 +145,7 @@ def cycle_without_momentum(subject: Subject) -> Iterator[Fault]:
         isinstance(subject.config.scheduler, OneCycle) and subject.written.get(tuple(key.split("."))) is True
     )
     if without and wished:
-        yield Fault(
+        yield Violation(
             key, f"`{subject.optimizer}` has no betas for the cycle to move", "write false, or take AdamW"
         )
 
@@ -153,12 +153,12 @@ def cycle_without_momentum(subject: Subject) -> Iterator[Fault]:
 @rule(
     "range-test-never-ends",
     Severity.ADVICE,
-    Case({"optimizer": _ADAMW, "scheduler": {"type": "LRRangeTest", "params": {}}}, {"scheduler": None}),
+    RuleCase({"optimizer": _ADAMW, "scheduler": {"type": "LRRangeTest", "params": {}}}, {"scheduler": None}),
 )
-def range_test_never_ends(subject: Subject) -> Iterator[Fault]:
+def range_test_never_ends(subject: Subject) -> Iterator[Violation]:
     """LRRangeTest raises the learning rate for ever, to find where training breaks."""
     if isinstance(subject.config.scheduler, LRRangeTest):
-        yield Fault(
+        yield Violation(
             "scheduler.type",
             "LRRangeTest raises the learning rate until training breaks; it is a test",
             "train with WarmupLR or WarmupCosineLR",

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.rules.rule import Case, Fault, Subject, rule
+from zlaunch.config.rules.rule import RuleCase, Subject, Violation, rule
 from zlaunch.dsconfig.keys.read_at import OFF_BY_DEFAULT, switches_over
 from zlaunch.dsconfig.text.document import dotted
-from zlaunch.errors import Act, Mending, Severity
+from zlaunch.errors import Fix, FixKind, Severity
 
 DEAD: Mapping[tuple[str, ...], str] = {
     ("disable_allgather",): "delete it",
@@ -19,15 +19,15 @@ DEAD: Mapping[tuple[str, ...], str] = {
 @rule(
     "section-not-enabled",
     Severity.SILENT,
-    Case({"tensorboard": {"output_path": "logs"}}, {"tensorboard.enabled": True}),
+    RuleCase({"tensorboard": {"output_path": "logs"}}, {"tensorboard.enabled": True}),
 )
-def section_not_enabled(subject: Subject) -> Iterator[Fault]:
+def section_not_enabled(subject: Subject) -> Iterator[Violation]:
     """A section whose switch is left out is off, whatever else it says."""
     for section, switch in OFF_BY_DEFAULT.items():
         keys = tuple(section.split("."))
         says_more = any(path[:-1] == keys for path in subject.changed)
         if says_more and (*keys, switch) not in subject.written:
-            yield Fault(
+            yield Violation(
                 section, f"`{section}` is off: it has no `{switch}`", f'add `"{switch}": true`, or delete it'
             )
 
@@ -35,7 +35,7 @@ def section_not_enabled(subject: Subject) -> Iterator[Fault]:
 @rule(
     "section-in-a-section-that-is-off",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {
             "data_efficiency": {
                 "enabled": False,
@@ -45,49 +45,51 @@ def section_not_enabled(subject: Subject) -> Iterator[Fault]:
         {"data_efficiency.enabled": True},
     ),
 )
-def section_in_a_section_that_is_off(subject: Subject) -> Iterator[Fault]:
+def section_in_a_section_that_is_off(subject: Subject) -> Iterator[Violation]:
     """A section within one that is off is not read."""
     for section, key in OFF_BY_DEFAULT.items():
         switch = (*section.split("."), key)
         *_, around = (), *switches_over(switch)
         if around and subject.written.get(switch) is True and subject.written.get(around) is not True:
             inner, outer = switch[-2], dotted(around[:-1])
-            yield Fault(
+            yield Violation(
                 section, f"`{inner}` is on, but `{outer}` around it is off", f"turn `{outer}` on as well"
             )
 
 
-@rule("dead-key", Severity.SILENT, Case({"disable_allgather": True}, {"disable_allgather": None}))
-def dead_key(subject: Subject) -> Iterator[Fault]:
+@rule("dead-key", Severity.SILENT, RuleCase({"disable_allgather": True}, {"disable_allgather": None}))
+def dead_key(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed still parses some keys that nothing in it uses any more."""
     for keys, instead in DEAD.items():
         if keys in subject.changed:
-            mending = Mending(Act.DELETE) if instead == "delete it" else None
-            yield Fault(".".join(keys), f"nothing in DeepSpeed uses `{keys[-1]}` any more", instead, mending)
+            mending = Fix(FixKind.DELETE) if instead == "delete it" else None
+            yield Violation(
+                ".".join(keys), f"nothing in DeepSpeed uses `{keys[-1]}` any more", instead, mending
+            )
 
 
 @rule(
     "autotuning-ends-the-job",
     Severity.SILENT,
-    Case({"autotuning": {"enabled": True}}, {"autotuning.enabled": False}),
+    RuleCase({"autotuning": {"enabled": True}}, {"autotuning.enabled": False}),
 )
-def autotuning_ends_the_job(subject: Subject) -> Iterator[Fault]:
+def autotuning_ends_the_job(subject: Subject) -> Iterator[Violation]:
     """With autotuning on, an ordinary job exits after its profiled steps, with status 0."""
     section = subject.config.autotuning
     if section is not None and section.enabled:
-        yield Fault(
+        yield Violation(
             "autotuning.enabled",
             f"the job will end after {section.end_profile_step + 1} steps, as if it had succeeded",
             "write false, unless `deepspeed --autotuning` reads this file",
         )
 
 
-@rule("datastates-is-on", Severity.SILENT, Case({"datastates_ckpt": {}}, {"datastates_ckpt": False}))
-def datastates_is_on(subject: Subject) -> Iterator[Fault]:
+@rule("datastates-is-on", Severity.SILENT, RuleCase({"datastates_ckpt": {}}, {"datastates_ckpt": False}))
+def datastates_is_on(subject: Subject) -> Iterator[Violation]:
     """Any value but false turns the DataStates checkpoint engine on, null and {} as well."""
     value = subject.config.datastates_ckpt
     if subject.has("datastates_ckpt") and not value and value is not False:
-        yield Fault(
+        yield Violation(
             "datastates_ckpt",
             "the key alone turns DataStates checkpoints on",
             "write false, or delete it",
@@ -97,25 +99,25 @@ def datastates_is_on(subject: Subject) -> Iterator[Fault]:
 @rule(
     "aio-without-nvme",
     Severity.ADVICE,
-    Case({"aio": {"queue_depth": 16}}, {"aio": None}),
+    RuleCase({"aio": {"queue_depth": 16}}, {"aio": None}),
 )
-def aio_without_nvme(subject: Subject) -> Iterator[Fault]:
+def aio_without_nvme(subject: Subject) -> Iterator[Violation]:
     """Only offload to NVMe reads `aio`."""
     reads = any(section.device == "nvme" for section in subject.offloads.values())
     may_read = any(keys[-1] == "device" for keys in subject.autos)
     if subject.config.aio is not None and not (reads or may_read):
-        yield Fault("aio", "nothing is offloaded to NVMe, and nothing else reads `aio`", "delete it")
+        yield Violation("aio", "nothing is offloaded to NVMe, and nothing else reads `aio`", "delete it")
 
 
 @rule(
     "contiguous-checkpoints",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"activation_checkpointing": {"contiguous_memory_optimization": True, "number_checkpoints": 4}},
         {"activation_checkpointing.partition_activations": True},
     ),
 )
-def contiguous_checkpoints(subject: Subject) -> Iterator[Fault]:
+def contiguous_checkpoints(subject: Subject) -> Iterator[Violation]:
     """`deepspeed.checkpointing.configure` asserts partitioned activations and their number for one buffer."""
     section, key = subject.config.activation_checkpointing, "activation_checkpointing"
     if section is None or not section.contiguous_memory_optimization or subject.for_trainer:
@@ -126,7 +128,7 @@ def contiguous_checkpoints(subject: Subject) -> Iterator[Fault]:
     }
     for name, value in needs.items():
         if not value:
-            yield Fault(
+            yield Violation(
                 f"{key}.contiguous_memory_optimization",
                 f"one buffer for all checkpoints needs `{name}`",
                 f"add `{name}`, or turn it off",
@@ -136,13 +138,15 @@ def contiguous_checkpoints(subject: Subject) -> Iterator[Fault]:
 @rule(
     "all-collectives-anyway",
     Severity.SILENT,
-    Case({"comms_logger": {"enabled": True, "prof_ops": ["all_reduce"]}}, {"comms_logger.prof_all": False}),
+    RuleCase(
+        {"comms_logger": {"enabled": True, "prof_ops": ["all_reduce"]}}, {"comms_logger.prof_all": False}
+    ),
 )
-def all_collectives_anyway(subject: Subject) -> Iterator[Fault]:
+def all_collectives_anyway(subject: Subject) -> Iterator[Violation]:
     """While `prof_all` is on, as it is by default, `prof_ops` selects nothing."""
     section = subject.config.comms_logger
     if section.enabled and section.prof_ops and section.prof_all:
-        yield Fault(
+        yield Violation(
             "comms_logger.prof_ops",
             "`prof_all` is on, and all collectives are logged",
             'add `"prof_all": false`',
@@ -152,9 +156,11 @@ def all_collectives_anyway(subject: Subject) -> Iterator[Fault]:
 @rule(
     "key-in-the-file",
     Severity.ADVICE,
-    Case({"comet": {"enabled": True, "api_key": "0123"}}, {"comet.api_key": None}),
+    RuleCase({"comet": {"enabled": True, "api_key": "0123"}}, {"comet.api_key": None}),
 )
-def key_in_the_file(subject: Subject) -> Iterator[Fault]:
+def key_in_the_file(subject: Subject) -> Iterator[Violation]:
     """Comet reads its key from the environment as well, where it is in no repository."""
     if subject.config.comet.api_key:
-        yield Fault("comet.api_key", "the key of an account stands in a file", "export it as `COMET_API_KEY`")
+        yield Violation(
+            "comet.api_key", "the key of an account stands in a file", "export it as `COMET_API_KEY`"
+        )

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, Case, Context, Fault, Subject, rule, zero
+from zlaunch.config.rules.rule import CPU, Context, RuleCase, Subject, Violation, rule, zero
 from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading
-from zlaunch.errors import Act, Mending, Severity
+from zlaunch.errors import Fix, FixKind, Severity
 from zlaunch.job.model import ModelShape
-from zlaunch.job.trainer_args import Argument, TrainerArgs, disputes
+from zlaunch.job.trainer_args import Argument, TrainerArgs, find_mismatches
 from zlaunch.units import plural
 
 _STAGE_2 = {"zero_optimization": {"stage": 2}}
@@ -22,29 +22,29 @@ def _told(**arguments: bool | float | str) -> Context:
 @rule(
     "differs-from-argument",
     Severity.LATE,
-    Case({**_AUTO, "gradient_clipping": 0.5}, {"gradient_clipping": "auto"}, _told(max_grad_norm=1.0)),
+    RuleCase({**_AUTO, "gradient_clipping": 0.5}, {"gradient_clipping": "auto"}, _told(max_grad_norm=1.0)),
 )
-def differs_from_argument(subject: Subject) -> Iterator[Fault]:
+def differs_from_argument(subject: Subject) -> Iterator[Violation]:
     """The Trainer refuses a number that differs from its argument, given or not, when training starts."""
     if not subject.for_trainer or subject.context.args is None:
         return
-    for one in disputes(subject.written.get, subject.context.args):
+    for one in find_mismatches(subject.written.get, subject.context.args):
         key = ".".join(one.path)
         if subject.has_both_formats and one.path[0] in ("bf16", "fp16"):  # told by a rule of its own
             continue
-        yield Fault(key, f"`{key}` is {one.value}, but {one.said}", one.remedy)
+        yield Violation(key, f"`{key}` is {one.value}, but {one.said}", one.remedy)
 
 
 @rule(
     "batch-differs-from-arguments",
     Severity.LATE,
-    Case(
+    RuleCase(
         {**_AUTO, "train_batch_size": 32, "gradient_accumulation_steps": "auto"},
         {"train_batch_size": "auto"},
         Context(world_size=2, args=TrainerArgs()),
     ),
 )
-def batch_differs_from_arguments(subject: Subject) -> Iterator[Fault]:
+def batch_differs_from_arguments(subject: Subject) -> Iterator[Violation]:
     """The Trainer works the global batch out from its own arguments, and refuses another."""
     total, world = subject.config.train_batch_size, subject.context.world_size
     micro, steps = (
@@ -53,25 +53,25 @@ def batch_differs_from_arguments(subject: Subject) -> Iterator[Fault]:
     )
     if not isinstance(total, int) or not world or micro is None or total == micro * steps * world:
         return
-    yield Fault(
+    yield Violation(
         "train_batch_size",
         f"`train_batch_size` is {total}, but `--per_device_train_batch_size` {micro} "
         f"x `--gradient_accumulation_steps` {steps} x {plural(world, 'rank')} is {world * micro * steps}",
         'write "auto"',
-        Mending(Act.WRITE, "auto"),
+        Fix(FixKind.WRITE, "auto"),
     )
 
 
 @rule(
     "accumulation-does-not-arrive",
     Severity.SILENT,
-    Case(_AUTO, {"gradient_accumulation_steps": "auto"}, _told(gradient_accumulation_steps=4)),
+    RuleCase(_AUTO, {"gradient_accumulation_steps": "auto"}, _told(gradient_accumulation_steps=4)),
 )
-def accumulation_does_not_arrive(subject: Subject) -> Iterator[Fault]:
+def accumulation_does_not_arrive(subject: Subject) -> Iterator[Violation]:
     """Where the key is absent accelerate writes 1, and DeepSpeed steps that often."""
     steps = subject.argument("gradient_accumulation_steps")
     if steps is not None and steps > 1 and not subject.has("gradient_accumulation_steps"):
-        yield Fault(
+        yield Violation(
             "",
             f"`--gradient_accumulation_steps {steps}` does not arrive: DeepSpeed accumulates 1 step",
             'add `"gradient_accumulation_steps": "auto"`',
@@ -81,12 +81,12 @@ def accumulation_does_not_arrive(subject: Subject) -> Iterator[Fault]:
 @rule(
     "no-zero-section",
     Severity.ERROR,
-    Case({"train_micro_batch_size_per_gpu": "auto"}, _STAGE_2),
+    RuleCase({"train_micro_batch_size_per_gpu": "auto"}, _STAGE_2),
 )
-def no_zero_section(subject: Subject) -> Iterator[Fault]:
+def no_zero_section(subject: Subject) -> Iterator[Violation]:
     """Accelerate, and so TrainingArguments, refuses a ds_config without `zero_optimization`."""
     if subject.for_trainer and not subject.has(ZERO):
-        yield Fault(
+        yield Violation(
             "",
             "the Trainer wants `zero_optimization`, even for stage 0",
             'add `"zero_optimization": {"stage": 0}`',
@@ -96,30 +96,30 @@ def no_zero_section(subject: Subject) -> Iterator[Fault]:
 @rule(
     "null-offload",
     Severity.LATE,
-    Case(
+    RuleCase(
         {**_AUTO, "zero_optimization": {"stage": 2, "offload_optimizer": None}},
         {zero("offload_optimizer"): {"device": "none"}},
     ),
 )
-def null_offload(subject: Subject) -> Iterator[Fault]:
+def null_offload(subject: Subject) -> Iterator[Violation]:
     """Accelerate asks the section for its device, and crashes on null if the Trainer brings the optimizer."""
     key = zero("offload_optimizer")
     is_null = subject.has(key) and subject.zero.offload_optimizer is None
     if subject.for_trainer and subject.config.optimizer is None and is_null:
-        yield Fault(key, "accelerate crashes on a null section", "delete it", Mending(Act.DELETE))
+        yield Violation(key, "accelerate crashes on a null section", "delete it", Fix(FixKind.DELETE))
 
 
 @rule(
     "activation-checkpointing-not-read",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {**_AUTO, "activation_checkpointing": {"cpu_checkpointing": True}}, {"activation_checkpointing": None}
     ),
 )
-def activation_checkpointing_not_read(subject: Subject) -> Iterator[Fault]:
+def activation_checkpointing_not_read(subject: Subject) -> Iterator[Violation]:
     """Only `deepspeed.checkpointing.configure` reads the section, and the Trainer never calls it."""
     if subject.for_trainer and subject.has("activation_checkpointing"):
-        yield Fault(
+        yield Violation(
             "activation_checkpointing",
             "the Trainer does not read `activation_checkpointing`",
             "delete it, and give `--activation_checkpointing` to the script",
@@ -129,20 +129,20 @@ def activation_checkpointing_not_read(subject: Subject) -> Iterator[Fault]:
 @rule(
     "optimizer-replaced",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {**_AUTO, "zero_optimization": {"stage": 2, "offload_optimizer": CPU}},
         {zero("offload_optimizer"): None},
         _told(optim="sgd"),
     ),
 )
-def optimizer_replaced(subject: Subject) -> Iterator[Fault]:
+def optimizer_replaced(subject: Subject) -> Iterator[Violation]:
     """With offload, accelerate puts DeepSpeedCPUAdam in place of whatever `--optim` names."""
     optim, config = subject.argument("optim"), subject.config
     if optim is None or config.optimizer is not None or "offload_optimizer" not in subject.offloads:
         return
     kept = str(optim).startswith(("adamw", "adagrad")) or not config.zero_force_ds_cpu_optimizer
     if not kept:
-        yield Fault(
+        yield Violation(
             zero("offload_optimizer"),
             f"`--optim {optim}` is replaced by DeepSpeedCPUAdam",
             'give `--optim adamw_torch`, offload nothing, or write `"zero_force_ds_cpu_optimizer": false`',
@@ -152,19 +152,19 @@ def optimizer_replaced(subject: Subject) -> Iterator[Fault]:
 @rule(
     "no-gathered-weights",
     Severity.ADVICE,
-    Case(
+    RuleCase(
         {**_AUTO, "zero_optimization": {"stage": 3}},
         {zero("stage3_gather_16bit_weights_on_model_save"): True},
     ),
 )
-def no_gathered_weights(subject: Subject) -> Iterator[Fault]:
+def no_gathered_weights(subject: Subject) -> Iterator[Violation]:
     """At stage 3 the Trainer then saves a partitioned DeepSpeed checkpoint instead of the model's weights."""
     key = zero("stage3_gather_16bit_weights_on_model_save")
     settings = subject.zero
     gathers = settings.stage3_gather_16bit_weights_on_model_save is True
     gathers = gathers or settings.stage3_gather_fp16_weights_on_model_save
     if subject.for_trainer and subject.stage == 3 and not gathers:
-        yield Fault(
+        yield Violation(
             key if subject.has(key) else ZERO,
             "`save_model` will write a partitioned checkpoint, not the weights",
             f'add `"{key.rpartition(".")[2]}": true`, or run `zero_to_fp32.py` afterwards',
@@ -174,7 +174,7 @@ def no_gathered_weights(subject: Subject) -> Iterator[Fault]:
 @rule(
     "no-hidden-size",
     Severity.LATE,
-    Case(
+    RuleCase(
         {
             "train_micro_batch_size_per_gpu": "auto",
             "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
@@ -183,7 +183,7 @@ def no_gathered_weights(subject: Subject) -> Iterator[Fault]:
         Context(model=ModelShape(None, None, "config.json")),
     ),
 )
-def no_hidden_size(subject: Subject) -> Iterator[Fault]:
+def no_hidden_size(subject: Subject) -> Iterator[Violation]:
     """The Trainer makes bucket sizes of the model's width, and stops where its config names none."""
     model = subject.context.model
     if not subject.for_trainer or model is None or model.hidden_size is not None:
@@ -191,18 +191,20 @@ def no_hidden_size(subject: Subject) -> Iterator[Fault]:
     for *section, key in subject.autos:
         is_made = section == [ZERO] and key.endswith(("bucket_size", "threshold"))
         if is_made and subject.stage in stages_reading(key):
-            yield Fault(zero(key), f'{model.source} names no hidden_size to fill in "auto"', "write a number")
+            yield Violation(
+                zero(key), f'{model.source} names no hidden_size to fill in "auto"', "write a number"
+            )
 
 
 @rule(
     "steps-per-print-unread",
     Severity.ADVICE,
-    Case({**_AUTO, "steps_per_print": 100}, {"steps_per_print": None}),
+    RuleCase({**_AUTO, "steps_per_print": 100}, {"steps_per_print": None}),
 )
-def steps_per_print_unread(subject: Subject) -> Iterator[Fault]:
+def steps_per_print_unread(subject: Subject) -> Iterator[Violation]:
     """Accelerate always turns DeepSpeed's own progress lines off."""
     steps = subject.config.steps_per_print
     if subject.for_trainer and steps is not None and math.isfinite(steps):
-        yield Fault(
+        yield Violation(
             "steps_per_print", "the Trainer turns these lines off", "delete it; `--logging_steps` is its own"
         )

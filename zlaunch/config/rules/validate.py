@@ -4,31 +4,31 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from zlaunch.config.rules import judge
+from zlaunch.config.rules import apply_rules
 from zlaunch.config.rules.rule import Context, Subject
 from zlaunch.dsconfig.check import Checked, check
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.strict_numbers import imprecise_numbers
 from zlaunch.dsconfig.text.document import Document, value_at
 from zlaunch.dsconfig.text.edit import mend_value
-from zlaunch.errors import FATAL, Act, Finding, Severity, in_order
-from zlaunch.job.script import Interface
+from zlaunch.errors import FATAL, Finding, FixKind, Severity, in_order
+from zlaunch.job.script import ConfigInterface
 
 NOTHING_KNOWN = Context()
 
 
-def findings_in(document: Document, context: Context = NOTHING_KNOWN) -> list[Finding]:
+def validate_document(document: Document, context: Context = NOTHING_KNOWN) -> list[Finding]:
     """Find everything that is wrong with a document, in the order of its lines."""
-    findings = [*_about_text(document, context), *wrong_in(document.value, context)]
+    findings = [*_about_text(document, context), *validate_mapping(document.value, context)]
     return sorted(map(document.locate, findings), key=in_order)
 
 
-def wrong_in(value: dict[str, Any], context: Context = NOTHING_KNOWN) -> list[Finding]:
+def validate_mapping(value: dict[str, Any], context: Context = NOTHING_KNOWN) -> list[Finding]:
     """Find everything that is wrong with a plain value; the findings have no place."""
-    return list(judged(value, context).findings)
+    return list(validate_value(value, context).findings)
 
 
-def judged(value: dict[str, Any], context: Context) -> Checked:
+def validate_value(value: dict[str, Any], context: Context) -> Checked:
     """Read a plain value, and apply the rules to what it means, and to what DeepSpeed reads of it."""
     checked = check(value, context.release)
     rules, found = _by_rules(checked.config, context), list(checked.findings)
@@ -50,7 +50,7 @@ def _with_blame(
     """Blame on a wrong name what ends with it: whoever mends the name, mends that too."""
     told = []
     for one in found:
-        if follows and one.mending is not None and one.mending.act in (Act.RENAME, Act.MOVE):
+        if follows and one.mending is not None and one.mending.act in (FixKind.RENAME, FixKind.MOVE):
             mended = copy.deepcopy(value)
             mend_value(mended, one.path or (), one.mending)
             left = {each.code for each in _by_rules(check(mended, context.release).as_read, context)}
@@ -69,7 +69,7 @@ def _blamed_for(follows: list[Finding], finding: Finding) -> Finding:
 
 
 def _by_rules(config: DsConfig | None, context: Context) -> list[Finding]:
-    return [] if config is None else judge(Subject(config, context))
+    return [] if config is None else apply_rules(Subject(config, context))
 
 
 def _stands_in(value: dict[str, Any], finding: Finding) -> bool:
@@ -79,7 +79,7 @@ def _stands_in(value: dict[str, Any], finding: Finding) -> bool:
 
 def _about_text(document: Document, context: Context) -> list[Finding]:
     """Find what readers of strict JSON stumble over, as far as one of them reads it."""
-    if context.interface is Interface.DEEPSPEED:
+    if context.interface is ConfigInterface.DEEPSPEED:
         return [one for one in document.remarks if one.severity is not Severity.ADVICE]
     remarks = [
         replace(one, severity=Severity.LATE)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from zlaunch.config.rules.rule import CPU, Case, Fault, Subject, rule, zero
+from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
 from zlaunch.dsconfig.schema.zero import ZenFlow
 from zlaunch.errors import Severity
 
@@ -24,15 +24,15 @@ def _settings(subject: Subject) -> ZenFlow | None:
 @rule(
     "zenflow-needs-offload",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2, "zenflow": {}}, "optimizer": _ADAMW},
         {zero("offload_optimizer"): CPU},
     ),
 )
-def zenflow_needs_offload(subject: Subject) -> Iterator[Fault]:
+def zenflow_needs_offload(subject: Subject) -> Iterator[Violation]:
     """ZenFlow moves optimizer steps to the host, and raises if the optimizer is not there."""
     if _settings(subject) is not None and "offload_optimizer" not in subject.offloads:
-        yield Fault(
+        yield Violation(
             zero("zenflow"),
             "ZenFlow needs an optimizer on the host",
             'add `"offload_optimizer": {"device": "cpu"}`',
@@ -42,13 +42,13 @@ def zenflow_needs_offload(subject: Subject) -> Iterator[Fault]:
 @rule(
     "zenflow-chooses-its-interval",
     Severity.LATE,
-    Case(_with({"select_interval": 10}), {zero("zenflow", "select_strategy"): "step"}),
+    RuleCase(_with({"select_interval": 10}), {zero("zenflow", "select_strategy"): "step"}),
 )
-def zenflow_chooses_its_interval(subject: Subject) -> Iterator[Fault]:
+def zenflow_chooses_its_interval(subject: Subject) -> Iterator[Violation]:
     """With `select_strategy` "auto" an interval would be overwritten, and DeepSpeed raises a Warning."""
     zenflow = _settings(subject)
     if zenflow and zenflow.select_strategy == "auto" and zenflow.select_interval != "auto":
-        yield Fault(
+        yield Violation(
             zero("zenflow", "select_interval"),
             f'DeepSpeed stops at `select_interval` {zenflow.select_interval} with `select_strategy` "auto"',
             'write `"select_strategy": "step"`, or leave the interval out',
@@ -58,13 +58,13 @@ def zenflow_chooses_its_interval(subject: Subject) -> Iterator[Fault]:
 @rule(
     "zenflow-needs-an-interval",
     Severity.LATE,
-    Case(_with({"select_strategy": "step"}), {zero("zenflow", "select_interval"): 10}),
+    RuleCase(_with({"select_strategy": "step"}), {zero("zenflow", "select_interval"): 10}),
 )
-def zenflow_needs_an_interval(subject: Subject) -> Iterator[Fault]:
+def zenflow_needs_an_interval(subject: Subject) -> Iterator[Violation]:
     """A strategy that was chosen needs an interval in numbers."""
     zenflow = _settings(subject)
     if zenflow and zenflow.select_strategy != "auto" and zenflow.select_interval == "auto":
-        yield Fault(
+        yield Violation(
             zero("zenflow", "select_strategy"),
             f'`select_strategy` "{zenflow.select_strategy}" needs `select_interval` as a number',
             'add `"select_interval": …`, or leave the strategy out',
@@ -74,19 +74,19 @@ def zenflow_needs_an_interval(subject: Subject) -> Iterator[Fault]:
 @rule(
     "zenflow-updates-within-a-choice",
     Severity.LATE,
-    Case(
+    RuleCase(
         _with({"select_strategy": "step", "select_interval": 2, "update_interval": 4}),
         {zero("zenflow", "select_interval"): 8},
     ),
 )
-def zenflow_updates_within_a_choice(subject: Subject) -> Iterator[Fault]:
+def zenflow_updates_within_a_choice(subject: Subject) -> Iterator[Violation]:
     """Columns may not be chosen anew more often than the host updates."""
     zenflow = _settings(subject)
     if zenflow is None or zenflow.select_strategy != "step":
         return
     select, update = zenflow.select_interval, zenflow.update_interval
     if isinstance(select, int) and isinstance(update, int) and 0 < select < update:
-        yield Fault(
+        yield Violation(
             zero("zenflow", "select_interval"),
             f"`select_interval` {select} is shorter than `update_interval` {update}",
             f"write {update} or more",
@@ -96,13 +96,13 @@ def zenflow_updates_within_a_choice(subject: Subject) -> Iterator[Fault]:
 @rule(
     "zenflow-offload-needs-overlap",
     Severity.LATE,
-    Case(_with({"offload": True}), {zero("overlap_comm"): True}),
+    RuleCase(_with({"offload": True}), {zero("overlap_comm"): True}),
 )
-def zenflow_offload_needs_overlap(subject: Subject) -> Iterator[Fault]:
+def zenflow_offload_needs_overlap(subject: Subject) -> Iterator[Violation]:
     """At stages 1 and 2, where `overlap_comm` is off by default, `offload` asserts that it is on."""
     zenflow = _settings(subject)
     if zenflow and zenflow.offload and subject.stage != 3 and not subject.zero.overlap_comm:
-        yield Fault(
+        yield Violation(
             zero("zenflow", "offload"),
             "`offload` in `zenflow` needs `overlap_comm`",
             'add `"overlap_comm": true`',
@@ -112,7 +112,7 @@ def zenflow_offload_needs_overlap(subject: Subject) -> Iterator[Fault]:
 @rule(
     "zenflow-accumulates-otherwise",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {
             **_with({"update_interval": 4}),
             "train_micro_batch_size_per_gpu": 1,
@@ -121,12 +121,12 @@ def zenflow_offload_needs_overlap(subject: Subject) -> Iterator[Fault]:
         {"gradient_accumulation_steps": 4},
     ),
 )
-def zenflow_accumulates_otherwise(subject: Subject) -> Iterator[Fault]:
+def zenflow_accumulates_otherwise(subject: Subject) -> Iterator[Violation]:
     """ZenFlow overwrites the engine's `gradient_accumulation_steps` with its `update_interval`."""
     zenflow, steps = _settings(subject), subject.config.gradient_accumulation_steps
     update = zenflow.update_interval if zenflow else "auto"
     if isinstance(steps, int) and isinstance(update, int) and steps != update:
-        yield Fault(
+        yield Violation(
             "gradient_accumulation_steps",
             f"ZenFlow replaces {steps} by its `update_interval` {update}",
             f"write {update}, or change `update_interval`",
@@ -136,12 +136,12 @@ def zenflow_accumulates_otherwise(subject: Subject) -> Iterator[Fault]:
 @rule(
     "zenflow-is-adamw",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "zenflow": {}}},
         {"optimizer": _ADAMW},
     ),
 )
-def zenflow_is_adamw(subject: Subject) -> Iterator[Fault]:
+def zenflow_is_adamw(subject: Subject) -> Iterator[Violation]:
     """ZenFlow makes a second AdamW of `optimizer.params`, which must be there and be AdamW's alone."""
     if _settings(subject) is None or "offload_optimizer" not in subject.offloads:
         return
@@ -149,7 +149,7 @@ def zenflow_is_adamw(subject: Subject) -> Iterator[Fault]:
     if subject.optimizer not in ("adam", "adamw") or not given:
         where = "optimizer" if subject.optimizer else zero("zenflow")
         hint = 'write `"optimizer": {"type": "AdamW", "params": {"lr": …}}`'
-        yield Fault(where, "ZenFlow wants an AdamW with its `params` in the ds_config", hint)
+        yield Violation(where, "ZenFlow wants an AdamW with its `params` in the ds_config", hint)
     for keys in given:
         if subject.optimizer in ("adam", "adamw") and keys[2] not in _OF_ADAMW:
-            yield Fault(".".join(keys), f"ZenFlow's AdamW takes no `{keys[2]}`", "delete it")
+            yield Violation(".".join(keys), f"ZenFlow's AdamW takes no `{keys[2]}`", "delete it")

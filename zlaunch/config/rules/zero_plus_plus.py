@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Case, Context, Fault, Subject, rule, zero
+from zlaunch.config.rules.rule import Context, RuleCase, Subject, Violation, rule, zero
 from zlaunch.errors import Severity
 from zlaunch.units import plural
 
@@ -10,17 +10,17 @@ from zlaunch.units import plural
 @rule(
     "hpz-does-not-divide",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}},
         {zero("zero_hpz_partition_size"): 4},
         Context(world_size=12),
     ),
 )
-def hpz_does_not_divide(subject: Subject) -> Iterator[Fault]:
+def hpz_does_not_divide(subject: Subject) -> Iterator[Violation]:
     """Ranks are split into groups of `zero_hpz_partition_size`; the engine asserts that none is left over."""
     world, size = subject.context.world_size, subject.zero.zero_hpz_partition_size
     if subject.stage == 3 and world and size and world % min(size, world):
-        yield Fault(
+        yield Violation(
             zero("zero_hpz_partition_size"),
             f"groups of {size} do not divide {plural(world, 'rank')}",
             "write the number of GPUs in one host",
@@ -30,15 +30,15 @@ def hpz_does_not_divide(subject: Subject) -> Iterator[Fault]:
 @rule(
     "quantized-gradients-need-reduce-scatter",
     Severity.LATE,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 3, "zero_quantized_gradients": True, "reduce_scatter": False}},
         {zero("reduce_scatter"): True},
     ),
 )
-def quantized_gradients_need_reduce_scatter(subject: Subject) -> Iterator[Fault]:
+def quantized_gradients_need_reduce_scatter(subject: Subject) -> Iterator[Violation]:
     """Quantized gradients are exchanged all-to-all, and stage 3 asserts `reduce_scatter` for it."""
     if subject.stage == 3 and subject.zero.zero_quantized_gradients and not subject.zero.reduce_scatter:
-        yield Fault(
+        yield Violation(
             zero("reduce_scatter"), "quantized gradients need `reduce_scatter`", "delete `reduce_scatter`"
         )
 
@@ -46,7 +46,7 @@ def quantized_gradients_need_reduce_scatter(subject: Subject) -> Iterator[Fault]
 @rule(
     "quantized-weights-under-autocast",
     Severity.LATE,
-    Case(
+    RuleCase(
         {
             "zero_optimization": {"stage": 3, "zero_quantized_weights": True},
             "torch_autocast": {"enabled": True, "dtype": "bfloat16"},
@@ -54,11 +54,11 @@ def quantized_gradients_need_reduce_scatter(subject: Subject) -> Iterator[Fault]
         {zero("zero_quantized_weights"): None},
     ),
 )
-def quantized_weights_under_autocast(subject: Subject) -> Iterator[Fault]:
+def quantized_weights_under_autocast(subject: Subject) -> Iterator[Violation]:
     """The engine asserts that quantized weights and `torch_autocast` are not on together."""
     autocast = subject.config.torch_autocast
     if autocast is not None and autocast.enabled and subject.zero.zero_quantized_weights:
-        yield Fault(
+        yield Violation(
             zero("zero_quantized_weights"),
             "quantized weights do not work under `torch_autocast`",
             "delete one of them; `bf16` does without `torch_autocast`",

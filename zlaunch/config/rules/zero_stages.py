@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Case, Fault, Subject, rule, zero
+from zlaunch.config.rules.rule import RuleCase, Subject, Violation, rule, zero
 from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading
-from zlaunch.errors import Act, Mending, Severity
+from zlaunch.errors import Fix, FixKind, Severity
 
-_DELETE = Mending(Act.DELETE)
+_DELETE = Fix(FixKind.DELETE)
 ELSEWHERE = (
     "stage",
     "compute_grad_norm",
@@ -35,15 +35,17 @@ def _changed(subject: Subject) -> Iterator[str]:
 @rule(
     "key-needs-stage-3",
     Severity.SILENT,
-    Case({"zero_optimization": {"stage": 2, "stage3_max_live_parameters": 1_000_000}}, {zero("stage"): 3}),
+    RuleCase(
+        {"zero_optimization": {"stage": 2, "stage3_max_live_parameters": 1_000_000}}, {zero("stage"): 3}
+    ),
 )
-def key_needs_stage_3(subject: Subject) -> Iterator[Fault]:
+def key_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     """Below stage 3 DeepSpeed accepts and ignores the keys of stage 3."""
     if subject.stage is None or subject.stage == 3:
         return
     for key in _changed(subject):
         if stages_reading(key) == {3}:
-            yield Fault(
+            yield Violation(
                 zero(key),
                 f"`{key}` is read at stage 3 alone, not at {subject.stage}",
                 "use stage 3, or delete it",
@@ -53,13 +55,13 @@ def key_needs_stage_3(subject: Subject) -> Iterator[Fault]:
 @rule(
     "key-not-at-stage-3",
     Severity.SILENT,
-    Case({"zero_optimization": {"stage": 3, "round_robin_gradients": True}}, {zero("stage"): 2}),
+    RuleCase({"zero_optimization": {"stage": 3, "round_robin_gradients": True}}, {zero("stage"): 2}),
 )
-def key_not_at_stage_3(subject: Subject) -> Iterator[Fault]:
+def key_not_at_stage_3(subject: Subject) -> Iterator[Violation]:
     """At stage 3 DeepSpeed accepts and ignores the keys of stages 1 and 2."""
     for key in _changed(subject):
         if subject.stage == 3 and stages_reading(key) == {1, 2}:
-            yield Fault(
+            yield Violation(
                 zero(key), f"`{key}` is read at stages 1 and 2, not at 3", "delete it, or use a lower stage"
             )
 
@@ -67,9 +69,9 @@ def key_not_at_stage_3(subject: Subject) -> Iterator[Fault]:
 @rule(
     "zero-is-off",
     Severity.ADVICE,
-    Case({"zero_optimization": {"stage": 0, "reduce_bucket_size": 1_000_000}}, {zero("stage"): 1}),
+    RuleCase({"zero_optimization": {"stage": 0, "reduce_bucket_size": 1_000_000}}, {zero("stage"): 1}),
 )
-def zero_is_off(subject: Subject) -> Iterator[Fault]:
+def zero_is_off(subject: Subject) -> Iterator[Violation]:
     """At stage 0 nothing is partitioned, and DeepSpeed reads no other key of the section."""
     if subject.stage != 0:
         return
@@ -78,7 +80,7 @@ def zero_is_off(subject: Subject) -> Iterator[Fault]:
     ]
     if ignored:
         listed = ", ".join(f"`{key}`" for key in ignored)
-        yield Fault(
+        yield Violation(
             zero(ignored[0]), f"stage 0 does not read {listed}", "use stage 1 or more, or delete them"
         )
 
@@ -86,16 +88,16 @@ def zero_is_off(subject: Subject) -> Iterator[Fault]:
 @rule(
     "dead-zero-key",
     Severity.SILENT,
-    Case(
+    RuleCase(
         {"zero_optimization": {"stage": 2, "allgather_partitions": False}},
         {zero("allgather_partitions"): None},
     ),
 )
-def dead_zero_key(subject: Subject) -> Iterator[Fault]:
+def dead_zero_key(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed still accepts some keys that none of its stages reads any more."""
     for key in _changed(subject):
         if not stages_reading(key):
-            yield Fault(
+            yield Violation(
                 zero(key), f"`{key}` is accepted, but no stage reads it any more", "delete it", _DELETE
             )
 
@@ -103,12 +105,12 @@ def dead_zero_key(subject: Subject) -> Iterator[Fault]:
 @rule(
     "stage-left-open",
     Severity.SILENT,
-    Case({"zero_optimization": {"stage": "auto"}}, {zero("stage"): 2}),
+    RuleCase({"zero_optimization": {"stage": "auto"}}, {zero("stage"): 2}),
 )
-def stage_left_open(subject: Subject) -> Iterator[Fault]:
+def stage_left_open(subject: Subject) -> Iterator[Violation]:
     """Accelerate, and so the Trainer, takes stage 2 for "auto"; DeepSpeed alone takes stage 0."""
     if subject.zero.stage == "auto":
-        yield Fault(
+        yield Violation(
             zero("stage"),
             '"auto" is stage 2 to accelerate and the Trainer, and stage 0 to DeepSpeed',
             "write the stage",
@@ -118,12 +120,14 @@ def stage_left_open(subject: Subject) -> Iterator[Fault]:
 @rule(
     "elastic-checkpoint-at-stage-3",
     Severity.SILENT,
-    Case({"zero_optimization": {"stage": 3, "elastic_checkpoint": True}}, {zero("elastic_checkpoint"): None}),
+    RuleCase(
+        {"zero_optimization": {"stage": 3, "elastic_checkpoint": True}}, {zero("elastic_checkpoint"): None}
+    ),
 )
-def elastic_checkpoint_at_stage_3(subject: Subject) -> Iterator[Fault]:
+def elastic_checkpoint_at_stage_3(subject: Subject) -> Iterator[Violation]:
     """Stage 3 warns and writes ordinary checkpoints, which fit one number of ranks."""
     if subject.stage == 3 and subject.zero.elastic_checkpoint:
-        yield Fault(
+        yield Violation(
             zero("elastic_checkpoint"),
             "stage 3 ignores `elastic_checkpoint`: its checkpoints fit one number of ranks",
             "delete it; `checkpoint.load_universal` reads converted checkpoints on any number of ranks",
@@ -133,12 +137,12 @@ def elastic_checkpoint_at_stage_3(subject: Subject) -> Iterator[Fault]:
 @rule(
     "legacy-stage-1",
     Severity.LATE,
-    Case({"zero_optimization": {"stage": 1, "legacy_stage1": True}}, {zero("legacy_stage1"): None}),
+    RuleCase({"zero_optimization": {"stage": 1, "legacy_stage1": True}}, {zero("legacy_stage1"): None}),
 )
-def legacy_stage_1(subject: Subject) -> Iterator[Fault]:
+def legacy_stage_1(subject: Subject) -> Iterator[Violation]:
     """The old stage 1 is gone, and the engine raises when it makes the optimizer."""
     if subject.stage != 0 and subject.zero.legacy_stage1:
-        yield Fault(
+        yield Violation(
             zero("legacy_stage1"),
             "the old stage 1 is gone: the engine stops at `legacy_stage1`",
             "delete it",

@@ -13,9 +13,17 @@ from zlaunch.config.accelerate import AccelerateConfig
 from zlaunch.config.translate import accelerate
 from zlaunch.config.translate.command import begins_as_command, read_command
 from zlaunch.config.translate.ds_config import settings
-from zlaunch.config.translate.flags import Command, Given, LeftOut, Lost, Refusal, Role, Variable
-from zlaunch.config.translate.hosts import VISIBLE, is_for_several_hosts, places, visible_devices
-from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, left_out, lost
+from zlaunch.config.translate.flags import (
+    BecomesVariable,
+    Command,
+    GivenFlag,
+    NoEquivalent,
+    NotNeeded,
+    Role,
+    Untranslatable,
+)
+from zlaunch.config.translate.hosts import VISIBLE, host_options, is_for_several_hosts, visible_devices
+from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, no_equivalent, not_needed
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.job.trainer_args import take_ds_config
 
@@ -31,7 +39,7 @@ class Translation:
     notes: tuple[Note, ...]
 
 
-def understand(words: Sequence[str]) -> Command:
+def parse_command(words: Sequence[str]) -> Command:
     """Read a command line, a whole one in quotes, or an accelerate config with a script after it."""
     if len(words) == 1 and begins_as_command(words[0]):
         words = _split(words[0])
@@ -87,20 +95,20 @@ def _refuse_mistakes(config: AccelerateConfig) -> None:
 
 def _with_hostfile(command: Command, hostfile: str) -> Command:
     flag = next(one for one in command.launcher.flags if one.becomes is Role.HOSTFILE)
-    return replace(command, given=(Given(flag, hostfile, hostfile), *command.given))
+    return replace(command, given=(GivenFlag(flag, hostfile, hostfile), *command.given))
 
 
 def _refuse_what_cannot_be(command: Command) -> bool:
     """Raise Refused for flags that nothing stands for; say whether the launcher itself brings DeepSpeed."""
     refused = [(one.said, one.place, one.flag.becomes) for one in command.given]
     paradigm = accelerate.paradigm(command)
-    if isinstance(paradigm, Refusal):
+    if isinstance(paradigm, Untranslatable):
         kind = command.roles()[Role.DISTRIBUTED_TYPE]
         refused.append((kind.said, kind.place, paradigm))
     findings = [
         Finding("no-equivalent", becomes.why, becomes.hint, where=said, place=place)
         for said, place, becomes in refused
-        if isinstance(becomes, Refusal)
+        if isinstance(becomes, Untranslatable)
     ]
     if findings:
         raise Refused(findings)
@@ -110,7 +118,7 @@ def _refuse_what_cannot_be(command: Command) -> bool:
 def _pieces(command: Command, uses_deepspeed: bool) -> Iterator[Piece]:
     roles, notes = _without_idle(command, uses_deepspeed)
     yield from settings(command, roles, uses_deepspeed)
-    yield from places(command, roles)
+    yield from host_options(command, roles)
     if command.launcher.hostfile and not is_for_several_hosts(roles):
         yield Option("--launcher", "deepspeed")
     yield from notes
@@ -118,7 +126,7 @@ def _pieces(command: Command, uses_deepspeed: bool) -> Iterator[Piece]:
     for given in command.given:
         winner = winners.get(given.flag.becomes) if isinstance(given.flag.becomes, Role) else None
         if winner not in (None, given):
-            yield left_out(given, f"`{winner.said}` comes later, and counts")
+            yield not_needed(given, f"`{winner.said}` comes later, and counts")
         yield from _alone(given)
     if command.script is None:
         yield Note("script", "none is named, so zlaunch trains its own small model; put yours at the end")
@@ -127,37 +135,37 @@ def _pieces(command: Command, uses_deepspeed: bool) -> Iterator[Piece]:
         yield Note("--local_rank", "left out: the script finds it in LOCAL_RANK")
 
 
-def _without_idle(command: Command, uses_deepspeed: bool) -> tuple[dict[Role, Given], list[Note]]:
+def _without_idle(command: Command, uses_deepspeed: bool) -> tuple[dict[Role, GivenFlag], list[Note]]:
     """Drop what says only what is so anyway, and what accelerate reads for several hosts only."""
     roles, notes = command.roles(), []
     for role, given in command.roles().items():
         if given.value.lower() in given.flag.idle:
-            notes.append(left_out(given, "it says what is so anyway"))
+            notes.append(not_needed(given, "it says what is so anyway"))
             del roles[role]
     hosts = roles.get(Role.HOSTS)
     if command.launcher is accelerate.LAUNCHER and (hosts is None or hosts.value == "1"):
         ignored = [role for role in (Role.HOSTFILE, Role.INCLUDE, Role.EXCLUDE) if role in roles]
-        notes += [left_out(roles.pop(role), "accelerate ignores it with one machine") for role in ignored]
+        notes += [not_needed(roles.pop(role), "accelerate ignores it with one machine") for role in ignored]
     return roles, notes
 
 
-def _alone(given: Given) -> Iterator[Piece]:
+def _alone(given: GivenFlag) -> Iterator[Piece]:
     """Turn a flag that is decided by itself into its pieces."""
     match given.flag.becomes:
-        case LeftOut(why) | Lost(why) if given.value.lower() in given.flag.idle:
-            yield left_out(given, "it says what is so anyway")
-        case LeftOut(why):
-            yield left_out(given, why)
-        case Lost(why):
-            yield lost(given, why)
-        case Variable(name, value):
+        case NotNeeded(why) | NoEquivalent(why) if given.value.lower() in given.flag.idle:
+            yield not_needed(given, "it says what is so anyway")
+        case NotNeeded(why):
+            yield not_needed(given, why)
+        case NoEquivalent(why):
+            yield no_equivalent(given, why)
+        case BecomesVariable(name, value):
             text = given.value if value is None else value
             yield Assignment(name, text)
             yield Note(given.said, f"`{name}={shlex.quote(text)}` in front of the command")
         case Role.MODULE:
             yield Note(given.said, "`-m` with the module's name")
         case Role.USE_DEEPSPEED:
-            yield left_out(given, "zlaunch always does")
+            yield not_needed(given, "zlaunch always does")
 
 
 def _line(command: Command, pieces: Sequence[Piece]) -> str:

@@ -7,31 +7,33 @@ from dataclasses import replace
 from zlaunch.config.accelerate import AccelerateConfig
 from zlaunch.config.translate.flags import (
     Becomes,
+    BecomesVariable,
     Command,
     Flag,
-    Given,
-    Launcher,
-    LeftOut,
-    Lost,
-    Refusal,
+    GivenFlag,
+    LauncherSyntax,
+    NoEquivalent,
+    NotNeeded,
     Role,
-    Variable,
+    Untranslatable,
     flag,
     switch,
 )
 
-_RENDEZVOUS = LeftOut("zlaunch brings the ranks together itself")
-_LOGS = LeftOut("the run directory has a log for each rank")
-_NO_COMPILER = Lost("accelerate ignores it with DeepSpeed; `torch.compile` is left to the script")
-_CPU = Variable("DS_ACCELERATOR", "cpu")
-_TPU = Refusal("zlaunch starts DeepSpeed, which does not run on TPUs")
-_FSDP = Refusal("zlaunch starts DeepSpeed, not FSDP", "`zlaunch train --stage 3` partitions as FSDP does")
-_MEGATRON = Refusal("zlaunch starts DeepSpeed, not Megatron-LM")
-_ELSEWHERE = LeftOut("it is not about DeepSpeed")
-_PARALLEL = Lost("zlaunch knows data parallelism only")
-_FP8 = Lost("zlaunch knows bf16, fp16 and fp32")
+_RENDEZVOUS = NotNeeded("zlaunch brings the ranks together itself")
+_LOGS = NotNeeded("the run directory has a log for each rank")
+_NO_COMPILER = NoEquivalent("accelerate ignores it with DeepSpeed; `torch.compile` is left to the script")
+_CPU = BecomesVariable("DS_ACCELERATOR", "cpu")
+_TPU = Untranslatable("zlaunch starts DeepSpeed, which does not run on TPUs")
+_FSDP = Untranslatable(
+    "zlaunch starts DeepSpeed, not FSDP", "`zlaunch train --stage 3` partitions as FSDP does"
+)
+_MEGATRON = Untranslatable("zlaunch starts DeepSpeed, not Megatron-LM")
+_ELSEWHERE = NotNeeded("it is not about DeepSpeed")
+_PARALLEL = NoEquivalent("zlaunch knows data parallelism only")
+_FP8 = NoEquivalent("zlaunch knows bf16, fp16 and fp32")
 
-DISTRIBUTED_TYPES: Mapping[str, bool | Refusal] = {
+DISTRIBUTED_TYPES: Mapping[str, bool | Untranslatable] = {
     "DEEPSPEED": True,
     "NO": False,
     "MULTI_GPU": False,
@@ -42,7 +44,7 @@ DISTRIBUTED_TYPES: Mapping[str, bool | Refusal] = {
 }
 """Whether accelerate uses DeepSpeed by itself; other types are of hardware that zlaunch does not know."""
 
-OTHER_HARDWARE = Refusal("zlaunch knows NVIDIA GPUs and CPUs")
+OTHER_HARDWARE = Untranslatable("zlaunch knows NVIDIA GPUs and CPUs")
 
 
 def _family(prefix: str, names: str, becomes: Becomes) -> Iterator[Flag]:
@@ -51,16 +53,18 @@ def _family(prefix: str, names: str, becomes: Becomes) -> Iterator[Flag]:
 
 FLAGS: tuple[Flag, ...] = (
     flag("--config_file", Role.CONFIG_FILE),
-    switch("-q --quiet", LeftOut("zlaunch shows rank 0, and keeps the launcher's log in the run directory")),
-    switch("--debug", Variable("ACCELERATE_DEBUG_MODE", "true")),
+    switch(
+        "-q --quiet", NotNeeded("zlaunch shows rank 0, and keeps the launcher's log in the run directory")
+    ),
+    switch("--debug", BecomesVariable("ACCELERATE_DEBUG_MODE", "true")),
     switch("--cpu", _CPU),
-    switch("--multi_gpu", LeftOut("zlaunch starts a rank on each GPU")),
+    switch("--multi_gpu", NotNeeded("zlaunch starts a rank on each GPU")),
     switch("--tpu", _TPU),
     flag("--mixed_precision", Role.PRECISION),
     flag("--num_processes", Role.ALL_RANKS, idle="-1"),
     flag("--num_machines", Role.HOSTS),
-    flag("--num_cpu_threads_per_process", Variable("OMP_NUM_THREADS")),
-    switch("--enable_cpu_affinity", Variable("ACCELERATE_CPU_AFFINITY", "1")),
+    flag("--num_cpu_threads_per_process", BecomesVariable("OMP_NUM_THREADS")),
+    switch("--enable_cpu_affinity", BecomesVariable("ACCELERATE_CPU_AFFINITY", "1")),
     flag("--dynamo_backend", _NO_COMPILER, idle="no"),
     flag("--dynamo_mode", _NO_COMPILER, idle="default"),
     switch("--dynamo_use_fullgraph", _NO_COMPILER),
@@ -72,18 +76,18 @@ FLAGS: tuple[Flag, ...] = (
     switch("--use_megatron_lm", _MEGATRON),
     flag("--gpu_ids", Role.DEVICES, idle="all"),
     switch("--same_network", _RENDEZVOUS),
-    flag("--machine_rank", LeftOut("zlaunch starts all hosts from one of them: run it once"), idle="0"),
+    flag("--machine_rank", NotNeeded("zlaunch starts all hosts from one of them: run it once"), idle="0"),
     flag("--main_process_ip", _RENDEZVOUS),
-    flag("--main_process_port", LeftOut("zlaunch picks a free port")),
+    flag("--main_process_port", NotNeeded("zlaunch picks a free port")),
     flag("-t --tee", _LOGS, idle="0"),
     flag("--log_dir", _LOGS),
-    flag("--role", Lost("zlaunch gives its ranks no role"), idle="default"),
+    flag("--role", NoEquivalent("zlaunch gives its ranks no role"), idle="default"),
     flag("--rdzv_backend", _RENDEZVOUS, idle="static"),
     flag("--rdzv_conf", _RENDEZVOUS),
-    flag("--max_restarts", Lost("zlaunch does not start ranks anew"), idle="0"),
-    flag("--monitor_interval", Lost("zlaunch keeps torchrun's own interval")),
+    flag("--max_restarts", NoEquivalent("zlaunch does not start ranks anew"), idle="0"),
+    flag("--monitor_interval", NoEquivalent("zlaunch keeps torchrun's own interval")),
     switch("-m --module", Role.MODULE),
-    switch("--no_python", Refusal("zlaunch starts Python scripts only")),
+    switch("--no_python", Untranslatable("zlaunch starts Python scripts only")),
     switch("--tpu_cluster", _TPU),
     switch("--no_tpu_cluster", _ELSEWHERE),
     switch("--tpu_use_sudo", _ELSEWHERE),
@@ -105,10 +109,14 @@ FLAGS: tuple[Flag, ...] = (
     flag("--deepspeed_exclusion_filter", Role.EXCLUDE),
     flag("--deepspeed_inclusion_filter", Role.INCLUDE),
     flag(
-        "--deepspeed_multinode_launcher", Lost("zlaunch starts other hosts with pdsh"), idle="pdsh standard"
+        "--deepspeed_multinode_launcher",
+        NoEquivalent("zlaunch starts other hosts with pdsh"),
+        idle="pdsh standard",
     ),
     flag(
-        "--deepspeed_moe_layer_cls_names", Variable("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES"), idle="none"
+        "--deepspeed_moe_layer_cls_names",
+        BecomesVariable("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES"),
+        idle="none",
     ),
     *_family(
         "fsdp",
@@ -137,7 +145,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     switch("--fp8_use_autocast_during_eval", _FP8),
     *_family("aws", "access_key_id secret_access_key", _ELSEWHERE),
-    flag("--mpirun_hostfile", Lost("zlaunch does not start mpirun")),
+    flag("--mpirun_hostfile", NoEquivalent("zlaunch does not start mpirun")),
     *_family(
         "parallelism_config",
         "dp_replicate_size dp_shard_size tp_size cp_size cp_backend cp_comm_strategy sp_size sp_backend "
@@ -146,7 +154,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
 )
 
-LAUNCHER = Launcher(name="accelerate launch", flags=FLAGS, shortens=False)
+LAUNCHER = LauncherSyntax(name="accelerate launch", flags=FLAGS, shortens=False)
 
 _FIELDS: Mapping[str, Flag] = {
     **{one.key: one for one in FLAGS},
@@ -154,7 +162,7 @@ _FIELDS: Mapping[str, Flag] = {
     "distributed_type": flag("distributed_type", Role.DISTRIBUTED_TYPE),
     "downcast_bf16": flag("downcast_bf16", _ELSEWHERE, idle="no"),
     "num_machines": flag("num_machines", Role.HOSTS, idle="1"),
-    "fp16": switch("fp16", Lost("write `mixed_precision: fp16`")),
+    "fp16": switch("fp16", NoEquivalent("write `mixed_precision: fp16`")),
     "same_network": flag("same_network", _RENDEZVOUS, idle="true false"),
     "tpu_use_cluster": switch("tpu_use_cluster", _TPU),
     "use_cpu": switch("use_cpu", _CPU),
@@ -173,17 +181,17 @@ def with_settings(command: Command, config: AccelerateConfig) -> Command:
     return replace(command, given=(*found, *command.given))
 
 
-def _from_config(config: AccelerateConfig) -> Iterator[Given]:
+def _from_config(config: AccelerateConfig) -> Iterator[GivenFlag]:
     """Read the fields as flags; what `accelerate config` writes to say nothing is passed over."""
     for setting in config.settings():
         text = setting.value if isinstance(setting.value, str) else json.dumps(setting.value)
-        field = _FIELDS.get(setting.name) or flag(setting.name, LeftOut("accelerate ignores it"))
+        field = _FIELDS.get(setting.name) or flag(setting.name, NotNeeded("accelerate ignores it"))
         is_off = not field.takes_value and text.lower() in ("false", "no")
         if not is_off and text.lower() not in field.idle:
-            yield Given(field, text, f"{setting.name}: {text}", place=setting.place)
+            yield GivenFlag(field, text, f"{setting.name}: {text}", place=setting.place)
 
 
-def paradigm(command: Command) -> bool | Refusal:
+def paradigm(command: Command) -> bool | Untranslatable:
     """Say whether accelerate would use DeepSpeed; a Refusal if it would do something else."""
     roles = command.roles()
     chosen = {one.flag.key for one in command.given if one.place is None} & {"multi_gpu", "cpu"}

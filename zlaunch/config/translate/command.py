@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from zlaunch.config.translate import accelerate, deepspeed, torchrun
-from zlaunch.config.translate.flags import Command, Flag, Given, Launcher
+from zlaunch.config.translate.flags import Command, Flag, GivenFlag, LauncherSyntax
 from zlaunch.errors import WrongUsage
 
 LAUNCHERS = (deepspeed.LAUNCHER, torchrun.LAUNCHER, accelerate.LAUNCHER)
 
-PROGRAMS: Mapping[str, Launcher] = {
+PROGRAMS: Mapping[str, LauncherSyntax] = {
     "deepspeed": deepspeed.LAUNCHER,
     "deepspeed.pt": deepspeed.LAUNCHER,
     "ds": deepspeed.LAUNCHER,
@@ -25,7 +25,7 @@ PROGRAMS: Mapping[str, Launcher] = {
     "accelerate-launch": accelerate.LAUNCHER,
 }
 
-MODULES: Mapping[str, Launcher] = {
+MODULES: Mapping[str, LauncherSyntax] = {
     "deepspeed.launcher.runner": deepspeed.LAUNCHER,
     "torch.distributed.run": torchrun.LAUNCHER,
     "torch.distributed.launch": torchrun.OLD_LAUNCHER,
@@ -62,7 +62,7 @@ def read_command(words: Sequence[str]) -> Command:
     return Command(launcher, kept, tuple(given), script, args)
 
 
-def _launcher(rest: deque[str]) -> Launcher:
+def _launcher(rest: deque[str]) -> LauncherSyntax:
     words = [*rest]
     program = rest.popleft().rpartition("/")[2] if rest else ""
     known = PROGRAMS
@@ -89,11 +89,11 @@ def _module(rest: deque[str]) -> str:
     return ""
 
 
-def _stands_for_a_flag(launcher: Launcher, variable: str) -> bool:
+def _stands_for_a_flag(launcher: LauncherSyntax, variable: str) -> bool:
     return bool(launcher.variables) and variable.startswith(launcher.variables)
 
 
-def _from_variables(launcher: Launcher, environment: Mapping[str, str]) -> Iterator[Given]:
+def _from_variables(launcher: LauncherSyntax, environment: Mapping[str, str]) -> Iterator[GivenFlag]:
     """Read the variables by which torchrun takes its flags; those of the command line come later and win."""
     flags = {one.key: one for one in launcher.flags}
     for name, value in environment.items():
@@ -101,10 +101,10 @@ def _from_variables(launcher: Launcher, environment: Mapping[str, str]) -> Itera
         if not _stands_for_a_flag(launcher, name) or key not in flags:
             continue
         if flags[key].takes_value or value != "0":
-            yield Given(flags[key], value, f"{name}={value}")
+            yield GivenFlag(flags[key], value, f"{name}={value}")
 
 
-def _flags(launcher: Launcher, rest: deque[str]) -> Iterator[Given]:
+def _flags(launcher: LauncherSyntax, rest: deque[str]) -> Iterator[GivenFlag]:
     """Read flags up to the script."""
     spellings = launcher.spellings()
     while rest and _is_flag(rest[0], launcher, spellings):
@@ -115,15 +115,15 @@ def _flags(launcher: Launcher, rest: deque[str]) -> Iterator[Given]:
                 if not rest or rest[0] == "--" or _is_flag(rest[0], launcher, spellings):
                     raise WrongUsage(f"`{word}` of {launcher.name} wants a value")
                 value = rest.popleft()
-                yield Given(one, value, f"{word} {shlex.quote(value)}")
+                yield GivenFlag(one, value, f"{word} {shlex.quote(value)}")
             else:
-                yield Given(one, value, shlex.quote(word))
+                yield GivenFlag(one, value, shlex.quote(word))
             continue
         if value is not None and word.startswith("--"):
             raise WrongUsage(f"`{word.partition('=')[0]}` of {launcher.name} takes no value")
         if value:
             rest.appendleft(f"-{value}")
-        yield Given(one, "", word[:2] if value else word)
+        yield GivenFlag(one, "", word[:2] if value else word)
 
 
 def _script(rest: deque[str]) -> tuple[str | None, tuple[str, ...]]:
@@ -137,7 +137,7 @@ def _script(rest: deque[str]) -> tuple[str | None, tuple[str, ...]]:
     return script, tuple(rest)
 
 
-def _is_flag(word: str, launcher: Launcher, spellings: Mapping[str, Flag]) -> bool:
+def _is_flag(word: str, launcher: LauncherSyntax, spellings: Mapping[str, Flag]) -> bool:
     if not word.startswith("-") or word in ("-", "--"):
         return False
     if _matches(word, launcher, spellings):
@@ -145,7 +145,7 @@ def _is_flag(word: str, launcher: Launcher, spellings: Mapping[str, Flag]) -> bo
     return not _NUMBER.fullmatch(word) and " " not in word
 
 
-def _find(word: str, launcher: Launcher, spellings: Mapping[str, Flag]) -> tuple[Flag, str | None]:
+def _find(word: str, launcher: LauncherSyntax, spellings: Mapping[str, Flag]) -> tuple[Flag, str | None]:
     """Find the flag that a word means, and the value that is glued to it."""
     found = _matches(word, launcher, spellings)
     if len({one.key for one, _ in found}) != 1:
@@ -153,7 +153,9 @@ def _find(word: str, launcher: Launcher, spellings: Mapping[str, Flag]) -> tuple
     return found[0]
 
 
-def _matches(word: str, launcher: Launcher, spellings: Mapping[str, Flag]) -> list[tuple[Flag, str | None]]:
+def _matches(
+    word: str, launcher: LauncherSyntax, spellings: Mapping[str, Flag]
+) -> list[tuple[Flag, str | None]]:
     if word in spellings:
         return [(spellings[word], None)]
     name, equals, text = word.partition("=")
@@ -167,7 +169,7 @@ def _matches(word: str, launcher: Launcher, spellings: Mapping[str, Flag]) -> li
     ]
 
 
-def _unknown(launcher: Launcher, word: str) -> WrongUsage:
+def _unknown(launcher: LauncherSyntax, word: str) -> WrongUsage:
     """Say that the launcher has no such flag; name one that is spelled alike, or means the same elsewhere."""
     name = word.partition("=")[0]
     message = f"{launcher.name} knows no flag `{name}`"

@@ -1,15 +1,23 @@
 """The flags of `deepspeed` (deepspeed/launcher/runner.py)."""
 
-from zlaunch.config.translate.flags import Launcher, LeftOut, Lost, Refusal, Role, flag, switch
+from zlaunch.config.translate.flags import (
+    LauncherSyntax,
+    NoEquivalent,
+    NotNeeded,
+    Role,
+    Untranslatable,
+    flag,
+    switch,
+)
 
-_FREE_PORT = LeftOut("zlaunch picks a free port")
-_OVER_SSH = Lost("zlaunch reaches all hosts by ssh, from one of them")
-_QUIET = LeftOut("zlaunch shows rank 0, and keeps the launcher's log in the run directory")
-_NO_BINDING = Lost("zlaunch binds no cores; it divides them among the ranks by OMP_NUM_THREADS")
+_FREE_PORT = NotNeeded("zlaunch picks a free port")
+_OVER_SSH = NoEquivalent("zlaunch reaches all hosts by ssh, from one of them")
+_QUIET = NotNeeded("zlaunch shows rank 0, and keeps the launcher's log in the run directory")
+_NO_BINDING = NoEquivalent("zlaunch binds no cores; it divides them among the ranks by OMP_NUM_THREADS")
 
-NO_LOCAL_RANK = switch("--no_local_rank", LeftOut("zlaunch never gives `--local_rank` to a script"))
+NO_LOCAL_RANK = switch("--no_local_rank", NotNeeded("zlaunch never gives `--local_rank` to a script"))
 
-LAUNCHER = Launcher(
+LAUNCHER = LauncherSyntax(
     name="deepspeed",
     either_dash=False,
     passes_local_rank=NO_LOCAL_RANK,
@@ -22,23 +30,28 @@ LAUNCHER = Launcher(
         flag("--num_nodes", Role.HOSTS, idle="-1"),
         flag("--num_accelerators --num_gpus", Role.RANKS, idle="-1"),
         flag("--master_port", _FREE_PORT),
-        flag("--master_addr", LeftOut("DeepSpeed asks the first host for its address")),
+        flag("--master_addr", NotNeeded("DeepSpeed asks the first host for its address")),
         flag("--node_rank", _OVER_SSH, idle="-1"),
-        flag("--launcher", Lost("zlaunch starts other hosts with pdsh"), idle="pdsh"),
-        flag("--launcher_args", Lost("zlaunch starts other hosts with pdsh, without arguments of one's own")),
+        flag("--launcher", NoEquivalent("zlaunch starts other hosts with pdsh"), idle="pdsh"),
+        flag(
+            "--launcher_args",
+            NoEquivalent("zlaunch starts other hosts with pdsh, without arguments of one's own"),
+        ),
         switch("--module", Role.MODULE),
-        switch("--no_python", Refusal("zlaunch starts Python scripts only")),
+        switch("--no_python", Untranslatable("zlaunch starts Python scripts only")),
         NO_LOCAL_RANK,
         switch("--no_ssh", _OVER_SSH),
-        switch("--no_ssh_check", LeftOut("zlaunch asks every host itself what it has")),
-        switch("--force_multi", LeftOut("with `--hostfile`, zlaunch uses ssh even for one host")),
-        switch("--save_pid", Lost("zlaunch writes no process id; a signal to zlaunch reaches every rank")),
-        flag("--enable_each_rank_log", LeftOut("the run directory has a log for each rank")),
-        flag("--autotuning", Lost("zlaunch does not start DeepSpeed's autotuner")),
+        switch("--no_ssh_check", NotNeeded("zlaunch asks every host itself what it has")),
+        switch("--force_multi", NotNeeded("with `--hostfile`, zlaunch uses ssh even for one host")),
+        switch(
+            "--save_pid", NoEquivalent("zlaunch writes no process id; a signal to zlaunch reaches every rank")
+        ),
+        flag("--enable_each_rank_log", NotNeeded("the run directory has a log for each rank")),
+        flag("--autotuning", NoEquivalent("zlaunch does not start DeepSpeed's autotuner")),
         switch("--bind_cores_to_rank", _NO_BINDING),
         flag("--bind_core_list", _NO_BINDING),
-        flag("--ssh_port", Lost("write `Port` into ~/.ssh/config")),
-        flag("--venv_script", Lost("the Python of zlaunch is used, and must be there on all hosts")),
+        flag("--ssh_port", NoEquivalent("write `Port` into ~/.ssh/config")),
+        flag("--venv_script", NoEquivalent("the Python of zlaunch is used, and must be there on all hosts")),
         flag("--log_level", _QUIET),
         switch("-q --quiet", _QUIET),
     ),

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.translate.flags import Command, Given, Role, implied
-from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, becomes, left_out, lost
+from zlaunch.config.translate.flags import Command, GivenFlag, Role, implied
+from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, becomes, no_equivalent, not_needed
 from zlaunch.job.trainer_args import flags, take_ds_config
 
-Roles = Mapping[Role, Given]
+Roles = Mapping[Role, GivenFlag]
 
 STAGE = "2"
 """What accelerate takes if nothing is said; zlaunch does too."""
@@ -39,7 +39,7 @@ def settings(command: Command, roles: Roles, uses_deepspeed: bool) -> Iterator[P
         flag = "--deepspeed_config" if "--deepspeed_config" in command.args else "--deepspeed"
         yield from becomes(implied(f"{flag} {named}", named), "--ds-config", named)
         if file:
-            yield left_out(file, "the script's own argument names another")
+            yield not_needed(file, "the script's own argument names another")
     elif file and uses_deepspeed:
         yield from becomes(file, "--ds-config", file.value)
     if named is None and len(rest) < len(command.args):
@@ -55,10 +55,10 @@ def settings(command: Command, roles: Roles, uses_deepspeed: bool) -> Iterator[P
 def _beside_a_file(command: Command, roles: Roles) -> Iterator[Piece]:
     for role in _DECIDED_BY_A_FILE:
         if role in roles:
-            yield left_out(roles[role], 'the ds_config decides; accelerate only fills in what is "auto"')
+            yield not_needed(roles[role], 'the ds_config decides; accelerate only fills in what is "auto"')
     precision = roles.get(Role.PRECISION)
     if precision and precision.value == "no":
-        yield left_out(precision, "the ds_config decides")
+        yield not_needed(precision, "the ds_config decides")
     elif precision:
         yield from _precision(command, precision)
     if Role.SHARDED_INIT in roles:
@@ -69,7 +69,7 @@ def _without_deepspeed(command: Command, roles: Roles) -> Iterator[Piece]:
     name = command.launcher.name
     for role in (*_DECIDED_BY_A_FILE, Role.SHARDED_INIT, Role.DS_CONFIG):
         if role in roles:
-            yield left_out(roles[role], f"{name} ignores it without `--use_deepspeed`")
+            yield not_needed(roles[role], f"{name} ignores it without `--use_deepspeed`")
     if command.launcher.hostfile:
         text = "no ds_config is named after the script, so zlaunch writes one for stage 2: "
         yield Note(name, f"{text}if the script has its own, say `--ds-config FILE`")
@@ -89,11 +89,11 @@ def _from_fields(command: Command, roles: Roles) -> Iterator[Piece]:
     for role in (role for role in _SET if role in roles):
         key, argument, default = _SET[role]
         if argument in own:
-            yield left_out(roles[role], f"the script's own `--{argument} {own[argument]}` decides")
+            yield not_needed(roles[role], f"the script's own `--{argument} {own[argument]}` decides")
         elif roles[role].value != default:
             yield from becomes(roles[role], "--set", f"{key}={roles[role].value}")
         elif not roles[role].place:
-            yield left_out(roles[role], "it says what is so anyway")
+            yield not_needed(roles[role], "it says what is so anyway")
     if Role.SAVE_16BIT in roles:
         yield from _gather(roles[Role.SAVE_16BIT], stage)
     if Role.SHARDED_INIT in roles:
@@ -124,22 +124,24 @@ def _nvme(paths: Roles, devices: Mapping[Role, str]) -> Iterator[Piece]:
     for role, given in paths.items():
         text = f"--nvme {first}" if given.value == first else f"--set {_PATHS[role]}={given.value}"
         if role not in used:
-            yield left_out(given, "it is not offloaded to NVMe")
+            yield not_needed(given, "it is not offloaded to NVMe")
             continue
         if given.value != first:
             yield Option("--set", f"{_PATHS[role]}={given.value}")
         yield Note(given.said, f"`{text}`; accelerate loses it, and swaps into `./none`")
 
 
-def _precision(command: Command, asked: Given | None) -> Iterator[Piece]:
+def _precision(command: Command, asked: GivenFlag | None) -> Iterator[Piece]:
     said = asked or implied(command.launcher.name, "no")
     own = [name for name, _ in flags(command.args) if name in _FORMATS]
     if own:
         if asked:
-            yield left_out(asked, f"the script's own `--{own[0]}` decides")
+            yield not_needed(asked, f"the script's own `--{own[0]}` decides")
     elif said.value.lower() == "fp8":
         yield Option("--precision", "bf16")
-        yield lost(said, "zlaunch knows no fp8; `--precision bf16` is what accelerate uses around it")
+        yield no_equivalent(
+            said, "zlaunch knows no fp8; `--precision bf16` is what accelerate uses around it"
+        )
     elif said.value.lower() in _FORMATS:
         yield from becomes(said, "--precision", said.value.lower())
     else:
@@ -147,22 +149,22 @@ def _precision(command: Command, asked: Given | None) -> Iterator[Piece]:
         yield Note(said.said, "`--precision fp32`: nothing asks for less; try without it")
 
 
-def _gather(given: Given, stage: str) -> Iterator[Piece]:
+def _gather(given: GivenFlag, stage: str) -> Iterator[Piece]:
     if stage != "3":
-        yield left_out(given, "it has no effect below stage 3")
+        yield not_needed(given, "it has no effect below stage 3")
     elif given.value.lower() == "true":
-        yield left_out(given, "zlaunch does so at stage 3")
+        yield not_needed(given, "zlaunch does so at stage 3")
     else:
         yield from becomes(given, "--set", f"{_GATHER}=false")
 
 
-def _sharded_init(given: Given, stage: str) -> Iterator[Piece]:
+def _sharded_init(given: GivenFlag, stage: str) -> Iterator[Piece]:
     if stage != "3" and given.place and given.value == "false":
         return  # as `accelerate config` writes it for every stage
     if stage != "3":
-        yield left_out(given, "it has no effect below stage 3")
+        yield not_needed(given, "it has no effect below stage 3")
     elif given.value.lower() == "true":
-        yield left_out(given, "zlaunch does so at stage 3")
+        yield not_needed(given, "zlaunch does so at stage 3")
     else:
         yield Assignment(_INIT, "false")
         yield Note(given.said, f"`{_INIT}=false`, in front")

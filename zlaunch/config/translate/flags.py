@@ -8,21 +8,21 @@ from zlaunch.errors import Place
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class NotNeeded:
     """It is not needed: zlaunch does so by itself, or nothing changes."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class NoEquivalent:
     """There is no equivalent; the person must know."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Untranslatable:
     """No command line of zlaunch does the same."""
 
     why: str
@@ -30,7 +30,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class BecomesVariable:
     """It becomes a variable in front of the command; with the flag's own value if none is named."""
 
     name: str
@@ -70,7 +70,7 @@ class Role(Enum):
     """The script is a module's name."""
 
 
-Becomes = LeftOut | Lost | Refusal | Variable | Role
+Becomes = NotNeeded | NoEquivalent | Untranslatable | BecomesVariable | Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ def switch(names: str, becomes: Becomes) -> Flag:
     return Flag(tuple(names.split()), False, becomes)
 
 
-HELP = switch("-h --help", Refusal("it only shows a help text"))
+HELP = switch("-h --help", Untranslatable("it only shows a help text"))
 
 
 @dataclass(frozen=True)
-class Launcher:
+class LauncherSyntax:
     """A launcher: its flags, and how it differs from the others in reading them."""
 
     name: str
@@ -137,7 +137,7 @@ class Launcher:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenFlag:
     """A flag that was given, with its value, as it was written."""
 
     flag: Flag
@@ -147,21 +147,21 @@ class Given:
     """Where a configuration file says it; None on the command line."""
 
 
-def implied(said: str, value: str) -> Given:
+def implied(said: str, value: str) -> GivenFlag:
     """Describe what is asked for without a flag."""
-    return Given(Flag((said,), True, LeftOut("")), value, said)
+    return GivenFlag(Flag((said,), True, NotNeeded("")), value, said)
 
 
 @dataclass(frozen=True)
 class Command:
     """A launcher's command line, taken apart."""
 
-    launcher: Launcher
+    launcher: LauncherSyntax
     environment: Mapping[str, str]
-    given: tuple[Given, ...]
+    given: tuple[GivenFlag, ...]
     script: str | None
     args: tuple[str, ...]
 
-    def roles(self) -> dict[Role, Given]:
+    def roles(self) -> dict[Role, GivenFlag]:
         """Look up what is decided together; of two that say the same, the last counts."""
         return {one.flag.becomes: one for one in self.given if isinstance(one.flag.becomes, Role)}

@@ -3,14 +3,14 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.translate.flags import Command, Given, Role, implied
-from zlaunch.config.translate.parts import Note, Option, Piece, becomes, left_out, lost
+from zlaunch.config.translate.flags import Command, GivenFlag, Role, implied
+from zlaunch.config.translate.parts import Note, Option, Piece, becomes, no_equivalent, not_needed
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HOSTFILE = "hosts"
 """How the hostfile is called that has yet to be written."""
 
-Roles = Mapping[Role, Given]
+Roles = Mapping[Role, GivenFlag]
 
 
 def num_hosts(roles: Roles) -> int:
@@ -25,7 +25,7 @@ def is_for_several_hosts(roles: Roles) -> bool:
     return num_hosts(roles) > 1 or Role.HOSTFILE in roles
 
 
-def visible_devices(command: Command) -> Given | None:
+def visible_devices(command: Command) -> GivenFlag | None:
     """Read the devices that a variable in front of the command chooses, if it gives numbers."""
     value = command.environment.get(VISIBLE, "")
     if not re.fullmatch(r"\d+(,\d+)*", value):
@@ -33,7 +33,7 @@ def visible_devices(command: Command) -> Given | None:
     return implied(f"{VISIBLE}={value}", value)
 
 
-def places(command: Command, roles: Roles) -> Iterator[Piece]:
+def host_options(command: Command, roles: Roles) -> Iterator[Piece]:
     """Decide the options about hosts and devices."""
     for role, name in ((Role.INCLUDE, "--include"), (Role.EXCLUDE, "--exclude")):
         if role in roles:
@@ -42,7 +42,7 @@ def places(command: Command, roles: Roles) -> Iterator[Piece]:
         yield from _several_hosts(command, roles)
     else:
         if Role.HOSTS in roles:
-            yield left_out(roles[Role.HOSTS], "one host is what zlaunch uses without a hostfile")
+            yield not_needed(roles[Role.HOSTS], "one host is what zlaunch uses without a hostfile")
         yield from _one_host(command, roles)
 
 
@@ -56,10 +56,10 @@ def _several_hosts(command: Command, roles: Roles) -> Iterator[Piece]:
         yield from _count_of_hosts(command, roles, name)
     for role in (Role.RANKS, Role.ALL_RANKS):
         if role in roles:
-            yield left_out(roles[role], f"`slots=` in `{name}` says how many ranks a host has")
+            yield not_needed(roles[role], f"`slots=` in `{name}` says how many ranks a host has")
     for devices in (roles.get(Role.DEVICES), visible_devices(command)):
         if devices:
-            yield lost(devices, "with a hostfile, `--include HOST:0,1` chooses devices")
+            yield no_equivalent(devices, "with a hostfile, `--include HOST:0,1` chooses devices")
 
 
 def _count_of_hosts(command: Command, roles: Roles, name: str) -> Iterator[Piece]:
@@ -69,11 +69,11 @@ def _count_of_hosts(command: Command, roles: Roles, name: str) -> Iterator[Piece
         text = f"`--hostfile {name}`: write a line `HOST slots={slots}` for each host into `{name}`"
         yield Note(hosts.said, text)
     elif command.launcher.counts_hosts:
-        yield lost(hosts, f"zlaunch uses all hosts in `{name}`, or those that `--include` names")
+        yield no_equivalent(hosts, f"zlaunch uses all hosts in `{name}`, or those that `--include` names")
     else:
-        yield left_out(hosts, f"`{name}` names the hosts")
+        yield not_needed(hosts, f"`{name}` names the hosts")
     if ":" in hosts.value:
-        yield lost(hosts, "the number of hosts is fixed while zlaunch runs")
+        yield no_equivalent(hosts, "the number of hosts is fixed while zlaunch runs")
 
 
 def _ranks_per_host(roles: Roles) -> str | None:
@@ -87,7 +87,7 @@ def _one_host(command: Command, roles: Roles) -> Iterator[Piece]:
     visible, chosen = visible_devices(command), roles.get(Role.DEVICES)
     filtered = Role.INCLUDE in roles or Role.EXCLUDE in roles
     if visible and (chosen or filtered):
-        yield left_out(visible, f"{command.launcher.name} itself ignores it here")
+        yield not_needed(visible, f"{command.launcher.name} itself ignores it here")
         visible = None
     ranks = roles.get(Role.RANKS) or roles.get(Role.ALL_RANKS)
     if ranks is None and command.launcher.ranks and not filtered:
@@ -102,14 +102,14 @@ def _one_host(command: Command, roles: Roles) -> Iterator[Piece]:
         yield from becomes(ranks, "--gpus", ranks.value)
 
 
-def _in_words(ranks: Given) -> Iterator[Piece]:
+def _in_words(ranks: GivenFlag) -> Iterator[Piece]:
     if ranks.value in ("gpu", "auto"):
-        yield left_out(ranks, "zlaunch starts a rank on each GPU")
+        yield not_needed(ranks, "zlaunch starts a rank on each GPU")
     else:
-        yield lost(ranks, "zlaunch starts a rank on each GPU, or on the CPU where there is none")
+        yield no_equivalent(ranks, "zlaunch starts a rank on each GPU, or on the CPU where there is none")
 
 
-def _named(command: Command, devices: Given, ranks: Given | None) -> Iterator[Piece]:
+def _named(command: Command, devices: GivenFlag, ranks: GivenFlag | None) -> Iterator[Piece]:
     """Choose devices by number, as many as there are ranks."""
     numbers = devices.value.replace(" ", "").rstrip(",").split(",")
     used = numbers[: int(ranks.value)] if ranks else numbers
@@ -118,10 +118,10 @@ def _named(command: Command, devices: Given, ranks: Given | None) -> Iterator[Pi
     if ranks is None:
         return
     if int(ranks.value) > len(numbers):
-        yield lost(ranks, f"only {len(numbers)} are chosen, and zlaunch starts one rank on each")
+        yield no_equivalent(ranks, f"only {len(numbers)} are chosen, and zlaunch starts one rank on each")
     elif command.launcher.hostfile and devices == visible_devices(command):
         yield Note(
             ranks.said, f"`--gpus {text}`; {command.launcher.name} itself would take the first GPUs of all"
         )
     else:
-        yield left_out(ranks, "zlaunch starts one rank on each of these devices")
+        yield not_needed(ranks, "zlaunch starts one rank on each of these devices")

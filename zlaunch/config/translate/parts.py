@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zlaunch.config.translate.flags import Given
+from zlaunch.config.translate.flags import GivenFlag
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class Note:
 Piece = Option | Assignment | Note
 
 
-def becomes(given: Given, name: str, value: str) -> Iterator[Piece]:
+def becomes(given: GivenFlag, name: str, value: str) -> Iterator[Piece]:
     """Turn what was given into an option of zlaunch, and say so."""
     yield Option(name, value)
     yield Note(given.said, f"`{name} {value}`")
 
 
-def left_out(given: Given, why: str) -> Note:
+def not_needed(given: GivenFlag, why: str) -> Note:
     """Say that something is not needed."""
     return Note(given.said, f"left out: {why}")
 
 
-def lost(given: Given, why: str) -> Note:
+def no_equivalent(given: GivenFlag, why: str) -> Note:
     """Say that something has no equivalent."""
     return Note(given.said, f"lost: {why}")

@@ -70,7 +70,7 @@ def _other_names() -> Mapping[str, str]:
 
 
 @functools.cache
-def former() -> frozenset[str]:
+def renamed_entry() -> frozenset[str]:
     """Name the keys that only older releases read."""
     names = {dotted(path) for release in RELEASES for path in Release(release).reads.keys}
     kept = {dotted(path) for path in NEWEST.reads.keys}
@@ -81,7 +81,7 @@ def find(text: str) -> list[str]:
     """Find the keys that a name can mean: the whole path, or how it ends."""
     asked = text.strip().strip(".").replace("-", "_")
     others = _other_names()
-    names = [*entries(), *others, *sorted(former())]
+    names = [*entries(), *others, *sorted(renamed_entry())]
     exact = [name for name in names if name == asked]
     ending = [name for name in names if name.endswith(f".{asked}")]
     return list(dict.fromkeys(others.get(name, name) for name in exact or ending))

@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Effect:
+class KeyEffect:
     """What a key does to memory and speed, and which keys go with it."""
 
     memory: str

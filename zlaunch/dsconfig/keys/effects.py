@@ -7,9 +7,9 @@ unless something else is said.
 
 from collections.abc import Mapping
 
-from zlaunch.dsconfig.keys.effect import Effect
+from zlaunch.dsconfig.keys.effect import KeyEffect
 from zlaunch.dsconfig.keys.effects_training import TRAINING
 from zlaunch.dsconfig.keys.effects_zero import OF_ZERO
 
-EFFECTS: Mapping[str, Effect] = {**TRAINING, **OF_ZERO}
+EFFECTS: Mapping[str, KeyEffect] = {**TRAINING, **OF_ZERO}
 """Dotted key → what it does."""

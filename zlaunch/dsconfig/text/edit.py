@@ -6,7 +6,7 @@ from typing import Any
 
 from zlaunch.dsconfig.text.document import Document, Edit, KeyPath, Span, value_at
 from zlaunch.dsconfig.text.parser import parse
-from zlaunch.errors import Act, Mending
+from zlaunch.errors import Fix, FixKind
 
 
 def apply(text: str, edits: Iterable[Edit]) -> str:
@@ -16,22 +16,22 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
     return text
 
 
-def mend(document: Document, path: KeyPath, mending: Mending) -> str:
+def mend(document: Document, path: KeyPath, mending: Fix) -> str:
     """Write the text anew with one key mended; raise KeyError if the key does not stand in it."""
-    if mending.act is Act.PLAIN:
+    if mending.act is FixKind.PLAIN:
         return apply(document.text, document.plainings)
     span = document.spans[path]
     match mending.act:
-        case Act.RENAME:
+        case FixKind.RENAME:
             edits = [_renamed(span, str(mending.to))]
-        case Act.WRITE:
+        case FixKind.WRITE:
             edits = [Edit(span.start, span.end, json.dumps(mending.to))]
-        case Act.REPLACE:
+        case FixKind.REPLACE:
             key, value = mending.to
             edits = [_renamed(span, key), Edit(span.start, span.end, json.dumps(value))]
-        case Act.DELETE:
+        case FixKind.DELETE:
             edits = [_without(document, path)]
-        case Act.MOVE:
+        case FixKind.MOVE:
             return _moved(document, path, mending.to)
     return apply(document.text, edits)
 
@@ -80,9 +80,7 @@ def _added(document: Document, target: KeyPath, member: str) -> str:
     return apply(text, [Edit(last.end, last.end, f",{between}{member}")])
 
 
-def mend_value(
-    value: dict[str, Any], path: KeyPath, mending: Mending | None, instead: str | None = None
-) -> None:
+def mend_value(value: dict[str, Any], path: KeyPath, mending: Fix | None, instead: str | None = None) -> None:
     """Do to a plain value what a mending does to its text; without one the key is replaced or left out."""
     whole = next((depth for depth, part in enumerate(path) if isinstance(part, int)), len(path))
     path, mending = path[:whole], mending if whole == len(path) else None
@@ -92,7 +90,7 @@ def mend_value(
     key, old = str(path[-1]), node.pop(path[-1], None)
     if mending is None:
         node |= {} if instead is None else {key: instead}
-    elif mending.act is Act.MOVE:
+    elif mending.act is FixKind.MOVE:
         target = value.setdefault(mending.to, {}) if mending.to else value
         if isinstance(target, dict):
             target.setdefault(key, old)
@@ -101,12 +99,12 @@ def mend_value(
             node.setdefault(name, new)
 
 
-def _in_its_place(key: str, old: Any, mending: Mending) -> dict[str, Any]:
+def _in_its_place(key: str, old: Any, mending: Fix) -> dict[str, Any]:
     match mending.act:
-        case Act.RENAME:
+        case FixKind.RENAME:
             return {mending.to: old}
-        case Act.REPLACE:
+        case FixKind.REPLACE:
             return dict([mending.to])
-        case Act.WRITE:
+        case FixKind.WRITE:
             return {key: mending.to}
     return {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from zlaunch.dsconfig.text.document import BYTE_ORDER_MARK, Document, Edit, KeyPath, Span, place_at
-from zlaunch.dsconfig.text.remarks import Remarks
+from zlaunch.dsconfig.text.remarks import ParseRemarks
 from zlaunch.dsconfig.text.tokens import TOKEN, Token, is_strict, unescape
 from zlaunch.errors import Finding, Refused
 from zlaunch.units import narrowed
@@ -45,14 +45,14 @@ class _Parser:
     file: str
     spans: dict[KeyPath, Span] = field(default_factory=dict)
 
-    notes: Remarks = field(init=False)
+    notes: ParseRemarks = field(init=False)
     _token: Token = field(init=False)
     _end: int = 0
     """Where the last token ended."""
 
     def __post_init__(self) -> None:
         """Read the first token; a byte order mark goes before it."""
-        self.notes = Remarks(self.file, self.text)
+        self.notes = ParseRemarks(self.file, self.text)
         if self.text.startswith(BYTE_ORDER_MARK):
             self.notes.edits.append(Edit(0, 1, ""))
             self.notes.remark("byte-order-mark", "a byte order mark is", 0)

@@ -7,13 +7,13 @@ from typing import Any
 
 from zlaunch.dsconfig.text.document import Edit, KeyPath, dotted, place_at
 from zlaunch.dsconfig.text.tokens import Token
-from zlaunch.errors import Act, Finding, Mending, Place, Severity
+from zlaunch.errors import Finding, Fix, FixKind, Place, Severity
 
-_PLAIN = Mending(Act.PLAIN)
+_PLAIN = Fix(FixKind.PLAIN)
 
 
 @dataclass
-class Remarks:
+class ParseRemarks:
     """What one reading of one text finds."""
 
     file: str

@@ -11,12 +11,12 @@ from typing import Literal
 from zlaunch.estimate.memory import activations
 from zlaunch.estimate.memory.activations import Batch
 from zlaunch.estimate.memory.gradients import Gradients, Trained
-from zlaunch.estimate.memory.optimizer_states import Parts, plus
+from zlaunch.estimate.memory.optimizer_states import Parts, add_by_name
 from zlaunch.job.transformer import Transformer
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedActivations:
     """What the forward pass leaves for the backward pass."""
 
     layers: tuple[int, ...]
@@ -52,7 +52,9 @@ Experts = Literal["viewed", "merged"] | None
 their sum with what adapters learned."""
 
 
-def kept(model: Transformer, batch: Batch, *, checkpointing: bool, experts: Experts = None) -> Kept:
+def saved_activations(
+    model: Transformer, batch: Batch, *, checkpointing: bool, experts: Experts = None
+) -> SavedActivations:
     """Say what the forward pass leaves."""
     whole = tuple(
         activations.saved_by_layer(model, stack, batch) + (batch.item * stack.expert_numel if experts else 0)
@@ -66,11 +68,11 @@ def kept(model: Transformer, batch: Batch, *, checkpointing: bool, experts: Expe
     beside = 0
     if experts == "merged":  # a sum has a gradient, one of the two tensors at a time
         beside = batch.item * max(stack.expert_numel for stack in model.stacks) // 3
-    return Kept(layers, whole, end, activations.head(model, batch), beside)
+    return SavedActivations(layers, whole, end, activations.head(model, batch), beside)
 
 
 def backward(
-    model: Transformer, batch: Batch, left: Kept, gradients: Gradients, weights: Trained
+    model: Transformer, batch: Batch, left: SavedActivations, gradients: Gradients, weights: Trained
 ) -> Iterator[tuple[int, Parts]]:
     """Walk through the backward pass and yield the moments at which much is there.
 
@@ -89,9 +91,9 @@ def backward(
     for number in reversed(range(len(sizes))):
         here, whole = left.layers[number], left.whole[number]
         layer = {"activations": below if whole == here else below + whole}
-        yield ahead, plus(layer, {"activations": working}, _parts(gradients, waiting))
+        yield ahead, add_by_name(layer, {"activations": working}, _parts(gradients, waiting))
         moment = _arrive(gradients, weights.layers[number])
-        yield ahead, plus(layer, _parts(gradients, waiting + moment))
+        yield ahead, add_by_name(layer, _parts(gradients, waiting + moment))
         below, ahead = below - here, ahead - sizes[number]
     # Their sum is a third: the first is a view, which autograd does not add to in place.
     yield ahead, _parts(gradients, 3 * waiting)

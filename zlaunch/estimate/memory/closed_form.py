@@ -14,10 +14,17 @@ from zlaunch.estimate.forecast import Forecast, Phase
 from zlaunch.estimate.memory import activations
 from zlaunch.estimate.memory.activations import Batch
 from zlaunch.estimate.memory.adapters import adapters, adapts_experts
-from zlaunch.estimate.memory.backward import Experts, Kept, backward, kept, trained
+from zlaunch.estimate.memory.backward import Experts, SavedActivations, backward, saved_activations, trained
 from zlaunch.estimate.memory.gradients import Gradients, Trained
-from zlaunch.estimate.memory.host_memory import host
-from zlaunch.estimate.memory.optimizer_states import Parts, Residents, Sizes, gradients_kept, plus, residents
+from zlaunch.estimate.memory.host_memory import host_memory
+from zlaunch.estimate.memory.optimizer_states import (
+    OptimizerMemory,
+    Parts,
+    Sizes,
+    add_by_name,
+    gradients_kept,
+    optimizer_memory,
+)
 from zlaunch.estimate.memory.settings import Settings, read_settings
 from zlaunch.estimate.workload import Workload
 from zlaunch.job.transformer import Transformer, read_transformer
@@ -42,8 +49,8 @@ class _Job:
     batch: Batch
     weights: Trained
     sizes: Sizes
-    resident: Residents
-    left: Kept
+    resident: OptimizerMemory
+    left: SavedActivations
     gatherable: int
     """Elements that stage 3 may keep gathered, without experts that are kept as what autograd saved."""
 
@@ -58,7 +65,7 @@ def forecast(workload: Workload) -> Forecast:
     """
     job = _job(workload)
     moments = _moments(job)
-    on_host = host(job.settings, job.weights, job.model, _LOADED_BYTES[workload.load_dtype])
+    on_host = host_memory(job.settings, job.weights, job.model, _LOADED_BYTES[workload.load_dtype])
     phases = tuple(
         _phase(name, [_total(parts) for parts in during], on_host.phases[name])
         for name, during in moments.items()
@@ -93,10 +100,17 @@ def _job(workload: Workload) -> _Job:
     # Experts are multiplied as views. Where stage 3 takes its parameter back, the view holds the memory.
     viewed = settings.stage == 3 and not workload.activation_checkpointing
     held: Experts = "merged" if adapts_experts(model, lora) else "viewed" if viewed else None
-    left = kept(model, batch, checkpointing=workload.activation_checkpointing, experts=held)
+    left = saved_activations(model, batch, checkpointing=workload.activation_checkpointing, experts=held)
     experts = sum(stack.num_layers * stack.expert_numel for stack in model.stacks) if held == "viewed" else 0
     return _Job(
-        model, settings, batch, weights, sizes, residents(settings, sizes), left, model.parameters - experts
+        model,
+        settings,
+        batch,
+        weights,
+        sizes,
+        optimizer_memory(settings, sizes),
+        left,
+        model.parameters - experts,
     )
 
 
@@ -119,12 +133,12 @@ def _pass(job: _Job, resident: Parts, *, first: bool) -> tuple[Moments, Moments]
     """Say what is there in a forward and a backward pass, the last of a step's micro-steps."""
     left, model = job.left, job.model
     gradients = _gradients(job, first=first)
-    base = plus(resident, _carried(job, gradients))
+    base = add_by_name(resident, _carried(job, gradients))
     at_end = {} if first else _gathered(job, _reused(job, model.parameters))
-    saved = plus(base, at_end, {"activations": left.activations, "logits": left.head.saved})
+    saved = add_by_name(base, at_end, {"activations": left.activations, "logits": left.head.saved})
     forward = [
-        plus(base, {"activations": left.activations}, at_end or _gathered(job, _output(model))),
-        plus(saved, {"logits": left.head.forward}),
+        add_by_name(base, {"activations": left.activations}, at_end or _gathered(job, _output(model))),
+        add_by_name(saved, {"logits": left.head.forward}),
         saved,
     ]
     walked = list(backward(model, job.batch, left, gradients, job.weights))
@@ -135,8 +149,8 @@ def _pass(job: _Job, resident: Parts, *, first: bool) -> tuple[Moments, Moments]
         in_use += [ahead for ahead, _ in walked[-3:]]
     else:
         in_use = [_reused(job, ahead) for ahead, _ in walked]
-    back = [plus(base, _gathered(job, n), parts) for n, (_, parts) in zip(in_use, walked, strict=True)]
-    return forward, [*back, plus(base, {"gradients": gradients.held})]
+    back = [add_by_name(base, _gathered(job, n), parts) for n, (_, parts) in zip(in_use, walked, strict=True)]
+    return forward, [*back, add_by_name(base, {"gradients": gradients.held})]
 
 
 def _reused(job: _Job, ahead: int) -> int:

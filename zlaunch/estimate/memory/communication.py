@@ -43,7 +43,7 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class Communication:
     """Bytes of one rank in one step, accumulation included."""
 
     collectives: tuple[Collective, ...]
@@ -59,7 +59,7 @@ class Traffic:
         return sum(collective.sent(self.world_size) for collective in self.collectives)
 
 
-def traffic(workload: Workload, *, reduces_to_all: bool = True) -> Traffic:
+def communication(workload: Workload, *, reduces_to_all: bool = True) -> Communication:
     """Say what a rank of a job sends in a step; raise Refused if config.json gives no sizes.
 
     `reduces_to_all` is the ds_config's `use_multi_rank_bucket_allreduce`.
@@ -72,7 +72,7 @@ def traffic(workload: Workload, *, reduces_to_all: bool = True) -> Traffic:
     collectives = _collectives(settings, parameters, gradients, reduces_to_all=reduces_to_all)
     to_host, from_host = _over_pcie(settings, parameters, gradients)
     read, written = _to_nvme(settings, parameters, weights.total)
-    return Traffic(collectives, settings.world_size, to_host, from_host, read, written)
+    return Communication(collectives, settings.world_size, to_host, from_host, read, written)
 
 
 def paper_volume(parameters: int, stage: int, world_size: int, item: int = 2) -> float:

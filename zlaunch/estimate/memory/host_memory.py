@@ -23,14 +23,14 @@ two words (csrc/cpu/comm/shm.cpp, allreduce_workspace). Only where all ranks are
 
 
 @dataclass(frozen=True, slots=True)
-class OnHost:
+class HostMemory:
     """What is off the GPU: by phase, at most and at the end; and what each pool is full of."""
 
     phases: Mapping[str, tuple[Pools, Pools]]
     parts: Mapping[str, Parts]
 
 
-def host(settings: Settings, weights: Trained, model: Transformer, loaded: int) -> OnHost:
+def host_memory(settings: Settings, weights: Trained, model: Transformer, loaded: int) -> HostMemory:
     """Work out what is off the GPU; `loaded` is the bytes of a parameter as its checkpoint has it."""
     share = settings.share(weights.total)
     whole = 0 if settings.zero_init else loaded * model.parameters
@@ -57,7 +57,7 @@ def host(settings: Settings, weights: Trained, model: Transformer, loaded: int) 
     }
     fullest = {"parameters": whole + twice} if whole + twice > sum(kept.values()) else kept
     files = {"parameters": made.get("nvme", 0), "optimizer states": late["nvme"] - made.get("nvme", 0)}
-    return OnHost(
+    return HostMemory(
         {name: (_present(peak), _present(end)) for name, (peak, end) in phases.items()},
         {
             pool: parts

@@ -31,7 +31,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Residents:
+class OptimizerMemory:
     """What is on the GPU beside activations and gradients in their first form."""
 
     optimizer: str
@@ -48,7 +48,7 @@ class Residents:
     """While the model is made, and after that; nothing where it is made on the host."""
 
 
-def plus(*parts: Parts) -> dict[str, int]:
+def add_by_name(*parts: Parts) -> dict[str, int]:
     """Add parts up by name."""
     total: dict[str, int] = {}
     for part in parts:
@@ -57,7 +57,7 @@ def plus(*parts: Parts) -> dict[str, int]:
     return total
 
 
-def residents(settings: Settings, sizes: Sizes) -> Residents:
+def optimizer_memory(settings: Settings, sizes: Sizes) -> OptimizerMemory:
     """Say what the optimizer that DeepSpeed chooses keeps (engine.py, _do_optimizer_sanity_check)."""
     return _KEEPERS[optimizer_class(settings)](settings, sizes)
 
@@ -82,30 +82,30 @@ def gradients_kept(settings: Settings, sizes: Sizes) -> int:
     return settings.item * sizes.owned
 
 
-def _plain(settings: Settings, sizes: Sizes) -> Residents:
+def _plain(settings: Settings, sizes: Sizes) -> OptimizerMemory:
     ready = {"parameters": settings.item * sizes.parameters}
-    trained = plus(ready, {"optimizer states": settings.state_bytes * sizes.trainable})
+    trained = add_by_name(ready, {"optimizer states": settings.state_bytes * sizes.trainable})
     gradients = {"gradients": settings.item * sizes.trainable}
-    step = (plus(trained, gradients),)
-    return Residents("", (ready,), ready, trained, step, step)
+    step = (add_by_name(trained, gradients),)
+    return OptimizerMemory("", (ready,), ready, trained, step, step)
 
 
-def _fused(settings: Settings, sizes: Sizes) -> Residents:
+def _fused(settings: Settings, sizes: Sizes) -> OptimizerMemory:
     """fp16/fused_optimizer.py: flat weights, an fp32 copy, states at once; the step flattens gradients."""
     parameters = {"parameters": settings.item * sizes.parameters}
-    trained = plus(
+    trained = add_by_name(
         parameters,
         {
             "master weights": MASTER_BYTES * sizes.trainable,
             "optimizer states": settings.state_bytes * sizes.trainable,
         },
     )
-    start = plus(trained, {"optimizer step": 4 * sizes.trainable})
-    step = plus(trained, {"gradients": 2 * sizes.trainable, "optimizer step": 8 * sizes.trainable})
-    return Residents("FP16_Optimizer", (start,), trained, trained, (step,), (step,))
+    start = add_by_name(trained, {"optimizer step": 4 * sizes.trainable})
+    step = add_by_name(trained, {"gradients": 2 * sizes.trainable, "optimizer step": 8 * sizes.trainable})
+    return OptimizerMemory("FP16_Optimizer", (start,), trained, trained, (step,), (step,))
 
 
-def _bf16(settings: Settings, sizes: Sizes) -> Residents:
+def _bf16(settings: Settings, sizes: Sizes) -> OptimizerMemory:
     """bf16_optimizer.py: gradients of all parameters in fp32, beside those in bf16, which stay."""
     share = settings.share(sizes.trainable)
     narrow = {"gradients": 2 * sizes.trainable}
@@ -114,69 +114,69 @@ def _bf16(settings: Settings, sizes: Sizes) -> Residents:
         "gradients": 4 * sizes.trainable,
         "master weights": MASTER_BYTES * share,
     }
-    trained = plus(ready, narrow, {"optimizer states": settings.state_bytes * share})
-    start = plus(ready, {"workspace": 2 * sizes.trainable})
-    return Residents("BF16_Optimizer", (start,), ready, trained, (trained,), (trained,))
+    trained = add_by_name(ready, narrow, {"optimizer states": settings.state_bytes * share})
+    start = add_by_name(ready, {"workspace": 2 * sizes.trainable})
+    return OptimizerMemory("BF16_Optimizer", (start,), ready, trained, (trained,), (trained,))
 
 
-def _sharded_optimizer(settings: Settings, sizes: Sizes) -> Residents:
+def _sharded_optimizer(settings: Settings, sizes: Sizes) -> OptimizerMemory:
     """zero/stage_1_and_2.py: the whole model is flattened at the start, so it is there twice."""
     item, share = settings.item, settings.share(sizes.trainable)
     parameters = {"parameters": item * sizes.parameters}
-    start = plus(parameters, {"workspace": item * sizes.trainable})
+    start = add_by_name(parameters, {"workspace": item * sizes.trainable})
     if settings.optimizer_on != "gpu":
         # temp_grad_buffer_for_gpu_offload: one gradient on its way to the host.
-        ready = plus(parameters, {"buckets": item * sizes.largest})
-        return Residents("DeepSpeedZeroOptimizer", (start,), ready, ready, (ready,), (ready,))
-    ready = plus(parameters, {"master weights": MASTER_BYTES * share})
-    trained = plus(ready, {"optimizer states": settings.state_bytes * share})
+        ready = add_by_name(parameters, {"buckets": item * sizes.largest})
+        return OptimizerMemory("DeepSpeedZeroOptimizer", (start,), ready, ready, (ready,), (ready,))
+    ready = add_by_name(parameters, {"master weights": MASTER_BYTES * share})
+    trained = add_by_name(ready, {"optimizer states": settings.state_bytes * share})
     gradients = {"gradients": gradients_kept(settings, sizes)}
     norm = {"optimizer step": _NORM_BYTES * min(sizes.largest, share)}
-    first = plus(trained, {"optimizer step": 4 * share})
+    first = add_by_name(trained, {"optimizer step": 4 * share})
     # In another format than the parameters', gradients are flat and wide already.
     copies = (item + 4) * share if settings.gradient_item == item else 0
-    later = plus(trained, gradients, {"optimizer step": copies})
-    return Residents(
+    later = add_by_name(trained, gradients, {"optimizer step": copies})
+    return OptimizerMemory(
         "DeepSpeedZeroOptimizer",
         initialize=(start, ready),
         ready=ready,
         trained=trained,
-        first_step=(first, plus(ready, gradients, norm)),
-        later_step=(later, plus(trained, gradients, norm)),
+        first_step=(first, add_by_name(ready, gradients, norm)),
+        later_step=(later, add_by_name(trained, gradients, norm)),
     )
 
 
-def _sharded_parameters(settings: Settings, sizes: Sizes) -> Residents:
+def _sharded_parameters(settings: Settings, sizes: Sizes) -> OptimizerMemory:
     """zero/stage3.py: without zero.Init the whole model goes to the GPU before it is shared out."""
     item, share = settings.item, settings.share(sizes.trainable)
     piece = item * settings.share(sizes.largest)
     shares: Parts = {}
     if settings.parameters_on == "gpu":
         shares = {"parameters": item * settings.share(sizes.parameters)}
-    ready = plus(shares, {"buckets": item * settings.reduce_bucket})
+    ready = add_by_name(shares, {"buckets": item * settings.reduce_bucket})
     trained, first, later = ready, ready, ready
     if settings.optimizer_on == "gpu":
         master = {"master weights": MASTER_BYTES * share, "gradients": settings.gradient_item * share}
-        ready = plus(ready, master)
-        trained = plus(ready, {"optimizer states": settings.state_bytes * share})
+        ready = add_by_name(ready, master)
+        trained = add_by_name(ready, {"optimizer states": settings.state_bytes * share})
         group = min(settings.sub_group + settings.share(sizes.largest), share)
-        first = plus(trained, {"optimizer step": 4 * group})
+        first = add_by_name(trained, {"optimizer step": 4 * group})
         flat = item * group if settings.gradient_item == item else 0
-        later = plus(trained, {"optimizer step": flat + 4 * group})
+        later = add_by_name(trained, {"optimizer step": flat + 4 * group})
     one = {"gathered parameters": item * sizes.largest}
     whole = {"parameters": item * sizes.parameters, "gathered parameters": piece}
-    return Residents(
+    return OptimizerMemory(
         "DeepSpeedZeroOptimizer_Stage3",
-        initialize=(shares if settings.zero_init else whole, plus(ready, one, {"workspace": piece})),
+        initialize=(shares if settings.zero_init else whole, add_by_name(ready, one, {"workspace": piece})),
         ready=ready,
         trained=trained,
         first_step=(first,),
         later_step=(later,),
-        load=(plus(shares, one), shares) if settings.zero_init else ({},),
+        load=(add_by_name(shares, one), shares) if settings.zero_init else ({},),
     )
 
 
-_KEEPERS: Final[dict[str, Callable[[Settings, Sizes], Residents]]] = {
+_KEEPERS: Final[dict[str, Callable[[Settings, Sizes], OptimizerMemory]]] = {
     "": _plain,
     "FP16_Optimizer": _fused,
     "BF16_Optimizer": _bf16,

@@ -12,11 +12,11 @@ from typing import Final
 
 from zlaunch.estimate.memory.activations import Batch
 from zlaunch.estimate.memory.adapters import adapters
-from zlaunch.estimate.memory.backward import kept, trained
-from zlaunch.estimate.memory.communication import Traffic, traffic
+from zlaunch.estimate.memory.backward import saved_activations, trained
+from zlaunch.estimate.memory.communication import Communication, communication
 from zlaunch.estimate.memory.settings import Settings, read_settings
 from zlaunch.estimate.workload import Workload
-from zlaunch.hosts.gpu_catalog import Gpu
+from zlaunch.hosts.gpu_catalog import GpuModel
 from zlaunch.job.transformer import Transformer, read_transformer
 from zlaunch.units import count, decimal
 
@@ -61,10 +61,10 @@ _CALIBRATED: Final = {"V100-16GB", "V100-32GB", "A100-40GB", "A100-80GB", "H100-
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class DeviceSpeed:
     """What a job runs on; bytes per second in each direction."""
 
-    gpu: Gpu
+    gpu: GpuModel
     network_bandwidth: float | None = None
     """Of one host to others; None if it is not known."""
     nvme_bandwidth: float = 6e9
@@ -112,26 +112,26 @@ class Roofline:
     @property
     def middle(self) -> float:
         """Say in one number how long it takes: as far, as a factor, from both ends of what is likely."""
-        return middle(self.likely)
+        return geometric_mean(self.likely)
 
     @property
     def bound_by(self) -> str:
         """Name the term that probably takes longest."""
-        return max(self.terms, key=lambda term: middle(term.likely)).name
+        return max(self.terms, key=lambda term: geometric_mean(term.likely)).name
 
 
-def middle(likely: Range) -> float:
+def geometric_mean(likely: Range) -> float:
     """Say the geometric mean of a range."""
     return sqrt(likely[0] * likely[1])
 
 
-def roofline(workload: Workload, machine: Machine, flops: float) -> Roofline:
+def roofline(workload: Workload, machine: DeviceSpeed, flops: float) -> Roofline:
     """Work out the time of a step of so many operations of each rank.
 
     Raise Refused if config.json gives no sizes.
     """
     model, settings = read_transformer(workload.model), read_settings(workload)
-    sent = traffic(workload)
+    sent = communication(workload)
     kernels = (_compute(flops, settings, machine.gpu), _memory(workload, model, settings, machine.gpu))
     launches = _launches(model, settings)
     links = (_network(workload, sent, machine), _pcie(sent, machine.gpu))
@@ -162,15 +162,15 @@ def _at(amount: float, speed: Range) -> Range:
     return amount / speed[0], amount / speed[1]
 
 
-def _compute(flops: float, settings: Settings, gpu: Gpu) -> Term:
+def _compute(flops: float, settings: Settings, gpu: GpuModel) -> Term:
     # torch leaves TF32 off, so fp32 is computed as fp32.
     seconds = flops / (gpu.half_flops if settings.is_half else gpu.fp32_flops)
     return Term("compute", seconds, True, decimal(flops, "FLOP"), _at(seconds, MATRICES))
 
 
-def _memory(workload: Workload, model: Transformer, settings: Settings, gpu: Gpu) -> Term:
+def _memory(workload: Workload, model: Transformer, settings: Settings, gpu: GpuModel) -> Term:
     """Weights are read three times; activations are written once and read once at least."""
-    left = kept(model, batch_of(workload), checkpointing=False)
+    left = saved_activations(model, batch_of(workload), checkpointing=False)
     weights, saved = 3 * settings.item * model.parameters, left.activations + left.head.saved
     again = _TOUCHED_AGAIN * left.activations if workload.activation_checkpointing else 0.0
     least = settings.accumulation * (weights + 2 * saved) / gpu.memory_bandwidth
@@ -185,7 +185,7 @@ def _launches(model: Transformer, settings: Settings) -> Term:
     return Term("launches", 0.0, True, f"{layers:,} layers", (layers * each[0], layers * each[1]))
 
 
-def _network(workload: Workload, sent: Traffic, machine: Machine) -> Term:
+def _network(workload: Workload, sent: Communication, machine: DeviceSpeed) -> Term:
     """A ring goes at the speed of its slowest link: NVLink or PCIe, or the host's way to others.
 
     One ring leaves a host once, so its ranks do not share the network in a single all-reduce.
@@ -203,14 +203,14 @@ def _network(workload: Workload, sent: Traffic, machine: Machine) -> Term:
     return Term("network", least, True, amount, (sent.sent / reached[0], sent.sent / reached[1]))
 
 
-def _pcie(sent: Traffic, gpu: Gpu) -> Term:
+def _pcie(sent: Communication, gpu: GpuModel) -> Term:
     nbytes = max(sent.to_host, sent.from_host)
     seconds = nbytes / gpu.host_bandwidth
     return Term("pcie", seconds, True, decimal(nbytes, "B"), _at(seconds, PCIE))
 
 
 def _optimizer(
-    workload: Workload, model: Transformer, settings: Settings, sent: Traffic, machine: Machine
+    workload: Workload, model: Transformer, settings: Settings, sent: Communication, machine: DeviceSpeed
 ) -> tuple[Term, ...]:
     """The step itself, where the states are, and NVMe's part in it."""
     lora = workload.lora

@@ -214,7 +214,7 @@ def _answer(task: _Task, say: Callable[[Answer], None]) -> Answer:
     from zlaunch.estimate.rehearsal.optimizer import UnknownOptimizer
     from zlaunch.estimate.rehearsal.to_forecast import forecast
 
-    began, seen = time.monotonic(), run.Run(tell=say)
+    began, seen = time.monotonic(), run.RehearsedRun(tell=say)
     try:
         run.prepare(task.workload)
         (run.train if task.trained is None else run.resume)(task.workload, seen, task.checkpoint)
@@ -230,7 +230,7 @@ def _answer(task: _Task, say: Callable[[Answer], None]) -> Answer:
             return {"untold": f"its own code could not be rehearsed: {words}"}
         if not run.is_theirs(error) or seen.is_made_up:
             return {"broken": words}
-        seen.late_error = run.told(error, seen.ledger.phase)
+        seen.late_error = run.describe_error(error, seen.ledger.phase)
     answer = TypeAdapter(Forecast).dump_python(forecast(seen, time.monotonic() - began), mode="json")
     return {"forecast": answer}
 

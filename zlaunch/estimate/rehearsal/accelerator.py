@@ -7,7 +7,7 @@ from deepspeed.accelerator import DeepSpeedAccelerator
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
 from zlaunch.estimate.rehearsal import device as fake
-from zlaunch.estimate.rehearsal.fake_tensors import PhantomMode
+from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
 
 
 class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
@@ -19,7 +19,7 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
     _torch_pins_host_memory = True
     pin_memory = DeepSpeedAccelerator.pin_memory
 
-    def __init__(self, mode: PhantomMode, total_bytes: int, num_local: int) -> None:
+    def __init__(self, mode: FakeGpuMode, total_bytes: int, num_local: int) -> None:
         """Serve tensors of `mode`; `num_local` devices of `total_bytes` each are visible."""
         super().__init__()
         self._name = fake.NAME

@@ -24,7 +24,7 @@ class Block:
 
 
 @dataclass
-class Ledger:
+class AllocationLog:
     """The book: pool, part, bytes (taken or, below zero, given back), and where each phase begins."""
 
     gpu: CachingAllocator = field(default_factory=CachingAllocator)

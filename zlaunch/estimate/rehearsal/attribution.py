@@ -44,7 +44,7 @@ _LINES: tuple[tuple[str, str], ...] = (
 """Words in a line of an `__init__` or a set-up → part."""
 
 
-class Parts:
+class Attribution:
     """Says of a new tensor what it is for."""
 
     def __init__(self, vocabulary: int | None, *, half: bool) -> None:

@@ -12,7 +12,7 @@ from torch._C import _DisableTorchDispatch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from zlaunch.estimate.rehearsal import op_cache
-from zlaunch.estimate.rehearsal.allocation_log import Block, Ledger
+from zlaunch.estimate.rehearsal.allocation_log import AllocationLog, Block
 from zlaunch.estimate.rehearsal.device import NAME, current_stream
 
 aten = torch.ops.aten
@@ -25,7 +25,7 @@ _empty, _empty_strided, _make_subclass = torch.empty, torch.empty_strided, torch
 Workspace = Callable[[Sequence[Any]], list[int]]
 
 
-class PhantomMode(FakeTensorMode):  # type: ignore[misc]
+class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
     """Everything inside runs on tensors without contents."""
 
     avoid_device_init = True  # the device has no kernels to make a first tensor with
@@ -40,7 +40,7 @@ class PhantomMode(FakeTensorMode):  # type: ignore[misc]
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: AllocationLog,
         part_of: Callable[[Any], str],
         workspaces: Mapping[Any, Workspace],
         keys: torch.device,
@@ -57,7 +57,7 @@ class PhantomMode(FakeTensorMode):  # type: ignore[misc]
         self._keys = keys
         self._workspaces = {id(func): workspace for func, workspace in workspaces.items()}
         self._blocks: dict[int, tuple[Block, Any]] = {}
-        self._recipes: dict[Any, op_cache.Recipe] = {}
+        self._recipes: dict[Any, op_cache.OpRecipe] = {}
         self._works: dict[int, Any] = {}
         self._inferring = False
         self._host_pool = "pageable"
@@ -130,9 +130,9 @@ class PhantomMode(FakeTensorMode):  # type: ignore[misc]
             self._inferring = False
 
     def _follow(self, step: Any, args: Sequence[Any]) -> Any:
-        if type(step) is op_cache.Constant:
+        if type(step) is op_cache.ConstantOutput:
             return step.value
-        if type(step) is op_cache.Argument:
+        if type(step) is op_cache.ArgumentOutput:
             return args[step.place]
         if step.source:
             base = op_cache.at(args, step.source)

@@ -20,7 +20,7 @@ _CHOICES = 4
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ModelInputs:
     """What a model is given in each micro-batch."""
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -57,7 +57,7 @@ def _senses(config: Any) -> list[str]:
 _SENSES = {"vision_config": "images", "audio_config": "sound"}
 
 
-def inputs_of(workload: Workload, net: Any, config: Any) -> Inputs:
+def inputs_of(workload: Workload, net: Any, config: Any) -> ModelInputs:
     """Work out what a model is trained on; raise CannotTell for one whose inputs are not known."""
     base = net.get_base_model() if hasattr(net, "get_base_model") else net
     takes, name = inspect.signature(base.forward).parameters, type(base).__name__
@@ -78,7 +78,7 @@ def inputs_of(workload: Workload, net: Any, config: Any) -> Inputs:
     switches = {"return_loss": True} if "return_loss" in takes and "labels" not in shapes else {}
     if "use_cache" in takes and not config.is_encoder_decoder:
         switches["use_cache"] = False
-    return Inputs(shapes, switches, notes, has_images)
+    return ModelInputs(shapes, switches, notes, has_images)
 
 
 _Made = tuple[dict[str, tuple[int, ...]], tuple[str, ...]]

@@ -52,7 +52,7 @@ class CannotTell(Exception):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenModel:
     """The class that is trained, and why it is not the one that config.json names, if it is not."""
 
     type: Any
@@ -88,23 +88,23 @@ def _directory(workload: Workload) -> Iterator[str]:
         yield directory
 
 
-def choose_class(config: Any, own_code: str | None) -> Chosen:
+def choose_class(config: Any, own_code: str | None) -> ChosenModel:
     """Find the class that a config.json describes, with a loss to train with."""
     auto_map = getattr(config, "auto_map", None) or {}
     named = next(iter(config.architectures or ()), None)
     if own_code is not None and (reference := _own_class(auto_map, named)) is not None:
         try:
-            return Chosen(get_class_from_dynamic_module(reference, own_code))
+            return ChosenModel(get_class_from_dynamic_module(reference, own_code))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is not for us to mend
             words = " ".join(str(error).split()) or type(error).__name__
             raise CannotTell(f"the model's own code fails: {words}") from None
     if named is not None and _has_loss(found := getattr(transformers, str(named), None)):
-        return Chosen(found)
+        return ChosenModel(found)
     for kind in _KINDS:
         if name := getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES").get(config.model_type):
             why = "has no loss of its own" if hasattr(transformers, str(named)) else "is not in transformers"
             note = None if named is None else f"`{named}` {why}: counted as `{name}`"
-            return Chosen(getattr(transformers, name), note)
+            return ChosenModel(getattr(transformers, name), note)
     raise CannotTell(f"no loss is known that `{named or config.model_type}` is trained with")
 
 
@@ -121,7 +121,7 @@ def _has_loss(found: Any) -> bool:
     return is_model and not _LOSSES.isdisjoint(inspect.signature(found.forward).parameters)
 
 
-def build(workload: Workload, config: Any, chosen: Chosen) -> torch.nn.Module:
+def build(workload: Workload, config: Any, chosen: ChosenModel) -> torch.nn.Module:
     """Make the model as `from_pretrained` leaves it, before it is given to DeepSpeed."""
     model: torch.nn.Module = chosen.type._from_config(config, dtype=DTYPES[workload.load_dtype])
     if workload.lora is not None:

@@ -25,26 +25,26 @@ _CHANGING = {
 """Operators whose outputs do not follow from the description of their arguments."""
 
 
-class Unknown(Exception):
+class Undescribable(Exception):
     """Something that cannot be described."""
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class ArgumentOutput:
     """An output that is an argument."""
 
     place: int
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantOutput:
     """An output that is no tensor."""
 
     value: int | float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryOutput:
     """An output in new memory, or a view of the argument at `source`."""
 
     shape: tuple[int, ...]
@@ -56,11 +56,11 @@ class Memory:
     """Elements behind the beginning of the source."""
 
 
-Step = Argument | Constant | Memory
+Step = ArgumentOutput | ConstantOutput | MemoryOutput
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class OpRecipe:
     """How a call ends; without steps it has to be worked out each time."""
 
     steps: tuple[Step, ...] | None
@@ -73,7 +73,7 @@ def describe(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     try:
         key = (id(func), *map(_described, args), *map(_described, kwargs.items()))
         hash(key)
-    except (Unknown, TypeError):
+    except (Undescribable, TypeError):
         return None
     return key
 
@@ -82,21 +82,21 @@ def _described(value: Any) -> Any:
     kind = type(value)
     if kind is FakeTensor:
         if value.constant is not None:
-            raise Unknown
+            raise Undescribable
         return (value.shape, value.stride(), value.dtype, value._fake_device)
     if kind is tuple or kind is list:
         return tuple(map(_described, value))
     if isinstance(value, torch.Tensor):
-        raise Unknown
+        raise Undescribable
     return (kind, value)
 
 
-def write(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Recipe:
+def write(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> OpRecipe:
     """Write down how a call ended."""
     many = isinstance(out, (tuple, list))
     count = flop_registry.get(func._overloadpacket)
     flops = 0.0 if count is None else float(count(*args, **kwargs, out_val=out))
-    return Recipe(_steps(func, args, kwargs, out if many else [out]), many, flops)
+    return OpRecipe(_steps(func, args, kwargs, out if many else [out]), many, flops)
 
 
 def _steps(
@@ -109,7 +109,7 @@ def _steps(
     sources = _sources(args)
     try:
         return tuple(_step(one, args, sources) for one in outs)
-    except Unknown:
+    except Undescribable:
         return None
 
 
@@ -143,18 +143,18 @@ def at(args: Sequence[Any], source: tuple[int, ...]) -> Any:
 
 def _step(one: Any, args: Sequence[Any], sources: Mapping[int, tuple[int, ...]]) -> Step:
     if one is None or type(one) in (int, float, bool):
-        return Constant(one)
+        return ConstantOutput(one)
     for place, value in enumerate(args):
         if one is value:
-            return Argument(place)
+            return ArgumentOutput(place)
     if type(one) is not FakeTensor or one.constant is not None or one.layout is not torch.strided:
-        raise Unknown
+        raise Undescribable
     shape, stride, storage = tuple(one.shape), one.stride(), one.untyped_storage()
     source = sources.get(storage._cdata)
     if source is not None:
         offset = one.storage_offset() - at(args, source).storage_offset()
-        return Memory(shape, stride, one.dtype, one.fake_device, source, offset)
+        return MemoryOutput(shape, stride, one.dtype, one.fake_device, source, offset)
     extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if one.numel() else 0
     if storage.nbytes() != extent * one.element_size() or one.storage_offset():
-        raise Unknown
-    return Memory(shape, stride, one.dtype, one.fake_device)
+        raise Undescribable
+    return MemoryOutput(shape, stride, one.dtype, one.fake_device)

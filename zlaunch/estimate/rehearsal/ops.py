@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from zlaunch.estimate.rehearsal.allocation_log import Ledger
-from zlaunch.estimate.rehearsal.fake_tensors import PhantomMode
+from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
+from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
 
 
-class Nothing:
+class NoOp:
     """A compiled op, any of whose functions does nothing."""
 
     def __getattr__(self, _: str) -> Any:
@@ -20,7 +20,7 @@ class Nothing:
 class AioHandle:
     """Asynchronous file I/O that remembers how large each file became."""
 
-    def __init__(self, mode: PhantomMode) -> None:
+    def __init__(self, mode: FakeGpuMode) -> None:
         """Begin without files."""
         self._mode = mode
         self._pending = 0
@@ -91,23 +91,23 @@ class AioHandle:
         return 1
 
 
-def count_files(ledger: Ledger, drive: Path) -> None:
+def count_files(ledger: AllocationLog, drive: Path) -> None:
     """Count files that were copied there, as far as they were not written there."""
     for path in drive.rglob("*.swp"):
         ledger.write(str(path), int(path.read_text()))
 
 
-def replace_builders(mode: PhantomMode) -> None:
+def replace_builders(mode: FakeGpuMode) -> None:
     """Let every op builder load an op that computes nothing."""
     from deepspeed.ops.op_builder.builder import OpBuilder
 
-    class Aio(Nothing):
+    class Aio(NoOp):
         def aio_handle(self, *_: Any, **__: Any) -> AioHandle:
             return AioHandle(mode)
 
     loaded = {"async_io": Aio()}
     for builder in _with_subclasses(OpBuilder):
-        builder.load = lambda self, verbose=True: loaded.get(self.name, Nothing())
+        builder.load = lambda self, verbose=True: loaded.get(self.name, NoOp())
         builder.is_compatible = lambda self, verbose=False: True
 
 

@@ -23,8 +23,8 @@ from zlaunch.estimate.rehearsal import (
     patches,
 )
 from zlaunch.estimate.rehearsal.accelerator import FakeGPU
-from zlaunch.estimate.rehearsal.allocation_log import Ledger
-from zlaunch.estimate.rehearsal.attribution import Parts
+from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
+from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.inputs import inputs_of, is_text
 from zlaunch.estimate.workload import Workload
 
@@ -32,7 +32,7 @@ _ENOUGH = 1 << 50
 """Bytes of a GPU on which nothing has to be given back."""
 
 
-def told(error: BaseException, phase: str) -> str:
+def describe_error(error: BaseException, phase: str) -> str:
     """Say what was raised, where, and during which phase; an assertion without words is its own words."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     words = str(error).strip() or frame.line
@@ -44,10 +44,10 @@ _THEIRS = ("deepspeed", "transformers", "peft")
 
 
 @dataclass
-class Run:
+class RehearsedRun:
     """What a rehearsal leaves."""
 
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: AllocationLog = field(default_factory=AllocationLog)
     parameters: int = 0
     trainable: int = 0
     optimizer: str = ""
@@ -75,13 +75,13 @@ def prepare(workload: Workload, *, fast: bool = True) -> None:
     device.register()
     fake_tensors.spread_attributes()
     fake_tensors.share_keys(_place(workload))
-    fake_tensors.PhantomMode.fast = fast
+    fake_tensors.FakeGpuMode.fast = fast
     patches.apply(fast)
     if workload.accelerator == "cuda":
         cuda_semantics.apply()
 
 
-def train(workload: Workload, run: Run, checkpoint: Path) -> None:
+def train(workload: Workload, run: RehearsedRun, checkpoint: Path) -> None:
     """Take two steps, and save a checkpoint if the workload asks for that.
 
     Fills `run`; whatever DeepSpeed raises goes through, with what was seen until then in `run`.
@@ -96,7 +96,7 @@ def train(workload: Workload, run: Run, checkpoint: Path) -> None:
                 checkpoints.save(rank.engine, rank.net, checkpoint)
 
 
-def resume(workload: Workload, run: Run, checkpoint: Path) -> None:
+def resume(workload: Workload, run: RehearsedRun, checkpoint: Path) -> None:
     """Load what `train` saved in a process that ended, into an engine that has not trained yet."""
     with _initialized(workload, run) as rank, rank.phase("resume"):
         checkpoints.resume(rank.engine, rank.net, checkpoint)
@@ -119,10 +119,10 @@ class _Rank:
 
     workload: Workload
     config: Any
-    chosen: model.Chosen
-    mode: fake_tensors.PhantomMode
-    parts: Parts
-    run: Run
+    chosen: model.ChosenModel
+    mode: fake_tensors.FakeGpuMode
+    parts: Attribution
+    run: RehearsedRun
     drive: Path
     net: Any = None
     inputs: Any = None
@@ -184,7 +184,7 @@ def _loss(output: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _initialized(workload: Workload, run: Run) -> Iterator[_Rank]:
+def _initialized(workload: Workload, run: RehearsedRun) -> Iterator[_Rank]:
     """Bring a rank to where its engine is initialized; everything within runs without memory.
 
     DeepSpeed deletes what is in the directory that it is to swap to, where a job may have its parameters:
@@ -197,8 +197,8 @@ def _initialized(workload: Workload, run: Run) -> Iterator[_Rank]:
         run.is_text = is_text(chosen.type, config)
         run.tell({"is_text": run.is_text})
         is_half = model.trained_dtype(workload.ds_config) is not torch.float32
-        parts = Parts(model.vocabulary(config), half=is_half)
-        mode = fake_tensors.PhantomMode(run.ledger, parts.of, cuda_semantics.WORKSPACES, _place(workload))
+        parts = Attribution(model.vocabulary(config), half=is_half)
+        mode = fake_tensors.FakeGpuMode(run.ledger, parts.of, cuda_semantics.WORKSPACES, _place(workload))
         ops.replace_builders(mode)
         if workload.accelerator == "cuda":
             real_accelerator.set_accelerator(FakeGPU(mode, _ENOUGH, workload.ranks_per_host))

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from zlaunch.estimate.forecast import Forecast, Phase
-from zlaunch.estimate.rehearsal.allocation_log import Ledger
-from zlaunch.estimate.rehearsal.run import Run
+from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
+from zlaunch.estimate.rehearsal.run import RehearsedRun
 
 _POINTS = 1000
 """Points of a curve that a plot can show."""
 
 
-def forecast(run: Run, seconds: float) -> Forecast:
+def forecast(run: RehearsedRun, seconds: float) -> Forecast:
     """Sum a rehearsal up."""
     return Forecast(
         method="rehearsal",
@@ -29,14 +29,14 @@ def forecast(run: Run, seconds: float) -> Forecast:
     )
 
 
-def _intervals(ledger: Ledger) -> Iterator[tuple[str, Sequence[tuple[str, str, int]]]]:
+def _intervals(ledger: AllocationLog) -> Iterator[tuple[str, Sequence[tuple[str, str, int]]]]:
     """Cut the entries at the marks: what happened during each mark."""
     ends = [index for index, _ in ledger.marks[1:]] + [len(ledger.entries)]
     for (start, name), end in zip(ledger.marks, ends, strict=True):
         yield name, ledger.entries[start:end]
 
 
-def _phases(ledger: Ledger) -> tuple[Phase, ...]:
+def _phases(ledger: AllocationLog) -> tuple[Phase, ...]:
     now: Counter[str] = Counter()
     found: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
     for name, entries in _intervals(ledger):
@@ -51,7 +51,7 @@ def _phases(ledger: Ledger) -> tuple[Phase, ...]:
     return tuple(Phase(name, peak, end) for name, (peak, end) in found.items())
 
 
-def _parts(ledger: Ledger) -> dict[str, dict[str, int]]:
+def _parts(ledger: AllocationLog) -> dict[str, dict[str, int]]:
     """Say what each pool held when it was fullest."""
     now: Counter[str] = Counter()
     fullest: dict[str, tuple[int, int]] = {}
@@ -66,7 +66,7 @@ def _parts(ledger: Ledger) -> dict[str, dict[str, int]]:
     return {pool: {part: n for part, n in parts.most_common() if n} for pool, parts in held.items()}
 
 
-def _curve(ledger: Ledger) -> Iterator[tuple[str, int, int]]:
+def _curve(ledger: AllocationLog) -> Iterator[tuple[str, int, int]]:
     """Follow the GPU's memory through the steps: phase, bytes in tensors, bytes reserved."""
     gpu = reserved = 0
     for name, entries in _intervals(ledger):

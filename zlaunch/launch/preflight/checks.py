@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from zlaunch.errors import Finding, Severity
-from zlaunch.hosts.machine import Cgroup, Disk, Gpu, GpuProcess, Room
-from zlaunch.launch.preflight.reporters import judge_monitor, unknown_reporters
-from zlaunch.launch.preflight.requirements import Demand, Writing
+from zlaunch.hosts.machine import Cgroup, Disk, FreeResources, Gpu, GpuProcess
+from zlaunch.launch.preflight.reporters import check_reporter, unknown_reporters
+from zlaunch.launch.preflight.requirements import DiskUse, ResourceRequirements
 from zlaunch.units import gib, plural
 
 CONTAINER_SHM_BYTES = 64 << 20
@@ -25,7 +25,7 @@ _MIB = 1 << 20
 _SHM = "/dev/shm"  # noqa: S108 - nothing is written there
 
 
-def preflight(demand: Demand, room: Room) -> tuple[Finding, ...]:
+def check_resources(demand: ResourceRequirements, room: FreeResources) -> tuple[Finding, ...]:
     """Find everything that is short, the worst first."""
     found = [
         *_gpus(demand, room),
@@ -33,13 +33,13 @@ def preflight(demand: Demand, room: Room) -> tuple[Finding, ...]:
         *_shm(demand, room),
         *_memlock(demand, room),
         *_disks(demand, room),
-        *(finding for monitor in demand.monitors for finding in judge_monitor(monitor, room.missing)),
+        *(finding for monitor in demand.monitors for finding in check_reporter(monitor, room.missing)),
         *unknown_reporters(demand.script_args),
     ]
     return tuple(sorted(found, key=lambda finding: finding.severity is Severity.ADVICE))
 
 
-def _gpus(demand: Demand, room: Room) -> Iterator[Finding]:
+def _gpus(demand: ResourceRequirements, room: FreeResources) -> Iterator[Finding]:
     """Name who is on each GPU of the job; what others hold cannot be had."""
     for gpu in demand.gpus:
         need, free = demand.gpu_bytes, gpu.free_bytes
@@ -68,7 +68,7 @@ def _holder(process: GpuProcess) -> str:
     return f"{name}{user} (pid {process.pid}){held}"
 
 
-def _another_gpu(gpu: Gpu, demand: Demand, user: str) -> str:
+def _another_gpu(gpu: Gpu, demand: ResourceRequirements, user: str) -> str:
     own = [str(process.pid) for process in gpu.processes if process.command and process.user == user]
     words = [f"`kill {' '.join(own)}` ends what is yours"] if own else []
     if len(demand.idle) >= len(demand.gpus):
@@ -77,7 +77,7 @@ def _another_gpu(gpu: Gpu, demand: Demand, user: str) -> str:
     return ", ".join(words) or "`nvidia-smi` shows when it is free"
 
 
-def _memory(demand: Demand, room: Room) -> Iterator[Finding]:
+def _memory(demand: ResourceRequirements, room: FreeResources) -> Iterator[Finding]:
     """Compare what the ranks take with what is available here, and what the control group leaves."""
     need, available = demand.memory, room.available_bytes
     if need is None or available is None or need.likely <= available:
@@ -107,7 +107,7 @@ def _more_memory(need: int, available: int, group: Cgroup | None) -> str:
     return f"raise the limit: `docker run --memory {limit}g`, `memory: {limit}Gi`, or `memory.max` itself"
 
 
-def _shm(demand: Demand, room: Room) -> Iterator[Finding]:
+def _shm(demand: ResourceRequirements, room: FreeResources) -> Iterator[Finding]:
     """Compare /dev/shm with what is known to be written there.
 
     DeepSpeed maps what it could write there: with nothing written it crashes at once, and with a part of
@@ -140,7 +140,7 @@ def _shm(demand: Demand, room: Room) -> Iterator[Finding]:
         )
 
 
-def _memlock(demand: Demand, room: Room) -> Iterator[Finding]:
+def _memlock(demand: ResourceRequirements, room: FreeResources) -> Iterator[Finding]:
     """Compare the limit of locked memory with what counts against it, which cudaHostAlloc does not."""
     limit = room.memlock_bytes
     if limit is None:
@@ -163,7 +163,7 @@ def _memlock(demand: Demand, room: Room) -> Iterator[Finding]:
         )
 
 
-def _disks(demand: Demand, room: Room) -> Iterator[Finding]:
+def _disks(demand: ResourceRequirements, room: FreeResources) -> Iterator[Finding]:
     """Compare each file system with all that is to be written there."""
     placed = [(room.disks[one.path], one) for one in demand.writes if one.path in room.disks]
     placed.sort(key=lambda pair: pair[0].device)
@@ -174,7 +174,7 @@ def _disks(demand: Demand, room: Room) -> Iterator[Finding]:
             yield _full(disk, writings)
 
 
-def _full(disk: Disk, writings: Sequence[Writing]) -> Finding:
+def _full(disk: Disk, writings: Sequence[DiskUse]) -> Finding:
     """Name what takes the most first; the record of a run is worth a word only where it is all."""
     largest = sorted(writings, key=lambda one: -one.num_bytes)
     told = [one for one in largest if one.num_bytes > largest[0].num_bytes // 100]

@@ -6,21 +6,21 @@ A sequence whose length nobody said counts as a short one: what does not fit the
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from zlaunch.config.resolve.resolve import Circumstances
+from zlaunch.config.resolve.resolve import ResolveContext
 from zlaunch.config.resolve.values import Sourced
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
-from zlaunch.estimate.changes import for_train, try_levers, words_that_fit
-from zlaunch.estimate.fit import Fit, Site
-from zlaunch.estimate.query import Answer, Options, Question, Refusal, Training, training_of
+from zlaunch.estimate.changes import for_train, try_changes, words_that_fit
+from zlaunch.estimate.fit import Cluster, Fit
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, TrainingOptions, training_of
 from zlaunch.estimate.remedies import remedies
 from zlaunch.estimate.request import code_of, smallest_gpu
-from zlaunch.estimate.run import estimate as closed
-from zlaunch.estimate.strategies import best_of, on, within_reach
+from zlaunch.estimate.run import estimate_closed_form as closed
+from zlaunch.estimate.strategies import apply_strategy, fastest_that_fits, within_reach
 from zlaunch.hosts.machine import Machine
 from zlaunch.job.model import model_flag
-from zlaunch.job.script import Interface
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import flags, is_true, read_arguments
+from zlaunch.job.trainer_args import flags, is_switched_on, read_arguments
 from zlaunch.launch.preflight.requirements import trains_all
 from zlaunch.launch.prepare import Prepared
 from zlaunch.units import memory
@@ -30,10 +30,10 @@ SHORT_SEQ_LEN = 128
 _ELSE = ("`zlaunch plan MODEL` looks for what fits", "take a smaller model, or fewer ranks: `--gpus 1`")
 """What to do if no change of the job alone helps: with GPUs, and without."""
 
-Ask = Callable[[Sequence[Question], Site], Sequence[Answer | Refusal]]
+Ask = Callable[[Sequence[EstimateQuery], Cluster], Sequence[Estimate | Rejected]]
 
 
-def question_about(prepared: Prepared) -> tuple[Question, Site] | None:
+def query_for(prepared: Prepared) -> tuple[EstimateQuery, Cluster] | None:
     """Ask about a job that is about to start; None without a model that is known."""
     inputs, model = prepared.inputs, prepared.model
     if model is None:
@@ -41,7 +41,7 @@ def question_about(prepared: Prepared) -> tuple[Question, Site] | None:
     hosts = inputs.topology.hosts
     ranks = max(len(host.devices) for host in hosts)
     args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
-    given = Circumstances(
+    given = ResolveContext(
         inputs.base,
         args,
         inputs.model,
@@ -50,13 +50,13 @@ def question_about(prepared: Prepared) -> tuple[Question, Site] | None:
         inputs.script.interface,
     )
     gpu = smallest_gpu(_machines(prepared)) if inputs.machine.gpus else None
-    site = Site(len(hosts), ranks, gpu, inputs.machine.memory_bytes)
-    return Question(inputs.job, given, model, _training(prepared), ranks), site
+    site = Cluster(len(hosts), ranks, gpu, inputs.machine.memory_bytes)
+    return EstimateQuery(inputs.job, given, model, _training(prepared), ranks), site
 
 
-def _question(option: str, prepared: Prepared) -> tuple[Question, Site]:
+def _question(option: str, prepared: Prepared) -> tuple[EstimateQuery, Cluster]:
     """Ask about a job; raise Unavailable where an answer would be about another one."""
-    asked = question_about(prepared)
+    asked = query_for(prepared)
     if asked is None:
         raise _unknown_model(option, prepared)
     if not trains_all(prepared.inputs.script, prepared.inputs.job.script_args):
@@ -69,7 +69,7 @@ def _question(option: str, prepared: Prepared) -> tuple[Question, Site]:
 
 def _unknown_model(option: str, prepared: Prepared) -> Unavailable:
     """Say how a script names its model; a loop of its own makes one itself."""
-    makes_it = prepared.inputs.script.interface is Interface.DEEPSPEED
+    makes_it = prepared.inputs.script.interface is ConfigInterface.DEEPSPEED
     return Unavailable(
         f"`{option}` needs a model it can look at",
         f"leave `{option}` out for this script" if makes_it else "name it as `-- --model_name_or_path DIR`",
@@ -84,13 +84,15 @@ def _machines(prepared: Prepared) -> list[Machine]:
 def _training(prepared: Prepared) -> Training:
     inputs = prepared.inputs
     assert prepared.model is not None, "the caller has one"
-    training = training_of(prepared.model, inputs.job.script_args, Options())
+    training = training_of(prepared.model, inputs.job.script_args, TrainingOptions())
     if not training.seq_len.source.startswith("`--"):
         training = replace(training, seq_len=Sourced(SHORT_SEQ_LEN, "nobody said; a short one"))
     if "auto_map" in prepared.model.value and _trusts_code(prepared):
         named = model_flag(inputs.job.script_args)
         training = replace(training, remote_code=None if named is None else str(code_of(named)))
-    partitioned = inputs.script.interface is not Interface.DEEPSPEED or "zero.Init" in inputs.script.source
+    partitioned = (
+        inputs.script.interface is not ConfigInterface.DEEPSPEED or "zero.Init" in inputs.script.source
+    )
     return replace(training, partitioned_at_birth=partitioned)
 
 
@@ -99,23 +101,23 @@ def _trusts_code(prepared: Prepared) -> bool:
     inputs = prepared.inputs
     said = dict(flags(inputs.job.script_args))
     if "trust_remote_code" in said:
-        return is_true(said["trust_remote_code"] or "true")
+        return is_switched_on(said["trust_remote_code"] or "true")
     return inputs.script.trusts_code
 
 
-def rehearse_first(prepared: Prepared, ask: Ask) -> Answer:
+def check_memory(prepared: Prepared, ask: Ask) -> Estimate:
     """Take two steps without memory; raise Refused if DeepSpeed gives up or the job cannot fit."""
     question, site = _question("--rehearse", prepared)
     (answer,) = ask([question], site)
-    if isinstance(answer, Refusal):
+    if isinstance(answer, Rejected):
         raise answer.error
     if answer.verdict.fit is Fit.NO:
         raise Refused([_misfit(answer, site, ask)])
     return answer
 
 
-def _misfit(answer: Answer, site: Site, ask: Ask) -> Finding:
-    effects = try_levers(answer, lambda questions: ask(questions, site))
+def _misfit(answer: Estimate, site: Cluster, ask: Ask) -> Finding:
+    effects = try_changes(answer, lambda questions: ask(questions, site))
     fitting = words_that_fit(effects, in_train=True)
     hint = f"it fits with {fitting}" if fitting else _ELSE[site.gpu is None]
     return Finding(
@@ -135,29 +137,31 @@ def choose_stage(prepared: Prepared, ask: Ask, estimate: Ask = closed) -> tuple[
         raise WrongUsage("`--stage auto` chooses the offload too", "drop `--offload`, or choose the stage")
     question, site = _question("--stage auto", prepared)
     rungs = within_reach(question)
-    answers = ask([on(question, rung) for rung in rungs], site)
-    chosen = best_of(answers)
+    answers = ask([apply_strategy(question, rung) for rung in rungs], site)
+    chosen = fastest_that_fits(answers)
     if chosen is None:
-        if untold := next((one.unknown for one in answers if isinstance(one, Refusal) and one.unknown), None):
+        if untold := next(
+            (one.unknown for one in answers if isinstance(one, Rejected) and one.unknown), None
+        ):
             raise untold
-        verdicts = [one.verdict for one in answers if isinstance(one, Answer)]
+        verdicts = [one.verdict for one in answers if isinstance(one, Estimate)]
         if unknown := next((one for one in verdicts if one.fit is Fit.UNKNOWN), None):
             raise Unavailable(f"nobody can tell what fits: {'; '.join(unknown.reasons)}", "give `--stage 2`")
         raise Refused([_nowhere(question, site, ask, estimate)])
     answer = answers[chosen]
-    assert isinstance(answer, Answer), "what fits was answered"
-    job = replace(on(question, rungs[chosen]).job, is_chosen=True)
+    assert isinstance(answer, Estimate), "what fits was answered"
+    job = replace(apply_strategy(question, rungs[chosen]).job, is_chosen=True)
     return job, f"`{rungs[chosen].words}` is the fastest that fits: {_filled(answer)}"
 
 
-def _filled(answer: Answer) -> str:
+def _filled(answer: Estimate) -> str:
     need = answer.need
     if answer.forecast.on_gpu:
         return f"{memory(need.process[1])} of each GPU, {memory(need.host)} of each host"
     return f"{memory(need.host)} of each host"
 
 
-def _nowhere(question: Question, site: Site, ask: Ask, estimate: Ask) -> Finding:
+def _nowhere(question: EstimateQuery, site: Cluster, ask: Ask, estimate: Ask) -> Finding:
     found = remedies(
         question, within_reach(question), lambda some: estimate(some, site), lambda some: ask(some, site)
     )

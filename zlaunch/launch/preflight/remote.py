@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zlaunch.errors import Finding, Severity
-from zlaunch.hosts.machine import Room
-from zlaunch.launch.preflight.checks import preflight
-from zlaunch.launch.preflight.requirements import Demand
+from zlaunch.hosts.machine import FreeResources
+from zlaunch.launch.preflight.checks import check_resources
+from zlaunch.launch.preflight.requirements import ResourceRequirements
 
 NOT_SHARED, DISK = "not-shared", "disk-too-small"
 _TYPED_HERE = (NOT_SHARED, DISK)
@@ -15,7 +15,7 @@ _TYPED_HERE = (NOT_SHARED, DISK)
 
 
 @dataclass(frozen=True)
-class Common:
+class SharedPaths:
     """What hosts have to do with files."""
 
     run: Path | None
@@ -28,8 +28,11 @@ class Common:
     """The run's, and the locks found elsewhere, as far as they are on this machine → which file that is."""
 
 
-def judge_hosts(
-    demands: Mapping[str, Demand], rooms: Mapping[str, Room], common: Common, here: Collection[Finding] = ()
+def check_remote_hosts(
+    demands: Mapping[str, ResourceRequirements],
+    rooms: Mapping[str, FreeResources],
+    common: SharedPaths,
+    here: Collection[Finding] = (),
 ) -> list[Finding]:
     """Find what is short on each host; hosts of which the same is to be said are named together.
 
@@ -44,9 +47,9 @@ def judge_hosts(
     return [_on(hosts, finding) for finding, hosts in named.items()]
 
 
-def _judge(demand: Demand, room: Room) -> tuple[Finding, ...]:
+def _judge(demand: ResourceRequirements, room: FreeResources) -> tuple[Finding, ...]:
     """Judge a host as this machine is; what the job reports to is judged once, here."""
-    return preflight(replace(demand, monitors=(), script_args=()), room)
+    return check_resources(replace(demand, monitors=(), script_args=()), room)
 
 
 def _on(hosts: Sequence[str], finding: Finding) -> Finding:
@@ -56,7 +59,7 @@ def _on(hosts: Sequence[str], finding: Finding) -> Finding:
     return replace(finding, where=where, hint=hint)
 
 
-def _files(common: Common, room: Room) -> Iterator[Finding]:
+def _files(common: SharedPaths, room: FreeResources) -> Iterator[Finding]:
     """Compare what a host sees with what is here.
 
     A directory in which somebody writes meanwhile looks like another one: that is no more than advice.
@@ -72,7 +75,7 @@ def _files(common: Common, room: Room) -> Iterator[Finding]:
             yield Finding(NOT_SHARED, f"there is no `{path}`", "put it there", severity=Severity.LATE)
 
 
-def _locks(common: Common, room: Room) -> Iterator[Finding]:
+def _locks(common: SharedPaths, room: FreeResources) -> Iterator[Finding]:
     """Find what keeps ranks waiting there; what is here too is removed before they start."""
     for lock in sorted(room.left_locks):
         if lock.parent.name in common.ops and room.files.get(lock) != common.files.get(lock):

@@ -38,7 +38,7 @@ PROJECTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Monitor:
+class Reporter:
     """A monitor that a job switches on."""
 
     where: str
@@ -50,20 +50,22 @@ class Monitor:
     """How to do without it."""
 
 
-def monitors_of(config: Mapping[str, Any], script_args: Sequence[str], is_trainer: bool) -> Iterator[Monitor]:
+def reporters_of(
+    config: Mapping[str, Any], script_args: Sequence[str], is_trainer: bool
+) -> Iterator[Reporter]:
     """List what the ds_config and, of a script for the Trainer, the arguments switch on."""
     for section, package in SECTIONS.items():
         values = config.get(section)
         if isinstance(values, Mapping) and values.get("enabled") is True:
             key = f"{section}.enabled"
-            yield Monitor(key, f"`{key}` is true", (package,), f"`--set {key}=false`")
-    for name in reporters(script_args) if is_trainer else ():
+            yield Reporter(key, f"`{key}` is true", (package,), f"`--set {key}=false`")
+    for name in parse_report_to(script_args) if is_trainer else ():
         for packages in REPORTERS.get(name, ()):
             said = f"`--report_to {name}`"
-            yield Monitor("--report_to", said, packages, "`-- --report_to none`")
+            yield Reporter("--report_to", said, packages, "`-- --report_to none`")
 
 
-def reporters(script_args: Sequence[str]) -> tuple[str, ...]:
+def parse_report_to(script_args: Sequence[str]) -> tuple[str, ...]:
     """Read the words after the last `--report_to`."""
     found: list[str] = []
     is_meant = False
@@ -79,7 +81,7 @@ def reporters(script_args: Sequence[str]) -> tuple[str, ...]:
 
 def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:
     """Find names that transformers does not know, which it says only when the Trainer is made."""
-    for name in reporters(script_args):
+    for name in parse_report_to(script_args):
         if name not in REPORTERS and name not in ("all", "none"):
             meant = difflib.get_close_matches(name, REPORTERS, 1)
             hint = (
@@ -88,7 +90,7 @@ def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:
             yield Finding("unknown-monitor", f"transformers reports to no `{name}`", hint, "--report_to")
 
 
-def judge_monitor(monitor: Monitor, missing: frozenset[str]) -> Iterator[Finding]:
+def check_reporter(monitor: Reporter, missing: frozenset[str]) -> Iterator[Finding]:
     """Find that none of the packages that would do is installed."""
     if not missing.issuperset(monitor.packages):
         return

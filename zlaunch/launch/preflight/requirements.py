@@ -16,10 +16,10 @@ from zlaunch.estimate.memory.settings import Settings, read_settings
 from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.job.model import ModelConfig
-from zlaunch.job.script import Interface, Script
-from zlaunch.job.trainer_args import flags, is_true, read_arguments
-from zlaunch.launch.plan import Inputs, LaunchPlan
-from zlaunch.launch.preflight.reporters import Monitor, monitors_of
+from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.trainer_args import flags, is_switched_on, read_arguments
+from zlaunch.launch.plan import LaunchPlan, PlanInputs
+from zlaunch.launch.preflight.reporters import Reporter, reporters_of
 from zlaunch.units import count, plural
 
 LEAST_PROGRAM_BYTES: Final = 320 << 20
@@ -51,7 +51,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class DiskUse:
     """What a job puts into a directory."""
 
     path: Path
@@ -62,7 +62,7 @@ class Writing:
 
 
 @dataclass(frozen=True)
-class Demand:
+class ResourceRequirements:
     """What a job takes on one machine; None for what nobody can tell."""
 
     ranks: int
@@ -81,8 +81,8 @@ class Demand:
     """What each rank locks with mlock, whatever `pin_memory` says."""
     over_ssh: bool = False
     crosses_hosts: bool = False
-    writes: tuple[Writing, ...] = ()
-    monitors: tuple[Monitor, ...] = ()
+    writes: tuple[DiskUse, ...] = ()
+    monitors: tuple[Reporter, ...] = ()
     script_args: tuple[str, ...] = ()
     """Those that the Trainer reads; none for other scripts."""
 
@@ -97,7 +97,7 @@ class _Job:
     """What the parts of a demand are worked out from."""
 
     plan: LaunchPlan
-    inputs: Inputs
+    inputs: PlanInputs
     settings: Settings
     config: Mapping[str, Any]
     parameters: int | None
@@ -107,19 +107,23 @@ class _Job:
 
     @property
     def is_trainer(self) -> bool:
-        return self.inputs.script.interface is Interface.TRAINER
+        return self.inputs.script.interface is ConfigInterface.TRAINER
 
 
-def demand_of(
-    plan: LaunchPlan, inputs: Inputs, model: ModelConfig | None, forecast: Forecast | None, machine: Machine
-) -> Demand:
+def requirements_of(
+    plan: LaunchPlan,
+    inputs: PlanInputs,
+    model: ModelConfig | None,
+    forecast: Forecast | None,
+    machine: Machine,
+) -> ResourceRequirements:
     """Work out what a job takes on one of its machines, named as its topology names it."""
     over_ssh = plan.topology.over_ssh
     hosts = [host for host in plan.topology.hosts if not over_ssh or host.name == machine.hostname]
     used = {device for host in hosts for device in host.devices}
     job = _job(plan, inputs, model, forecast, sum(len(host.devices) for host in hosts))
     idle = () if over_ssh else tuple(gpu.index for gpu in machine.gpus if not gpu.is_busy)
-    return Demand(
+    return ResourceRequirements(
         ranks=job.ranks,
         gpus=tuple(gpu for gpu in machine.gpus if gpu.index in used),
         idle=tuple(index for index in idle if index not in used),
@@ -131,13 +135,13 @@ def demand_of(
         over_ssh=over_ssh,
         crosses_hosts=len(plan.topology.hosts) > 1 and plan.accelerator == "cuda",
         writes=tuple(_writes(job, forecast)),
-        monitors=tuple(monitors_of(job.config, inputs.job.script_args, job.is_trainer)),
+        monitors=tuple(reporters_of(job.config, inputs.job.script_args, job.is_trainer)),
         script_args=inputs.job.script_args if job.is_trainer else (),
     )
 
 
 def _job(
-    plan: LaunchPlan, inputs: Inputs, model: ModelConfig | None, forecast: Forecast | None, ranks: int
+    plan: LaunchPlan, inputs: PlanInputs, model: ModelConfig | None, forecast: Forecast | None, ranks: int
 ) -> _Job:
     config = plan.values.config()
     args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
@@ -185,9 +189,9 @@ def _on_each_gpu(forecast: Forecast | None, plan: LaunchPlan) -> int | None:
 def _memory(job: _Job, forecast: Forecast | None) -> Amount | None:
     """Say what the ranks here keep in their machine's memory."""
     if forecast is not None:
-        from zlaunch.estimate.fit import Site, need_of
+        from zlaunch.estimate.fit import Cluster, memory_need
 
-        need = need_of(forecast, Site(len(job.plan.topology.hosts), job.ranks)).host
+        need = memory_need(forecast, Cluster(len(job.plan.topology.hosts), job.ranks)).host
         return Amount(*forecast.bounds(need), f"{plural(job.ranks, 'rank')}, by {forecast.method}")
     if job.plan.accelerator != "cpu" or job.parameters is None or job.trainable is None:
         return None
@@ -241,16 +245,16 @@ def _locked(job: _Job, forecast: Forecast | None) -> int:
     return max(locked, forecast.peak("pinned")) if is_native and forecast is not None else locked
 
 
-def _writes(job: _Job, forecast: Forecast | None) -> Iterator[Writing]:
-    yield Writing(job.plan.layout.root, RUN_BYTES, "the record of the run", "`--run-dir DIR`")
+def _writes(job: _Job, forecast: Forecast | None) -> Iterator[DiskUse]:
+    yield DiskUse(job.plan.layout.root, RUN_BYTES, "the record of the run", "`--run-dir DIR`")
     for directory in job.plan.swap_dirs[:1]:
         if num_bytes := _nvme_bytes(job, forecast):
-            yield Writing(directory.parent, num_bytes, "what is offloaded to NVMe", "`--nvme DIR`")
+            yield DiskUse(directory.parent, num_bytes, "what is offloaded to NVMe", "`--nvme DIR`")
     if job.is_trainer and job.ranks and job.trainable is not None and _saves(job):
         said = dict(flags(job.inputs.job.script_args))
-        only_model = "save_only_model" in said and is_true(said["save_only_model"] or "true")
+        only_model = "save_only_model" in said and is_switched_on(said["save_only_model"] or "true")
         per_element = checkpoint_bytes(job.settings, only_model)
-        yield Writing(
+        yield DiskUse(
             job.inputs.script.output_dir(job.inputs.job.script_args).absolute(),
             per_element * job.trainable,
             f"a checkpoint of {count(job.trainable)} parameters with {per_element} bytes each",

@@ -13,9 +13,9 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from zlaunch.files import write_whole
-from zlaunch.rundir.layout import STACKS_SIGNAL, RunLayout
-from zlaunch.worker.hook.heartbeat import Pulse, begin_pulse, open_apart
-from zlaunch.worker.hook.instrument import UNSEEN, Tracer
+from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
+from zlaunch.worker.hook.heartbeat import Heartbeat, open_apart, start_heartbeat
+from zlaunch.worker.hook.instrument import UNSEEN, Instrumentation
 
 _HERE = str(Path(__file__).parent)
 _STANDARD = os.path.dirname(os.__file__)  # noqa: PTH120 - the standard library, as frames name it
@@ -26,11 +26,11 @@ def begin(run_dir: str, is_patient: bool = False) -> None:
 
     A patient one waits for the other ranks as long as somebody debugs one of them.
     """
-    layout, rank = RunLayout(Path(run_dir)), int(os.environ["RANK"])
-    pulse = begin_pulse(layout.rank_pulse(rank))
+    layout, rank = RunDir(Path(run_dir)), int(os.environ["RANK"])
+    pulse = start_heartbeat(layout.rank_pulse(rank))
     with contextlib.suppress(OSError):
         _show_stacks_in(layout.rank_stacks(rank))
-    tracer = Tracer(pulse, _patience() if is_patient else {})
+    tracer = Instrumentation(pulse, _patience() if is_patient else {})
     tracer.install()
     sys.addaudithook(_Witness(layout.rank_error(rank), rank, pulse, tracer))
 
@@ -55,7 +55,7 @@ class _Witness:
     It imports nothing any more: code that runs meanwhile would make Python forget that it was interrupted.
     """
 
-    def __init__(self, file: Path, rank: int, pulse: Pulse, tracer: Tracer) -> None:
+    def __init__(self, file: Path, rank: int, pulse: Heartbeat, tracer: Instrumentation) -> None:
         self._file = file
         self._rank = rank
         self._pulse = pulse

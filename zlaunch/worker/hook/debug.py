@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from zlaunch.rundir import phases
-from zlaunch.worker.hook.heartbeat import current_pulse
+from zlaunch.worker.hook.heartbeat import current_heartbeat
 
 VARIABLE = "ZLAUNCH_DEBUG"
 UNAVAILABLE = 69
@@ -72,7 +72,7 @@ def await_editor(text: str) -> None:
         return
     from zlaunch.hosts.ports import LOOPBACK  # imports socket, which every rank would wait for
 
-    pulse, settrace = current_pulse(), sys.settrace
+    pulse, settrace = current_heartbeat(), sys.settrace
     try:
         with _without_warning():
             import debugpy

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from zlaunch.rundir import phases
-from zlaunch.worker.hook.heartbeat import Pulse
+from zlaunch.worker.hook.heartbeat import Heartbeat
 
 GPU_SECONDS = 5.0
 """How often the GPU is asked for a loss and for its peaks: it must finish what it does to answer."""
@@ -14,7 +14,7 @@ GPU_SECONDS = 5.0
 class EngineFacts:
     """Reads facts off an engine around its phases; raises nothing."""
 
-    def __init__(self, pulse: Pulse) -> None:
+    def __init__(self, pulse: Heartbeat) -> None:
         """Begin with nothing known."""
         self._pulse = pulse
         self._loss: Any = None

@@ -23,7 +23,7 @@ FIRST_DESCRIPTOR = 200
 """Files are kept open from here on: the first one that the script opens gets the number it always gets."""
 
 
-class Pulse:
+class Heartbeat:
     """The phase and the progress of this process."""
 
     def __init__(self, file: Path) -> None:
@@ -114,15 +114,15 @@ def _identity(descriptor: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-_current: list[Pulse] = []
+_current: list[Heartbeat] = []
 
 
-def begin_pulse(file: Path) -> Pulse:
+def start_heartbeat(file: Path) -> Heartbeat:
     """Begin the pulse of this process."""
-    _current.append(Pulse(file))
+    _current.append(Heartbeat(file))
     return _current[-1]
 
 
-def current_pulse() -> Pulse | None:
+def current_heartbeat() -> Heartbeat | None:
     """Return the pulse of this process; None where nobody watches."""
     return _current[-1] if _current else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from zlaunch.rundir import phases
 from zlaunch.worker.hook.engine_callback import EngineFacts
-from zlaunch.worker.hook.heartbeat import Pulse
+from zlaunch.worker.hook.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -62,10 +62,12 @@ UNSEEN = "<zlaunch/worker/hook/instrument.py, like importlib._bootstrap>"
 """The file that wrappers say they are in: Python's warnings pass over frames with these two words in it."""
 
 
-class Tracer:
+class Instrumentation:
     """Wraps the functions of the table as their modules come."""
 
-    def __init__(self, pulse: Pulse, also: Mapping[str, Callable[[ModuleType], None]] | None = None) -> None:
+    def __init__(
+        self, pulse: Heartbeat, also: Mapping[str, Callable[[ModuleType], None]] | None = None
+    ) -> None:
         """Nothing is wrapped before `install`; `also` says what else is done to a module of the table."""
         self._pulse = pulse
         self._also = also or {}

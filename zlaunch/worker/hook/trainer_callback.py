@@ -3,12 +3,12 @@
 from typing import Any
 
 from zlaunch.rundir import phases
-from zlaunch.worker.hook.heartbeat import Pulse
+from zlaunch.worker.hook.heartbeat import Heartbeat
 
 NUMBERS = ("loss", "learning_rate", "grad_norm", "epoch")
 
 
-def make_callback(base: type, pulse: Pulse) -> type:
+def make_callback(base: type, pulse: Heartbeat) -> type:
     """Make a TrainerCallback that writes steps, loss and learning rate into a pulse."""
 
     class PulseCallback(base):  # type: ignore[misc]

@@ -6,10 +6,10 @@ from zlaunch import console
 from zlaunch.cli.views.speed import time_lines, traffic_lines
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.keys.read_at import ZERO
-from zlaunch.estimate.changes import Effect, mover, words_that_fit
-from zlaunch.estimate.fit import Fit, Site
+from zlaunch.estimate.changes import ChangeEffect, mover, words_that_fit
+from zlaunch.estimate.fit import Cluster, Fit
 from zlaunch.estimate.forecast import Forecast, Phase
-from zlaunch.estimate.query import Answer, Question
+from zlaunch.estimate.query import Estimate, EstimateQuery
 from zlaunch.units import brief, count, gib, in_gib, memory, plural
 
 BAR_COLUMNS = 20
@@ -18,7 +18,7 @@ PARTS = {"optimizer": "optimizer", "param": "parameters"}
 WHAT_POOLS = {"pageable": "pageable", "pinned": "pinned", "shm": "shm", "nvme": "NVMe"}
 
 
-def answer_lines(answer: Answer, site: Site) -> Iterator[str]:
+def answer_lines(answer: Estimate, site: Cluster) -> Iterator[str]:
     """Write everything about one job."""
     yield from console.table([*asked(answer.question, site, answer.forecast), *_job(answer)], indent="")
     blocks = (
@@ -31,7 +31,7 @@ def answer_lines(answer: Answer, site: Site) -> Iterator[str]:
     yield from _apart(blocks)
 
 
-def change_lines(answer: Answer, effects: Sequence[Effect]) -> Iterator[str]:
+def change_lines(answer: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
     """Write what each change does, which parts it moves, and which would make a job fit that does not."""
     blocks = (
         effect_lines(effects, answer.seconds is not None),
@@ -47,7 +47,7 @@ def _apart(blocks: Iterable[Iterator[str]]) -> Iterator[str]:
         yield from ["", *lines] if lines else []
 
 
-def verdict_lines(answer: Answer, site: Site) -> Iterator[str]:
+def verdict_lines(answer: Estimate, site: Cluster) -> Iterator[str]:
     """Say whether it fits, and why not."""
     verdict = answer.verdict
     if verdict.fit is Fit.UNKNOWN:
@@ -59,14 +59,14 @@ def verdict_lines(answer: Answer, site: Site) -> Iterator[str]:
     yield from console.paragraph(f"{verdict.fit.value}: {'; '.join(verdict.reasons)}")
 
 
-def hint_lines(answer: Answer, effects: Sequence[Effect]) -> Iterator[str]:
+def hint_lines(answer: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
     """Say which change lets a job fit that does not, the least intrusive first."""
     is_open = answer.verdict.fit in (Fit.NO, Fit.TIGHT)
     if is_open and (fitting := words_that_fit(effects)):
         yield from console.paragraph(f"hint: it fits with {fitting}")
 
 
-def unchecked_host(answer: Answer, site: Site) -> str | None:
+def unchecked_host(answer: Estimate, site: Cluster) -> str | None:
     """Say what an offloading job needs of hosts that nobody named; None if there is nothing to be said."""
     values = answer.settled.values
     is_moved = any(values[ZERO, f"offload_{key}", "device"] in PLACES for key in PARTS.values())
@@ -76,7 +76,7 @@ def unchecked_host(answer: Answer, site: Site) -> str | None:
     return f"{need} (not checked: `--on` says nothing of the hosts)"
 
 
-def start_lines(answer: Answer) -> Iterator[str]:
+def start_lines(answer: Estimate) -> Iterator[str]:
     """Say what a start would find out about a job's memory; a job that cannot fit was refused."""
     need, verdict = answer.need, answer.verdict
     told = verdict.fit.value if verdict.fit is not Fit.UNKNOWN else "DeepSpeed takes two steps"
@@ -88,7 +88,7 @@ def start_lines(answer: Answer) -> Iterator[str]:
     yield from console.table(rows)
 
 
-def asked(question: Question, site: Site, forecast: Forecast) -> list[tuple[str, str]]:
+def asked(question: EstimateQuery, site: Cluster, forecast: Forecast) -> list[tuple[str, str]]:
     """Say what the numbers are about."""
     seq_len = question.training.seq_len
     return [
@@ -98,7 +98,7 @@ def asked(question: Question, site: Site, forecast: Forecast) -> list[tuple[str,
     ]
 
 
-def _job(answer: Answer) -> Iterator[tuple[str, str]]:
+def _job(answer: Estimate) -> Iterator[tuple[str, str]]:
     """Say which job of the many possible ones this is."""
     values = answer.settled.values
     stage = f"ZeRO stage {values[ZERO, 'stage']}"
@@ -110,7 +110,7 @@ def _job(answer: Answer) -> Iterator[tuple[str, str]]:
     yield "method", method(answer.forecast)
 
 
-def trained(question: Question) -> Iterator[str]:
+def trained(question: EstimateQuery) -> Iterator[str]:
     """Name what is unusual about the training."""
     training = question.training
     if training.activation_checkpointing:
@@ -139,14 +139,14 @@ def origin(forecast: Forecast) -> str:
     return f"closed form, {off} off"
 
 
-def title(answer: Answer) -> str:
+def title(answer: Estimate) -> str:
     """Name a job in one line."""
     values = answer.settled.values
     name = answer.question.model.source.removesuffix("/config.json")
     return f"{name}, ZeRO stage {values[ZERO, 'stage']}, {', '.join(_offloaded(values))}"
 
 
-def _model(question: Question, forecast: Forecast) -> str:
+def _model(question: EstimateQuery, forecast: Forecast) -> str:
     name = question.model.source.removesuffix("/config.json")
     trained = (
         "all of them trained"
@@ -156,7 +156,7 @@ def _model(question: Question, forecast: Forecast) -> str:
     return f"{name}: {count(forecast.parameters)} parameters, {trained}"
 
 
-def _ranks(site: Site) -> str:
+def _ranks(site: Cluster) -> str:
     text = f"{plural(site.world_size, 'rank')} on {plural(site.num_hosts, 'host')}"
     if site.gpu is None:
         return f"{text}; no GPU is named and none is here"
@@ -170,7 +170,7 @@ def _offloaded(values: Values) -> list[str]:
     ]
 
 
-def phase_lines(answer: Answer, site: Site) -> Iterator[str]:
+def phase_lines(answer: Estimate, site: Cluster) -> Iterator[str]:
     """Write phases by pools, with a bar for the GPU."""
     forecast = answer.forecast
     pools = [pool for pool in WHAT_POOLS if forecast.peak(pool) or pool == "pageable"]  # type: ignore[arg-type]
@@ -196,7 +196,7 @@ def _phase(phase: Phase, overhead: int, pools: Sequence[str]) -> tuple[str, ...]
     return (phase.name, *map(in_gib, amounts), *(in_gib(phase.peak.get(pool, 0)) for pool in pools))
 
 
-def _hosts(answer: Answer, site: Site) -> Iterator[str]:
+def _hosts(answer: Estimate, site: Cluster) -> Iterator[str]:
     need, ranks = answer.need, plural(site.ranks_per_host, "rank")
     text = f"a host with its {ranks}: {memory(need.host)} of memory"
     if need.pinned:
@@ -225,7 +225,7 @@ def _large(parts: Mapping[str, int]) -> list[tuple[str, int]]:
     return [item for item in sorted(parts.items(), key=lambda item: -item[1]) if item[1] * 1000 > total]
 
 
-def moved_lines(forecast: Forecast, effects: Sequence[Effect]) -> Iterator[str]:
+def moved_lines(forecast: Forecast, effects: Sequence[ChangeEffect]) -> Iterator[str]:
     """Say which change leaves least of each part."""
     moved = [
         (part, size, found)
@@ -241,7 +241,7 @@ def moved_lines(forecast: Forecast, effects: Sequence[Effect]) -> Iterator[str]:
         yield from console.notes(rows)
 
 
-def effect_lines(effects: Sequence[Effect], known_speed: bool) -> Iterator[str]:
+def effect_lines(effects: Sequence[ChangeEffect], known_speed: bool) -> Iterator[str]:
     """Say what each change does, the one that saves most first."""
     if not effects:
         return

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.diagnosis.table import DEATHS
-from zlaunch.diagnosis import SIGNATURES, diagnose
+from zlaunch.diagnosis.diagnose import SIGNATURES, diagnose
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.render import LINES, height, verdict_lines
 from zlaunch.units import duration, gib

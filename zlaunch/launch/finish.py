@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 
 from zlaunch import console
-from zlaunch.diagnosis import diagnose
+from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.evidence import Evidence, StallEvidence
 from zlaunch.diagnosis.outcome import Outcome, judge_outcome
 from zlaunch.diagnosis.render import verdict_lines

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zlaunch.diagnosis import diagnose
+from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.evidence import Evidence, StallEvidence
 from zlaunch.diagnosis.root_cause import Role, role_of, root_cause
 from zlaunch.diagnosis.stall import rank_names

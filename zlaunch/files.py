@@ -4,10 +4,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from zlaunch.errors import Unavailable
+from typing import Any
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -70,7 +67,7 @@ def write_back(file: Path, text: str) -> None:
         raise _unavailable(f"`{file}` cannot be written: {error.strerror}") from None
 
 
-def _unavailable(message: str, hint: str | None = None) -> "Unavailable":
+def _unavailable(message: str, hint: str | None = None) -> Exception:
     from zlaunch.errors import Unavailable  # the ranks import this module, and wait for all it imports
 
     return Unavailable(message, hint)

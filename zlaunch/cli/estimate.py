@@ -6,6 +6,11 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch.cli import options
+from zlaunch.cli.views.estimate_report import EstimateView, report
+from zlaunch.estimate.query import TrainingOptions, parse_lora
+from zlaunch.estimate.request import EstimateRequest, resolve_request
+from zlaunch.job.spec import STAGES, JobSpec, parse_offload, parse_override
+from zlaunch.launch.prepare import ds_config_of
 
 
 def estimate(
@@ -58,12 +63,6 @@ def estimate(
     With one: every phase, what holds the memory, and then what each change would save. What was
     rehearsed before is answered from a cache; ZLAUNCH_CACHE=off does without.
     """
-    from zlaunch.cli.views.estimate_report import EstimateView, report
-    from zlaunch.estimate.query import TrainingOptions, parse_lora
-    from zlaunch.estimate.request import EstimateRequest, resolve_request
-    from zlaunch.job.spec import STAGES, JobSpec, parse_offload, parse_override
-    from zlaunch.launch.prepare import ds_config_of
-
     argv, ds_config = ds_config_of(trainer.args, ds_config)
     job = JobSpec(
         script=Path(),

@@ -1,6 +1,7 @@
 """A command line that ends in another program's: `[SCRIPT] [OPTIONS] [-- SCRIPT ARGS]`."""
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from typer.core import TyperCommand
@@ -27,8 +28,6 @@ class ScriptCommand(TyperCommand):
                 )
             ctx.args, ctx.params["script"], script = [script, *ctx.args], None, None
         if script is not None and str(script).startswith("-"):
-            from difflib import get_close_matches
-
             own_options = [name for option in self.params for name in option.opts]
             name = str(script).partition("=")[0]
             meant = get_close_matches(name, own_options, 1)

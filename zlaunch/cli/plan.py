@@ -7,6 +7,12 @@ import typer
 
 from zlaunch.cli import options
 from zlaunch.cli.config.options import Output
+from zlaunch.cli.views.plan_report import report
+from zlaunch.errors import WrongUsage
+from zlaunch.estimate.query import TrainingOptions, parse_lora
+from zlaunch.estimate.request import EstimateRequest, resolve_request
+from zlaunch.job.spec import JobSpec
+from zlaunch.job.trainer_args import take_ds_config
 
 
 def plan(
@@ -39,13 +45,6 @@ def plan(
     What trains without ZeRO does not use it, what trains with stage 2 does not use stage 3, and
     offloading comes last. The ds_config goes to -o FILE, the reasons to the terminal.
     """
-    from zlaunch.cli.views.plan_report import report
-    from zlaunch.errors import WrongUsage
-    from zlaunch.estimate.query import TrainingOptions, parse_lora
-    from zlaunch.estimate.request import EstimateRequest, resolve_request
-    from zlaunch.job.spec import JobSpec
-    from zlaunch.job.trainer_args import take_ds_config
-
     argv, named = take_ds_config(trainer.args)
     if named is not None:
         raise WrongUsage("`zlaunch plan` writes a ds_config, and reads none", "leave out `--deepspeed`")

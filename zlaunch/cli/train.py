@@ -6,7 +6,22 @@ from typing import Annotated, Literal
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli import options
+from zlaunch.cli.start import Examined, SharedRehearser, examine, see, show
+from zlaunch.job.module_files import find_module
+from zlaunch.job.spec import (
+    STAGES,
+    JobSpec,
+    RestartPolicy,
+    RunOptions,
+    parse_debug,
+    parse_gpus,
+    parse_offload,
+    parse_override,
+)
+from zlaunch.launch.preflight.memory import choose_stage
+from zlaunch.launch.prepare import default_recipe, ds_config_of, prepare
 
 
 def train(
@@ -89,19 +104,6 @@ def train(
 
     What zlaunch does not know, and all that follows `--`, goes to the script.
     """
-    from zlaunch.cli.start import Examined, SharedRehearser, examine, see, show
-    from zlaunch.job.spec import (
-        STAGES,
-        JobSpec,
-        RestartPolicy,
-        RunOptions,
-        parse_debug,
-        parse_gpus,
-        parse_offload,
-        parse_override,
-    )
-    from zlaunch.launch.prepare import ds_config_of, prepare
-
     script_args, ds_config = ds_config_of(context.args, ds_config)
     job = JobSpec(
         script=_program(script, module),
@@ -127,9 +129,6 @@ def train(
 
     with SharedRehearser() as ask:
         if stage == "auto":
-            from zlaunch import console
-            from zlaunch.launch.preflight.memory import choose_stage
-
             job, why = choose_stage(prepare(job, run_dir), ask)
             for line in console.table([("stage ", why)], indent=""):
                 console.say(line)
@@ -143,9 +142,5 @@ def train(
 def _program(script: str | None, module: str | None) -> Path:
     """Find the file of what is trained with."""
     if module is not None:
-        from zlaunch.job.module_files import find_module
-
         return find_module(module, os.environ)
-    from zlaunch.launch.prepare import default_recipe
-
     return default_recipe() if script is None else Path(script)

@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.config.options import A_CONFIG, AsJson, Release
-
-if TYPE_CHECKING:
-    from zlaunch.config.diff import ConfigDiff, Difference
-    from zlaunch.dsconfig.text.document import Document
+from zlaunch.config.diff import ConfigDiff, Difference, compare
+from zlaunch.config.report import load_config
+from zlaunch.dsconfig.releases import release
+from zlaunch.dsconfig.text.document import Document
+from zlaunch.units import plural
 
 
 def diff(
@@ -24,26 +26,17 @@ def diff(
 
     Defaults, old names, the order of keys, and ways to write a number make no difference.
     """
-    from zlaunch import console
-    from zlaunch.config.diff import compare
-    from zlaunch.dsconfig.releases import release
-
     left, right = _document(first), _document(second)
     found = compare(left, right, release(deepspeed))
     for line in [json.dumps(_members(found), indent=2)] if as_json else _lines(found, (first, second), every):
         console.data(line)
 
 
-def _document(name: str) -> "Document":
-    from zlaunch.config.report import load_config
-
+def _document(name: str) -> Document:
     return load_config(name).needed(name)
 
 
-def _lines(found: "ConfigDiff", names: Sequence[str], every: bool) -> Iterator[str]:
-    from zlaunch import console
-    from zlaunch.units import plural
-
+def _lines(found: ConfigDiff, names: Sequence[str], every: bool) -> Iterator[str]:
     if found.differences:
         yield from console.table([("", *_short(names)), *_rows(found.differences)], indent="")
     else:
@@ -63,7 +56,7 @@ def _short(names: Sequence[str]) -> tuple[str, str]:
     return first, second
 
 
-def _rows(differences: Sequence["Difference"]) -> Iterator[tuple[str, str, str]]:
+def _rows(differences: Sequence[Difference]) -> Iterator[tuple[str, str, str]]:
     """Write the keys of a section below its name."""
     above: list[str] = []
     for one in differences:
@@ -75,13 +68,13 @@ def _rows(differences: Sequence["Difference"]) -> Iterator[tuple[str, str, str]]
         yield "  " * len(sections) + key, str(one.cells[0]), str(one.cells[1])
 
 
-def _members(found: "ConfigDiff") -> dict[str, Any]:
+def _members(found: ConfigDiff) -> dict[str, Any]:
     return {
         "differences": [_difference(one) for one in found.differences],
         "harmless": [{**_difference(one), "why": one.why} for one in found.harmless],
     }
 
 
-def _difference(one: "Difference") -> dict[str, Any]:
+def _difference(one: Difference) -> dict[str, Any]:
     sides = zip("ab", one.cells, strict=True)
     return {"key": one.key, **{side: {"value": cell.value, "note": cell.note} for side, cell in sides}}

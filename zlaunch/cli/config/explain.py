@@ -3,15 +3,17 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.config.options import AsJson, Release
-
-if TYPE_CHECKING:
-    from zlaunch.config.explain import Explanation, RelatedRule
-
+from zlaunch.config.explain import Explanation, RelatedRule, keys_below
+from zlaunch.config.explain import explain as explained
+from zlaunch.dsconfig.keys.catalogue import find, near
+from zlaunch.dsconfig.releases import release
+from zlaunch.errors import WrongUsage
 
 NAME_COLUMNS = 30
 
@@ -27,11 +29,6 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say what a key of a ds_config means, when it is read, and what it does to memory and speed."""
-    from zlaunch import console
-    from zlaunch.config.explain import explain as explained
-    from zlaunch.config.explain import keys_below
-    from zlaunch.dsconfig.releases import release
-
     asked = release(deepspeed)
     if not key:
         keys = list(keys_below(""))
@@ -43,17 +40,15 @@ def explain(
         console.data(line)
 
 
-def _list(keys: Sequence["RelatedRule"]) -> Iterator[str]:
+def _list(keys: Sequence[RelatedRule]) -> Iterator[str]:
     """Write the sections, then the keys that stand in none."""
     for title, is_section in (("sections", True), ("\nkeys outside of sections", False)):
         yield title
         yield from _beside([one for one in keys if one.is_section is is_section])
 
 
-def _beside(items: Sequence["RelatedRule"]) -> Iterator[str]:
+def _beside(items: Sequence[RelatedRule]) -> Iterator[str]:
     """Write words beside names, and below those that are long."""
-    from zlaunch import console
-
     for one in items:
         is_long = len(one.name) > NAME_COLUMNS
         if is_long:
@@ -63,9 +58,6 @@ def _beside(items: Sequence["RelatedRule"]) -> Iterator[str]:
 
 def _named(key: str) -> str:
     """Find the one key that is meant; raise WrongUsage if there is none, or more than one."""
-    from zlaunch.dsconfig.keys.catalogue import find, near
-    from zlaunch.errors import WrongUsage
-
     match find(key):
         case [name]:
             return name
@@ -82,9 +74,7 @@ def _named(key: str) -> str:
             raise WrongUsage(f"`{key}` is the name of {len(names)} keys:{listed}", "write more of the path")
 
 
-def _lines(told: "Explanation") -> Iterator[str]:
-    from zlaunch import console
-
+def _lines(told: Explanation) -> Iterator[str]:
     yield told.key
     yield from console.notes([("", told.meaning)], indent="")
     rows = [

@@ -1,10 +1,18 @@
 """`zlaunch config resolve`: what every "auto" becomes, and who says so."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.config.options import A_CONFIG, Model, Runner, WorldSize
+from zlaunch.cli.views.resolved_config import REPORTS
+from zlaunch.config.report import context_of, load_config
+from zlaunch.config.resolve.fill import fill_autos, refuse
+from zlaunch.config.resolve.lr_schedule import schedule_of
+from zlaunch.config.rules.validate import validate_document, validate_mapping
+from zlaunch.units import plural
 
 
 def resolve(
@@ -27,16 +35,6 @@ def resolve(
 
     Then the batch, what only the dataset decides, and the learning rate over the run.
     """
-    from dataclasses import replace
-
-    from zlaunch import console
-    from zlaunch.cli.views.resolved_config import REPORTS
-    from zlaunch.config.report import context_of, load_config
-    from zlaunch.config.resolve.fill import fill_autos, refuse
-    from zlaunch.config.resolve.lr_schedule import schedule_of
-    from zlaunch.config.rules.validate import validate_document, validate_mapping
-    from zlaunch.units import plural
-
     context, wrong = context_of(trainer.args, world_size, model, runner, None)
     context = replace(context, strict_json=False)
     found = load_config(file)

@@ -1,6 +1,10 @@
 """`zlaunch config schema`: what can stand in a ds_config, for editors."""
 
+from zlaunch import console
 from zlaunch.cli.config.options import Output, Release
+from zlaunch.dsconfig.json_schema import json_schema, to_text
+from zlaunch.dsconfig.releases import release
+from zlaunch.files import write_new
 
 
 def schema(deepspeed: Release = None, output: Output = None) -> None:
@@ -8,11 +12,6 @@ def schema(deepspeed: Release = None, output: Output = None) -> None:
 
     It knows keys and values; `zlaunch config validate` also knows what they mean together.
     """
-    from zlaunch import console
-    from zlaunch.dsconfig.json_schema import json_schema, to_text
-    from zlaunch.dsconfig.releases import release
-    from zlaunch.files import write_new
-
     text = to_text(json_schema(release(deepspeed)))
     if output is None:
         console.data(text.rstrip("\n"))

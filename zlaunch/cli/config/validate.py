@@ -5,6 +5,9 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch.cli.config.options import A_CONFIG, Model, Release, Runner, WorldSize
+from zlaunch.cli.views.findings import REPORTS
+from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
+from zlaunch.errors import WrongUsage
 
 
 def validate(
@@ -43,16 +46,12 @@ def validate(
     error: DeepSpeed refuses it. late: the job fails after the model is loaded. silent: DeepSpeed
     does something else. advice: there is a better way.
     """
-    from zlaunch.cli.views.findings import REPORTS
-    from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
-    from zlaunch.errors import WrongUsage
-
     if fix and diff:
         raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")
     context, wrong = context_of(trainer.args, world_size, model, runner, deepspeed)
     wish = ReportOptions(context, deep=deep, mend=fix, show_diff=fix or diff)
     reports = [inspect_config(name, wish) for name in files]
-    if rehearse:
+    if rehearse:  # all about estimates, which would take a tenth of the time of every other check
         from zlaunch.estimate.config_check import add_rehearsal_findings
 
         reports = [add_rehearsal_findings(report, model, world_size, trainer.args) for report in reports]

@@ -5,7 +5,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.config.options import Output
+from zlaunch.config.resolve.compose import preset, to_json
+from zlaunch.config.rules.validate import validate_mapping
+from zlaunch.errors import Refused
+from zlaunch.files import write_new
+from zlaunch.job.spec import STAGES, Offload, parse_offload
 
 
 def write(
@@ -20,13 +26,6 @@ def write(
 
     "auto" stands where the Trainer arguments, the model or the number of ranks decide.
     """
-    from zlaunch import console
-    from zlaunch.config.resolve.compose import preset, to_json
-    from zlaunch.config.rules.validate import validate_mapping
-    from zlaunch.errors import Refused
-    from zlaunch.files import write_new
-    from zlaunch.job.spec import STAGES, Offload, parse_offload
-
     chosen = Offload() if offload is None else parse_offload(offload)
     written = preset(STAGES[stage], chosen, None if nvme is None else str(nvme))
     if findings := validate_mapping(written):

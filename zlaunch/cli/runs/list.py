@@ -4,14 +4,17 @@ import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, RunsDir
-
-if TYPE_CHECKING:
-    from zlaunch.rundir.record import RunRecord
+from zlaunch.cli.views.run import members, moment, steps, to_json, zero
+from zlaunch.rundir.layout import RUNS
+from zlaunch.rundir.record import RunRecord
+from zlaunch.runs.store import all_runs, load_run
+from zlaunch.units import clock
 
 HEADER = ("run", "when", "state", "ZeRO", "ranks", "step", "took")
 
@@ -25,11 +28,6 @@ def list_runs(
 
     Under ZeRO stand the stage and where the optimizer and the parameters were offloaded to.
     """
-    from zlaunch import console
-    from zlaunch.cli.views.run import members, to_json
-    from zlaunch.rundir.layout import RUNS
-    from zlaunch.runs.store import all_runs, load_run
-
     roots = all_runs(runs_dir)
     records = [load_run(root) for root in roots[:limit]]
     if as_json:
@@ -43,7 +41,7 @@ def list_runs(
         console.say(f"{len(roots) - limit} older; `--limit {len(roots)}` lists all")
 
 
-def lines_about(records: "Sequence[RunRecord]", now: float, width: int) -> Iterator[str]:
+def lines_about(records: Sequence[RunRecord], now: float, width: int) -> Iterator[str]:
     """Write a line about each run, and below it the script and why it ended."""
     if not records:
         return
@@ -70,10 +68,7 @@ def _cut(name: str, room: int) -> str:
     return name if len(name) <= room else f"{name[: room - 1]}…"
 
 
-def _row(record: "RunRecord", now: float) -> tuple[str, ...]:
-    from zlaunch.cli.views.run import moment, steps, zero
-    from zlaunch.units import clock
-
+def _row(record: RunRecord, now: float) -> tuple[str, ...]:
     return (
         record.id,
         moment(record.started, now),

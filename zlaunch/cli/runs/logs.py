@@ -1,14 +1,16 @@
 """`zlaunch runs logs`: what a rank or the launcher printed."""
 
 import signal
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from zlaunch.cli.views.run import to_json
+from zlaunch.errors import WrongUsage
+from zlaunch.runs.store import find_run, follow, is_done_with, log_of, read_log
 
 
 def logs(
@@ -23,11 +25,6 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Print what a rank printed, byte for byte."""
-    from zlaunch import console
-    from zlaunch.cli.views.run import to_json
-    from zlaunch.errors import WrongUsage
-    from zlaunch.runs.store import find_run, log_of, read_log
-
     if launcher and rank is not None:
         raise WrongUsage("`--launcher` and `--rank` name two logs", "keep one of them")
     if as_json and follow:
@@ -47,11 +44,8 @@ def logs(
         _follow(root, log, size)
 
 
-def _follow(root: "Path", log: "Path", offset: int) -> None:
+def _follow(root: Path, log: Path, offset: int) -> None:
     """Print what is added; Ctrl-C ends the looking on, not the run."""
-    from zlaunch import console
-    from zlaunch.runs.store import follow, is_done_with
-
     try:
         for chunk in follow(log, offset, is_done_with(root)):
             console.raw_data(chunk)

@@ -5,17 +5,20 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, Run, RunsDir
-
-if TYPE_CHECKING:
-    from zlaunch.errors import Finding
-    from zlaunch.job.spec import JobSpec
-    from zlaunch.launch.rerun import Change
-    from zlaunch.rundir.record import RunRecord
+from zlaunch.cli.start import Examined, examine, see, show
+from zlaunch.cli.views.run import members
+from zlaunch.errors import Finding, InputMissing, Refused, Unavailable, WrongUsage
+from zlaunch.job.spec import JobSpec
+from zlaunch.launch.prepare import prepare
+from zlaunch.launch.rerun import Change, prepare_rerun, recorded_run, restore_environment, what_changed
+from zlaunch.rundir.record import Lineage, RunRecord, State
+from zlaunch.runs.store import find_run, load_run
 
 
 def rerun(
@@ -37,13 +40,6 @@ def rerun(
 
     With --json, the last line of the output is an object about the new run.
     """
-    from zlaunch.cli.start import Examined, examine, see, show
-    from zlaunch.errors import Refused, WrongUsage
-    from zlaunch.launch.prepare import prepare
-    from zlaunch.launch.rerun import prepare_rerun, recorded_run, restore_environment, what_changed
-    from zlaunch.rundir.record import Lineage
-    from zlaunch.runs.store import find_run, load_run
-
     if dry_run and as_json:
         raise WrongUsage("`--json` is about a new run, and `--dry-run` starts none", "keep one of them")
     record = load_run(find_run(run, runs_dir))
@@ -58,7 +54,7 @@ def rerun(
     _tell(record, changed, variables)
     rehearse = bool(record.found.forecast) and not force
 
-    def look_into(job: "JobSpec", directory: Path | None) -> Examined:
+    def look_into(job: JobSpec, directory: Path | None) -> Examined:
         return examine(prepare(job, directory, prepared.beside), rehearse, force)
 
     first = examine(prepared, rehearse, force)
@@ -71,11 +67,8 @@ def rerun(
     raise typer.Exit(tried.ended.outcome.exit_status)
 
 
-def _refuse_early(record: "RunRecord", force: bool) -> None:
+def _refuse_early(record: RunRecord, force: bool) -> None:
     """Raise what speaks against a repetition before anything of it is looked into."""
-    from zlaunch.errors import InputMissing, Unavailable
-    from zlaunch.rundir.record import State
-
     if record.state is State.BROKEN:
         root = os.path.relpath(record.found.root)
         raise InputMissing(f"{root} holds no run that could be repeated: {record.cause}")
@@ -83,9 +76,7 @@ def _refuse_early(record: "RunRecord", force: bool) -> None:
         raise Unavailable(f"{record.id} is {record.state.value}", f"`zlaunch runs stop {record.id}` first")
 
 
-def _tell(record: "RunRecord", changed: "Sequence[Change]", variables: "Sequence[Change]") -> None:
-    from zlaunch import console
-
+def _tell(record: RunRecord, changed: Sequence[Change], variables: Sequence[Change]) -> None:
     console.say(f"repeats    {record.id}, in {Path.cwd()}")
     for one in changed:
         console.say(f"differs    {one.what}: was {one.then}, is {one.now}")
@@ -93,19 +84,13 @@ def _tell(record: "RunRecord", changed: "Sequence[Change]", variables: "Sequence
         console.say(f"set back   {one.what}: {one.now} → {one.then}")
 
 
-def _describe(root: Path, repeated: str, differences: "Sequence[Change]") -> None:
-    from zlaunch import console
-    from zlaunch.cli.views.run import members
-    from zlaunch.runs.store import load_run
-
+def _describe(root: Path, repeated: str, differences: Sequence[Change]) -> None:
     new = members(load_run(root))
     console.data(json.dumps({**new, "repeats": repeated, "changed": [asdict(one) for one in differences]}))
 
 
-def _findings(changed: "Sequence[Change]") -> "list[Finding]":
+def _findings(changed: Sequence[Change]) -> list[Finding]:
     """Refuse with everything that is not what it was."""
-    from zlaunch.errors import Finding
-
     last = len(changed) - 1
     hint = "`--force` starts it all the same"
     return [

@@ -3,23 +3,24 @@
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
+from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
-
-if TYPE_CHECKING:
-    from zlaunch.rundir.record import RunFiles, RunRecord
-    from zlaunch.runs.memory import MemoryComparison
+from zlaunch.cli.runs.why import explained
+from zlaunch.cli.views.run import long_moment, members, steps, to_json
+from zlaunch.diagnosis.stall import stall_lines
+from zlaunch.rundir.record import RunFiles, RunRecord, section, text
+from zlaunch.runs.accuracy import default_accuracy_file, forecast_errors, read_accuracy
+from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
+from zlaunch.runs.store import find_run, load_run
+from zlaunch.runs.verdict import stall_of
+from zlaunch.units import plural
 
 
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     """Show all about a run, its memory included."""
-    from zlaunch import console
-    from zlaunch.cli.runs.why import explained
-    from zlaunch.cli.views.run import to_json
-    from zlaunch.runs.memory import compare_with_forecast
-    from zlaunch.runs.store import find_run, load_run
-
     record = load_run(find_run(run, runs_dir))
     memory = compare_with_forecast(record)
     if as_json:
@@ -31,9 +32,7 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
         console.data(line)
 
 
-def _facts(record: "RunRecord") -> Iterator[tuple[str, str]]:
-    from zlaunch.cli.views.run import long_moment, steps
-
+def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     found = record.found
     status = "" if record.exit_status is None else f", exit status {record.exit_status}"
     yield "run", os.path.relpath(found.root)
@@ -60,9 +59,7 @@ def _asked(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield label, str(job[name])
 
 
-def _place(record: "RunRecord") -> Iterator[tuple[str, str]]:
-    from zlaunch.units import plural
-
+def _place(record: RunRecord) -> Iterator[tuple[str, str]]:
     job = record.found.job
     slots = [slot for slot in job.get("ranks") or [] if isinstance(slot, Mapping)]
     hosts = {str(slot.get("host")): 0 for slot in slots}
@@ -74,15 +71,13 @@ def _place(record: "RunRecord") -> Iterator[tuple[str, str]]:
         yield "device", f"{job.get('accelerator')}{_gpu_names(record.found)}"
 
 
-def _gpu_names(found: "RunFiles") -> str:
-    from zlaunch.rundir.record import section
-
+def _gpu_names(found: RunFiles) -> str:
     gpus = section(found.environment, "machine").get("gpus")
     names = {str(gpu.get("name")) for gpu in gpus or [] if isinstance(gpu, Mapping)}
     return f": {', '.join(sorted(names))}" if names else ""
 
 
-def _configuration(record: "RunRecord") -> Iterator[tuple[str, str]]:
+def _configuration(record: RunRecord) -> Iterator[tuple[str, str]]:
     job = record.found.job
     if record.stage is not None:
         places = [f"{part} on {place}" for part, place in record.offload.items()]
@@ -98,11 +93,8 @@ def _configuration(record: "RunRecord") -> Iterator[tuple[str, str]]:
         )
 
 
-def _origin(found: "RunFiles") -> Iterator[tuple[str, str]]:
+def _origin(found: RunFiles) -> Iterator[tuple[str, str]]:
     """Name the versions and the commit a run was made with."""
-    from zlaunch.rundir.record import section, text
-    from zlaunch.units import plural
-
     packages = section(found.environment, "packages")
     versions = [f"{name} {packages[name]}" for name in _TOLD if packages.get(name)]
     if versions:
@@ -117,19 +109,13 @@ def _origin(found: "RunFiles") -> Iterator[tuple[str, str]]:
 _TOLD = ("python", "torch", "deepspeed", "transformers", "accelerate")
 
 
-def _stall(record: "RunRecord") -> Iterator[str]:
+def _stall(record: RunRecord) -> Iterator[str]:
     """Say where all ranks stood still."""
-    from zlaunch import console
-    from zlaunch.diagnosis.stall import stall_lines
-    from zlaunch.runs.verdict import stall_of
-
     if (stall := stall_of(record.found)) is not None:
         yield from ["", *stall_lines(stall, None, console.width(), is_over=True)]
 
 
-def _memory(memory: "MemoryComparison") -> Iterator[str]:
-    from zlaunch import console
-
+def _memory(memory: MemoryComparison) -> Iterator[str]:
     rows = [("memory of the fullest rank, GiB", "predicted", "measured", "difference")]
     for pool in memory.pools:
         off = "" if pool.percent is None else f"{pool.percent:+.0f} %"
@@ -141,9 +127,6 @@ def _memory(memory: "MemoryComparison") -> Iterator[str]:
 
 def _experience() -> Iterator[str]:
     """Say how good forecasts have been on this machine."""
-    from zlaunch import console
-    from zlaunch.runs.accuracy import default_accuracy_file, forecast_errors, read_accuracy
-
     if rows := forecast_errors(read_accuracy(default_accuracy_file())):
         yield from ["", "forecasts on this machine so far", *console.table(rows)]
 
@@ -152,11 +135,7 @@ def _amount(num_bytes: int | None) -> str:
     return "-" if num_bytes is None else f"{num_bytes / (1 << 30):.2f}"
 
 
-def _members(record: "RunRecord", memory: "MemoryComparison") -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from zlaunch.cli.views.run import members
-
+def _members(record: RunRecord, memory: MemoryComparison) -> dict[str, Any]:
     found = record.found
     return {
         **members(record),

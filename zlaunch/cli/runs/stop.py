@@ -2,7 +2,13 @@
 
 import os
 
+from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, Run, RunsDir
+from zlaunch.cli.runs.why import explained
+from zlaunch.cli.views.run import members, to_json
+from zlaunch.errors import InputMissing, Unavailable
+from zlaunch.rundir.record import State
+from zlaunch.runs.store import find_run, load_run, stop_run, wait_until_over
 
 WAIT_SECONDS = 12.0
 """A job has 8 s to end, and its ranks are looked after for a little longer."""
@@ -13,13 +19,6 @@ def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
 
     Stopping once more, while it is on its way out, ends it at once.
     """
-    from zlaunch import console
-    from zlaunch.cli.runs.why import explained
-    from zlaunch.cli.views.run import members, to_json
-    from zlaunch.errors import InputMissing, Unavailable
-    from zlaunch.rundir.record import State
-    from zlaunch.runs.store import find_run, load_run, stop_run, wait_until_over
-
     root = find_run(run, runs_dir)
     record = load_run(root)
     if record.state is State.BROKEN:

@@ -1,23 +1,19 @@
 """`zlaunch runs why`: why a run ended, in ten lines at most."""
 
-from typing import TYPE_CHECKING
+import time
+from dataclasses import asdict
 
+from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
-
-if TYPE_CHECKING:
-    from zlaunch.rundir.record import RunRecord
+from zlaunch.cli.views.run import members, to_json
+from zlaunch.diagnosis.render import verdict_lines
+from zlaunch.rundir.record import RunRecord
+from zlaunch.runs.store import find_run, load_run
+from zlaunch.runs.verdict import headline, stall_of, verdict_of
 
 
 def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     """Say why a run ended, and what to change."""
-    import time
-    from dataclasses import asdict
-
-    from zlaunch import console
-    from zlaunch.cli.views.run import members, to_json
-    from zlaunch.runs.store import find_run, load_run
-    from zlaunch.runs.verdict import stall_of, verdict_of
-
     record = load_run(find_run(run, runs_dir))
     if as_json:
         known = {"verdict": verdict_of(record, time.time()), "stall": stall_of(record.found)}
@@ -28,13 +24,7 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
         console.data(line)
 
 
-def explained(record: "RunRecord") -> list[str]:
+def explained(record: RunRecord) -> list[str]:
     """Write how a run ended, ten lines at most."""
-    import time
-
-    from zlaunch import console
-    from zlaunch.diagnosis.render import verdict_lines
-    from zlaunch.runs.verdict import headline, verdict_of
-
     verdict, name = verdict_of(record, time.time()), f"{record.id} {headline(record)}"
     return [name] if verdict is None else verdict_lines(verdict, name, console.width())

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from zlaunch import console
 from zlaunch.cli.views import estimate_json, estimate_text, strategies
+from zlaunch.cli.views.memory_plot import draw, refuse_without_matplotlib
 from zlaunch.errors import ExitStatus, WrongUsage
 from zlaunch.estimate.changes import ChangeEffect, try_changes, worth_saying
 from zlaunch.estimate.fit import Cluster, Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, refuse_if_none_works
-from zlaunch.estimate.remedies import Remedy
+from zlaunch.estimate.remedies import Remedy, remedies
+from zlaunch.estimate.run import estimate_by_rehearsal, estimate_closed_form, rehearser
 from zlaunch.estimate.strategies import STRATEGIES, apply_strategy, fastest_that_fits
+from zlaunch.files import check_new, write_new
 from zlaunch.units import plural
 
 NAME_A_GPU = "no GPU is here to compare with; name those you mean: `--on 8xH100-80GB`"
@@ -43,9 +46,6 @@ def report(question: EstimateQuery, site: Cluster, wishes: EstimateView) -> Exit
 
 def _refuse_plot(file: Path, is_one: bool) -> None:
     """Raise what keeps a picture from being drawn before anything is worked out for it."""
-    from zlaunch.cli.views.memory_plot import refuse_without_matplotlib
-    from zlaunch.files import check_new
-
     if not is_one:
         raise WrongUsage("`--plot` draws one job, and this asks for all of them", "add `--stage 2`")
     refuse_without_matplotlib()
@@ -57,8 +57,6 @@ class Asking:
 
     def __init__(self, site: Cluster) -> None:
         """Start nothing before the first question."""
-        from zlaunch.estimate.run import rehearser
-
         self.site = site
         self._rehearser = rehearser()
 
@@ -72,8 +70,6 @@ class Asking:
 
     def __call__(self, questions: Sequence[EstimateQuery], what: str = "job") -> list[Estimate | Rejected]:
         """Rehearse jobs; `what` they are is shown meanwhile."""
-        from zlaunch.estimate.run import estimate_by_rehearsal
-
         is_one = len(questions) == 1  # of which two ranks may be rehearsed
         progress, milestone = console.ProgressLine(), f"rehearsing {plural(len(questions), what)}"
 
@@ -108,9 +104,6 @@ def _ladder(question: EstimateQuery, ask: Asking, wishes: EstimateView) -> ExitS
 
 def _remedies(question: EstimateQuery, ask: Asking) -> list[Remedy]:
     """Look for changes that let a job fit on one rung or another."""
-    from zlaunch.estimate.remedies import remedies
-    from zlaunch.estimate.run import estimate_closed_form
-
     return remedies(question, STRATEGIES, lambda some: estimate_closed_form(some, ask.site), ask)
 
 
@@ -139,9 +132,6 @@ def _effects(answer: Estimate, ask: Asking) -> list[ChangeEffect]:
 
 
 def _plot(answer: Estimate, site: Cluster, file: Path) -> None:
-    from zlaunch.cli.views.memory_plot import draw
-    from zlaunch.files import write_new
-
     limit = None if site.gpu is None else site.gpu.total_bytes
     write_new(file, draw(answer.forecast.curve, estimate_text.title(answer), limit))
     console.say(f"wrote {file}")

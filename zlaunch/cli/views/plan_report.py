@@ -14,9 +14,12 @@ from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.errors import ExitStatus, Refused, Unavailable, WrongUsage
 from zlaunch.estimate.candidates import Candidate
 from zlaunch.estimate.fit import Cluster, Fit
-from zlaunch.estimate.query import Estimate, EstimateQuery, is_fit
+from zlaunch.estimate.query import Estimate, EstimateQuery, check_countable, is_fit
+from zlaunch.estimate.run import Appraiser, rehearser
 from zlaunch.estimate.search import NothingFits, SearchResult, search
 from zlaunch.estimate.strategies import STRATEGIES, apply_strategy, is_as_fast
+from zlaunch.files import check_new, write_new
+from zlaunch.job.transformer import read_transformer
 from zlaunch.units import brief, count, gib, memory, plural
 
 MOST_MISSING: Final = 3
@@ -27,8 +30,6 @@ def report(
     question: EstimateQuery, site: Cluster, global_batch: int | None, output: Path | None
 ) -> ExitStatus:
     """Search, explain what was found, write it, and say what the program exits with."""
-    from zlaunch.files import check_new
-
     if site.gpu is None:
         raise Unavailable("no GPU is here to plan for", "name those you mean: `--on 8xH100-80GB`")
     if output is not None:
@@ -47,8 +48,6 @@ def report(
 
 
 def _search(question: EstimateQuery, site: Cluster, per_rank: int) -> SearchResult | NothingFits:
-    from zlaunch.estimate.run import Appraiser, rehearser
-
     progress = console.ProgressLine()
 
     def show(done: int, total: int) -> None:
@@ -67,9 +66,6 @@ def _search(question: EstimateQuery, site: Cluster, per_rank: int) -> SearchResu
 
 def _explain_unavailable(question: EstimateQuery) -> None:
     """Raise Unavailable, with what can be asked instead, of a model that the closed form does not know."""
-    from zlaunch.estimate.query import check_countable
-    from zlaunch.job.transformer import read_transformer
-
     try:
         read_transformer(question.model.value)
     except Refused:
@@ -186,8 +182,6 @@ def _closest_by_rung(misses: Sequence[tuple[Candidate, Estimate]]) -> list[tuple
 
 def _write(found: SearchResult, output: Path | None) -> None:
     """Write the ds_config, with "auto" where the Trainer's arguments decide."""
-    from zlaunch.files import write_new
-
     candidate = found.candidate
     values = compose(candidate.question.job, None)
     values = values.put(MICRO, candidate.micro_batch, "`zlaunch plan`")

@@ -20,7 +20,7 @@ COMMANDS = (
     LazyCommand(
         "train",
         "zlaunch.cli.train:train",
-        "Start a ZeRO job and see it through.",
+        "Start a ZeRO job and monitor it to its end.",
         ScriptCommand,
         ignore_unknown_options=True,
         allow_extra_args=True,
@@ -28,12 +28,10 @@ COMMANDS = (
     LazyCommand(
         "estimate",
         "zlaunch.cli.estimate:estimate",
-        "Say how much memory a job takes, and whether it fits.",
+        "Estimate how much memory a job needs, and whether it fits.",
         ScriptCommand,
     ),
-    LazyCommand(
-        "plan", "zlaunch.cli.plan:plan", "Choose the fastest configuration that fits.", ScriptCommand
-    ),
+    LazyCommand("plan", "zlaunch.cli.plan:plan", "Find the fastest configuration that fits.", ScriptCommand),
     group(
         "config",
         "Check, explain, compare and write ds_configs.",
@@ -41,35 +39,35 @@ COMMANDS = (
             LazyCommand(
                 "validate",
                 "zlaunch.cli.config.validate:validate",
-                "Check ds_config files and name every mistake with its place.",
+                "Check ds_config files and report every mistake with its place.",
                 ScriptCommand,
             ),
             LazyCommand(
                 "resolve",
                 "zlaunch.cli.config.resolve:resolve",
-                'Say what every "auto" in a ds_config becomes, and why.',
+                'Show what every "auto" in a ds_config becomes, and why.',
                 ScriptCommand,
             ),
             LazyCommand(
-                "write", "zlaunch.cli.config.write:write", "Write a ds_config for a stage and an offload."
+                "write", "zlaunch.cli.config.write:write", "Write a ds_config for a ZeRO stage and offload."
             ),
             LazyCommand(
                 "translate",
                 "zlaunch.cli.config.translate:translate",
-                "Say in zlaunch's words what another launcher was told.",
+                "Translate another launcher's command line to zlaunch.",
                 ignore_unknown_options=True,
                 allow_interspersed_args=False,
             ),
             LazyCommand(
                 "schema",
                 "zlaunch.cli.config.schema:schema",
-                "Write the JSON Schema of a ds_config: editors then complete keys and explain them.",
+                "Write a JSON Schema of ds_configs, for editors.",
             ),
-            LazyCommand("diff", "zlaunch.cli.config.diff:diff", "Compare two ds_configs by what they mean."),
+            LazyCommand("diff", "zlaunch.cli.config.diff:diff", "Compare the meaning of two ds_configs."),
             LazyCommand(
                 "explain",
                 "zlaunch.cli.config.explain:explain",
-                "Say what a key of a ds_config means, when it is read, and what it does to memory and speed.",
+                "Explain a ds_config key.",
             ),
         ],
     ),
@@ -77,11 +75,13 @@ COMMANDS = (
         "runs",
         "List, show, explain, stop and repeat runs.",
         [
-            LazyCommand("list", "zlaunch.cli.runs.list:list_runs", "List runs, with how they ended and why."),
-            LazyCommand("show", "zlaunch.cli.runs.show:show", "Show all about a run, its memory included."),
-            LazyCommand("logs", "zlaunch.cli.runs.logs:logs", "Print what a rank printed, byte for byte."),
-            LazyCommand("why", "zlaunch.cli.runs.why:why", "Say why a run ended, and what to change."),
-            LazyCommand("stop", "zlaunch.cli.runs.stop:stop", "Stop a run, and wait until it is over."),
+            LazyCommand("list", "zlaunch.cli.runs.list:list_runs", "List runs, how they ended and why."),
+            LazyCommand(
+                "show", "zlaunch.cli.runs.show:show", "Show everything about a run, including its memory."
+            ),
+            LazyCommand("logs", "zlaunch.cli.runs.logs:logs", "Print the output of a rank or the launcher."),
+            LazyCommand("why", "zlaunch.cli.runs.why:why", "Explain why a run ended and what to change."),
+            LazyCommand("stop", "zlaunch.cli.runs.stop:stop", "Stop a run and wait until it has ended."),
             LazyCommand(
                 "rerun", "zlaunch.cli.runs.rerun:rerun", "Repeat a run exactly, in a new run directory."
             ),

@@ -100,9 +100,9 @@ def train(
         bool, typer.Option("--dry-run", help="Show everything; write and start nothing.")
     ] = False,
 ) -> None:
-    """Start a ZeRO job and see it through.
+    """Start a ZeRO job and monitor it to its end.
 
-    What zlaunch does not know, and all that follows `--`, goes to the script.
+    Options that zlaunch does not know, and everything after `--`, go to the script.
     """
     script_args, ds_config = ds_config_of(context.args, ds_config)
     job = JobSpec(

@@ -1,1 +1,1 @@
-"""`zlaunch config`: everything about ds_config files."""
+"""`zlaunch config`: check, explain, compare and write ds_configs."""

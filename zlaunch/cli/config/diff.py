@@ -1,4 +1,4 @@
-"""`zlaunch config diff`: where two ds_configs mean something else."""
+"""`zlaunch config diff`: compare the meaning of two ds_configs."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,14 @@ from zlaunch.units import plural
 
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help=A_CONFIG)],
-    second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
-    every: Annotated[bool, typer.Option("--all", help="List harmless differences as well.")] = False,
+    second: Annotated[str, typer.Argument(metavar="B", help="Second ds_config, in any of these forms.")],
+    every: Annotated[bool, typer.Option("--all", help="Also list harmless differences.")] = False,
     deepspeed: Release = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two ds_configs by what they mean.
+    """Compare the meaning of two ds_configs.
 
-    Defaults, old names, the order of keys, and ways to write a number make no difference.
+    Defaults, old names of keys, key order and number formats are harmless differences.
     """
     left, right = _document(first), _document(second)
     found = compare(left, right, release(deepspeed))
@@ -50,14 +50,14 @@ def _lines(found: ConfigDiff, names: Sequence[str], every: bool) -> Iterator[str
 
 
 def _short(names: Sequence[str]) -> tuple[str, str]:
-    """Name two files by what tells them apart."""
+    """Name two files by their base names, or A and B if those are equal or long."""
     short = [name.rpartition("/")[2] for name in names]
     first, second = short if short[0] != short[1] and max(map(len, short)) <= 24 else ("A", "B")
     return first, second
 
 
 def _rows(differences: Sequence[Difference]) -> Iterator[tuple[str, str, str]]:
-    """Write the keys of a section below its name."""
+    """Write the keys of a section indented below its name."""
     above: list[str] = []
     for one in differences:
         *sections, key = one.key.split(".")

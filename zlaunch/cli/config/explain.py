@@ -1,4 +1,4 @@
-"""`zlaunch config explain`: what a key means and does."""
+"""`zlaunch config explain`: explain a ds_config key."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,13 +22,17 @@ def explain(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="[KEY]", help="As stage, or offload_param.buffer_size; none for the sections."
+            metavar="[KEY]",
+            help="Key, such as stage or offload_param.buffer_size (default: list the sections).",
         ),
     ] = "",
     deepspeed: Release = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a key of a ds_config means, when it is read, and what it does to memory and speed."""
+    """Explain a ds_config key.
+
+    Shows what the key means, when it is read, and how it affects memory and speed.
+    """
     asked = release(deepspeed)
     if not key:
         keys = list(keys_below(""))
@@ -41,14 +45,14 @@ def explain(
 
 
 def _list(keys: Sequence[RelatedRule]) -> Iterator[str]:
-    """Write the sections, then the keys that stand in none."""
+    """List the sections, then the keys outside of sections."""
     for title, is_section in (("sections", True), ("\nkeys outside of sections", False)):
         yield title
         yield from _beside([one for one in keys if one.is_section is is_section])
 
 
 def _beside(items: Sequence[RelatedRule]) -> Iterator[str]:
-    """Write words beside names, and below those that are long."""
+    """Write descriptions beside names, and below long names."""
     for one in items:
         is_long = len(one.name) > NAME_COLUMNS
         if is_long:
@@ -57,7 +61,7 @@ def _beside(items: Sequence[RelatedRule]) -> Iterator[str]:
 
 
 def _named(key: str) -> str:
-    """Find the one key that is meant; raise WrongUsage if there is none, or more than one."""
+    """Find the only key of that name; raise WrongUsage if there is none, or more than one."""
     match find(key):
         case [name]:
             return name

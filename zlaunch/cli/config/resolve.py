@@ -1,4 +1,4 @@
-"""`zlaunch config resolve`: what every "auto" becomes, and who says so."""
+"""`zlaunch config resolve`: show what every "auto" becomes, and why."""
 
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -27,13 +27,12 @@ def resolve(
     world_size: WorldSize = None,
     model: Model = None,
     runner: Runner = None,
-    output: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="How the values are written.")
-    ] = "text",
+    output: Annotated[Literal["text", "json"], typer.Option("--format", help="Output format.")] = "text",
 ) -> None:
-    """Say what every "auto" in a ds_config becomes, and why.
+    """Show what every "auto" in a ds_config becomes, and why.
 
-    Then the batch, what only the dataset decides, and the learning rate over the run.
+    Also shows the batch size, the values that only the dataset decides, and the learning rate
+    over the run.
     """
     context, wrong = context_of(trainer.args, world_size, model, runner, None)
     context = replace(context, strict_json=False)

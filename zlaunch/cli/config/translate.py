@@ -1,4 +1,4 @@
-"""`zlaunch config translate`: another launcher's command line, in zlaunch's words."""
+"""`zlaunch config translate`: translate another launcher's command line to zlaunch."""
 
 import os
 from pathlib import Path
@@ -17,13 +17,13 @@ def translate(
         list[str],
         typer.Argument(
             metavar="COMMAND…",
-            help="A whole command of deepspeed, torchrun, accelerate; or CONFIG.yaml [-- SCRIPT ARGS].",
+            help="Command of deepspeed, torchrun or accelerate, or CONFIG.yaml [-- SCRIPT ARGS].",
         ),
     ],
 ) -> None:
-    """Say in zlaunch's words what another launcher was told.
+    """Translate another launcher's command line to zlaunch.
 
-    The command line goes to stdout, ready to paste; what changes, and what is lost, to stderr.
+    The command line goes to stdout, ready to paste. Notes about what changes or is lost go to stderr.
     """
     understood = translator.parse_command(command)
     named, notes = translator.config_file(understood), []

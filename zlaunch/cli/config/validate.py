@@ -1,4 +1,4 @@
-"""`zlaunch config validate`: every mistake in a ds_config, before anything starts."""
+"""`zlaunch config validate`: check ds_config files before anything starts."""
 
 from typing import Annotated, Literal
 
@@ -23,28 +23,28 @@ def validate(
     model: Model = None,
     runner: Runner = None,
     deepspeed: Release = None,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Mend what has one safe mending; show the diff.")
+    fix: Annotated[bool, typer.Option("--fix", help="Apply safe fixes and show the diff.")] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Show what --fix would change; write nothing.")
     ] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Only show what --fix would change.")] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Ask the installed DeepSpeed too; takes some seconds.")
+        bool, typer.Option("--deep", help="Also ask the installed DeepSpeed; takes a few seconds.")
     ] = False,
     rehearse: Annotated[
         bool,
-        typer.Option("--rehearse", help="Let DeepSpeed take two steps without memory; takes some seconds."),
+        typer.Option(
+            "--rehearse", help="Also run two steps of DeepSpeed on fake tensors; takes a few seconds."
+        ),
     ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 65 for silent findings as well.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 65 for silent findings too.")] = False,
     output: Annotated[
-        Literal["text", "json", "github"], typer.Option("--format", help="How findings are written.")
+        Literal["text", "json", "github"], typer.Option("--format", help="Format of the findings.")
     ] = "text",
 ) -> None:
-    """Check ds_config files and name every mistake with its place.
+    """Check ds_config files and report every mistake with its place.
 
-    error: DeepSpeed refuses it. late: the job fails after the model is loaded. silent: DeepSpeed
-    does something else. advice: there is a better way.
+    error: DeepSpeed refuses the file. late: the job fails after the model is loaded. silent:
+    DeepSpeed does something else. advice: there is a better way.
     """
     if fix and diff:
         raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")

@@ -1,1 +1,1 @@
-"""`zlaunch runs`: what runs left behind, read back."""
+"""`zlaunch runs`: list, show, explain, stop and repeat runs."""

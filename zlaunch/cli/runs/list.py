@@ -1,4 +1,4 @@
-"""`zlaunch runs list`: every run, the newest first."""
+"""`zlaunch runs list`: list runs, newest first."""
 
 import textwrap
 import time
@@ -21,12 +21,12 @@ HEADER = ("run", "when", "state", "ZeRO", "ranks", "step", "took")
 
 def list_runs(
     runs_dir: RunsDir = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, with how they ended and why.
+    """List runs, how they ended and why.
 
-    Under ZeRO stand the stage and where the optimizer and the parameters were offloaded to.
+    The ZeRO column shows the stage, and where the optimizer and the parameters are offloaded to.
     """
     roots = all_runs(runs_dir)
     records = [load_run(root) for root in roots[:limit]]
@@ -42,7 +42,7 @@ def list_runs(
 
 
 def lines_about(records: Sequence[RunRecord], now: float, width: int) -> Iterator[str]:
-    """Write a line about each run, and below it the script and why it ended."""
+    """Write a row for each run, and below it the script and the cause of its end."""
     if not records:
         return
     header, *rows = _aligned([HEADER, *(_row(record, now) for record in records)], width)
@@ -56,7 +56,7 @@ def lines_about(records: Sequence[RunRecord], now: float, width: int) -> Iterato
 
 
 def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Align columns; if they do not fit, the first one is cut, which need not be typed to its end."""
+    """Align columns; if they are too wide, cut the run IDs, of which a prefix is enough."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[0] = max(8, min(widths[0], width - sum(widths[1:]) - 2 * len(widths) + 2))
     for first, *rest in rows:

@@ -1,4 +1,4 @@
-"""`zlaunch runs logs`: what a rank or the launcher printed."""
+"""`zlaunch runs logs`: print the output of a rank or the launcher."""
 
 import signal
 from pathlib import Path
@@ -15,16 +15,16 @@ from zlaunch.runs.store import find_run, follow, is_done_with, log_of, read_log
 
 def logs(
     run: LatestRun = "latest",
-    rank: Annotated[int | None, typer.Option(min=0, metavar="N", help="Which rank; 0 if left out.")] = None,
-    launcher: Annotated[bool, typer.Option("--launcher", help="What the launcher itself printed.")] = False,
-    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last lines.")] = None,
+    rank: Annotated[int | None, typer.Option(min=0, metavar="N", help="Rank to print (default: 0).")] = None,
+    launcher: Annotated[bool, typer.Option("--launcher", help="Print the launcher's own output.")] = False,
+    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Print only the last N lines.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what is added, until the run is over.")
+        bool, typer.Option("--follow", help="Keep printing new output until the run ends.")
     ] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a rank printed, byte for byte."""
+    """Print the output of a rank or the launcher."""
     if launcher and rank is not None:
         raise WrongUsage("`--launcher` and `--rank` name two logs", "keep one of them")
     if as_json and follow:
@@ -45,7 +45,7 @@ def logs(
 
 
 def _follow(root: Path, log: Path, offset: int) -> None:
-    """Print what is added; Ctrl-C ends the looking on, not the run."""
+    """Print new output; Ctrl-C stops following, not the run."""
     try:
         for chunk in follow(log, offset, is_done_with(root)):
             console.raw_data(chunk)

@@ -1,4 +1,4 @@
-"""`zlaunch runs show`: all about one run, and its memory beside what was predicted."""
+"""`zlaunch runs show`: show one run, and its memory compared with the forecast."""
 
 import os
 import shlex
@@ -20,7 +20,7 @@ from zlaunch.units import plural
 
 
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Show all about a run, its memory included."""
+    """Show everything about a run, including its memory."""
     record = load_run(find_run(run, runs_dir))
     memory = compare_with_forecast(record)
     if as_json:
@@ -94,7 +94,7 @@ def _configuration(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _origin(found: RunFiles) -> Iterator[tuple[str, str]]:
-    """Name the versions and the commit a run was made with."""
+    """List the versions and the commit of a run."""
     packages = section(found.environment, "packages")
     versions = [f"{name} {packages[name]}" for name in _TOLD if packages.get(name)]
     if versions:
@@ -110,7 +110,7 @@ _TOLD = ("python", "torch", "deepspeed", "transformers", "accelerate")
 
 
 def _stall(record: RunRecord) -> Iterator[str]:
-    """Say where all ranks stood still."""
+    """Show where the ranks stalled."""
     if (stall := stall_of(record.found)) is not None:
         yield from ["", *stall_lines(stall, None, console.width(), is_over=True)]
 
@@ -126,7 +126,7 @@ def _memory(memory: MemoryComparison) -> Iterator[str]:
 
 
 def _experience() -> Iterator[str]:
-    """Say how good forecasts have been on this machine."""
+    """Show the errors of past forecasts on this machine."""
     if rows := forecast_errors(read_accuracy(default_accuracy_file())):
         yield from ["", "forecasts on this machine so far", *console.table(rows)]
 

@@ -1,4 +1,4 @@
-"""`zlaunch runs stop`: end a run from another terminal."""
+"""`zlaunch runs stop`: stop a run from another terminal."""
 
 import os
 
@@ -11,13 +11,13 @@ from zlaunch.rundir.record import State
 from zlaunch.runs.store import find_run, load_run, stop_run, wait_until_over
 
 WAIT_SECONDS = 12.0
-"""A job has 8 s to end, and its ranks are looked after for a little longer."""
+"""A job has 8 s to end; cleaning up after its ranks takes a little longer."""
 
 
 def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Stop a run, and wait until it is over.
+    """Stop a run and wait until it has ended.
 
-    Stopping once more, while it is on its way out, ends it at once.
+    A second `stop` kills a run that is still ending.
     """
     root = find_run(run, runs_dir)
     record = load_run(root)

@@ -1,4 +1,4 @@
-"""`zlaunch runs why`: why a run ended, in ten lines at most."""
+"""`zlaunch runs why`: explain why a run ended, in at most ten lines."""
 
 import time
 from dataclasses import asdict
@@ -13,7 +13,7 @@ from zlaunch.runs.verdict import headline, stall_of, verdict_of
 
 
 def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Say why a run ended, and what to change."""
+    """Explain why a run ended and what to change."""
     record = load_run(find_run(run, runs_dir))
     if as_json:
         known = {"verdict": verdict_of(record, time.time()), "stall": stall_of(record.found)}
@@ -25,6 +25,6 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
 
 
 def explained(record: RunRecord) -> list[str]:
-    """Write how a run ended, ten lines at most."""
+    """Write how a run ended, in at most ten lines."""
     verdict, name = verdict_of(record, time.time()), f"{record.id} {headline(record)}"
     return [name] if verdict is None else verdict_lines(verdict, name, console.width())

@@ -1,4 +1,4 @@
-"""A curve as a few lines of plain text."""
+"""Plot a curve as plain text."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ MARK = "*"
 def plot(
     curve: Callable[[int], float], num_steps: int, ends: tuple[str, str], size: tuple[int, int]
 ) -> list[str]:
-    """Draw a curve from 0 over its steps, columns by rows; `ends` are written below it."""
+    """Plot a curve from 0 over its steps, in columns by rows, with `ends` as labels of the x axis."""
     columns, rows = size
     spans = [_span(curve, *_steps(column, columns, num_steps)) for column in range(columns)]
     top = max((high for _, high in spans), default=0.0)
@@ -28,13 +28,13 @@ def plot(
 
 
 def _steps(column: int, columns: int, num_steps: int) -> tuple[int, int]:
-    """Say which steps a column shows: at least one, and every step somewhere."""
+    """Find the steps of a column: at least one, and each step in some column."""
     first = column * num_steps // columns
     return first, max(first + 1, (column + 1) * num_steps // columns)
 
 
 def _span(curve: Callable[[int], float], first: int, end: int) -> tuple[float, float]:
-    """Find the lowest and highest value in a column, without asking for every one of a million steps."""
+    """Find the lowest and highest value in a column from at most about 50 samples."""
     stride = max(1, (end - first) // 50)
     values = [max(0.0, curve(step)) for step in (*range(first, end, stride), end - 1)]
     return min(values), max(values)
@@ -45,7 +45,7 @@ def _level(value: float, top: float, rows: int) -> int:
 
 
 def _joined(levels: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Stretch each column so that it meets the one before it."""
+    """Stretch each column to meet the one before it."""
     joined: list[tuple[int, int]] = []
     before = levels[0] if levels else (0, 0)
     for low, high in levels:

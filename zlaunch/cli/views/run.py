@@ -1,4 +1,4 @@
-"""A run in a few values: what every verb of `zlaunch runs` tells about it."""
+"""A run as JSON and in table cells, for all commands of `zlaunch runs`."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from zlaunch.rundir.record import RunRecord
 
 
 def members(record: RunRecord) -> dict[str, Any]:
-    """Describe a run for a program."""
+    """List the JSON members that every command shares."""
     return {
         "id": record.id,
         "directory": str(record.found.root.absolute()),
@@ -30,7 +30,7 @@ def members(record: RunRecord) -> dict[str, Any]:
 
 
 def to_json(value: Any) -> str:
-    """Write strict JSON; numbers that it does not know are written as words."""
+    """Write strict JSON, with NaN and infinity as strings."""
     return json.dumps(_strict(value), indent=2)
 
 
@@ -43,7 +43,7 @@ def _strict(value: Any) -> Any:
 
 
 def zero(record: RunRecord) -> str:
-    """Write stage and offload in short: `3`, `3 cpu`, `3 cpu/nvme`, `2 cpu/-`; optimizer first."""
+    """Write stage and offload, optimizer first: `3`, `3 cpu`, `3 cpu/nvme`, `2 cpu/-`."""
     if record.stage is None:
         return "?"
     places = [record.offload.get(part, "-") for part in ("optimizer", "param")]
@@ -53,14 +53,14 @@ def zero(record: RunRecord) -> str:
 
 
 def steps(record: RunRecord) -> str:
-    """Write how far a run came: `12/100`, `12`, or `-`, also if it never told of a step."""
+    """Write the progress of a run: `12/100`, `12`, or `-` if no step was reported."""
     if record.steps is None:
         return str(record.step) if record.step else "-"
     return f"{record.step or 0}/{record.steps}"
 
 
 def moment(seconds: float | None, now: float) -> str:
-    """Write when something was, in six columns: the time of today, or the day, or the month."""
+    """Write a time in at most 7 columns: the time of day, the day or the month."""
     if seconds is None or not 0 <= seconds < 1e11:
         return "?"
     then, today = time.localtime(seconds), time.localtime(now)
@@ -70,7 +70,7 @@ def moment(seconds: float | None, now: float) -> str:
 
 
 def long_moment(seconds: float | None) -> str:
-    """Write when something was, to the second."""
+    """Write a date and time, to the second."""
     if seconds is None or not 0 <= seconds < 1e11:
         return "unknown"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

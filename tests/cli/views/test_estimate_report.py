@@ -79,7 +79,7 @@ def test_of_one_job_no_more_jobs_are_counted_than_there_are(monkeypatch: pytest.
         def close(self) -> None: ...
 
     said: list[str] = []
-    monkeypatch.setattr("zlaunch.estimate.run.rehearser", Quick)
+    monkeypatch.setattr("zlaunch.cli.views.estimate_report.rehearser", Quick)
     monkeypatch.setattr("zlaunch.console.ProgressLine.show", lambda _, *words: said.append(" ".join(words)))
     with Asking(SITE) as ask:
         ask([question(stage=2)])

@@ -14,8 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from zlaunch import __version__
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.compose import OFFLOADS, to_json
@@ -217,6 +215,8 @@ def _sizes(plan: LaunchPlan) -> dict[str, Any]:
 
 def _identity(plan: LaunchPlan) -> dict[str, Any]:
     """Tell the run from every other: its process, its place, its script, and what it inherited."""
+    import psutil  # which a dry run need not wait for
+
     return {
         "host": socket.gethostname(),
         "zlaunch_pid": os.getpid(),

@@ -5,7 +5,7 @@ as `Refused`. A `ZlaunchError` of another kind says that an answer could not be 
 kind has one exit status, and `ExitStatus` is the only table of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
@@ -152,3 +152,9 @@ class Refused(ZlaunchError):
         self.findings = tuple(findings)
         count = len(self.findings)
         super().__init__(f"{count} problem{'s' if count != 1 else ''} found")
+
+
+def refuse_fatal(findings: Iterable[Finding]) -> None:
+    """Raise Refused with the findings that make a job fail, if there are any."""
+    if fatal := [one for one in findings if one.severity in FATAL]:
+        raise Refused(fatal)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.canonical import canonical, plain
 from zlaunch.dsconfig.keys.lookup import field_at, section_at
 from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading, switches_over
 from zlaunch.dsconfig.releases import NEWEST, Release
-from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
+from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves, value_at
 
 _PRESENCE: frozenset[KeyPath] = frozenset(
     {
@@ -77,11 +76,10 @@ class _Side:
     @cached_property
     def leaves(self) -> Mapping[KeyPath, Any]:
         """Every value that was written, but for empty sections that mean nothing by being there."""
-        leaves = Values.of(self.canonical[0], "").leaves
         return {
-            path: leaf.value
-            for path, leaf in leaves.items()
-            if leaf.value != {} or path in _PRESENCE or section_at(self.canonical[0], path) is None
+            path: value
+            for path, value in leaves(self.canonical[0])
+            if value != {} or path in _PRESENCE or section_at(self.canonical[0], path) is None
         }
 
     def cell(self, path: KeyPath) -> Cell:
@@ -144,7 +142,7 @@ class _Side:
     def idle(self) -> set[KeyPath]:
         """Find what was written and says nothing: an empty section, an old switch that is off."""
         kept = {self._original(path) for path in self.leaves}
-        return {path for path in Values.of(self.document.value, "").leaves if path not in kept}
+        return {path for path, _ in leaves(self.document.value) if path not in kept}
 
 
 def _is_read(path: KeyPath, stage: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zlaunch.config.resolve.trainer_agreement import precision_disputes
+from zlaunch.config.resolve.trainer_agreement import precision_conflicts
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.rules.validate import validate_document
 from zlaunch.dsconfig.read import read
@@ -98,7 +98,7 @@ def context_of(
     args, findings = read_arguments(rest) if rest else (None, [])
     if interface is not ConfigInterface.DEEPSPEED:
         findings += removed_arguments(rest)
-        findings += precision_disputes(args) if args is not None else []
+        findings += precision_conflicts(args) if args is not None else []
     named = model_flag(rest)
     if model is None and named is not None and Path(named).exists():
         model = Path(named)
@@ -193,14 +193,17 @@ def _second_opinion(document: Document, context: Context) -> list[Finding]:
     Batch sizes that only the script's objects decide count as one sample per rank.
     """
     from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
-    from zlaunch.config.resolve.fill import fill_autos
+    from zlaunch.config.resolve.resolve import resolve_file
     from zlaunch.config.resolve.values import AUTO
+    from zlaunch.job.source import Source
     from zlaunch.process import output_of
 
     world = context.world_size or 1
-    values = fill_autos(document, replace(context, world_size=world)).values
+    values = resolve_file(document, replace(context, world_size=world)).values
     if AUTO in (values[TOTAL], values[MICRO], values[ACCUMULATION]):
-        values = values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, "one sample per rank")
+        values = (
+            values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, Source.computed("one sample per rank"))
+        )
     argv = [sys.executable, "-m", "zlaunch.config.deepspeed_check", str(world), json.dumps(values.config())]
     answer = output_of(argv, DEEP_SECONDS)
     if answer is None:

@@ -14,7 +14,7 @@ from zlaunch.dsconfig.keys.lookup import field_at, section_at
 from zlaunch.dsconfig.schema.optimizer import DEEPSPEED_OPTIMIZERS
 from zlaunch.dsconfig.schema.renamed import OLD_NAMES
 from zlaunch.dsconfig.schema.section import Section, in_lower_case
-from zlaunch.dsconfig.text.document import KeyPath, value_at
+from zlaunch.dsconfig.text.document import KeyPath, leaves, put, value_at
 from zlaunch.units import narrowed
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
@@ -26,8 +26,8 @@ def canonical(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[KeyPath, K
     whole.pop("$schema", None)
     _rename_aliases(whole, whole, (), written)
     _replace_old_names(whole, written)
-    for path in [*_leaves(whole, ())]:
-        _put(whole, path, plain(value_at(whole, path), path, whole))
+    for path, leaf in [*leaves(whole)]:
+        put(whole, path, plain(leaf, path, whole))
     return whole, written
 
 
@@ -58,7 +58,7 @@ def _replace_old_names(whole: dict[str, Any], written: dict[KeyPath, KeyPath]) -
     for name in OLD_NAMES:
         value = name.today(_take(whole, name.old))
         if value is not None and value_at(whole, name.new) is None:
-            _put(whole, name.new, value)
+            put(whole, name.new, value)
             place = (*name.new, *(name.section or ()))
             written[place] = name.old
 
@@ -92,21 +92,6 @@ def _parts(annotation: Any) -> Iterator[Any]:
     yield annotation
     for part in get_args(annotation):
         yield from (part,) if get_origin(annotation) is Literal else _parts(part)
-
-
-def _leaves(node: Mapping[str, Any], path: KeyPath) -> Iterator[KeyPath]:
-    for key, child in node.items():
-        if isinstance(child, dict) and child:
-            yield from _leaves(child, (*path, key))
-        else:
-            yield (*path, key)
-
-
-def _put(whole: dict[str, Any], path: KeyPath, value: Any) -> None:
-    node = whole
-    for part in path[:-1]:
-        node = node.setdefault(str(part), {})
-    node[str(path[-1])] = value
 
 
 def _take(whole: dict[str, Any], path: KeyPath) -> Any:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from zlaunch.config.resolve.compose import to_json
-from zlaunch.config.resolve.fill import fill_autos
 from zlaunch.config.resolve.lr_schedule import Schedule, schedule_of
+from zlaunch.config.resolve.resolve import resolve_file
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import WrongUsage
@@ -21,7 +21,7 @@ def schedule(line: str = "", interface: ConfigInterface = ConfigInterface.TRAINE
     argv = line.split()
     args, _ = read_arguments(argv)
     document = parse(to_json(config), "ds_config.json")
-    return schedule_of(fill_autos(document, Context(args=args, interface=interface)), interface, argv)
+    return schedule_of(resolve_file(document, Context(args=args, interface=interface)), interface, argv)
 
 
 def test_without_a_scheduler_the_trainers_counts() -> None:

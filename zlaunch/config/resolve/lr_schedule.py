@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from zlaunch.config.resolve.fill import FilledConfig
 from zlaunch.config.resolve.lr_curves import DEEPSPEED, ENDLESS, TRAINER, UNPREDICTABLE, Curve, ScheduleInputs
+from zlaunch.config.resolve.resolve import ResolvedValues
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.keys.lookup import field_at
 from zlaunch.dsconfig.schema.root import DsConfig
@@ -52,9 +52,9 @@ class Schedule:
         return step, self.rate(step)
 
 
-def schedule_of(filling: FilledConfig, interface: ConfigInterface, argv: Sequence[str]) -> Schedule:
+def schedule_of(resolved: ResolvedValues, interface: ConfigInterface, argv: Sequence[str]) -> Schedule:
     """Find out which schedule a job follows."""
-    values, args = filling.values, filling.args
+    values, args = resolved.values, resolved.agreement.args
     name = values[("scheduler", "type")]
     if isinstance(name, str):
         source = f"`scheduler.type`, {values.leaves[('scheduler', 'type')].source}"
@@ -123,7 +123,7 @@ def _of_trainer(values: Values, args: TrainerArgs, argv: Sequence[str]) -> Sched
     kind = args["lr_scheduler_type"]
     name = str(kind.value)
     if name in UNPREDICTABLE:
-        return Schedule(name, kind.source, ("it follows how training goes",), None)
+        return Schedule(name, str(kind.source), ("it follows how training goes",), None)
     if name not in TRAINER:
         raise WrongUsage(
             f"the Trainer has no schedule `{name}`",
@@ -141,7 +141,7 @@ def _of_trainer(values: Values, args: TrainerArgs, argv: Sequence[str]) -> Sched
     remarks = (f"{said} ({args['warmup_steps'].source})", *remarks)
     curve = _tried(lambda: TRAINER[name](run), steps)
     remarks = remarks if curve is not None else (_ODD,)
-    return Schedule(name, kind.source, remarks, curve, steps, total is not None, is_share)
+    return Schedule(name, str(kind.source), remarks, curve, steps, total is not None, is_share)
 
 
 def _options(argv: Sequence[str]) -> Mapping[str, Any]:

@@ -10,11 +10,25 @@ swap buffer" (__prefetch_nvme_param_partitions). Only without reading ahead does
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, count
 from typing import Final
 
-from zlaunch.job.transformer import Transformer, Weight
+from zlaunch.config.resolve.compose import REUSE
+from zlaunch.config.resolve.values import Values
+from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.zero import OffloadParam
+from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.errors import Refused
+from zlaunch.job.model import ModelShape
+from zlaunch.job.source import Source, SourceKind
+from zlaunch.job.transformer import Transformer, Weight, read_transformer
+from zlaunch.units import plural, whole
+
+DEVICE: KeyPath = (ZERO, "offload_param", "device")
+COUNT: KeyPath = (ZERO, "offload_param", "buffer_count")
+SIZE: KeyPath = (ZERO, "offload_param", "buffer_size")
 
 MOST_DISTANCE: Final = 1_000_000_000
 """DeepSpeed's own `stage3_max_reuse_distance`."""
@@ -46,6 +60,52 @@ class ParameterUse:
     in_block: bool = False
     """Whether it is in a block of experts: that is one whole to DeepSpeed, and for what is outside of
     it, it adds nothing to a distance."""
+
+
+def fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> Values:
+    """Size the buffers for parameters that are swapped to NVMe, where the user's file does not."""
+    if values[DEVICE] != "nvme" or model is None:
+        return values
+    kept = whole(values[REUSE])
+    distance = None if _is_preset(values, REUSE) else MOST_DISTANCE if kept is None else kept
+    needed = _needed(values, model, world_size, distance)
+    size = _size(model, needed, world_size)
+    if size is not None and not values.has(SIZE):
+        values = values.put(SIZE, size[0], Source.computed(size[1]))
+    if needed is None:
+        return values
+    if distance is None:
+        text = f"twice a layer of {model.source}"
+        values = values.put(REUSE, needed.reuse_distance, Source.computed(text))
+    if _is_preset(values, COUNT) or not values.has(COUNT):
+        text = f"more than a step of {model.source} gathers at once"
+        values = values.put(COUNT, needed.buffer_count, Source.computed(text))
+    return values
+
+
+def _needed(values: Values, model: ModelShape, world_size: int, distance: int | None) -> NvmeBuffers | None:
+    halved = any(values[(name, "enabled")] is True for name in ("bf16", "fp16"))
+    with suppress(Refused):
+        return nvme_buffers(read_transformer(model.config), world_size, 2 if halved else 4, distance)
+    return None
+
+
+def _size(model: ModelShape, needed: NvmeBuffers | None, world_size: int) -> tuple[int, str] | None:
+    """Make every partitioned parameter fit into one buffer; None where DeepSpeed's default is enough."""
+    largest = -(-(model.largest_parameter or 0) // world_size)
+    ranks = f"divided by {plural(world_size, 'rank')}"
+    if needed is not None and needed.is_exact:
+        size = max(largest, needed.buffer_size)
+        return size + size // 16, f"the largest matrix in {model.source} and a sixteenth, {ranks}"
+    largest = max(largest, 0 if needed is None else needed.buffer_size)
+    if largest <= OffloadParam().buffer_size:
+        return None
+    return largest, f"the largest matrix in {model.source}, {ranks}"
+
+
+def _is_preset(values: Values, path: KeyPath) -> bool:
+    leaf = values.leaves.get(path)
+    return leaf is not None and leaf.source.kind is SourceKind.PRESET
 
 
 def nvme_buffers(

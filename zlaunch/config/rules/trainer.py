@@ -7,6 +7,7 @@ from zlaunch.config.rules.rule import CPU, Context, RuleCase, Subject, Violation
 from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading
 from zlaunch.errors import Fix, FixKind, Severity
 from zlaunch.job.model import ModelShape
+from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import Argument, TrainerArgs, find_mismatches
 from zlaunch.units import plural
 
@@ -15,7 +16,7 @@ _AUTO = {"train_micro_batch_size_per_gpu": "auto", **_STAGE_2}
 
 
 def _told(**arguments: bool | float | str) -> Context:
-    given = {name: Argument(value, f"`--{name}`", given=True) for name, value in arguments.items()}
+    given = {name: Argument(value, Source.argument(name), given=True) for name, value in arguments.items()}
     return Context(args=TrainerArgs(given))
 
 

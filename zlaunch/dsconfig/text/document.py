@@ -1,6 +1,6 @@
 """A ds_config as it was written: its value, and where everything in it stands."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -80,6 +80,22 @@ class Document:
     @cached_property
     def _paths(self) -> dict[str, KeyPath]:
         return {dotted(path): path for path in self.spans if path}
+
+
+def leaves(value: Mapping[str, object], above: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+    """List the path and value of everything that is not an object with keys of its own."""
+    for key, child in value.items():
+        if isinstance(child, Mapping) and child:
+            yield from leaves(child, (*above, key))
+        else:
+            yield (*above, key), child
+
+
+def put(value: dict[str, Any], path: KeyPath, leaf: object) -> None:
+    """Set a key in place; objects on the way to it are created."""
+    for part in path[:-1]:
+        value = value.setdefault(str(part), {})
+    value[str(path[-1])] = leaf
 
 
 def value_at(value: Any, path: KeyPath) -> Any:

@@ -114,7 +114,7 @@ def test_options_of_a_schedule_are_read() -> None:
 
 
 def test_options_that_are_no_object_are_wrong_usage() -> None:
-    with pytest.raises(WrongUsage, match="is no JSON object"):
+    with pytest.raises(WrongUsage, match="is not a JSON object"):
         schedule("--lr_scheduler_kwargs [1]")
 
 

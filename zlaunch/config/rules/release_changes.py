@@ -1,4 +1,4 @@
-"""Rules about defaults that a newer DeepSpeed release has changed, for who comes from an older one."""
+"""Rules about defaults that changed between DeepSpeed releases."""
 
 import functools
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ from zlaunch.dsconfig.releases import NEWEST, Release, release
 from zlaunch.errors import Severity
 
 BENIGN = {("steps_per_print",)}
-"""Changes that only show in the log."""
+"""Changes that only affect the log."""
 
 
 @functools.cache
 def _changed_since(older: Release) -> dict[Keys, tuple[Any, Any]]:
-    """Find the defaults that are not what they were: key → then, now."""
+    """Find the defaults that changed: key → then, now."""
     then, now = older.reads.keys, NEWEST.reads.keys
     both = [path for path in then if path in now and path not in BENIGN]
     return {
@@ -42,7 +42,7 @@ def _in_use(subject: Subject, section: Keys) -> bool:
     ),
 )
 def default_changed(subject: Subject) -> Iterator[Violation]:
-    """A key that is left out becomes another value after an upgrade; what is written stays."""
+    """The default of a missing key is different in the newest DeepSpeed release."""
     older = subject.context.release
     if older is None or older == NEWEST:
         return
@@ -53,7 +53,7 @@ def default_changed(subject: Subject) -> Iterator[Violation]:
             yield Violation(
                 ".".join(section),
                 f"`{name}` is {_shown(then)} by default in {older.name}, and {_shown(now)} in {NEWEST.name}",
-                f'write `"{key}": {_shown(then)}` to keep it, or {_shown(now)} for the new one',
+                f'write `"{key}": {_shown(then)}` to keep the old value, or {_shown(now)} for the new one',
             )
 
 

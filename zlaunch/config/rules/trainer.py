@@ -107,7 +107,9 @@ def null_offload(subject: Subject) -> Iterator[Violation]:
     key = zero("offload_optimizer")
     is_null = subject.has(key) and subject.zero.offload_optimizer is None
     if subject.for_trainer and subject.config.optimizer is None and is_null:
-        yield Violation(key, "accelerate crashes if this section is null", "delete it", Fix(FixKind.DELETE))
+        yield Violation(
+            key, "accelerate crashes if `offload_optimizer` is null", "delete it", Fix(FixKind.DELETE)
+        )
 
 
 @rule(

@@ -1,6 +1,6 @@
-"""A ds_config in one way of writing: today's names, numbers as numbers, words in one case.
+"""Normalize a ds_config: current names, numbers as numbers, lower-case words.
 
-Two configs that DeepSpeed reads alike are alike here, but for defaults and for keys that it does not read.
+Two configs that DeepSpeed reads alike are equal here, except for defaults and keys that it does not read.
 """
 
 import copy
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
 def canonical(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
-    """Rewrite a config; say for each key that was renamed how it was written."""
+    """Normalize a config; return it with the original path of each renamed key."""
     whole, written = copy.deepcopy(dict(value)), dict[KeyPath, KeyPath]()
     whole.pop("$schema", None)
     _rename_aliases(whole, whole, (), written)
@@ -64,7 +64,7 @@ def _replace_old_names(whole: dict[str, Any], written: dict[KeyPath, KeyPath]) -
 
 
 def plain(value: Any, path: KeyPath, whole: dict[str, Any]) -> Any:
-    """Write a value in one way, as far as the type of its key tells that ways mean the same."""
+    """Normalize a value as far as its key's type allows."""
     field = field_at(whole, path)
     if isinstance(value, list):
         return [_number(one) for one in value]
@@ -88,7 +88,6 @@ def _number(value: Any) -> Any:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """Take a type apart into what it is made of."""
     yield annotation
     for part in get_args(annotation):
         yield from (part,) if get_origin(annotation) is Literal else _parts(part)

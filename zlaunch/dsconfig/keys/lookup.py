@@ -1,4 +1,4 @@
-"""Which keys an object of a ds_config may have, found by walking the models along a path."""
+"""Find the model, fields and keys of an object in a ds_config by its path."""
 
 from typing import Annotated, Any, get_args, get_origin
 
@@ -11,13 +11,13 @@ from zlaunch.dsconfig.text.document import KeyPath
 
 
 def known_keys(whole: dict[str, Any], path: KeyPath) -> list[str]:
-    """Name the keys DeepSpeed knows in the object at `path` of this config."""
+    """List the keys that DeepSpeed knows in the object at `path`."""
     section = section_at(whole, path)
     return [] if section is None else list(section.model_fields)
 
 
 def section_at(whole: dict[str, Any], path: KeyPath) -> type[Section] | None:
-    """Find the model of the object at `path`; None where anything goes."""
+    """Find the model of the object at `path`; None where any key is allowed."""
     section: type[Section] | None = DsConfig
     value: Any = whole
     for part in path:
@@ -38,13 +38,13 @@ def _child(value: Any, part: str | int) -> Any:
 
 
 def field_at(whole: dict[str, Any], path: KeyPath) -> FieldInfo | None:
-    """Find the field that describes the key at `path`."""
+    """Find the field of the key at `path`."""
     section = section_at(whole, path[:-1])
     return None if section is None else section.model_fields.get(str(path[-1]))
 
 
 def _section_of(annotation: Any, value: Any) -> type[Section] | None:
-    """Find the model in a type; in a union of models, the one this value chooses."""
+    """Find the model in a type; in a union, the one that this value selects."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     if get_origin(annotation) is Annotated:

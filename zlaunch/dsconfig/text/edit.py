@@ -1,4 +1,4 @@
-"""Changes to the text of a ds_config that leave everything else as it was written."""
+"""Change the text of a ds_config and leave everything else as it was written."""
 
 import json
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 
 
 def mend(document: Document, path: KeyPath, mending: Fix) -> str:
-    """Write the text anew with one key mended; raise KeyError if the key does not stand in it."""
+    """Apply a fix to one key and return the new text; raise KeyError if the text lacks the key."""
     if mending.act is FixKind.PLAIN:
         return apply(document.text, document.plainings)
     span = document.spans[path]
@@ -41,7 +41,7 @@ def _renamed(span: Span, key: str) -> Edit:
 
 
 def _without(document: Document, path: KeyPath) -> Edit:
-    """Take a member out with the comma that belongs to it, and with its line if nothing else is on it."""
+    """Delete a member with its comma, and with its line if it is alone on it."""
     text, span = document.text, document.spans[path]
     start, end = span.key, span.end
     after = end + len(text[end:]) - len(text[end:].lstrip())
@@ -58,7 +58,7 @@ def _without(document: Document, path: KeyPath) -> Edit:
 
 
 def _moved(document: Document, path: KeyPath, section: str) -> str:
-    """Move a member into a section, which is made if it is not there."""
+    """Move a member into a section, which is created if missing."""
     text, span = document.text, document.spans[path]
     member = text[span.key : span.end]
     rest = parse(apply(text, [_without(document, path)]), document.file)
@@ -69,7 +69,7 @@ def _moved(document: Document, path: KeyPath, section: str) -> str:
 
 
 def _added(document: Document, target: KeyPath, member: str) -> str:
-    """Write a member as the last one of an object, indented like the others."""
+    """Append a member to an object, indented like the others."""
     text, span = document.text, document.spans[target]
     members = [s for path, s in document.spans.items() if path[:-1] == target and path]
     if not members:
@@ -81,7 +81,7 @@ def _added(document: Document, target: KeyPath, member: str) -> str:
 
 
 def mend_value(value: dict[str, Any], path: KeyPath, mending: Fix | None, instead: str | None = None) -> None:
-    """Do to a plain value what a mending does to its text; without one the key is replaced or left out."""
+    """Apply a fix to a plain value; without a fix the key is replaced by `instead` or deleted."""
     whole = next((depth for depth, part in enumerate(path) if isinstance(part, int)), len(path))
     path, mending = path[:whole], mending if whole == len(path) else None
     node = value_at(value, path[:-1])

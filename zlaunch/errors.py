@@ -84,7 +84,7 @@ class FixKind(Enum):
 class Fix:
     """The one safe way to fix a finding."""
 
-    act: FixKind
+    kind: FixKind
     to: Any = None
 
 
@@ -101,7 +101,7 @@ class Finding:
     place: Place | None = None
     path: tuple[str | int, ...] | None = None
     """The key as a path, for names that contain dots."""
-    mending: Fix | None = None
+    fix: Fix | None = None
     """None if the user must choose how to fix it."""
     beside: tuple[str | int, ...] | None = None
     """The intended key, if it is also present; the hint then says to merge them."""

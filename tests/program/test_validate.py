@@ -119,12 +119,12 @@ def test_fixing_writes_the_mended_text(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["bad.json", "--fix"], "bad.json: 1 mending written; valid\n"),
-        (["bad.json", "--diff"], "bad.json: `--fix` would write 1 mending; 1 error\n"),
+        (["bad.json", "--fix"], "bad.json: 1 fix written; valid\n"),
+        (["bad.json", "--diff"], "bad.json: `--fix` would write 1 fix; 1 error\n"),
         (["silent.json", "--fix"], "silent.json: nothing that `--fix` mends; 1 silent\n"),
     ],
 )
-def test_it_is_said_whether_a_mending_was_written(folder: Path, words: list[str], said: str) -> None:
+def test_it_is_said_whether_a_fix_was_written(folder: Path, words: list[str], said: str) -> None:
     assert validate(folder, *words).err == said
 
 

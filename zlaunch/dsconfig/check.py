@@ -12,7 +12,7 @@ from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
-from zlaunch.dsconfig.text.edit import mend_value
+from zlaunch.dsconfig.text.edit import fix_value
 from zlaunch.errors import Finding, FixKind, Severity
 
 MAX_LOSSES = 4
@@ -51,11 +51,7 @@ def check(value: dict[str, Any], older: Release | None = None) -> Checked:
 
 
 def _without_guess(fault: Finding | None) -> Finding | None:
-    guessed = (
-        fault is not None
-        and fault.mending is not None
-        and fault.mending.act in (FixKind.RENAME, FixKind.MOVE)
-    )
+    guessed = fault is not None and fault.fix is not None and fault.fix.kind in (FixKind.RENAME, FixKind.MOVE)
     return None if guessed else fault
 
 
@@ -80,13 +76,11 @@ def _below_moved(
     """Check inside sections under a wrong name or in a wrong place."""
     meant, origins = copy.deepcopy(value), {}
     for path, fault in faults.items():
-        mending = fault.mending if fault else None
-        if mending is not None and mending.act in (FixKind.RENAME, FixKind.MOVE):
-            mend_value(meant, path, mending)
-            renamed = (*path[:-1], mending.to)
-            origins[renamed if mending.act is FixKind.RENAME else (*filter(None, [mending.to]), path[-1])] = (
-                path
-            )
+        fix = fault.fix if fault else None
+        if fix is not None and fix.kind in (FixKind.RENAME, FixKind.MOVE):
+            fix_value(meant, path, fix)
+            renamed = (*path[:-1], fix.to)
+            origins[renamed if fix.kind is FixKind.RENAME else (*filter(None, [fix.to]), path[-1])] = path
     errors = _read(meant)[1] if origins else {}
     for new, old in origins.items():
         inside = {path: error for path, error in errors.items() if path[: len(new)] == new}
@@ -148,7 +142,7 @@ def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -
     """Read the config without its mistakes: a doubtful value becomes "auto" or is dropped."""
     meant = copy.deepcopy(value)
     for path, fault in sorted(faults.items(), key=lambda item: -len(item[0])):
-        mend_value(meant, path, fault.mending if fault else None, instead="auto")
+        fix_value(meant, path, fault.fix if fault else None, instead="auto")
     for _ in range(MAX_LOSSES):
         config, wrong = _read(meant)
         if config is not None:
@@ -156,5 +150,5 @@ def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -
         for path in sorted(wrong, key=len, reverse=True):
             parent = value_at(meant, path[:-1])
             is_there = parent is not None and path[-1] in parent
-            mend_value(meant, path if is_there else path[:-1], None)
+            fix_value(meant, path if is_there else path[:-1], None)
     return None

@@ -101,14 +101,14 @@ def explain(
         return Finding("auto-not-here", message, "write a value, or delete the key", where, severity)
     if kind == "literal_error":
         choose = _no_such_name if path in OWN_NAMES else _not_one_of
-        message, hint, mending = choose(path, given, str(error["ctx"]["expected"]))
-        return Finding("bad-value", message, hint, where, severity, mending=mending)
+        message, hint, fix = choose(path, given, str(error["ctx"]["expected"]))
+        return Finding("bad-value", message, hint, where, severity, fix=fix)
     if expected := _KIND_NAMES.get(kind):
-        hint, mending = _retyped(given, expected)
+        hint, fix = _retyped(given, expected)
         silent = severity is Severity.SILENT
         accepted = ". DeepSpeed converts it, the Trainer does not" if silent else ""
         message = f"`{key}` is {_shown(given)}, not {expected}{accepted}"
-        return Finding("bad-type", message, hint, where, severity, mending=mending)
+        return Finding("bad-type", message, hint, where, severity, fix=fix)
     return Finding("bad-value", f"`{key}` is {_shown(given)}; {_bound(error)}", None, where, severity)
 
 
@@ -143,7 +143,7 @@ def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Find
     if (advice := REMOVED.get(where)) and release.refuses(path):
         since = history(path).refused
         message = f"DeepSpeed {since} refuses a config with `{key}`, even if it is switched off"
-        return Finding("removed-key", message, advice, where, mending=_off(whole, path))
+        return Finding("removed-key", message, advice, where, fix=_off(whole, path))
     if parent in (("optimizer", "params"), ("scheduler", "params")):
         severity, does = (
             Severity.LATE,
@@ -154,11 +154,11 @@ def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Find
         closed = release.is_closed(parent)
         severity = Severity.ERROR if closed else Severity.SILENT
         does = f"DeepSpeed has no key `{key}` {place} and {'refuses the config' if closed else 'ignores it'}"
-    hint, mending, meant = _meant(whole, parent, key)
-    finding = Finding("unknown-key", does, hint, where, severity, mending=mending)
+    hint, fix, meant = _meant(whole, parent, key)
+    finding = Finding("unknown-key", does, hint, where, severity, fix=fix)
     if meant is None or not isinstance(room := value_at(whole, meant[:-1]), dict) or meant[-1] not in room:
         return finding
-    return replace(finding, mending=None, beside=meant)
+    return replace(finding, fix=None, beside=meant)
 
 
 def _off(whole: dict[str, Any], path: KeyPath) -> Fix | None:

@@ -39,5 +39,5 @@ def imprecise_numbers(document: Document) -> Iterator[Finding]:
             f"write {value}",
             dotted(path),
             Severity.LATE,
-            mending=Fix(FixKind.WRITE, value),
+            fix=Fix(FixKind.WRITE, value),
         )

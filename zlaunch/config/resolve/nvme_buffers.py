@@ -1,12 +1,12 @@
-"""What DeepSpeed needs to swap parameters to NVMe: how many buffers, how large, and which of its habits.
+"""Size the buffers with which DeepSpeed swaps parameters to NVMe.
 
-Read in DeepSpeed 0.19.8, files within deepspeed/runtime, and measured by rehearsal. A parameter holds a
-buffer from when it is read until it is partitioned again (swap_tensor/partitioned_param_swapper.py), so
-there must be as many buffers as parameters are gathered at once. Stage 3 keeps a parameter gathered if
-it is used again within `stage3_max_reuse_distance` elements (zero/partitioned_param_coordinator.py,
-__params_to_release). What it reads ahead takes every buffer that is free, and asks for a parameter twice
-when it is to be used twice soon, as with activation checkpointing: then it stops at "already assigned
-swap buffer" (__prefetch_nvme_param_partitions). Only without reading ahead does a number suffice.
+From DeepSpeed 0.19.8, files within deepspeed/runtime, and measured by rehearsal. A parameter holds a buffer
+from when it is read until it is partitioned again (swap_tensor/partitioned_param_swapper.py), so there must
+be as many buffers as parameters are gathered at once. Stage 3 keeps a parameter gathered if it is used
+again within `stage3_max_reuse_distance` elements (zero/partitioned_param_coordinator.py,
+__params_to_release). Prefetching takes every free buffer, and asks twice for a parameter that is used twice
+soon, as with activation checkpointing; it then fails with "already assigned swap buffer"
+(__prefetch_nvme_param_partitions). So a number of buffers is only sufficient without prefetching.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,29 +37,29 @@ _LEAST_BYTES: Final = 1 << 20
 _FEWEST: Final = 5
 """DeepSpeed's own `buffer_count`."""
 _SPARE: Final = 2
-"""Buffers more than the order of the layers asks for; models differ by one from what is worked out."""
+"""Extra buffers; models need up to one more than is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NvmeBuffers:
-    """Settings with which a model's parameters can be swapped; elements, but for the count."""
+    """Settings for swapping a model's parameters; sizes in elements."""
 
     buffer_count: int
     buffer_size: int
     reuse_distance: int
     is_exact: bool
-    """Whether the model is of a type whose parameters are known."""
+    """Whether the parameters of the model's type are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterUse:
-    """One use of a parameter in the course of a step."""
+    """One use of a parameter in a step."""
 
     parameter: int
     numel: int
     in_block: bool = False
-    """Whether it is in a block of experts: that is one whole to DeepSpeed, and for what is outside of
-    it, it adds nothing to a distance."""
+    """Whether it is in a block of experts, which DeepSpeed treats as one unit that adds nothing to the
+    distances outside of it."""
 
 
 def fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> Values:
@@ -111,9 +111,9 @@ def _is_preset(values: Values, path: KeyPath) -> bool:
 def nvme_buffers(
     model: Transformer, world_size: int, item: int, reuse_distance: int | None = None
 ) -> NvmeBuffers:
-    """Work out what a model needs; without a distance, what a layer computes again is read once for both.
+    """Size the buffers for a model; without a distance, it covers what a layer recomputes.
 
-    Twice as many buffers are taken for a model whose type is unknown.
+    A model of unknown type gets twice as many buffers.
     """
     layer = max(sum(one.numel for one in stack.weights if not _in_block(one.name)) for stack in model.stacks)
     distance = min(MOST_DISTANCE, 2 * layer) if reuse_distance is None else reuse_distance
@@ -127,7 +127,7 @@ def nvme_buffers(
 
 
 def most_gathered(uses: Sequence[ParameterUse], distance: int, least: int) -> int:
-    """Count the parameters of at least so many elements that are gathered at once."""
+    """Count the parameters of at least `least` elements that are gathered at the same time."""
     outside, all_of_it = [0], [0]
     for use in uses:
         outside.append(outside[-1] + (0 if use.in_block else use.numel))
@@ -149,7 +149,7 @@ def _in_block(name: str) -> bool:
 
 
 def parameter_order(model: Transformer, checkpointing: bool) -> Iterator[ParameterUse]:
-    """Say in which order a step uses its parameters."""
+    """List the parameters in the order in which a step uses them."""
     numbers = count()
 
     def numbered(weights: Sequence[Weight]) -> list[ParameterUse]:

@@ -40,8 +40,8 @@ def old_name(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed still reads the old name, with a deprecation warning."""
     for old, new, name in _written(subject):
         if not subject.has(zero(new)):
-            hint, mending = _renamed(name, getattr(subject.zero, old))
-            yield Violation(zero(old), f"`{old}` is the old name of `{new}`", hint, mending)
+            hint, fix = _renamed(name, getattr(subject.zero, old))
+            yield Violation(zero(old), f"`{old}` is the old name of `{new}`", hint, fix)
 
 
 @rule(
@@ -122,5 +122,5 @@ def bf16_under_both_names(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed ignores `bfloat16` if `bf16` is present."""
     old, new = subject.config.bfloat16, subject.config.bf16
     if old is not None and new is not None:
-        mending = Fix(FixKind.DELETE) if old.enabled == new.enabled else None
-        yield Violation("bfloat16", "`bfloat16` is ignored because `bf16` is present", "delete it", mending)
+        fix = Fix(FixKind.DELETE) if old.enabled == new.enabled else None
+        yield Violation("bfloat16", "`bfloat16` is ignored because `bf16` is present", "delete it", fix)

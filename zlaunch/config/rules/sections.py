@@ -64,8 +64,8 @@ def dead_key(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed parses some keys that it no longer uses."""
     for keys, instead in DEAD.items():
         if keys in subject.changed:
-            mending = Fix(FixKind.DELETE) if instead == "delete it" else None
-            yield Violation(".".join(keys), f"DeepSpeed no longer uses `{keys[-1]}`", instead, mending)
+            fix = Fix(FixKind.DELETE) if instead == "delete it" else None
+            yield Violation(".".join(keys), f"DeepSpeed no longer uses `{keys[-1]}`", instead, fix)
 
 
 @rule(

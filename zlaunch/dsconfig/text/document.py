@@ -40,7 +40,7 @@ class Document:
     value: dict[str, Any]
     spans: Mapping[KeyPath, Span]
     remarks: tuple[Finding, ...] = ()
-    plainings: tuple[Edit, ...] = ()
+    strict_edits: tuple[Edit, ...] = ()
     """Edits that make the text strict JSON."""
 
     def place(self, path: KeyPath) -> Place:

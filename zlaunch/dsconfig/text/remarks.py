@@ -78,7 +78,7 @@ class ParseRemarks:
                 hint="write strict JSON, or start the job with `zlaunch train`, which writes it",
                 severity=Severity.ADVICE,
                 place=place_at(self.file, self.text, offset),
-                mending=_PLAIN,
+                fix=_PLAIN,
             )
         )
 
@@ -92,7 +92,7 @@ class ParseRemarks:
                 message=f"`{token.text}` {why}",
                 hint=f"write `{written}`",
                 place=self._at(token),
-                mending=_PLAIN,
+                fix=_PLAIN,
             )
         )
 

@@ -11,12 +11,11 @@ import logging
 import os
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 from zlaunch import console
 
 
-def opinion(config: dict[str, Any], world_size: int) -> str | None:
+def opinion(config: dict[str, object], world_size: int) -> str | None:
     """Ask the installed DeepSpeed; None if it accepts the config."""
     from deepspeed.runtime import config as deepspeed_config
 

@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from zlaunch.dsconfig.canonical import canonical, plain
 from zlaunch.dsconfig.keys.lookup import field_at, section_at
@@ -33,7 +32,7 @@ _OVERLAP = (ZERO, "overlap_comm")
 class Cell:
     """What one config says about a key."""
 
-    value: Any
+    value: object
     note: str = ""
     """`default`, `absent` or `not read`; empty if the key is written."""
 
@@ -70,11 +69,11 @@ class _Side:
     release: Release
 
     @cached_property
-    def canonical(self) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
+    def canonical(self) -> tuple[dict[str, object], dict[KeyPath, KeyPath]]:
         return canonical(self.document.value)
 
     @cached_property
-    def leaves(self) -> Mapping[KeyPath, Any]:
+    def leaves(self) -> Mapping[KeyPath, object]:
         """Every written value, without empty sections whose presence has no effect."""
         return {
             path: value
@@ -92,7 +91,7 @@ class _Side:
             return Cell(default[0], "not read" if unread else "default")
         return Cell(None, "not read" if unread else "absent")
 
-    def _default(self, path: KeyPath) -> tuple[Any] | None:
+    def _default(self, path: KeyPath) -> tuple[object] | None:
         whole, release = self.canonical[0], self.release
         parents = [path[:end] for end in range(1, len(path))]
         if any(parent in _PRESENCE and value_at(whole, parent) is None for parent in parents):
@@ -109,7 +108,7 @@ class _Side:
         return ((None if is_older else field.default),) if is_value else None
 
     @property
-    def stage(self) -> Any:
+    def stage(self) -> object:
         """The ZeRO stage."""
         return self.leaves.get((ZERO, "stage"), 0)
 

@@ -185,10 +185,11 @@ def _example(key: str, nodes: list[Any]) -> Mapping[str, Any] | None:
     value = effect.example if effect and effect.example is not None else _sample(nodes)
     if value is None:
         return None
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    whole: Mapping[str, Any] = value
-    return whole
+    *sections, last = key.split(".")
+    example: dict[str, object] = {last: value}
+    for section in reversed(sections):
+        example = {section: example}
+    return example
 
 
 def _sample(nodes: list[Any]) -> Any:

@@ -6,7 +6,7 @@ Two configs that DeepSpeed reads alike are equal here, except for defaults and k
 import copy
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from pydantic import BeforeValidator
 
@@ -20,7 +20,7 @@ from zlaunch.units import narrowed
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
-def canonical(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
+def canonical(value: Mapping[str, object]) -> tuple[dict[str, object], dict[KeyPath, KeyPath]]:
     """Normalize a config; return it with the original path of each renamed key."""
     whole, written = copy.deepcopy(dict(value)), dict[KeyPath, KeyPath]()
     whole.pop("$schema", None)
@@ -32,7 +32,7 @@ def canonical(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[KeyPath, K
 
 
 def _rename_aliases(
-    node: dict[str, Any], whole: dict[str, Any], path: KeyPath, written: dict[KeyPath, KeyPath]
+    node: dict[str, object], whole: dict[str, object], path: KeyPath, written: dict[KeyPath, KeyPath]
 ) -> None:
     section = section_at(whole, path)
     for key in [*node] if section else ():
@@ -54,7 +54,7 @@ def _name_of(key: str, section: type[Section] | None) -> str:
     return key
 
 
-def _replace_old_names(whole: dict[str, Any], written: dict[KeyPath, KeyPath]) -> None:
+def _replace_old_names(whole: dict[str, object], written: dict[KeyPath, KeyPath]) -> None:
     for name in OLD_NAMES:
         value = name.today(_take(whole, name.old))
         if value is not None and value_at(whole, name.new) is None:
@@ -63,7 +63,7 @@ def _replace_old_names(whole: dict[str, Any], written: dict[KeyPath, KeyPath]) -
             written[place] = name.old
 
 
-def plain(value: Any, path: KeyPath, whole: dict[str, Any]) -> Any:
+def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
     """Normalize a value as far as its key's type allows."""
     field = field_at(whole, path)
     if isinstance(value, list):
@@ -83,16 +83,16 @@ def plain(value: Any, path: KeyPath, whole: dict[str, Any]) -> Any:
     return _number(value)
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     return narrowed(value) if isinstance(value, float) else value
 
 
-def _parts(annotation: Any) -> Iterator[Any]:
+def _parts(annotation: object) -> Iterator[object]:
     yield annotation
     for part in get_args(annotation):
         yield from (part,) if get_origin(annotation) is Literal else _parts(part)
 
 
-def _take(whole: dict[str, Any], path: KeyPath) -> Any:
+def _take(whole: dict[str, object], path: KeyPath) -> object:
     node = value_at(whole, path[:-1])
     return node.pop(path[-1], None) if isinstance(node, dict) else None

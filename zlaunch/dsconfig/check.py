@@ -149,6 +149,6 @@ def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -
             return None if ZERO in value and ZERO not in meant else config
         for path in sorted(wrong, key=len, reverse=True):
             parent = value_at(meant, path[:-1])
-            is_there = parent is not None and path[-1] in parent
+            is_there = isinstance(parent, dict) and path[-1] in parent
             fix_value(meant, path if is_there else path[:-1], None)
     return None

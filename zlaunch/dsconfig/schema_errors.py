@@ -82,7 +82,7 @@ _KIND_NAMES = {
 
 
 def explain(
-    whole: dict[str, Any], path: KeyPath, error: ErrorDetails, lax: bool, release: Release
+    whole: dict[str, object], path: KeyPath, error: ErrorDetails, lax: bool, release: Release
 ) -> Finding:
     """Explain the error at `path`; `lax` says whether pydantic accepts the value without strict types."""
     kind, given, key = error["type"], error["input"], path[-1]
@@ -112,7 +112,7 @@ def explain(
     return Finding("bad-value", f"`{key}` is {_shown(given)}; {_bound(error)}", None, where, severity)
 
 
-def _is_taken(kind: str, given: Any, error: ErrorDetails) -> bool:
+def _is_taken(kind: str, given: object, error: ErrorDetails) -> bool:
     """Whether an enumeration accepts a number that is written as text, or true for 1."""
     if kind == "int_type":
         return isinstance(given, bool)
@@ -138,7 +138,7 @@ def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -
     return Severity.ERROR if where in USED_AT_ONCE else Severity.LATE
 
 
-def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Finding:
+def _unknown_key(whole: dict[str, object], path: KeyPath, release: Release) -> Finding:
     parent, key, where = path[:-1], str(path[-1]), dotted(path)
     if (advice := REMOVED.get(where)) and release.refuses(path):
         since = history(path).refused
@@ -161,14 +161,14 @@ def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Find
     return replace(finding, fix=None, beside=meant)
 
 
-def _off(whole: dict[str, Any], path: KeyPath) -> Fix | None:
+def _off(whole: dict[str, object], path: KeyPath) -> Fix | None:
     """`--fix` deletes a removed section that is switched off; one that is on, the user must replace."""
     value = value_at(whole, path)
     on = value.get("enabled", False) if isinstance(value, dict) else value
     return None if on else Fix(FixKind.DELETE)
 
 
-def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Fix | None, KeyPath | None]:
+def _meant(whole: dict[str, object], parent: KeyPath, key: str) -> tuple[str, Fix | None, KeyPath | None]:
     """Guess the intended key or section: what to do, and the path of the intended key."""
     if not parent and "." in key:
         return "nest the keys: JSON has no dotted keys", None, None
@@ -187,7 +187,7 @@ def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Fix |
     return "delete it", None, None
 
 
-def _no_such_name(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Fix | None]:
+def _no_such_name(path: KeyPath, given: object, expected: str) -> tuple[str, str | None, Fix | None]:
     """List only DeepSpeed's own names; torch has too many classes."""
     own = OWN_NAMES[path]
     names = [*own, *re.findall(r"'(\w+)'", expected)]
@@ -205,7 +205,7 @@ def _not_one_of(path: KeyPath, given: Any, expected: str) -> tuple[str, str | No
     return message, *_nearest(given, choices)
 
 
-def _nearest(given: Any, names: list[str]) -> tuple[str | None, Fix | None]:
+def _nearest(given: object, names: list[str]) -> tuple[str | None, Fix | None]:
     spelled = {name.lower(): name for name in names}
     close = difflib.get_close_matches(str(given).lower(), spelled, n=1, cutoff=0.6)
     if not close:
@@ -215,7 +215,7 @@ def _nearest(given: Any, names: list[str]) -> tuple[str | None, Fix | None]:
     return f'did you mean `"{name}"`?', Fix(FixKind.WRITE, name) if sure else None
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     match value:
         case dict():
             return "an object"
@@ -244,7 +244,7 @@ def _bound(error: ErrorDetails) -> str:
     return said.format(**error.get("ctx", {})) if said else f"{error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def _retyped(given: Any, expected: str) -> tuple[str | None, Fix | None]:
+def _retyped(given: object, expected: str) -> tuple[str | None, Fix | None]:
     if given is None:
         return "delete the key", Fix(FixKind.DELETE)
     plain = given.strip().lower() if isinstance(given, str) else None

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from zlaunch.config.accelerate import checks, yaml_reader
 from zlaunch.config.accelerate.fields import (
@@ -32,7 +31,7 @@ class Setting:
     """One field, under the name of the flag of `accelerate launch`."""
 
     name: str
-    value: Any
+    value: object
     place: Place
 
 
@@ -65,7 +64,7 @@ class AccelerateConfig:
             for name, member in value.items():
                 yield from self._setting((key, name), prefix + name.removeprefix(prefix), member)
 
-    def _setting(self, path: KeyPath, name: str, value: Any) -> Iterator[Setting]:
+    def _setting(self, path: KeyPath, name: str, value: object) -> Iterator[Setting]:
         if value is not None:
             yield Setting(name, value, self.source.place(path))
 
@@ -107,7 +106,7 @@ def _understood(source: Document) -> tuple[Document | Named | None, list[Finding
     return document, [*findings, *found]
 
 
-def _embedded(source: Document, fields: Mapping[str, Any]) -> tuple[Document, list[Finding]]:
+def _embedded(source: Document, fields: Mapping[str, object]) -> tuple[Document, list[Finding]]:
     """Build the ds_config from the fields; each key has the place of its field."""
     findings: list[Finding] = []
     values = {name: field.default for name, field in FIELDS.items()}

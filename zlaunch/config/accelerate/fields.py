@@ -44,8 +44,8 @@ class Field:
     """A field that becomes a key of the ds_config."""
 
     path: KeyPath
-    read: Callable[[str], Any]
-    default: Any
+    read: Callable[[str], object]
+    default: object
     kind: str = ""
 
 
@@ -108,5 +108,5 @@ def amount_to(values: Mapping[str, Any], precision: str) -> dict[str, Any]:
     return {**config, "fp16": fp16, "bf16": {"enabled": precision in ("bf16", "fp8")}}
 
 
-def _offload(device: str) -> dict[str, Any]:
+def _offload(device: str) -> dict[str, object]:
     return {"device": device, "nvme_path": NO_PATH if device == "nvme" else None}

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 from zlaunch.config.rules.rule import Context, Keys, RuleCase, Subject, Violation, rule
 from zlaunch.dsconfig.releases import NEWEST, Release, release
@@ -13,7 +12,7 @@ BENIGN = {("steps_per_print",)}
 
 
 @functools.cache
-def _changed_since(older: Release) -> dict[Keys, tuple[Any, Any]]:
+def _changed_since(older: Release) -> dict[Keys, tuple[object, object]]:
     """Find the defaults that changed: key → then, now."""
     then, now = older.reads.keys, NEWEST.reads.keys
     both = [path for path in then if path in now and path not in BENIGN]
@@ -57,5 +56,5 @@ def default_changed(subject: Subject) -> Iterator[Violation]:
             )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value}"

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
 from zlaunch.dsconfig.keys.read_at import ZERO
@@ -18,7 +17,7 @@ def _written(subject: Subject) -> Iterator[tuple[str, str, OldName]]:
             yield old, new, name
 
 
-def _renamed(name: OldName, value: Any) -> tuple[str, Fix]:
+def _renamed(name: OldName, value: object) -> tuple[str, Fix]:
     new = str(name.new[-1])
     if name.section is None:
         return f"write `{new}`", Fix(FixKind.RENAME, new)

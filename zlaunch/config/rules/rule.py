@@ -84,12 +84,12 @@ class Subject:
         return self.zero.offloads
 
     @cached_property
-    def written(self) -> Mapping[Keys, Any]:
+    def written(self) -> Mapping[Keys, object]:
         """Every value in the config."""
         return {keys: value for keys, value, _ in _leaves(self.config, ())}
 
     @cached_property
-    def changed(self) -> Mapping[Keys, Any]:
+    def changed(self) -> Mapping[Keys, object]:
         """Every value in the config that is neither the default nor "auto"."""
         return {
             keys: value for keys, value, default in _leaves(self.config, ()) if value not in (default, "auto")
@@ -115,7 +115,7 @@ class Subject:
         """The optimizer that DeepSpeed creates, in lower case."""
         return None if self.config.optimizer is None else self.config.optimizer.type.lower()
 
-    def param(self, name: str) -> Any:
+    def param(self, name: str) -> object:
         """An argument of the optimizer, if it is in the config."""
         return self.written.get(("optimizer", "params", name))
 
@@ -155,7 +155,7 @@ class Subject:
 
     def has(self, where: str) -> bool:
         """Whether the config has a key, whatever its value."""
-        node: Any = self.config
+        node: object = self.config
         for part in where.split("."):
             if not isinstance(node, Section) or part not in node.model_fields_set:
                 return False
@@ -163,7 +163,7 @@ class Subject:
         return True
 
 
-def _leaves(node: Section | Mapping[str, Any], above: Keys) -> Iterator[tuple[Keys, Any, Any]]:
+def _leaves(node: Section | Mapping[str, object], above: Keys) -> Iterator[tuple[Keys, object, object]]:
     """List the written values below a section: keys, value and default."""
     if isinstance(node, Section):
         fields = type(node).model_fields
@@ -193,8 +193,8 @@ class Violation:
 class RuleCase:
     """A ds_config that breaks a rule, and its smallest repair."""
 
-    broken: Mapping[str, Any]
-    repair: Mapping[str, Any]
+    broken: Mapping[str, object]
+    repair: Mapping[str, object]
     """Dotted key → new value; None deletes the key."""
     context: Context = Context()
     """Context that the rule needs."""
@@ -230,7 +230,7 @@ def zero(*keys: str) -> str:
     return ".".join((ZERO, *keys))
 
 
-def number(value: Any, filled: Any = None) -> float | None:
+def number(value: object, filled: object = None) -> float | None:
     """Read a number; `filled` replaces "auto"."""
     if value == "auto":
         value = filled

@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import replace
-from typing import Any
 
 from zlaunch.config.rules import apply_rules
 from zlaunch.config.rules.rule import Context, Subject
@@ -23,12 +22,12 @@ def validate_document(document: Document, context: Context = NOTHING_KNOWN) -> l
     return sorted(map(document.locate, findings), key=in_order)
 
 
-def validate_mapping(value: dict[str, Any], context: Context = NOTHING_KNOWN) -> list[Finding]:
+def validate_mapping(value: dict[str, object], context: Context = NOTHING_KNOWN) -> list[Finding]:
     """Find everything wrong with a plain value; the findings have no place."""
     return list(validate_value(value, context).findings)
 
 
-def validate_value(value: dict[str, Any], context: Context) -> Checked:
+def validate_value(value: dict[str, object], context: Context) -> Checked:
     """Apply the rules to a plain value, as it was meant and as DeepSpeed reads it."""
     checked = check(value, context.release)
     rules, found = _by_rules(checked.config, context), list(checked.findings)
@@ -45,7 +44,7 @@ def validate_value(value: dict[str, Any], context: Context) -> Checked:
 
 
 def _with_blame(
-    value: dict[str, Any], found: list[Finding], follows: list[Finding], context: Context
+    value: dict[str, object], found: list[Finding], follows: list[Finding], context: Context
 ) -> tuple[list[Finding], list[Finding]]:
     """Attribute to a misspelled key the findings that fixing it removes."""
     told = []
@@ -72,7 +71,7 @@ def _by_rules(config: DsConfig | None, context: Context) -> list[Finding]:
     return [] if config is None else apply_rules(Subject(config, context))
 
 
-def _stands_in(value: dict[str, Any], finding: Finding) -> bool:
+def _stands_in(value: dict[str, object], finding: Finding) -> bool:
     """Whether a finding is about a written key, not about one that was only meant."""
     return value_at(value, tuple(finding.where.split("."))) is not None
 

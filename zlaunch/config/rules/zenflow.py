@@ -1,7 +1,6 @@
 """Rules about `zenflow` (`deepspeed/runtime/zenflow/engine.py`)."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
 from zlaunch.dsconfig.schema.zero import ZenFlow
@@ -11,7 +10,7 @@ _ADAMW = {"type": "AdamW", "params": {"lr": 1e-4}}
 _OF_ADAMW = frozenset({"lr", "betas", "eps", "weight_decay", "amsgrad"})
 
 
-def _with(zenflow: dict[str, Any], **zero_keys: Any) -> dict[str, Any]:
+def _with(zenflow: dict[str, object], **zero_keys: object) -> dict[str, object]:
     section = {"stage": 2, "offload_optimizer": CPU, "zenflow": zenflow, **zero_keys}
     return {"zero_optimization": section, "optimizer": _ADAMW}
 

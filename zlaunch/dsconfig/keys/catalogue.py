@@ -4,7 +4,7 @@ import difflib
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin
+from typing import get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -48,7 +48,7 @@ def _walk(section: type[Section], above: KeyPath) -> Iterator[Entry]:
             yield from _walk(child, (*path, *between))
 
 
-def _sections_in(annotation: Any, between: KeyPath) -> Iterator[tuple[type[Section], KeyPath]]:
+def _sections_in(annotation: object, between: KeyPath) -> Iterator[tuple[type[Section], KeyPath]]:
     """Find the models in a type, with a placeholder below lists and tables."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation, between

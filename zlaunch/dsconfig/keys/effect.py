@@ -1,7 +1,6 @@
 """What one key does."""
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -12,5 +11,5 @@ class KeyEffect:
     speed: str
     related: tuple[str, ...] = ()
     """Dotted keys, from the top."""
-    example: Any = None
+    example: object = None
     """A typical value; None to derive one from the type."""

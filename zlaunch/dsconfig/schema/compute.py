@@ -1,6 +1,6 @@
 """Sections about computation: checkpointing, compiling, generation, pipeline, quantization."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from zlaunch.dsconfig.schema.section import OUTDATED, Positive, Section, Switched
 
@@ -150,8 +150,8 @@ class WeightQuantization(Section):
     q_groups: int = 1
     """Groups per tensor."""
 
-    quantized_initialization: dict[str, Any] = {}
+    quantized_initialization: dict[str, object] = {}
     """Quantize while the model is created."""
 
-    post_init_quant: dict[str, Any] = {}
+    post_init_quant: dict[str, object] = {}
     """Quantize after the model was created."""

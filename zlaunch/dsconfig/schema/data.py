@@ -1,6 +1,6 @@
 """`data_efficiency`: curriculum learning, dynamic batching, token dropping."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ConfigDict
 
@@ -31,7 +31,7 @@ class CurriculumMetric(Section):
     schedule_type: Literal["fixed_discrete", "fixed_root", "fixed_linear", "custom"] | None = None
     """Shape of the schedule."""
 
-    schedule_config: dict[str, Any] = {}
+    schedule_config: dict[str, object] = {}
     """Settings of the schedule."""
 
 
@@ -118,10 +118,10 @@ class RandomLtd(Switched):
     global_batch_size: Positive | None = None
     """Samples per step."""
 
-    random_ltd_schedule: dict[str, Any] = {}
+    random_ltd_schedule: dict[str, object] = {}
     """Schedule of the kept tokens."""
 
-    layer_token_lr_schedule: dict[str, Any] = {}
+    layer_token_lr_schedule: dict[str, object] = {}
     """Not implemented by DeepSpeed when enabled."""
 
 

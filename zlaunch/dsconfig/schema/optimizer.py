@@ -4,7 +4,7 @@ DeepSpeed passes `params` to the constructor, so an unknown name is a `TypeError
 model is loaded. Each known optimizer has a model of its parameters.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -219,7 +219,7 @@ class MuonOptimizer(_Optimizer):
 class MupOptimizer(_Optimizer):
     """`MuAdam`, `MuAdamW` or `MuSGD` from the package `mup`."""
 
-    params: dict[str, Any] = {}
+    params: dict[str, object] = {}
     """Arguments of the constructor in `mup`."""
 
 
@@ -229,7 +229,7 @@ class TorchOptimizer(_Optimizer):
     type: TorchOptimizerName
     """Exact name of the class."""
 
-    params: dict[str, Any] = {}
+    params: dict[str, object] = {}
 
 
 _KIND_OF = {
@@ -238,7 +238,7 @@ _KIND_OF = {
 }  # fmt: skip
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return _KIND_OF.get(str(name).lower(), "<torch>")
 

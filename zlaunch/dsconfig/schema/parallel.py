@@ -1,6 +1,6 @@
 """Model parallelism: `tensor_parallel` and `expert_parallel`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
@@ -31,7 +31,7 @@ class LayerSpec(Section):
     grad_allreduce: bool = False
     """All-reduce the gradient of the layer."""
 
-    shape: list[Any] | None = None
+    shape: list[object] | None = None
     """Shape of a fused weight before it is split."""
 
     partition_dim: int | None = None
@@ -96,7 +96,7 @@ class TensorParallel(Section):
     )
     """Size and grain of the group."""
 
-    injection_policy_tuple: list[Any] | None = None
+    injection_policy_tuple: list[object] | None = None
     """Modules to split, by hand."""
 
     partition_config: PartitionConfig | None = None

@@ -17,7 +17,7 @@ class OldName:
     section: Mapping[str, Any] | None = None
     """The section that replaces `true`, where a switch became a section."""
 
-    def today(self, value: Any) -> Any:
+    def today(self, value: object) -> object:
         """Convert a value of the old key to the new one; None if it has no effect."""
         if self.section is None:
             return value

@@ -1,6 +1,6 @@
 """The whole ds_config: its top-level keys and sections."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from zlaunch.dsconfig.schema.autotuning import Autotuning
 from zlaunch.dsconfig.schema.compute import (
@@ -142,7 +142,7 @@ class DsConfig(Section):
     checkpoint: Checkpoint = Checkpoint()
     """How checkpoints are written and read."""
 
-    datastates_ckpt: dict[str, Any] | bool | None = None
+    datastates_ckpt: dict[str, object] | bool | None = None
     """The DataStates checkpoint engine's settings; any value but false turns it on."""
 
     tensorboard: TensorBoard = TensorBoard()

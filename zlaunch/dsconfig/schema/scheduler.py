@@ -1,6 +1,6 @@
 """`scheduler`: DeepSpeed's own learning-rate schedules, and torch's by name."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Tag
 
@@ -167,10 +167,10 @@ class TorchScheduler(_Scheduler):
     """Any class of `torch.optim.lr_scheduler`."""
 
     type: TorchSchedulerName
-    params: dict[str, Any]
+    params: dict[str, object]
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return f"<{name}>" if name in DEEPSPEED_SCHEDULERS else "<torch>"
 

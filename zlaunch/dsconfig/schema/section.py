@@ -4,7 +4,7 @@ DeepSpeed converts `"3"` to 3 in some sections and crashes on it in others, so a
 here. The parser has already made integers of numbers like `2e8`.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError, PydanticKnownError
@@ -28,7 +28,7 @@ class Switched(Section):
     """Turn this on; the other keys have no effect otherwise."""
 
 
-def _auto_or_value(value: Any) -> str:
+def _auto_or_value(value: object) -> str:
     return "<auto>" if value == "auto" else "<value>"
 
 
@@ -42,7 +42,7 @@ The tags are in angle brackets so that `check` can tell them from keys in pydant
 """
 
 
-def in_lower_case(value: Any) -> Any:
+def in_lower_case(value: object) -> object:
     """Lower the case of a word, as DeepSpeed does for some keys."""
     return value.lower() if isinstance(value, str) else value
 
@@ -51,7 +51,7 @@ AnyCase = Annotated[T, BeforeValidator(in_lower_case)]
 """A word in any case."""
 
 
-def not_null(value: Any) -> Any:
+def not_null(value: object) -> object:
     """Refuse null."""
     if value is None:
         raise PydanticCustomError("null", "DeepSpeed crashes on null")
@@ -62,7 +62,7 @@ Absent = Annotated[T | None, BeforeValidator(not_null)]
 """A key that may be missing, but not null."""
 
 
-def _not_bool(value: Any) -> Any:
+def _not_bool(value: object) -> object:
     if isinstance(value, bool):
         raise PydanticKnownError("int_type")
     return value

@@ -98,7 +98,7 @@ def put(value: dict[str, Any], path: KeyPath, leaf: object) -> None:
     value[str(path[-1])] = leaf
 
 
-def value_at(value: Any, path: KeyPath) -> Any:
+def value_at(value: object, path: KeyPath) -> object:
     """Follow a path into a plain value; None where it leads nowhere."""
     for part in path:
         inside = dict(enumerate(value)) if isinstance(value, list) else value

@@ -24,8 +24,8 @@ _JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _MEMBER = re.compile(r"""(?:"[^"]*"|'[^']*'|\w+)\s*:""")
 _UNDERSCORES = re.compile(r"[+-]?\d[\d_]*\d")
 _BARE_VALUE = re.compile(r"[^,}\]\n]*")
-_WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
-_PYTHON_WORDS: Mapping[str, Any] = {"True": True, "False": False, "None": None}
+_WORDS: Mapping[str, object] = {"true": True, "false": False, "null": None}
+_PYTHON_WORDS: Mapping[str, object] = {"True": True, "False": False, "None": None}
 _TEXT_TO_DEEPSPEED = "DeepSpeed reads it and the rest of the line as text"
 _NO_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
 

@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from zlaunch.dsconfig.text.document import Edit, KeyPath, dotted, place_at
 from zlaunch.dsconfig.text.tokens import Token
@@ -82,7 +81,7 @@ class ParseRemarks:
             )
         )
 
-    def misread(self, token: Token, meant: Any, why: str) -> None:
+    def misread(self, token: Token, meant: object, why: str) -> None:
         """Report a value that DeepSpeed reads differently from what was meant."""
         written = json.dumps(meant, ensure_ascii=False)
         self.edits.append(Edit(token.start, token.end, written))

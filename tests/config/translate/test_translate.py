@@ -358,7 +358,7 @@ NOTES = [
     ("CUDA_VISIBLE_DEVICES=1,2 deepspeed -H hf t.py", "CUDA_VISIBLE_DEVICES=1,2", "lost: with a hostfile"),
     ("accelerate launch --use_deepspeed t.py", "--use_deepspeed", "left out: zlaunch always does"),
     ("accelerate launch --use_deepspeed t.py", "accelerate launch", "`--precision fp32`"),
-    ("accelerate launch --use_deepspeed --num_machines 1 t.py", "--num_machines 1", "left out: one host"),
+    ("accelerate launch --use_deepspeed --num_machines 1 t.py", "--num_machines 1", "left out: without a hostfile"),
     ("accelerate launch --use_deepspeed --num_processes 4 --gpu_ids 0,1 t.py", "--num_processes 4", "lost: only 2"),
     ("accelerate launch --zero_stage 3 t.py", "--zero_stage 3", "ignores it without `--use_deepspeed`"),
     ("accelerate launch --use_deepspeed --mixed_precision fp8 t.py", "--mixed_precision fp8", "lost: "),

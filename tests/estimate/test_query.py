@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.asking import SITE, model, question
+from tests.asking import model, question
 from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.query import (
     USUAL_SEQ_LEN,
     Estimate,
@@ -16,13 +17,12 @@ from zlaunch.estimate.query import (
     training_of,
     workload_of,
 )
-from zlaunch.estimate.run import estimate_closed_form
 from zlaunch.estimate.workload import Lora, Workload
 from zlaunch.job.spec import Offload
 
 
 def workload(one: EstimateQuery) -> Workload:
-    return workload_of(one, one.settled())
+    return workload_of(one, one.resolve())
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_script_is_told_when_it_resumes(argv: tuple[str, ...], resumes: bool) 
 )
 def test_of_a_model_that_is_split_otherwise_than_by_zero_nobody_can_tell(key: str, value: Any) -> None:
     mesh = (("data_parallel_size", 4),) if key == "sequence_parallel_size" else ()
-    (answer,) = estimate_closed_form([question(stage=1, overrides=((key, value), *mesh))], SITE)
+    (answer,) = Estimator().closed_form([question(stage=1, overrides=((key, value), *mesh))])
     assert isinstance(answer, Rejected)
     assert isinstance(answer.error, Unavailable)
     assert f"`{key.removesuffix('.enabled')}` splits it" in answer.error.message
@@ -60,9 +60,7 @@ def test_of_a_model_that_is_split_otherwise_than_by_zero_nobody_can_tell(key: st
     [({"quant_method": "gptq", "bits": 4}, "gptq"), ({"load_in_4bit": True}, "bitsandbytes"), (None, None)],
 )
 def test_of_quantized_weights_nobody_can_tell(asked: Any, method: str | None) -> None:
-    (answer,) = estimate_closed_form(
-        [replace(question(stage=2), model=model(quantization_config=asked))], SITE
-    )
+    (answer,) = Estimator().closed_form([replace(question(stage=2), model=model(quantization_config=asked))])
     if method is None:
         assert isinstance(answer, Estimate)
         return

@@ -95,7 +95,7 @@ def estimate(
     )
     raise typer.Exit(
         report(
-            *resolve_request(words),
+            resolve_request(words),
             EstimateView(as_json, not as_json if tries_levers is None else tries_levers, plot),
         )
     )

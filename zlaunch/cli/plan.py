@@ -68,4 +68,4 @@ def plan(
         optimizer=optimizer,
         trusts_code=trust_remote_code,
     )
-    raise typer.Exit(report(*resolve_request(words), global_batch, output))
+    raise typer.Exit(report(resolve_request(words), global_batch, output))

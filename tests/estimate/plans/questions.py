@@ -69,7 +69,7 @@ class Asked:
         given = ResolveContext(None, args, model.shape, machine, site.world_size)
         options = TrainingOptions(self.seq_len, lora=self.lora)
         training = training_of(model, (), options)
-        return EstimateQuery(JobSpec(script=Path()), given, model, training, self.ranks)
+        return EstimateQuery(JobSpec(script=Path()), given, model, training, site)
 
 
 QUESTIONS: dict[str, Asked] = {
@@ -92,4 +92,4 @@ QUESTIONS: dict[str, Asked] = {
 
 def label(one: Candidate) -> str:
     """Name a configuration in the record."""
-    return f"{one.rung.words}{', checkpointed' * one.checkpointing}, {one.micro_batch}, bucket {one.bucket}"
+    return f"{one.strategy.options}{', checkpointed' * one.checkpointing}, {one.micro_batch}, bucket {one.bucket}"

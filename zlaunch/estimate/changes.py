@@ -4,10 +4,11 @@
 ordered: what changes a job least comes first, what changes the trained model comes last.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Final
 
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.estimate.workload import Attention
@@ -25,33 +26,16 @@ CHECKPOINTING_FLAGS: Final = ("activation_checkpointing", "gradient_checkpointin
 """The Trainer's name for activation checkpointing, and its deprecated alias."""
 
 
-class _TrainingOption(NamedTuple):
-    """How an option about the training is spelled; None where it cannot be set that way."""
-
-    field: str
-    flag: str
-    """In `zlaunch estimate`."""
-    argument: str | None = None
-    """Of the Trainer."""
-    key: str | None = None
-    """In the ds_config, for scripts without the Trainer."""
-
-
-TRAINING_OPTIONS: Final = (
-    _TrainingOption("activation_checkpointing", "--activation-checkpointing", f"--{CHECKPOINTING_FLAGS[0]}"),
-    _TrainingOption("attention", "--attention"),
-    _TrainingOption(
-        "micro_batch",
-        "--micro-batch",
-        "--per_device_train_batch_size",
-        "train_micro_batch_size_per_gpu",
-    ),
-    _TrainingOption(
-        "grad_accum", "--grad-accum", "--gradient_accumulation_steps", "gradient_accumulation_steps"
-    ),
-    _TrainingOption("seq_len", "--seq-len"),
-    _TrainingOption("lora", "--lora"),
-)
+TRAINING: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
+    "activation_checkpointing": ("--activation-checkpointing", f"--{CHECKPOINTING_FLAGS[0]}", None),
+    "attention": ("--attention", None, None),
+    "micro_batch": ("--micro-batch", "--per_device_train_batch_size", "train_micro_batch_size_per_gpu"),
+    "grad_accum": ("--grad-accum", "--gradient_accumulation_steps", "gradient_accumulation_steps"),
+    "seq_len": ("--seq-len", None, None),
+    "lora": ("--lora", None, None),
+}
+"""Options about the training: how `zlaunch estimate`, the Trainer, and the ds_config for scripts without the
+Trainer spell them; None where they cannot be set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +45,7 @@ class Options:
     stage: Stage | None = None
     offload: Offload | None = None
     precision: Precision | None = None
-    overrides: tuple[tuple[str, int], ...] = ()
+    overrides: tuple[tuple[str, object], ...] = ()
     """ds_config keys, as `--set` takes them."""
     activation_checkpointing: bool | None = None
     attention: Attention | None = None
@@ -72,51 +56,39 @@ class Options:
     """Rank of the adapters."""
 
     def __or__(self, other: "Options") -> "Options":
-        """Add options; those of `other` win."""
         given = {field.name: getattr(other, field.name) for field in fields(other)}
         return replace(self, **{name: value for name, value in given.items() if value not in (None, ())})
 
     def __str__(self) -> str:
-        """Write the options as `zlaunch estimate` takes them."""
-        switched_off = (option.flag for option, value in self.training if value is False)
-        terms = (_spelled(option.flag, value) for option, value in self.training if value is not False)
-        without = (f"no {flag.lstrip('-').replace('-', ' ')}" for flag in switched_off)
-        return " ".join([*self._shared(), *terms, *without])
+        terms = [_spelled(TRAINING[name][0], value) for name, value in self._training()]
+        return " ".join([*self._strategy(), *_sets(self.overrides), *terms])
 
     @property
     def moves_strategy(self) -> bool:
         """Whether they change the ZeRO stage or the offload."""
         return self.stage is not None or self.offload is not None
 
-    @property
-    def training(self) -> list[tuple[_TrainingOption, object]]:
-        """Options that are about the training rather than the ds_config."""
-        values = ((option, getattr(self, option.field)) for option in TRAINING_OPTIONS)
-        return [(option, value) for option, value in values if value is not None]
-
     def for_train(self, *, uses_trainer: bool = True) -> str | None:
         """Write the options as `zlaunch train` takes them; None if only the script can set one of them."""
-        shared, arguments = self._shared(), []
-        for option, value in self.training:
-            if uses_trainer and option.argument is not None:
-                arguments.append(_spelled(option.argument, value))
-            elif not uses_trainer and option.key is not None:
-                shared.append(f"--set {option.key}={value}")
-            else:
-                return None
-        return " ".join([*shared, *(["--", *arguments] if arguments else [])])
+        job = self.apply(JobSpec(Path()), uses_trainer=uses_trainer)
+        if job is None:
+            return None
+        arguments = ("--", *job.script_args) if job.script_args else ()
+        return " ".join([*self._strategy(), *_sets(job.overrides), *arguments])
 
     def apply(self, job: JobSpec, *, uses_trainer: bool = True) -> JobSpec | None:
         """Change a job of `zlaunch train`; None if only its script can set one of the options."""
-        if self.for_train(uses_trainer=uses_trainer) is None:
-            return None
         job = self.apply_shared(job)
-        for option, value in self.training:
-            if uses_trainer and option.argument is not None:
-                words = _spelled(option.argument, value).split()
+        for name, value in self._training():
+            _, argument, key = TRAINING[name]
+            spelling = argument if uses_trainer else key
+            if spelling is None:
+                return None
+            if uses_trainer:
+                words = (spelling,) if value is True else (spelling, str(value))
                 job = replace(job, script_args=(*job.script_args, *words))
-            if option.key is not None and (not uses_trainer or job.ds_config is not None):
-                job = replace(job, overrides=(*job.overrides, (option.key, value)))
+            if key is not None and (not uses_trainer or job.ds_config is not None):
+                job = replace(job, overrides=(*job.overrides, (key, value)))
         return job
 
     def apply_shared(self, job: JobSpec) -> JobSpec:
@@ -129,17 +101,24 @@ class Options:
             overrides=(*job.overrides, *self.overrides),
         )
 
-    def _shared(self) -> list[str]:
+    def _training(self) -> list[tuple[str, object]]:
+        return [(name, value) for name in TRAINING if (value := getattr(self, name)) is not None]
+
+    def _strategy(self) -> list[str]:
         offload = None if self.offload is None else _offload_text(self.offload, self.stage)
-        named = {"--stage": self.stage, "--offload": offload, "--precision": self.precision}
-        terms = [f"{flag} {value}" for flag, value in named.items() if value is not None]
-        if offload is not None and "nvme" in offload:
-            terms.append("--nvme DIR")
-        return [*terms, *(f"--set {key}={value}" for key, value in self.overrides)]
+        nvme = "DIR" if offload is not None and "nvme" in offload else None
+        named = {"--stage": self.stage, "--offload": offload, "--nvme": nvme, "--precision": self.precision}
+        return [f"{flag} {value}" for flag, value in named.items() if value is not None]
+
+
+def _sets(overrides: Iterable[tuple[str, object]]) -> list[str]:
+    return [f"--set {key}={value}" for key, value in overrides]
 
 
 def _spelled(flag: str, value: object) -> str:
-    return flag if value is True else f"{flag} {value}"
+    if isinstance(value, bool):
+        return flag if value else f"no {flag.lstrip('-').replace('-', ' ')}"
+    return f"{flag} {value}"
 
 
 def _offload_text(offload: Offload, stage: Stage | None) -> str:
@@ -151,7 +130,7 @@ def _offload_text(offload: Offload, stage: Stage | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """The settings of a job that decide which changes are left; None for what is not known."""
+    """The settings of a job that decide which changes are left; unknown ones have their defaults."""
 
     stage: int
     world_size: int
@@ -160,11 +139,11 @@ class JobState:
     offload: Mapping[str, Device]
     """`optimizer` or `param` → where it is, if not on the GPU."""
     activation_checkpointing: bool | None = None
-    bucket: int | None = None
+    bucket: int = 0
     attention: Attention = "sdpa"
     precision: Precision | None = None
-    seq_len: int | None = None
-    has_adapters: bool | None = None
+    seq_len: int = 0
+    has_adapters: bool = False
 
 
 class Saves(Enum):
@@ -185,8 +164,10 @@ class MemoryChange:
     name: str
     saves: Saves
     downside: str
-    options: Callable[[JobState], Iterator[Options]]
-    """The options to try on a job, the least intrusive first; none where it is done already."""
+    when: Callable[[JobState], bool]
+    """Whether a job can still make the change."""
+    options: Callable[[JobState], Sequence[Options]]
+    """How the job can make it, the least intrusive way first."""
     keeps_training: bool = True
     """Whether the trained model stays the same."""
     uses_host: bool = False
@@ -206,68 +187,24 @@ class ConfigChange:
         return typed and f"`{typed}`: saves {self.row.saves.value}; {self.row.downside}"
 
 
-def _smaller_micro_batches(state: JobState) -> Iterator[Options]:
-    for size in dict.fromkeys((largest_piece(state.micro_batch), 1)):
-        if size is not None and size < state.micro_batch:
-            yield Options(micro_batch=size, grad_accum=state.grad_accum * (state.micro_batch // size))
+def _smaller_micro_batches(job: JobState) -> list[Options]:
+    sizes = dict.fromkeys((largest_piece(job.micro_batch) or 1, 1))
+    return [
+        Options(micro_batch=size, grad_accum=job.grad_accum * (job.micro_batch // size)) for size in sizes
+    ]
 
 
-def _checkpointing(state: JobState) -> Iterator[Options]:
-    if state.activation_checkpointing is False:
-        yield Options(activation_checkpointing=True)
+def _optimizer_offload(job: JobState) -> list[Options]:
+    param = job.offload.get("param", "none") if job.stage == 3 else None
+    return [Options(stage=None if job.stage else 2, offload=Offload("cpu", param))]
 
 
-def _attention(state: JobState) -> Iterator[Options]:
-    if state.attention == "eager":
-        yield Options(attention="sdpa")
+def _parameter_offload(job: JobState) -> list[Options]:
+    return [_at_stage_3(job, Offload(job.offload.get("optimizer", "cpu"), "cpu"))]
 
 
-def _smaller_bucket(state: JobState) -> Iterator[Options]:
-    if state.stage > 0 and state.bucket is not None and state.bucket > SMALL_BUCKET:
-        yield Options(overrides=((BUCKET, SMALL_BUCKET),))
-
-
-def _higher_stages(state: JobState) -> Iterator[Options]:
-    if state.world_size > 1:
-        yield from (Options(stage=stage) for stage in STAGES.values() if stage > state.stage)
-
-
-def _optimizer_offload(state: JobState) -> Iterator[Options]:
-    if "optimizer" not in state.offload and "nvme" not in state.offload.values():
-        param = state.offload.get("param", "none") if state.stage == 3 else None
-        yield Options(stage=None if state.stage else 2, offload=Offload("cpu", param))
-
-
-def _parameter_offload(state: JobState) -> Iterator[Options]:
-    """Parameters can be offloaded at stage 3 only; raise the stage once the optimizer is offloaded."""
-    if "param" not in state.offload and (state.stage == 3 or "optimizer" in state.offload):
-        offload = Offload(state.offload.get("optimizer", "cpu"), "cpu")
-        yield Options(stage=None if state.stage == 3 else 3, offload=offload)
-
-
-def _half_precision(state: JobState) -> Iterator[Options]:
-    if state.precision == "fp32":
-        yield Options(precision="bf16")
-
-
-def _shorter_sequences(state: JobState) -> Iterator[Options]:
-    if state.seq_len is not None and state.seq_len >= SHORTEST_SPLIT:
-        yield Options(seq_len=state.seq_len // 2)
-
-
-def _adapters(state: JobState) -> Iterator[Options]:
-    if state.has_adapters is False:
-        yield Options(lora=LORA_RANK)
-
-
-def _parameters_on_gpu(state: JobState) -> Iterator[Options]:
-    if state.offload == {"optimizer": "cpu", "param": "cpu"}:
-        yield Options(offload=Offload("cpu", "none"))
-
-
-def _nvme(state: JobState) -> Iterator[Options]:
-    if "cpu" in state.offload.values():
-        yield Options(stage=None if state.stage == 3 else 3, offload=Offload("nvme"))
+def _at_stage_3(job: JobState, offload: Offload) -> Options:
+    return Options(stage=None if job.stage == 3 else 3, offload=offload)
 
 
 GPU_MEMORY: Final = (
@@ -275,47 +212,95 @@ GPU_MEMORY: Final = (
         "smaller micro-batch",
         Saves.ACTIVATIONS,
         "more micro-steps for the same global batch",
-        _smaller_micro_batches,
+        when=lambda job: job.micro_batch > 1,
+        options=_smaller_micro_batches,
     ),
     MemoryChange(
         "activation checkpointing",
         Saves.ACTIVATIONS,
         "they are computed again in the backward pass",
-        _checkpointing,
+        when=lambda job: job.activation_checkpointing is False,
+        options=lambda _: [Options(activation_checkpointing=True)],
     ),
-    MemoryChange("SDPA attention", Saves.ACTIVATIONS, "attention weights cannot be returned", _attention),
-    MemoryChange("smaller buckets", Saves.BUCKETS, "more and smaller messages", _smaller_bucket),
+    MemoryChange(
+        "SDPA attention",
+        Saves.ACTIVATIONS,
+        "attention weights cannot be returned",
+        when=lambda job: job.attention == "eager",
+        options=lambda _: [Options(attention="sdpa")],
+    ),
+    MemoryChange(
+        "smaller buckets",
+        Saves.BUCKETS,
+        "more and smaller messages",
+        when=lambda job: job.stage > 0 and job.bucket > SMALL_BUCKET,
+        options=lambda _: [Options(overrides=((BUCKET, SMALL_BUCKET),))],
+    ),
     MemoryChange(
         "higher ZeRO stage",
         Saves.STATES,
         "they are sharded across ranks, with more communication",
-        _higher_stages,
+        when=lambda job: job.world_size > 1,
+        options=lambda job: [Options(stage=stage) for stage in STAGES.values() if stage > job.stage],
     ),
     MemoryChange(
         "optimizer offload",
         Saves.OPTIMIZER,
         "slower steps, more host memory",
-        _optimizer_offload,
+        when=lambda job: "optimizer" not in job.offload and "nvme" not in job.offload.values(),
+        options=_optimizer_offload,
         uses_host=True,
     ),
     MemoryChange(
         "parameter offload",
         Saves.PARAMETERS,
         "slower steps, more host memory",
-        _parameter_offload,
+        when=lambda job: "param" not in job.offload and (job.stage == 3 or "optimizer" in job.offload),
+        options=_parameter_offload,
         uses_host=True,
     ),
-    MemoryChange("bf16", Saves.STATES, "less precise arithmetic", _half_precision, keeps_training=False),
     MemoryChange(
-        "shorter sequences", Saves.ACTIVATIONS, "less context", _shorter_sequences, keeps_training=False
+        "bf16",
+        Saves.STATES,
+        "less precise arithmetic",
+        when=lambda job: job.precision == "fp32",
+        options=lambda _: [Options(precision="bf16")],
+        keeps_training=False,
     ),
-    MemoryChange("LoRA", Saves.STATES, "only adapters are trained", _adapters, keeps_training=False),
+    MemoryChange(
+        "shorter sequences",
+        Saves.ACTIVATIONS,
+        "less context",
+        when=lambda job: job.seq_len >= SHORTEST_SPLIT,
+        options=lambda job: [Options(seq_len=job.seq_len // 2)],
+        keeps_training=False,
+    ),
+    MemoryChange(
+        "LoRA",
+        Saves.STATES,
+        "only adapters are trained",
+        when=lambda job: not job.has_adapters,
+        options=lambda _: [Options(lora=LORA_RANK)],
+        keeps_training=False,
+    ),
 )
 """Changes that save GPU memory."""
 
 HOST_MEMORY: Final = (
-    MemoryChange("parameters on the GPU", Saves.HOST, "parameters stay in GPU memory", _parameters_on_gpu),
-    MemoryChange("NVMe offload", Saves.HOST, "slower steps; needs a fast drive", _nvme),
+    MemoryChange(
+        "parameters on the GPU",
+        Saves.HOST,
+        "parameters stay in GPU memory",
+        when=lambda job: job.offload == {"optimizer": "cpu", "param": "cpu"},
+        options=lambda _: [Options(offload=Offload("cpu", "none"))],
+    ),
+    MemoryChange(
+        "NVMe offload",
+        Saves.HOST,
+        "slower steps; needs a fast drive",
+        when=lambda job: "cpu" in job.offload.values(),
+        options=lambda job: [_at_stage_3(job, Offload("nvme"))],
+    ),
 )
 """Changes that save host memory of a job that offloads to it."""
 
@@ -328,10 +313,8 @@ def memory_changes(
     With `only_first`, list only the least intrusive form of each: the next stage, the largest smaller batch.
     """
     for row in rows:
-        for options in row.options(state):
-            yield ConfigChange(row, options)
-            if only_first:
-                break
+        found = row.options(state) if row.when(state) else ()
+        yield from (ConfigChange(row, options) for options in (found[:1] if only_first else found))
 
 
 def speed_changes(state: JobState) -> Iterator[Options]:

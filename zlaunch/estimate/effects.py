@@ -35,7 +35,7 @@ def state_of(query: EstimateQuery, resolved: ResolvedConfig) -> JobState:
         grad_accum=whole(resolved.values[ACCUMULATION]) or 1,
         offload={part: device for part, device in offload.items() if device != "auto"},
         activation_checkpointing=training.activation_checkpointing,
-        bucket=bucket,
+        bucket=bucket or 0,
         attention=training.attention,
         precision=resolved.precision,
         seq_len=training.seq_len.value,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.config.resolve.resolve import ResolveContext
+from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster, check_fit, memory_need
 from zlaunch.estimate.forecast import PHASES, Forecast, Phase
@@ -16,7 +17,6 @@ from zlaunch.estimate.query import (
     Estimate,
     EstimateQuery,
     Rejected,
-    TrainingOptions,
     training_of,
     workload_of,
 )
@@ -45,13 +45,13 @@ def model(**changes: Any) -> ModelConfig:
     return parse_model(json.dumps({**LLAMA, **changes}).encode(), "m/config.json", "m/config.json")
 
 
-def question(*argv: str, options: TrainingOptions | None = None, micro: int = 8, **job: Any) -> EstimateQuery:
+def question(*argv: str, options: Options | None = None, micro: int = 8, **job: Any) -> EstimateQuery:
     spec = JobSpec(script=Path(), script_args=argv, **job)
     args = TrainerArgs({"per_device_train_batch_size": Argument(micro, "`--micro-batch`", given=True)})
     one = model()
     machine = _machine_with("H100-80GB", True, 8)
     given = ResolveContext(None, args, one.shape, machine, world_size=8)
-    return EstimateQuery(spec, given, one, training_of(one, argv, options or TrainingOptions()), SITE)
+    return EstimateQuery(spec, given, one, training_of(one, argv, options or Options()), SITE)
 
 
 def forecast(gpu: float, reserved: float | None = None, pageable: float = 0, **changes: Any) -> Forecast:

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from tests.asking import question
 from zlaunch.estimate.candidates import STEP, candidates, sizes
-from zlaunch.estimate.changes import BUCKET
-from zlaunch.estimate.query import TrainingOptions
+from zlaunch.estimate.changes import BUCKET, Options
 from zlaunch.estimate.strategies import available
 
 
@@ -39,7 +38,7 @@ def test_every_strategy_is_tried_with_and_without_checkpointing() -> None:
 
 
 def test_what_is_checkpointed_already_stays_so() -> None:
-    asked = question(options=TrainingOptions(activation_checkpointing=True))
+    asked = question(options=Options(activation_checkpointing=True))
     assert all(one.checkpointing for one in candidates(asked, 2))
 
 

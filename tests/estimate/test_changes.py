@@ -8,7 +8,8 @@ from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.estimate.changes import Options, memory_changes, speed_changes
 from zlaunch.estimate.effects import effect, most_reduced, state_of, try_changes, worth_saying
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, TrainingOptions
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
+from zlaunch.estimate.workload import Lora
 from zlaunch.job.spec import Device, Offload, parse_offload, parse_override
 
 
@@ -56,9 +57,7 @@ def test_only_higher_stages_save_memory() -> None:
 
 
 def test_what_is_done_already_is_no_change() -> None:
-    done = question(
-        stage=2, offload=Offload("cpu", "none"), options=TrainingOptions(activation_checkpointing=True)
-    )
+    done = question(stage=2, offload=Offload("cpu", "none"), options=Options(activation_checkpointing=True))
     assert not {"--offload cpu", "--activation-checkpointing"} & set(saving(done))
 
 
@@ -104,7 +103,7 @@ EASED = {
 
 
 def test_everything_that_saves_memory_can_be_undone() -> None:
-    options = TrainingOptions(activation_checkpointing=True)
+    options = Options(activation_checkpointing=True)
     assert set(easing(question(stage=3, micro=1, offload=Offload("cpu", "cpu"), options=options))) == EASED
 
 
@@ -192,7 +191,7 @@ def test_a_part_is_reduced_by_what_leaves_least_of_it() -> None:
             Options(stage=3, offload=Offload("nvme", "cpu")),
             "--stage 3 --offload optimizer:nvme,param:cpu --nvme DIR",
         ),
-        (Options(lora=16), None),
+        (Options(lora=Lora(16)), None),
         (Options(stage=2, seq_len=512), None),
     ],
 )

@@ -7,11 +7,12 @@ import pytest
 
 from tests.asking import GIB, SITE, forecast, question
 from tests.making import CPU_MACHINE
+from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.host_memory import SHARED_BYTES
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, TrainingOptions
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.estimate.rehearse import Done, Found
 from zlaunch.estimate.workload import Workload
 
@@ -28,9 +29,9 @@ def on_the_cpu(one: EstimateQuery, ranks: int) -> EstimateQuery:
 
 @pytest.mark.job
 def test_the_operations_that_are_counted_are_those_that_are_worked_out() -> None:
-    plain = question(stage=2, options=TrainingOptions(seq_len=512), micro=2)
-    again = question(stage=2, options=TrainingOptions(seq_len=512, activation_checkpointing=True), micro=2)
-    eager = question(stage=2, options=TrainingOptions(seq_len=512, attention="eager"), micro=2)
+    plain = question(stage=2, options=Options(seq_len=512), micro=2)
+    again = question(stage=2, options=Options(seq_len=512, activation_checkpointing=True), micro=2)
+    eager = question(stage=2, options=Options(seq_len=512, attention="eager"), micro=2)
     asked = [plain, again, eager, plain.with_argument("gradient_accumulation_steps", 8, "`--grad-accum`")]
     with Estimator() as estimator:
         counted = [answer(one).forecast for one in estimator.rehearse(asked)]

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch.dsconfig.keys.read_at import ZERO
-from zlaunch.estimate.workload import Attention
+from zlaunch.estimate.workload import Attention, Lora
 from zlaunch.job.spec import STAGES, Device, JobSpec, Offload, Precision, Stage
 from zlaunch.units import largest_piece
 
 BUCKET: Final = f"{ZERO}.reduce_bucket_size"
 SMALL_BUCKET: Final = 50_000_000
 """Elements; a tenth of DeepSpeed's default, and enough to keep a network busy."""
-LORA_RANK: Final = 16
+LORA: Final = Lora(16)
 SHORTEST_SPLIT: Final = 1024
 """Shorter sequences are not halved."""
 
@@ -52,8 +52,7 @@ class Options:
     micro_batch: int | None = None
     grad_accum: int | None = None
     seq_len: int | None = None
-    lora: int | None = None
-    """Rank of the adapters."""
+    lora: Lora | None = None
 
     def __or__(self, other: "Options") -> "Options":
         given = {field.name: getattr(other, field.name) for field in fields(other)}
@@ -280,7 +279,7 @@ GPU_MEMORY: Final = (
         Saves.STATES,
         "only adapters are trained",
         when=lambda job: not job.has_adapters,
-        options=lambda _: [Options(lora=LORA_RANK)],
+        options=lambda _: [Options(lora=LORA)],
         keeps_training=False,
     ),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from zlaunch.config.report import Report
 from zlaunch.errors import FATAL, Finding, Refused, Severity, WrongUsage, ZlaunchError, in_order
 from zlaunch.estimate.estimator import Estimator
-from zlaunch.estimate.query import Rejected, TrainingOptions
+from zlaunch.estimate.query import Rejected
 from zlaunch.estimate.request import DEFAULT_RANKS, EstimateRequest, resolve_request
 from zlaunch.job.spec import JobSpec
 
@@ -39,7 +39,7 @@ def _findings_of_steps(
         raise WrongUsage(f"`--rehearse` needs a ds_config in a file, not {file}", "write it to a file first")
     ranks = next(ranks for ranks in range(min(world_size, DEFAULT_RANKS), 0, -1) if world_size % ranks == 0)
     job = JobSpec(script=Path(), script_args=tuple(argv), ds_config=Path(file))
-    request = EstimateRequest(str(model), job, TrainingOptions(), gpus=ranks, nodes=world_size // ranks)
+    request = EstimateRequest(str(model), job, gpus=ranks, nodes=world_size // ranks)
     with Estimator() as estimator:
         (result,) = estimator.rehearse([resolve_request(request)])
     if isinstance(result, Rejected):

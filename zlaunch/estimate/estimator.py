@@ -86,11 +86,9 @@ class Estimator:
         self._rehearse = rehearse or self._rehearser
 
     def __enter__(self) -> "Estimator":
-        """Start nothing yet."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the program that rehearses."""
         self._rehearser.close()
 
     def closed_form(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:

@@ -89,7 +89,7 @@ class EstimateQuery:
             if options.activation_checkpointing is None
             else options.activation_checkpointing,
             attention=options.attention or self.training.attention,
-            lora=self.training.lora if options.lora is None else Lora(options.lora),
+            lora=options.lora or self.training.lora,
         )
         if options.seq_len is not None:
             training = replace(training, seq_len=Sourced(options.seq_len, "`--seq-len`"))
@@ -109,16 +109,6 @@ class EstimateQuery:
         return replace(self, given=replace(self.given, args=args))
 
 
-@dataclass(frozen=True)
-class TrainingOptions:
-    """Options about the training, beside the script's own arguments; None for those not given."""
-
-    seq_len: int | None = None
-    activation_checkpointing: bool = False
-    attention: Attention | None = None
-    lora: Lora | None = None
-
-
 def parse_lora(text: str) -> Lora:
     """Read `16`, or `16:q_proj,v_proj`; raise WrongUsage for anything else."""
     match = _LORA.fullmatch(text)
@@ -130,7 +120,7 @@ def parse_lora(text: str) -> Lora:
 
 
 def training_of(
-    model: ModelConfig, argv: Sequence[str], options: TrainingOptions, usual_seq_len: int = USUAL_SEQ_LEN
+    model: ModelConfig, argv: Sequence[str], options: Options, usual_seq_len: int = USUAL_SEQ_LEN
 ) -> Training:
     """Combine options, script arguments and the model's config, in this order of precedence.
 
@@ -144,7 +134,7 @@ def training_of(
     resumed = said.get("resume_from_checkpoint", "false")
     return Training(
         seq_len=_given_seq_len(said, options.seq_len) or _usual_seq_len(model, usual_seq_len),
-        activation_checkpointing=options.activation_checkpointing
+        activation_checkpointing=bool(options.activation_checkpointing)
         or (bool(switches) and is_switched_on(switches[0])),
         attention=options.attention or chosen,
         lora=options.lora,

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -11,8 +11,9 @@ from zlaunch.config.resolve.values import AUTO
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema_errors import OWN_NAMES
 from zlaunch.errors import FATAL, InputMissing, Refused, Severity, WrongUsage
+from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Cluster
-from zlaunch.estimate.query import EstimateQuery, TrainingOptions, training_of
+from zlaunch.estimate.query import EstimateQuery, training_of
 from zlaunch.hosts import gpu_catalog
 from zlaunch.hosts.machine import Gpu, Machine, weakest
 from zlaunch.hosts.probe import model_types, probe_machine, trainer_optimizers
@@ -35,9 +36,7 @@ class EstimateRequest:
 
     model: str
     job: JobSpec
-    options: TrainingOptions
-    arguments: tuple[tuple[str, int | str, str], ...] = ()
-    """Trainer arguments that options set: name, value, option."""
+    options: Options = field(default_factory=Options)
     gpus: int | None = None
     nodes: int | None = None
     on: str | None = None
@@ -49,10 +48,10 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
     """Look up everything a request names; raise for the first thing missing, or a model that cannot work."""
     model = find_model(request.model)
     cluster, machine = find_cluster(request)
-    job, named = _with_optimizer(request)
+    job, optimizer = _with_optimizer(request)
     args, findings = read_arguments(job.script_args)
-    for name, value, option in (*request.arguments, *named):
-        args = args.over(name, Argument(value, option, given=True))
+    if optimizer is not None:
+        args = args.over("optim", Argument(optimizer, "`--optimizer`", given=True))
     training = training_of(model, job.script_args, request.options)
     if request.trusts_code and "auto_map" in model.value:
         training = replace(training, remote_code=str(code_of(request.model)))
@@ -62,7 +61,7 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
         raise Refused([one for one in findings if one.severity in FATAL])
     base = None if job.ds_config is None else read(job.ds_config)
     given = ResolveContext(base, args, model.shape, machine, cluster.world_size, ConfigInterface.TRAINER)
-    return EstimateQuery(
+    query = EstimateQuery(
         job,
         given,
         model,
@@ -71,23 +70,24 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
         findings=tuple(one for one in findings if one.severity in FATAL),
         remarks=tuple(one for one in findings if one.severity not in FATAL),
     )
+    return query.with_options(request.options)
 
 
-def _with_optimizer(request: EstimateRequest) -> tuple[JobSpec, tuple[tuple[str, str, str], ...]]:
+def _with_optimizer(request: EstimateRequest) -> tuple[JobSpec, str | None]:
     """Pass on an optimizer: to the ds_config by DeepSpeed's name, or to the Trainer by its own."""
     if request.optimizer is None:
-        return request.job, ()
+        return request.job, None
     name = request.optimizer.lower()
     own = {one.lower(): one for one in OWN_NAMES["optimizer", "type"]}
     if name in own:
         section = ("optimizer", {"type": own[name], "params": {"lr": AUTO}})
-        return replace(request.job, overrides=(section, *request.job.overrides)), ()
+        return replace(request.job, overrides=(section, *request.job.overrides)), None
     known = trainer_optimizers()
     if name not in known:
         meant = get_close_matches(name, [*own, *known], 1)
         hint = f"did you mean `{meant[0]}`?" if meant else f"DeepSpeed's are {', '.join(own)}"
         raise WrongUsage(f"neither DeepSpeed nor the Trainer has an optimizer `{request.optimizer}`", hint)
-    return request.job, (("optim", name, "`--optimizer`"),)
+    return request.job, name
 
 
 def find_model(name: str) -> ModelConfig:

@@ -27,7 +27,14 @@ from zlaunch.estimate.query import (
     is_fit,
     refuse_if_none_works,
 )
-from zlaunch.estimate.strategies import STRATEGIES, Strategy, apply_strategy, available, is_as_fast
+from zlaunch.estimate.strategies import (
+    STRATEGIES,
+    Strategy,
+    apply_strategy,
+    available,
+    fastest_first,
+    is_as_fast,
+)
 from zlaunch.job.transformer import read_transformer
 from zlaunch.units import plural
 
@@ -345,14 +352,8 @@ def _seconds(found: Estimate) -> float:
     return found.seconds or 0.0
 
 
-def _in_order(results: Mapping[int, Estimate]) -> list[int]:
-    """Put the fastest first; of those equally fast, what changes least about a job."""
-    left, ordered = {number: _seconds(results[number]) for number in sorted(results)}, []
-    while left:
-        fastest = min(left.values())
-        ordered.append(next(number for number, seconds in left.items() if is_as_fast(seconds, fastest)))
-        del left[ordered[-1]]
-    return ordered
+def _in_order(estimates: Mapping[int, Estimate]) -> list[int]:
+    return fastest_first({number: one.seconds for number, one in estimates.items()})
 
 
 def _corrections(guess: Forecast, real: Forecast) -> dict[str, float]:

@@ -72,9 +72,8 @@ class StrategyTable:
     def chosen(self) -> tuple[Strategy, Estimate] | None:
         """The fastest that surely fits; of those equally fast, the first."""
         fitting = [(strategy, one) for strategy, one in self.estimates if is_fit(one)]
-        seconds = {number: one.seconds for number, (_, one) in enumerate(fitting) if one.seconds is not None}
-        number = best(range(len(fitting)), seconds)
-        return None if number is None else fitting[number]
+        order = fastest_first({number: one.seconds for number, (_, one) in enumerate(fitting)})
+        return fitting[order[0]] if order else None
 
     @property
     def fit(self) -> Fit:
@@ -108,16 +107,16 @@ def apply_strategy(query: EstimateQuery, strategy: Strategy) -> EstimateQuery:
     return replace(query, job=job)
 
 
-def best(fitting: Sequence[int], seconds: Mapping[int, float]) -> int | None:
-    """Choose the fastest of what fits; of those equally fast, the first."""
-    if not fitting:
-        return None
-    if not all(number in seconds for number in fitting):
-        return fitting[0]
-    fastest = min(seconds[number] for number in fitting)
-    return next(number for number in fitting if is_as_fast(seconds[number], fastest))
-
-
 def is_as_fast(seconds: float, fastest: float) -> bool:
     """Whether a step is as fast as the fastest, as far as can be told."""
     return seconds <= max(fastest * SAME_SPEED, SHORTEST)
+
+
+def fastest_first(seconds: Mapping[int, float | None]) -> list[int]:
+    """Order jobs, numbered by preference, by their speed; those equally or unknown fast, by preference."""
+    left, ordered = {number: seconds[number] or 0.0 for number in sorted(seconds)}, []
+    while left:
+        fastest = min(left.values())
+        ordered.append(next(number for number, time in left.items() if is_as_fast(time, fastest)))
+        del left[ordered[-1]]
+    return ordered

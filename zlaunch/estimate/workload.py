@@ -15,6 +15,9 @@ class Lora:
     rank: int
     modules: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return ":".join([str(self.rank), *filter(None, [",".join(self.modules)])])
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:

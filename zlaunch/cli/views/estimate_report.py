@@ -47,11 +47,9 @@ class RehearsalLine:
         self._line.show(milestone, f"({progress.done} of {total} done)")
 
     def __enter__(self) -> "RehearsalLine":
-        """Show nothing yet."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the line away."""
         self._line.clear()
 
 

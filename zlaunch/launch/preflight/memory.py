@@ -12,7 +12,7 @@ from zlaunch.estimate.changes import Options
 from zlaunch.estimate.effects import find_remedies, fitting, try_changes
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster, Fit
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, TrainingOptions, training_of
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, training_of
 from zlaunch.estimate.request import code_of, smallest_gpu
 from zlaunch.estimate.strategies import available, compare_strategies
 from zlaunch.job.model import ModelConfig, model_flag
@@ -73,7 +73,7 @@ def _query(option: str, prepared: Prepared) -> EstimateQuery:
 
 def _training(prepared: Prepared, model: ModelConfig) -> Training:
     inputs = prepared.inputs
-    training = training_of(model, inputs.job.script_args, TrainingOptions(), SHORT_SEQ_LEN)
+    training = training_of(model, inputs.job.script_args, Options(), SHORT_SEQ_LEN)
     if "auto_map" in model.value and _trusts_code(prepared):
         named = model_flag(inputs.job.script_args)
         training = replace(training, remote_code=None if named is None else str(code_of(named)))

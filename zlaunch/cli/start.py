@@ -1,54 +1,23 @@
 """A job that was looked into: shown, or started and seen through, whichever verb it comes from."""
 
 import sys
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zlaunch.rundir.record import FIRST, Lineage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from zlaunch.estimate.fit import Cluster
+    from zlaunch.estimate.estimator import Estimator
     from zlaunch.estimate.forecast import Forecast
-    from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
-    from zlaunch.estimate.rehearse import Rehearser
+    from zlaunch.estimate.query import Estimate
     from zlaunch.job.spec import JobSpec, MonitorOptions
     from zlaunch.launch.plan import LaunchPlan
-    from zlaunch.launch.preflight.memory import Ask
     from zlaunch.launch.prepare import Prepared
     from zlaunch.launch.restart import Attempt
-
-
-class SharedRehearser:
-    """Answers all questions about a start with one program, which ends with the block."""
-
-    def __init__(self) -> None:
-        """Start and import nothing before the first question."""
-        self._open = ExitStack()
-
-    def __enter__(self) -> "SharedRehearser":
-        """Give itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the program, if it was started."""
-        self._open.close()
-
-    def __call__(self, questions: "Sequence[EstimateQuery]", site: "Cluster") -> "list[Estimate | Rejected]":
-        """Rehearse jobs on a site."""
-        from zlaunch.estimate.run import estimate_by_rehearsal
-
-        return estimate_by_rehearsal(questions, site, rehearse=self._rehearser)
-
-    @cached_property
-    def _rehearser(self) -> "Rehearser":
-        from zlaunch.estimate.run import rehearser
-
-        return self._open.enter_context(rehearser())
 
 
 @dataclass(frozen=True)
@@ -71,18 +40,22 @@ class Examined:
         run_preflight(self.prepared, self.forecast, self.force, plan)
 
 
-def examine(prepared: "Prepared", rehearse: bool, force: bool, ask: "Ask | None" = None) -> Examined:
+def examine(
+    prepared: "Prepared", rehearse: bool, force: bool, estimator: "Estimator | None" = None
+) -> Examined:
     """Rehearse a job, if that was asked for or there are GPUs it must fit; refuse what cannot work.
 
-    Give `ask` to ask again without starting another program.
+    Give an `estimator` to rehearse again without starting another program.
     """
-    if ask is not None:
-        return Examined(prepared, _answer(prepared, rehearse, force, ask), force)
-    with SharedRehearser() as once:
+    if estimator is not None:
+        return Examined(prepared, _answer(prepared, rehearse, force, estimator), force)
+    from zlaunch.estimate.estimator import Estimator
+
+    with Estimator() as once:
         return examine(prepared, rehearse, force, once)
 
 
-def _answer(prepared: "Prepared", rehearse: bool, force: bool, ask: "Ask") -> "Estimate | None":
+def _answer(prepared: "Prepared", rehearse: bool, force: bool, estimator: "Estimator") -> "Estimate | None":
     if not rehearse and (force or not prepared.inputs.machine.gpus or prepared.model is None):
         return None
     from zlaunch import console
@@ -90,7 +63,7 @@ def _answer(prepared: "Prepared", rehearse: bool, force: bool, ask: "Ask") -> "E
     from zlaunch.launch.preflight.memory import check_memory
 
     try:
-        answer = check_memory(prepared, ask)
+        answer = check_memory(prepared, estimator)
     except Unavailable as error:
         if rehearse:
             raise

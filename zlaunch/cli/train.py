@@ -89,7 +89,8 @@ def train(
 
     What zlaunch does not know, and all that follows `--`, goes to the script.
     """
-    from zlaunch.cli.start import Examined, SharedRehearser, examine, see, show
+    from zlaunch.cli.start import Examined, examine, see, show
+    from zlaunch.estimate.estimator import Estimator
     from zlaunch.job.spec import (
         STAGES,
         JobSpec,
@@ -125,15 +126,15 @@ def train(
     def look_into(job: JobSpec, directory: Path | None) -> Examined:
         return examine(prepare(job, directory), rehearse, force)
 
-    with SharedRehearser() as ask:
+    with Estimator() as estimator:
         if stage == "auto":
             from zlaunch import console
             from zlaunch.launch.preflight.memory import choose_stage
 
-            job, why = choose_stage(prepare(job, run_dir), ask)
+            job, why = choose_stage(prepare(job, run_dir), estimator)
             for line in console.table([("stage ", why)], indent=""):
                 console.say(line)
-        first = examine(prepare(job, run_dir), rehearse, force, ask)
+        first = examine(prepare(job, run_dir), rehearse, force, estimator)
     if dry_run:
         show(first)
         return

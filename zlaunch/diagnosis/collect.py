@@ -14,6 +14,7 @@ from zlaunch.diagnosis.evidence import (
     StallEvidence,
 )
 from zlaunch.errors import ZlaunchError
+from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
 from zlaunch.files import read_object
 from zlaunch.job.script import ConfigInterface, Script, read_script
 from zlaunch.job.trainer_args import flags, is_switched_on
@@ -93,11 +94,12 @@ def _source(script: Path) -> Script | None:
 
 
 def _recomputes(argv: Sequence[str], source: Script | None) -> bool | None:
-    """Whether activations are computed again; None if the script may have its own mind about that."""
-    given = [text for name, text in flags(argv) if name == "gradient_checkpointing"]
-    if given:
-        return given[-1] is None or is_switched_on(given[-1])
-    return None if source is None or source.mentions("gradient_checkpointing") else False
+    """Whether activations are recomputed; None if the script may decide that itself."""
+    given = dict(flags(argv))
+    for name in CHECKPOINTING_FLAGS:
+        if name in given:
+            return is_switched_on(given[name] or "true")
+    return None if source is None or any(map(source.mentions, CHECKPOINTING_FLAGS)) else False
 
 
 def _rank(layout: RunDir, slot: Mapping[str, Any], record: Mapping[str, Any]) -> RankEvidence:

@@ -68,7 +68,7 @@ def _by_its_words(words: str, exception: str | None) -> Role:
 def _without_an_end(rank: RankEvidence) -> Role:
     if rank.stopped_by is not None:
         return Role.STOPPED
-    return Role.LOST if rank.log or rank.phase or rank.pulse or rank.step else Role.NONE
+    return Role.LOST if rank.log or rank.phase or rank.heartbeat or rank.step else Role.NONE
 
 
 def _raised_before(rank: RankEvidence) -> bool:

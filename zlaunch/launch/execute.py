@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.environment import is_exported, is_secret
 from zlaunch.job.spec import MonitorOptions
-from zlaunch.launch import rundir_writer
 from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.process import Foreground
 from zlaunch.rundir import control
+from zlaunch.rundir.record import RankRecord, read_rank_records
 from zlaunch.worker.cleanup import buffers_here, delete
 from zlaunch.worker.sampling import oom_kills
 
@@ -112,7 +112,7 @@ def _follow(plan: LaunchPlan, watch: "JobMonitor", job: Foreground) -> None:
         watch.answer_interrupt()
     if plan.topology.over_ssh and any(
         record.get("returncode") and record.get("stopped_by") is None
-        for record in rundir_writer.read_ranks(plan.layout)
+        for record in read_rank_records(plan.layout, RankRecord).values()
     ):
         control.write_stop(plan.layout, signal.SIGTERM)
         job.end_within(GRACE_SECONDS)  # a host that is gone would keep its ssh connection for hours

@@ -1,235 +1,434 @@
-"""What the files of a run directory say: which state the run is in, how far it came, and why it ended."""
+"""The records of a run directory: the shape of each file, one way to write it and one to read it.
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+Ranks, their guard and the hook in the script use records too, and the script waits for all they import. So
+the shapes are `TypedDict`s, which need no import beyond `typing`: pydantic takes longer to import than all
+of these.
+"""
+
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, NamedTuple, TypedDict, TypeVar, Union, cast, get_args, get_origin, is_typeddict
 
-from zlaunch.units import whole
+from zlaunch.files import write_whole
+from zlaunch.rundir.layout import RunDir
 
-SIGN_SECONDS = 60.0
-"""A running job writes more often than this."""
+VERSION = 1
+"""Format of the records, in each as `version`. Records without it were written before there were versions."""
 
-_MOST = 1e18
-"""Beyond this a number of seconds or bytes is none."""
+Finite = Annotated[float, "finite"]
+"""A time or an amount; a loss may be NaN or infinite, and is a plain float."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """Which run a run comes from."""
+class Lineage(NamedTuple):
+    """Which run a run continues or repeats."""
 
     attempt: int = 1
     continues: str | None = None
-    """The run it takes up after a failure."""
+    """The failed run that this one continues."""
     repeats: str | None = None
-    """The run it repeats from the beginning."""
+    """The run that `zlaunch runs rerun` repeats."""
     why: str | None = None
-    """What is different this time."""
+    """What differs from that run."""
 
 
 FIRST = Lineage()
-"""The lineage of a run that comes from none."""
 
 
-class State(Enum):
-    """What a run is doing, or how it ended."""
+class SlotRecord(TypedDict, total=False):
+    """Where a rank runs."""
 
-    RUNNING = "running"
-    FINISHED = "finished"
-    STUMBLED = "stumbled"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    STALLED = "stalled"
-    LOST = "lost"
-    """zlaunch was killed; what ran below it may have written down that it is gone."""
-    UNKNOWN = "unknown"
-    """It was started on another host, and has written nothing for a while."""
-    BROKEN = "broken"
-    """The directory does not say what ran."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing of the run works any more, as far as can be known."""
-        return self not in (State.RUNNING, State.UNKNOWN)
+    rank: int
+    host: str
+    local_rank: int
+    device: int
 
 
-_ENDINGS = {
-    state.value: state
-    for state in (
-        State.FINISHED,
-        State.STUMBLED,
-        State.FAILED,
-        State.STOPPED,
-        State.STALLED,
-        State.LOST,
-    )
+class DebugRecord(TypedDict, total=False):
+    """Which rank waits for a debugger, and where it listens."""
+
+    rank: int
+    host: str
+    port: int
+
+
+class SpecRecord(TypedDict, total=False):
+    """The options of `zlaunch train`, so that the run can be planned again."""
+
+    script_args: list[str]
+    stage: int | None
+    offload: dict[str, str | None] | None
+    precision: str | None
+    ds_config: str | None
+    overrides: list[list[object]]
+    wishes: dict[str, object]
+
+
+class JobRecord(TypedDict, total=False):
+    """`job.json`: what runs, where, and which zlaunch started it."""
+
+    asked: list[str]
+    started: Finite
+    working_directory: str
+    script: list[str]
+    module: str | None
+    debug: DebugRecord | None
+    argv: list[str]
+    launcher: str
+    accelerator: str
+    precision: str
+    ranks: list[SlotRecord]
+    environment: dict[str, str]
+    swap_dirs: list[str]
+    native_ops: list[str]
+    stage: int
+    offload: dict[str, str | None]
+    micro_batch: int | None
+    grad_accum: int | None
+    train_batch_size: int | None
+    spec: SpecRecord
+    host: str
+    zlaunch_pid: int
+    zlaunch_started: Finite
+    run_directory: str
+    over_ssh: bool
+    script_sha256: str | None
+    inherited: dict[str, str]
+    attempt: int
+    continues: str | None
+    repeats: str | None
+    why: str | None
+
+
+class GitRecord(TypedDict, total=False):
+    """State of the repository the run was started from."""
+
+    commit: str
+    branch: str
+    changed: list[str]
+    diff_sha256: str | None
+
+
+class GpuRecord(TypedDict, total=False):
+    """One GPU of the machine."""
+
+    name: str
+
+
+class MachineRecord(TypedDict, total=False):
+    """The machine that zlaunch ran on."""
+
+    gpus: list[GpuRecord]
+
+
+class EnvironmentRecord(TypedDict, total=False):
+    """`environment.json`: software and hardware the run depended on."""
+
+    zlaunch: str
+    packages: dict[str, str | None]
+    python: str
+    machine: MachineRecord
+    git: GitRecord | None
+
+
+class ProvenanceRecord(TypedDict, total=False):
+    """`provenance.json`: key of the ds_config → where its value comes from, or who will fill it in."""
+
+    set: dict[str, str]
+    left: dict[str, str]
+
+
+class PhaseRecord(TypedDict, total=False):
+    """Predicted memory of one rank in one phase: pool → bytes."""
+
+    name: str
+    peak: dict[str, int]
+
+
+class ForecastRecord(TypedDict, total=False):
+    """`forecast.json`: the memory forecast."""
+
+    phases: list[PhaseRecord]
+
+
+class RankRecord(TypedDict, total=False):
+    """`rank-N.json`: how a rank started and ended."""
+
+    rank: int
+    local_rank: int
+    host: str
+    started: Finite
+    pid: int
+    buffer: str
+    """File in shared memory that DeepSpeed leaves behind."""
+    ended: Finite
+    returncode: int
+    stopped_by: int | None
+    stopped_at: Finite | None
+    peak_rss_bytes: int
+    oom_kills: int | None
+
+
+class HeartbeatRecord(TypedDict, total=False):
+    """`rank-N.pulse.json`: what the script is doing, written from inside its process."""
+
+    phase: str
+    since: Finite
+    time: Finite
+    step: int
+    steps: int | None
+    first_step: int
+    trained: bool
+    loss: float | None
+    first_loss: float | None
+    loss_step: int
+    loss_lost: int
+    """The first step at which the loss was not a finite number."""
+    grad_norm: float | None
+    grad_norm_lost: int
+    learning_rate: float | None
+    loss_scale: float | None
+    skipped_steps: int
+    tokens: int
+    gpu_allocated_bytes: int
+    gpu_reserved_bytes: int
+
+
+class GpuSample(TypedDict, total=False):
+    """Memory of a rank's GPU."""
+
+    used_bytes: int
+    total_bytes: int
+    uncorrected_errors: int
+
+
+class MachineSample(TypedDict, total=False):
+    """Memory and disk of a host."""
+
+    memory_bytes: int
+    memory_available_bytes: int
+    cgroup_bytes: int | None
+    cgroup_limit_bytes: int | None
+    oom_kills: int | None
+    shm_bytes: int | None
+    shm_free_bytes: int | None
+    disk_free_bytes: int | None
+
+
+class SampleRecord(TypedDict, total=False):
+    """`rank-N.sample.json`: resources that a rank and its host use."""
+
+    time: Finite
+    host: str
+    rss_bytes: int
+    peak_rss_bytes: int | None
+    status: str
+    cpu_seconds: Finite
+    gpu: GpuSample | None
+    machine: MachineSample | None
+
+
+class FrameRecord(TypedDict, total=False):
+    """One call in a traceback."""
+
+    file: str
+    line: int | None
+    function: str
+
+
+class ErrorRecord(TypedDict, total=False):
+    """`rank-N.error.json`: the exception that ended a script."""
+
+    type: str
+    module: str
+    message: str
+    traceback: str
+    frame: FrameRecord | None
+    """The deepest frame in the user's own code."""
+    phase: str
+    step: int
+    rank: int
+    host: str
+    time: Finite
+
+
+class MetricsRankRecord(TypedDict, total=False):
+    """One rank in a line of metrics."""
+
+    rank: int
+    phase: str | None
+    step: int | None
+    rss_bytes: int | None
+    gpu_used_bytes: int | None
+
+
+class MetricsRecord(TypedDict, total=False):
+    """One line of `metrics.jsonl`: the state of the job at one moment."""
+
+    time: Finite
+    step: int | None
+    steps: int | None
+    phase: str | None
+    loss: float | None
+    learning_rate: float | None
+    tokens_per_second: Finite | None
+    seconds_left: Finite | None
+    ranks: list[MetricsRankRecord]
+    machines: dict[str, MachineSample]
+
+
+class VerdictRecord(TypedDict, total=False):
+    """Why a run ended."""
+
+    code: str
+    cause: str
+    rank: int | None
+    host: str | None
+    phase: str | None
+    facts: list[str]
+    advice: list[str]
+
+
+class StallRecord(TypedDict, total=False):
+    """Where the ranks of a stalled run were."""
+
+    seconds: Finite
+    step: int
+    where: dict[str, str]
+    odd: list[int]
+    ended_job: bool
+
+
+class EndingRecord(TypedDict, total=False):
+    """`how-it-ended.json`: how a run ended, and why."""
+
+    how: str
+    exit_status: int
+    returncode: int
+    verdict: VerdictRecord | None
+    started: Finite
+    seconds: Finite
+    stall: StallRecord | None
+    ranks: list[RankRecord]
+
+
+Record = TypeVar("Record")
+
+_SUFFIXES: Mapping[type, str] = {
+    RankRecord: "",
+    HeartbeatRecord: ".pulse",
+    SampleRecord: ".sample",
+    ErrorRecord: ".error",
 }
 
 
-@dataclass(frozen=True)
-class RunFiles:
-    """What was read from a run directory; a file that is not there, or is broken, is empty."""
-
-    root: Path
-    changed: float = 0.0
-    """When one of its files was last written: the last sign of life."""
-    job: Mapping[str, Any] = field(default_factory=dict)
-    ending: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """The ds_config."""
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    forecast: Mapping[str, Any] = field(default_factory=dict)
-    last_metrics: Mapping[str, Any] = field(default_factory=dict)
-    ranks: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    pulses: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    samples: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    errors: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    troubles: tuple[str, ...] = ()
-    """Files that should be there, or cannot be read."""
-    verdict: Mapping[str, Any] = field(default_factory=dict)
-    """Why it ended, found again from what is left, where none was written."""
-
-    @property
-    def told(self) -> Mapping[str, Any]:
-        """The verdict that was written, or else the one that was found again."""
-        written = section(self.ending, "verdict")
-        return written if text(written, "cause") else self.verdict
+def record_text(members: Mapping[str, object], indent: int | None = 2) -> str:
+    """Write a record as JSON."""
+    return json.dumps({"version": VERSION, **members}, indent=indent) + "\n"
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """One run as far as its files tell."""
-
-    found: RunFiles
-    state: State
-    started: float | None
-    seconds: float | None
-    """How long it took, has been running, or gave signs of life."""
-    script: str | None
-    stage: int | None
-    offload: Mapping[str, str]
-    """`optimizer` or `param` → where it is; what stays on the GPU is not there."""
-    world_size: int | None
-    step: int | None
-    steps: int | None
-    """How many it was to take in all."""
-    exit_status: int | None
-    cause: str | None
-    """Why it ended, in one sentence; None if it runs or finished."""
-
-    @property
-    def id(self) -> str:
-        """The name of its directory."""
-        return self.found.root.name
+def write_record(file: Path, members: Mapping[str, object], indent: int | None = 2) -> None:
+    """Write a record to its file; a reader sees all of it, or what was there before."""
+    write_whole(file, record_text(members, indent))
 
 
-def record_of(found: RunFiles, alive: bool | None, now: float) -> RunRecord:
-    """Judge a run; `alive` says whether its zlaunch works, None if that cannot be seen from this host."""
-    job, state = found.job, state_of(found, alive, now)
-    started = number(job, "started")
-    step, steps = _progress(found)
-    devices = section(job, "offload")
-    return RunRecord(
-        found=found,
-        state=state,
-        started=started,
-        seconds=_seconds(found, state, started, now),
-        script=script_of(job),
-        stage=whole(job.get("stage")),
-        offload={part: str(device) for part, device in devices.items() if device},
-        world_size=len(job["ranks"]) if isinstance(job.get("ranks"), list) else None,
-        step=step,
-        steps=steps,
-        exit_status=whole(found.ending.get("exit_status")),
-        cause=cause_of(found, state),
-    )
+def write_ending(run_dir: RunDir, members: EndingRecord) -> None:
+    """Write how a run ended; on a full disk, in the space that was reserved for it."""
+    run_dir.reserve.unlink(missing_ok=True)
+    write_record(run_dir.ending, members)
 
 
-def state_of(found: RunFiles, alive: bool | None, now: float) -> State:
-    """Judge the state of a run: an ending that was written counts, then whether its zlaunch works."""
-    if not found.job:
-        return State.BROKEN
-    if (how := text(found.ending, "how")) in _ENDINGS:
-        return _ENDINGS[how]
-    if alive is None:
-        return State.RUNNING if now - found.changed < SIGN_SECONDS else State.UNKNOWN
-    return State.RUNNING if alive else State.LOST
+def parse_record(text: str | bytes, kind: type[Record]) -> Record:
+    """Read a record from JSON; empty if it is no object, or only half of one.
 
-
-def is_same_process(job: Mapping[str, Any], created: float) -> bool:
-    """Whether the process with a run's process id, created at a time, is that run's zlaunch.
-
-    Linux reckons the time from the moment of booting, which shifts when the clock is set. Without
-    that time in the record, whoever has the id and is older than the run is it.
+    Members of a wrong type are left out, at any depth; unknown ones are kept.
     """
-    known = number(job, "zlaunch_started")
-    if known is not None:
-        return abs(created - known) < 2.0
-    started = number(job, "started")
-    return started is not None and created <= started
+    try:
+        members = json.loads(text)
+    except (ValueError, RecursionError):
+        return kind()
+    if not isinstance(members, dict):
+        return kind()
+    if is_typeddict(kind):
+        members.pop("version", None)  # all versions so far read the same
+    return conform(members, kind)
 
 
-def cause_of(found: RunFiles, state: State) -> str | None:
-    """Say in one sentence why a run ended; None if there is nothing to explain."""
-    if state in (State.RUNNING, State.FINISHED):
-        return None
-    if said := text(found.told, "cause"):
-        return said
-    if state is State.BROKEN:
-        return "; ".join(found.troubles) or "`job.json` is empty"
-    if state is State.LOST:
-        pid, host = found.job.get("zlaunch_pid"), found.job.get("host")
-        where = f" on {host}" if host else ""
-        gone = f"zlaunch (process {pid}{where}) is gone"
-        broken = next((trouble for trouble in found.troubles if "how-it-ended" in trouble), None)
-        return f"{gone}, and {broken}" if broken else f"{gone} and left no ending: it was killed"
-    if state is State.UNKNOWN:
-        return f"it was started on {found.job.get('host')}, and has written nothing for a while"
-    return str(state.value)
+def read_record(
+    file: Path, kind: type[Record], troubles: list[str] | None = None, *, needed: bool = False
+) -> Record:
+    """Read a record from its file; empty if that is missing or damaged, which is added to the troubles."""
+    trouble = None
+    try:
+        if members := parse_record(file.read_bytes(), kind):
+            return members
+        trouble = "is broken or half-written"
+    except FileNotFoundError:
+        trouble = "is not there" if needed else None
+    except OSError as error:
+        trouble = f"cannot be read: {error.strerror}"
+    if troubles is not None and trouble is not None:
+        troubles.append(f"`{file.name}` {trouble}")
+    return kind()
 
 
-def script_of(job: Mapping[str, Any]) -> str | None:
-    """Name the script or the module of a run, as it was given."""
-    if module := text(job, "module"):
-        return module
-    words = job.get("script")
-    return str(words[0]) if isinstance(words, list) and words else None
+def read_rank_records(
+    run_dir: RunDir, kind: type[Record], troubles: list[str] | None = None
+) -> dict[int, Record]:
+    """Read the records of one kind that ranks have written: rank → record."""
+    suffix = f"{_SUFFIXES[kind]}.json"
+    names = (file.name for file in run_dir.ranks.glob(f"rank-*{suffix}"))
+    numbers = (name.removeprefix("rank-").removesuffix(suffix) for name in names)
+    ranks = sorted(int(number) for number in numbers if number.isdecimal())
+    found = {rank: read_record(run_dir.ranks / f"rank-{rank}{suffix}", kind, troubles) for rank in ranks}
+    return {rank: members for rank, members in found.items() if members}
 
 
-def _progress(found: RunFiles) -> tuple[int | None, int | None]:
-    """Say how many steps were taken, of how many, by the ranks' own account or the watch's."""
-    seen: Sequence[Mapping[str, Any]] = [*found.pulses.values(), found.last_metrics]
-    taken = [step for one in seen if (step := whole(one.get("step"))) is not None]
-    planned = [steps for one in seen if (steps := whole(one.get("steps"))) is not None]
-    return max(taken, default=None), max(planned, default=None)
+def conform(members: Mapping[str, object], kind: type[Record]) -> Record:
+    """Leave out the members of a JSON object that do not have the type that a record gives them."""
+    return cast("Record", _fitting(members, kind))
 
 
-def _seconds(found: RunFiles, state: State, started: float | None, now: float) -> float | None:
-    if (seconds := number(found.ending, "seconds")) is not None:
-        return max(0.0, seconds)
-    if started is None:
-        return None
-    return max(0.0, (now if state is State.RUNNING else found.changed) - started)
+_UNFIT = object()
+_MOST = 1e18
+"""A larger number is no time, count or amount of memory."""
 
 
-def number(members: Mapping[str, Any], name: str) -> float | None:
-    """Read a number that can be counted with; None for anything else."""
-    value = members.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST < value < _MOST:
-        return None
-    return float(value) if math.isfinite(value) else None
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -_MOST < value < _MOST
 
 
-def text(members: Mapping[str, Any], name: str) -> str | None:
-    """Read a text that is not empty; None for anything else."""
-    value = members.get(name)
-    return value if isinstance(value, str) and value else None
+_ATOMS: Mapping[object, Callable[[object], bool]] = {
+    object: lambda _: True,
+    str: lambda value: isinstance(value, str),
+    bool: lambda value: isinstance(value, bool),
+    type(None): lambda value: value is None,
+    float: lambda value: isinstance(value, float) or _is_whole(value),
+    Finite: lambda value: _is_whole(value) or (isinstance(value, float) and -_MOST < value < _MOST),
+    int: _is_whole,
+}
 
 
-def section(members: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Read an object; anything else is an empty one."""
-    value = members.get(name)
-    return value if isinstance(value, Mapping) else {}
+def _fitting(value: object, hint: object) -> object:
+    """Return the part of a JSON value that has a type; `_UNFIT` if none has."""
+    if is_typeddict(hint):
+        hints = cast("type", hint).__annotations__
+        return _fitting_members(value, lambda name: hints.get(name, object))
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return next((fit for one in args if (fit := _fitting(value, one)) is not _UNFIT), _UNFIT)
+    if origin is list:
+        if not isinstance(value, list):
+            return _UNFIT
+        return [fit for item in value if (fit := _fitting(item, args[0])) is not _UNFIT]
+    if origin is dict:
+        return _fitting_members(value, lambda _: args[1])
+    return value if _ATOMS[hint](value) else _UNFIT
+
+
+def _fitting_members(value: object, hint_of: Callable[[str], object]) -> object:
+    if not isinstance(value, dict):
+        return _UNFIT
+    fits = {name: _fitting(member, hint_of(name)) for name, member in value.items()}
+    return {name: fit for name, fit in fits.items() if fit is not _UNFIT}

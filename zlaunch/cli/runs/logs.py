@@ -26,7 +26,8 @@ def logs(
     from zlaunch import console
     from zlaunch.cli.views.run import to_json
     from zlaunch.errors import WrongUsage
-    from zlaunch.runs.store import find_run, log_of, read_log
+    from zlaunch.runs.logs import log_of, read_log
+    from zlaunch.runs.store import find_run
 
     if launcher and rank is not None:
         raise WrongUsage("`--launcher` and `--rank` name two logs", "keep one of them")
@@ -36,24 +37,25 @@ def logs(
         )
     root = find_run(run, runs_dir)
     log = log_of(root, rank, launcher)
-    said = read_log(log, tail)
+    text = read_log(log, tail)
     if as_json:
-        lines = said.decode("utf-8", "replace").splitlines()
+        lines = text.decode("utf-8", "replace").splitlines()
         console.data(to_json({"id": root.name, "log": str(log), "lines": lines}))
         return
-    size = log.stat().st_size if tail is not None else len(said)
-    console.raw_data(said)
+    size = log.stat().st_size if tail is not None else len(text)
+    console.raw_data(text)
     if follow:
         _follow(root, log, size)
 
 
 def _follow(root: "Path", log: "Path", offset: int) -> None:
-    """Print what is added; Ctrl-C ends the looking on, not the run."""
+    """Print what is added to a log; Ctrl-C ends the following, not the run."""
     from zlaunch import console
-    from zlaunch.runs.store import follow, is_done_with
+    from zlaunch.runs.logs import follow
+    from zlaunch.runs.stop import has_stopped
 
     try:
-        for chunk in follow(log, offset, is_done_with(root)):
+        for chunk in follow(log, offset, has_stopped(root)):
             console.raw_data(chunk)
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None

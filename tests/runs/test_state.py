@@ -1,4 +1,4 @@
-"""What the files of a run say, as values."""
+"""The state of a run, judged from its records."""
 
 import time
 from pathlib import Path
@@ -12,9 +12,23 @@ from tests.making import json_objects
 from zlaunch.cli.runs.list import lines_about
 from zlaunch.diagnosis.render import LINES, verdict_lines
 from zlaunch.diagnosis.stall import stall_lines
-from zlaunch.rundir.record import RunFiles, RunRecord, State, is_same_process, record_of
+from zlaunch.rundir.owner import is_same_process
+from zlaunch.rundir.record import (
+    EndingRecord,
+    EnvironmentRecord,
+    ErrorRecord,
+    ForecastRecord,
+    HeartbeatRecord,
+    JobRecord,
+    MetricsRecord,
+    RankRecord,
+    SampleRecord,
+    conform,
+)
+from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.memory import compare_with_forecast
-from zlaunch.runs.verdict import headline, stall_of, verdict_of
+from zlaunch.runs.state import RunSummary, State, recorded_stall, summarize
+from zlaunch.runs.verdict import headline, verdict_of
 
 NOW = 2_000_000.0
 JOB: dict[str, Any] = {
@@ -30,15 +44,20 @@ JOB: dict[str, Any] = {
 ROOT = Path("/runs/20260101-120000-train")
 
 
-def found(**files: Any) -> RunFiles:
-    return RunFiles(**{"root": ROOT, "job": JOB, "changed": NOW - 20, **files})
+KINDS: dict[str, Any] = {
+    "job": JobRecord, "ending": EndingRecord, "environment": EnvironmentRecord, "forecast": ForecastRecord,
+    "last_metrics": MetricsRecord, "ranks": dict[int, RankRecord], "heartbeats": dict[int, HeartbeatRecord],
+    "samples": dict[int, SampleRecord], "errors": dict[int, ErrorRecord],
+}  # fmt: skip
 
 
-def judged(alive: bool | None = False, **files: Any) -> RunRecord:
-    return record_of(found(**files), alive, NOW)
+def judged(alive: bool | None = False, **files: Any) -> RunSummary:
+    """Judge a run whose files hold these objects, as a reader takes them."""
+    read = {name: conform(one, KINDS[name]) if name in KINDS else one for name, one in files.items()}
+    return summarize(RunFiles(**{"root": ROOT, "job": JOB, "changed": NOW - 20, **read}), alive, NOW)
 
 
-def told(record: RunRecord) -> list[str]:
+def told(record: RunSummary) -> list[str]:
     verdict = verdict_of(record, NOW)
     return [headline(record)] if verdict is None else verdict_lines(verdict, headline(record), 80)
 
@@ -80,7 +99,7 @@ def test_an_ending_says_how_long_it_took() -> None:
 
 
 def test_the_rank_that_came_furthest_says_how_far() -> None:
-    record = judged(pulses={0: {"step": 11, "steps": 100}, 1: {"step": 12}}, last_metrics={"step": 9})
+    record = judged(heartbeats={0: {"step": 11, "steps": 100}, 1: {"step": 12}}, last_metrics={"step": 9})
     assert (record.step, record.steps) == (12, 100)
 
 
@@ -98,7 +117,7 @@ def test_the_verdict_gives_the_cause() -> None:
 
 
 def test_a_lost_run_tells_what_is_known() -> None:
-    record = judged(pulses={0: {"step": 12, "phase": "backward"}, 1: {"step": 12, "phase": "forward"}})
+    record = judged(heartbeats={0: {"step": 12, "phase": "backward"}, 1: {"step": 12, "phase": "forward"}})
     text = "\n".join(told(record))
     assert "process 7 on w0" in text
     assert "20 s ago" in text
@@ -134,12 +153,12 @@ def test_a_finished_run_has_nothing_to_explain() -> None:
 
 
 def test_the_process_of_a_run_is_known_by_its_creation() -> None:
-    assert is_same_process(JOB, NOW - 101.01)
-    assert not is_same_process(JOB, NOW - 50)
+    assert is_same_process(conform(JOB, JobRecord), NOW - 101.01)
+    assert not is_same_process(conform(JOB, JobRecord), NOW - 50)
 
 
 def test_without_a_recorded_creation_an_older_process_is_the_runs_own() -> None:
-    job = {"started": NOW}
+    job: JobRecord = {"started": NOW}
     assert is_same_process(job, NOW - 1)
     assert not is_same_process(job, NOW + 1)
 
@@ -188,7 +207,7 @@ odd_files = st.fixed_dictionaries(
                 ),
                 max_size=3,
             )
-            for name in ("ranks", "pulses", "samples", "errors")
+            for name in ("ranks", "heartbeats", "samples", "errors")
         },
         "changed": st.floats(0, 1e10),
     }
@@ -199,9 +218,9 @@ odd_files = st.fixed_dictionaries(
 def test_whatever_stands_in_the_files_a_run_can_be_told_about(
     files: dict[str, Any], alive: bool | None
 ) -> None:
-    record = record_of(found(**files), alive, NOW)
+    record = judged(alive, **files)
     compare_with_forecast(record)
-    if (stall := stall_of(record.found)) is not None:
+    if (stall := recorded_stall(record.files.ending)) is not None:
         assert stall_lines(stall, None, 80)
     assert len(told(record)) <= LINES
     assert all(len(line) <= 80 for line in lines_about([record], NOW, 80))
@@ -215,7 +234,7 @@ def test_a_line_of_the_list_fits_into_80_columns_at_its_worst(name: str) -> None
         "root": Path("/runs") / name,
         "job": {**JOB, "ranks": [{}] * 4096, "offload": {"optimizer": "nvme", "param": "cpu"}},
         "ending": {"how": "stumbled", "seconds": 1e6, "verdict": {"cause": "word " * 40}},
-        "pulses": {0: {"step": 1_000_000, "steps": 1_000_000}},
+        "heartbeats": {0: {"step": 1_000_000, "steps": 1_000_000}},
     }
     lines = list(lines_about([judged(**files)], time.time(), 80))
     assert max(map(len, lines)) <= 80

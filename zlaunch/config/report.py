@@ -195,17 +195,18 @@ def _second_opinion(document: Document, context: Context) -> list[Finding]:
     from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
     from zlaunch.config.resolve.fill import fill_autos
     from zlaunch.config.resolve.values import AUTO
-    from zlaunch.process import output_of
+    from zlaunch.process import ours, output_of
 
     world = context.world_size or 1
     values = fill_autos(document, replace(context, world_size=world)).values
     if AUTO in (values[TOTAL], values[MICRO], values[ACCUMULATION]):
         values = values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, "one sample per rank")
-    argv = [sys.executable, "-m", "zlaunch.config.deepspeed_check", str(world), json.dumps(values.config())]
-    answer = output_of(argv, DEEP_SECONDS)
+    program = "zlaunch.config.deepspeed_check"
+    answer = output_of(ours(program, str(world), json.dumps(values.config())), DEEP_SECONDS)
     if answer is None:
         raise Unavailable(
-            "the installed DeepSpeed could not be asked", f"see what `{' '.join(argv[:3])} 1 {{}}` says"
+            "the installed DeepSpeed could not be asked",
+            f"see what `{sys.executable} -m {program} 1 {{}}` says",
         )
     said = json.loads(answer)
     if said is None:

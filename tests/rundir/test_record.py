@@ -91,10 +91,8 @@ def test_a_run_of_the_release_before_can_be_repeated(name: str, old: Path) -> No
     ds_config = str(old / "again" / "ds_config.json")
     assert again.script == (*files.job["script"][:-1], ds_config)
     assert again.values.config() == files.config
-    assert (spec_of(files).script_args, spec_of(files).wishes.policy.max_restarts) == (
-        tuple(files.job["spec"]["script_args"]),
-        0,
-    )
+    spec = spec_of(files)
+    assert (list(spec.script_args), spec.wishes.policy.max_restarts) == (files.job["spec"]["script_args"], 0)
 
 
 @pytest.mark.job

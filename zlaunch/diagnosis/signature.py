@@ -1,4 +1,4 @@
-"""One kind of death: a code, a line that says what it is, and a function that knows it when it sees it."""
+"""A signature: recognizes one kind of failure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ Read = Callable[[Case], Reading | None]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What tells one death from all others."""
+    """One kind of failure and the function that recognizes it."""
 
     code: str
     tell: str
-    """What gives it away, for the page about endings."""
+    """What it is recognized by, for docs/endings.md."""
     read: Read
 
     @property
     def what(self) -> str:
-        """Say in one line what the death is."""
+        """The failure in one line."""
         return " ".join((self.read.__doc__ or "").split()).rstrip(".")
 
 
 def signature(code: str, tell: str) -> Callable[[Read], Signature]:
-    """Make a signature of a function; its docstring says what the death is."""
+    """Make a signature of a function whose docstring describes the failure."""
     return lambda read: Signature(code, tell, read)

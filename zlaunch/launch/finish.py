@@ -19,7 +19,9 @@ from zlaunch.launch.progress import loss_line
 from zlaunch.rundir.record import HeartbeatRecord, read_record
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
+from zlaunch.runs.state import State
 from zlaunch.runs.store import load_run
+from zlaunch.runs.verdict import HEADS
 from zlaunch.units import duration
 
 
@@ -69,13 +71,8 @@ def _tell(plan: LaunchPlan, manner: MonitorOptions, outcome: Outcome, seconds: f
             if not manner.show_ranks:
                 console.say(_printed(plan, 0))
             return
-    head = {
-        "finished": "finished in",
-        "stumbled": "trained to the end in",
-        "stalled": "ended for its stall after",
-    }.get(outcome.how, f"{outcome.how} after")
     assert outcome.verdict is not None
-    lines = verdict_lines(outcome.verdict, f"{head} {took}", console.width())
+    lines = verdict_lines(outcome.verdict, f"{HEADS[State(outcome.how)]} {took}", console.width())
     if (rank := outcome.verdict.rank) is not None:
         lines += console.paragraph(_printed(plan, rank))
     for line in [*lines, *console.paragraph(about)]:

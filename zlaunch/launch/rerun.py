@@ -211,7 +211,6 @@ def topology_of(job: JobRecord) -> Topology:
 
 
 def _values(files: RunFiles) -> Values:
-    """Read the ds_config with the source of each value."""
     values, sources = Values.of(files.config, "the run that is repeated"), files.provenance["set"]
     return Values(
         {

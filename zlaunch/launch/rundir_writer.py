@@ -25,28 +25,10 @@ from zlaunch.hosts.probe import package_versions
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
 from zlaunch.process import output_of
+from zlaunch.rundir import record
 from zlaunch.rundir.layout import RESERVE_BYTES, RUNS, RunDir
 from zlaunch.rundir.owner import own_identity
-from zlaunch.rundir.record import (
-    FIRST,
-    DebugRecord,
-    EndingRecord,
-    EnvironmentRecord,
-    GitRecord,
-    JobRecord,
-    Lineage,
-    MachineRecord,
-    MetricsRecord,
-    RankRecord,
-    SlotRecord,
-    SpecRecord,
-    StallRecord,
-    VerdictRecord,
-    read_rank_records,
-    record_text,
-    write_ending,
-    write_record,
-)
+from zlaunch.rundir.record import FIRST, Lineage
 from zlaunch.units import whole
 
 if TYPE_CHECKING:
@@ -105,7 +87,7 @@ def claim(plan: LaunchPlan) -> None:
 
 def write_forecast(run_dir: RunDir, forecast: Forecast) -> None:
     """Record the forecast, to be compared with what the ranks measure."""
-    write_record(run_dir.forecast, {**asdict(forecast), "curve": []})
+    record.write_record(run_dir.forecast, {**asdict(forecast), "curve": []})
 
 
 def release(plan: LaunchPlan) -> None:
@@ -126,9 +108,9 @@ def write_run_files(
     run_dir = plan.layout
     run_dir.ranks.mkdir()
     run_dir.ds_config.write_text(to_json(plan.values.config()))
-    write_record(run_dir.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
-    write_record(run_dir.job, {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()})
-    write_record(run_dir.environment, _environment(inputs.machine))
+    record.write_record(run_dir.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
+    record.write_record(run_dir.job, {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()})
+    record.write_record(run_dir.environment, _environment(inputs.machine))
     if plan.topology.over_ssh:
         hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
         run_dir.hostfile.write_text("".join(hosts))
@@ -137,10 +119,10 @@ def write_run_files(
     run_dir.reserve.write_bytes(b"\n" * RESERVE_BYTES)
 
 
-def append_metrics(run_dir: RunDir, metrics: MetricsRecord) -> None:
+def append_metrics(run_dir: RunDir, metrics: record.MetricsRecord) -> None:
     """Add a line of metrics; on a full disk there is none."""
     with contextlib.suppress(OSError), run_dir.metrics.open("a") as file:
-        file.write(record_text(metrics, indent=None))
+        file.write(record.record_text(metrics, indent=None))
 
 
 def write_outcome(
@@ -148,17 +130,17 @@ def write_outcome(
 ) -> None:
     """Record how the run ended, and where its ranks were if it stalled."""
     verdict = None if outcome.verdict is None else asdict(outcome.verdict)
-    ending: EndingRecord = {
+    ending: record.EndingRecord = {
         "how": outcome.how,
         "exit_status": outcome.exit_status,
         "returncode": outcome.returncode,
-        "verdict": cast("VerdictRecord | None", verdict),
+        "verdict": cast("record.VerdictRecord | None", verdict),
         "started": started,
         "seconds": time.time() - started,
-        "stall": None if stall is None else cast("StallRecord", asdict(stall)),
-        "ranks": list(read_rank_records(run_dir, RankRecord).values()),
+        "stall": None if stall is None else cast("record.StallRecord", asdict(stall)),
+        "ranks": list(record.read_rank_records(run_dir, record.RankRecord).values()),
     }
-    write_ending(run_dir, ending)
+    record.write_ending(run_dir, ending)
 
 
 def command_script(plan: LaunchPlan) -> str:
@@ -183,7 +165,7 @@ def command_script(plan: LaunchPlan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> JobRecord:
+def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRecord:
     values = plan.values
     devices = {name.partition("_")[2]: values[(ZERO, name, "device")] for name in OFFLOADS}
     micro, accumulated = whole(values[MICRO]), whole(values[ACCUMULATION])
@@ -194,12 +176,12 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> JobRecord:
         "working_directory": str(Path.cwd()),
         "script": list(plan.script),
         "module": plan.module,
-        "debug": None if plan.debug is None else cast("DebugRecord", asdict(plan.debug)),
+        "debug": None if plan.debug is None else cast("record.DebugRecord", asdict(plan.debug)),
         "argv": list(plan.watched_argv),
         "launcher": plan.launcher,
         "accelerator": plan.accelerator,
         "precision": plan.precision,
-        "ranks": [cast("SlotRecord", asdict(slot)) for slot in plan.topology.slots()],
+        "ranks": [cast("record.SlotRecord", asdict(slot)) for slot in plan.topology.slots()],
         "environment": {name: variable.value for name, variable in plan.environment.items()},
         "swap_dirs": [str(directory) for directory in plan.swap_dirs],
         "native_ops": [op.name for op in plan.ops],
@@ -216,7 +198,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> JobRecord:
     }
 
 
-def _spec(spec: JobSpec) -> SpecRecord:
+def _spec(spec: JobSpec) -> dict[str, object]:
     """Record the options that the plan does not show, so that the run can be planned again."""
     return {
         "script_args": list(spec.script_args),
@@ -236,17 +218,17 @@ def file_sha256(file: Path) -> str | None:
     return None
 
 
-def _environment(machine: Machine) -> EnvironmentRecord:
+def _environment(machine: Machine) -> record.EnvironmentRecord:
     return {
         "zlaunch": __version__,
         "packages": package_versions(PACKAGES),
         "python": sys.executable,
-        "machine": cast("MachineRecord", asdict(machine)),
+        "machine": cast("record.MachineRecord", asdict(machine)),
         "git": git_state(),
     }
 
 
-def git_state() -> GitRecord | None:
+def git_state() -> record.GitRecord | None:
     """Read the state of the repository the job is started from; None outside of one."""
     head = _ask_git("rev-parse", "HEAD", "--abbrev-ref", "HEAD")
     if head is None:

@@ -74,21 +74,21 @@ class RunDir(_Root):
         """Output and errors of one rank, in their order."""
         return self.logs / f"rank-{rank}.log"
 
-    def rank_record(self, rank: int) -> Path:
-        """How one rank started and ended."""
-        return self.ranks / f"rank-{rank}.json"
+    def rank_record(self, rank: int, kind: str = "") -> Path:
+        """How one rank started and ended; or a record of another kind."""
+        return self.ranks / f"rank-{rank}{kind}.json"
 
     def rank_heartbeat(self, rank: int) -> Path:
         """Phase, step and loss of one rank, written from inside its script's process."""
-        return self.ranks / f"rank-{rank}.pulse.json"
+        return self.rank_record(rank, ".pulse")
 
     def rank_sample(self, rank: int) -> Path:
         """Resources that one rank and its host use: memory, GPU, shared memory, disk."""
-        return self.ranks / f"rank-{rank}.sample.json"
+        return self.rank_record(rank, ".sample")
 
     def rank_error(self, rank: int) -> Path:
         """The exception that ended one rank."""
-        return self.ranks / f"rank-{rank}.error.json"
+        return self.rank_record(rank, ".error")
 
     def rank_stacks(self, rank: int) -> Path:
         """Stacks of one rank, each time it was asked for them and when it crashed."""

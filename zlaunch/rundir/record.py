@@ -53,18 +53,6 @@ class DebugRecord(TypedDict, total=False):
     port: int
 
 
-class SpecRecord(TypedDict, total=False):
-    """The options of `zlaunch train`, so that the run can be planned again."""
-
-    script_args: list[str]
-    stage: int | None
-    offload: dict[str, str | None] | None
-    precision: str | None
-    ds_config: str | None
-    overrides: list[list[object]]
-    wishes: dict[str, object]
-
-
 class JobRecord(TypedDict, total=False):
     """`job.json`: what runs, where, and which zlaunch started it."""
 
@@ -87,7 +75,8 @@ class JobRecord(TypedDict, total=False):
     micro_batch: int | None
     grad_accum: int | None
     train_batch_size: int | None
-    spec: SpecRecord
+    spec: dict[str, object]
+    """Members of `JobSpec`, so that the run can be planned again."""
     host: str
     zlaunch_pid: int
     zlaunch_started: Finite
@@ -253,16 +242,6 @@ class ErrorRecord(TypedDict, total=False):
     time: Finite
 
 
-class MetricsRankRecord(TypedDict, total=False):
-    """One rank in a line of metrics."""
-
-    rank: int
-    phase: str | None
-    step: int | None
-    rss_bytes: int | None
-    gpu_used_bytes: int | None
-
-
 class MetricsRecord(TypedDict, total=False):
     """One line of `metrics.jsonl`: the state of the job at one moment."""
 
@@ -274,7 +253,7 @@ class MetricsRecord(TypedDict, total=False):
     learning_rate: float | None
     tokens_per_second: Finite | None
     seconds_left: Finite | None
-    ranks: list[MetricsRankRecord]
+    ranks: list[dict[str, int | str | None]]
     machines: dict[str, MachineSample]
 
 
@@ -381,7 +360,7 @@ def read_rank_records(
     names = (file.name for file in run_dir.ranks.glob(f"rank-*{suffix}"))
     numbers = (name.removeprefix("rank-").removesuffix(suffix) for name in names)
     ranks = sorted(int(number) for number in numbers if number.isdecimal())
-    found = {rank: read_record(run_dir.ranks / f"rank-{rank}{suffix}", kind, troubles) for rank in ranks}
+    found = {rank: read_record(run_dir.rank_record(rank, _SUFFIXES[kind]), kind, troubles) for rank in ranks}
     return {rank: members for rank, members in found.items() if members}
 
 

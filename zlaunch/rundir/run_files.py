@@ -6,22 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zlaunch.files import last_lines
+from zlaunch.rundir import record
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import (
-    EndingRecord,
-    EnvironmentRecord,
-    ErrorRecord,
-    ForecastRecord,
-    HeartbeatRecord,
-    JobRecord,
-    MetricsRecord,
-    ProvenanceRecord,
-    RankRecord,
-    SampleRecord,
-    parse_record,
-    read_rank_records,
-    read_record,
-)
 
 
 @dataclass(frozen=True)
@@ -31,18 +17,18 @@ class RunFiles:
     root: Path
     changed: float = 0.0
     """When a file of the run was last written."""
-    job: JobRecord = field(default_factory=JobRecord)
-    ending: EndingRecord = field(default_factory=EndingRecord)
-    environment: EnvironmentRecord = field(default_factory=EnvironmentRecord)
+    job: record.JobRecord = field(default_factory=record.JobRecord)
+    ending: record.EndingRecord = field(default_factory=record.EndingRecord)
+    environment: record.EnvironmentRecord = field(default_factory=record.EnvironmentRecord)
     config: dict[str, object] = field(default_factory=dict)
     """The ds_config."""
-    provenance: ProvenanceRecord = field(default_factory=ProvenanceRecord)
-    forecast: ForecastRecord = field(default_factory=ForecastRecord)
-    last_metrics: MetricsRecord = field(default_factory=MetricsRecord)
-    ranks: dict[int, RankRecord] = field(default_factory=dict)
-    heartbeats: dict[int, HeartbeatRecord] = field(default_factory=dict)
-    samples: dict[int, SampleRecord] = field(default_factory=dict)
-    errors: dict[int, ErrorRecord] = field(default_factory=dict)
+    provenance: record.ProvenanceRecord = field(default_factory=record.ProvenanceRecord)
+    forecast: record.ForecastRecord = field(default_factory=record.ForecastRecord)
+    last_metrics: record.MetricsRecord = field(default_factory=record.MetricsRecord)
+    ranks: dict[int, record.RankRecord] = field(default_factory=dict)
+    heartbeats: dict[int, record.HeartbeatRecord] = field(default_factory=dict)
+    samples: dict[int, record.SampleRecord] = field(default_factory=dict)
+    errors: dict[int, record.ErrorRecord] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
     """Files that should be there, or cannot be read."""
 
@@ -58,17 +44,17 @@ def read_run_files(root: Path) -> RunFiles:
     return RunFiles(
         root=root,
         changed=_last_written(run_dir),
-        job=read_record(run_dir.job, JobRecord, troubles, needed=True),
-        ending=read_record(run_dir.ending, EndingRecord, troubles),
-        environment=read_record(run_dir.environment, EnvironmentRecord, troubles),
-        forecast=read_record(run_dir.forecast, ForecastRecord, troubles),
-        config=read_record(run_dir.ds_config, dict[str, object], troubles),
-        provenance=read_record(run_dir.provenance, ProvenanceRecord, troubles),
-        last_metrics=parse_record(b"".join(last_lines(run_dir.metrics, 1)), MetricsRecord),
-        ranks=read_rank_records(run_dir, RankRecord, troubles),
-        heartbeats=read_rank_records(run_dir, HeartbeatRecord, troubles),
-        samples=read_rank_records(run_dir, SampleRecord, troubles),
-        errors=read_rank_records(run_dir, ErrorRecord, troubles),
+        job=record.read_record(run_dir.job, record.JobRecord, troubles, needed=True),
+        ending=record.read_record(run_dir.ending, record.EndingRecord, troubles),
+        environment=record.read_record(run_dir.environment, record.EnvironmentRecord, troubles),
+        forecast=record.read_record(run_dir.forecast, record.ForecastRecord, troubles),
+        config=record.read_record(run_dir.ds_config, dict[str, object], troubles),
+        provenance=record.read_record(run_dir.provenance, record.ProvenanceRecord, troubles),
+        last_metrics=record.parse_record(b"".join(last_lines(run_dir.metrics, 1)), record.MetricsRecord),
+        ranks=record.read_rank_records(run_dir, record.RankRecord, troubles),
+        heartbeats=record.read_rank_records(run_dir, record.HeartbeatRecord, troubles),
+        samples=record.read_rank_records(run_dir, record.SampleRecord, troubles),
+        errors=record.read_rank_records(run_dir, record.ErrorRecord, troubles),
         troubles=tuple(troubles),
     )
 

@@ -9,13 +9,13 @@ from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.state import RunSummary, State
 from zlaunch.units import duration, plural
 
-_HEADS = {
+HEADS = {
     State.RUNNING: "running for",
     State.FINISHED: "finished in",
     State.STUMBLED: "trained to the end in",
     State.FAILED: "failed after",
     State.STOPPED: "stopped after",
-    State.STALLED: "ended for its stall after",
+    State.STALLED: "stopped for a stall after",
     State.LOST: "lost after",
     State.UNKNOWN: "out of sight after",
 }
@@ -26,7 +26,7 @@ def headline(run: RunSummary) -> str:
     if run.state is State.BROKEN:
         return "no record of a run"
     took = "an unknown time" if run.seconds is None else duration(run.seconds)
-    return f"{_HEADS[run.state]} {took}"
+    return f"{HEADS[run.state]} {took}"
 
 
 def verdict_of(run: RunSummary, now: float) -> Verdict | None:

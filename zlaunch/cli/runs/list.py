@@ -18,12 +18,12 @@ HEADER = ("run", "when", "state", "ZeRO", "ranks", "step", "took")
 
 def list_runs(
     runs_dir: RunsDir = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List runs, with how they ended and why.
 
-    Under ZeRO stand the stage and where the optimizer and the parameters were offloaded to.
+    The column ZeRO shows the stage and where the optimizer and the parameters were offloaded to.
     """
     from zlaunch import console
     from zlaunch.cli.views.run import members, to_json

@@ -1,4 +1,4 @@
-"""`zlaunch runs logs`: what a rank or the launcher printed."""
+"""`zlaunch runs logs`: the log of a rank or of the launcher."""
 
 import signal
 from typing import TYPE_CHECKING, Annotated
@@ -13,16 +13,14 @@ if TYPE_CHECKING:
 
 def logs(
     run: LatestRun = "latest",
-    rank: Annotated[int | None, typer.Option(min=0, metavar="N", help="Which rank; 0 if left out.")] = None,
-    launcher: Annotated[bool, typer.Option("--launcher", help="What the launcher itself printed.")] = False,
+    rank: Annotated[int | None, typer.Option(min=0, metavar="N", help="Rank (default: 0).")] = None,
+    launcher: Annotated[bool, typer.Option("--launcher", help="Show the log of the launcher.")] = False,
     tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last lines.")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what is added, until the run is over.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow the log until the run is over.")] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a rank printed, byte for byte."""
+    """Print the log of a rank, byte for byte."""
     from zlaunch import console
     from zlaunch.cli.views.run import to_json
     from zlaunch.errors import WrongUsage
@@ -30,11 +28,9 @@ def logs(
     from zlaunch.runs.store import find_run
 
     if launcher and rank is not None:
-        raise WrongUsage("`--launcher` and `--rank` name two logs", "keep one of them")
+        raise WrongUsage("`--launcher` and `--rank` name different logs", "keep one of them")
     if as_json and follow:
-        raise WrongUsage(
-            "`--json` writes one object, and `--follow` never knows the last", "keep one of them"
-        )
+        raise WrongUsage("`--json` writes one object, but `--follow` has no end", "keep one of them")
     root = find_run(run, runs_dir)
     log = log_of(root, rank, launcher)
     text = read_log(log, tail)

@@ -22,10 +22,10 @@ def rerun(
     run: Run,
     run_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where it is recorded; beside the old one if left out."),
+        typer.Option(metavar="DIR", help="Run directory (default: beside the old one)."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Start even if something is not what it was, or is short.")
+        bool, typer.Option("--force", help="Start even if something changed or a resource is short.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show everything; write and start nothing.")
@@ -45,7 +45,7 @@ def rerun(
     from zlaunch.runs.store import find_run, load_run
 
     if dry_run and as_json:
-        raise WrongUsage("`--json` is about a new run, and `--dry-run` starts none", "keep one of them")
+        raise WrongUsage("`--json` describes a new run, but `--dry-run` starts none", "keep one of them")
     repeated = load_run(find_run(run, runs_dir))
     _refuse_early(repeated, force)
     files, run_dir = repeated.files, None if run_dir is None else run_dir.absolute()
@@ -77,7 +77,7 @@ def _refuse_early(run: "RunSummary", force: bool) -> None:
 
     if run.state is State.BROKEN:
         root = os.path.relpath(run.files.root)
-        raise InputMissing(f"{root} holds no run that could be repeated: {run.cause}")
+        raise InputMissing(f"{root} holds no run to repeat: {run.cause}")
     if not run.state.is_over and not force:
         raise Unavailable(f"{run.id} is {run.state.value}", f"`zlaunch runs stop {run.id}` first")
 
@@ -89,7 +89,7 @@ def _tell(run: "RunSummary", changed: "Sequence[Change]", variables: "Sequence[C
     for one in changed:
         console.say(f"differs    {one.what}: was {one.then}, is {one.now}")
     for one in variables:
-        console.say(f"set back   {one.what}: {one.now} → {one.then}")
+        console.say(f"restored   {one.what}: {one.now} → {one.then}")
 
 
 def _describe(root: Path, repeated: str, differences: "Sequence[Change]") -> None:
@@ -102,11 +102,10 @@ def _describe(root: Path, repeated: str, differences: "Sequence[Change]") -> Non
 
 
 def _findings(changed: "Sequence[Change]") -> "list[Finding]":
-    """Make a finding of each difference."""
     from zlaunch.errors import Finding
 
     last = len(changed) - 1
-    hint = "`--force` starts it all the same"
+    hint = "`--force` starts it anyway"
     return [
         Finding(
             "not-as-it-was",

@@ -45,7 +45,7 @@ def _facts(run: "RunSummary") -> Iterator[tuple[str, str]]:
     yield from _asked(run.files.job)
     yield from _place(run)
     yield from _configuration(run)
-    yield "step", steps(run).replace("/", " of ").replace("-", "none was told of")
+    yield "step", steps(run).replace("/", " of ").replace("-", "none was reported")
     yield from _origin(run.files.environment)
     for trouble in run.files.troubles:
         yield "trouble", trouble
@@ -119,7 +119,6 @@ def _memory(memory: "MemoryComparison") -> Iterator[str]:
 
 
 def _accuracy() -> Iterator[str]:
-    """Say how accurate forecasts have been on this machine."""
     from zlaunch import console
     from zlaunch.runs.accuracy import default_accuracy_file, forecast_errors, read_accuracy
 

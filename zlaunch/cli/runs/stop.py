@@ -11,7 +11,7 @@ WAIT_SECONDS = 12.0
 def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     """Stop a run, and wait until it is over.
 
-    Stopping once more, while it is on its way out, ends it at once.
+    Stopping it again while it is ending kills it at once.
     """
     from zlaunch import console
     from zlaunch.cli.runs.why import explained
@@ -24,7 +24,7 @@ def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     root = find_run(run, runs_dir)
     found = load_run(root)
     if found.state is State.BROKEN:
-        raise InputMissing(f"{os.path.relpath(root)} holds no run that could be stopped: {found.cause}")
+        raise InputMissing(f"{os.path.relpath(root)} holds no run to stop: {found.cause}")
     was_running = not found.state.is_over
     if was_running:
         console.say(f"asked {stop_run(found)} to stop")

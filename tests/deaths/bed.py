@@ -17,7 +17,8 @@ import psutil
 from tests.deaths.script import BUFFERS, MARK
 from tests.running import ZLAUNCH
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import HeartbeatRecord, read_record
+from zlaunch.rundir.read import read_record
+from zlaunch.rundir.record import HeartbeatRecord
 
 HERE = Path(__file__).parent
 IS_BUILT_WITHIN_SECONDS = 900

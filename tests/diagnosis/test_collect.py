@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from zlaunch.diagnosis.collect import collect_evidence, tail
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import HeartbeatRecord, read_record
+from zlaunch.rundir.read import read_record
+from zlaunch.rundir.record import HeartbeatRecord
 
 FILES = ("job.json", "forecast.json", "ds_config.json", "ranks/rank-0.json", "ranks/rank-0.pulse.json",
          "ranks/rank-0.error.json", "ranks/rank-0.sample.json", "logs/rank-0.log", "logs/launcher.log",

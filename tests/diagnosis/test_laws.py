@@ -22,7 +22,8 @@ from zlaunch.diagnosis.evidence import (
 from zlaunch.diagnosis.render import LINES, height
 from zlaunch.diagnosis.root_cause import Role, role_of
 from zlaunch.rundir import phases
-from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, conform
+from zlaunch.rundir.read import conform
+from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord
 
 RANKS = [rank for evidences in DEATHS.values() for evidence in evidences for rank in evidence.ranks]
 TEXTS = sorted(

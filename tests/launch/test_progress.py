@@ -19,7 +19,8 @@ from zlaunch.launch.progress import (
     progress_line,
 )
 from zlaunch.rundir import phases
-from zlaunch.rundir.record import HeartbeatRecord, conform
+from zlaunch.rundir.read import conform
+from zlaunch.rundir.record import HeartbeatRecord
 
 numbers = st.none() | st.floats() | st.integers(-5, 10**12) | st.just("nan")
 pulses = st.fixed_dictionaries(

@@ -21,7 +21,8 @@ from zlaunch.launch import rundir_writer
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
 from zlaunch.launch.rerun import OPS, RunContext, changes, plan_rerun, spec_of
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import GitRecord, JobRecord, Lineage, conform
+from zlaunch.rundir.read import conform
+from zlaunch.rundir.record import GitRecord, JobRecord, Lineage
 from zlaunch.rundir.run_files import read_run_files
 
 ARGS = ("--text", "two  words", "--output_dir", "out")

@@ -24,8 +24,10 @@ from zlaunch.launch import rundir_writer
 from zlaunch.launch.rerun import plan_rerun, spec_of
 from zlaunch.rundir import record
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import VERSION, JobRecord, parse_record, read_record, record_text
+from zlaunch.rundir.read import parse_record, read_record
+from zlaunch.rundir.record import JobRecord
 from zlaunch.rundir.run_files import read_run_files
+from zlaunch.rundir.write import VERSION, record_text
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.state import RunSummary, recorded_stall
 from zlaunch.runs.stop import stop_run

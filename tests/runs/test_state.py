@@ -13,6 +13,7 @@ from zlaunch.cli.runs.list import lines_about
 from zlaunch.diagnosis.render import LINES, verdict_lines
 from zlaunch.diagnosis.stall import stall_lines
 from zlaunch.rundir.owner import is_same_process
+from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import (
     EndingRecord,
     EnvironmentRecord,
@@ -23,7 +24,6 @@ from zlaunch.rundir.record import (
     MetricsRecord,
     RankRecord,
     SampleRecord,
-    conform,
 )
 from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.memory import compare_with_forecast

@@ -14,7 +14,8 @@ from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.launch import rundir_writer
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.owner import is_running, own_identity, owner_process
-from zlaunch.rundir.record import JobRecord, conform
+from zlaunch.rundir.read import conform
+from zlaunch.rundir.record import JobRecord
 from zlaunch.rundir.run_files import read_run_files
 from zlaunch.runs.logs import follow, read_log
 from zlaunch.runs.state import State, recorded_stall

@@ -17,7 +17,8 @@ from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.process import Foreground, ours
 from zlaunch.rundir import control
-from zlaunch.rundir.record import RankRecord, read_rank_records
+from zlaunch.rundir.read import read_rank_records
+from zlaunch.rundir.record import RankRecord
 from zlaunch.worker.cleanup import buffers_here, delete
 from zlaunch.worker.sampling import oom_kills
 

@@ -16,7 +16,8 @@ from zlaunch.launch import rundir_writer
 from zlaunch.launch.op_build import NotBuilt
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.progress import loss_line
-from zlaunch.rundir.record import HeartbeatRecord, read_record
+from zlaunch.rundir.read import read_record
+from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.state import State

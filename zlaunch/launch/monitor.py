@@ -17,7 +17,8 @@ from zlaunch.launch.log_tail import LogTail
 from zlaunch.launch.progress import Progress, Snapshot, no_progress, phase_shown, plain_line, progress_line
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import HeartbeatRecord, MetricsRecord, SampleRecord, read_rank_records, read_record
+from zlaunch.rundir.read import read_rank_records, read_record
+from zlaunch.rundir.record import HeartbeatRecord, MetricsRecord, SampleRecord
 
 LOOK_SECONDS = 1.0
 LOOK_SHARE = 0.05

@@ -28,7 +28,9 @@ from zlaunch.process import output_of
 from zlaunch.rundir import record
 from zlaunch.rundir.layout import RESERVE_BYTES, RUNS, RunDir
 from zlaunch.rundir.owner import own_identity
+from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import FIRST, Lineage
+from zlaunch.rundir.write import record_text, write_ending, write_record
 from zlaunch.units import whole
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def claim(plan: LaunchPlan) -> None:
 
 def write_forecast(run_dir: RunDir, forecast: Forecast) -> None:
     """Record the forecast, to be compared with what the ranks measure."""
-    record.write_record(run_dir.forecast, {**asdict(forecast), "curve": []})
+    write_record(run_dir.forecast, {**asdict(forecast), "curve": []})
 
 
 def release(plan: LaunchPlan) -> None:
@@ -108,9 +110,9 @@ def write_run_files(
     run_dir = plan.layout
     run_dir.ranks.mkdir()
     run_dir.ds_config.write_text(to_json(plan.values.config()))
-    record.write_record(run_dir.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
-    record.write_record(run_dir.job, {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()})
-    record.write_record(run_dir.environment, _environment(inputs.machine))
+    write_record(run_dir.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
+    write_record(run_dir.job, {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()})
+    write_record(run_dir.environment, _environment(inputs.machine))
     if plan.topology.over_ssh:
         hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
         run_dir.hostfile.write_text("".join(hosts))
@@ -122,7 +124,7 @@ def write_run_files(
 def append_metrics(run_dir: RunDir, metrics: record.MetricsRecord) -> None:
     """Add a line of metrics; on a full disk there is none."""
     with contextlib.suppress(OSError), run_dir.metrics.open("a") as file:
-        file.write(record.record_text(metrics, indent=None))
+        file.write(record_text(metrics, indent=None))
 
 
 def write_outcome(
@@ -138,9 +140,9 @@ def write_outcome(
         "started": started,
         "seconds": time.time() - started,
         "stall": None if stall is None else cast("record.StallRecord", asdict(stall)),
-        "ranks": list(record.read_rank_records(run_dir, record.RankRecord).values()),
+        "ranks": list(read_rank_records(run_dir, record.RankRecord).values()),
     }
-    record.write_ending(run_dir, ending)
+    write_ending(run_dir, ending)
 
 
 def command_script(plan: LaunchPlan) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from zlaunch.files import last_lines
 from zlaunch.rundir import record
 from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.read import parse_record, read_rank_records, read_record
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,17 @@ def read_run_files(root: Path) -> RunFiles:
     return RunFiles(
         root=root,
         changed=_last_written(run_dir),
-        job=record.read_record(run_dir.job, record.JobRecord, troubles, needed=True),
-        ending=record.read_record(run_dir.ending, record.EndingRecord, troubles),
-        environment=record.read_record(run_dir.environment, record.EnvironmentRecord, troubles),
-        forecast=record.read_record(run_dir.forecast, record.ForecastRecord, troubles),
-        config=record.read_record(run_dir.ds_config, dict[str, object], troubles),
-        provenance=record.read_record(run_dir.provenance, record.ProvenanceRecord, troubles),
-        last_metrics=record.parse_record(b"".join(last_lines(run_dir.metrics, 1)), record.MetricsRecord),
-        ranks=record.read_rank_records(run_dir, record.RankRecord, troubles),
-        heartbeats=record.read_rank_records(run_dir, record.HeartbeatRecord, troubles),
-        samples=record.read_rank_records(run_dir, record.SampleRecord, troubles),
-        errors=record.read_rank_records(run_dir, record.ErrorRecord, troubles),
+        job=read_record(run_dir.job, record.JobRecord, troubles, needed=True),
+        ending=read_record(run_dir.ending, record.EndingRecord, troubles),
+        environment=read_record(run_dir.environment, record.EnvironmentRecord, troubles),
+        forecast=read_record(run_dir.forecast, record.ForecastRecord, troubles),
+        config=read_record(run_dir.ds_config, dict[str, object], troubles),
+        provenance=read_record(run_dir.provenance, record.ProvenanceRecord, troubles),
+        last_metrics=parse_record(b"".join(last_lines(run_dir.metrics, 1)), record.MetricsRecord),
+        ranks=read_rank_records(run_dir, record.RankRecord, troubles),
+        heartbeats=read_rank_records(run_dir, record.HeartbeatRecord, troubles),
+        samples=read_rank_records(run_dir, record.SampleRecord, troubles),
+        errors=read_rank_records(run_dir, record.ErrorRecord, troubles),
         troubles=tuple(troubles),
     )
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from zlaunch.rundir.record import Finite, parse_record
+from zlaunch.rundir.read import parse_record
+from zlaunch.rundir.record import Finite
 from zlaunch.runs.memory import MemoryComparison
 from zlaunch.runs.state import RunSummary
 from zlaunch.units import plural

@@ -12,7 +12,8 @@ from zlaunch.diagnosis.root_cause import Role, role_of, root_cause
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.rundir.layout import RUNS, RunDir
 from zlaunch.rundir.owner import is_running
-from zlaunch.rundir.record import JobRecord, read_record
+from zlaunch.rundir.read import read_record
+from zlaunch.rundir.record import JobRecord
 from zlaunch.rundir.run_files import read_run_files
 from zlaunch.runs.state import RunSummary, State, summarize
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import RankRecord, read_rank_records
+from zlaunch.rundir.read import read_rank_records
+from zlaunch.rundir.record import RankRecord
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - DeepSpeed chose it
 

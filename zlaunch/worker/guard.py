@@ -17,14 +17,9 @@ from pathlib import Path
 from zlaunch.process import LauncherProcess, end_like, is_alive, lifeline, outlive_parent
 from zlaunch.rundir.control import write_stop
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import (
-    EndingRecord,
-    JobRecord,
-    RankRecord,
-    parse_record,
-    read_rank_records,
-    write_ending,
-)
+from zlaunch.rundir.read import parse_record, read_rank_records
+from zlaunch.rundir.record import EndingRecord, JobRecord, RankRecord
+from zlaunch.rundir.write import write_ending
 from zlaunch.worker.cleanup import buffers_here, delete
 
 GRACE_SECONDS = 7.0

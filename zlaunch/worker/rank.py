@@ -17,7 +17,9 @@ from pathlib import Path
 from zlaunch.process import Child, end_like, lifeline
 from zlaunch.rundir.control import read_stop, times_asked
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
-from zlaunch.rundir.record import JobRecord, RankRecord, SampleRecord, parse_record, record_text, write_record
+from zlaunch.rundir.read import parse_record
+from zlaunch.rundir.record import JobRecord, RankRecord, SampleRecord
+from zlaunch.rundir.write import record_text, write_record
 from zlaunch.worker.cleanup import buffer_of, delete
 from zlaunch.worker.hook import hook_environment
 from zlaunch.worker.hook.debug import debug_environment

@@ -9,11 +9,15 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING
 
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
-from zlaunch.rundir.record import ErrorRecord, write_record
+from zlaunch.rundir.write import write_record
 from zlaunch.worker.hook.heartbeat import Heartbeat, open_apart, start_heartbeat
 from zlaunch.worker.hook.instrument import UNSEEN, Instrumentation
+
+if TYPE_CHECKING:
+    from zlaunch.rundir.record import ErrorRecord
 
 _HERE = str(Path(__file__).parent)
 _STANDARD = os.path.dirname(os.__file__)  # noqa: PTH120 - the standard library, as frames name it

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from zlaunch.rundir import phases
-from zlaunch.rundir.record import DebugRecord, parse_record
 from zlaunch.worker.hook.heartbeat import current_heartbeat
+
+if TYPE_CHECKING:
+    from zlaunch.rundir.record import DebugRecord
 
 VARIABLE = "ZLAUNCH_DEBUG"
 UNAVAILABLE = 69
@@ -35,7 +38,7 @@ _WITH_TIMEOUT = ("init_process_group", "new_group", "split_group", "monitored_ba
 _QUIET = "PYDEVD_DISABLE_FILE_VALIDATION"
 
 
-def debug_environment(debug: DebugRecord | None) -> dict[str, str]:
+def debug_environment(debug: "DebugRecord | None") -> dict[str, str]:
     """Make the variables for the script's process of every rank if one rank is debugged."""
     return {} if debug is None else {**PATIENT, VARIABLE: json.dumps(debug)}
 
@@ -66,7 +69,7 @@ def _patient(function: Callable[..., object]) -> Callable[..., object]:
 
 def await_editor(text: str) -> None:
     """Listen and wait for an editor if this is the rank to debug; end the rank if it cannot listen."""
-    debug = parse_record(text, DebugRecord)
+    debug: DebugRecord = json.loads(text)
     if int(os.environ["RANK"]) != debug["rank"]:
         return
     from zlaunch.hosts.ports import LOOPBACK  # imports socket, which would delay every rank

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from zlaunch.rundir import phases
-from zlaunch.rundir.record import VERSION
+from zlaunch.rundir.write import VERSION
 
 SIZE_BYTES = 1024
 

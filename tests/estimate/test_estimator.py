@@ -15,6 +15,7 @@ from zlaunch.estimate.memory.host_memory import SHARED_BYTES
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.estimate.rehearse import Done, Found
 from zlaunch.estimate.workload import Workload
+from zlaunch.job.source import Source
 
 
 def answer(one: Estimate | Rejected) -> Estimate:

@@ -15,7 +15,7 @@ from zlaunch.hosts.survey import (
     SurveyRequest,
     identities,
     read_answer,
-    read_inquiry,
+    read_request,
     to_json,
 )
 
@@ -50,7 +50,7 @@ def test_an_answer_is_one_line_whatever_programs_are_called() -> None:
 
 def test_what_a_host_is_asked_arrives_whole() -> None:
     asked = SurveyRequest({"DS_ACCELERATOR": "cpu"}, Path("/runs"), (Path("/nvme"),), ("debugpy",), 5678)
-    assert read_inquiry(to_json(asked)) == asked
+    assert read_request(to_json(asked)) == asked
 
 
 def test_an_answer_is_found_among_what_a_login_prints() -> None:

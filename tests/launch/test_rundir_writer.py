@@ -1,11 +1,14 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from zlaunch.errors import Unavailable
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.prepare import default_recipe, prepare, reserve
+from zlaunch.launch.inspect import default_recipe
+from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
+from zlaunch.launch.prepare import prepare
+from zlaunch.launch.run import LaunchOptions, run
 from zlaunch.launch.rundir_writer import check_unused, check_writable
 
 
@@ -18,12 +21,13 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_directory_that_another_run_took_is_named(work: Path) -> None:
-    def taken(plan: LaunchPlan) -> None:
-        plan.layout.logs.mkdir(parents=True)
+    def overtaken(inputs: PlanInputs) -> LaunchPlan:
+        inputs.layout.logs.mkdir(parents=True)
+        return make_plan(inputs)
 
-    prepared = prepare(JobSpec(default_recipe()), Path("../mine"))
+    prepared = replace(prepare(JobSpec(default_recipe()), Path("../mine")), make_plan=overtaken)
     with pytest.raises(Unavailable, match=r"took the run directory `\.\./mine`"):
-        reserve(prepared, ["zlaunch"], taken)
+        run(prepared, LaunchOptions(interactive=False, force=True), lambda _: None)
     assert (work.parent / "mine" / "logs").is_dir()
 
 

@@ -188,12 +188,14 @@ class FreeResources:
 
 @dataclass(frozen=True, slots=True)
 class HostSurvey:
-    """What another host says of itself before anything starts there."""
+    """What a host reports about itself before a job starts there."""
 
     machine: Machine
-    """Named as the hostfile names it."""
+    """Named as in the hostfile."""
     room: FreeResources
     port: int
-    """Nobody listens on it there now."""
-    debug_trouble: str | None = None
-    """Why no debugger can listen where it was asked for."""
+    """A port that was free there."""
+    debug_error: str | None = None
+    """Why a debugger cannot listen on the port that was asked for."""
+    other_debug_port: int | None = None
+    """A free port near that one."""

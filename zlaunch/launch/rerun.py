@@ -288,4 +288,4 @@ def prepare_rerun(found: RunFiles, run_dir: Path | None) -> Prepared:
     """Look into a run once more, for a directory beside the old one if none was asked for."""
     past = recorded_run(found)
     prepared = prepare(spec_of(past, RunDir(found.root)), run_dir, found.root.parent)
-    return replace(prepared, decide=lambda inputs: plan_rerun(past, inputs.layout, inputs.port))
+    return replace(prepared, make_plan=lambda inputs: plan_rerun(past, inputs.layout, inputs.port))

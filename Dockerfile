@@ -1,10 +1,10 @@
-# The main job in a container: `docker run --gpus all --shm-size 8g --ulimit memlock=-1 zlaunch`.
-# NCCL and gloo exchange data through /dev/shm, whose default of 64 MB is too small for them.
+# Run the default job in a container: `docker run --gpus all --shm-size 8g --ulimit memlock=-1 zlaunch`.
+# NCCL and gloo exchange data through /dev/shm; the default of 64 MB is too small.
 FROM nvidia/cuda:13.0.2-devel-ubuntu24.04
 
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 
-# Versions are those of the base image: pinning them would break every security update.
+# Not pinned, so that security updates of the base image keep working.
 # hadolint ignore=DL3008
 RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
@@ -15,7 +15,7 @@ RUN apt-get update -qq \
 WORKDIR /opt/zlaunch
 COPY . .
 
-# The same steps as in the Makefile, which also runs the main job.
+# The same steps as in a checkout; `make train` also runs the default job.
 RUN make .venv/installed
 
 ENV PATH=/opt/zlaunch/.venv/bin:$PATH

@@ -1,4 +1,4 @@
-# `make train` and `make test` do all the set-up they need; nothing has to be activated.
+# Every target installs what it needs; you do not have to activate an environment.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,17 +7,17 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: help train test fast check docs deaths releases gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
 
 help:
-	@echo "make train     set up, and train a small language model with ZeRO-3 and CPU offload"
-	@echo "make test      set up, and run all tests (make fast: only those that take seconds)"
-	@echo "make check     set up, and run the linters and the type checker"
-	@echo "make docs      write docs/errors.md, docs/endings.md and docs/speed.md anew"
-	@echo "make deaths    let runs die in every way, and write docs/deaths.md anew"
-	@echo "make releases  record anew which keys each DeepSpeed release reads; needs the network"
-	@echo "make gpu-wheels     gather what a machine with a GPU and no network lacks: docs/gpu.md"
-	@echo "make gpu-check      there: compare predicted GPU memory with one CUDA device"
-	@echo "make gpu-jobs       there: train, fail and recover on it through zlaunch"
-	@echo "make gpu-rehearsal  run both here, on the CPU"
-	@echo "make clean     remove the environment and what tests and runs left behind"
+	@echo "make train     set up, then train a small language model with ZeRO-3 and CPU offload"
+	@echo "make test      set up, then run all tests (make fast: only the fast ones)"
+	@echo "make check     set up, then run the linters and the type checker"
+	@echo "make docs      regenerate docs/errors.md, docs/endings.md and docs/speed.md"
+	@echo "make deaths    run all failure tests, and regenerate docs/deaths.md"
+	@echo "make releases  record which keys each DeepSpeed release reads; needs the network"
+	@echo "make gpu-wheels     download wheels for a GPU machine without network: docs/gpu.md"
+	@echo "make gpu-check      on the GPU machine: compare predicted with measured memory"
+	@echo "make gpu-jobs       on the GPU machine: run real jobs through zlaunch"
+	@echo "make gpu-rehearsal  run both on the CPU of this machine"
+	@echo "make clean     remove the environment, and files of tests and runs"
 
 train: .venv/installed
 	$(BIN)/zlaunch train --stage 3 --offload cpu
@@ -45,8 +45,8 @@ deaths: .venv/installed-for-tests system-packages
 	$(BIN)/python -m tools.build_ops
 	ZLAUNCH_RECORD=docs/deaths.md $(BIN)/python -m pytest tests/deaths -q
 
-# What a machine with a GPU runs, without a network: docs/gpu.md. It has torch and transformers; the wheels
-# hold what else is imported, and go into a folder of their own.
+# Checks on a GPU machine without network: docs/gpu.md. The machine has torch and transformers; the wheels
+# provide the other packages, and are installed into their own folder.
 PYTHON_VERSION ?= 3.12
 WHEELS ?= gpu-wheels
 OUT ?= bench/results
@@ -70,7 +70,7 @@ gpu-check: $(SITE)
 gpu-jobs: $(SITE)
 	$(ON_GPU) bench.gpu_jobs $(OPTIONS)
 
-# Both, here: in another Python, which only sees torch and transformers, and where root can, without a network.
+# Both checks on this machine: in a Python that sees only torch and transformers, and for root without network.
 REHEARSAL := build/gpu-rehearsal
 ALONE = $(shell unshare --net ip link set lo up 2>/dev/null && echo tools/alone)
 
@@ -83,13 +83,13 @@ gpu-rehearsal: .venv/installed
 	    $(MAKE) gpu-check gpu-jobs DEVICE=cpu FIRST=3 BUDGET=2400 OUT=$(REHEARSAL)/out \
 	    SITE=$(REHEARSAL)/site-packages WHEELS=$(REHEARSAL)/wheels PYTHON=$(CURDIR)/$(REHEARSAL)/python/bin/python
 
-# The last patch of each release. A new one goes to RELEASES in zlaunch/dsconfig/releases.py too.
+# The last patch of each release. Add a new release to RELEASES in zlaunch/dsconfig/releases.py too.
 DEEPSPEED_RELEASES := 0.14.5 0.15.4 0.16.9 0.17.6 0.18.9 0.19.8
 
 releases: .venv/installed
 	$(BIN)/python tools/record_releases.py $(DEEPSPEED_RELEASES)
 
-# torch is named first, exactly: then pip takes a CPU build of it where one lies ready.
+# torch comes first, with its exact version: pip then prefers a CPU build that is already available.
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) "$$(grep ^torch== constraints.txt)"
@@ -101,7 +101,7 @@ releases: .venv/installed
 	$(PIP) --editable '.[test,check]'
 	@touch $@
 
-# What tests on several hosts and on NVMe need besides Python. Only root can install it.
+# System packages for tests on several hosts and on NVMe. Only root can install them.
 APT_PACKAGES := libaio-dev pdsh openssh-client openssh-server iproute2 procps
 
 .PHONY: system-packages
@@ -116,7 +116,7 @@ system-packages:
 	    apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	else \
 	    echo "missing:$$missing"; \
-	    echo "without libaio-dev the tests of NVMe offload are skipped, without the others those on several hosts"; \
+	    echo "without libaio-dev, tests of NVMe offload are skipped; without the others, tests on several hosts"; \
 	fi
 
 clean:

@@ -1,14 +1,14 @@
 """Pre-train or fine-tune any causal language model with the Hugging Face Trainer.
 
-An ordinary Trainer program: it knows nothing of zlaunch and runs unchanged under `deepspeed`,
+This is an ordinary Trainer script. It does not depend on zlaunch, and also runs under `deepspeed`,
 `torchrun` and plain `python`.
 
-    python causal_lm.py                                    a small Llama learns Python source
-    python causal_lm.py --dataset notes.txt                the same model, your text
+    python causal_lm.py                                    train a small Llama on Python source
+    python causal_lm.py --dataset notes.txt                train the same model on your text
     python causal_lm.py --model DIR_OR_HUB_ID --dataset data.jsonl --learning_rate 2e-5
 
-Without --model it trains a small Llama from random weights on bytes; without --dataset it reads
-the source of Python's standard library, which is on every machine that can run this file.
+Without --model, the script trains a small byte-level Llama from random weights. Without --dataset, it
+reads the source code of Python's standard library, so no download is needed.
 """
 
 import atexit
@@ -36,33 +36,33 @@ READERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".parquet": "parqu
 
 
 def has_weights(directory: str) -> bool:
-    """Whether a directory holds a trained model, or an adapter of one."""
+    """Whether a directory contains model weights or an adapter."""
     return any(any(Path(directory).glob(pattern)) for pattern in ("*.safetensors", "*model*.bin"))
 
 
 @dataclass
 class RecipeArguments:
-    """What to train, and on what."""
+    """Model and dataset."""
 
-    model: str | None = field(default=None, metadata={"help": "hub id or local directory"})
-    dataset: str | None = field(default=None, metadata={"help": "hub id or local file"})
-    text_column: str = field(default="text", metadata={"help": "column that holds the text"})
+    model: str | None = field(default=None, metadata={"help": "model on the Hub, or a local directory"})
+    dataset: str | None = field(default=None, metadata={"help": "dataset on the Hub, or a local file"})
+    text_column: str = field(default="text", metadata={"help": "column with the text"})
     sequence_length: int = field(default=128, metadata={"help": "tokens per sample"})
-    from_scratch: bool = field(default=False, metadata={"help": "random weights for --model"})
+    from_scratch: bool = field(default=False, metadata={"help": "initialize --model with random weights"})
 
     def __post_init__(self) -> None:
-        """Refuse what is not there, before anything is loaded."""
+        """Check the paths before anything is loaded."""
         if self.dataset and Path(self.dataset).suffix in READERS and not Path(self.dataset).is_file():
-            raise SystemExit(f"there is no dataset {self.dataset}")
+            raise SystemExit(f"no such dataset: {self.dataset}")
         if self.model and not self.from_scratch and Path(self.model).is_dir() and not has_weights(self.model):
             raise SystemExit(
-                f"`{self.model}` has no weights: `--from_scratch True` trains a new model of its config"
+                f"no weights in `{self.model}`; `--from_scratch True` initializes random ones from its config"
             )
 
 
 @dataclass
 class Arguments(TrainingArguments):
-    """TrainingArguments, with defaults for the small model; a pre-trained one wants a lower rate."""
+    """TrainingArguments with defaults for the small model; use a lower learning rate to fine-tune."""
 
     learning_rate: float = 1e-3
     warmup_steps: float = 10
@@ -72,14 +72,14 @@ class Arguments(TrainingArguments):
 
 
 def python_sources() -> Dataset:
-    """Read 128 KiB of the standard library: one epoch takes about a minute on two cores."""
+    """Read 128 KiB of the standard library; one epoch takes about a minute on two cores."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-z]*.py"))
     text = "".join(file.read_text("utf-8", "replace") for file in files[:20])
     return Dataset.from_dict({"text": [text[: 128 * 1024]]})
 
 
 def read_dataset(recipe: RecipeArguments) -> Dataset:
-    """Read the corpus: a local file, a hub dataset, or Python's own source."""
+    """Read a local file, a dataset on the Hub, or the source of the standard library."""
     if recipe.dataset is None:
         return python_sources()
     if reader := READERS.get(Path(recipe.dataset).suffix):
@@ -88,10 +88,10 @@ def read_dataset(recipe: RecipeArguments) -> Dataset:
 
 
 def into_blocks(dataset: Dataset, tokenizer, recipe: RecipeArguments) -> Dataset:
-    """Tokenize, join all documents, and cut them into samples of equal length."""
+    """Tokenize and concatenate all documents, and split them into samples of equal length."""
     length = recipe.sequence_length
     if recipe.text_column not in dataset.column_names:
-        raise SystemExit(f"no column {recipe.text_column!r}; --text_column can be {dataset.column_names}")
+        raise SystemExit(f"no column {recipe.text_column!r}; the dataset has {dataset.column_names}")
 
     def cut(batch):
         ids = tokenizer(batch[recipe.text_column], add_special_tokens=False)["input_ids"]
@@ -101,23 +101,23 @@ def into_blocks(dataset: Dataset, tokenizer, recipe: RecipeArguments) -> Dataset
 
     blocks = dataset.map(cut, batched=True, remove_columns=dataset.column_names, desc="tokenizing")
     if len(blocks) == 0:
-        raise SystemExit(f"the dataset is shorter than one sample of {length} tokens; see --sequence_length")
+        raise SystemExit(f"the dataset has fewer than {length} tokens; reduce `--sequence_length`")
     return blocks
 
 
 def load_model(recipe: RecipeArguments):
     """Load the model and its tokenizer.
 
-    The TrainingArguments must exist by now: under ZeRO-3 they make `from_pretrained` and
-    `from_config` partition each layer as it is created, so no rank ever holds the whole model.
+    Create the TrainingArguments first: under ZeRO-3 they make `from_pretrained` and `from_config`
+    partition each layer when it is created, so that no rank ever holds the whole model.
     """
     if recipe.model is None:
         return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(SMALL_LLAMA)), ByT5Tokenizer()
     try:
         tokenizer = AutoTokenizer.from_pretrained(recipe.model)
     except ValueError as error:
-        print(error, file=sys.stderr)  # many lines, and the last says the least
-        raise SystemExit(f"{recipe.model} has no tokenizer that transformers can read") from None
+        print(error, file=sys.stderr)  # several lines; the last one alone is not helpful
+        raise SystemExit(f"no tokenizer in `{recipe.model}` that transformers can read") from None
     if recipe.from_scratch:
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(recipe.model))
     else:
@@ -128,10 +128,10 @@ def load_model(recipe: RecipeArguments):
 
 
 def join_deepspeed_on_cpu(args: TrainingArguments) -> None:
-    """Start DeepSpeed's communication where transformers starts only torch's.
+    """Initialize DeepSpeed's communication on a CPU, where transformers initializes only torch's.
 
-    On GPUs the TrainingArguments do both. On a CPU DeepSpeed would otherwise count one rank while
-    it creates the model, and refuse the batch sizes.
+    Without this call, DeepSpeed would assume one rank while it creates the model, and reject the
+    batch sizes. On GPUs, the TrainingArguments initialize both.
     """
     if args.deepspeed and args.use_cpu:
         import deepspeed
@@ -140,7 +140,7 @@ def join_deepspeed_on_cpu(args: TrainingArguments) -> None:
 
 
 def main() -> None:
-    """Train."""
+    """Train the model."""
     recipe, args = HfArgumentParser((RecipeArguments, Arguments)).parse_args_into_dataclasses()
     join_deepspeed_on_cpu(args)
     model, tokenizer = load_model(recipe)
@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def leave() -> None:
-    """End without tearing Python down: native threads of torch sometimes abort a finished run there."""
+    """Exit without Python's teardown, in which native threads of torch sometimes abort a finished run."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

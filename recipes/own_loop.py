@@ -1,9 +1,9 @@
-"""A training loop of its own, with DeepSpeed's engine and without a Trainer: a small network learns a sine.
+"""Fit a sine with a small network: a training loop with the DeepSpeed engine and without a Trainer.
 
     zlaunch train own_loop.py --stage 2
     zlaunch train own_loop.py --ds-config ds_config.json -- --steps 500
 
-The ds_config comes by `--deepspeed_config`, as from every launcher; the step is told to zlaunch's line.
+The ds_config arrives as `--deepspeed_config`, as with any launcher. `report` shows the progress in zlaunch.
 """
 
 import argparse
@@ -14,14 +14,14 @@ import torch
 from zlaunch.worker.report import report
 
 parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
-parser.add_argument("--steps", type=int, default=100)
-parser.add_argument("--learning_rate", type=float, default=3e-3)
+parser.add_argument("--steps", type=int, default=100, help="number of training steps")
+parser.add_argument("--learning_rate", type=float, default=3e-3, help="learning rate of AdamW")
 args = parser.parse_args()
 
 model = torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
-optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)  # a preset of zlaunch has none
+optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)  # zlaunch's presets have none
 engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
-torch.manual_seed(torch.distributed.get_rank())  # other samples on each rank
+torch.manual_seed(torch.distributed.get_rank())  # different samples on each rank
 
 for step in range(1, args.steps + 1):
     x = 6 * torch.rand(engine.train_micro_batch_size_per_gpu(), 1, device=engine.device) - 3

@@ -1,8 +1,60 @@
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 from tests.running import ROOT
 from tools.write_errors import ELSEWHERE, GENERAL, PAGE, page
 from zlaunch.config.rules import RULES
+
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+SURFACE = [line.split() for line in (ROOT / "tests" / "surface.txt").read_text("utf-8").splitlines()]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Find the zlaunch commands in code blocks and in backticks, up to the arguments of the script."""
+    blocks = re.findall(r"^    (?:\$ )?(zlaunch .*)$", text, re.MULTILINE)
+    for command in (*blocks, *re.findall(r"`(zlaunch [^`]+)`", text)):
+        yield re.split(r"\s#|\s\[?--\s|;", command + " ")[0].replace("[", " ").replace("]", " ").split()[1:]
+
+
+def unknown_options(command: list[str]) -> list[str]:
+    """Name the options that the command does not have."""
+    depth = 2 if command[:1] in (["config"], ["runs"]) else 1
+    known = {word for line in SURFACE if line[1 : 1 + depth] == command[:depth] for word in line[1 + depth :]}
+    return [word for word in command[depth:] if re.match(r"--?[a-z]", word) and word not in known]
+
+
+def anchors(page: Path) -> set[str]:
+    """Write the anchors of a page's headings as GitHub does."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_command_in_the_docs_has_the_options_it_is_shown_with() -> None:
+    shown = [(page.name, command) for page in PAGES for command in commands(page.read_text("utf-8"))]
+    assert len(shown) > 60
+    assert [one for one in shown if unknown_options(one[1])] == []
+
+
+def test_every_link_in_the_docs_leads_to_a_file_and_a_heading() -> None:
+    links = {
+        (page, *target.partition("#")[::2])
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8"))
+        if not target.startswith("http")
+    }
+    broken = [
+        f"{page.name}: {file}#{heading}"
+        for page, file, heading in links
+        if not (target := page.parent / file if file else page).exists()
+        or (heading and heading not in anchors(target))
+    ]
+    assert broken == []
+
+
+def test_every_page_of_the_docs_is_listed_in_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/[^)#]+)\)", (ROOT / "README.md").read_text("utf-8")))
+    assert linked == {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
 
 
 def test_the_page_about_errors_is_the_one_that_the_rules_write() -> None:

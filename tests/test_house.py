@@ -91,11 +91,8 @@ def test_the_image_installs_what_the_makefile_installs() -> None:
     assert "RUN make .venv/installed" in dockerfile
 
 
-def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 150
-    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("http")]
-    assert [link for link in links if not (ROOT / link).exists()] == []
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def test_the_recipe_is_one_file_in_the_checkout_and_in_the_package() -> None:

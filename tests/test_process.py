@@ -20,7 +20,7 @@ def told(program: str, body: str) -> str:
     setting = f"""
 import os, pathlib, signal, subprocess, sys, tempfile, time
 from zlaunch import process
-from zlaunch.process import Child, Launcher
+from zlaunch.process import Child, LauncherProcess
 log = pathlib.Path(tempfile.mkdtemp()) / "log"
 start = lambda kind, grace: kind([sys.executable, "-c", {program!r}], os.environ, log.open("wb"), grace)
 """
@@ -50,7 +50,7 @@ def test_a_program_that_had_to_be_killed_was_killed() -> None:
 
 
 def test_a_launcher_that_had_to_be_killed_was_killed() -> None:
-    assert told(STUBBORN, KILLED.format(kind="Launcher")) == "-9"
+    assert told(STUBBORN, KILLED.format(kind="LauncherProcess")) == "-9"
 
 
 def test_a_signal_that_comes_while_a_program_is_started_reaches_it() -> None:

@@ -91,7 +91,7 @@ TABLE = (
     Death("SIGSEGV in a rank", "script.segfaults", "failed", 139, "crashed", 1),
     Death("SIGABRT in a rank", "script.aborts", "failed", 134, "crashed", 1),
     Death(
-        "SIGBUS: a mapped file was cut off",
+        "SIGBUS: a memory-mapped file is truncated",
         *("script.reads_a_file_that_was_cut_off", "failed", 135, "crashed", 1),
     ),
     Death(
@@ -102,7 +102,7 @@ TABLE = (
     ),
     Death("SIGKILL of a rank's script", "script.wait", "failed", 137, "killed", 1, kill("script.py", 1)),
     Death(
-        "SIGKILL of a rank and what is around it",
+        "SIGKILL of a rank and its wrapper process",
         *("script.wait", "failed", 137, "rank-lost", 1, kill("zlaunch.worker.rank", 1)),
     ),
     Death("SIGKILL of the launcher", "script.wait", "failed", 137, "launcher-killed", harm=kill_the_launcher),
@@ -124,7 +124,7 @@ TABLE = (
     ),
     Death("Ctrl-C", "script.wait", "stopped", 130, "stopped", harm=send(signal.SIGINT)),
     Death(
-        "Ctrl-C twice, the script does not listen",
+        "Ctrl-C twice, the script ignores signals",
         *("script.does_not_stop", "stopped", 130, "stopped"),
         harm=send(signal.SIGINT, signal.SIGINT),
         prints="asked to stop",
@@ -132,7 +132,7 @@ TABLE = (
     ),
     Death("SIGTERM", "script.wait", "stopped", 143, "stopped", harm=send(signal.SIGTERM)),
     Death(
-        "SIGTERM, the script does not listen",
+        "SIGTERM, the script ignores signals",
         *("script.does_not_stop", "stopped", 143, "stopped"),
         harm=send(signal.SIGTERM),
         prints="asked to stop",
@@ -164,30 +164,30 @@ TABLE = (
         around=places.run_on_a_small_disk,
     ),
     Death(
-        "what a rank prints fills the disk of the run directory",
+        "the output of a rank fills the disk of the run directory",
         *("script.prints_until_the_disk_is_full", "failed", 1, "disk-full", 1),
         around=places.run_on_a_small_disk,
     ),
     Death(
-        "the lock of a build that was killed",
+        "a stale lock of a killed build",
         *("script.waits_for_a_build_that_nobody_does", "stalled", 124, "stale-build-lock"),
         around=places.stale_lock,
         options=STOPS_AT_ONCE,
     ),
     Death(
-        "an op of the script does not compile",
+        "an op of the script fails to compile",
         *("script.builds_what_does_not_compile", "failed", 1, "op-build-failed"),
         says="broken.cpp:1:20: error:",
     ),
     Death(
-        "an op of DeepSpeed does not compile",
+        "an op of DeepSpeed fails to compile",
         *("script.ends", "failed", 69, "op-build-failed"),
         around=places.no_compiler,
         says="no-such-compiler: not found",
     ),
     Death("a stall", "script.stops_stepping", "stalled", 124, "stalled", options=STOPS_AT_ONCE),
     Death(
-        "a collective waits in vain",
+        "a collective times out",
         *("script.waits_in_vain", "failed", 1, "collective-timeout", 1),
     ),
     Death(
@@ -196,7 +196,7 @@ TABLE = (
         harm=kill_in_the_middle("script.py", 1),
     ),
     Death(
-        "the port is taken",
+        "the port is in use",
         *("script.takes_a_port_that_is_taken", "failed", 1, "port-taken", 1),
         around=places.taken_port,
     ),
@@ -215,17 +215,17 @@ TABLE = (
         *("training.overflows_in_fp16", "failed", 1, "loss-scale-collapsed"),
     ),
     Death(
-        "DeepSpeed refuses a ds_config late",
+        "DeepSpeed rejects a ds_config late",
         *("training.config_is_refused", "failed", 1, "config-refused"),
     ),
     Death(
-        "a checkpoint of another number of ranks",
+        "a checkpoint from a different number of ranks",
         *("training.loads", "failed", 1, "other-world-size"),
         around=places.checkpoint_of_one_rank,
     ),
     Death(
-        "trained to its end, then SIGABRT",
+        "SIGABRT after the end of training",
         *("training.stumbles", "stumbled", 0, "stumbled", 1),
     ),
-    Death("nothing: it ends well", "script.ends", "finished", 0, None),
+    Death("none: the job succeeds", "script.ends", "finished", 0, None),
 )

@@ -13,9 +13,12 @@ pytestmark = pytest.mark.job
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["--dataset", "nosuch.txt"], "there is no dataset nosuch.txt"),
-        (["--model", "."], "`.` has no weights: `--from_scratch True` trains a new model of its config"),
-        (["--model", ".", "--from_scratch", "True"], ". has no tokenizer that transformers can read"),
+        (["--dataset", "nosuch.txt"], "no such dataset: nosuch.txt"),
+        (
+            ["--model", "."],
+            "no weights in `.`; `--from_scratch True` initializes random ones from its config",
+        ),
+        (["--model", ".", "--from_scratch", "True"], "no tokenizer in `.` that transformers can read"),
     ],
 )
 def test_the_recipe_ends_with_a_line_about_what_is_missing(

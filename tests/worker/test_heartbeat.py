@@ -101,8 +101,8 @@ def test_a_directory_that_is_gone_is_no_reason_to_fail(tmp_path: Path) -> None:
 
 def test_a_reader_sees_no_half_of_a_pulse(tmp_path: Path) -> None:
     writing = (
-        "import sys\nfrom pathlib import Path\nfrom zlaunch.worker.hook.heartbeat import Pulse\n"
-        "own = Pulse(Path(sys.argv[1]))\nwhile True: own.enter('forward', step=own.get('step') + 1)"
+        "import sys\nfrom pathlib import Path\nfrom zlaunch.worker.hook.heartbeat import Heartbeat\n"
+        "own = Heartbeat(Path(sys.argv[1]))\nwhile True: own.enter('forward', step=own.get('step') + 1)"
     )
     file = tmp_path / "pulse"
     with subprocess.Popen([sys.executable, "-c", writing, file]) as writer:

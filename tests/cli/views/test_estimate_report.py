@@ -80,7 +80,7 @@ def test_of_one_job_no_more_jobs_are_counted_than_there_are(monkeypatch: pytest.
 
     said: list[str] = []
     monkeypatch.setattr("zlaunch.estimate.run.rehearser", Quick)
-    monkeypatch.setattr("zlaunch.console.Progress.show", lambda _, *words: said.append(" ".join(words)))
+    monkeypatch.setattr("zlaunch.console.ProgressLine.show", lambda _, *words: said.append(" ".join(words)))
     with Asking(SITE) as ask:
         ask([question(stage=2)])
         ask([question(stage=1), question(stage=2)])

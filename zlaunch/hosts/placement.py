@@ -8,7 +8,7 @@ from zlaunch.hosts.topology import Host, Topology, select
 from zlaunch.job.spec import GpuChoice, JobSpec
 
 DEFAULT_CPU_RANKS = 2
-"""Enough for ZeRO to have something to partition."""
+"""The least with which ZeRO has something to partition."""
 
 
 def refuse_contradictions(job: JobSpec) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.making import ODD_NAME, SHAPE, TWO_GPUS, local, script
 from tests.making import over_ssh as over_hosts
+from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.topology import Host
@@ -33,7 +34,7 @@ def test_a_run_directory_that_another_run_took_is_named(work: Path) -> None:
 
     prepared = replace(prepare(JobSpec(default_recipe()), Path("../mine")), make_plan=overtaken)
     with pytest.raises(Unavailable, match=r"took the run directory `\.\./mine`"):
-        run(prepared, LaunchOptions(interactive=False, force=True), lambda _: None)
+        run(prepared, LaunchOptions(interactive=False, force=True), LaunchView())
     assert (work.parent / "mine" / "logs").is_dir()
 
 

@@ -15,11 +15,11 @@ from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.environment import is_exported, is_secret
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.events import Report
 from zlaunch.launch.finish import FinishedRun, finish_run, record_failed_start
 from zlaunch.launch.monitor import JobMonitor
 from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.reporter import Reporter
 from zlaunch.process import Foreground
 from zlaunch.rundir import control
 from zlaunch.worker.cleanup import buffers_here, delete
@@ -29,7 +29,7 @@ GRACE_SECONDS = 8.0
 """How long a job may take to end after it was told to; each rank gets 5 s of it."""
 
 
-def execute(plan: LaunchPlan, options: MonitorOptions, report: Report) -> FinishedRun:
+def execute(plan: LaunchPlan, options: MonitorOptions, reporter: Reporter) -> FinishedRun:
     """Run the job of a plan whose run directory is written, and record how it ended."""
     environment = {
         **_own_environment(plan),
@@ -39,22 +39,22 @@ def execute(plan: LaunchPlan, options: MonitorOptions, report: Report) -> Finish
     gc.enable()
     started = time.time()
     try:
-        evidence = _build_and_run(plan, environment, options, report)
+        evidence = _build_and_run(plan, environment, options, reporter)
     except ZlaunchError as error:
-        record_failed_start(plan, error, started, report)
+        record_failed_start(plan, error, started, reporter)
         raise
     finally:
         delete(plan.swap_dirs, buffers_here(plan.layout))
-    return finish_run(plan, evidence, started, bool(options.show_ranks), report)
+    return finish_run(plan, evidence, started, reporter)
 
 
 def _build_and_run(
-    plan: LaunchPlan, environment: dict[str, str], options: MonitorOptions, report: Report
+    plan: LaunchPlan, environment: dict[str, str], options: MonitorOptions, reporter: Reporter
 ) -> Evidence:
     try:
-        stopped_by = build_missing(plan.ops, environment, plan.layout, report)
+        stopped_by = build_missing(plan.ops, environment, plan.layout, reporter)
         if stopped_by is None:
-            return _run(plan, environment, options, report)
+            return _run(plan, environment, options, reporter)
     except KeyboardInterrupt:  # between two programs, when there is no child to pass it on to
         stopped_by = signal.SIGINT
     except OSError as error:
@@ -69,7 +69,9 @@ def _own_environment(plan: LaunchPlan) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not (is_secret(name) and is_exported(name))}
 
 
-def _run(plan: LaunchPlan, environment: dict[str, str], options: MonitorOptions, report: Report) -> Evidence:
+def _run(
+    plan: LaunchPlan, environment: dict[str, str], options: MonitorOptions, reporter: Reporter
+) -> Evidence:
     layout, over_ssh = plan.layout, plan.topology.over_ssh
     guard = [sys.executable, "-m", "zlaunch.worker.guard", str(layout.root)]
     launcher = [_find_program(plan.watched_argv[0]), *plan.watched_argv[1:]]
@@ -79,7 +81,7 @@ def _run(plan: LaunchPlan, environment: dict[str, str], options: MonitorOptions,
     with layout.launcher_log.open("wb") as log:
         job = Foreground([*guard, *launcher], environment, log, GRACE_SECONDS, tell)
     stop = partial(job.on_signal, signal.SIGTERM, None)
-    monitor = JobMonitor(layout, plan.topology.world_size, options, stop, report)
+    monitor = JobMonitor(layout, plan.topology.world_size, options, stop, reporter)
     try:
         returncode = job.wait(partial(_follow, plan, monitor, job))
     finally:

@@ -11,9 +11,9 @@ from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import ZlaunchError
 from zlaunch.files import read_object
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.events import Ended, Note, Report
 from zlaunch.launch.op_build import NotBuilt
 from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.reporter import Reporter
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.store import load_run
@@ -27,32 +27,30 @@ class FinishedRun:
     evidence: Evidence
 
 
-def finish_run(
-    plan: LaunchPlan, evidence: Evidence, started: float, shows_output: bool, report: Report
-) -> FinishedRun:
+def finish_run(plan: LaunchPlan, evidence: Evidence, started: float, reporter: Reporter) -> FinishedRun:
     """Judge a job that has ended, record the outcome, report it."""
     outcome = judge_outcome(evidence, diagnose(evidence))
-    _record(plan, outcome, started, report, evidence.stall)
+    _record(plan, outcome, started, reporter, evidence.stall)
     if plan.layout.forecast.exists() and outcome.exit_status == 0:
         record = load_run(plan.layout.root)
         accuracy.record_accuracy(accuracy.default_accuracy_file(), record, compare_with_forecast(record))
     heartbeat = read_object(plan.layout.rank_pulse(0))
-    report(Ended(plan, outcome, time.time() - started, heartbeat, shows_output))
+    reporter.ended(plan, outcome, time.time() - started, heartbeat)
     return FinishedRun(outcome, evidence)
 
 
-def record_failed_start(plan: LaunchPlan, error: ZlaunchError, started: float, report: Report) -> None:
+def record_failed_start(plan: LaunchPlan, error: ZlaunchError, started: float, reporter: Reporter) -> None:
     """Record a job whose launcher did not start; the error itself is shown like any other."""
     code = "op-build-failed" if isinstance(error, NotBuilt) else "launcher-failed"
     verdict = Verdict(code, error.message, advice=(error.hint,) if error.hint else ())
-    _record(plan, Outcome("failed", error.status, error.status, verdict), started, report)
+    _record(plan, Outcome("failed", error.status, error.status, verdict), started, reporter)
 
 
 def _record(
-    plan: LaunchPlan, outcome: Outcome, started: float, report: Report, stall: StallEvidence | None = None
+    plan: LaunchPlan, outcome: Outcome, started: float, reporter: Reporter, stall: StallEvidence | None = None
 ) -> None:
     """Write the outcome; the exit status stays the same if that fails."""
     try:
         rundir_writer.write_outcome(plan.layout, outcome, started, stall)
     except OSError as error:
-        report(Note(f"{os.path.relpath(plan.layout.ending)} could not be written: {error.strerror}"))
+        reporter.note(f"{os.path.relpath(plan.layout.ending)} could not be written: {error.strerror}")

@@ -23,8 +23,10 @@ from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
 from zlaunch.job.script import Script, read_script
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch.debugger import PACKAGE
 from zlaunch.rundir.layout import RunDir
+
+DEBUGGER = "debugpy"
+"""The package that `--debug` needs on the machine of the rank."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyReq
     return SurveyRequest(
         run=nearest(layout.root),
         paths=tuple(Path(path).absolute() for path in named if isinstance(path, str | Path)),
-        packages=() if job.debug is None else (PACKAGE,),
+        packages=() if job.debug is None else (DEBUGGER,),
         debug_port=None if job.debug is None else job.debug.port,
     )
 

@@ -13,9 +13,9 @@ from zlaunch.diagnosis.stall import silence
 from zlaunch.files import read_object
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.events import JobOutput, Note, Progressed, Report, Stalled
 from zlaunch.launch.log_tail import LogTail
 from zlaunch.launch.progress import Snapshot, no_progress
+from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.layout import RunDir
 
@@ -43,18 +43,18 @@ class JobMonitor:
         world_size: int,
         options: MonitorOptions,
         stop: Callable[[], None],
-        report: Report,
+        reporter: Reporter,
     ) -> None:
         """Begin to monitor; `stop` ends the job."""
         self._layout = layout
         self._world_size = world_size
         self._options = options
         self._stop = stop
-        self._report = report
+        self._reporter = reporter
         self._progress = no_progress(time.monotonic())
         several = len(options.show_ranks) > 1
         self._logs = [
-            LogTail(layout.rank_log(rank), lambda chunk: report(JobOutput(chunk)), f"[{rank}] " * several)
+            LogTail(layout.rank_log(rank), reporter.job_output, f"[{rank}] " * several)
             for rank in options.show_ranks
         ]
         self._next_sample = self._next_metrics = 0.0
@@ -77,7 +77,7 @@ class JobMonitor:
         took = time.monotonic() - now
         self._next_sample = now + max(SAMPLE_SECONDS, took / SAMPLE_SHARE)
         rss = read_object(self._layout.rank_sample(0)).get("rss_bytes")
-        self._report(Progressed(self._progress, self._world_size, rss, bool(self._logs)))
+        self._reporter.progressed(self._progress, self._world_size, rss)
         self._check_debugger()
         self._check_stall(now)
         return True
@@ -86,7 +86,7 @@ class JobMonitor:
         """Report once that Ctrl-C was received, and what a second one does."""
         if not self._is_confirmed:
             self._is_confirmed = True
-            self._report(Note("ending the ranks; Ctrl-C again ends them at once"))
+            self._reporter.note("ending the ranks; Ctrl-C again ends them at once")
 
     def end(self) -> None:
         """Pass on the last output and write the last metrics."""
@@ -143,7 +143,7 @@ class JobMonitor:
         is_waiting = self._progress.last.heartbeats.get(rank or 0, {}).get("phase") == phases.ATTACHING
         if rank is not None and is_waiting and not self._is_attachable:
             self._is_attachable = True
-            self._report(Note(f"rank {rank} listens: attach now"))
+            self._reporter.note(f"rank {rank} listens: attach now")
 
     def _check_stall(self, now: float) -> None:
         if self._options.debugged is not None:
@@ -179,7 +179,7 @@ class JobMonitor:
             odd=odd_ranks(stacks),
             ended_job=self._options.on_stall == "stop",
         )
-        self._report(Stalled(self.stall, self._progress.seconds_per_step, self._layout.ranks))
+        self._reporter.stalled(self.stall, self._progress.seconds_per_step, self._layout.ranks)
         if self.stall.ended_job:
             self._stop()
 

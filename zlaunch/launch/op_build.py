@@ -16,7 +16,7 @@ from zlaunch.diagnosis.log_text import compiler_error
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.op_cache import extensions_dir, lock_holder
 from zlaunch.hosts.probe import install_location
-from zlaunch.launch.events import Compiling, Note, Report
+from zlaunch.launch.reporter import Reporter
 from zlaunch.process import Foreground
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
@@ -46,7 +46,7 @@ def missing_ops(ops: Sequence[NativeOp], environment: Mapping[str, str]) -> list
 
 
 def build_missing(
-    ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunDir, report: Report
+    ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunDir, reporter: Reporter
 ) -> signal.Signals | None:
     """Compile what is missing; return the signal that ended it, if one did.
 
@@ -55,38 +55,38 @@ def build_missing(
     folder = extensions_dir(environment)
     missing = missing_ops(ops, environment)
     if missing:
-        report(Note(f"compiling {plural(len(missing), 'native op')}, once; kept in {folder}"))
+        reporter.note(f"compiling {plural(len(missing), 'native op')}, once; kept in {folder}")
     for number, op in enumerate(missing, start=1):
         title = f"{op.name} ({number} of {len(missing)})"
-        report(Note(f"{title}: {op.why}"))
+        reporter.note(f"{title}: {op.why}")
         for name in (op.name, *op.along):
-            clear_stale_lock(folder / name / "lock", report)
-        stopped_by = _build(op, title, environment, layout, report)
+            clear_stale_lock(folder / name / "lock", reporter)
+        stopped_by = _build(op, title, environment, layout, reporter)
         if stopped_by is not None:
-            clear_stale_lock(folder / op.name / "lock", report)
+            clear_stale_lock(folder / op.name / "lock", reporter)
             return stopped_by
     return None
 
 
 def _build(
-    op: NativeOp, title: str, environment: Mapping[str, str], layout: RunDir, report: Report
+    op: NativeOp, title: str, environment: Mapping[str, str], layout: RunDir, reporter: Reporter
 ) -> signal.Signals | None:
     started = time.time()
     with layout.build_log(op.name).open("wb") as log:
         argv = [sys.executable, "-u", "-m", "zlaunch.worker.build_op", op.builder]
         child = Foreground(argv, environment, log, GRACE_SECONDS)
     folder = extensions_dir(environment) / op.name
-    returncode = child.wait(lambda: report(_so_far(title, folder, started)))
+    returncode = child.wait(lambda: reporter.compiling(*_so_far(title, folder, started)))
     took = duration(time.time() - started)
     is_stopped = child.stopped_by is not None
     how = "stopped after" if is_stopped else "failed after" if returncode else "compiled in"
-    report(Note(f"{title}: {how} {took}"))
+    reporter.note(f"{title}: {how} {took}")
     if returncode and not is_stopped:
         raise _failure(op, layout)
     return child.stopped_by
 
 
-def clear_stale_lock(lock: Path, report: Report) -> None:
+def clear_stale_lock(lock: Path, reporter: Reporter) -> None:
     """Remove the lock of a killed build: one that no process holds open."""
     if not lock.exists():
         return
@@ -94,9 +94,9 @@ def clear_stale_lock(lock: Path, report: Report) -> None:
     if holder is None:
         age = duration(time.time() - lock.stat().st_mtime)
         lock.unlink(missing_ok=True)
-        report(Note(f"removed {lock}, {age} old: its build was killed, and every run would wait for it"))
+        reporter.note(f"removed {lock}, {age} old: its build was killed, and every run would wait for it")
     else:
-        report(Note(f"process {holder} is already building {lock.parent.name}; waiting for it"))
+        reporter.note(f"process {holder} is already building {lock.parent.name}; waiting for it")
 
 
 def _is_built(folder: Path) -> bool:
@@ -108,13 +108,13 @@ def _is_built(folder: Path) -> bool:
     return sources in recipe.read_text("utf-8", "replace") and library.stat().st_mtime >= installed
 
 
-def _so_far(title: str, folder: Path, started: float) -> Compiling:
+def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:
     """Count the files that ninja has made of those it is to make."""
     plan = folder / "build.ninja"
     named = _MADE.findall(plan.read_text("utf-8", "replace")) if plan.exists() else []
     made = [name for name in named if (folder / name).exists() and (folder / name).stat().st_mtime > started]
     so_far = f"{len(made)} of {len(named)} files compiled" if named else "getting ready"
-    return Compiling(f"{title}: {so_far}", duration(time.time() - started))
+    return f"{title}: {so_far}", duration(time.time() - started)
 
 
 def _failure(op: NativeOp, layout: RunDir) -> NotBuilt:

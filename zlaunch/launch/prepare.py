@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zlaunch.errors import Refused, Unavailable, WrongUsage
-from zlaunch.hosts.machine import weakest
+from zlaunch.estimate.query import Estimate
+from zlaunch.hosts.machine import HostSurvey, weakest
 from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions
 from zlaunch.hosts.ssh import HostSurveys
 from zlaunch.hosts.topology import too_many_slots
@@ -18,9 +19,8 @@ from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.job.trainer_args import take_ds_config
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.debugger import check_debugger
-from zlaunch.launch.inspect import Facts, inspect, read_sources
-from zlaunch.launch.plan import LaunchPlan, PlanInputs, listener, make_plan
+from zlaunch.launch.inspect import DEBUGGER, Facts, inspect, read_sources
+from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, listener, make_plan
 from zlaunch.rundir.layout import RUNS, RunDir
 
 
@@ -38,6 +38,8 @@ class Prepared:
     make_plan: Callable[[PlanInputs], LaunchPlan] = make_plan
     model_error: str | None = None
     """Why the model's config.json could not be fetched."""
+    estimate: Estimate | None = None
+    """What it needs of the memory, once that was estimated."""
 
     def plan(self, layout: RunDir | None = None) -> LaunchPlan:
         """Plan the job for a run directory; the next free one if it is left out."""
@@ -104,7 +106,7 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir) -> PlanInputs:
     ranks_to_show(job.wishes.show_ranks, topology.world_size, interactive=False)  # raises for a wrong rank
     if job.debug is not None:
         listening = listener(job.debug, topology)
-        check_debugger(listening, others.get(listening.host, facts.here), listening.host in others)
+        _check_debugger(listening, others.get(listening.host, facts.here), listening.host in others)
     return PlanInputs(
         job=job,
         script=script,
@@ -116,3 +118,18 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir) -> PlanInputs:
         layout=layout,
         environ=facts.environ,
     )
+
+
+def _check_debugger(listener: Listener, survey: HostSurvey, is_remote: bool) -> None:
+    if DEBUGGER in survey.room.missing:
+        where = f"on {listener.host}" if is_remote else "here"
+        raise Unavailable(
+            f"`--debug` needs {DEBUGGER}, which is not installed {where}", f"`pip install {DEBUGGER}`"
+        )
+    if survey.debug_error is not None:
+        where = f"on {listener.host}" if is_remote else "there"
+        other = survey.other_debug_port
+        raise Unavailable(
+            f"`--debug {listener.rank}:{listener.port}`: cannot listen {where}: {survey.debug_error}",
+            f"write `--debug {listener.rank}:{other}`" if other else None,
+        )

@@ -13,13 +13,13 @@ from zlaunch.estimate.run import estimate_by_rehearsal, rehearser
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.checkpoints import newest_whole
-from zlaunch.launch.events import DryRun, Note, Report, Restarting, Starting, Warned
 from zlaunch.launch.execute import execute
 from zlaunch.launch.finish import FinishedRun
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.memory import Ask, check_memory, choose_stage
 from zlaunch.launch.preflight.run import run_preflight
 from zlaunch.launch.prepare import Prepared, prepare
+from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.restart_policy import FailedAttempt, Retry, propose_retries, resume_note, resumed
 from zlaunch.rundir.record import FIRST, Lineage
 
@@ -38,20 +38,12 @@ class LaunchOptions:
     origin: Lineage = FIRST
 
 
-def run(prepared: Prepared, options: LaunchOptions, report: Report) -> int:
+def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
     """Launch a job, restart it as its policy allows, and return the exit status of the last attempt.
 
     Raises a ZlaunchError if the job cannot work or cannot be started.
     """
-    return _Launch(options, report).run(prepared)
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """A job that may start as far as memory is concerned."""
-
-    prepared: Prepared
-    estimate: Estimate | None
+    return _Launch(options, reporter).run(prepared)
 
 
 @dataclass(frozen=True)
@@ -66,21 +58,23 @@ class _Attempt:
 @dataclass(frozen=True)
 class _Launch:
     options: LaunchOptions
-    report: Report
+    reporter: Reporter
 
     def run(self, prepared: Prepared) -> int:
-        candidate = self._estimate(prepared, self.options.auto_stage)
+        prepared = self._estimate(prepared, self.options.auto_stage)
         if self.options.dry_run:
-            self._dry_run(candidate)
+            plan = prepared.plan()
+            self.reporter.dry_run(plan, prepared.estimate)
+            self._preflight(prepared, plan)
             return 0
-        attempt = self._start(candidate, self.options.origin)
+        attempt = self._start(prepared, self.options.origin)
         return self._restart(attempt).ended.outcome.exit_status
 
-    def _estimate(self, prepared: Prepared, auto_stage: bool = False) -> _Candidate:
+    def _estimate(self, prepared: Prepared, auto_stage: bool = False) -> Prepared:
         """Choose a stage and estimate the memory, all questions to one program; refuse what cannot fit."""
         if prepared.model_error is not None:
             text = f"{prepared.model_error}; the Trainer fills in what depends on the model"
-            self.report(Note(text, "model"))
+            self.reporter.note(text, "model")
         with rehearser() as rehearse:
 
             def ask(questions: Sequence[EstimateQuery], cluster: Cluster) -> list[Estimate | Rejected]:
@@ -88,9 +82,9 @@ class _Launch:
 
             if auto_stage:
                 job, why = choose_stage(prepared, ask)
-                self.report(Note(why, "stage"))
+                self.reporter.note(why, "stage")
                 prepared = replace(prepared, inputs=replace(prepared.inputs, job=job))
-            return _Candidate(prepared, self._memory(prepared, ask))
+            return replace(prepared, estimate=self._memory(prepared, ask))
 
     def _memory(self, prepared: Prepared, ask: Ask) -> Estimate | None:
         """Estimate a job if that was asked for, or if there are GPUs it must fit."""
@@ -102,38 +96,32 @@ class _Launch:
         except Unavailable as error:
             if rehearse:
                 raise
-            self.report(Note(error.message))  # the job may well work: it starts
+            self.reporter.note(error.message)  # the job may well work: it starts
             return None
-        self.report(Warned(tuple(estimate.remarks)))
+        self.reporter.warn(estimate.remarks)
         return estimate
 
-    def _dry_run(self, candidate: _Candidate) -> None:
-        plan = candidate.prepared.plan()
-        self.report(DryRun(plan, candidate.estimate))
-        self._preflight(candidate, plan)
-
-    def _start(self, candidate: _Candidate, lineage: Lineage) -> _Attempt:
-        job, topology = candidate.prepared.inputs.job, candidate.prepared.inputs.topology
+    def _start(self, prepared: Prepared, lineage: Lineage) -> _Attempt:
+        job, topology = prepared.inputs.job, prepared.inputs.topology
         debugged = None if job.debug is None else job.debug.rank
         monitor = job.wishes.monitor_options(topology.world_size, self.options.interactive, debugged)
-        plan = self._reserve(candidate, lineage)
-        self.report(Starting(plan))
-        return _Attempt(candidate.prepared, plan.layout.root, execute(plan, monitor, self.report))
+        plan = self._reserve(prepared, lineage)
+        self.reporter.starting(plan, shows_output=bool(monitor.show_ranks))
+        return _Attempt(prepared, plan.layout.root, execute(plan, monitor, self.reporter))
 
-    def _reserve(self, candidate: _Candidate, lineage: Lineage) -> LaunchPlan:
+    def _reserve(self, prepared: Prepared, lineage: Lineage) -> LaunchPlan:
         """Plan for a free run directory and write it; take the next one if another run was faster.
 
         A directory that cannot be written completely is removed: nothing ran in it.
         """
-        prepared = candidate.prepared
         for layout in rundir_writer.candidates(prepared.run_dir, prepared.inputs.job.name, prepared.beside):
             plan = prepared.plan(layout)
-            self._preflight(candidate, plan)
+            self._preflight(prepared, plan)
             try:
                 rundir_writer.claim(plan)
                 rundir_writer.write_run_files(plan, prepared.inputs, sys.argv, lineage)
-                if candidate.estimate is not None:
-                    rundir_writer.write_forecast(layout, candidate.estimate.forecast)
+                if prepared.estimate is not None:
+                    rundir_writer.write_forecast(layout, prepared.estimate.forecast)
             except FileExistsError:
                 continue
             except OSError as error:
@@ -146,12 +134,11 @@ class _Launch:
             f"another run took the run directory `{taken}`", "name another with `--run-dir DIR`"
         )
 
-    def _preflight(self, candidate: _Candidate, plan: LaunchPlan) -> None:
+    def _preflight(self, prepared: Prepared, plan: LaunchPlan) -> None:
         """Report what is short; raise Refused, unless forced, if the job cannot work."""
-        forecast = None if candidate.estimate is None else candidate.estimate.forecast
-        findings = run_preflight(candidate.prepared, forecast, plan)
+        findings = run_preflight(prepared, plan)
         wrong = [finding for finding in findings if finding.severity in FATAL and not self.options.force]
-        self.report(Warned(tuple(finding for finding in findings if finding not in wrong)))
+        self.reporter.warn([finding for finding in findings if finding not in wrong])
         if wrong:
             refusal = Refused(wrong)
             refusal.hint = "`--force` starts it all the same"
@@ -167,11 +154,11 @@ class _Launch:
             for job, lineage, note in _retries(asked, attempt, failures):
                 directory = _run_directory(attempt.prepared.run_dir, lineage.attempt)
                 try:
-                    candidate = self._estimate(prepare(job, directory, attempt.prepared.beside))
-                    self.report(Restarting(f"attempt {lineage.attempt}, {note}"))
-                    attempt = self._start(candidate, lineage)
+                    prepared = self._estimate(prepare(job, directory, attempt.prepared.beside))
+                    self.reporter.restarting(f"attempt {lineage.attempt}, {note}")
+                    attempt = self._start(prepared, lineage)
                 except ZlaunchError as error:  # the result is still that of the failure before
-                    self.report(Restarting(f"not tried, {lineage.why}: {error.message}"))
+                    self.reporter.restarting(f"not tried, {lineage.why}: {error.message}")
                 else:
                     break
             else:

@@ -7,10 +7,12 @@ from tests.running import ROOT
 
 PROGRAM = """
 from zlaunch.cli.views.launch import LaunchView
-from zlaunch.launch.events import JobOutput, Note
 view = LaunchView()
-for event in (JobOutput(b"half a"), Note("rank 0 listens"), Note("attach now"), JobOutput(b" line\\n"), Note("ended")):
-    view(event)
+view.job_output(b"half a")
+view.note("rank 0 listens")
+view.note("attach now")
+view.job_output(b" line\\n")
+view.note("ended")
 """
 
 

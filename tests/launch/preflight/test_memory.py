@@ -7,13 +7,13 @@ import pytest
 
 from tests.asking import forecast, model
 from tests.making import CPU_MACHINE, LAYOUT, TWO_GPUS, local, script
+from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.fit import Cluster, check_fit, memory_need
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, workload_of
 from zlaunch.hosts.ssh import HostSurveys
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.events import DryRun, Event, Note
 from zlaunch.launch.plan import PlanInputs
 from zlaunch.launch.preflight.memory import SHORT_SEQ_LEN, Ask, check_memory, choose_stage, query_for
 from zlaunch.launch.prepare import Prepared
@@ -68,17 +68,16 @@ def test_a_job_that_cannot_fit_is_refused_with_what_to_type_in_train() -> None:
     assert finding.hint.endswith("`--force` starts it all the same")
 
 
-def test_a_job_that_cannot_be_estimated_starts_unless_a_rehearsal_was_asked_for() -> None:
+def test_a_job_that_cannot_be_estimated_starts_unless_a_rehearsal_was_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     split = prepared(stage=1, overrides=(("tensor_parallel.autotp_size", 2),))
-    events: list[Event] = []
-    run(split, LaunchOptions(interactive=False, dry_run=True), events.append)
-    note, dry_run = (event for event in events if isinstance(event, Note | DryRun))
-    assert isinstance(note, Note)
-    assert "cannot tell how much memory this job takes: `tensor_parallel.autotp_size`" in note.text
-    assert isinstance(dry_run, DryRun)
-    assert dry_run.estimate is None
+    assert run(split, LaunchOptions(interactive=False, dry_run=True), LaunchView()) == 0
+    said = capsys.readouterr()
+    assert "cannot tell how much memory this job takes: `tensor_parallel.autotp_size`" in said.err
+    assert "memory, as a start looks at it" not in said.out
     with pytest.raises(Unavailable, match="autotp_size"):
-        run(split, LaunchOptions(interactive=False, dry_run=True, rehearse=True), events.append)
+        run(split, LaunchOptions(interactive=False, dry_run=True, rehearse=True), LaunchView())
 
 
 def test_a_model_that_is_not_known_is_not_asked_about() -> None:

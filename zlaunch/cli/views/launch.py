@@ -1,37 +1,29 @@
-"""Shows the events of a launch on the terminal."""
+"""Shows a launch on the terminal."""
 
 import os
-from functools import singledispatchmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zlaunch import console
 from zlaunch.cli.views.estimate_text import start_lines
 from zlaunch.cli.views.launch_plan import attach_lines, plan_lines
 from zlaunch.cli.views.progress import loss_line, milestone, plain_line, progress_line
+from zlaunch.diagnosis.evidence import StallEvidence
+from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.diagnosis.stall import stall_lines
-from zlaunch.launch.events import (
-    Compiling,
-    DryRun,
-    Ended,
-    Event,
-    JobOutput,
-    Note,
-    Progressed,
-    Restarting,
-    Stalled,
-    Starting,
-    Warned,
-)
+from zlaunch.errors import Finding
+from zlaunch.estimate.query import Estimate
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.progress import phase_shown
+from zlaunch.launch.progress import Progress, phase_shown
+from zlaunch.launch.reporter import Reporter
 from zlaunch.units import duration
 
 PLAIN_SECONDS = 30.0
 """Time between two lines about the progress where there is no terminal."""
 
 _LABEL_WIDTHS = {"model": 9, "stage": 6}
-"""Label of a note → the width of the column of labels below it."""
+"""Label of a note → the width of the labels in the summary below it."""
 
 _HEADS = {
     "finished": "finished in",
@@ -40,8 +32,8 @@ _HEADS = {
 }
 
 
-class LaunchView:
-    """A `Report` that prints: plans and notes to stderr, the job's own output to stdout."""
+class LaunchView(Reporter):
+    """Prints the job's own output to stdout, and everything else but a dry run to stderr."""
 
     def __init__(self) -> None:
         self.run: Path | None = None
@@ -49,16 +41,13 @@ class LaunchView:
         self._line = console.ProgressLine()
         self._is_within_line = False
         """Whether the job's output ended within a line."""
+        self._shows_output = False
         self._milestone = 0
         self._plain = 0.0
         """When the last plain line was written."""
 
-    def __call__(self, event: Event) -> None:
-        """Show an event."""
-        self._show(event)
-
     def _say(self, *lines: str) -> None:
-        """Print lines of their own: an unfinished line of the job's output is ended first."""
+        """Print whole lines: an unfinished one of the job's output is ended first."""
         self._line.clear()
         if self._is_within_line and console.is_one_stream():
             console.say("")
@@ -66,82 +55,62 @@ class LaunchView:
         for line in lines:
             console.say(line)
 
-    @singledispatchmethod
-    def _show(self, event: Event) -> None:
-        raise NotImplementedError(type(event))
+    def note(self, text: str, label: str | None = None) -> None:
+        row = "" if label is None else f"{label:<{_LABEL_WIDTHS[label]}}"
+        self._say(*(console.table([(row, text)], indent="") if row else [text]))
 
-    @_show.register
-    def _(self, event: Note) -> None:
-        if event.label is None:
-            self._say(event.text)
-        else:
-            row = (f"{event.label:<{_LABEL_WIDTHS[event.label]}}", event.text)
-            self._say(*console.table([row], indent=""))
+    def warn(self, findings: Sequence[Finding]) -> None:
+        console.say_findings(findings)
 
-    @_show.register
-    def _(self, event: Warned) -> None:
-        console.say_findings(event.findings)
-
-    @_show.register
-    def _(self, event: DryRun) -> None:
-        for line in plan_lines(event.plan, complete=True):
-            console.data(line)
-        for line in start_lines(event.estimate) if event.estimate is not None else ():
+    def dry_run(self, plan: LaunchPlan, estimate: Estimate | None) -> None:
+        for line in (*plan_lines(plan, complete=True), *(start_lines(estimate) if estimate else ())):
             console.data(line)
 
-    @_show.register
-    def _(self, event: Starting) -> None:
-        self.run = event.plan.layout.root
-        self._milestone, self._plain = 0, 0.0
-        self._say(*plan_lines(event.plan, complete=False), *attach_lines(event.plan, str(Path.cwd())))
+    def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
+        self.run, self._shows_output, self._milestone, self._plain = plan.layout.root, shows_output, 0, 0.0
+        self._say(*plan_lines(plan, complete=False), *attach_lines(plan, str(Path.cwd())))
 
-    @_show.register
-    def _(self, event: Compiling) -> None:
-        self._line.show(event.progress, event.elapsed)
+    def compiling(self, progress: str, elapsed: str) -> None:
+        self._line.show(progress, elapsed)
 
-    @_show.register
-    def _(self, event: JobOutput) -> None:
-        console.job_output(event.chunk)
-        self._is_within_line = not event.chunk.endswith(b"\n")
+    def job_output(self, chunk: bytes) -> None:
+        console.job_output(chunk)
+        self._is_within_line = not chunk.endswith(b"\n")
 
-    @_show.register
-    def _(self, event: Progressed) -> None:
-        progress, now = event.progress, event.progress.last.time
+    def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
+        now = progress.last.time
         if console.is_interactive():
-            if not event.shows_output:
-                width = console.width() - 1
-                self._line.show(progress_line(progress, event.world_size, event.rss_bytes, width))
+            if not self._shows_output:
+                self._line.show(progress_line(progress, world_size, rss_bytes, console.width() - 1))
         elif progress.step:
             if now - self._plain >= PLAIN_SECONDS:
                 self._plain = now
-                self._say(plain_line(progress, event.world_size))
+                self._say(plain_line(progress, world_size))
         elif (reached := milestone(progress)) > self._milestone:
             self._milestone, self._plain = reached, now
             self._say(phase_shown(progress.first))
 
-    @_show.register
-    def _(self, event: Stalled) -> None:
-        lines = stall_lines(event.stall, event.seconds_per_step, console.width())
-        self._say(*lines, f"all stacks are in {os.path.relpath(event.stacks)}")
+    def stalled(self, stall: StallEvidence, seconds_per_step: float | None, stacks: Path) -> None:
+        lines = stall_lines(stall, seconds_per_step, console.width())
+        self._say(*lines, f"all stacks are in {os.path.relpath(stacks)}")
 
-    @_show.register
-    def _(self, event: Restarting) -> None:
-        self._say("", *console.paragraph(event.text))
+    def restarting(self, text: str) -> None:
+        self._say("", *console.paragraph(text))
 
-    @_show.register
-    def _(self, event: Ended) -> None:
-        """Say how the job ended, why, and where to look."""
-        took, verdict = duration(event.seconds), event.outcome.verdict
-        about = f"all about this run is in {os.path.relpath(event.plan.layout.root)}"
-        loss = loss_line(event.heartbeat) if event.outcome.how == "finished" else None
+    def ended(
+        self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: Mapping[str, object]
+    ) -> None:
+        took, verdict = duration(seconds), outcome.verdict
+        about = f"all about this run is in {os.path.relpath(plan.layout.root)}"
+        loss = loss_line(heartbeat) if outcome.how == "finished" else None
         lines = [] if loss is None else [loss]
         if verdict is None:
-            log = [] if event.shows_output else [_log_note(event.plan, 0)]
+            log = [] if self._shows_output else [_log_note(plan, 0)]
             self._say(*lines, f"finished in {took}; {about}", *log)
             return
-        head = _HEADS.get(event.outcome.how, f"{event.outcome.how} after")
+        head = _HEADS.get(outcome.how, f"{outcome.how} after")
         lines += verdict_lines(verdict, f"{head} {took}", console.width())
-        lines += [] if verdict.rank is None else console.paragraph(_log_note(event.plan, verdict.rank))
+        lines += [] if verdict.rank is None else console.paragraph(_log_note(plan, verdict.rank))
         self._say(*lines, *console.paragraph(about))
 
 

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 from zlaunch.errors import Finding
-from zlaunch.estimate.forecast import Forecast
 from zlaunch.hosts.machine import Machine, local_names
 from zlaunch.hosts.probe import free_resources
 from zlaunch.hosts.ssh import HostSurveys
@@ -18,31 +17,32 @@ from zlaunch.launch.preflight.requirements import ResourceRequirements, requirem
 from zlaunch.launch.prepare import Prepared
 
 
-def run_preflight(prepared: Prepared, forecast: Forecast | None, plan: LaunchPlan) -> list[Finding]:
+def run_preflight(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
     """Find everything that is short, on this machine first."""
-    demand = partial(requirements_of, plan, prepared.inputs, prepared.model, forecast)
-    here = _check_this_machine(prepared.hosts.here, plan, demand)
-    return [*here, *_check_other_hosts(prepared.hosts, plan, demand, here)]
+    forecast = None if prepared.estimate is None else prepared.estimate.forecast
+    needs_on = partial(requirements_of, plan, prepared.inputs, prepared.model, forecast)
+    here = _check_this_machine(prepared.hosts.here, plan, needs_on)
+    return [*here, *_check_other_hosts(prepared.hosts, plan, needs_on, here)]
 
 
 def _check_this_machine(
-    here: Machine, plan: LaunchPlan, demand_on: Callable[[Machine], ResourceRequirements]
+    here: Machine, plan: LaunchPlan, needs_on: Callable[[Machine], ResourceRequirements]
 ) -> tuple[Finding, ...]:
     named = [host.name for host in plan.topology.hosts if host.name in local_names(here.hostname)]
-    demand = demand_on(replace(here, hostname=(*named, here.hostname)[0]))
+    needs = needs_on(replace(here, hostname=(*named, here.hostname)[0]))
     if plan.topology.over_ssh:  # ranks are started by a login, whose limit may differ from ours
-        demand = replace(demand, locked_bytes=0)
-    return check_resources(demand, free_resources([one.path for one in demand.writes], demand.packages))
+        needs = replace(needs, locked_bytes=0)
+    return check_resources(needs, free_resources([one.path for one in needs.writes], needs.packages))
 
 
 def _check_other_hosts(
     hosts: HostSurveys,
     plan: LaunchPlan,
-    demand_on: Callable[[Machine], ResourceRequirements],
+    needs_on: Callable[[Machine], ResourceRequirements],
     here: Sequence[Finding],
 ) -> list[Finding]:
     run, rooms = hosts.request.run, {name: survey.room for name, survey in hosts.others.items()}
-    demands = {name: demand_on(survey.machine) for name, survey in hosts.others.items()}
+    needs = {name: needs_on(survey.machine) for name, survey in hosts.others.items()}
     own = (Path(plan.script[0]).absolute(), *(swap.parent for swap in plan.swap_dirs))
     locks = [lock for room in rooms.values() for lock in room.left_locks]
     shared = SharedPaths(
@@ -51,4 +51,4 @@ def _check_other_hosts(
         ops=frozenset(name for op in plan.ops for name in (op.name, *op.along)),
         files=identities([*filter(None, [run]), *locks]),
     )
-    return check_remote_hosts(demands, rooms, shared, here)
+    return check_remote_hosts(needs, rooms, shared, here)

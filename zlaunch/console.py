@@ -64,7 +64,7 @@ def _write_labelled(kind: str, text: str) -> None:
     """Write a text, wrapped on a terminal; in a pipe it stays one line, so that it can be searched."""
     if sys.stderr.isatty():
         indent = " " * len(f"{kind}: ")
-        text = "\n".join(cut for line in text.split("\n") for cut in _wrapped(line, indent) or [""]).lstrip()
+        text = "\n".join(cut for line in text.split("\n") for cut in paragraph(line, indent) or [""]).lstrip()
     _write_line(f"{_paint(kind, kind, sys.stderr)}: {text}")
 
 
@@ -89,9 +89,9 @@ def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
     lines = [" ".join([*head, f"[{finding.code}]"])]
     if place and place.text:
         lines += _pointed(place, severity, stream)
-    lines += _wrapped(_visible(finding.message), "  ")
+    lines += paragraph(_visible(finding.message), "  ")
     if finding.hint:
-        hint = _wrapped(_visible(finding.hint), "        ")
+        hint = paragraph(_visible(finding.hint), "        ")
         lines += [f"  {_paint('hint', 'hint', stream)}: {hint[0].strip()}", *hint[1:]]
     return lines
 
@@ -111,14 +111,10 @@ def _visible(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
-    lines = textwrap.wrap(text, width() - len(indent), break_long_words=False, break_on_hyphens=False)
-    return [indent + line for line in lines]
-
-
 def paragraph(text: str, indent: str = "") -> list[str]:
     """Wrap a text to the width of the terminal."""
-    return _wrapped(text, indent)
+    lines = textwrap.wrap(text, width() - len(indent), break_long_words=False, break_on_hyphens=False)
+    return [indent + line for line in lines]
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:

@@ -70,65 +70,38 @@ class GpuModel:
         return self.total_bytes - most, self.total_bytes - least
 
 
-_PCIE_3, _PCIE_4, _PCIE_5 = 15.75, 31.5, 63.0
-"""GB/s of 16 lanes, in each direction."""
-_C2C = 450.0
-"""GB/s between Grace and Hopper, in each direction."""
+_HOST_LINKS: Final = {"PCIe3": 15.75, "PCIe4": 31.5, "PCIe5": 63.0, "C2C": 450.0}
+"""GB/s in each direction, of 16 lanes or between Grace and Hopper."""
 
-# Name: GiB that torch sees | TFLOP/s half, fp32, tf32 | GB/s memory, NVLink, host | NVML's names
-_TABLE: Final[dict[str, tuple[float, tuple[float, float, float], tuple[float, float, float], str]]] = {
-    "V100-16GB": (
-        15.77,
-        (125, 15.7, 0),
-        (900, 150, _PCIE_3),
-        "Tesla V100-SXM2-16GB|Tesla V100-PCIE-16GB",
-    ),
-    "V100-32GB": (
-        31.73,
-        (125, 15.7, 0),
-        (900, 150, _PCIE_3),
-        "Tesla V100-SXM2-32GB|Tesla V100-SXM3-32GB|Tesla V100-PCIE-32GB",
-    ),
-    "T4": (14.56, (65, 8.1, 0), (320, 0, _PCIE_3), "Tesla T4|NVIDIA T4"),
-    "A10": (22.06, (125, 31.2, 62.5), (600, 0, _PCIE_4), "NVIDIA A10"),
-    "A10G": (22.06, (70, 35, 35), (600, 0, _PCIE_4), "NVIDIA A10G"),
-    "A30": (23.5, (165, 10.3, 82), (933, 100, _PCIE_4), "NVIDIA A30"),
-    "A40": (44.34, (149.7, 37.4, 74.8), (696, 56.25, _PCIE_4), "NVIDIA A40"),
-    "A6000": (47.53, (154.8, 38.7, 77.4), (768, 56.25, _PCIE_4), "NVIDIA RTX A6000"),
-    "RTX-3090": (
-        23.56,
-        (71, 35.6, 35.6),
-        (936, 56.25, _PCIE_4),
-        "NVIDIA GeForce RTX 3090|NVIDIA GeForce RTX 3090 Ti",
-    ),
-    "RTX-4090": (23.52, (165.2, 82.6, 82.6), (1008, 0, _PCIE_4), "NVIDIA GeForce RTX 4090"),
-    "RTX-5090": (31.36, (209.5, 104.8, 104.8), (1792, 0, _PCIE_5), "NVIDIA GeForce RTX 5090"),
-    "RTX-6000-Ada": (
-        47.4,
-        (364.2, 91.1, 182.1),
-        (960, 0, _PCIE_4),
-        "NVIDIA RTX 6000 Ada Generation",
-    ),
-    "RTX-PRO-6000": (
-        94.97,
-        (503.8, 125, 251.9),
-        (1792, 0, _PCIE_5),
-        "NVIDIA RTX PRO 6000 Blackwell Server Edition|NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
-    ),
-    "L4": (22.03, (121, 30.3, 60), (300, 0, _PCIE_4), "NVIDIA L4"),
-    "L40S": (44.39, (362, 91.6, 183), (864, 0, _PCIE_4), "NVIDIA L40S"),
-    "A100-40GB": (39.39, (312, 19.5, 156), (1555, 300, _PCIE_4), "NVIDIA A100-SXM4-40GB"),
-    "A100-80GB": (79.15, (312, 19.5, 156), (2039, 300, _PCIE_4), "NVIDIA A100-SXM4-80GB"),
-    "A100-40GB-PCIe": (39.39, (312, 19.5, 156), (1555, 0, _PCIE_4), "NVIDIA A100-PCIE-40GB"),
-    "A100-80GB-PCIe": (79.14, (312, 19.5, 156), (1935, 0, _PCIE_4), "NVIDIA A100 80GB PCIe"),
-    "H100-80GB": (79.11, (989, 66.9, 494.5), (3350, 450, _PCIE_5), "NVIDIA H100 80GB HBM3"),
-    "H100-80GB-PCIe": (79.11, (756, 51, 378), (2000, 0, _PCIE_5), "NVIDIA H100 PCIe"),
-    "H100-NVL": (93.02, (835, 60, 417), (3938, 0, _PCIE_5), "NVIDIA H100 NVL"),
-    "H20": (95.0, (148, 44, 74), (4000, 450, _PCIE_5), "NVIDIA H20"),
-    "H200": (139.72, (989, 66.9, 494.5), (4800, 450, _PCIE_5), "NVIDIA H200"),
-    "GH200": (94.5, (989, 66.9, 494.5), (4000, 450, _C2C), "NVIDIA GH200 480GB"),
-    "B200": (178.35, (2250, 75, 1125), (8000, 900, _PCIE_5), "NVIDIA B200"),
-}
+# Name | GiB that torch sees | TFLOP/s half, fp32, tf32 | GB/s memory, NVLink; link to the host | NVML's names
+_TABLE: Final = """
+V100-16GB      |  15.77 | 125 15.7 0 | 900 150 PCIe3 | Tesla V100-SXM2-16GB, Tesla V100-PCIE-16GB
+V100-32GB      |  31.73 | 125 15.7 0 | 900 150 PCIe3 | Tesla V100-SXM2-32GB, Tesla V100-SXM3-32GB, Tesla V100-PCIE-32GB
+T4             |  14.56 | 65 8.1 0 | 320 0 PCIe3 | Tesla T4, NVIDIA T4
+A10            |  22.06 | 125 31.2 62.5 | 600 0 PCIe4 | NVIDIA A10
+A10G           |  22.06 | 70 35 35 | 600 0 PCIe4 | NVIDIA A10G
+A30            |   23.5 | 165 10.3 82 | 933 100 PCIe4 | NVIDIA A30
+A40            |  44.34 | 149.7 37.4 74.8 | 696 56.25 PCIe4 | NVIDIA A40
+A6000          |  47.53 | 154.8 38.7 77.4 | 768 56.25 PCIe4 | NVIDIA RTX A6000
+RTX-3090       |  23.56 | 71 35.6 35.6 | 936 56.25 PCIe4 | NVIDIA GeForce RTX 3090, NVIDIA GeForce RTX 3090 Ti
+RTX-4090       |  23.52 | 165.2 82.6 82.6 | 1008 0 PCIe4 | NVIDIA GeForce RTX 4090
+RTX-5090       |  31.36 | 209.5 104.8 104.8 | 1792 0 PCIe5 | NVIDIA GeForce RTX 5090
+RTX-6000-Ada   |   47.4 | 364.2 91.1 182.1 | 960 0 PCIe4 | NVIDIA RTX 6000 Ada Generation
+RTX-PRO-6000   |  94.97 | 503.8 125 251.9 | 1792 0 PCIe5 | NVIDIA RTX PRO 6000 Blackwell Server Edition, NVIDIA RTX PRO 6000 Blackwell Workstation Edition
+L4             |  22.03 | 121 30.3 60 | 300 0 PCIe4 | NVIDIA L4
+L40S           |  44.39 | 362 91.6 183 | 864 0 PCIe4 | NVIDIA L40S
+A100-40GB      |  39.39 | 312 19.5 156 | 1555 300 PCIe4 | NVIDIA A100-SXM4-40GB
+A100-80GB      |  79.15 | 312 19.5 156 | 2039 300 PCIe4 | NVIDIA A100-SXM4-80GB
+A100-40GB-PCIe |  39.39 | 312 19.5 156 | 1555 0 PCIe4 | NVIDIA A100-PCIE-40GB
+A100-80GB-PCIe |  79.14 | 312 19.5 156 | 1935 0 PCIe4 | NVIDIA A100 80GB PCIe
+H100-80GB      |  79.11 | 989 66.9 494.5 | 3350 450 PCIe5 | NVIDIA H100 80GB HBM3
+H100-80GB-PCIe |  79.11 | 756 51 378 | 2000 0 PCIe5 | NVIDIA H100 PCIe
+H100-NVL       |  93.02 | 835 60 417 | 3938 0 PCIe5 | NVIDIA H100 NVL
+H20            |   95.0 | 148 44 74 | 4000 450 PCIe5 | NVIDIA H20
+H200           | 139.72 | 989 66.9 494.5 | 4800 450 PCIe5 | NVIDIA H200
+GH200          |   94.5 | 989 66.9 494.5 | 4000 450 C2C | NVIDIA GH200 480GB
+B200           | 178.35 | 2250 75 1125 | 8000 900 PCIe5 | NVIDIA B200
+"""  # noqa: E501
 
 _ALIASES: Final = {
     "v100": "V100-16GB",
@@ -146,25 +119,25 @@ _ALIASES: Final = {
 """A name without a size means the smallest GPU of that name."""
 
 
-def _gpu(name: str) -> GpuModel:
-    gib, flops, bandwidths, nvml = _TABLE[name]
-    half, fp32, tf32 = (1e12 * speed for speed in flops)
-    memory, nvlink, host = (1e9 * speed for speed in bandwidths)
+def _gpu(row: str) -> GpuModel:
+    name, gib, flops, bandwidths, nvml = (cell.strip() for cell in row.split("|"))
+    half, fp32, tf32 = (1e12 * float(speed) for speed in flops.split())
+    memory, nvlink, host = bandwidths.split()
     return GpuModel(
         name=name,
-        total_bytes=int(gib * _GIB),
+        total_bytes=int(float(gib) * _GIB),
         half_flops=half,
         fp32_flops=fp32,
         tf32_flops=tf32,
         has_bf16=tf32 > 0,  # both came with Ampere
-        memory_bandwidth=memory,
-        nvlink_bandwidth=nvlink,
-        host_bandwidth=host,
-        nvml_names=tuple(nvml.split("|")),
+        memory_bandwidth=1e9 * float(memory),
+        nvlink_bandwidth=1e9 * float(nvlink),
+        host_bandwidth=1e9 * _HOST_LINKS[host],
+        nvml_names=tuple(nvml.split(", ")),
     )
 
 
-GPUS: Final[dict[str, GpuModel]] = {name: _gpu(name) for name in _TABLE}
+GPUS: Final[dict[str, GpuModel]] = {gpu.name: gpu for gpu in map(_gpu, _TABLE.strip().splitlines())}
 
 
 def parse_gpus(text: str) -> tuple[int | None, GpuModel]:

@@ -24,6 +24,12 @@ def test_each_death_is_known_by_its_signs(code: str, evidence: Evidence) -> None
     assert diagnose(evidence).code == code
 
 
+def test_a_collective_that_timed_out_is_blamed_on_the_rank_that_fell_behind() -> None:
+    """Of a watchdog's messages, that is the rank with the lowest number of the collective."""
+    blamed = [diagnose(evidence).rank for evidence in DEATHS["collective-timeout"]]
+    assert blamed[3] == 1
+
+
 def test_every_signature_has_a_death() -> None:
     assert {one.code for one in SIGNATURES} == {*DEATHS}
 

@@ -70,6 +70,8 @@ def test_json_stays_json_when_a_file_cannot_be_read(folder: Path, name: str) -> 
 def test_github_is_told_in_one_line_for_each_finding(folder: Path) -> None:
     (line,) = validate(folder, "silent.json", "--format", "github").out.splitlines()
     assert line.startswith("::warning file=silent.json,line=3,col=3,title=unknown-key::")
+    assert "%0A" in line
+    assert "%25" not in line
 
 
 def test_stdin_is_checked_for_a_dash(folder: Path) -> None:

@@ -3,8 +3,6 @@
 from typing import Any
 from unittest import mock
 
-from deepspeed.runtime.config import DeepSpeedConfig
-
 from tools.asked import Asked
 from tools.recorder import read_at
 
@@ -24,6 +22,8 @@ class Ranks:
 
 def deepspeed_reads(config: dict[str, Any], world_size: int = 1) -> Any:
     """Read a ds_config as every rank does; whatever DeepSpeed raises comes through."""
+    from deepspeed.runtime.config import DeepSpeedConfig
+
     with mock.patch("deepspeed.runtime.config.dist.get_rank", return_value=0):
         return DeepSpeedConfig(config, mpu=Ranks(world_size))
 

@@ -6,8 +6,6 @@ import textwrap
 from typing import Any
 
 import pytest
-from accelerate import Accelerator
-from accelerate.utils import DeepSpeedPlugin
 
 from zlaunch.config.resolve.autos import KnownFacts, ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import AUTO, Values
@@ -43,6 +41,8 @@ def resolved(values: Values) -> ResolvedAutos:
 
 
 def plugin_fills(values: Values) -> Values:
+    from accelerate.utils import DeepSpeedPlugin
+
     plugin: Any = DeepSpeedPlugin(hf_ds_config=values.config())
     return Values.of(plugin.deepspeed_config, "plugin")
 
@@ -71,6 +71,8 @@ def test_the_plugin_fills_in_nothing_else() -> None:
 
 
 def test_accelerate_refuses_an_auto_that_nobody_fills_in() -> None:
+    from accelerate.utils import DeepSpeedPlugin
+
     plugin: Any = DeepSpeedPlugin(hf_ds_config=autos((ZERO, "stage"), (ZERO, "overlap_comm")).config())
     with pytest.raises(ValueError, match="overlap_comm"):
         plugin.deepspeed_config_process(must_match=False)
@@ -88,6 +90,8 @@ def test_the_clip_of_accelerate_is_its_own() -> None:
 
 def prepare_dicts() -> list[ast.Dict]:
     """Find the tables from which `Accelerator.prepare` fills in a ds_config."""
+    from accelerate import Accelerator
+
     source = textwrap.dedent(inspect.getsource(Accelerator._prepare_deepspeed))
     return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Dict)]
 

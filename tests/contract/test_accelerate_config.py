@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from accelerate.commands.config.cluster import get_cluster_input
-from accelerate.commands.config.config_args import ClusterConfig, default_yaml_config_file
-from accelerate.utils import DeepSpeedPlugin, DistributedType, PrecisionType, prepare_deepspeed_cmd_env
 
 from zlaunch.config.accelerate import AccelerateConfig, default_file, read
 from zlaunch.config.accelerate.fields import (
@@ -60,6 +57,8 @@ def written(folder: Path, given: Mapping[str, object]) -> Path:
 
 def plugin(file: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Go the way of `accelerate launch`, up to the ranks."""
+    from accelerate.utils import DeepSpeedPlugin, prepare_deepspeed_cmd_env
+
     caught: list[Any] = []
     monkeypatch.setattr(launch, "deepspeed_launcher", caught.append)
     launch.launch_command(launch.launch_command_parser().parse_args(["--config_file", str(file), "t.py"]))
@@ -108,10 +107,14 @@ def test_what_is_refused_beside_a_file_is_what_accelerate_refuses(
 
 
 def test_the_keys_are_those_of_accelerate() -> None:
+    from accelerate.commands.config.config_args import ClusterConfig
+
     assert set(KEYS) == {field.name for field in fields(ClusterConfig)}
 
 
 def test_the_choices_are_those_of_accelerate() -> None:
+    from accelerate.utils import DistributedType, PrecisionType
+
     assert set(CHOICES["distributed_type"]) == {one.value for one in DistributedType}
     assert set(CHOICES["mixed_precision"]) == set(PrecisionType.list())
 
@@ -131,11 +134,15 @@ def test_every_argument_about_deepspeed_is_a_field_of_the_section() -> None:
 
 
 def test_the_default_config_lies_where_accelerate_looks() -> None:
+    from accelerate.commands.config.config_args import default_yaml_config_file
+
     assert str(default_file(os.environ)) == default_yaml_config_file
 
 
-def answered(monkeypatch: pytest.MonkeyPatch, **answers: object) -> ClusterConfig:
+def answered(monkeypatch: pytest.MonkeyPatch, **answers: object) -> Any:
     """Answer the questions of `accelerate config`: by the words in them, otherwise as it proposes."""
+    from accelerate.commands.config.cluster import get_cluster_input
+
     cluster = importlib.import_module("accelerate.commands.config.cluster")
 
     def answer(question: str, *_: object, default: object = None, **__: object) -> object:
@@ -146,13 +153,15 @@ def answered(monkeypatch: pytest.MonkeyPatch, **answers: object) -> ClusterConfi
     return get_cluster_input()
 
 
-def asked(folder: Path, made: ClusterConfig) -> AccelerateConfig:
+def asked(folder: Path, made: Any) -> AccelerateConfig:
     file = folder / "default_config.yaml"
     made.to_yaml_file(file)
     return read(file)
 
 
 def questionnaires() -> Iterator[dict[str, object]]:
+    from accelerate.utils import DistributedType
+
     for stage, device, several in itertools.product((0, 1, 2, 3), ("none", "cpu"), (1, 2)):
         yield {
             "Which type of machine": DistributedType.MULTI_GPU,

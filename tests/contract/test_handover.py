@@ -6,6 +6,7 @@ import pytest
 
 from tests.contract.planned_side import planned
 from tests.contract.trainer_side import all_auto, trainer_fills
+from tests.each import each
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.errors import Refused
@@ -38,7 +39,7 @@ def another(value: Any) -> Any:
 KEYS = [path for path in written_out().leaves if path[-1] != "type"]
 
 
-@pytest.mark.parametrize("path", KEYS, ids=dotted)
+@each("path", KEYS, ids=dotted)
 def test_the_trainer_compares_a_key_if_zlaunch_says_so_and_only_then(path: KeyPath) -> None:
     values = written_out()
     config = values.put(path, another(values[path]), "").config()
@@ -103,13 +104,13 @@ NO_WAY_OUT = {"a total batch", "two learning rates"}
 """Numbers of one file that no argument can reconcile, with the other factors at their defaults."""
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if not CASES[name][1] and name not in NO_WAY_OUT])
+@each("case", [name for name in CASES if not CASES[name][1] and name not in NO_WAY_OUT])
 def test_a_number_that_only_the_file_has_is_no_dispute(case: str) -> None:
     config, line = CASES[case]
     assert planned(config, line)
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_the_trainer_has_no_quarrel_with_a_plan(case: str) -> None:
     config, line = CASES[case]
     try:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from tests.making import json_objects
 from zlaunch.cli.runs.list import lines_about
 from zlaunch.diagnosis.render import LINES, verdict_lines
@@ -43,8 +44,8 @@ def told(record: RunRecord) -> list[str]:
     return [headline(record)] if verdict is None else verdict_lines(verdict, headline(record), 80)
 
 
-@pytest.mark.parametrize("how", ["finished", "stumbled", "failed", "stopped", "stalled", "lost"])
-@pytest.mark.parametrize("alive", [True, False, None])
+@each("how", ["finished", "stumbled", "failed", "stopped", "stalled", "lost"])
+@each("alive", [True, False, None])
 def test_an_ending_that_was_written_is_the_state(how: str, alive: bool | None) -> None:
     assert judged(alive, ending={"how": how}).state.value == how
 

@@ -14,24 +14,24 @@ LINES_TOLD = 30
 
 def each(
     names: str | Sequence[str],
-    cases: Iterable[Any],
+    cases: Iterable[Any] | Callable[[], Iterable[Any]],
     ids: Callable[..., object] | Iterable[object] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test for every case, as `parametrize` does, but as one test, which fails with all cases that fail.
 
     Fixtures are made once for all cases, so a test whose cases share something that they change must not use it.
+    Cases that a heavy package has to tell are a function, which is called when the test runs.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
-    taken = [values_of(case, len(keys)) for case in cases]
-    labels = taken if ids is None else [ids(*values) for values in taken] if callable(ids) else ids
-    labelled = [*zip(labels, taken, strict=True)]
-    assert labelled, "no case"
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
         def every(**fixtures: Any) -> None:
+            taken = [values_of(case, len(keys)) for case in (cases() if callable(cases) else cases)]
+            assert taken, "no case"
+            labels = taken if ids is None else [ids(*values) for values in taken] if callable(ids) else ids
             failures = []
-            for label, values in labelled:
+            for label, values in zip(labels, taken, strict=True):
                 try:
                     test(**fixtures, **dict(zip(keys, values, strict=True)))
                 except Exception as error:  # noqa: BLE001 - a case may raise anything

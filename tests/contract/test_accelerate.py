@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.each import each
 from zlaunch.config.resolve.autos import KnownFacts, ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.text.document import KeyPath, dotted
@@ -114,9 +115,12 @@ def keys_from_the_scripts_objects() -> set[str]:
     }
 
 
-@pytest.mark.parametrize(
-    "key",
-    sorted(key for key in keys_from_the_scripts_objects() if key.startswith(("optimizer", "scheduler"))),
-)
+def keys_of_dummies() -> list[str]:
+    return sorted(
+        key for key in keys_from_the_scripts_objects() if key.startswith(("optimizer", "scheduler"))
+    )
+
+
+@each("key", keys_of_dummies)
 def test_what_a_script_gives_to_dummy_optim_or_dummy_scheduler_is_left_to_it(key: str) -> None:
     assert key in resolved(autos(tuple(key.split(".")))).left

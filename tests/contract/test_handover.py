@@ -36,10 +36,11 @@ def another(value: Any) -> Any:
     return value + 1
 
 
-KEYS = [path for path in written_out().leaves if path[-1] != "type"]
+def keys() -> list[KeyPath]:
+    return [path for path in written_out().leaves if path[-1] != "type"]
 
 
-@each("path", KEYS, ids=dotted)
+@each("path", keys, ids=dotted)
 def test_the_trainer_compares_a_key_if_zlaunch_says_so_and_only_then(path: KeyPath) -> None:
     values = written_out()
     config = values.put(path, another(values[path]), "").config()

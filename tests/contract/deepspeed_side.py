@@ -4,7 +4,6 @@ from typing import Any
 from unittest import mock
 
 from tools.asked import Asked
-from tools.recorder import read_at
 
 
 class Ranks:
@@ -30,6 +29,8 @@ def deepspeed_reads(config: dict[str, Any], world_size: int = 1) -> Any:
 
 def asked(*path: str, **content: Any) -> Asked:
     """Let DeepSpeed read a ds_config, and see what it looks for in the object at a path."""
+    from tools.recorder import read_at
+
     block = Asked(content)
     read_at(path, block)
     return block

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.each import each
 from zlaunch.config.accelerate import AccelerateConfig, default_file, read
 from zlaunch.config.accelerate.fields import (
     CHOICES,
@@ -23,8 +24,6 @@ from zlaunch.config.accelerate.fields import (
     SECTION_KEYS,
 )
 from zlaunch.dsconfig.text.document import Document
-
-launch = importlib.import_module("accelerate.commands.launch")
 
 VALUES: Mapping[str, tuple[object, ...]] = {
     "zero_stage": (0, 1, 2, 3, "3"),
@@ -55,11 +54,16 @@ def written(folder: Path, given: Mapping[str, object]) -> Path:
     return file
 
 
+def launch_module() -> Any:
+    return importlib.import_module("accelerate.commands.launch")
+
+
 def plugin(file: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Go the way of `accelerate launch`, up to the ranks."""
     from accelerate.utils import DeepSpeedPlugin, prepare_deepspeed_cmd_env
 
     caught: list[Any] = []
+    launch = launch_module()
     monkeypatch.setattr(launch, "deepspeed_launcher", caught.append)
     launch.launch_command(launch.launch_command_parser().parse_args(["--config_file", str(file), "t.py"]))
     caught[0].main_process_port = 0
@@ -120,14 +124,14 @@ def test_the_choices_are_those_of_accelerate() -> None:
 
 
 def test_every_field_of_the_section_is_an_argument_of_accelerate_launch() -> None:
-    flags = launch.launch_command_parser()._option_string_actions
+    flags = launch_module().launch_command_parser()._option_string_actions
     assert [name for name in SECTION_KEYS if f"--{name}" not in flags] == []
 
 
 def test_every_argument_about_deepspeed_is_a_field_of_the_section() -> None:
     (group,) = [
         group
-        for group in launch.launch_command_parser()._action_groups
+        for group in launch_module().launch_command_parser()._action_groups
         if group.title == "DeepSpeed Arguments"
     ]
     assert {action.dest for action in group._group_actions} == {*SECTION_KEYS}
@@ -178,7 +182,7 @@ def questionnaires() -> Iterator[dict[str, object]]:
         }
 
 
-@pytest.mark.parametrize("answers", [*questionnaires()], ids=lambda answers: str([*answers.values()][3:6]))
+@each("answers", questionnaires, ids=lambda answers: str([*answers.values()][3:6]))
 def test_what_accelerate_config_writes_has_no_finding(
     answers: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

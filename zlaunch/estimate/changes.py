@@ -11,6 +11,7 @@ from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.estimate.workload import Lora
+from zlaunch.job.source import Source
 from zlaunch.job.spec import Offload, Stage, parse_offload
 from zlaunch.units import whole
 
@@ -120,7 +121,7 @@ def _different_training(question: EstimateQuery, settled: ResolvedConfig) -> Ite
     length = training.seq_len.value
     if length >= 1024:
         words = f"--seq-len {length // 2}"
-        shorter = replace(training, seq_len=Sourced(length // 2, "`--seq-len`"))
+        shorter = replace(training, seq_len=Sourced(length // 2, Source.option("--seq-len")))
         yield ConfigChange(words, replace(question, training=shorter))
     if training.lora is None:
         adapted = replace(training, lora=Lora(USUAL_RANK))

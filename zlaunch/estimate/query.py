@@ -18,6 +18,7 @@ from zlaunch.estimate.workload import Lora, Workload
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.model_checks import quantization, usable_positions
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.trainer_args import Argument, flags, is_switched_on
 
@@ -36,6 +37,7 @@ SEQ_LEN_FLAGS = (
 CHECKPOINTING_FLAGS = ("activation_checkpointing", "gradient_checkpointing")
 """The Trainer's name for it, and the one it had before."""
 
+_ANY_NUMBER = Source.computed("any number: a schedule takes no memory")
 ANY_NUMBER_OF_STEPS = 1000
 """For a schedule whose length only the dataset decides, and which takes no memory."""
 
@@ -87,7 +89,7 @@ class EstimateQuery:
 
     def with_argument(self, name: str, value: int | bool, source: str) -> "EstimateQuery":
         """Give the Trainer another argument."""
-        args = self.given.args.over(name, Argument(value, source, given=True))
+        args = self.given.args.over(name, Argument(value, Source(SourceKind.OPTION, source), given=True))
         return replace(self, given=replace(self.given, args=args))
 
 
@@ -132,14 +134,14 @@ def training_of(model: ModelConfig, argv: Sequence[str], options: TrainingOption
 
 def _seq_len(model: ModelConfig, said: Mapping[str, str], asked: int | None) -> Sourced:
     if asked is not None:
-        return Sourced(asked, "`--seq-len`")
+        return Sourced(asked, Source.option("--seq-len"))
     for name in SEQ_LEN_FLAGS:
         if (text := said.get(name, "")).isdecimal() and len(text) < 10 and int(text) > 0:
-            return Sourced(int(text), f"`--{name}`")
+            return Sourced(int(text), Source.argument(name))
     most = usable_positions(model)
     if most is not None and most < USUAL_SEQ_LEN:
-        return Sourced(most, "the most this model takes; nobody said, `--seq-len` does")
-    return Sourced(USUAL_SEQ_LEN, "nobody said; `--seq-len` does")
+        return Sourced(most, Source.computed("the most this model takes; nobody said, `--seq-len` does"))
+    return Sourced(USUAL_SEQ_LEN, Source(SourceKind.ZLAUNCH_DEFAULT, "nobody said; `--seq-len` does"))
 
 
 def workload_of(question: EstimateQuery, settled: ResolvedConfig) -> Workload:
@@ -199,9 +201,9 @@ def _closed(settled: ResolvedConfig) -> Values:
     values = settled.values
     for path in values.autos():
         if path in (MICRO, ACCUMULATION):
-            values = values.put(path, 1, "the least that it can be")
+            values = values.put(path, 1, Source.computed("the least that it can be"))
         elif path[0] == "scheduler":
-            values = values.put(path, ANY_NUMBER_OF_STEPS, "any number: a schedule takes no memory")
+            values = values.put(path, ANY_NUMBER_OF_STEPS, _ANY_NUMBER)
         else:
             values = values.without(path)
     return values

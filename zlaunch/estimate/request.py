@@ -22,6 +22,7 @@ from zlaunch.job.hub import HUB_ID, fetch_code, fetch_model
 from zlaunch.job.model import ModelConfig, read_model
 from zlaunch.job.model_checks import check_model
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import Argument, read_arguments, removed_arguments
 
@@ -52,7 +53,7 @@ def resolve_request(words: EstimateRequest) -> tuple[EstimateQuery, Cluster]:
     job, named = _with_optimizer(words)
     args, findings = read_arguments(job.script_args)
     for name, value, option in (*words.arguments, *named):
-        args = args.over(name, Argument(value, option, given=True))
+        args = args.over(name, Argument(value, Source(SourceKind.OPTION, option), given=True))
     training = training_of(model, job.script_args, words.options)
     if words.trusts_code and "auto_map" in model.value:
         training = replace(training, remote_code=str(code_of(words.model)))

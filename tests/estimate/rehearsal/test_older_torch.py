@@ -2,8 +2,6 @@
 
 import pytest
 
-from zlaunch.estimate.rehearsal import fake_tensors, patches
-
 Shape = tuple[int, ...]
 
 
@@ -12,6 +10,8 @@ def test_a_tensor_has_its_device_where_an_older_torch_names_it_otherwise(
 ) -> None:
     import torch
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    from zlaunch.estimate.rehearsal import fake_tensors
 
     monkeypatch.delattr(FakeTensor, "fake_device")
     fake_tensors.name_device()
@@ -24,6 +24,8 @@ def test_attention_with_fewer_keys_is_counted_where_an_older_torch_refuses_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from torch.utils import flop_counter
+
+    from zlaunch.estimate.rehearsal import patches
 
     def old(*shapes: Shape) -> int:
         assert len({shape[1] for shape in shapes}) == 1

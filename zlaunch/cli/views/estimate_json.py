@@ -38,7 +38,7 @@ def _asked(question: EstimateQuery, site: Cluster) -> dict[str, Any]:
     training, gpu = question.training, site.gpu
     return {
         "model": question.model.source,
-        "sequence": {"tokens": training.seq_len.value, "source": training.seq_len.source},
+        "sequence": {"tokens": training.seq_len.value, "source": str(training.seq_len.source)},
         "attention": training.attention,
         "activation_checkpointing": training.activation_checkpointing,
         "lora": None if training.lora is None else asdict(training.lora),

@@ -17,6 +17,7 @@ from zlaunch.estimate.fit import Cluster, Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, is_fit
 from zlaunch.estimate.search import NothingFits, SearchResult, search
 from zlaunch.estimate.strategies import STRATEGIES, apply_strategy, is_as_fast
+from zlaunch.job.source import Source
 from zlaunch.units import brief, count, gib, memory, plural
 
 MOST_MISSING: Final = 3
@@ -190,8 +191,8 @@ def _write(found: SearchResult, output: Path | None) -> None:
 
     candidate = found.candidate
     values = compose(candidate.question.job, None)
-    values = values.put(MICRO, candidate.micro_batch, "`zlaunch plan`")
-    values = values.put(ACCUMULATION, candidate.accumulation, "`zlaunch plan`")
+    values = values.put(MICRO, candidate.micro_batch, Source.option("zlaunch plan"))
+    values = values.put(ACCUMULATION, candidate.accumulation, Source.option("zlaunch plan"))
     text = to_json(values.config())
     argument = " -- --activation_checkpointing" if candidate.checkpointing else ""
     if output is None:

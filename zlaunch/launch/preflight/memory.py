@@ -19,6 +19,7 @@ from zlaunch.estimate.strategies import apply_strategy, fastest_that_fits, withi
 from zlaunch.hosts.machine import Machine
 from zlaunch.job.model import model_flag
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import flags, is_switched_on, read_arguments
 from zlaunch.launch.preflight.requirements import trains_all
@@ -85,8 +86,11 @@ def _training(prepared: Prepared) -> Training:
     inputs = prepared.inputs
     assert prepared.model is not None, "the caller has one"
     training = training_of(prepared.model, inputs.job.script_args, TrainingOptions())
-    if not training.seq_len.source.startswith("`--"):
-        training = replace(training, seq_len=Sourced(SHORT_SEQ_LEN, "nobody said; a short one"))
+    if training.seq_len.source.kind not in (SourceKind.OPTION, SourceKind.ARGUMENT):
+        training = replace(
+            training,
+            seq_len=Sourced(SHORT_SEQ_LEN, Source(SourceKind.ZLAUNCH_DEFAULT, "nobody said; a short one")),
+        )
     if "auto_map" in prepared.model.value and _trusts_code(prepared):
         named = model_flag(inputs.job.script_args)
         training = replace(training, remote_code=None if named is None else str(code_of(named)))

@@ -8,7 +8,8 @@ import typer
 from zlaunch.cli import options
 from zlaunch.cli.views.plan_report import report
 from zlaunch.errors import WrongUsage
-from zlaunch.estimate.query import TrainingOptions, parse_lora
+from zlaunch.estimate.changes import Options
+from zlaunch.estimate.query import parse_lora
 from zlaunch.estimate.request import EstimateRequest, resolve_request
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import take_ds_config
@@ -60,8 +61,8 @@ def plan(
     words = EstimateRequest(
         model=model,
         job=job,
-        options=TrainingOptions(
-            seq_len, attention=attention, lora=None if lora is None else parse_lora(lora)
+        options=Options(
+            attention=attention, seq_len=seq_len, lora=None if lora is None else parse_lora(lora)
         ),
         gpus=gpus,
         nodes=nodes,
@@ -69,4 +70,4 @@ def plan(
         optimizer=optimizer,
         trusts_code=trust_remote_code,
     )
-    raise typer.Exit(report(*resolve_request(words), global_batch, output))
+    raise typer.Exit(report(resolve_request(words), global_batch, output))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zlaunch.errors import WrongUsage
+from zlaunch.job.source import Source
 from zlaunch.units import narrowed
 
 STEP_PATIENCE_SECONDS = 60.0
@@ -49,8 +50,10 @@ class RunOptions:
     stall_after: float = STEP_PATIENCE_SECONDS
     policy: RestartPolicy = RestartPolicy()
 
-    def manner(self, world_size: int, interactive: bool, debugged: int | None = None) -> MonitorOptions:
-        """Say how a job of so many ranks is watched; raise WrongUsage for a rank that will not be there."""
+    def monitor_options(
+        self, world_size: int, interactive: bool, debugged: int | None = None
+    ) -> MonitorOptions:
+        """Options for a job with `world_size` ranks; raise WrongUsage for a rank it does not have."""
         shown = ranks_to_show(self.show_ranks, world_size, interactive)
         return MonitorOptions(shown, self.on_stall, self.stall_after, debugged)
 
@@ -134,9 +137,9 @@ class JobSpec:
     wishes: RunOptions = field(default_factory=RunOptions)
 
     @property
-    def stage_source(self) -> str:
-        """Say who set the stage."""
-        return "`--stage auto`" if self.is_chosen else "`--stage`"
+    def stage_source(self) -> Source:
+        """Name the option that set the stage."""
+        return Source.option("--stage auto" if self.is_chosen else "--stage")
 
     @property
     def name(self) -> str:

@@ -49,9 +49,9 @@ def validate(
     if fix and diff:
         raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")
     context, wrong = context_of(trainer.args, world_size, model, runner, deepspeed)
-    wish = ReportOptions(context, deep=deep, mend=fix, show_diff=fix or diff)
-    reports = [inspect_config(name, wish) for name in files]
-    if rehearse:  # all about estimates, which would take a tenth of the time of every other check
+    options = ReportOptions(context, deep=deep, fix=fix, show_diff=fix or diff)
+    reports = [inspect_config(name, options) for name in files]
+    if rehearse:  # what estimates need would make every other check slower
         from zlaunch.estimate.config_check import add_rehearsal_findings
 
         reports = [add_rehearsal_findings(report, model, world_size, trainer.args) for report in reports]

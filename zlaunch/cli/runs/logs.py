@@ -1,4 +1,4 @@
-"""`zlaunch runs logs`: print the output of a rank or the launcher."""
+"""`zlaunch runs logs`: the log of a rank or of the launcher."""
 
 import signal
 from pathlib import Path
@@ -10,13 +10,17 @@ from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.views.run import to_json
 from zlaunch.errors import WrongUsage
-from zlaunch.runs.store import find_run, follow, is_done_with, log_of, read_log
+from zlaunch.runs.logs import follow, log_of, read_log
+from zlaunch.runs.stop import has_stopped
+from zlaunch.runs.store import find_run
 
 
 def logs(
     run: LatestRun = "latest",
     rank: Annotated[int | None, typer.Option(min=0, metavar="N", help="Rank to print (default: 0).")] = None,
-    launcher: Annotated[bool, typer.Option("--launcher", help="Print the launcher's own output.")] = False,
+    launcher: Annotated[
+        bool, typer.Option("--launcher", help="Print the output of the launcher itself.")
+    ] = False,
     tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Print only the last N lines.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Keep printing new output until the run ends.")
@@ -26,28 +30,26 @@ def logs(
 ) -> None:
     """Print the output of a rank or the launcher."""
     if launcher and rank is not None:
-        raise WrongUsage("`--launcher` and `--rank` name two logs", "keep one of them")
+        raise WrongUsage("`--launcher` and `--rank` name different logs", "keep one of them")
     if as_json and follow:
-        raise WrongUsage(
-            "`--json` writes one object, and `--follow` never knows the last", "keep one of them"
-        )
+        raise WrongUsage("`--json` writes one object, but `--follow` has no end", "keep one of them")
     root = find_run(run, runs_dir)
     log = log_of(root, rank, launcher)
-    said = read_log(log, tail)
+    text = read_log(log, tail)
     if as_json:
-        lines = said.decode("utf-8", "replace").splitlines()
+        lines = text.decode("utf-8", "replace").splitlines()
         console.data(to_json({"id": root.name, "log": str(log), "lines": lines}))
         return
-    size = log.stat().st_size if tail is not None else len(said)
-    console.raw_data(said)
+    size = log.stat().st_size if tail is not None else len(text)
+    console.raw_data(text)
     if follow:
         _follow(root, log, size)
 
 
 def _follow(root: Path, log: Path, offset: int) -> None:
-    """Print new output; Ctrl-C stops following, not the run."""
+    """Print what is added to a log; Ctrl-C ends the following, not the run."""
     try:
-        for chunk in follow(log, offset, is_done_with(root)):
+        for chunk in follow(log, offset, has_stopped(root)):
             console.raw_data(chunk)
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None

@@ -12,8 +12,6 @@ LatestRun = Annotated[
 
 Run = Annotated[str, typer.Argument(metavar="ID", help="Run ID or prefix, a run directory, or `latest`.")]
 
-RunsDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Directory that holds the runs (default: runs).")
-]
+RunsDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of the runs (default: runs).")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

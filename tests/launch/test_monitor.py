@@ -63,7 +63,7 @@ def layout(tmp_path: Path) -> RunDir:
 
 
 def pulse(layout: RunDir, rank: int, **facts: Any) -> None:
-    layout.rank_pulse(rank).write_text(json.dumps(facts))
+    layout.rank_heartbeat(rank).write_text(json.dumps(facts))
 
 
 def test_a_log_gets_a_line_for_each_phase_once_and_then_one_in_thirty_seconds(

@@ -15,6 +15,8 @@ from zlaunch.launch.progress import (
     phase_shown,
 )
 from zlaunch.rundir import phases
+from zlaunch.rundir.read import conform
+from zlaunch.rundir.record import HeartbeatRecord
 
 numbers = st.none() | st.floats() | st.integers(-5, 10**12) | st.just("nan")
 heartbeats = st.fixed_dictionaries(
@@ -48,8 +50,8 @@ def progress_of(seen: list[Snapshot]) -> Progress:
     return progress
 
 
-def heartbeat(time: float, phase: str = phases.FORWARD, step: int = 0, **more: Any) -> dict[str, Any]:
-    return {"time": time, "phase": phase, "step": step, **more}
+def heartbeat(time: float, phase: str = phases.FORWARD, step: int = 0, **more: Any) -> HeartbeatRecord:
+    return conform({"time": time, "phase": phase, "step": step, **more}, HeartbeatRecord)
 
 
 def stepping(seconds: float, count: int, offset: float = 0.0, **more: Any) -> Progress:

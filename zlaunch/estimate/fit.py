@@ -69,10 +69,10 @@ class FitResult:
     reasons: tuple[str, ...] = ()
 
 
-def memory_need(forecast: Forecast, site: Cluster) -> MemoryNeed:
+def memory_need(forecast: Forecast, cluster: Cluster) -> MemoryNeed:
     """Add up what the ranks of a job need."""
-    least, most = overhead_bytes(site.world_size)
-    reserved, ranks = forecast.peak("reserved"), site.ranks_per_host
+    least, most = overhead_bytes(cluster.world_size)
+    reserved, ranks = forecast.peak("reserved"), cluster.ranks_per_host
     pageable, pinned, shm = (_on_one_host(forecast, (pool,), ranks) for pool in HOST_POOLS)
     return MemoryNeed(
         allocated=forecast.peak("gpu"),
@@ -86,26 +86,26 @@ def memory_need(forecast: Forecast, site: Cluster) -> MemoryNeed:
     )
 
 
-def check_fit(forecast: Forecast, site: Cluster) -> FitResult:
+def check_fit(forecast: Forecast, cluster: Cluster) -> FitResult:
     """Compare what is needed with what is there; of several answers the worst counts."""
-    need = memory_need(forecast, site)
-    verdicts = [*_on_the_gpu(forecast, need, site), *_on_the_host(forecast, need, site)]
+    need = memory_need(forecast, cluster)
+    verdicts = [*_on_the_gpu(forecast, need, cluster), *_on_the_host(forecast, need, cluster)]
     for fit in (Fit.NO, Fit.UNKNOWN, Fit.TIGHT):
         if reasons := tuple(one.reasons[0] for one in verdicts if one.fit is fit):
             return FitResult(fit, reasons)
     return FitResult(Fit.YES)
 
 
-def _on_the_gpu(forecast: Forecast, need: MemoryNeed, site: Cluster) -> Iterator[FitResult]:
+def _on_the_gpu(forecast: Forecast, need: MemoryNeed, cluster: Cluster) -> Iterator[FitResult]:
     """What the allocator only caches it gives back when memory runs out; what tensors hold it cannot."""
     if not forecast.on_gpu:
         return
-    if site.gpu is None:
+    if cluster.gpu is None:
         yield FitResult(Fit.UNKNOWN, ("no GPU is named",))
         return
-    least, most = site.gpu.usable_bytes(site.world_size)
+    least, most = cluster.gpu.usable_bytes(cluster.world_size)
     room = f"{gib(max(0, least))} to {gib(max(0, most))}"
-    has = f"of {gib(site.gpu.total_bytes)} GiB, {room} are left for them"
+    has = f"of {gib(cluster.gpu.total_bytes)} GiB, {room} are left for them"
     most_reserved = forecast.bounds(need.reserved)[1]
     if forecast.bounds(need.allocated)[0] > most:
         phase = forecast.peak_phase("gpu")
@@ -115,14 +115,14 @@ def _on_the_gpu(forecast: Forecast, need: MemoryNeed, site: Cluster) -> Iterator
         yield FitResult(Fit.TIGHT, (f"{memory(need.reserved)}{up_to} for tensors and between them; {has}",))
 
 
-def _on_the_host(forecast: Forecast, need: MemoryNeed, site: Cluster) -> Iterator[FitResult]:
-    if site.host_bytes is None:
+def _on_the_host(forecast: Forecast, need: MemoryNeed, cluster: Cluster) -> Iterator[FitResult]:
+    if cluster.host_bytes is None:
         return
-    has = f"{memory(need.host)} of host memory; there are {memory(site.host_bytes)}"
+    has = f"{memory(need.host)} of host memory; there are {memory(cluster.host_bytes)}"
     least, most = forecast.bounds(need.host)
-    if least > site.host_bytes:
+    if least > cluster.host_bytes:
         yield FitResult(Fit.NO, (has,))
-    elif most > site.host_bytes:
+    elif most > cluster.host_bytes:
         yield FitResult(Fit.TIGHT, (has,))
 
 

@@ -65,11 +65,9 @@ class Rehearser:
         self._program: _Program | None = None
 
     def __enter__(self) -> "Rehearser":
-        """Start nothing yet."""
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        """End the program."""
         self.close()
 
     def close(self) -> None:

@@ -9,11 +9,12 @@ from zlaunch.diagnosis.evidence import Evidence, StallEvidence
 from zlaunch.diagnosis.outcome import Outcome, judge_outcome
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import ZlaunchError
-from zlaunch.files import read_object
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.op_build import NotBuilt
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
+from zlaunch.rundir.read import read_record
+from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.store import load_run
@@ -34,7 +35,7 @@ def finish_run(plan: LaunchPlan, evidence: Evidence, started: float, reporter: R
     if plan.layout.forecast.exists() and outcome.exit_status == 0:
         record = load_run(plan.layout.root)
         accuracy.record_accuracy(accuracy.default_accuracy_file(), record, compare_with_forecast(record))
-    heartbeat = read_object(plan.layout.rank_pulse(0))
+    heartbeat = read_record(plan.layout.rank_heartbeat(0), HeartbeatRecord)
     reporter.ended(plan, outcome, time.time() - started, heartbeat)
     return FinishedRun(outcome, evidence)
 

@@ -4,13 +4,11 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from zlaunch.diagnosis.collect import tail
 from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.diagnosis.stacks import last_stack, odd_ranks, place
 from zlaunch.diagnosis.stall import silence
-from zlaunch.files import read_object
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.log_tail import LogTail
@@ -18,6 +16,8 @@ from zlaunch.launch.progress import Snapshot, no_progress
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.read import read_rank_records, read_record
+from zlaunch.rundir.record import HeartbeatRecord, MetricsRecord, SampleRecord
 
 SAMPLE_SECONDS = 1.0
 SAMPLE_SHARE = 0.05
@@ -29,9 +29,6 @@ METRICS_SECONDS_PER_RANK = 0.3
 
 ANSWER_SECONDS = 5.0
 """How long ranks have to write their stacks: they check for the request every two seconds."""
-
-_RECORDED = ("step", "steps", "phase", "loss", "learning_rate")
-"""Members of rank 0's heartbeat that go to the metrics."""
 
 
 class JobMonitor:
@@ -76,7 +73,7 @@ class JobMonitor:
         self._sample(now)
         took = time.monotonic() - now
         self._next_sample = now + max(SAMPLE_SECONDS, took / SAMPLE_SHARE)
-        rss = read_object(self._layout.rank_sample(0)).get("rss_bytes")
+        rss = read_record(self._layout.rank_sample(0), SampleRecord).get("rss_bytes")
         self._reporter.progressed(self._progress, self._world_size, rss)
         self._check_debugger()
         self._check_stall(now)
@@ -106,22 +103,27 @@ class JobMonitor:
             self._next_metrics = now + max(METRICS_SECONDS, METRICS_SECONDS_PER_RANK * self._world_size)
             rundir_writer.append_metrics(self._layout, self._metrics(samples))
 
-    def _heartbeats(self) -> dict[int, dict[str, Any]]:
-        found = {rank: read_object(self._layout.rank_pulse(rank)) for rank in range(self._world_size)}
-        return {rank: heartbeat for rank, heartbeat in found.items() if heartbeat}
+    def _heartbeats(self) -> dict[int, HeartbeatRecord]:
+        return read_rank_records(self._layout, HeartbeatRecord)
 
-    def _samples(self) -> dict[int, dict[str, Any]]:
-        found = {rank: read_object(self._layout.rank_sample(rank)) for rank in range(self._world_size)}
-        return {rank: sample for rank, sample in found.items() if sample}
+    def _samples(self) -> dict[int, SampleRecord]:
+        return read_rank_records(self._layout, SampleRecord)
 
-    def _metrics(self, samples: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    def _metrics(self, samples: Mapping[int, SampleRecord]) -> MetricsRecord:
         progress, heartbeats = self._progress, self._progress.last.heartbeats
+        first = progress.first
         machines = {
-            str(sample.get("host")): sample["machine"] for sample in samples.values() if sample.get("machine")
+            sample.get("host", ""): machine
+            for sample in samples.values()
+            if (machine := sample.get("machine"))
         }
         return {
             "time": time.time(),
-            **{name: progress.first.get(name) for name in _RECORDED},
+            "step": first.get("step"),
+            "steps": first.get("steps"),
+            "phase": first.get("phase"),
+            "loss": first.get("loss"),
+            "learning_rate": first.get("learning_rate"),
             "tokens_per_second": progress.tokens_per_second(self._world_size),
             "seconds_left": progress.seconds_left,
             "ranks": [
@@ -188,4 +190,4 @@ class JobMonitor:
         age = 0.0
         with contextlib.suppress(OSError):  # both times are those of the file system, whichever host wrote it
             age = self._layout.ask_stacks.stat().st_mtime + ANSWER_SECONDS - file.stat().st_mtime
-        return silence(read_object(file), age)
+        return silence(read_record(file, SampleRecord), age)

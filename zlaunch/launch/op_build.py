@@ -6,7 +6,6 @@ leaves a `lock` file that every later run waits for.
 
 import re
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from zlaunch.errors import Unavailable
 from zlaunch.hosts.op_cache import extensions_dir, lock_holder
 from zlaunch.hosts.probe import install_location
 from zlaunch.launch.reporter import Reporter
-from zlaunch.process import Foreground
+from zlaunch.process import Foreground, ours
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
 
@@ -73,8 +72,8 @@ def _build(
 ) -> signal.Signals | None:
     started = time.time()
     with layout.build_log(op.name).open("wb") as log:
-        argv = [sys.executable, "-u", "-m", "zlaunch.worker.build_op", op.builder]
-        child = Foreground(argv, environment, log, GRACE_SECONDS)
+        argv = ours("zlaunch.worker.build_op", op.builder)
+        child = Foreground(argv, {**environment, "PYTHONUNBUFFERED": "1"}, log, GRACE_SECONDS)
     folder = extensions_dir(environment) / op.name
     returncode = child.wait(lambda: reporter.compiling(*_so_far(title, folder, started)))
     took = duration(time.time() - started)

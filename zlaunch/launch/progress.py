@@ -3,10 +3,10 @@
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from zlaunch.job.spec import STEP_PATIENCE_SECONDS
 from zlaunch.rundir import phases
+from zlaunch.rundir.record import HeartbeatRecord
 
 KEPT_STEPS = 50
 """How many of the last steps count for the speed."""
@@ -31,7 +31,7 @@ class Snapshot:
     """The last heartbeats of all ranks, at one moment of a monotonic clock."""
 
     time: float
-    heartbeats: Mapping[int, Mapping[str, Any]]
+    heartbeats: Mapping[int, HeartbeatRecord]
     cpu_seconds: float | None = None
     """CPU time of all ranks together; None if it was not read."""
 
@@ -97,7 +97,7 @@ class Progress:
         return (known,) if began_anew else (*self.steps[-KEPT_STEPS:], known)
 
     @property
-    def first(self) -> Mapping[str, Any]:
+    def first(self) -> HeartbeatRecord:
         """The last heartbeat of rank 0."""
         return self.last.heartbeats.get(0, {})
 
@@ -155,7 +155,7 @@ class Progress:
         return silent if silent > self.patience(least) else None
 
 
-def _is_silent(heartbeats: Mapping[int, Mapping[str, Any]]) -> bool:
+def _is_silent(heartbeats: Mapping[int, HeartbeatRecord]) -> bool:
     """Whether all ranks run code that sends no heartbeats: then only CPU time shows that they move."""
     return all(heartbeat.get("phase") == phases.STARTING for heartbeat in heartbeats.values())
 
@@ -165,7 +165,7 @@ def no_progress(now: float) -> Progress:
     return Progress(Snapshot(now, {}), now, now)
 
 
-def phase_shown(heartbeat: Mapping[str, Any]) -> str:
+def phase_shown(heartbeat: HeartbeatRecord) -> str:
     """Name a phase as it is shown: until the first step ends, its phases are the first of their kind."""
     phase = str(heartbeat.get("phase") or phases.STARTING)
     first = not heartbeat.get("step") and phase in (phases.FORWARD, phases.BACKWARD, phases.STEPPING)

@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zlaunch.errors import FATAL, Refused, Unavailable, ZlaunchError
-from zlaunch.estimate.fit import Cluster
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
-from zlaunch.estimate.run import estimate_by_rehearsal, rehearser
+from zlaunch.estimate.estimator import Estimator
+from zlaunch.estimate.query import Estimate
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.checkpoints import newest_whole
 from zlaunch.launch.execute import execute
 from zlaunch.launch.finish import FinishedRun
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.preflight.memory import Ask, check_memory, choose_stage
+from zlaunch.launch.preflight.memory import check_memory, choose_stage
 from zlaunch.launch.preflight.run import run_preflight
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.reporter import Reporter
@@ -75,24 +74,20 @@ class _Launch:
         if prepared.model_error is not None:
             text = f"{prepared.model_error}; the Trainer fills in what depends on the model"
             self.reporter.note(text, "model")
-        with rehearser() as rehearse:
-
-            def ask(questions: Sequence[EstimateQuery], cluster: Cluster) -> list[Estimate | Rejected]:
-                return estimate_by_rehearsal(questions, cluster, rehearse=rehearse)
-
+        with Estimator() as estimator:
             if auto_stage:
-                job, why = choose_stage(prepared, ask)
+                job, why = choose_stage(prepared, estimator)
                 self.reporter.note(why, "stage")
                 prepared = replace(prepared, inputs=replace(prepared.inputs, job=job))
-            return replace(prepared, estimate=self._memory(prepared, ask))
+            return replace(prepared, estimate=self._memory(prepared, estimator))
 
-    def _memory(self, prepared: Prepared, ask: Ask) -> Estimate | None:
+    def _memory(self, prepared: Prepared, estimator: Estimator) -> Estimate | None:
         """Estimate a job if that was asked for, or if there are GPUs it must fit."""
         rehearse, has_gpus = self.options.rehearse, bool(prepared.inputs.machine.gpus)
         if not rehearse and (self.options.force or not has_gpus or prepared.model is None):
             return None
         try:
-            estimate = check_memory(prepared, ask)
+            estimate = check_memory(prepared, estimator)
         except Unavailable as error:
             if rehearse:
                 raise
@@ -141,7 +136,7 @@ class _Launch:
         self.reporter.warn([finding for finding in findings if finding not in wrong])
         if wrong:
             refusal = Refused(wrong)
-            refusal.hint = "`--force` starts it all the same"
+            refusal.hint = "`--force` starts it anyway"
             raise refusal
 
     def _restart(self, attempt: _Attempt) -> _Attempt:

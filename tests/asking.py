@@ -23,6 +23,7 @@ from zlaunch.estimate.query import (
 from zlaunch.estimate.request import _machine_with
 from zlaunch.hosts.gpu_catalog import GPUS
 from zlaunch.job.model import ModelConfig, parse_model
+from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import Argument, TrainerArgs
 
@@ -47,7 +48,9 @@ def model(**changes: Any) -> ModelConfig:
 
 def question(*argv: str, options: Options | None = None, micro: int = 8, **job: Any) -> EstimateQuery:
     spec = JobSpec(script=Path(), script_args=argv, **job)
-    args = TrainerArgs({"per_device_train_batch_size": Argument(micro, "`--micro-batch`", given=True)})
+    args = TrainerArgs(
+        {"per_device_train_batch_size": Argument(micro, Source.option("--micro-batch"), given=True)}
+    )
     one = model()
     machine = _machine_with("H100-80GB", True, 8)
     given = ResolveContext(None, args, one.shape, machine, world_size=8)

@@ -9,8 +9,10 @@ import pytest
 from accelerate import Accelerator
 from accelerate.utils import DeepSpeedPlugin
 
-from zlaunch.config.resolve.autos import KnownFacts, ResolvedAutos, resolve_autos
+from tests.making import WRITTEN
+from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import AUTO, Values
+from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.job.model import ModelShape
 from zlaunch.job.script import ConfigInterface
@@ -31,20 +33,20 @@ NVME_PATHS: tuple[KeyPath, ...] = (
 
 
 def autos(*paths: KeyPath) -> Values:
-    values = Values.of({"gradient_accumulation_steps": 1}, "file")
+    values = Values.of({"gradient_accumulation_steps": 1}, WRITTEN)
     for path in paths:
-        values = values.put(path, AUTO, "file")
+        values = values.put(path, AUTO, WRITTEN)
     return values
 
 
 def resolved(values: Values) -> ResolvedAutos:
     model = ModelShape(256, None, "config.json")
-    return resolve_autos(values, KnownFacts(TrainerArgs(), model, 2, ConfigInterface.ACCELERATE))
+    return resolve_autos(values, Context(2, TrainerArgs(), model, ConfigInterface.ACCELERATE))
 
 
 def plugin_fills(values: Values) -> Values:
     plugin: Any = DeepSpeedPlugin(hf_ds_config=values.config())
-    return Values.of(plugin.deepspeed_config, "plugin")
+    return Values.of(plugin.deepspeed_config, WRITTEN)
 
 
 @pytest.mark.parametrize("path", PLUGIN_FILLS, ids=dotted)

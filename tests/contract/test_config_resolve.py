@@ -12,8 +12,8 @@ from tests.contract.trainer_side import all_auto, trainer_fills
 from tests.running import CONFIGS, zlaunch
 from zlaunch.cli.views.resolved_config import as_json
 from zlaunch.config.report import context_of
-from zlaunch.config.resolve.fill import fill_autos
 from zlaunch.config.resolve.lr_schedule import schedule_of
+from zlaunch.config.resolve.resolve import batch_equation, resolve_file
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.job.script import ConfigInterface
@@ -33,8 +33,9 @@ def told(
     model.write_text(json.dumps({"hidden_size": hidden}))
     context, findings = context_of(argv, ranks, model, interface.name.lower(), None)
     assert not findings
-    filling = fill_autos(read(file), context)
-    return json.loads("".join(as_json(filling, schedule_of(filling, interface, argv))))
+    resolved = resolve_file(read(file), context)
+    batch = batch_equation(resolved.values, context)
+    return json.loads("".join(as_json(resolved, batch, schedule_of(resolved, interface, argv))))
 
 
 @CELLS

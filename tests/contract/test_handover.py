@@ -6,6 +6,7 @@ import pytest
 
 from tests.contract.planned_side import planned
 from tests.contract.trainer_side import all_auto, trainer_fills
+from tests.making import WRITTEN
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.errors import Refused
@@ -23,7 +24,7 @@ def written_out() -> Values:
     """Take a ds_config with every key the Trainer knows, and numbers it agrees with."""
     config = trainer_fills(all_auto(3), LINE).config
     config["zero_optimization"] |= {"overlap_comm": True, "sub_group_size": 1000}
-    return Values.of({**config, "steps_per_print": 10, "wall_clock_breakdown": False}, "")
+    return Values.of({**config, "steps_per_print": 10, "wall_clock_breakdown": False}, WRITTEN)
 
 
 def another(value: Any) -> Any:
@@ -41,7 +42,7 @@ KEYS = [path for path in written_out().leaves if path[-1] != "type"]
 @pytest.mark.parametrize("path", KEYS, ids=dotted)
 def test_the_trainer_compares_a_key_if_zlaunch_says_so_and_only_then(path: KeyPath) -> None:
     values = written_out()
-    config = values.put(path, another(values[path]), "").config()
+    config = values.put(path, another(values[path]), WRITTEN).config()
     assert trainer_fills(config, LINE).mismatched == {dotted(path)} & COMPARED
 
 
@@ -50,7 +51,7 @@ SETTLED = [(path, match.names[0]) for path, match in MATCHED.items() if len(matc
 
 @pytest.mark.parametrize(("path", "name"), SETTLED, ids=str)
 def test_the_argument_of_a_compared_key_is_the_one_that_settles_it(path: KeyPath, name: str) -> None:
-    config = Values.of({}, "").put(path, 7, "").config()
+    config = Values.of({}, WRITTEN).put(path, 7, WRITTEN).config()
     assert trainer_fills(config, [f"--{name}", "7"]).mismatched == set()
 
 

@@ -1,6 +1,7 @@
 """What a rule's severity says of DeepSpeed, and that it says nothing of configs that are fine."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from tests.config.rules.test_rules import CORPUS, broken, interface_of, mended
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.contract.trainer_side import trainer_fills
-from zlaunch.config.resolve.autos import KnownFacts, resolve_autos
+from tests.making import WRITTEN
+from zlaunch.config.resolve.autos import resolve_autos
 from zlaunch.config.resolve.values import Values
 from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Rule
@@ -31,8 +33,8 @@ def handed_over(config: Config, rule: Rule) -> Config:
     if context.interface is not ConfigInterface.TRAINER:
         return config
     args = context.args or TrainerArgs()
-    known = KnownFacts(args, context.model, context.world_size or 1, context.interface)
-    return resolve_autos(Values.of(config, ""), known).values.config()
+    known = replace(context, args=args, world_size=context.world_size or 1)
+    return resolve_autos(Values.of(config, WRITTEN), known).values.config()
 
 
 def is_refused(config: Config, rule: Rule) -> bool:

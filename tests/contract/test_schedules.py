@@ -11,7 +11,15 @@ from deepspeed.runtime import lr_schedules
 from transformers import get_scheduler
 from transformers.trainer_utils import SchedulerType
 
-from zlaunch.config.resolve.lr_curves import DEEPSPEED, TRAINER, UNPREDICTABLE, Curve, ScheduleInputs
+from zlaunch.config.resolve.lr_curves import (
+    DEEPSPEED,
+    TRAINER,
+    UNPREDICTABLE,
+    Curve,
+    ScheduleInputs,
+    deepspeed_curve,
+    trainer_curve,
+)
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 
@@ -81,9 +89,9 @@ def test_a_schedule_of_deepspeed_is_the_one_deepspeed_follows(name: str) -> None
     for params in OURS[name]:
         scheduler: Any = DsConfig.model_validate({"scheduler": {"type": name, "params": params}}).scheduler
         theirs = rates_of(functools.partial(getattr(lr_schedules, name), **params))
-        assert drawn(DEEPSPEED[name](scheduler.params, BASE)) == pytest.approx(theirs, rel=1e-9, abs=1e-15), (
-            params
-        )
+        assert drawn(deepspeed_curve(name, scheduler.params, BASE)) == pytest.approx(
+            theirs, rel=1e-9, abs=1e-15
+        ), params
 
 
 def test_every_scheduler_of_deepspeed_has_a_curve() -> None:
@@ -125,5 +133,5 @@ def test_a_schedule_of_the_trainer_is_the_one_transformers_follows(name: str) ->
         settings = {"num_warmup_steps": warmup, "num_training_steps": total}
         make = functools.partial(get_scheduler, name, scheduler_specific_kwargs=dict(options), **settings)
         theirs = rates_of(make)
-        ours = drawn(TRAINER[name](ScheduleInputs(BASE, warmup, total, options)))
+        ours = drawn(trainer_curve(name, ScheduleInputs(BASE, warmup, total, options)))
         assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-15), (warmup, total, options)

@@ -9,11 +9,12 @@ import pytest
 from transformers import TrainingArguments
 
 from tests.contract.trainer_side import PARSER, all_auto, trainer_fills
-from zlaunch.config.resolve.autos import KnownFacts, ResolvedAutos, resolve_autos
+from tests.making import WRITTEN
+from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import Values
+from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import DEFAULTS, read_arguments
 
 ARGUMENTS = {
@@ -55,12 +56,12 @@ def resolved(config: dict[str, Any], argv: list[str], hidden: int, ranks: int) -
     args, findings = read_arguments(argv)
     assert findings == []
     model = ModelShape(hidden, None, "config.json")
-    return resolve_autos(Values.of(config, "file"), KnownFacts(args, model, ranks, ConfigInterface.TRAINER))
+    return resolve_autos(Values.of(config, WRITTEN), Context(ranks, args, model))
 
 
 def leaves(config: dict[str, Any]) -> dict[str, str]:
     """Write each value as JSON does, so that 1, 1.0 and true differ."""
-    return {dotted(path): json.dumps(leaf.value) for path, leaf in Values.of(config, "").leaves.items()}
+    return {dotted(path): json.dumps(leaf.value) for path, leaf in Values.of(config, WRITTEN).leaves.items()}
 
 
 def test_the_defaults_are_those_of_training_arguments() -> None:

@@ -1,10 +1,12 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from tests.diagnosis.table import DEATHS
+from zlaunch.config.rules.validate import validate_mapping
 from zlaunch.diagnosis import SIGNATURES, diagnose
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.render import LINES, height, verdict_lines
@@ -20,6 +22,12 @@ CASES = [
 @pytest.mark.parametrize(("code", "evidence"), CASES)
 def test_each_death_is_known_by_its_signs(code: str, evidence: Evidence) -> None:
     assert diagnose(evidence).code == code
+
+
+def test_a_collective_that_timed_out_is_blamed_on_the_rank_that_fell_behind() -> None:
+    """Of a watchdog's messages, that is the rank with the lowest number of the collective."""
+    blamed = [diagnose(evidence).rank for evidence in DEATHS["collective-timeout"]]
+    assert blamed[3] == 1
 
 
 def test_every_signature_has_a_death() -> None:
@@ -75,3 +83,18 @@ def test_a_verdict_can_be_written_as_json(code: str, evidence: Evidence) -> None
     from dataclasses import asdict
 
     assert json.loads(json.dumps(asdict(diagnose(evidence))))["code"] == code
+
+
+def test_a_death_that_a_rule_foresees_is_told_as_the_rule_tells_it() -> None:
+    """The rule speaks of the job's own numbers."""
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme", "buffer_count": 3},
+        },
+    }
+    (foreseen,) = (one for one in validate_mapping(config) if one.code == "too-few-buffers")
+    (evidence, _) = DEATHS["too-few-buffers"]
+    died = replace(evidence, job=replace(evidence.job, config=config))
+    assert diagnose(died).cause == foreseen.message

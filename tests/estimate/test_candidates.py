@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -60,3 +61,14 @@ def test_less_is_never_said_to_need_more() -> None:
         for other in listed:
             if one.needs_more_than(other) and other.needs_more_than(one):
                 assert one == other
+
+
+def test_checkpointing_needs_less() -> None:
+    listed = candidates(question(), 4)
+    for one in listed:
+        if not one.checkpointing:
+            (again,) = [
+                other for other in listed if other == replace(one, checkpointing=True, query=other.query)
+            ]
+            assert one.needs_more_than(again)
+            assert not again.needs_more_than(one)

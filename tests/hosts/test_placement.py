@@ -106,7 +106,7 @@ def test_a_filter_chooses_among_the_hosts() -> None:
     assert _place(FOUR_GPUS, HOSTS, include="w1") == Topology((HOSTS[1],), over_ssh=True)
 
 
-@pytest.mark.parametrize(("gpus", "cores", "most"), [(8, 4, 8), (0, 4, 4), (0, 1, 2)])
+@pytest.mark.parametrize(("gpus", "cores", "most"), [(8, 4, 8), (4, 64, 4), (1, 1, 1), (0, 4, 4), (0, 1, 2)])
 def test_a_machine_has_a_slot_for_each_gpu_or_core(gpus: int, cores: int, most: int) -> None:
     assert most_slots(gpus, cores) == most
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.making import script
 from zlaunch.errors import InputMissing, Place, Refused, WrongUsage
 from zlaunch.job.script import ConfigInterface, Script, read_script
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import Argument
 
 TRAINER = "args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()"
@@ -108,7 +109,7 @@ def test_a_default_that_the_script_sets_is_found(file: Path, source: str) -> Non
 
 def test_a_default_names_the_line_that_sets_it(file: Path) -> None:
     script = _read(file, "\nTrainingArguments(\n  max_steps=7)")
-    assert script.defaults["max_steps"] == Argument(7, "`max_steps` in train.py:3")
+    assert script.defaults["max_steps"] == Argument(7, Source(SourceKind.SCRIPT, "`max_steps` in train.py:3"))
 
 
 def test_a_negative_default_is_found(file: Path) -> None:

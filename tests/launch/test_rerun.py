@@ -219,7 +219,10 @@ def test_a_script_that_was_never_summed_up_counts_as_changed() -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(["NCCL_DEBUG", "HF_TOKEN", "CUDA_VISIBLE_DEVICES", "HOME", "LD_PRELOAD"]), st.text()
+        st.sampled_from(
+            ["NCCL_DEBUG", "HF_TOKEN", "CUDA_VISIBLE_DEVICES", "HOME", "LD_PRELOAD", "PYTHONPATH"]
+        ),
+        st.text(),
     )
 )
 def test_secrets_and_what_concerns_no_job_are_not_recorded(environ: dict[str, str]) -> None:

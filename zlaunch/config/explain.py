@@ -1,4 +1,4 @@
-"""A key of a ds_config → all that is known about it."""
+"""Explain a key of a ds_config."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ _STAGES = frozenset({0, 1, 2, 3})
 
 @dataclass(frozen=True)
 class RelatedRule:
-    """One rule, or one key below another."""
+    """A rule or key with a short description."""
 
     name: str
     words: str
@@ -33,7 +33,7 @@ class RelatedRule:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is known about a key; what is not known, or does not apply, is empty."""
+    """What is known about a key; fields that are unknown or do not apply are empty."""
 
     key: str
     meaning: str
@@ -84,7 +84,7 @@ def _schema() -> Mapping[str, Any]:
 
 
 def keys_below(key: str) -> Iterator[RelatedRule]:
-    """Name the keys directly below a section, with the first words about each; without one, the sections."""
+    """List the keys directly below a section; without one, the top-level keys."""
     start = f"{key}." if key else ""
     for name, same in entries().items():
         if name.startswith(start) and "." not in name[len(start) :]:
@@ -96,7 +96,7 @@ def keys_below(key: str) -> Iterator[RelatedRule]:
 
 
 def _default(path: tuple[str, ...], nodes: list[Any], release: Release) -> str:
-    """Say the default in a release, and where it was another."""
+    """Give the default in a release and its changes between releases."""
     past = history(path)
     if release.default(path) is not None or len(past.changes) > 1:
         now = _written(release.default(path))
@@ -112,7 +112,7 @@ def _written(value: Any) -> str:
 
 
 def _is_large(value: Any) -> bool:
-    """Whether a number is a count that DeepSpeed happens to write as 5e8."""
+    """Whether a number is a count that DeepSpeed writes like 5e8."""
     return isinstance(value, float) and value.is_integer() and value >= 1e6
 
 
@@ -131,15 +131,15 @@ def _known(path: tuple[str, ...]) -> str:
 
 
 def _read(path: tuple[str, ...]) -> str:
-    """Say at which stages a key is read, and whether a switch turns its section off."""
+    """Say at which stages, or under which switches, DeepSpeed reads a key."""
     if path[0] == ZERO and len(path) > 1:
         stages = stages_reading(".".join(path[1:]))
         if stages == _STAGES:
             return "at every stage"
         if not stages:
-            return "at no stage: DeepSpeed accepts and ignores it"
+            return "at no stage: DeepSpeed ignores it"
         listed = " and ".join(filter(None, [", ".join(map(str, sorted(stages)[:-1])), str(max(stages))]))
-        return f"at stage{'s' if len(stages) > 1 else ''} {listed}; ignored at any other"
+        return f"at stage{'s' if len(stages) > 1 else ''} {listed}; ignored at other stages"
     switches = [f"`{dotted(switch)}`" for switch in switches_over(path)]
     if not switches:
         return ""
@@ -147,28 +147,28 @@ def _read(path: tuple[str, ...]) -> str:
 
 
 _ALONE: Mapping[Fate, str] = {
-    "refused": "DeepSpeed alone refuses the word",
-    "crash": "DeepSpeed alone fails on the word after the model is loaded",
-    "default": "DeepSpeed alone takes its default",
-    "bucket": "DeepSpeed alone takes its default",
+    "refused": "DeepSpeed alone refuses it",
+    "crash": "DeepSpeed alone fails on it after the model is loaded",
+    "default": "DeepSpeed alone uses its default",
+    "bucket": "DeepSpeed alone uses its default",
 }
 
 
 def _auto(path: tuple[str, ...]) -> str:
     if path in OWN_WORDS:
-        return "DeepSpeed's own word; accelerate, and so the Trainer, refuses it"
+        return "accepted by DeepSpeed; accelerate, and therefore the Trainer, refuses it"
     fate = FILLED.get(path)
     return "" if fate is None else f"the Trainer or accelerate fills it in; {_ALONE[fate]}"
 
 
 def _rules_about(key: str) -> tuple[RelatedRule, ...]:
-    """Name the rules whose finding is about a key, or which a change of it mends."""
+    """List the rules that report a key or are satisfied by changing it."""
     return tuple(RelatedRule(code, words) for code, keys, words in _rules() if key in keys)
 
 
 @cache
 def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
-    """Ask each rule about the config that breaks it."""
+    """Apply each rule to its example."""
     told = []
     for rule in RULES:
         config = check(dict(rule.case.broken)).config
@@ -185,14 +185,15 @@ def _example(key: str, nodes: list[Any]) -> Mapping[str, Any] | None:
     value = effect.example if effect and effect.example is not None else _sample(nodes)
     if value is None:
         return None
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    whole: Mapping[str, Any] = value
-    return whole
+    *sections, last = key.split(".")
+    example: dict[str, object] = {last: value}
+    for section in reversed(sections):
+        example = {section: example}
+    return example
 
 
 def _sample(nodes: list[Any]) -> Any:
-    """Choose a value that is not the default, as somebody who writes the key would."""
+    """Choose a value other than the default."""
     for node in nodes:
         default, words = node.get("default"), [*_choices(node)]
         if isinstance(default, bool):

@@ -18,6 +18,7 @@ from zlaunch.estimate.workload import Attention, Lora, Workload
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.model_checks import quantization, usable_positions
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.trainer_args import Argument, flags, is_switched_on
 
@@ -34,6 +35,7 @@ SEQ_LEN_FLAGS = (
 
 ANY_NUMBER_OF_STEPS: Final = 1000
 """For a learning rate schedule whose length depends on the dataset; it takes no memory."""
+_ANY_NUMBER: Final = Source.computed("any number: a schedule takes no memory")
 
 _LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?")
 
@@ -81,7 +83,7 @@ class EstimateQuery:
         """Resolve its ds_config; raise Refused if the job cannot work."""
         return resolve_config(self.job, self.given, self.findings)
 
-    def with_options(self, options: Options, source: str | None = None) -> "EstimateQuery":
+    def with_options(self, options: Options, source: Source | None = None) -> "EstimateQuery":
         """Apply options; `source` says who chose the batch sizes, by default the options."""
         training = replace(
             self.training,
@@ -92,21 +94,17 @@ class EstimateQuery:
             lora=options.lora or self.training.lora,
         )
         if options.seq_len is not None:
-            training = replace(training, seq_len=Sourced(options.seq_len, "`--seq-len`"))
-        query = replace(self, job=options.apply_shared(self.job), training=training)
+            training = replace(training, seq_len=Sourced(options.seq_len, Source.option("--seq-len")))
+        args = self.given.args
         sizes = {
-            "per_device_train_batch_size": (options.micro_batch, "`--micro-batch`"),
-            "gradient_accumulation_steps": (options.grad_accum, "`--grad-accum`"),
+            "per_device_train_batch_size": (options.micro_batch, "--micro-batch"),
+            "gradient_accumulation_steps": (options.grad_accum, "--grad-accum"),
         }
         for name, (value, flag) in sizes.items():
             if value is not None:
-                query = query.with_argument(name, value, source or flag)
-        return query
-
-    def with_argument(self, name: str, value: int | bool, source: str) -> "EstimateQuery":
-        """Add an argument of the Trainer."""
-        args = self.given.args.over(name, Argument(value, source, given=True))
-        return replace(self, given=replace(self.given, args=args))
+                args = args.over(name, Argument(value, source or Source.option(flag), given=True))
+        given = replace(self.given, args=args)
+        return replace(self, job=options.apply_shared(self.job), training=training, given=given)
 
 
 def parse_lora(text: str) -> Lora:
@@ -145,18 +143,18 @@ def training_of(
 
 def _given_seq_len(said: Mapping[str, str], asked: int | None) -> Sourced | None:
     if asked is not None:
-        return Sourced(asked, "`--seq-len`")
+        return Sourced(asked, Source.option("--seq-len"))
     for name in SEQ_LEN_FLAGS:
         if (text := said.get(name, "")).isdecimal() and len(text) < 10 and int(text) > 0:
-            return Sourced(int(text), f"`--{name}`")
+            return Sourced(int(text), Source.argument(name))
     return None
 
 
 def _usual_seq_len(model: ModelConfig, usual: int) -> Sourced:
     most = usable_positions(model)
     if most is not None and most < usual:
-        return Sourced(most, "the most this model takes; set it with `--seq-len`")
-    return Sourced(usual, "default; set it with `--seq-len`")
+        return Sourced(most, Source.computed("the most this model takes; set it with `--seq-len`"))
+    return Sourced(usual, Source(SourceKind.ZLAUNCH_DEFAULT, "default; set it with `--seq-len`"))
 
 
 def workload_of(query: EstimateQuery, resolved: ResolvedConfig) -> Workload:
@@ -215,9 +213,9 @@ def _without_autos(resolved: ResolvedConfig) -> Values:
     values = resolved.values
     for path in values.autos():
         if path in (MICRO, ACCUMULATION):
-            values = values.put(path, 1, "the smallest possible")
+            values = values.put(path, 1, Source.computed("the smallest possible"))
         elif path[0] == "scheduler":
-            values = values.put(path, ANY_NUMBER_OF_STEPS, "any number: a schedule takes no memory")
+            values = values.put(path, ANY_NUMBER_OF_STEPS, _ANY_NUMBER)
         else:
             values = values.without(path)
     return values

@@ -23,6 +23,7 @@ from zlaunch.job.hub import HUB_ID, fetch_code, fetch_model
 from zlaunch.job.model import ModelConfig, read_model
 from zlaunch.job.model_checks import check_model
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import Argument, read_arguments, removed_arguments
 
@@ -51,7 +52,7 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
     job, optimizer = _with_optimizer(request)
     args, findings = read_arguments(job.script_args)
     if optimizer is not None:
-        args = args.over("optim", Argument(optimizer, "`--optimizer`", given=True))
+        args = args.over("optim", Argument(optimizer, Source.option("--optimizer"), given=True))
     training = training_of(model, job.script_args, request.options)
     if request.trusts_code and "auto_map" in model.value:
         training = replace(training, remote_code=str(code_of(request.model)))

@@ -15,7 +15,7 @@ from typing import Final
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.compose import compose, to_json
 from zlaunch.errors import Refused, Unavailable, WrongUsage
-from zlaunch.estimate.candidates import ELSEWHERE, Candidate, candidates, distance
+from zlaunch.estimate.candidates import ELSEWHERE, PLAN, Candidate, candidates, distance
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.forecast import POOLS, Forecast
@@ -77,8 +77,8 @@ class SearchResult:
     def ds_config(self) -> str:
         """Write the chosen ds_config, with "auto" where the Trainer's arguments decide."""
         values = compose(self.candidate.query.job, None)
-        values = values.put(MICRO, self.candidate.micro_batch, "`zlaunch plan`")
-        values = values.put(ACCUMULATION, self.candidate.accumulation, "`zlaunch plan`")
+        values = values.put(MICRO, self.candidate.micro_batch, PLAN)
+        values = values.put(ACCUMULATION, self.candidate.accumulation, PLAN)
         return to_json(values.config())
 
 

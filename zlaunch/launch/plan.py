@@ -156,7 +156,8 @@ def _in_own_swap_dirs(values: Values, layout: RunDir) -> Values:
     """Give each run a directory of its own on NVMe."""
     for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
         if isinstance(directory := values[path], str) and directory != "auto":
-            source = f"{values.leaves[path].source}, and a directory of this run's own"
+            given = values.leaves[path].source
+            source = replace(given, text=f"{given}, and a directory of this run's own")
             own = Path(directory) / swap_name(layout)
             values = values.put(path, str(own), source)
     return values

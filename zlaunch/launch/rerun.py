@@ -22,11 +22,12 @@ from zlaunch.config.native_ops import (
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.dsconfig.keys.read_at import ZERO
-from zlaunch.dsconfig.text.document import dotted
+from zlaunch.dsconfig.text.document import dotted, leaves
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import Variable, inherited
 from zlaunch.hosts.probe import package_versions
 from zlaunch.hosts.topology import Host, Topology
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import GpuChoice, JobSpec, Offload, RestartPolicy, RunOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.backends import BACKENDS
@@ -219,11 +220,14 @@ def topology_of(job: Mapping[str, Any]) -> Topology:
 
 def _values(past: RecordedRun) -> Values:
     """Read the ds_config with who set each value of it."""
-    values, sources = Values.of(past.config, "the run that is repeated"), past.provenance["set"]
+    recorded = past.provenance["set"]
     return Values(
         {
-            path: Sourced(leaf.value, sources.get(dotted(path), leaf.source))
-            for path, leaf in values.leaves.items()
+            path: Sourced(
+                value,
+                Source(SourceKind.EARLIER_RUN, recorded.get(dotted(path), "the run that is repeated")),
+            )
+            for path, value in leaves(past.config)
         }
     )
 

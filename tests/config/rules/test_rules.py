@@ -21,6 +21,7 @@ from zlaunch.errors import Finding, Severity
 from zlaunch.job.model import ModelShape
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import STAGES, Offload, Stage
+from zlaunch.job.trainer_args import read_arguments
 
 Config = dict[str, Any]
 BATCH = {"train_micro_batch_size_per_gpu": 1}
@@ -118,6 +119,15 @@ def test_a_rule_points_at_a_key_that_is_there(rule: Rule) -> None:
 @pytest.mark.parametrize("config", FINE)
 def test_no_rule_fires_on_what_is_fine(config: Config) -> None:
     assert found(config, Context(world_size=2)) == []
+
+
+def test_a_warmup_does_not_outlast_a_run_of_unknown_length() -> None:
+    """Without `--max_steps` the Trainer's default is -1: the epochs decide."""
+    scheduler = {"type": "WarmupLR", "params": {"warmup_num_steps": 100}}
+    optimizer = {"type": "AdamW", "params": {"lr": 1e-3}}
+    config = {**BATCH, "optimizer": optimizer, "scheduler": scheduler}
+    findings = found(config, Context(world_size=2, args=read_arguments(["--learning_rate", "1e-3"])[0]))
+    assert "warmup-outlasts-the-run" not in {finding.code for finding in findings}
 
 
 @pytest.mark.parametrize("stage", STAGES.values())

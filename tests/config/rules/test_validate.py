@@ -30,7 +30,7 @@ def test_what_a_misspelled_key_brings_about_is_told_of_the_key_alone() -> None:
     (found,) = validate_document(parse(config, "ds.json"))
     assert (found.code, found.severity) == ("unknown-key", Severity.ERROR)
     assert (found.where, found.hint) == ("zero_optimisation", "did you mean `zero_optimization`?")
-    assert "the Trainer wants `zero_optimization`" in found.message
+    assert "the Trainer requires `zero_optimization`" in found.message
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def _job(query: EstimateQuery) -> Json:
     gpu = cluster.gpu
     return {
         "model": query.model.source,
-        "sequence": {"tokens": training.seq_len.value, "source": training.seq_len.source},
+        "sequence": {"tokens": training.seq_len.value, "source": str(training.seq_len.source)},
         "attention": training.attention,
         "activation_checkpointing": training.activation_checkpointing,
         "lora": None if training.lora is None else asdict(training.lora),

@@ -98,7 +98,7 @@ def _section_lines(values: Values, section: Mapping[str, Any], path: KeyPath) ->
         leaf = values.leaves.get((*path, key))
         indent = "  " * len(path)
         if leaf is not None:
-            yield f"{indent}{key} = {json.dumps(value)}", leaf.source
+            yield f"{indent}{key} = {json.dumps(value)}", str(leaf.source)
         else:
             yield f"{indent}{key}", ""
             yield from _section_lines(values, value, (*path, key))

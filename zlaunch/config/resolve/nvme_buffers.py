@@ -1,20 +1,34 @@
-"""What DeepSpeed needs to swap parameters to NVMe: how many buffers, how large, and which of its habits.
+"""Size the buffers with which DeepSpeed swaps parameters to NVMe.
 
-Read in DeepSpeed 0.19.8, files within deepspeed/runtime, and measured by rehearsal. A parameter holds a
-buffer from when it is read until it is partitioned again (swap_tensor/partitioned_param_swapper.py), so
-there must be as many buffers as parameters are gathered at once. Stage 3 keeps a parameter gathered if
-it is used again within `stage3_max_reuse_distance` elements (zero/partitioned_param_coordinator.py,
-__params_to_release). What it reads ahead takes every buffer that is free, and asks for a parameter twice
-when it is to be used twice soon, as with activation checkpointing: then it stops at "already assigned
-swap buffer" (__prefetch_nvme_param_partitions). Only without reading ahead does a number suffice.
+From DeepSpeed 0.19.8, files within deepspeed/runtime, and measured by rehearsal. A parameter holds a buffer
+from when it is read until it is partitioned again (swap_tensor/partitioned_param_swapper.py), so there must
+be as many buffers as parameters are gathered at once. Stage 3 keeps a parameter gathered if it is used
+again within `stage3_max_reuse_distance` elements (zero/partitioned_param_coordinator.py,
+__params_to_release). Prefetching takes every free buffer, and asks twice for a parameter that is used twice
+soon, as with activation checkpointing; it then fails with "already assigned swap buffer"
+(__prefetch_nvme_param_partitions). So a number of buffers is only sufficient without prefetching.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, count
 from typing import Final
 
-from zlaunch.job.transformer import Transformer, Weight
+from zlaunch.config.resolve.compose import REUSE
+from zlaunch.config.resolve.values import Values
+from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.zero import OffloadParam
+from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.errors import Refused
+from zlaunch.job.model import ModelShape
+from zlaunch.job.source import Source, SourceKind
+from zlaunch.job.transformer import Transformer, Weight, read_transformer
+from zlaunch.units import plural, whole
+
+DEVICE: KeyPath = (ZERO, "offload_param", "device")
+COUNT: KeyPath = (ZERO, "offload_param", "buffer_count")
+SIZE: KeyPath = (ZERO, "offload_param", "buffer_size")
 
 MOST_DISTANCE: Final = 1_000_000_000
 """DeepSpeed's own `stage3_max_reuse_distance`."""
@@ -23,37 +37,83 @@ _LEAST_BYTES: Final = 1 << 20
 _FEWEST: Final = 5
 """DeepSpeed's own `buffer_count`."""
 _SPARE: Final = 2
-"""Buffers more than the order of the layers asks for; models differ by one from what is worked out."""
+"""Extra buffers; models need up to one more than is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NvmeBuffers:
-    """Settings with which a model's parameters can be swapped; elements, but for the count."""
+    """Settings for swapping a model's parameters; sizes in elements."""
 
     buffer_count: int
     buffer_size: int
     reuse_distance: int
     is_exact: bool
-    """Whether the model is of a type whose parameters are known."""
+    """Whether the parameters of the model's type are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterUse:
-    """One use of a parameter in the course of a step."""
+    """One use of a parameter in a step."""
 
     parameter: int
     numel: int
     in_block: bool = False
-    """Whether it is in a block of experts: that is one whole to DeepSpeed, and for what is outside of
-    it, it adds nothing to a distance."""
+    """Whether it is in a block of experts, which DeepSpeed treats as one unit that adds nothing to the
+    distances outside of it."""
+
+
+def fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> Values:
+    """Size the buffers for parameters that are swapped to NVMe, where the user's file does not."""
+    if values[DEVICE] != "nvme" or model is None:
+        return values
+    kept = whole(values[REUSE])
+    distance = None if _is_preset(values, REUSE) else MOST_DISTANCE if kept is None else kept
+    needed = _needed(values, model, world_size, distance)
+    size = _size(model, needed, world_size)
+    if size is not None and not values.has(SIZE):
+        values = values.put(SIZE, size[0], Source.computed(size[1]))
+    if needed is None:
+        return values
+    if distance is None:
+        text = f"twice a layer of {model.source}"
+        values = values.put(REUSE, needed.reuse_distance, Source.computed(text))
+    if _is_preset(values, COUNT) or not values.has(COUNT):
+        text = f"more than a step of {model.source} gathers at once"
+        values = values.put(COUNT, needed.buffer_count, Source.computed(text))
+    return values
+
+
+def _needed(values: Values, model: ModelShape, world_size: int, distance: int | None) -> NvmeBuffers | None:
+    halved = any(values[(name, "enabled")] is True for name in ("bf16", "fp16"))
+    with suppress(Refused):
+        return nvme_buffers(read_transformer(model.config), world_size, 2 if halved else 4, distance)
+    return None
+
+
+def _size(model: ModelShape, needed: NvmeBuffers | None, world_size: int) -> tuple[int, str] | None:
+    """Make every partitioned parameter fit into one buffer; None where DeepSpeed's default is enough."""
+    largest = -(-(model.largest_parameter or 0) // world_size)
+    ranks = f"divided by {plural(world_size, 'rank')}"
+    if needed is not None and needed.is_exact:
+        size = max(largest, needed.buffer_size)
+        return size + size // 16, f"the largest matrix in {model.source} and a sixteenth, {ranks}"
+    largest = max(largest, 0 if needed is None else needed.buffer_size)
+    if largest <= OffloadParam().buffer_size:
+        return None
+    return largest, f"the largest matrix in {model.source}, {ranks}"
+
+
+def _is_preset(values: Values, path: KeyPath) -> bool:
+    leaf = values.leaves.get(path)
+    return leaf is not None and leaf.source.kind is SourceKind.PRESET
 
 
 def nvme_buffers(
     model: Transformer, world_size: int, item: int, reuse_distance: int | None = None
 ) -> NvmeBuffers:
-    """Work out what a model needs; without a distance, what a layer computes again is read once for both.
+    """Size the buffers for a model; without a distance, it covers what a layer recomputes.
 
-    Twice as many buffers are taken for a model whose type is unknown.
+    A model of unknown type gets twice as many buffers.
     """
     layer = max(sum(one.numel for one in stack.weights if not _in_block(one.name)) for stack in model.stacks)
     distance = min(MOST_DISTANCE, 2 * layer) if reuse_distance is None else reuse_distance
@@ -67,7 +127,7 @@ def nvme_buffers(
 
 
 def most_gathered(uses: Sequence[ParameterUse], distance: int, least: int) -> int:
-    """Count the parameters of at least so many elements that are gathered at once."""
+    """Count the parameters of at least `least` elements that are gathered at the same time."""
     outside, all_of_it = [0], [0]
     for use in uses:
         outside.append(outside[-1] + (0 if use.in_block else use.numel))
@@ -89,7 +149,7 @@ def _in_block(name: str) -> bool:
 
 
 def parameter_order(model: Transformer, checkpointing: bool) -> Iterator[ParameterUse]:
-    """Say in which order a step uses its parameters."""
+    """List the parameters in the order in which a step uses them."""
     numbers = count()
 
     def numbered(weights: Sequence[Weight]) -> list[ParameterUse]:

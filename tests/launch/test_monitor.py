@@ -62,7 +62,7 @@ def layout(tmp_path: Path) -> RunDir:
 
 
 def pulse(layout: RunDir, rank: int, **facts: Any) -> None:
-    layout.rank_pulse(rank).write_text(json.dumps(facts))
+    layout.rank_heartbeat(rank).write_text(json.dumps(facts))
 
 
 def test_a_log_gets_a_line_for_each_phase_once_and_then_one_in_thirty_seconds(
@@ -171,7 +171,7 @@ def test_many_ranks_are_looked_at_rarely_enough(
         clock.now += 0.5
         return {}
 
-    monkeypatch.setattr(JobMonitor, "_pulses", slowly)
+    monkeypatch.setattr(JobMonitor, "_heartbeats", slowly)
     watch = JobMonitor(layout, 500, MonitorOptions(show_ranks=()), lambda: None)
     while clock.now < 1100:
         watch.tick()

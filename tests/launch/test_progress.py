@@ -19,6 +19,8 @@ from zlaunch.launch.progress import (
     progress_line,
 )
 from zlaunch.rundir import phases
+from zlaunch.rundir.read import conform
+from zlaunch.rundir.record import HeartbeatRecord
 
 numbers = st.none() | st.floats() | st.integers(-5, 10**12) | st.just("nan")
 pulses = st.fixed_dictionaries(
@@ -52,8 +54,8 @@ def course_of(seen: list[Snapshot]) -> Progress:
     return course
 
 
-def pulse(time: float, phase: str = phases.FORWARD, step: int = 0, **more: Any) -> dict[str, Any]:
-    return {"time": time, "phase": phase, "step": step, **more}
+def pulse(time: float, phase: str = phases.FORWARD, step: int = 0, **more: Any) -> HeartbeatRecord:
+    return conform({"time": time, "phase": phase, "step": step, **more}, HeartbeatRecord)
 
 
 def stepping(seconds: float, count: int, offset: float = 0.0, **more: Any) -> Progress:
@@ -225,5 +227,5 @@ def test_a_loss_that_was_told_once_fell_from_nowhere() -> None:
 
 
 @pytest.mark.parametrize("pulse", [{}, {"step": 3}, {"loss": None, "first_loss": None, "step": 3}])
-def test_nothing_is_said_of_a_loss_that_nobody_told(pulse: dict[str, Any]) -> None:
+def test_nothing_is_said_of_a_loss_that_was_not_reported(pulse: HeartbeatRecord) -> None:
     assert loss_line(pulse) is None

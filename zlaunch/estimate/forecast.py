@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from zlaunch.units import whole
+from zlaunch.rundir.record import ForecastRecord
 
 PHASES = ("load", "initialize", "forward", "backward", "step", "second step", "save")
 """`forward`, `backward` and `step` are those of the first step; the second has all three."""
@@ -152,24 +152,22 @@ class Forecast:
         return max(self.phases, key=lambda phase: phase.peak.get(pool, 0)).name
 
 
-def written_peak(
-    forecast: Mapping[str, object], pools: Iterable[str], phase: str | None = None
-) -> int | None:
-    """Read from a `forecast.json` the most that pools hold together, by default in any phase."""
-    phases, names = forecast.get("phases"), list(pools)
-    if not isinstance(phases, list):
-        return None
-    asked = [one for one in phases if isinstance(one, Mapping) and phase in (None, one.get("name"))]
-    return max((sum(_written(one.get("peak"), name) for name in names) for one in asked), default=None)
+def written_peak(forecast: ForecastRecord, pools: Iterable[str], phase: str | None = None) -> int | None:
+    """Read from a `forecast.json` the highest sum of some pools, in one phase or in any.
+
+    None if it does not have such a phase.
+    """
+    names = list(pools)
+    asked = [one for one in forecast.get("phases", ()) if phase in (None, one.get("name"))]
+    peaks = (one.get("peak", {}) for one in asked)
+    return max((sum(max(0, peak.get(name, 0)) for name in names) for peak in peaks), default=None)
 
 
-def written_resident(forecast: Mapping[str, object], on_gpu: bool) -> int | None:
-    """Read the host memory of a rank with its program; without a GPU, all tensors count. None if unknown."""
+def written_resident(forecast: ForecastRecord, on_gpu: bool) -> int | None:
+    """Read from a `forecast.json` the host memory of one rank, its program included; bytes.
+
+    Without a GPU all tensors are there. None if the forecast has no phases.
+    """
     pools, program = (HOST_POOLS, PROGRAM_BYTES) if on_gpu else ((*HOST_POOLS, "gpu"), CPU_PROGRAM_BYTES)
     peak = written_peak(forecast, pools)
     return None if peak is None else peak + program
-
-
-def _written(peak: object, pool: str) -> int:
-    size = whole(peak.get(pool)) if isinstance(peak, Mapping) else None
-    return 0 if size is None else max(0, size)

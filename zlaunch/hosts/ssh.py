@@ -11,7 +11,7 @@ from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import forwarded, is_secret
 from zlaunch.hosts.machine import HostSurvey, Machine, local_names
 from zlaunch.hosts.survey import MARK, SurveyError, SurveyRequest, read_answer, to_json
-from zlaunch.process import output_of
+from zlaunch.process import ours, output_of
 
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60
@@ -62,7 +62,7 @@ def _command(inquiry: SurveyRequest) -> str:
         if name.startswith("PYTHON") and not is_secret(name)
     )
     asked = replace(inquiry, environ=forwarded(os.environ))
-    program = shlex.join(["env", *exported, sys.executable, "-m", "zlaunch.hosts.survey", to_json(asked)])
+    program = shlex.join(["env", *exported, *ours("zlaunch.hosts.survey", to_json(asked))])
     return f"echo {_REACHED}; cd {shlex.quote(str(Path.cwd()))}; {program} 2>&1; true"
 
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.environment import is_exported, is_secret
 from zlaunch.job.spec import MonitorOptions
-from zlaunch.launch import rundir_writer
 from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.process import Foreground
+from zlaunch.process import Foreground, ours
 from zlaunch.rundir import control
+from zlaunch.rundir.read import read_rank_records
+from zlaunch.rundir.record import RankRecord
 from zlaunch.worker.cleanup import buffers_here, delete
 from zlaunch.worker.sampling import oom_kills
 
@@ -73,13 +74,13 @@ def _own(plan: LaunchPlan) -> dict[str, str]:
 
 def _run(plan: LaunchPlan, environment: dict[str, str], manner: MonitorOptions) -> "Evidence":
     layout, over_ssh = plan.layout, plan.topology.over_ssh
-    guard = [sys.executable, "-m", "zlaunch.worker.guard", str(layout.root)]
     launcher = [_find_program(plan.watched_argv[0]), *plan.watched_argv[1:]]
+    guard = ours("zlaunch.worker.guard", str(layout.root), *launcher)
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
     tell = partial(control.write_stop, layout) if over_ssh else None
     killed_before = oom_kills()
     with layout.launcher_log.open("wb") as log:
-        job = Foreground([*guard, *launcher], environment, log, GRACE_SECONDS, tell)
+        job = Foreground(guard, environment, log, GRACE_SECONDS, tell)
     # These take a while to import; the launcher begins meanwhile.
     from zlaunch.diagnosis.collect import collect_evidence
     from zlaunch.launch.monitor import JobMonitor
@@ -112,7 +113,7 @@ def _follow(plan: LaunchPlan, watch: "JobMonitor", job: Foreground) -> None:
         watch.answer_interrupt()
     if plan.topology.over_ssh and any(
         record.get("returncode") and record.get("stopped_by") is None
-        for record in rundir_writer.read_ranks(plan.layout)
+        for record in read_rank_records(plan.layout, RankRecord).values()
     ):
         control.write_stop(plan.layout, signal.SIGTERM)
         job.end_within(GRACE_SECONDS)  # a host that is gone would keep its ssh connection for hours

@@ -11,15 +11,18 @@ from zlaunch.diagnosis.outcome import Outcome, judge_outcome
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import ZlaunchError
-from zlaunch.files import read_object
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.op_build import NotBuilt
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.progress import loss_line
+from zlaunch.rundir.read import read_record
+from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
+from zlaunch.runs.state import State
 from zlaunch.runs.store import load_run
+from zlaunch.runs.verdict import HEADS
 from zlaunch.units import duration
 
 
@@ -62,20 +65,15 @@ def _tell(plan: LaunchPlan, manner: MonitorOptions, outcome: Outcome, seconds: f
     took, run = duration(seconds), os.path.relpath(plan.layout.root)
     about = f"all about this run is in {run}"
     if outcome.how == "finished":
-        if (loss := loss_line(read_object(plan.layout.rank_pulse(0)))) is not None:
+        if (loss := loss_line(read_record(plan.layout.rank_heartbeat(0), HeartbeatRecord))) is not None:
             console.say(loss)
         if outcome.verdict is None:
             console.say(f"finished in {took}; {about}")
             if not manner.show_ranks:
                 console.say(_printed(plan, 0))
             return
-    head = {
-        "finished": "finished in",
-        "stumbled": "trained to the end in",
-        "stalled": "ended for its stall after",
-    }.get(outcome.how, f"{outcome.how} after")
     assert outcome.verdict is not None
-    lines = verdict_lines(outcome.verdict, f"{head} {took}", console.width())
+    lines = verdict_lines(outcome.verdict, f"{HEADS[State(outcome.how)]} {took}", console.width())
     if (rank := outcome.verdict.rank) is not None:
         lines += console.paragraph(_printed(plan, rank))
     for line in [*lines, *console.paragraph(about)]:

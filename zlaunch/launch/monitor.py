@@ -5,20 +5,20 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from zlaunch import console
 from zlaunch.diagnosis.collect import tail
 from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.diagnosis.stacks import last_stack, odd_ranks, place
 from zlaunch.diagnosis.stall import silence, stall_lines
-from zlaunch.files import read_object
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.log_tail import LogTail
 from zlaunch.launch.progress import Progress, Snapshot, no_progress, phase_shown, plain_line, progress_line
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.read import read_rank_records, read_record
+from zlaunch.rundir.record import HeartbeatRecord, MetricsRecord, SampleRecord
 
 LOOK_SECONDS = 1.0
 LOOK_SHARE = 0.05
@@ -86,7 +86,9 @@ class JobMonitor:
     def _look(self, now: float) -> None:
         samples = self._samples() if now >= self._next_metrics else {}
         computed = [float(sample.get("cpu_seconds") or 0.0) for sample in samples.values()]
-        self._course = self._course.after(Snapshot(now, self._pulses(), sum(computed) if computed else None))
+        self._course = self._course.after(
+            Snapshot(now, self._heartbeats(), sum(computed) if computed else None)
+        )
         if samples:
             self._next_metrics = now + max(METRICS_SECONDS, METRICS_SECONDS_PER_RANK * self._world_size)
             rundir_writer.append_metrics(self._layout, self._metrics(samples))
@@ -95,24 +97,22 @@ class JobMonitor:
         """Show what came last, and take the line away."""
         for follower in self._followers:
             follower.finish()
-        self._course = self._course.after(Snapshot(time.monotonic(), self._pulses()))
+        self._course = self._course.after(Snapshot(time.monotonic(), self._heartbeats()))
         if self.stall is not None and not self.stall.ended_job and self._course.step != self.stall.step:
             self.stall = None
         rundir_writer.append_metrics(self._layout, self._metrics(self._samples()))
         self._progress.clear()
 
-    def _pulses(self) -> dict[int, dict[str, Any]]:
-        found = {rank: read_object(self._layout.rank_pulse(rank)) for rank in range(self._world_size)}
-        return {rank: pulse for rank, pulse in found.items() if pulse}
+    def _heartbeats(self) -> dict[int, HeartbeatRecord]:
+        return read_rank_records(self._layout, HeartbeatRecord)
 
-    def _samples(self) -> dict[int, dict[str, Any]]:
-        found = {rank: read_object(self._layout.rank_sample(rank)) for rank in range(self._world_size)}
-        return {rank: sample for rank, sample in found.items() if sample}
+    def _samples(self) -> dict[int, SampleRecord]:
+        return read_rank_records(self._layout, SampleRecord)
 
     def _show(self, now: float) -> None:
         if console.is_interactive():
             if self._quiet:
-                rss = read_object(self._layout.rank_sample(0)).get("rss_bytes")
+                rss = read_record(self._layout.rank_sample(0), SampleRecord).get("rss_bytes")
                 self._progress.show(progress_line(self._course, self._world_size, rss, console.width() - 1))
         elif self._course.step:
             if now - self._plain >= PLAIN_SECONDS:
@@ -132,21 +132,28 @@ class JobMonitor:
         for line in lines:
             console.say(line)
 
-    def _metrics(self, samples: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-        course, pulses = self._course, self._course.look.pulses
+    def _metrics(self, samples: Mapping[int, SampleRecord]) -> MetricsRecord:
+        course, heartbeats = self._course, self._course.look.pulses
+        first = course.first
         machines = {
-            str(sample.get("host")): sample["machine"] for sample in samples.values() if sample.get("machine")
+            sample.get("host", ""): machine
+            for sample in samples.values()
+            if (machine := sample.get("machine"))
         }
         return {
             "time": time.time(),
-            **{name: course.first.get(name) for name in ("step", "steps", "phase", "loss", "learning_rate")},
+            "step": first.get("step"),
+            "steps": first.get("steps"),
+            "phase": first.get("phase"),
+            "loss": first.get("loss"),
+            "learning_rate": first.get("learning_rate"),
             "tokens_per_second": course.tokens_per_second(self._world_size),
             "seconds_left": course.seconds_left,
             "ranks": [
                 {
                     "rank": rank,
-                    "phase": pulses.get(rank, {}).get("phase"),
-                    "step": pulses.get(rank, {}).get("step"),
+                    "phase": heartbeats.get(rank, {}).get("phase"),
+                    "step": heartbeats.get(rank, {}).get("step"),
                     "rss_bytes": sample.get("rss_bytes"),
                     "gpu_used_bytes": (sample.get("gpu") or {}).get("used_bytes"),
                 }
@@ -207,7 +214,7 @@ class JobMonitor:
         age = 0.0
         with contextlib.suppress(OSError):  # both moments are those of the file system, whoever wrote it
             age = self._layout.ask_stacks.stat().st_mtime + ANSWER_SECONDS - file.stat().st_mtime
-        return silence(read_object(file), age)
+        return silence(read_record(file, SampleRecord), age)
 
 
 def milestone(course: Progress) -> int:

@@ -6,7 +6,6 @@ that was killed leaves a `lock` file for which every later run waits forever.
 
 import re
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from zlaunch.diagnosis.log_text import compiler_error
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.op_cache import extensions_dir, lock_holder
 from zlaunch.hosts.probe import install_location
-from zlaunch.process import Foreground
+from zlaunch.process import Foreground, ours
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
 
@@ -71,8 +70,8 @@ def build_missing(
 def _build(op: NativeOp, title: str, environment: Mapping[str, str], layout: RunDir) -> signal.Signals | None:
     started = time.time()
     with layout.build_log(op.name).open("wb") as log:
-        argv = [sys.executable, "-u", "-m", "zlaunch.worker.build_op", op.builder]
-        child = Foreground(argv, environment, log, GRACE_SECONDS)
+        argv = ours("zlaunch.worker.build_op", op.builder)
+        child = Foreground(argv, {**environment, "PYTHONUNBUFFERED": "1"}, log, GRACE_SECONDS)
     progress = console.ProgressLine()
     folder = extensions_dir(environment) / op.name
     returncode = child.wait(lambda: progress.show(*_so_far(title, folder, started)))

@@ -4,10 +4,10 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from zlaunch.job.spec import STEP_PATIENCE_SECONDS
 from zlaunch.rundir import phases
+from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import brief, clock
 
 KEPT_STEPS = 50
@@ -40,7 +40,7 @@ class Snapshot:
     """What the ranks said last, at one moment of a clock that never jumps."""
 
     time: float
-    pulses: Mapping[int, Mapping[str, Any]]
+    pulses: Mapping[int, HeartbeatRecord]
     cpu_seconds: float | None = None
     """What the ranks have computed so far, all together; None if nobody looked."""
 
@@ -104,7 +104,7 @@ class Progress:
         return (known,) if began_anew else (*self.steps[-KEPT_STEPS:], known)
 
     @property
-    def first(self) -> Mapping[str, Any]:
+    def first(self) -> HeartbeatRecord:
         """What rank 0 said last."""
         return self.look.pulses.get(0, {})
 
@@ -161,7 +161,7 @@ class Progress:
         return silent if silent > self.patience(least) else None
 
 
-def _says_nothing_more(pulses: Mapping[int, Mapping[str, Any]]) -> bool:
+def _says_nothing_more(pulses: Mapping[int, HeartbeatRecord]) -> bool:
     """Whether all ranks run code of which nothing is known: then only what they compute is a sign of life."""
     return all(pulse.get("phase") == phases.STARTING for pulse in pulses.values())
 
@@ -171,7 +171,7 @@ def no_progress(now: float) -> Progress:
     return Progress(Snapshot(now, {}), now, now)
 
 
-def phase_shown(pulse: Mapping[str, Any]) -> str:
+def phase_shown(pulse: HeartbeatRecord) -> str:
     """Name a phase for people: what happens before the first step ends is the first of its kind."""
     phase = str(pulse.get("phase") or phases.STARTING)
     first = not pulse.get("step") and phase in (phases.FORWARD, phases.BACKWARD, phases.STEPPING)
@@ -231,7 +231,7 @@ def plain_line(course: Progress, world_size: int) -> str:
     return ", ".join([f"step {course.step}{of}", *_figures(course, world_size, None)])
 
 
-def loss_line(pulse: Mapping[str, Any]) -> str | None:
+def loss_line(pulse: HeartbeatRecord) -> str | None:
     """Write how far the loss fell; None where nobody told of one."""
     first, last = pulse.get("first_loss"), pulse.get("loss")
     if not (isinstance(first, int | float) and isinstance(last, int | float)):

@@ -133,7 +133,7 @@ def _wanted(asked: str, total: str | None, free: str | None) -> str:
 
 def _torch_holds(held: str | None, between: str | None, case: Case) -> str | None:
     if held is None:
-        allocated = case.rank.pulse.get("gpu_allocated_bytes") if case.rank is not None else None
+        allocated = case.rank.heartbeat.get("gpu_allocated_bytes") if case.rank is not None else None
         return (
             f"{gib(allocated)} GiB in tensors at most"
             if isinstance(allocated, int) and allocated > 0

@@ -13,7 +13,7 @@ from tests.making import CPU_MACHINE, SHAPE, TWO_GPUS, local, over_ssh, script
 from zlaunch.config.native_ops import NativeOp
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import inherited
-from zlaunch.hosts.placement import assign_ranks
+from zlaunch.hosts.placement import assign_ranks, choose_slots
 from zlaunch.hosts.topology import Host
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload, RestartPolicy, RunOptions
@@ -138,9 +138,9 @@ def test_what_is_asked_for_again_makes_the_plan_that_was_made_first(case: str, t
     assert (spec.wishes, spec.script_args) == (wishes, ARGS)
     assert (again.values.config(), again.watched_argv) == (plan.values.config(), plan.watched_argv)
     assert again.script[1:] == plan.script[1:]
-    assert (
-        assign_ranks(spec, given.machine, list(given.topology.hosts) if spec.hostfile else None)
-        == plan.topology
+    hosts = given.topology.hosts
+    assert plan.topology == (
+        choose_slots(spec, hosts) if spec.hostfile else assign_ranks(spec, given.machine)
     )
 
 

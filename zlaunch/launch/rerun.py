@@ -274,4 +274,4 @@ def what_changed(files: RunFiles, prepared: Prepared) -> list[Change]:
 def prepare_rerun(files: RunFiles, run_dir: Path | None) -> Prepared:
     """Prepare a run again, for a directory beside the old one unless another is given."""
     prepared = prepare(spec_of(files), run_dir, files.root.parent)
-    return replace(prepared, decide=lambda inputs: plan_rerun(files, inputs.layout, inputs.port))
+    return replace(prepared, make_plan=lambda inputs: plan_rerun(files, inputs.layout, inputs.port))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.asking import MadeUp, answer, forecast, model
 from tests.making import CPU_MACHINE, LAYOUT, TWO_GPUS, local, script
-from zlaunch.cli.start import examine
+from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.hosts.ssh import HostSurveys
@@ -16,6 +16,7 @@ from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.plan import PlanInputs
 from zlaunch.launch.preflight.memory import SHORT_SEQ_LEN, check_memory, choose_stage, query_for
 from zlaunch.launch.prepare import Prepared
+from zlaunch.launch.run import LaunchOptions, run
 
 
 def prepared(
@@ -59,16 +60,16 @@ def test_a_job_that_cannot_fit_is_refused_with_what_to_type_in_train() -> None:
     assert finding.hint.endswith("`--force` starts it all the same")
 
 
-def test_a_start_goes_on_where_nobody_can_tell_and_a_rehearsal_does_not(
+def test_a_job_that_cannot_be_estimated_starts_unless_a_rehearsal_was_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     split = prepared(stage=1, overrides=(("tensor_parallel.autotp_size", 2),))
-    assert examine(split, rehearse=False, force=False).forecast is None
-    assert (
-        "cannot tell how much memory this job takes: `tensor_parallel.autotp_size`" in capsys.readouterr().err
-    )
+    assert run(split, LaunchOptions(interactive=False, dry_run=True), LaunchView()) == 0
+    said = capsys.readouterr()
+    assert "cannot tell how much memory this job takes: `tensor_parallel.autotp_size`" in said.err
+    assert "memory, as a start looks at it" not in said.out
     with pytest.raises(Unavailable, match="autotp_size"):
-        examine(split, rehearse=True, force=False)
+        run(split, LaunchOptions(interactive=False, dry_run=True, rehearse=True), LaunchView())
 
 
 def test_a_model_that_is_not_known_is_not_asked_about() -> None:

@@ -6,9 +6,8 @@ import textwrap
 from typing import Any
 
 import pytest
-from accelerate import Accelerator
-from accelerate.utils import DeepSpeedPlugin
 
+from tests.each import each
 from tests.making import WRITTEN
 from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import AUTO, Values
@@ -45,6 +44,8 @@ def resolved(values: Values) -> ResolvedAutos:
 
 
 def plugin_fills(values: Values) -> Values:
+    from accelerate.utils import DeepSpeedPlugin
+
     plugin: Any = DeepSpeedPlugin(hf_ds_config=values.config())
     return Values.of(plugin.deepspeed_config, WRITTEN)
 
@@ -73,6 +74,8 @@ def test_the_plugin_fills_in_nothing_else() -> None:
 
 
 def test_accelerate_refuses_an_auto_that_nobody_fills_in() -> None:
+    from accelerate.utils import DeepSpeedPlugin
+
     plugin: Any = DeepSpeedPlugin(hf_ds_config=autos((ZERO, "stage"), (ZERO, "overlap_comm")).config())
     with pytest.raises(ValueError, match="overlap_comm"):
         plugin.deepspeed_config_process(must_match=False)
@@ -90,6 +93,8 @@ def test_the_clip_of_accelerate_is_its_own() -> None:
 
 def prepare_dicts() -> list[ast.Dict]:
     """Find the tables from which `Accelerator.prepare` fills in a ds_config."""
+    from accelerate import Accelerator
+
     source = textwrap.dedent(inspect.getsource(Accelerator._prepare_deepspeed))
     return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Dict)]
 
@@ -112,9 +117,12 @@ def keys_from_the_scripts_objects() -> set[str]:
     }
 
 
-@pytest.mark.parametrize(
-    "key",
-    sorted(key for key in keys_from_the_scripts_objects() if key.startswith(("optimizer", "scheduler"))),
-)
+def keys_of_dummies() -> list[str]:
+    return sorted(
+        key for key in keys_from_the_scripts_objects() if key.startswith(("optimizer", "scheduler"))
+    )
+
+
+@each("key", keys_of_dummies)
 def test_what_a_script_gives_to_dummy_optim_or_dummy_scheduler_is_left_to_it(key: str) -> None:
     assert key in resolved(autos(tuple(key.split(".")))).left

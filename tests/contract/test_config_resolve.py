@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.contract.test_accelerate import PLUGIN_FILLS, ZERO, autos, plugin_fills
 from tests.contract.test_trainer import ARGUMENTS, CELLS, leaves
 from tests.contract.trainer_side import all_auto, trainer_fills
+from tests.each import each
 from tests.running import CONFIGS, zlaunch
 from zlaunch.cli.views.resolved_config import as_json
 from zlaunch.config.report import context_of
@@ -50,8 +49,8 @@ def test_every_value_told_is_the_one_the_trainer_fills_in(
     assert known == {key: value for key, value in theirs.items() if key not in ours["open"]}
 
 
-@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.json")), ids=lambda file: file.stem)
-@pytest.mark.parametrize("given", ["nothing", "everything"])
+@each("file", sorted(CONFIGS.glob("*.json")), ids=lambda file: file.stem)
+@each("given", ["nothing", "everything"])
 def test_a_shipped_config_is_told_as_the_trainer_fills_it_in(given: str, file: Path, tmp_path: Path) -> None:
     argv, config = ARGUMENTS[given].split(), json.loads(file.read_text())
     ours = told(config, argv, (64, 2), tmp_path)
@@ -60,7 +59,7 @@ def test_a_shipped_config_is_told_as_the_trainer_fills_it_in(given: str, file: P
     assert leaves(ours["config"]) == leaves(theirs)
 
 
-@pytest.mark.parametrize("path", PLUGIN_FILLS, ids=dotted)
+@each("path", PLUGIN_FILLS, ids=dotted)
 def test_a_default_of_accelerate_is_told_as_the_plugin_fills_it_in(
     path: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.contract.planned_side import planned
 from tests.contract.trainer_side import all_auto, trainer_fills
+from tests.each import each
 from tests.making import WRITTEN
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath, dotted
@@ -36,10 +37,11 @@ def another(value: Any) -> Any:
     return value + 1
 
 
-KEYS = [path for path in written_out().leaves if path[-1] != "type"]
+def keys() -> list[KeyPath]:
+    return [path for path in written_out().leaves if path[-1] != "type"]
 
 
-@pytest.mark.parametrize("path", KEYS, ids=dotted)
+@each("path", keys, ids=dotted)
 def test_the_trainer_compares_a_key_if_zlaunch_says_so_and_only_then(path: KeyPath) -> None:
     values = written_out()
     config = values.put(path, another(values[path]), WRITTEN).config()
@@ -104,13 +106,13 @@ NO_WAY_OUT = {"a total batch", "two learning rates"}
 """Numbers of one file that no argument can reconcile, with the other factors at their defaults."""
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if not CASES[name][1] and name not in NO_WAY_OUT])
+@each("case", [name for name in CASES if not CASES[name][1] and name not in NO_WAY_OUT])
 def test_a_number_that_only_the_file_has_is_no_dispute(case: str) -> None:
     config, line = CASES[case]
     assert planned(config, line)
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_the_trainer_has_no_quarrel_with_a_plan(case: str) -> None:
     config, line = CASES[case]
     try:

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.contract.deepspeed_side import deepspeed_reads
+from tests.each import each
 from tests.making import WRITTEN
 from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.compose import preset, to_json
@@ -28,8 +27,8 @@ WRITTEN_FOR: dict[str, tuple[Stage, Offload, str | None]] = {
     "zero3_nvme": (3, parse_offload("nvme"), "/local_nvme"),
 }
 
-PRESET = pytest.mark.parametrize("name", WRITTEN_FOR)
-RANKS = pytest.mark.parametrize("world_size", [1, 2, 8])
+PRESET = each("name", WRITTEN_FOR)
+RANKS = each("world_size", [1, 2, 8])
 
 
 def resolved(name: str, world_size: int) -> ResolvedAutos:

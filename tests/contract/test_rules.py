@@ -10,6 +10,7 @@ import pytest
 from tests.config.rules.test_rules import CORPUS, broken, interface_of, mended
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.contract.trainer_side import trainer_fills
+from tests.each import each
 from tests.making import WRITTEN
 from zlaunch.config.resolve.autos import resolve_autos
 from zlaunch.config.resolve.values import Values
@@ -24,7 +25,7 @@ Config = dict[str, Any]
 REFUSED_BY_OTHERS = {"no-zero-section": "accelerate refuses it while TrainingArguments are parsed"}
 """Errors that come before DeepSpeed reads the config."""
 
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+each_rule = each("rule", RULES, ids=lambda rule: rule.code)
 
 
 def handed_over(config: Config, rule: Rule) -> Config:
@@ -49,9 +50,7 @@ NEVER_SEEN = "batch-differs-from-arguments"
 """The Trainer refuses these numbers before DeepSpeed sees them: a test of its own, below, shows it."""
 
 
-@pytest.mark.parametrize(
-    "rule", [rule for rule in RULES if rule.code != NEVER_SEEN], ids=lambda rule: rule.code
-)
+@each("rule", [rule for rule in RULES if rule.code != NEVER_SEEN], ids=lambda rule: rule.code)
 def test_deepspeed_refuses_what_an_error_is_about_and_nothing_else(rule: Rule) -> None:
     refuses = rule.severity is Severity.ERROR and rule.code not in REFUSED_BY_OTHERS
     assert is_refused(broken(rule), rule) == refuses

@@ -6,10 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
-from deepspeed.runtime import lr_schedules
-from transformers import get_scheduler
-from transformers.trainer_utils import SchedulerType
 
 from zlaunch.config.resolve.lr_curves import (
     DEEPSPEED,
@@ -66,6 +62,8 @@ OURS: dict[str, list[dict[str, Any]]] = {
 
 
 def optimizer() -> Any:
+    import torch
+
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=BASE)
 
 
@@ -86,6 +84,8 @@ def drawn(curve: Curve) -> list[float]:
 
 @pytest.mark.parametrize("name", DEEPSPEED_SCHEDULERS)
 def test_a_schedule_of_deepspeed_is_the_one_deepspeed_follows(name: str) -> None:
+    from deepspeed.runtime import lr_schedules
+
     for params in OURS[name]:
         scheduler: Any = DsConfig.model_validate({"scheduler": {"type": name, "params": params}}).scheduler
         theirs = rates_of(functools.partial(getattr(lr_schedules, name), **params))
@@ -95,10 +95,14 @@ def test_a_schedule_of_deepspeed_is_the_one_deepspeed_follows(name: str) -> None
 
 
 def test_every_scheduler_of_deepspeed_has_a_curve() -> None:
+    from deepspeed.runtime import lr_schedules
+
     assert {*DEEPSPEED} == {*DEEPSPEED_SCHEDULERS} == {*lr_schedules.VALID_LR_SCHEDULES}
 
 
 def test_every_scheduler_of_the_trainer_has_a_curve_or_cannot_be_known() -> None:
+    from transformers.trainer_utils import SchedulerType
+
     assert {*TRAINER} | UNPREDICTABLE == {kind.value for kind in SchedulerType}
 
 
@@ -129,6 +133,8 @@ def trainer_cells(name: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
 
 @pytest.mark.parametrize("name", sorted(TRAINER))
 def test_a_schedule_of_the_trainer_is_the_one_transformers_follows(name: str) -> None:
+    from transformers import get_scheduler
+
     for warmup, total, options in trainer_cells(name):
         settings = {"num_warmup_steps": warmup, "num_training_steps": total}
         make = functools.partial(get_scheduler, name, scheduler_specific_kwargs=dict(options), **settings)

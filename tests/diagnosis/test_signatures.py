@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.diagnosis.table import DEATHS
+from tests.each import each
 from zlaunch.config.rules.validate import validate_mapping
 from zlaunch.diagnosis import SIGNATURES, diagnose
 from zlaunch.diagnosis.evidence import Evidence
@@ -19,7 +20,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("code", "evidence"), CASES)
+@each(("code", "evidence"), CASES)
 def test_each_death_is_known_by_its_signs(code: str, evidence: Evidence) -> None:
     assert diagnose(evidence).code == code
 
@@ -38,12 +39,12 @@ def test_no_two_signatures_share_a_code() -> None:
     assert len({one.code for one in SIGNATURES}) == len(SIGNATURES)
 
 
-@pytest.mark.parametrize("one", SIGNATURES, ids=lambda one: one.code)
+@each("one", SIGNATURES, ids=lambda one: one.code)
 def test_every_signature_says_in_a_line_what_the_death_is(one: object) -> None:
     assert len(one.what) > 15  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("code", "evidence"), CASES)
+@each(("code", "evidence"), CASES)
 def test_no_verdict_is_longer_than_ten_lines(code: str, evidence: Evidence) -> None:
     verdict = diagnose(evidence)
     assert height(verdict) <= LINES
@@ -59,26 +60,26 @@ def numbers_of(evidence: Evidence) -> Iterator[str]:
         yield from (gib(number), *duration(number).split(), str(int(number)), str(int(number) >> 20))
 
 
-@pytest.mark.parametrize(("code", "evidence"), CASES)
+@each(("code", "evidence"), CASES)
 def test_every_number_of_a_fact_is_found_in_the_evidence(code: str, evidence: Evidence) -> None:
     known = {*numbers_of(evidence), *map(str, range(len(evidence.ranks) + 1)), gib(3 << 30)}
     found = [number for fact in diagnose(evidence).facts for number in re.findall(r"\d+\.?\d*", fact)]
     assert [number for number in found if number.rstrip(".") not in known] == []
 
 
-@pytest.mark.parametrize(("code", "evidence"), CASES)
+@each(("code", "evidence"), CASES)
 def test_advice_is_never_canned_for_what_is_already_on(code: str, evidence: Evidence) -> None:
     advice = " ".join(diagnose(evidence).advice)
     assert f"--stage {evidence.job.stage}`" not in advice
     assert not ("optimizer" in evidence.job.moved and "optimizer:cpu`: the optimizer's" in advice)
 
 
-@pytest.mark.parametrize(("code", "evidence"), CASES)
+@each(("code", "evidence"), CASES)
 def test_a_cause_is_a_sentence_without_its_full_stop(code: str, evidence: Evidence) -> None:
     assert not diagnose(evidence).cause.endswith(".")
 
 
-@pytest.mark.parametrize(("code", "evidence"), CASES)
+@each(("code", "evidence"), CASES)
 def test_a_verdict_can_be_written_as_json(code: str, evidence: Evidence) -> None:
     from dataclasses import asdict
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.each import each
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history, release
 from zlaunch.errors import WrongUsage
 
@@ -99,7 +100,7 @@ def test_amp_is_refused_from_0_19_on() -> None:
     assert history(("amp",)).refused == "0.19"
 
 
-@pytest.mark.parametrize("key", REMOVED)
+@each("key", REMOVED)
 def test_what_to_do_is_known_only_for_keys_that_the_newest_release_refuses(key: str) -> None:
     assert NEWEST.refuses(tuple(key.split(".")))
 

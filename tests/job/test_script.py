@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from tests.making import script
 from zlaunch.errors import InputMissing, Place, Refused, WrongUsage
 from zlaunch.job.script import ConfigInterface, Script, read_script
@@ -25,7 +26,7 @@ def _read(file: Path, source: str) -> Script:
     return read_script(file)
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "interface"),
     [
         ("", ConfigInterface.TRAINER),
@@ -271,7 +272,7 @@ def test_an_engine_with_a_ds_config_of_its_own_is_found(file: Path, source: str)
     assert str(own) == f"{file}:2:14"
 
 
-@pytest.mark.parametrize(
+@each(
     "source",
     [
         INITIALIZE.format(HANDED),

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import DEFAULTS, Argument, TrainerArgs, flags, read_arguments, take_ds_config
 
@@ -16,7 +17,7 @@ def _read(*argv: str) -> TrainerArgs:
     return read_arguments(argv)[0]
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
+@each("name", DEFAULTS)
 def test_what_nobody_set_is_the_trainers_default(name: str) -> None:
     assert TrainerArgs()[name] == Argument(
         DEFAULTS[name], Source(SourceKind.TRAINER_DEFAULT, f"default of `--{name}`")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from zlaunch.launch.progress import (
     LONG_PATIENCE,
     PATIENCE,
@@ -121,7 +122,7 @@ def test_a_step_may_take_five_times_the_median_and_never_less_than_was_asked() -
     assert stepping(1.0, 5).patience(least=3.0) == 5.0
 
 
-@pytest.mark.parametrize("phase", phases.ALL)
+@each("phase", phases.ALL)
 def test_outside_of_a_step_patience_is_that_of_the_phase(phase: str) -> None:
     progress = stepping(1.0, 5).after(Snapshot(6.0, {1: heartbeat(6.0, phase)}))
     assert progress.patience() == (60.0 if phase in phases.STEPS else 60.0 * LONG_PATIENCE)

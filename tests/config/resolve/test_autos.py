@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from tests.making import SHAPE, WRITTEN
 from zlaunch.config.resolve.autos import (
     ACCUMULATION,
@@ -92,22 +93,22 @@ ARGV = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value"), FILLED)
+@each(("path", "value"), FILLED)
 def test_an_auto_becomes_a_value(path: KeyPath, value: Any) -> None:
     assert _resolved(_nested(path, "auto"), *ARGV).values[path] == value
 
 
-@pytest.mark.parametrize(("path", "_value"), FILLED)
-def test_a_value_that_was_an_auto_names_its_source(path: KeyPath, _value: Any) -> None:
+@each(("path", "value"), FILLED)
+def test_a_value_that_was_an_auto_names_its_source(path: KeyPath, value: Any) -> None:
     assert _resolved(_nested(path, "auto"), *ARGV).values.leaves[path].source not in ("", WRITTEN)
 
 
-@pytest.mark.parametrize(("stage", "device"), list(product(STAGES.values(), DEVICES)))
+@each(("stage", "device"), list(product(STAGES.values(), DEVICES)))
 def test_every_auto_of_a_preset_becomes_a_value(stage: Any, device: Device) -> None:
     assert _resolved(preset(stage, Offload(optimizer=device), "/nvme")).values.autos() == []
 
 
-@pytest.mark.parametrize(("stage", "device"), list(product(STAGES.values(), DEVICES)))
+@each(("stage", "device"), list(product(STAGES.values(), DEVICES)))
 def test_nothing_of_a_preset_is_left_open(stage: Any, device: Device) -> None:
     assert _resolved(preset(stage, Offload(optimizer=device), "/nvme")).left == {}
 

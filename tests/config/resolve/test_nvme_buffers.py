@@ -2,10 +2,10 @@
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from tests.estimate.memory.jobs import CONFIGS
 from zlaunch.config.resolve.nvme_buffers import (
     MOST_DISTANCE,
@@ -41,7 +41,7 @@ def sizes(name: str) -> Transformer:
     return read_transformer(json.loads((CONFIGS / f"{name}.json").read_text()))
 
 
-@pytest.mark.parametrize(("name", "ranks", "checkpointing", "held"), REHEARSED)
+@each(("name", "ranks", "checkpointing", "held"), REHEARSED)
 def test_what_is_gathered_at_once_is_what_rehearsals_saw_but_for_one(
     name: str, ranks: int, checkpointing: bool, held: int
 ) -> None:
@@ -49,7 +49,7 @@ def test_what_is_gathered_at_once_is_what_rehearsals_saw_but_for_one(
     assert abs(most_gathered(uses, MOST_DISTANCE, ranks * MIB_OF_HALVES) - held) <= 1
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in CONFIGS.glob("*.json")))
+@each("name", sorted(file.stem for file in CONFIGS.glob("*.json")))
 def test_a_dozen_buffers_are_enough_for_every_model(name: str) -> None:
     assert 5 <= nvme_buffers(sizes(name), 8, 2).buffer_count <= 12
 

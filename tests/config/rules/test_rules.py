@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.running import CONFIGS
+from tests.each import each
+from tests.running import CONFIGS, ROOT
 from zlaunch.config.resolve.autos import _FILL
 from zlaunch.config.resolve.compose import preset
 from zlaunch.config.rules import RULES, apply_rules
@@ -40,10 +41,10 @@ FINE: list[Config] = [
     {**BATCH, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 0}},
 ]
 
-CORPUS = sorted(Path(__file__).with_name("corpus").glob("*.json"))
+CORPUS = sorted((ROOT / "tests" / "corpus").glob("*.json"))
 """ds_config files as people have them; a name says which of them are for the Trainer."""
 
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+each_rule = each("rule", RULES, ids=lambda rule: rule.code)
 
 
 def broken(rule: Rule) -> Config:

@@ -7,6 +7,7 @@ import typer.main
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from zlaunch.cli import app
 from zlaunch.config.accelerate import AccelerateConfig, interpret
 from zlaunch.config.accelerate.yaml_reader import parse
@@ -244,13 +245,13 @@ def notes(text: str, config: str | None = None) -> dict[str, str]:
     return {note.about: note.text for note in translated(text, config).notes}
 
 
-@pytest.mark.parametrize("name", SAME)
+@each("name", SAME)
 def test_the_command_line_does_the_same(name: str) -> None:
     text, line = SAME[name]
     assert translated(text).line == line
 
 
-@pytest.mark.parametrize("name", SAME)
+@each("name", SAME)
 def test_zlaunch_takes_all_before_the_dashes_for_its_own(name: str) -> None:
     words = shlex.split(SAME[name][1])
     words = words[words.index("train") + 1 :]
@@ -259,7 +260,7 @@ def test_zlaunch_takes_all_before_the_dashes_for_its_own(name: str) -> None:
     assert context.args == (words[words.index("--") + 1 :] if "--" in words else [])
 
 
-@pytest.mark.parametrize("name", SAME)
+@each("name", SAME)
 def test_every_flag_is_answered_for(name: str) -> None:
     command = parse_command(shlex.split(SAME[name][0]))
     about = " ".join(note.about for note in translate(command).notes)
@@ -415,7 +416,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "hint"), WRONG)
+@each(("text", "hint"), WRONG)
 def test_what_no_launcher_would_understand_is_wrong_usage(text: str, hint: str | None) -> None:
     with pytest.raises(WrongUsage) as caught:
         translated(text)

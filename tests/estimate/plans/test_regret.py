@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
+from tests.each import each
 from tests.estimate.plans.questions import QUESTIONS, Asked, label
 from tests.estimate.plans.record import recorded
 from zlaunch.estimate.candidates import candidates
@@ -94,8 +93,8 @@ def outcome(name: str, off: float = 1.0) -> tuple[str, str, float, int]:
     return str(found.candidate.options), words, seconds.seconds / best - 1, len(table.seen)
 
 
-@pytest.mark.parametrize("off", SOON)
-@pytest.mark.parametrize("name", QUESTIONS)
+@each("off", SOON)
+@each("name", QUESTIONS)
 def test_what_is_chosen_is_hardly_slower_than_the_best_of_all(name: str, off: float) -> None:
     *_, regret, num_rehearsed = outcome(name, off)
     assert regret <= MOST_REGRET

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.asking import forecast, model
+from tests.each import each
 from tests.making import CPU_MACHINE, LAYOUT, gpu, local, machine, over_ssh, script
 from zlaunch.errors import Severity
 from zlaunch.estimate.forecast import Forecast
@@ -153,7 +154,7 @@ def test_what_cannot_be_found_out_gives_no_cause_for_words() -> None:
     assert check_resources(replace(DEMAND, memory=None), FreeResources()) == ()
 
 
-@pytest.mark.parametrize("ailment", AILMENTS)
+@each("ailment", AILMENTS)
 def test_each_ailment_is_the_one_thing_that_is_found(ailment: str) -> None:
     demand, room, code, severity, said, hinted = AILMENTS[ailment]
     (finding,) = check_resources(demand, room)

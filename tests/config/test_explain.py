@@ -81,9 +81,9 @@ def test_a_key_tells_which_release_brought_it() -> None:
     ("key", "words"),
     [
         (f"{ZERO}.stage", "at every stage"),
-        (f"{ZERO}.sub_group_size", "at stage 3; ignored at any other"),
-        (f"{ZERO}.round_robin_gradients", "at stages 1 and 2; ignored at any other"),
-        (f"{ZERO}.allgather_partitions", "at no stage: DeepSpeed accepts and ignores it"),
+        (f"{ZERO}.sub_group_size", "at stage 3; ignored at other stages"),
+        (f"{ZERO}.round_robin_gradients", "at stages 1 and 2; ignored at other stages"),
+        (f"{ZERO}.allgather_partitions", "at no stage: DeepSpeed ignores it"),
         ("fp16.loss_scale", "while `fp16.enabled` is true"),
         ("compile.passes", "while `compile.deepcompile` is true"),
         ("compile.deepcompile", ""),

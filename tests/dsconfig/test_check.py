@@ -42,7 +42,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
 HINTS: list[tuple[dict[str, Any], str | None]] = [
     ({"zero_optimisation": {}}, "did you mean `zero_optimization`?"),
     ({"zero_optimization": {"stag": 3}}, "did you mean `stage`?"),
-    ({"zero_optimization.stage": 3}, "nest the keys: a dot means nothing in JSON"),
+    ({"zero_optimization.stage": 3}, "nest the keys: JSON has no dotted keys"),
     ({"zero_optimization": {"bf16": {}}}, "move `bf16` to the top level"),
     ({"offload_param": {}, "zero_optimization": {}}, "move `offload_param` into `zero_optimization`"),
     ({"offload_param": {}}, "move `offload_param` into `zero_optimization`"),
@@ -59,7 +59,7 @@ HINTS: list[tuple[dict[str, Any], str | None]] = [
     ({"gradient_clipping": "inf"}, "write a number, without quotes"),
     ({"zero_optimization": 3}, "write an object, `{…}`"),
     ({"bf16": {"enabled": "yes"}}, "write true or false"),
-    ({"lr": 1e-4}, "in a ds_config that is `optimizer.params.lr`"),
+    ({"lr": 1e-4}, "the key in a ds_config is `optimizer.params.lr`"),
 ]
 
 OFFLOADS = [

@@ -34,7 +34,7 @@ def test_a_release_older_than_all_is_refused_with_what_can_be_typed(text: str) -
 
 @pytest.mark.parametrize("text", ["", "latest", "16", "0.x", "0.16rc", "-0.16"])
 def test_what_is_no_release_is_refused(text: str) -> None:
-    with pytest.raises(WrongUsage, match="is no DeepSpeed release"):
+    with pytest.raises(WrongUsage, match="is not a DeepSpeed release"):
         release(text)
 
 

@@ -85,7 +85,7 @@ def test_what_names_no_gpu_is_refused(text: str) -> None:
 
 
 def test_no_gpus_are_not_a_machine() -> None:
-    with pytest.raises(WrongUsage, match="no GPU at all"):
+    with pytest.raises(WrongUsage, match="`0xH100` is not a GPU"):
         parse_gpus("0xH100")
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.making import CPU_MACHINE, gpu, machine
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.machine import Machine
-from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions
+from zlaunch.hosts.placement import assign_ranks, choose_slots, most_slots, refuse_contradictions
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.spec import GpuChoice, JobSpec
 
@@ -18,7 +18,8 @@ HOSTS = [Host("w0", (0, 1)), Host("w1", (0,))]
 
 
 def _place(on: Machine, hosts: list[Host] | None = None, **asked: Any) -> Topology:
-    return assign_ranks(JobSpec(script=Path("train.py"), **asked), on, hosts)
+    job = JobSpec(script=Path("train.py"), **asked)
+    return assign_ranks(job, on) if hosts is None else choose_slots(job, hosts)
 
 
 def _devices(on: Machine, **asked: Any) -> tuple[int, ...]:

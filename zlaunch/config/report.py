@@ -196,7 +196,7 @@ def _second_opinion(document: Document, context: Context) -> list[Finding]:
     from zlaunch.config.resolve.resolve import resolve_file
     from zlaunch.config.resolve.values import AUTO
     from zlaunch.job.source import Source
-    from zlaunch.process import output_of
+    from zlaunch.process import ours, output_of
 
     world = context.world_size or 1
     values = resolve_file(document, replace(context, world_size=world)).values
@@ -204,11 +204,12 @@ def _second_opinion(document: Document, context: Context) -> list[Finding]:
         values = (
             values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, Source.computed("one sample per rank"))
         )
-    argv = [sys.executable, "-m", "zlaunch.config.deepspeed_check", str(world), json.dumps(values.config())]
-    answer = output_of(argv, DEEP_SECONDS)
+    program = "zlaunch.config.deepspeed_check"
+    answer = output_of(ours(program, str(world), json.dumps(values.config())), DEEP_SECONDS)
     if answer is None:
         raise Unavailable(
-            "the installed DeepSpeed could not be asked", f"run `{' '.join(argv[:3])} 1 {{}}` to see why"
+            "the installed DeepSpeed could not be asked",
+            f"run `{sys.executable} -m {program} 1 {{}}` to see why",
         )
     said = json.loads(answer)
     if said is None:

@@ -50,8 +50,10 @@ class RunOptions:
     stall_after: float = STEP_PATIENCE_SECONDS
     policy: RestartPolicy = RestartPolicy()
 
-    def manner(self, world_size: int, interactive: bool, debugged: int | None = None) -> MonitorOptions:
-        """Say how a job of so many ranks is watched; raise WrongUsage for a rank that will not be there."""
+    def monitor_options(
+        self, world_size: int, interactive: bool, debugged: int | None = None
+    ) -> MonitorOptions:
+        """Options for a job with `world_size` ranks; raise WrongUsage for a rank it does not have."""
         shown = ranks_to_show(self.show_ranks, world_size, interactive)
         return MonitorOptions(shown, self.on_stall, self.stall_after, debugged)
 

@@ -44,7 +44,7 @@ def test_what_a_misspelled_key_brings_about_is_told_of_the_key_alone() -> None:
 def test_a_key_whose_right_place_is_taken_is_not_put_there(keys: str, hint: str) -> None:
     found = validate_document(parse(f'{{"train_batch_size": 8,\n{keys}}}', "ds.json"))
     (told,) = (one.hint or "" for one in found if one.code == "unknown-key")
-    assert told.startswith(f"{hint} is there already (line ")
+    assert told.startswith(f"{hint} is already on line ")
 
 
 def test_what_another_misspelled_key_brings_about_is_not_blamed_on_it() -> None:

@@ -262,7 +262,7 @@ def autotuning_left_on(case: Case) -> Reading | None:
         return None
     if any(rank.returncode != 0 for rank in ranks):
         return None
-    steps, total = max(rank.step for rank in ranks), ranks[0].pulse.get("steps")
+    steps, total = max(rank.step for rank in ranks), ranks[0].heartbeat.get("steps")
     if not isinstance(total, int) or steps >= total:
         return None
     advice = ("`--set autotuning.enabled=false`",)

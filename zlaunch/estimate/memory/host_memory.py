@@ -123,7 +123,7 @@ def _pinned(settings: Settings, weights: Trained) -> dict[str, int]:
             parts["buckets"] = _power_of_two(item * weights.largest)
             parts["gradients"] += _parameters(settings, weights) if settings.accumulation > 1 else 0
     if settings.optimizer_on == "nvme":
-        parts["buckets"] = settings.buffer_count * 4 * min(settings.sub_group, share)
+        parts["swap buffers"] = settings.buffer_count * 4 * min(settings.sub_group, share)
     return _with_parameters(parts, settings, weights)
 
 
@@ -145,11 +145,11 @@ def _with_parameters(parts: dict[str, int], settings: Settings, weights: Trained
     if settings.parameters_on == "cpu":
         parts["parameters"] = _power_of_two(item * share) + _parameters(settings, weights)
     if settings.parameters_on == "nvme":
-        parts["buckets"] = parts.get("buckets", 0) + item * settings.parameter_buffers
+        parts["swap buffers"] = parts.get("swap buffers", 0) + item * settings.parameter_buffers
         parts["parameters"] = _power_of_two(item * min(share, settings.most_in_cpu))
         if share > settings.most_in_cpu:
             # A buffer for the rest that stage3.py sizes by whole parameters instead of shares.
-            parts["buckets"] += _power_of_two(item * weights.total)
+            parts["buckets"] = _power_of_two(item * weights.total)
     return parts
 
 

@@ -125,13 +125,30 @@ def geometric_mean(likely: Range) -> float:
     return sqrt(likely[0] * likely[1])
 
 
-def roofline(workload: Workload, machine: DeviceSpeed, flops: float) -> Roofline:
-    """Work out the time of a step of so many operations of each rank.
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a rank sends in a step, and how long the step takes."""
+
+    traffic: Communication
+    roofline: Roofline
+
+
+def step_speed(workload: Workload, machine: DeviceSpeed, flops: float) -> Speed:
+    """Work out traffic and time of a step of so many operations of each rank.
 
     Raise Refused if config.json gives no sizes.
     """
+    traffic = communication(workload)
+    return Speed(traffic, _roofline(workload, traffic, machine, flops))
+
+
+def roofline(workload: Workload, machine: DeviceSpeed, flops: float) -> Roofline:
+    """Work out the time of a step alone; raise Refused if config.json gives no sizes."""
+    return step_speed(workload, machine, flops).roofline
+
+
+def _roofline(workload: Workload, sent: Communication, machine: DeviceSpeed, flops: float) -> Roofline:
     model, settings = read_transformer(workload.model), read_settings(workload)
-    sent = communication(workload)
     kernels = (_compute(flops, settings, machine.gpu), _memory(workload, model, settings, machine.gpu))
     launches = _launches(model, settings)
     links = (_network(workload, sent, machine), _pcie(sent, machine.gpu))

@@ -86,7 +86,7 @@ def accelerate_reads(config: Config) -> Any:
     return DeepSpeedPlugin(hf_ds_config=config)
 
 
-@pytest.mark.parametrize(
+@each(
     "file",
     [file for file in CORPUS if interface_of(file) is ConfigInterface.DEEPSPEED],
     ids=lambda file: file.stem,

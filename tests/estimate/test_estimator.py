@@ -15,7 +15,6 @@ from zlaunch.estimate.memory.host_memory import SHARED_BYTES
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.estimate.rehearse import Done, Found
 from zlaunch.estimate.workload import Workload
-from zlaunch.job.source import Source
 
 
 def answer(one: Estimate | Rejected) -> Estimate:
@@ -33,12 +32,7 @@ def test_the_operations_that_are_counted_are_those_that_are_worked_out() -> None
     plain = question(stage=2, options=Options(seq_len=512), micro=2)
     again = question(stage=2, options=Options(seq_len=512, activation_checkpointing=True), micro=2)
     eager = question(stage=2, options=Options(seq_len=512, attention="eager"), micro=2)
-    asked = [
-        plain,
-        again,
-        eager,
-        plain.with_argument("gradient_accumulation_steps", 8, Source.computed("`--grad-accum`")),
-    ]
+    asked = [plain, again, eager, plain.with_options(Options(grad_accum=8))]
     with Estimator() as estimator:
         counted = [answer(one).forecast for one in estimator.rehearse(asked)]
         worked_out = [answer(one).forecast.flops for one in estimator.closed_form(asked)]

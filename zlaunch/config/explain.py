@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Subject
@@ -15,7 +14,7 @@ from zlaunch.dsconfig.keys.catalogue import entries, renamed_entry
 from zlaunch.dsconfig.keys.docs import meaning
 from zlaunch.dsconfig.keys.effects import EFFECTS
 from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading, switches_over
-from zlaunch.dsconfig.keys.types import in_words, nodes_at
+from zlaunch.dsconfig.keys.types import Node, in_words, nodes_at
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history
 from zlaunch.dsconfig.text.document import dotted
 
@@ -47,7 +46,7 @@ class Explanation:
     related: tuple[str, ...] = ()
     rules: tuple[RelatedRule, ...] = ()
     keys: tuple[RelatedRule, ...] = ()
-    example: Mapping[str, Any] | None = None
+    example: Mapping[str, object] | None = None
 
 
 def explain(key: str, release: Release = NEWEST) -> Explanation:
@@ -79,7 +78,7 @@ def explain(key: str, release: Release = NEWEST) -> Explanation:
 
 
 @cache
-def _schema() -> Mapping[str, Any]:
+def _schema() -> Node:
     return json_schema()
 
 
@@ -95,7 +94,7 @@ def keys_below(key: str) -> Iterator[RelatedRule]:
             )
 
 
-def _default(path: tuple[str, ...], nodes: list[Any], release: Release) -> str:
+def _default(path: tuple[str, ...], nodes: list[Node], release: Release) -> str:
     """Give the default in a release and its changes between releases."""
     past = history(path)
     if release.default(path) is not None or len(past.changes) > 1:
@@ -107,13 +106,10 @@ def _default(path: tuple[str, ...], nodes: list[Any], release: Release) -> str:
     return " or ".join(dict.fromkeys(written))
 
 
-def _written(value: Any) -> str:
-    return "none" if value is None else json.dumps(int(value) if _is_large(value) else value)
-
-
-def _is_large(value: Any) -> bool:
-    """Whether a number is a count that DeepSpeed writes like 5e8."""
-    return isinstance(value, float) and value.is_integer() and value >= 1e6
+def _written(value: object) -> str:
+    if isinstance(value, float) and value.is_integer() and value >= 1e6:  # DeepSpeed writes counts like 5e8
+        value = int(value)
+    return "none" if value is None else json.dumps(value)
 
 
 def _known(path: tuple[str, ...]) -> str:
@@ -178,7 +174,7 @@ def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
     return tuple(told)
 
 
-def _example(key: str, nodes: list[Any]) -> Mapping[str, Any] | None:
+def _example(key: str, nodes: list[Node]) -> Mapping[str, object] | None:
     if "*" in key or any(node.get("deprecated") for node in nodes):
         return None
     effect = EFFECTS.get(key)
@@ -192,7 +188,7 @@ def _example(key: str, nodes: list[Any]) -> Mapping[str, Any] | None:
     return example
 
 
-def _sample(nodes: list[Any]) -> Any:
+def _sample(nodes: list[Node]) -> object:
     """Choose a value other than the default."""
     for node in nodes:
         default, words = node.get("default"), [*_choices(node)]
@@ -207,7 +203,7 @@ def _sample(nodes: list[Any]) -> Any:
     return None
 
 
-def _choices(node: Mapping[str, Any]) -> Iterator[Any]:
+def _choices(node: Node) -> Iterator[object]:
     yield from node.get("enum", ())
     for arm in node.get("anyOf", ()):
         yield from _choices(arm)

@@ -94,7 +94,7 @@ def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:
     return error["type"] == "extra_forbidden" and older.knows(path) and not NEWEST.knows(path)
 
 
-def _read(value: Any, strict: bool = True) -> tuple[DsConfig | None, dict[KeyPath, ErrorDetails]]:
+def _read(value: object, strict: bool = True) -> tuple[DsConfig | None, dict[KeyPath, ErrorDetails]]:
     try:
         return DsConfig.model_validate(value, strict=strict), {}
     except ValidationError as error:
@@ -104,7 +104,7 @@ def _read(value: Any, strict: bool = True) -> tuple[DsConfig | None, dict[KeyPat
         return None, by_path
 
 
-def _path(value: Any, error: ErrorDetails) -> KeyPath:
+def _path(value: object, error: ErrorDetails) -> KeyPath:
     """Drop from pydantic's location what is not a key: tags of unions and names of types."""
     path: KeyPath = ()
     for part in error["loc"]:
@@ -116,7 +116,7 @@ def _path(value: Any, error: ErrorDetails) -> KeyPath:
     return path
 
 
-def _not_yet_known(value: Mapping[str, Any], older: Release) -> Iterable[tuple[KeyPath, Finding]]:
+def _not_yet_known(value: Mapping[str, object], older: Release) -> Iterable[tuple[KeyPath, Finding]]:
     """Find keys that came with a later release."""
     for path in _key_paths(value):
         since = history(path).since
@@ -130,7 +130,7 @@ def _not_yet_known(value: Mapping[str, Any], older: Release) -> Iterable[tuple[K
         yield path, Finding("newer-key", message, hint, dotted(path), severity, path=path)
 
 
-def _key_paths(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
+def _key_paths(value: Mapping[str, object], path: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
     for key, child in value.items():
         yield (*path, key)
         if isinstance(child, Mapping):

@@ -84,7 +84,7 @@ def _type_of(arm: JsonSchemaValue, definitions: Mapping[Any, Any]) -> JsonSchema
     return {"enum": [name for name in written["enum"] if name not in taken]}
 
 
-def json_schema(release: Release = NEWEST) -> dict[str, Any]:
+def json_schema(release: Release = NEWEST) -> JsonSchemaValue:
     """Write the schema of a release."""
     raw = DsConfig.model_json_schema(schema_generator=_Generator)
     models = {model.__name__: model for model in sections()}
@@ -106,9 +106,9 @@ class _Plain:
     ) -> None:
         self._definitions, self._models, self._release = definitions, models, release
 
-    def section(self, node: Mapping[str, Any], model: type[Section], path: KeyPath) -> dict[str, Any]:
+    def section(self, node: Mapping[str, Any], model: type[Section], path: KeyPath) -> JsonSchemaValue:
         """Write an object with known keys."""
-        properties: dict[str, Any] = {}
+        properties: JsonSchemaValue = {}
         for key, value in node["properties"].items():
             for name in _spellings(model, key):
                 if self._release.knows((*path, name)) or self._is_free(path):
@@ -126,7 +126,7 @@ class _Plain:
             "additionalProperties": False,
         }
 
-    def _key(self, value: Any, model: type[Section], key: str, path: KeyPath) -> dict[str, Any]:
+    def _key(self, value: Any, model: type[Section], key: str, path: KeyPath) -> JsonSchemaValue:
         words = meaning(model, key)
         node = {**self.plain(value, path), "description": words}
         node.pop("default", None)

@@ -10,6 +10,7 @@ from zlaunch.estimate.query import EstimateQuery
 from zlaunch.estimate.strategies import Strategy, apply_strategy, available
 from zlaunch.job.source import Source
 
+PLAN: Final = Source.option("zlaunch plan")
 STEP: Final = 1.5
 """Least factor between two micro-batches, or two buckets: what lies between gains too little."""
 CHECKPOINTED, ACCUMULATED, BUCKETED, ELSEWHERE = 2.0, 1.0, 0.25, 8.0
@@ -107,7 +108,7 @@ def _candidate(
         micro_batch=micro_batch,
         grad_accum=accumulation,
     )
-    moved = apply_strategy(query.with_options(options, source=Source.option("zlaunch plan")), strategy)
+    moved = apply_strategy(query.with_options(options, source=PLAN), strategy)
     return Candidate(strategy, checkpointing, bucket, micro_batch, accumulation, moved)
 
 

@@ -1,4 +1,4 @@
-"""The answer of an estimate: how full each pool of memory is in each phase of a run."""
+"""The memory forecast of a job: how full each pool is in each phase of a run."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from zlaunch.rundir.record import ForecastRecord
 PHASES = ("load", "initialize", "forward", "backward", "step", "second step", "save")
 """`forward`, `backward` and `step` are those of the first step; the second has all three."""
 RESUME = "resume"
-"""The phase after `initialize` of a run that goes on from a checkpoint."""
+"""The phase after `initialize` of a run that resumes from a checkpoint."""
 
 Pool = Literal["gpu", "reserved", "pageable", "pinned", "shm", "nvme"]
 POOLS: tuple[Pool, ...] = ("gpu", "reserved", "pageable", "pinned", "shm", "nvme")
@@ -18,8 +18,8 @@ can be paged; page-locked, as rounded by the allocator; in /dev/shm; in files on
 
 HOST_POOLS: tuple[Pool, ...] = ("pageable", "pinned", "shm")
 PROGRAM_BYTES: Final = 1 << 30
-"""Host memory of one rank on a GPU without a tensor. What CUDA adds on the host was not measured, and
-is taken to be as much as the rest."""
+"""Host memory of one rank on a GPU without a tensor. What CUDA adds on the host was not measured; it is
+taken to be as much as the rest."""
 CPU_PROGRAM_BYTES: Final = 9 << 26
 """The same on a CPU, measured: torch, transformers and DeepSpeed take 0.44 GiB, a dataset's reader 0.12."""
 
@@ -53,9 +53,9 @@ class Resume:
     """Loading a checkpoint in a new process, into an engine that has not trained yet."""
 
     phase: Phase | None
-    """None if it could not be looked at."""
+    """None if it could not be rehearsed."""
     parts: Mapping[str, Mapping[str, int]]
-    """As those of a forecast, of a process that ends when the checkpoint is loaded."""
+    """As in a forecast, for a process that ends when the checkpoint is loaded."""
     error: str | None = None
     """What DeepSpeed said when it gave up."""
     why_not_rehearsed: str | None = None
@@ -63,7 +63,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What one rank of a run keeps in memory; all sizes in bytes."""
+    """Memory of one rank of a run, in bytes."""
 
     method: Literal["rehearsal", "closed form"]
     phases: tuple[Phase, ...]
@@ -80,20 +80,20 @@ class Forecast:
     late_error: str | None = None
     """What DeepSpeed said when it gave up."""
     curve: tuple[tuple[str, int, int], ...] = ()
-    """The course of two steps: phase, GPU bytes in tensors, GPU bytes reserved."""
+    """Memory over two steps: phase, GPU bytes in tensors, GPU bytes reserved."""
     flops: float = 0.0
-    """Floating-point operations of one step of one rank, with what is computed again."""
+    """Floating-point operations of one step of one rank, recomputation included."""
     seconds: float = 0.0
-    """How long finding this out took."""
+    """How long the estimate took."""
     kept: bool = False
-    """Whether it was found out by an earlier command."""
+    """Whether it comes from the cache."""
     notes: tuple[str, ...] = field(default=())
-    """What is not counted, or counted in a way that a person would not expect."""
+    """What is not counted, or counted in an unexpected way."""
     resume: Resume | None = None
-    """What a run needs that goes on from this one's checkpoint; None if nothing was looked at."""
+    """What a run needs that resumes from this one's checkpoint; None if that was not rehearsed."""
 
     def resumed(self) -> "Forecast":
-        """Describe the run that goes on from this one's checkpoint: it loads that, and trains on."""
+        """Forecast the run that resumes from this one's checkpoint."""
         if self.resume is None:
             return self
         later, phase = self.resume, self.resume.phase
@@ -111,15 +111,15 @@ class Forecast:
         )
 
     def peak(self, pool: Pool) -> int:
-        """Say the most that a pool held in any phase of training, loading and saving included; bytes."""
+        """Most bytes of a pool in any phase, loading and saving included."""
         return max((phase.peak.get(pool, 0) for phase in self.phases), default=0)
 
     def bounds(self, nbytes: int) -> tuple[int, int]:
-        """Say what an amount of this forecast may be in truth, at least and at most."""
+        """Least and most that an amount of this forecast may really be."""
         return int(nbytes / (1 + self.error)), int(nbytes * (1 + self.error))
 
     def scaled(self, ratios: Mapping[str, float]) -> "Forecast":
-        """Multiply what each pool holds; a pool that is not named stays as it is."""
+        """Multiply what the named pools hold."""
 
         def times(amounts: Mapping[str, int]) -> dict[str, int]:
             return {pool: int(size * ratios.get(pool, 1.0)) for pool, size in amounts.items()}
@@ -129,7 +129,7 @@ class Forecast:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is about a GPU: on a CPU every tensor lies in host memory."""
+        """Whether tensors are on a GPU; on a CPU they are in host memory."""
         return self.peak("gpu") > 0
 
     @property
@@ -138,7 +138,7 @@ class Forecast:
         return PROGRAM_BYTES if self.on_gpu else CPU_PROGRAM_BYTES
 
     def with_pool(self, pool: Pool, nbytes: int) -> "Forecast":
-        """Add a pool that is as full all the time; nothing if it is empty."""
+        """Add a pool with a constant size, unless it is 0."""
         if not nbytes:
             return self
         phases = (
@@ -148,7 +148,7 @@ class Forecast:
         return replace(self, phases=tuple(phases))
 
     def peak_phase(self, pool: Pool) -> str:
-        """Say in which phase a pool was fullest."""
+        """Phase in which a pool is fullest."""
         return max(self.phases, key=lambda phase: phase.peak.get(pool, 0)).name
 
 

@@ -95,20 +95,16 @@ class EstimateQuery:
         )
         if options.seq_len is not None:
             training = replace(training, seq_len=Sourced(options.seq_len, Source.option("--seq-len")))
-        query = replace(self, job=options.apply_shared(self.job), training=training)
+        args = self.given.args
         sizes = {
             "per_device_train_batch_size": (options.micro_batch, "--micro-batch"),
             "gradient_accumulation_steps": (options.grad_accum, "--grad-accum"),
         }
         for name, (value, flag) in sizes.items():
             if value is not None:
-                query = query.with_argument(name, value, source or Source.option(flag))
-        return query
-
-    def with_argument(self, name: str, value: int | bool, source: Source) -> "EstimateQuery":
-        """Add an argument of the Trainer."""
-        args = self.given.args.over(name, Argument(value, source, given=True))
-        return replace(self, given=replace(self.given, args=args))
+                args = args.over(name, Argument(value, source or Source.option(flag), given=True))
+        given = replace(self.given, args=args)
+        return replace(self, job=options.apply_shared(self.job), training=training, given=given)
 
 
 def parse_lora(text: str) -> Lora:

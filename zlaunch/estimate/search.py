@@ -15,7 +15,7 @@ from typing import Final
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.compose import compose, to_json
 from zlaunch.errors import Refused, Unavailable, WrongUsage
-from zlaunch.estimate.candidates import ELSEWHERE, Candidate, candidates, distance
+from zlaunch.estimate.candidates import ELSEWHERE, PLAN, Candidate, candidates, distance
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.forecast import POOLS, Forecast
@@ -35,7 +35,6 @@ from zlaunch.estimate.strategies import (
     fastest_first,
     is_as_fast,
 )
-from zlaunch.job.source import Source
 from zlaunch.job.transformer import read_transformer
 from zlaunch.units import plural
 
@@ -78,8 +77,8 @@ class SearchResult:
     def ds_config(self) -> str:
         """Write the chosen ds_config, with "auto" where the Trainer's arguments decide."""
         values = compose(self.candidate.query.job, None)
-        values = values.put(MICRO, self.candidate.micro_batch, Source.option("zlaunch plan"))
-        values = values.put(ACCUMULATION, self.candidate.accumulation, Source.option("zlaunch plan"))
+        values = values.put(MICRO, self.candidate.micro_batch, PLAN)
+        values = values.put(ACCUMULATION, self.candidate.accumulation, PLAN)
         return to_json(values.config())
 
 

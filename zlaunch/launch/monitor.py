@@ -30,9 +30,6 @@ METRICS_SECONDS_PER_RANK = 0.3
 ANSWER_SECONDS = 5.0
 """How long ranks have to write their stacks: they check for the request every two seconds."""
 
-_RECORDED = ("step", "steps", "phase", "loss", "learning_rate")
-"""Members of rank 0's heartbeat that go to the metrics."""
-
 
 class JobMonitor:
     """Samples the ranks of a running job and reports what it finds."""

@@ -1,6 +1,6 @@
 """The interface through which `launch` reports what happens; it prints nothing itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from zlaunch.errors import Finding
 from zlaunch.estimate.query import Estimate
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.progress import Progress
+from zlaunch.rundir.record import HeartbeatRecord
 
 
 class Reporter(Protocol):
@@ -42,7 +43,5 @@ class Reporter(Protocol):
     def restarting(self, text: str) -> None:
         """What is tried after a failure, or why it cannot be tried."""
 
-    def ended(
-        self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: Mapping[str, object]
-    ) -> None:
+    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
         """The job has ended, with this last heartbeat of rank 0, and the outcome is recorded."""

@@ -136,7 +136,7 @@ class _Launch:
         self.reporter.warn([finding for finding in findings if finding not in wrong])
         if wrong:
             refusal = Refused(wrong)
-            refusal.hint = "`--force` starts it all the same"
+            refusal.hint = "`--force` starts it anyway"
             raise refusal
 
     def _restart(self, attempt: _Attempt) -> _Attempt:

@@ -1,7 +1,6 @@
 """The progress of a job in one line."""
 
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +10,7 @@ from tests.launch.test_progress import heartbeat, progress_of, snapshots, steppi
 from zlaunch.cli.views.progress import loss_line, plain_line, progress_line
 from zlaunch.launch.progress import Snapshot, no_progress
 from zlaunch.rundir import phases
+from zlaunch.rundir.record import HeartbeatRecord
 
 
 @given(snapshots, st.integers(0, 200), st.none() | st.integers(0, 10**13))
@@ -83,5 +83,5 @@ def test_a_loss_that_was_told_once_fell_from_nowhere() -> None:
 
 
 @pytest.mark.parametrize("heartbeat", [{}, {"step": 3}, {"loss": None, "first_loss": None, "step": 3}])
-def test_nothing_is_said_of_a_loss_that_nobody_told(heartbeat: dict[str, Any]) -> None:
+def test_nothing_is_said_of_a_loss_that_was_not_reported(heartbeat: HeartbeatRecord) -> None:
     assert loss_line(heartbeat) is None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.each import each
-from tests.running import CONFIGS, ROOT
+from tests.running import CONFIGS
 from zlaunch.config.resolve.autos import _FILL
 from zlaunch.config.resolve.compose import preset
 from zlaunch.config.rules import RULES, apply_rules
@@ -41,7 +41,7 @@ FINE: list[Config] = [
     {**BATCH, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 0}},
 ]
 
-CORPUS = sorted((ROOT / "tests" / "corpus").glob("*.json"))
+CORPUS = sorted(Path(__file__).with_name("corpus").glob("*.json"))
 """ds_config files as people have them; a name says which of them are for the Trainer."""
 
 each_rule = each("rule", RULES, ids=lambda rule: rule.code)
@@ -150,8 +150,8 @@ def interface_of(file: Path) -> ConfigInterface:
     )
 
 
-@pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
-@pytest.mark.parametrize("world_size", [None, 8])
+@each("file", CORPUS, ids=lambda file: file.stem)
+@each("world_size", [None, 8])
 def test_nothing_but_advice_is_found_in_what_people_write(file: Path, world_size: int | None) -> None:
     context = Context(world_size=world_size, interface=interface_of(file))
     findings = validate_document(read(file), context)

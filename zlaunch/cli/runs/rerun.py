@@ -26,10 +26,10 @@ def rerun(
     run: Run,
     run_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Run directory (default: beside that of the first run)."),
+        typer.Option(metavar="DIR", help="Run directory (default: beside the old one)."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Start even if something has changed or resources are short.")
+        bool, typer.Option("--force", help="Start even if something changed or a resource is short.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the complete plan; write and start nothing.")
@@ -42,42 +42,42 @@ def rerun(
     With --json, the last line of the output is an object about the new run.
     """
     if dry_run and as_json:
-        raise WrongUsage("`--json` is about a new run, and `--dry-run` starts none", "keep one of them")
-    record = load_run(find_run(run, runs_dir))
-    _check_repeatable(record, force)
-    run_dir = None if run_dir is None else run_dir.absolute()
-    variables = restore_environment(record.files.job)
-    prepared = prepare_rerun(record.files, run_dir)
-    changed = what_changed(record.files, prepared)
+        raise WrongUsage("`--json` describes a new run, but `--dry-run` starts none", "keep one of them")
+    repeated = load_run(find_run(run, runs_dir))
+    _check_repeatable(repeated, force)
+    files, run_dir = repeated.files, None if run_dir is None else run_dir.absolute()
+    variables = restore_environment(files.job)
+    prepared = prepare_rerun(files, run_dir)
+    changed = what_changed(files, prepared)
     if changed and not force:
         raise Refused(_findings(changed))
-    _say_changes(record, changed, variables)
+    _say_changes(repeated, changed, variables)
     options = LaunchOptions(
         interactive=console.is_interactive(),
-        rehearse=bool(record.files.forecast) and not force,
+        rehearse=bool(files.forecast) and not force,
         force=force,
         dry_run=dry_run,
-        origin=Lineage(repeats=record.id),
+        origin=Lineage(repeats=repeated.id),
     )
     view = LaunchView()
     status = launch(prepared, options, view)
     if as_json and view.run is not None:
         changes = [asdict(change) for change in (*changed, *variables)]
         new = members(load_run(view.run))
-        console.data(json.dumps({**new, "repeats": record.id, "changed": changes}))
+        console.data(json.dumps({**new, "repeats": repeated.id, "changed": changes}))
     raise typer.Exit(status)
 
 
-def _check_repeatable(record: RunSummary, force: bool) -> None:
-    if record.state is State.BROKEN:
-        root = os.path.relpath(record.files.root)
-        raise InputMissing(f"{root} holds no run that could be repeated: {record.cause}")
-    if not record.state.is_over and not force:
-        raise Unavailable(f"{record.id} is {record.state.value}", f"`zlaunch runs stop {record.id}` first")
+def _check_repeatable(run: RunSummary, force: bool) -> None:
+    if run.state is State.BROKEN:
+        root = os.path.relpath(run.files.root)
+        raise InputMissing(f"{root} holds no run to repeat: {run.cause}")
+    if not run.state.is_over and not force:
+        raise Unavailable(f"{run.id} is {run.state.value}", f"`zlaunch runs stop {run.id}` first")
 
 
-def _say_changes(record: RunSummary, changed: Sequence[Change], variables: Sequence[Change]) -> None:
-    console.say(f"repeats    {record.id}, in {Path.cwd()}")
+def _say_changes(run: RunSummary, changed: Sequence[Change], variables: Sequence[Change]) -> None:
+    console.say(f"repeats    {run.id}, in {Path.cwd()}")
     for one in changed:
         console.say(f"differs    {one.what}: was {one.then}, is {one.now}")
     for one in variables:

@@ -1,7 +1,7 @@
 """Shows a launch on the terminal."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from zlaunch import console
@@ -17,6 +17,9 @@ from zlaunch.estimate.query import Estimate
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.progress import Progress, phase_shown
 from zlaunch.launch.reporter import Reporter
+from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.runs.state import State
+from zlaunch.runs.verdict import HEADS
 from zlaunch.units import duration
 
 PLAIN_SECONDS = 30.0
@@ -24,12 +27,6 @@ PLAIN_SECONDS = 30.0
 
 _LABEL_WIDTHS = {"model": 9, "stage": 6}
 """Label of a note → the width of the labels in the summary below it."""
-
-_HEADS = {
-    "finished": "finished in",
-    "stumbled": "trained to the end in",
-    "stalled": "ended for its stall after",
-}
 
 
 class LaunchView(Reporter):
@@ -97,9 +94,7 @@ class LaunchView(Reporter):
     def restarting(self, text: str) -> None:
         self._say("", *console.paragraph(text))
 
-    def ended(
-        self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: Mapping[str, object]
-    ) -> None:
+    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
         took, verdict = duration(seconds), outcome.verdict
         about = f"all about this run is in {os.path.relpath(plan.layout.root)}"
         loss = loss_line(heartbeat) if outcome.how == "finished" else None
@@ -108,8 +103,7 @@ class LaunchView(Reporter):
             log = [] if self._shows_output else [_log_note(plan, 0)]
             self._say(*lines, f"finished in {took}; {about}", *log)
             return
-        head = _HEADS.get(outcome.how, f"{outcome.how} after")
-        lines += verdict_lines(verdict, f"{head} {took}", console.width())
+        lines += verdict_lines(verdict, f"{HEADS[State(outcome.how)]} {took}", console.width())
         lines += [] if verdict.rank is None else console.paragraph(_log_note(plan, verdict.rank))
         self._say(*lines, *console.paragraph(about))
 

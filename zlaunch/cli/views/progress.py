@@ -1,10 +1,10 @@
 """The progress of a running job in one line."""
 
 import math
-from collections.abc import Mapping
 
 from zlaunch.launch.progress import Progress
 from zlaunch.rundir import phases
+from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import brief, clock
 
 QUIET_SECONDS = 10.0
@@ -74,7 +74,7 @@ def milestone(progress: Progress) -> int:
     return phases.ALL.index(phase) if phase in phases.ALL and phase != phases.EXITING else 0
 
 
-def loss_line(heartbeat: Mapping[str, object]) -> str | None:
+def loss_line(heartbeat: HeartbeatRecord) -> str | None:
     """Write how far the loss fell; None if the script reported none."""
     first, last = heartbeat.get("first_loss"), heartbeat.get("loss")
     if not (isinstance(first, int | float) and isinstance(last, int | float)):

@@ -18,14 +18,13 @@ from zlaunch.config.accelerate.fields import (
     SECTION,
     SECTION_KEYS,
 )
+from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Refused, Severity
 
 
 def refuse_another_kind(source: Document) -> None:
     """Raise Refused if this is YAML of another kind, such as a ds_config."""
-    from zlaunch.dsconfig.schema.root import DsConfig
-
     keys = source.value.keys()
     if source.value.get("compute_environment") == "AMAZON_SAGEMAKER":
         message, hint = "this config is for SageMaker, not for your own machines", None

@@ -8,7 +8,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from zlaunch.dsconfig.text.document import Document, KeyPath, Span, dotted, place_at
 from zlaunch.dsconfig.text.parser import MAX_DEPTH, MAX_DIGITS
@@ -20,6 +20,8 @@ _MERGE = "<<"
 _TEXT = ("str", "timestamp", "value", "merge")
 """Tags of what is a string in JSON; YAML 1.1 reads some of it as dates."""
 _CONSTRUCTED = ("null", "bool", "int", "float")
+_Node: TypeAlias = Any
+"""A node of PyYAML, which has no types."""
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 
 
@@ -55,12 +57,13 @@ class _Reader:
         root = self._compose()
         if root is None or root.id != "mapping":
             self._fail("a config must be one mapping", 0, "write `key: value` lines")
-        value: dict[str, Any] = self._value(root, ())
+        value = self._value(root, ())
+        assert isinstance(value, dict), "a mapping with another tag is refused"
         start = root.start_mark.index
         self.spans[()] = Span(start, start, self._end(root))
         return value
 
-    def _compose(self) -> Any:
+    def _compose(self) -> _Node:
         import yaml
 
         try:
@@ -91,7 +94,7 @@ class _Reader:
                     "write the values out",
                 )
 
-    def _value(self, node: Any, path: KeyPath) -> Any:
+    def _value(self, node: _Node, path: KeyPath) -> object:
         kind = node.tag.removeprefix(_TAG)
         if node.id == "mapping" and kind == "map":
             return self._mapping(node, path)
@@ -104,8 +107,8 @@ class _Reader:
         offset = node.start_mark.index
         return self._fail(f"tag `{self.text[offset:].split()[0]}`: JSON has no tags", offset)
 
-    def _mapping(self, node: Any, path: KeyPath) -> dict[str, Any]:
-        written: dict[str, tuple[int, Any]] = {}
+    def _mapping(self, node: _Node, path: KeyPath) -> dict[str, Any]:
+        written: dict[str, tuple[int, _Node]] = {}
         for key_node, value_node in node.value:
             offset, key = key_node.start_mark.index, self._key(key_node)
             if key in written:
@@ -118,29 +121,29 @@ class _Reader:
             self.spans[here] = Span(offset, value_node.start_mark.index, self._end(value_node))
         return members
 
-    def _key(self, node: Any) -> str:
+    def _key(self, node: _Node) -> str:
         if node.id != "scalar":
             self._fail("a key must be a plain word", node.start_mark.index)
         if node.value == _MERGE and node.style is None:
             self._fail("merge key `<<`: JSON has no merge keys", node.start_mark.index)
         return str(node.value)
 
-    def _sequence(self, node: Any, path: KeyPath) -> list[Any]:
-        items: list[Any] = []
+    def _sequence(self, node: _Node, path: KeyPath) -> list[object]:
+        items: list[object] = []
         for position, item in enumerate(node.value):
             here, start = (*path, position), item.start_mark.index
             items.append(self._value(item, here))
             self.spans[here] = Span(start, start, self._end(item))
         return items
 
-    def _end(self, node: Any) -> int:
+    def _end(self, node: _Node) -> int:
         """Find the end of a value; PyYAML ends a block at the next token."""
         if node.id == "scalar" or node.flow_style or not node.value:
             return int(node.end_mark.index)
         last = node.value[-1]
         return self._end(last[1] if node.id == "mapping" else last)
 
-    def _text(self, node: Any) -> Any:
+    def _text(self, node: _Node) -> str | int | float:
         text = str(node.value)
         is_plain = node.style is None and not self.text.startswith("!", node.start_mark.index)
         if not is_plain or not _NUMBER.fullmatch(text):
@@ -157,7 +160,7 @@ class _Reader:
         )
         return number
 
-    def _constructed(self, node: Any) -> Any:
+    def _constructed(self, node: _Node) -> object:
         """Construct a plain scalar as PyYAML does."""
         import yaml
 
@@ -170,7 +173,7 @@ class _Reader:
             self._fail(f"`{node.value}` is not a valid `{node.tag.removeprefix(_TAG)}`", offset)
         return self._number(value, node) if isinstance(value, float) else value
 
-    def _number(self, value: float, node: Any) -> int | float:
+    def _number(self, value: float, node: _Node) -> int | float:
         if not math.isfinite(value):
             self._fail(f"JSON cannot represent the number `{node.value}`", node.start_mark.index)
         return narrowed(value)

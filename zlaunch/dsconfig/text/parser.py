@@ -62,7 +62,8 @@ class _Parser:
         """Read the one object of a ds_config; raise Refused with the place of a syntax error."""
         start = self._token.start
         if self._token.text == "{":
-            value: dict[str, Any] = self._value(())
+            value = self._value(())
+            assert isinstance(value, dict), "an object begins with a brace"
         elif self._token.kind in ("word", "string"):
             self.notes.remark("no-braces", "an object without braces is", start)
             self.notes.edits += [Edit(start, start, "{\n"), Edit(len(self.text), len(self.text), "}\n")]
@@ -93,7 +94,7 @@ class _Parser:
     def _next(self) -> None:
         self._advance(self._token.end)
 
-    def _value(self, path: KeyPath) -> Any:
+    def _value(self, path: KeyPath) -> object:
         token = self._token
         if len(path) > MAX_DEPTH:
             self._fail(f"nested more than {MAX_DEPTH} levels deep")
@@ -124,9 +125,9 @@ class _Parser:
         ends = not rest or rest.startswith((",", "}", "]", "#", "//", "/*"))
         return ends or _MEMBER.match(rest) is not None
 
-    def _object(self, path: KeyPath, closing: str) -> dict[str, Any]:
+    def _object(self, path: KeyPath, closing: str) -> dict[str, object]:
         """Read members up to the closing brace or the end of the text, which the caller consumes."""
-        members: dict[str, Any] = {}
+        members: dict[str, object] = {}
         while self._token.text != closing:
             key_token = self._token
             if key_token.kind not in ("string", "word"):
@@ -147,8 +148,8 @@ class _Parser:
             self._separator(closing)
         return members
 
-    def _array(self, path: KeyPath) -> list[Any]:
-        items: list[Any] = []
+    def _array(self, path: KeyPath) -> list[object]:
+        items: list[object] = []
         while self._token.text != "]":
             start = self._token.start
             item_path = (*path, len(items))
@@ -204,7 +205,7 @@ class _Parser:
             self.notes.misread(token, number, f"is not a JSON number: {_TEXT_TO_DEEPSPEED}")
         return number
 
-    def _bare_value(self, token: Token) -> Any:
+    def _bare_value(self, token: Token) -> object:
         """Read text without quotes: hjson takes the whole line, the writer meant it up to the next mark."""
         line_end = self.text.find("\n", token.start)
         line = self.text[token.start : line_end if line_end >= 0 else len(self.text)].rstrip()
@@ -226,7 +227,7 @@ class _Parser:
             self.notes.lenient("no-quotes", "a string without quotes is", meant, bare)
         return bare
 
-    def _python(self, token: Token, value: Any) -> Any:
+    def _python(self, token: Token, value: object) -> object:
         self.notes.misread(token, value, f"is Python, not JSON: {_TEXT_TO_DEEPSPEED}")
         return value
 

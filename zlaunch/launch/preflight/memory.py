@@ -100,7 +100,7 @@ def check_memory(prepared: Prepared, estimator: Estimator) -> Estimate:
     if estimate.fit is Fit.NO:
         message = "; ".join(estimate.verdict.reasons)
         hint = _hint(estimate.query, fitting(try_changes(estimate, estimator)))
-        hint += "; `--force` starts it all the same"
+        hint += "; `--force` starts it anyway"
         raise Refused([Finding("does-not-fit", message, hint, severity=Severity.LATE)])
     return estimate
 

@@ -62,7 +62,7 @@ def test_one_room_prints() -> None:
         ["config", "schema"],
         ["config", "translate", "--", "deepspeed", "train.py"],
         ["config", "write"],
-        ["estimate", "recipes/small_llama", "--on", "H100-80GB", "--stage", "3", "--micro-batch", "1"],
+        ["estimate", "recipes/small_llama", "--on", "H100-80GB", "--stage", "3", "--no-levers"],
     ],
 )
 def test_a_command_that_trains_nothing_imports_nothing_heavy(argv: list[str]) -> None:

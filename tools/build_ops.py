@@ -5,6 +5,8 @@ against its time limit.
 """
 
 import os
+import sys
+from pathlib import Path
 
 BUILDERS = ("ShareMemCommBuilder", "CPUAdamBuilder", "FusedAdamBuilder", "CPULionBuilder", "AsyncIOBuilder")
 
@@ -12,6 +14,8 @@ BUILDERS = ("ShareMemCommBuilder", "CPUAdamBuilder", "FusedAdamBuilder", "CPULio
 def main() -> None:
     """Load each op once; those that this machine cannot compile are named, and tests that need them fail."""
     os.environ["DS_ACCELERATOR"] = "cpu"
+    programs = Path(sys.executable).parent  # the ninja of the ranks: another version compiles all again
+    os.environ["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
     from deepspeed.accelerator import get_accelerator
 
     for name in BUILDERS:

@@ -13,6 +13,7 @@ logging.getLogger("DeepSpeed").setLevel(logging.CRITICAL)
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With `--dist loadgroup` one worker asks all packages, and no other imports them."""
     for item in items:

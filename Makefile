@@ -27,7 +27,7 @@ test: .venv/installed-for-tests system-packages
 	$(BIN)/python -m tools.run_tests
 
 fast: .venv/installed-for-tests
-	$(BIN)/python -m pytest -n 2 -m "not job and not hosts"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not job and not hosts"
 
 check: .venv/installed-for-tests
 	$(BIN)/ruff check

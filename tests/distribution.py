@@ -7,10 +7,17 @@ for another at the end.
 
 from xdist.scheduler import LoadScopeScheduling
 
-PACKAGES = "tests/contract/"
+PACKAGES = "packages"
+IMPORTS_PACKAGES = (
+    "tests/contract/",
+    "tests/estimate/rehearsal/test_allocations.py",
+    "tests/estimate/rehearsal/test_older_torch.py",
+    "tests/job/test_model_families.py",
+)
 DEATHS = "tests/deaths/test_deaths.py"
 SECONDS = {
     "tests/estimate/rehearsal/test_equal_to_real_ranks.py": 120,
+    "tests/contract/test_late_rules.py": 60,
     "tests/jobs/test_training.py": 120,
     PACKAGES: 50,
 }
@@ -22,7 +29,7 @@ def unit_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file == DEATHS:
         return nodeid
-    return PACKAGES if file.startswith(PACKAGES) and file not in SECONDS else file
+    return PACKAGES if file.startswith(IMPORTS_PACKAGES) and file not in SECONDS else file
 
 
 def seconds(nodeid: str) -> int:

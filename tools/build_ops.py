@@ -9,6 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+from zlaunch.hosts.op_cache import extensions_dir, lock_holder
+
 BUILDERS = ("AsyncIOBuilder", "CPUAdamBuilder", "FusedAdamBuilder", "CPULionBuilder", "ShareMemCommBuilder")
 """What takes longest comes first."""
 
@@ -22,6 +24,9 @@ def build(name: str) -> None:
         print(f"{builder.name}: cannot be compiled here", flush=True)
         return
     print(f"{builder.name}: compiling, unless it is there", flush=True)
+    lock = extensions_dir(os.environ) / builder.name / "lock"
+    if lock.exists() and lock_holder(lock) is None:
+        lock.unlink()  # left behind by a build that was killed; torch would wait for it
     builder.load(verbose=False)
 
 

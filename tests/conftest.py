@@ -18,7 +18,9 @@ from tools.run_tests import PART
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-settings.register_profile("same-every-time", deadline=None, derandomize=True, max_examples=100)
+# What is the same every time finds no more the more often it runs; `--hypothesis-profile=thorough` looks further.
+settings.register_profile("same-every-time", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("same-every-time")
 
 

@@ -117,7 +117,7 @@ def test_a_size_that_is_no_number_is_one_finding_before_anything_is_rehearsed(
 @pytest.mark.parametrize("asked", [["estimate", "--stage", "0"], ["plan"]])
 @pytest.mark.parametrize(
     ("model", "why"),
-    [("odd", "transformers refuses this model: ValueError"), ("inactive", "transformers gives up: KeyError")],
+    [("odd", "transformers rejects this model: ValueError"), ("inactive", "transformers gives up: KeyError")],
 )
 def test_a_model_that_transformers_refuses_fits_nowhere(
     asked: list[str], model: str, why: str, folder: Path

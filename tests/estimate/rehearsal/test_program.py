@@ -1,4 +1,4 @@
-"""The program that rehearses, and how it is started, without a rehearsal: what goes wrong around one."""
+"""The program that rehearses, without a rehearsal: its forks, results and failures."""
 
 import io
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from tests.asking import LLAMA, forecast
 from tests.running import ROOT
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.rehearsal.__main__ import _read, _Task
+from zlaunch.estimate.rehearsal.__main__ import _read_result, _Task
 from zlaunch.estimate.rehearse import Found, Rehearser
 from zlaunch.estimate.workload import Workload
 
@@ -55,21 +55,21 @@ def test_a_fork_that_cannot_even_say_what_went_wrong_deletes_no_checkpoints() ->
 
 @pytest.mark.parametrize(
     ("status", "why"),
-    [(0, "the answer of the rehearsal is not complete"), (-9, "the rehearsal ended by SIGKILL")],
+    [(0, "the result of the rehearsal is incomplete"), (-9, "the rehearsal ended with SIGKILL")],
 )
 def test_an_answer_that_is_cut_off_is_none(status: int, why: str) -> None:
-    assert _read(io.StringIO('{"is_text": true}\n{"forecast": {"meth'), status)["broken"] == why
+    assert _read_result(io.StringIO('{"is_text": true}\n{"forecast": {"meth'), status)["broken"] == why
 
 
 def test_an_answer_without_the_images_says_why_they_are_missing(tmp_path: Path) -> None:
     with_images = _Task(0, ASKED, tmp_path)
-    without = with_images.following({"broken": "killed", "has_images": True})
+    without = with_images.next_task({"broken": "killed", "has_images": True})
     assert without is not None
     assert not without.workload.images
     told = {"forecast": {"late_error": None, "seconds": 1.0, "phases": ()}}
-    resumed = without.following(told)
+    resumed = without.next_task(told)
     assert resumed is not None
-    assert [task.whole(told).get("broken") for task in (with_images, without, resumed)] == [
+    assert [task.merge(told).get("broken") for task in (with_images, without, resumed)] == [
         None,
         *["killed"] * 2,
     ]

@@ -93,7 +93,7 @@ REMARKS = {
     "an encoder alone": "`BertModel` computes no loss: counted as `BertForMaskedLM`",
     "a class that nobody knows": "`LlamaForRewardModel` is not in transformers: counted as `LlamaForCausalLM`",
     "images of one size": "counted with one image of 56 x 56 in each sequence, its tokens included",
-    "images of any size": "counted without images: what training on them adds is missing",
+    "images of any size": "counted without images: the memory for training on them is not included",
 }
 
 
@@ -121,7 +121,7 @@ def test_infinity_in_a_config_is_read_as_python_does(tmp_path: Path) -> None:
     [
         (of(SPEECH, "Wav2Vec2ForCTC"), "masked_select"),
         (of({"model_type": "no_such_type"}), "no_such_type"),
-        (of({"model_type": "resnet", "architectures": ["ResNetForImageClassification"]}), "how large"),
+        (of({"model_type": "resnet", "architectures": ["ResNetForImageClassification"]}), "image_size"),
     ],
     ids=["speech", "unknown", "images of unknown size"],
 )

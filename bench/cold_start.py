@@ -1,9 +1,9 @@
-"""How long `--help` takes, whole process: zlaunch beside its own two libraries and the other launchers.
+"""Measure the time of short commands, compared with importing zlaunch's libraries and with other launchers.
 
     .venv/bin/python bench/cold_start.py [ROUNDS]
 
-The commands take turns, so that a machine that slows down slows all of them; what counts is the
-ratio of each round, not a time. zlaunch is compiled before, as it is once it was installed.
+The commands take turns, so that a slow phase of the machine affects all of them. The ratio within a round is
+more reliable than the time. zlaunch is compiled to bytecode first, as after an installation.
 """
 
 import statistics
@@ -29,14 +29,14 @@ COMMANDS: dict[str, list[str | Path]] = {
 
 
 def seconds(argv: list[str | Path]) -> float:
-    """Time one process from outside."""
+    """Return the wall time of a process."""
     began = time.perf_counter()
     subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     return time.perf_counter() - began
 
 
 def main(rounds: int) -> None:
-    """Measure in turn and print medians."""
+    """Print the medians of all commands."""
     subprocess.run([sys.executable, "-m", "compileall", "-q", ROOT / "zlaunch"], check=True)
     for argv in COMMANDS.values():
         seconds(argv)

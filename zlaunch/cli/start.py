@@ -106,7 +106,7 @@ def show(examined: Examined) -> None:
     from zlaunch.cli.views.launch_plan import plan_lines
 
     plan, inputs = examined.prepared.plan(), examined.prepared.inputs
-    inputs.job.wishes.manner(inputs.topology.world_size, console.is_interactive(), None)  # they may be wrong
+    inputs.job.wishes.monitor_options(inputs.topology.world_size, console.is_interactive())  # may be wrong
     for line in plan_lines(plan, complete=True):
         console.data(line)
     if examined.answer is not None:
@@ -128,7 +128,7 @@ def see(
 
     inputs = examined.prepared.inputs
     debugged = None if inputs.job.debug is None else inputs.job.debug.rank
-    manner = inputs.job.wishes.manner(inputs.topology.world_size, console.is_interactive(), debugged)
+    manner = inputs.job.wishes.monitor_options(inputs.topology.world_size, console.is_interactive(), debugged)
     return run_with_restarts(examined, partial(_start, manner=manner), look_into, origin)
 
 

@@ -1,9 +1,9 @@
-"""The GPUs that zlaunch knows by name: how much memory torch sees on them, and how fast they are.
+"""Memory and speed of known GPUs.
 
-Memory is what `torch.cuda.get_device_properties().total_memory` says, less than what the box says:
-the lowest figure seen in public out-of-memory messages ("has a total capacity of …"); drivers differ
-by up to 0.3 GiB. Speeds are those of NVIDIA's data sheets: dense, with fp32 accumulation, and never
-reached. NVML's names are as `nvidia-smi -L` prints them.
+Memory is `torch.cuda.get_device_properties().total_memory`, which is below the nominal size: the lowest
+figure in public out-of-memory messages ("has a total capacity of …"); drivers differ by up to 0.3 GiB.
+Speeds are those of NVIDIA's data sheets, dense and with fp32 accumulation, which no job reaches. NVML names
+are those of `nvidia-smi -L`.
 """
 
 import difflib
@@ -16,73 +16,66 @@ from zlaunch.errors import WrongUsage
 _GIB: Final = 1 << 30
 
 CONTEXT_BYTES: Final = (int(0.47 * _GIB), int(0.92 * _GIB))
-"""What CUDA itself holds on a GPU, least and most. Not measured here, but published: S. Bekman,
-"Machine Learning Engineering", training/performance, "Preloaded CUDA kernels memory usage"."""
+"""Memory of the CUDA context, minimum and maximum. Published by S. Bekman, "Machine Learning Engineering",
+training/performance, "Preloaded CUDA kernels memory usage"."""
 NCCL_BYTES: Final = (int(0.73 * _GIB), int(1.5 * _GIB))
-"""What torch.distributed and NCCL add with more than one rank, lasting and at first; same source."""
+"""Memory of torch.distributed and NCCL with more than one rank: lasting, and initially. Same source."""
 
 _ANY: Final = "any GPU since Ampere"
-"""One of which only the memory is known is taken to have bf16, which came with Ampere."""
+"""Name of a GPU of which only the memory is given; it is assumed to have bf16."""
 
 _FULL_NAME = re.compile(
     r"(?:(?P<count>\d{1,6})\s*[x\N{MULTIPLICATION SIGN}*]\s*)?(?P<name>\S.*)", re.IGNORECASE
 )
 
 _OF_OTHERS = re.compile(r"a(3[158]0|5[358]0|7[357]0)m?|b(50|60|5[78]0)|v(340|520|620|710)")
-"""Names with the letters of an NVIDIA series that are Intel's (Arc) or AMD's (Radeon PRO)."""
+"""Names of Intel (Arc) and AMD (Radeon PRO) GPUs that look like an NVIDIA series."""
 
 _MEMORY = re.compile(r"(?P<size>\d{1,6}(?:\.\d{1,3})?)\s*(?P<unit>GiB|GB)", re.IGNORECASE)
 _UNITS: Final = {"gib": _GIB, "gb": 10**9}
 
 
 def overhead_bytes(world_size: int) -> tuple[int, int]:
-    """Say what a rank holds on its GPU beside tensors, at least and at most."""
-    least, most = CONTEXT_BYTES
-    if world_size > 1:
-        least, most = least + NCCL_BYTES[0], most + NCCL_BYTES[1]
-    return least, most
+    """Return the GPU memory of a rank without tensors, minimum and maximum."""
+    low, high = CONTEXT_BYTES
+    return (low + NCCL_BYTES[0], high + NCCL_BYTES[1]) if world_size > 1 else (low, high)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One kind of GPU; memory in bytes, speeds in bytes or floating-point operations per second."""
+    """A GPU model; memory in bytes, speeds in bytes or floating-point operations per second."""
 
     name: str
     total_bytes: int
-    """What torch sees of its memory before anything runs."""
+    """Total memory, as torch sees it."""
     half_flops: float
-    """Matrix products of bf16, or of fp16 where there is no bf16."""
+    """Matrix products in bf16, or in fp16 without bf16 support."""
     fp32_flops: float
     tf32_flops: float
-    """Matrix products of fp32 with `torch.backends.cuda.matmul.allow_tf32`; 0 where there is none."""
+    """Matrix products in fp32 with `torch.backends.cuda.matmul.allow_tf32`; 0 without TF32 support."""
     has_bf16: bool
     memory_bandwidth: float
-    """Bytes per second between the chip and its memory."""
+    """Bytes per second of the GPU memory."""
     nvlink_bandwidth: float
-    """Bytes per second to other GPUs of the host, in each direction; 0 where they talk over PCIe."""
+    """Bytes per second to other GPUs of the host, in each direction; 0 if they use PCIe."""
     host_bandwidth: float
     """Bytes per second to the host's memory, in each direction."""
     nvml_names: tuple[str, ...]
 
     def usable_bytes(self, world_size: int = 1) -> tuple[int, int]:
-        """Say what is left for tensors, at least and at most: the memory less CUDA and NCCL."""
-        least, most = overhead_bytes(world_size)
-        return self.total_bytes - most, self.total_bytes - least
+        """Return the memory for tensors, minimum and maximum: the total without CUDA and NCCL."""
+        low, high = overhead_bytes(world_size)
+        return self.total_bytes - high, self.total_bytes - low
 
 
 _PCIE_3, _PCIE_4, _PCIE_5 = 15.75, 31.5, 63.0
-"""GB/s of 16 lanes, in each direction."""
+"""GB/s with 16 lanes, in each direction."""
 _C2C = 450.0
 """GB/s between Grace and Hopper, in each direction."""
 
-# Name: GiB that torch sees | TFLOP/s half, fp32, tf32 | GB/s memory, NVLink, host | NVML's names
+# Name: GiB | TFLOP/s half, fp32, tf32 | GB/s memory, NVLink, host | NVML names
 _TABLE: Final[dict[str, tuple[float, tuple[float, float, float], tuple[float, float, float], str]]] = {
-    "V100-16GB": (
-        15.77,
-        (125, 15.7, 0),
-        (900, 150, _PCIE_3),
-        "Tesla V100-SXM2-16GB|Tesla V100-PCIE-16GB",
-    ),
+    "V100-16GB": (15.77, (125, 15.7, 0), (900, 150, _PCIE_3), "Tesla V100-SXM2-16GB|Tesla V100-PCIE-16GB"),
     "V100-32GB": (
         31.73,
         (125, 15.7, 0),
@@ -103,12 +96,7 @@ _TABLE: Final[dict[str, tuple[float, tuple[float, float, float], tuple[float, fl
     ),
     "RTX-4090": (23.52, (165.2, 82.6, 82.6), (1008, 0, _PCIE_4), "NVIDIA GeForce RTX 4090"),
     "RTX-5090": (31.36, (209.5, 104.8, 104.8), (1792, 0, _PCIE_5), "NVIDIA GeForce RTX 5090"),
-    "RTX-6000-Ada": (
-        47.4,
-        (364.2, 91.1, 182.1),
-        (960, 0, _PCIE_4),
-        "NVIDIA RTX 6000 Ada Generation",
-    ),
+    "RTX-6000-Ada": (47.4, (364.2, 91.1, 182.1), (960, 0, _PCIE_4), "NVIDIA RTX 6000 Ada Generation"),
     "RTX-PRO-6000": (
         94.97,
         (503.8, 125, 251.9),
@@ -143,7 +131,7 @@ _ALIASES: Final = {
     "4090": "RTX-4090",
     "5090": "RTX-5090",
 }
-"""A name without a size is the smallest GPU of that name."""
+"""Other names → key of the table; a name without a size means the smallest GPU."""
 
 
 def _gpu(name: str) -> GpuModel:
@@ -168,16 +156,16 @@ GPUS: Final[dict[str, GpuModel]] = {name: _gpu(name) for name in _TABLE}
 
 
 def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
-    """Read `8xH100-80GB`, `4xA100`, `H100` or `4x48GiB`: how many (None if not said), and of which kind.
+    """Parse `8xH100-80GB`, `4xA100`, `H100` or `4x48GiB`; return the count (None if not given) and the GPU.
 
-    Upper and lower case are one. Raise WrongUsage, with what may have been meant, for other names.
+    Names are case-insensitive. Raise WrongUsage for unknown ones.
     """
     match = _FULL_NAME.fullmatch(text.strip())
     name = match["name"] if match else text
     gpu = _named(name) or _of_memory(name)
     if gpu is None or not match:
         counted = text.strip()[: -len(name)] if match else ""
-        raise WrongUsage(f"no GPU is known as `{text}`", _hint(name, counted))
+        raise WrongUsage(f"unknown GPU `{text}`", _hint(name, counted))
     count = int(match["count"]) if match["count"] else None
     if count == 0:
         raise WrongUsage(f"`{text}` is no GPU at all", f"name at least one: `1x{name}`")
@@ -185,25 +173,25 @@ def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
 
 
 def gpu_from_nvml(name: str) -> GpuModel | None:
-    """Find the GPU that NVML calls `NVIDIA H100 80GB HBM3`; None if it is not in the table."""
-    wanted = _plain(name)
-    return next((gpu for gpu in GPUS.values() if wanted in map(_plain, gpu.nvml_names)), None)
+    """Return the GPU with an NVML name such as `NVIDIA H100 80GB HBM3`; None if it is not in the table."""
+    wanted = _normalized(name)
+    return next((gpu for gpu in GPUS.values() if wanted in map(_normalized, gpu.nvml_names)), None)
 
 
-def _plain(name: str) -> str:
-    """Write a name as all its spellings do: small, with hyphens, without the maker."""
+def _normalized(name: str) -> str:
+    """Normalize a name: lower case, hyphens, without the vendor."""
     words = re.split(r"[\s_-]+", name.lower())
     return "-".join(word for word in words if word not in ("nvidia", "tesla", "geforce", ""))
 
 
 def _named(name: str) -> GpuModel | None:
-    plain = _plain(name)
-    plain = _plain(_ALIASES.get(plain, plain))
-    return next((gpu for known, gpu in GPUS.items() if _plain(known) == plain), None)
+    key = _normalized(name)
+    key = _normalized(_ALIASES.get(key, key))
+    return next((gpu for known, gpu in GPUS.items() if _normalized(known) == key), None)
 
 
 def _of_memory(text: str) -> GpuModel | None:
-    """Take `48GiB` or `48GB` for a GPU with exactly that memory, bf16 and no known speed."""
+    """Return a GPU for `48GiB` or `48GB`: exactly that memory, bf16, and unknown speed."""
     match = _MEMORY.fullmatch(text.strip())
     total_bytes = int(float(match["size"]) * _UNITS[match["unit"].lower()]) if match else 0
     if not total_bytes:
@@ -212,19 +200,18 @@ def _of_memory(text: str) -> GpuModel | None:
 
 
 def _hint(name: str, counted: str) -> str:
-    """Say what may have been meant, behind the `8x` that was written: a name of the same series.
+    """Suggest a name of the same series, after the `8x` that was given.
 
-    A series is the letters that a name begins with, which hardly any two makers share: no GPU of
-    another maker is proposed.
+    Other series are not suggested, because they may belong to another vendor.
     """
-    spelled = {_plain(known): known for known in GPUS} | {alias: alias.upper() for alias in _ALIASES}
-    alike = [known for known in spelled if _series(known) == _series(_plain(name))]
-    close = difflib.get_close_matches(_plain(name), alike, n=1, cutoff=0.6)
-    if close and not _OF_OTHERS.fullmatch(_plain(name)):
+    spelled = {_normalized(known): known for known in GPUS} | {alias: alias.upper() for alias in _ALIASES}
+    same_series = [known for known in spelled if _series(known) == _series(_normalized(name))]
+    close = difflib.get_close_matches(_normalized(name), same_series, n=1, cutoff=0.6)
+    if close and not _OF_OTHERS.fullmatch(_normalized(name)):
         return f"did you mean `{counted}{spelled[close[0]]}`?"
-    return f"give its memory: `{counted or '8x'}48GiB`; known by name are {', '.join(GPUS)}"
+    return f"give its memory: `{counted or '8x'}48GiB`; known names: {', '.join(GPUS)}"
 
 
-def _series(plain: str) -> str:
-    """Take the letters that a name begins with: `h` of `h100`, `rtx` of `rtx-4090`, `mi` of `mi300x`."""
-    return re.match(r"[^\W\d_]*", plain)[0]  # type: ignore[index]
+def _series(name: str) -> str:
+    """Return the leading letters: `h` of `h100`, `rtx` of `rtx-4090`, `mi` of `mi300x`."""
+    return re.match(r"[^\W\d_]*", name)[0]  # type: ignore[index]

@@ -10,7 +10,7 @@ from tests.estimate.memory.jobs import CONFIGS
 from zlaunch.config.resolve.nvme_buffers import (
     MOST_DISTANCE,
     ParameterUse,
-    most_gathered,
+    max_gathered,
     nvme_buffers,
     parameter_order,
 )
@@ -46,7 +46,7 @@ def test_what_is_gathered_at_once_is_what_rehearsals_saw_but_for_one(
     name: str, ranks: int, checkpointing: bool, held: int
 ) -> None:
     uses = list(parameter_order(sizes(name), checkpointing))
-    assert abs(most_gathered(uses, MOST_DISTANCE, ranks * MIB_OF_HALVES) - held) <= 1
+    assert abs(max_gathered(uses, MOST_DISTANCE, ranks * MIB_OF_HALVES) - held) <= 1
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in CONFIGS.glob("*.json")))
@@ -83,7 +83,7 @@ def test_a_parameter_is_kept_exactly_while_its_next_use_is_near(
     used: list[int], numels: list[int], distance: int
 ) -> None:
     uses = [ParameterUse(one, numels[one]) for one in used]
-    assert most_gathered(uses, distance, 3) == most_by_walking(uses, distance, 3)
+    assert max_gathered(uses, distance, 3) == most_by_walking(uses, distance, 3)
 
 
 def most_by_walking(uses: list[ParameterUse], distance: int, least: int) -> int:

@@ -1,12 +1,13 @@
-"""What DeepSpeed needs to swap parameters to NVMe: how many buffers, how large, and which of its habits.
+"""Settings for swapping parameters to NVMe: number and size of buffers, and reuse distance.
 
-Read in DeepSpeed 0.19.8, files within deepspeed/runtime, and measured by rehearsal. A parameter holds a
-buffer from when it is read until it is partitioned again (swap_tensor/partitioned_param_swapper.py), so
-there must be as many buffers as parameters are gathered at once. Stage 3 keeps a parameter gathered if
-it is used again within `stage3_max_reuse_distance` elements (zero/partitioned_param_coordinator.py,
-__params_to_release). What it reads ahead takes every buffer that is free, and asks for a parameter twice
-when it is to be used twice soon, as with activation checkpointing: then it stops at "already assigned
-swap buffer" (__prefetch_nvme_param_partitions). Only without reading ahead does a number suffice.
+Derived from the source of DeepSpeed 0.19.8 (files are relative to deepspeed/runtime) and checked by
+rehearsals. A parameter occupies a buffer from its read until it is partitioned again
+(swap_tensor/partitioned_param_swapper.py), so there must be as many buffers as parameters are gathered at
+once. Stage 3 keeps a parameter gathered if it is used again within `stage3_max_reuse_distance` elements
+(zero/partitioned_param_coordinator.py, __params_to_release). Prefetching takes every free buffer, and
+requests a parameter twice if it is soon used twice, as with activation checkpointing; it then fails with
+"already assigned swap buffer" (__prefetch_nvme_param_partitions). The number of buffers is therefore only
+sufficient without prefetching.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,57 +18,58 @@ from typing import Final
 from zlaunch.job.transformer import Transformer, Weight
 
 MOST_DISTANCE: Final = 1_000_000_000
-"""DeepSpeed's own `stage3_max_reuse_distance`."""
+"""Default of `stage3_max_reuse_distance`."""
 _LEAST_BYTES: Final = 1 << 20
-"""A rank's part of a parameter that is smaller stays in host memory (swap_tensor/utils.py)."""
+"""Smaller partitions of a parameter stay in host memory (swap_tensor/utils.py)."""
 _FEWEST: Final = 5
-"""DeepSpeed's own `buffer_count`."""
+"""Default of `buffer_count`."""
 _SPARE: Final = 2
-"""Buffers more than the order of the layers asks for; models differ by one from what is worked out."""
+"""Additional buffers: models differ by one from the computed number."""
 
 
 @dataclass(frozen=True, slots=True)
 class NvmeBuffers:
-    """Settings with which a model's parameters can be swapped; elements, but for the count."""
+    """Settings that can swap a model's parameters; sizes in elements."""
 
     buffer_count: int
     buffer_size: int
     reuse_distance: int
     is_exact: bool
-    """Whether the model is of a type whose parameters are known."""
+    """Whether the model type is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterUse:
-    """One use of a parameter in the course of a step."""
+    """One use of a parameter in a step."""
 
     parameter: int
     numel: int
     in_block: bool = False
-    """Whether it is in a block of experts: that is one whole to DeepSpeed, and for what is outside of
-    it, it adds nothing to a distance."""
+    """Whether it is in a block of experts, which DeepSpeed treats as one module: it does not count in the
+    distances of parameters outside."""
 
 
 def nvme_buffers(
     model: Transformer, world_size: int, item: int, reuse_distance: int | None = None
 ) -> NvmeBuffers:
-    """Work out what a model needs; without a distance, what a layer computes again is read once for both.
+    """Compute the settings for a model; `item` is bytes per element.
 
-    Twice as many buffers are taken for a model whose type is unknown.
+    Without `reuse_distance`, it is two layers: parameters stay gathered between recomputation and
+    backward pass. Models of unknown type get twice as many buffers.
     """
     layer = max(sum(one.numel for one in stack.weights if not _in_block(one.name)) for stack in model.stacks)
     distance = min(MOST_DISTANCE, 2 * layer) if reuse_distance is None else reuse_distance
     least = -(-world_size * _LEAST_BYTES // item)
     orders = (list(parameter_order(model, checkpointing)) for checkpointing in (False, True))
-    at_once = max(most_gathered(uses, distance, least) for uses in orders)
-    # transformers gathers a module and what is in it to give it its first values.
-    made = max(sum(weight.numel >= least for weight in stack.weights) for stack in model.stacks)
-    buffers = max(at_once + _SPARE, made + _SPARE, _FEWEST) * (1 if model.known else 2)
+    at_once = max(max_gathered(uses, distance, least) for uses in orders)
+    # transformers gathers a module with all its children to initialize it.
+    initialized = max(sum(weight.numel >= least for weight in stack.weights) for stack in model.stacks)
+    buffers = max(at_once + _SPARE, initialized + _SPARE, _FEWEST) * (1 if model.known else 2)
     return NvmeBuffers(buffers, -(-model.largest // world_size), distance, model.known)
 
 
-def most_gathered(uses: Sequence[ParameterUse], distance: int, least: int) -> int:
-    """Count the parameters of at least so many elements that are gathered at once."""
+def max_gathered(uses: Sequence[ParameterUse], distance: int, least: int) -> int:
+    """Return the largest number of parameters with at least `least` elements that are gathered at once."""
     outside, all_of_it = [0], [0]
     for use in uses:
         outside.append(outside[-1] + (0 if use.in_block else use.numel))
@@ -89,15 +91,15 @@ def _in_block(name: str) -> bool:
 
 
 def parameter_order(model: Transformer, checkpointing: bool) -> Iterator[ParameterUse]:
-    """Say in which order a step uses its parameters."""
+    """Yield the parameters in the order in which a step uses them."""
     numbers = count()
 
-    def numbered(weights: Sequence[Weight]) -> list[ParameterUse]:
+    def uses(weights: Sequence[Weight]) -> list[ParameterUse]:
         return [ParameterUse(next(numbers), one.numel, _in_block(one.name)) for one in weights]
 
-    start = numbered(model.embedding)
-    layers = [numbered(stack.weights) for stack in model.stacks for _ in range(stack.num_layers)]
-    end = [*numbered(model.head), *(start[:1] if model.tied else ())]
+    start = uses(model.embedding)
+    layers = [uses(stack.weights) for stack in model.stacks for _ in range(stack.num_layers)]
+    end = [*uses(model.head), *(start[:1] if model.tied else ())]
     yield from start
     yield from chain.from_iterable(layers)
     yield from end

@@ -90,7 +90,7 @@ def head(model: Transformer, batch: Batch) -> Head:
     """
     logits = batch.tokens * model.vocab * batch.item
     loss = 4 * batch.tokens * model.vocab if model.family.upcasts_logits else logits
-    capped = logits if model.squashes_logits else 0
+    capped = logits if model.caps_logits else 0
     copies = loss if model.family.upcasts_logits and batch.is_half else 0
     return Head(saved=loss + capped, forward=logits + copies, backward=2 * loss, gradient=logits + capped)
 
@@ -144,7 +144,7 @@ def _skips_masked(model: Transformer, batch: Batch) -> bool:
 
 def _has_scores(model: Transformer, batch: Batch) -> bool:
     """Whether attention computes its scores as tensors, without a fused kernel."""
-    return batch.attention == "eager" or model.squashes_scores or model.family.eager
+    return batch.attention == "eager" or model.caps_scores or model.family.eager
 
 
 def _not_recomputed(model: Transformer) -> float:
@@ -187,7 +187,7 @@ def _attention(model: Transformer, stack: Stack, batch: Batch) -> int:
     square = model.heads * batch.seq_len
     if _has_scores(model, batch):
         # The softmax in fp32 and its copy; keys and values are repeated for all query heads.
-        scores = square * (4 + item + (item if model.squashes_scores else 0)) + item * 2 * (query - key)
+        scores = square * (4 + item + (item if model.caps_scores else 0)) + item * 2 * (query - key)
         scores += (4 - item) * (query + key) if model.family.eager else 0
     elif masked:
         # No flash attention with a mask: each layer saves it, and keys and values are repeated.

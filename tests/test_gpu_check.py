@@ -175,15 +175,15 @@ def test_a_cell_and_its_stand_in_differ_in_size_alone() -> None:
 
 
 def needs_of(names: list[str]) -> Iterator[tuple[str, str]]:
-    return ((name, need) for name in names for need in gather_wheels.needs(name))
+    return ((name, need) for name in names for need in gather_wheels.requirements(name))
 
 
 def test_what_a_wheel_needs_is_gathered_or_comes_with_torch_and_transformers() -> None:
     gathered = gather_wheels.packages()
     given = {
-        *gather_wheels.with_needs(["torch"]),
-        *gather_wheels.needs("transformers"),
-        *gather_wheels.GIVEN,
+        *gather_wheels.with_requirements(["torch"]),
+        *gather_wheels.requirements("transformers"),
+        *gather_wheels.PREINSTALLED,
     }
     assert {need for _, need in needs_of(gathered)} <= {*gathered, *given}
     assert not {"torch", "datasets", "pyarrow", "pandas", "huggingface-hub"} & set(gathered)
@@ -191,7 +191,7 @@ def test_what_a_wheel_needs_is_gathered_or_comes_with_torch_and_transformers() -
 
 
 def test_more_wheels_than_can_be_brought_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather_wheels, "gather", lambda folder, version: gather_wheels.MOST_BYTES + 1)
+    monkeypatch.setattr(gather_wheels, "gather", lambda folder, version: gather_wheels.MAX_BYTES + 1)
     monkeypatch.setattr(sys, "argv", ["gather_wheels", str(tmp_path), "3.12"])
     with pytest.raises(SystemExit, match="more than 60 MiB"):
         gather_wheels.main()

@@ -17,7 +17,7 @@ from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
 class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
     """An accelerator that behaves like CUDA wherever memory depends on it.
 
-    Everything inherited from the CPU accelerator has no effect on memory.
+    Everything else is inherited from the CPU accelerator.
     """
 
     _torch_pins_host_memory = True
@@ -35,22 +35,14 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
     def is_synchronized_device(self) -> bool:
         return False
 
-    use_host_timers = resolves_data_dependency = handles_memory_backpressure = is_synchronized_device
-    is_triton_supported = is_synchronized_device
-
-    def is_available(self) -> bool:
+    def is_fp16_supported(self) -> bool:
         return True
-
-    is_bf16_supported = is_fp16_supported = is_available
 
     def device_name(self, device_index: int | None = None) -> str:
         return fake.NAME if device_index is None else f"{fake.NAME}:0"
 
     def device(self, device_index: int | None = None) -> torch.device:
         return torch.device(fake.NAME, 0)
-
-    def set_device(self, device_index: int) -> None:
-        pass
 
     def current_device(self) -> int:
         return 0
@@ -120,12 +112,6 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
     def available_memory(self, device_index: int | None = None) -> int:
         return self._total - self.memory_allocated()
 
-    def range_push(self, msg: str, domain: object = None, category: object = None) -> None:
-        pass
-
-    def range_pop(self, domain: object = None) -> None:
-        pass
-
     def _torch_pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
         with self._mode.pinning():
             copy = torch.empty_like(tensor, device="cpu")
@@ -173,10 +159,12 @@ class NoOp:
 
 
 class AioHandle:
-    """The handle of `async_io`: it logs page-locked memory and file sizes, and moves no data."""
+    """The handle of `async_io`: it logs page-locked memory and file sizes, and moves no data.
+
+    Reads and writes return the number of completed operations; `async_` ones return 0.
+    """
 
     def __init__(self, mode: FakeGpuMode) -> None:
-        """Start without pending operations."""
         self._mode = mode
         self._pending = 0
 
@@ -186,12 +174,15 @@ class AioHandle:
             return torch.empty(int(numel), dtype=like.dtype, device="cpu")
 
     def free_cpu_locked_tensor(self, _: torch.Tensor) -> bool:
-        """Do nothing: the tensor is freed with its last reference."""
-        return True
+        return True  # freed with the last reference
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor's memory is page-locked."""
         return self._mode.is_pinned(tensor)
+
+    def wait(self) -> int:
+        """Return the number of operations completed since the last call."""
+        done, self._pending = self._pending, 0
+        return done
 
     def async_pwrite(self, tensor: torch.Tensor, path: str, offset: int = 0) -> int:
         """Start to write. The real file holds only its size, which survives DeepSpeed's copy of it."""
@@ -201,49 +192,33 @@ class AioHandle:
         self._pending += 1
         return 0
 
-    def async_pread(self, _tensor: torch.Tensor, _path: str, _offset: int = 0) -> int:
-        """Start to read."""
+    def async_pread(self, *_: object) -> int:
         self._pending += 1
         return 0
 
     def sync_pwrite(self, tensor: torch.Tensor, path: str, offset: int = 0) -> int:
-        """Write; return the number of completed operations."""
         self.async_pwrite(tensor, path, offset)
         return self.wait()
 
-    def sync_pread(self, tensor: torch.Tensor, path: str, offset: int = 0) -> int:
-        """Read; return the number of completed operations."""
-        self.async_pread(tensor, path, offset)
+    def sync_pread(self, *_: object) -> int:
+        self.async_pread()
         return self.wait()
 
-    def pwrite(self, tensor: torch.Tensor, path: str, _validate: bool, _async: bool, offset: int = 0) -> int:
-        """Write, or start to."""
-        return self.async_pwrite(tensor, path, offset) if _async else self.sync_pwrite(tensor, path, offset)
+    def pwrite(
+        self, tensor: torch.Tensor, path: str, _validate: bool, is_async: bool, offset: int = 0
+    ) -> int:
+        return (self.async_pwrite if is_async else self.sync_pwrite)(tensor, path, offset)
 
-    def pread(self, tensor: torch.Tensor, path: str, _validate: bool, _async: bool, offset: int = 0) -> int:
-        """Read, or start to."""
-        return self.async_pread(tensor, path, offset) if _async else self.sync_pread(tensor, path, offset)
-
-    def read(self, _tensor: torch.Tensor, _path: str, _validate: bool, _offset: int = 0) -> int:
-        """Read; return the number of completed operations."""
-        return 1
+    def pread(self, _tensor: torch.Tensor, _path: str, _validate: bool, is_async: bool, _: int = 0) -> int:
+        return self.async_pread() if is_async else self.sync_pread()
 
     def write(self, tensor: torch.Tensor, path: str, _validate: bool, offset: int = 0) -> int:
-        """Write; return the number of completed operations."""
         return self.sync_pwrite(tensor, path, offset)
 
-    def wait(self) -> int:
-        """Return the number of operations completed since the last call."""
-        done, self._pending = self._pending, 0
-        return done
-
-    def get_alignment(self) -> int:
-        """Return the alignment of files in bytes."""
+    def read(self, *_: object) -> int:
         return 1
 
-    def get_intra_op_parallelism(self) -> int:
-        """Return the number of I/O threads."""
-        return 1
+    get_alignment = get_intra_op_parallelism = read
 
 
 def log_copied_files(log: AllocationLog, directory: Path) -> None:

@@ -18,14 +18,10 @@ class Stream:
         Stream._count += 1
         self.number = Stream._count
 
-    def synchronize(self) -> None:
+    def synchronize(self, *_: object) -> None:
         """Return at once."""
 
-    def wait_stream(self, stream: "Stream") -> None:
-        """Return at once."""
-
-    def wait_event(self, event: "Event") -> None:
-        """Return at once."""
+    wait_stream = wait_event = synchronize
 
     def query(self) -> bool:
         """Return True: all work is complete."""
@@ -42,18 +38,14 @@ class Event:
     def __init__(self, *_: object, **__: object) -> None:
         """Accept the arguments of `torch.cuda.Event`."""
 
-    def record(self, *_: object) -> None:
+    def synchronize(self, *_: object) -> None:
         """Return at once."""
 
-    def wait(self, *_: object) -> None:
-        """Return at once."""
+    record = wait = synchronize
 
     def query(self) -> bool:
         """Return True: the event is complete."""
         return True
-
-    def synchronize(self) -> None:
-        """Return at once."""
 
     def elapsed_time(self, _: "Event") -> float:
         """Return 0 ms."""
@@ -90,22 +82,16 @@ class _Backend:
     def current_device(self) -> int:
         return 0
 
-    def set_device(self, _: object) -> None:
-        pass
-
     def device_count(self) -> int:
         return 1
 
-    def manual_seed(self, _: int) -> None:
+    def set_device(self, *_: object) -> None:
         pass
 
-    manual_seed_all = manual_seed
+    manual_seed = manual_seed_all = set_rng_state = set_device
 
     def get_rng_state(self, _: object = None) -> torch.Tensor:
         return torch.zeros(16, dtype=torch.uint8)
-
-    def set_rng_state(self, *_: object) -> None:
-        pass
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]

@@ -40,7 +40,7 @@ _JOB_PACKAGES = ("deepspeed", "transformers", "peft")
 
 @dataclass
 class Rehearsal:
-    """The results of one rehearsal, complete as far as it came."""
+    """The results of one rehearsal, incomplete if it failed."""
 
     log: AllocationLog = field(default_factory=AllocationLog)
     parameters: int = 0

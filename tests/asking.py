@@ -1,19 +1,29 @@
 """Questions of estimates, made from a few words."""
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zlaunch.config.resolve.resolve import ResolveContext
+from zlaunch.estimate.changes import Options
+from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster, check_fit, memory_need
 from zlaunch.estimate.forecast import PHASES, Forecast, Phase
 from zlaunch.estimate.memory.communication import Communication
-from zlaunch.estimate.memory.roofline import Roofline
-from zlaunch.estimate.query import Estimate, EstimateQuery, Speed, TrainingOptions, training_of, workload_of
+from zlaunch.estimate.memory.roofline import Roofline, Speed
+from zlaunch.estimate.query import (
+    Estimate,
+    EstimateQuery,
+    Rejected,
+    training_of,
+    workload_of,
+)
 from zlaunch.estimate.request import _machine_with
 from zlaunch.hosts.gpu_catalog import GPUS
 from zlaunch.job.model import ModelConfig, parse_model
+from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import Argument, TrainerArgs
 
@@ -36,15 +46,15 @@ def model(**changes: Any) -> ModelConfig:
     return parse_model(json.dumps({**LLAMA, **changes}).encode(), "m/config.json", "m/config.json")
 
 
-def question(*argv: str, options: TrainingOptions | None = None, micro: int = 8, **job: Any) -> EstimateQuery:
+def question(*argv: str, options: Options | None = None, micro: int = 8, **job: Any) -> EstimateQuery:
     spec = JobSpec(script=Path(), script_args=argv, **job)
-    args = TrainerArgs({"per_device_train_batch_size": Argument(micro, "`--micro-batch`", given=True)})
+    args = TrainerArgs(
+        {"per_device_train_batch_size": Argument(micro, Source.option("--micro-batch"), given=True)}
+    )
     one = model()
     machine = _machine_with("H100-80GB", True, 8)
     given = ResolveContext(None, args, one.shape, machine, world_size=8)
-    return EstimateQuery(
-        spec, given, one, training_of(one, argv, options or TrainingOptions()), ranks_per_host=8
-    )
+    return EstimateQuery(spec, given, one, training_of(one, argv, options or Options()), SITE)
 
 
 def forecast(gpu: float, reserved: float | None = None, pageable: float = 0, **changes: Any) -> Forecast:
@@ -64,8 +74,28 @@ def speed(seconds: float) -> Speed:
     return Speed(Communication((), 8, 0, 0, 0, 0), Roofline((), seconds, (seconds, seconds), 1 / seconds))
 
 
-def answer(one: EstimateQuery, told: Forecast, seconds: float) -> Estimate:
+def answer(one: EstimateQuery, told: Forecast, seconds: float | None = None) -> Estimate:
     """Answer a question with a forecast that was made up."""
-    settled = one.settled()
-    need, verdict = memory_need(told, SITE), check_fit(told, SITE)
-    return Estimate(one, settled, workload_of(one, settled), told, need, verdict, speed(seconds))
+    resolved = one.resolve()
+    need, verdict = memory_need(told, one.cluster), check_fit(told, one.cluster)
+    pace = None if seconds is None else speed(seconds)
+    return Estimate(one, resolved, workload_of(one, resolved), told, need, verdict, pace)
+
+
+Ask = Callable[[Sequence[EstimateQuery]], Sequence[Estimate | Rejected]]
+
+
+class MadeUp(Estimator):
+    """Guesses by one rule, knows by another, and remembers what it rehearsed."""
+
+    def __init__(self, guess: Ask, truth: Ask | None = None) -> None:
+        super().__init__()
+        self.guess, self.truth = guess, truth or guess
+        self.rounds: list[list[EstimateQuery]] = []
+
+    def closed_form(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
+        return list(self.guess(queries))
+
+    def rehearse(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
+        self.rounds.append(list(queries))
+        return list(self.truth(queries))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests.abilities import unable
+from tests.running import end_server
 
 # A suite started in the background, or by nohup, ignores signals that its tests send to programs.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -30,3 +31,9 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ZLAUNCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_fork_server_is_left() -> Iterator[None]:
+    yield
+    end_server()

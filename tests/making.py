@@ -9,9 +9,13 @@ from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.model import ModelShape
 from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.rundir.layout import RunDir
 
+ODD_NAME = "it's a $HOME"
+"""A directory name that a shell takes apart unless it is quoted."""
 LAYOUT = RunDir(Path("/runs/20260101-120000-job"))
+WRITTEN = Source(SourceKind.CONFIG_FILE, "ds.json:1")
 SHAPE = ModelShape(hidden_size=64, largest_parameter=64 * 256, source="model/config.json")
 
 

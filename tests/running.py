@@ -1,16 +1,29 @@
-"""The whole program, as a person runs it."""
+"""The whole program, as a person runs it.
 
+`zlaunch` and `start` fork a process that has imported the package; with ZLAUNCH_TESTS_EXEC=1 they start Python, as
+everything here does that names `ZLAUNCH`.
+"""
+
+import functools
+import json
 import os
+import select
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO, Any
+
+from tests.fork_server import NUMBER_BYTES, Request
 
 ROOT = Path(__file__).resolve().parent.parent
 ZLAUNCH = (sys.executable, "-m", "zlaunch")
 CONFIGS = ROOT / "configs"
 RECIPE = ROOT / "recipes" / "causal_lm.py"
+READ_BEFORE_THE_FIRST_LINE = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
+"""How the variables begin that the interpreter reads before it runs any Python."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +37,13 @@ class Result:
 
 def zlaunch(*args: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300) -> Result:
     """Run zlaunch to its end."""
-    return run(*ZLAUNCH, *args, cwd=cwd, env=env, timeout=timeout)
+    with start(*args, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        try:
+            out, err = program.communicate(timeout=timeout)
+        except BaseException:
+            program.kill()
+            raise
+    return Result(program.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 
 def run(*argv: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300) -> Result:
@@ -42,15 +61,92 @@ def run(*argv: object, cwd: Path, env: Mapping[str, str] | None = None, timeout:
     )
 
 
-def start(*args: object, cwd: Path, env: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
+def start(
+    *args: object,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    stdin: int | IO[bytes] | None = None,
+    stdout: int | IO[bytes] = subprocess.DEVNULL,
+    stderr: int | IO[bytes] = subprocess.DEVNULL,
+) -> "subprocess.Popen[bytes]":
     """Start zlaunch and come back."""
-    return subprocess.Popen(
-        [*ZLAUNCH, *(str(word) for word in args)],
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+    whole = {**os.environ, **(env or {})}
+    kind = Forked if may_fork(whole) else subprocess.Popen
+    argv = [*ZLAUNCH, *(str(word) for word in args)]
+    return kind(argv, cwd=cwd, env=whole, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def may_fork(env: Mapping[str, str]) -> bool:
+    """Say whether the variables that were read before a fork have the same values in its environment."""
+    if os.environ.get("ZLAUNCH_TESTS_EXEC"):
+        return False
+    read = server().variables_read
+    return all(
+        env.get(name) == os.environ.get(name)
+        for name in {*env, *os.environ}
+        if name in read or name.startswith(READ_BEFORE_THE_FIRST_LINE)
     )
+
+
+@dataclass(frozen=True)
+class Server:
+    """The fork server of this process."""
+
+    process: "subprocess.Popen[bytes]"
+    requests: socket.socket
+    variables_read: frozenset[str]
+
+
+@functools.cache
+def server() -> Server:
+    """Start it. It ends when the socket is closed."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        argv = [sys.executable, "-m", "tests.fork_server", str(its.fileno())]
+        process = subprocess.Popen(argv, cwd=ROOT, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+    return Server(process, ours, frozenset(json.loads(ours.recv(1 << 20))))
+
+
+def end_server() -> None:
+    """End the server, if there is one."""
+    if server.cache_info().currsize:
+        server().requests.close()
+        server().process.wait()
+        server.cache_clear()
+
+
+class Forked(subprocess.Popen[bytes]):
+    """A `Popen` whose child is a fork of the server's: the same pipes, and one more for its pid and exit status."""
+
+    def _execute_child(self, args: list[str], *more: Any) -> None:
+        cwd, env, pipes = more[4], more[5], more[9:15]  # as in every Python from 3.10 on
+        files = [number if file == -1 else file for number, file in enumerate(pipes[i] for i in (0, 3, 5))]
+        message = json.dumps(asdict(Request(args[2], args[3:], str(cwd), env))).encode()
+        self._told, told = os.pipe()
+        socket.send_fds(server().requests, [message], [*files, told])
+        os.close(told)
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        self._child_created = True
+        self.pid = self._number()
+
+    def _number(self) -> int:
+        read = os.read(self._told, NUMBER_BYTES)
+        assert read, "the parent of a fork was killed"
+        return int.from_bytes(read, "big")
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if wait_flags & os.WNOHANG and not select.select([self._told], [], [], 0)[0]:
+            return 0, 0
+        status = self._number()
+        os.close(self._told)
+        return self.pid, status
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
 
 
 def the_run(cwd: Path) -> Path:

@@ -30,6 +30,11 @@ def test_every_program_is_started_behind_one_door() -> None:
     assert doors == {"process.py", "estimate/rehearsal/__main__.py"}  # which forks rehearsals
 
 
+def test_no_program_of_ours_is_started_with_the_working_directory_in_its_path() -> None:
+    """As `python -m` does; launchers start the rank program that way."""
+    assert [file for file in MODULES if re.search(r'"-m",\s*"zlaunch\.', file.read_text())] == []
+
+
 def test_one_room_prints() -> None:
     printers = {
         str(file.relative_to(PACKAGE))

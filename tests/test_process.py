@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import zlaunch
 from tests.running import ROOT
 from zlaunch.process import ours
@@ -51,6 +53,21 @@ def test_a_program_that_had_to_be_killed_was_killed() -> None:
 
 def test_a_launcher_that_had_to_be_killed_was_killed() -> None:
     assert told(STUBBORN, KILLED.format(kind="LauncherProcess")) == "-9"
+
+
+ORPHANED = """
+import subprocess, sys
+ending = "import time; print('waits', flush=True); time.sleep(0.6); print('ended', flush=True)"
+subprocess.Popen([sys.executable, "-c", ending, "{name}"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "ended"), [("zlaunch.worker.rank", "1"), ("zlaunch.rank", "1"), ("other", "0")]
+)
+def test_ranks_of_either_name_get_their_time_to_end_after_their_launcher(name: str, ended: str) -> None:
+    body = "start(LauncherProcess, 20.0).wait(lambda: None)\nprint(log.read_text().count('ended'))"
+    assert told(ORPHANED.format(name=name), body) == ended
 
 
 def test_a_signal_that_comes_while_a_program_is_started_reaches_it() -> None:

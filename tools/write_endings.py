@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from zlaunch.diagnosis import ROOMS, signatures_in
+from zlaunch.diagnosis import MODULES, signatures_in
 from zlaunch.diagnosis.signature import Signature
 
 PAGE = Path(__file__).parent.parent / "docs" / "endings.md"
@@ -26,10 +26,10 @@ def page() -> str:
 
 def _lines() -> Iterator[str]:
     yield HEAD.rstrip("\n")
-    for room in ROOMS:
-        title = (room.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    for module in MODULES:
+        title = (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
         yield f"\n## {title}\n\n| code | meaning | evidence |\n|---|---|---|"
-        yield from map(_row, signatures_in(room))
+        yield from map(_row, signatures_in(module))
 
 
 def _row(one: Signature) -> str:

@@ -1,6 +1,6 @@
-"""The only printer. Data and the job's own output go to stdout, everything else to stderr.
+"""Print: data and the job's own output to stdout, everything else to stderr. No other module prints.
 
-What is printed is whole without colour; colour is added on a terminal, unless NO_COLOR is set.
+The text is complete without colour, which is added on a terminal unless NO_COLOR is set.
 """
 
 import contextlib
@@ -25,18 +25,18 @@ _COLOURS = {
 
 
 def say(text: str) -> None:
-    """Tell the person something."""
+    """Print a message."""
     _write_line(text)
 
 
 def data(text: str) -> None:
-    """Print what was asked for."""
+    """Print the result of a command."""
     with _for_a_reader():
         print(text, flush=True)
 
 
 def raw_data(chunk: bytes) -> None:
-    """Print what was asked for, byte for byte; a reader that has gone is an error, and ends the program."""
+    """Print the result of a command as bytes; a closed pipe ends the program."""
     with _for_a_reader():
         sys.stdout.flush()
         sys.stdout.buffer.write(chunk)
@@ -44,13 +44,13 @@ def raw_data(chunk: bytes) -> None:
 
 
 def job_output(chunk: bytes) -> None:
-    """Pass on what the job printed, byte for byte."""
+    """Pass on output of the job."""
     with _outliving(sys.stdout):
         raw_data(chunk)
 
 
 def show_error(error: ZlaunchError) -> None:
-    """Show an error with all its reasons, and what to type."""
+    """Show an error with its findings and its hint."""
     _write_labelled("error", error.message)
     if isinstance(error, Refused):
         for finding in error.findings:
@@ -61,43 +61,43 @@ def show_error(error: ZlaunchError) -> None:
 
 
 def _write_labelled(kind: str, text: str) -> None:
-    """Write a text that is cut into lines on a terminal; whoever searches a pipe finds it in one line."""
+    """Write a text, wrapped on a terminal; in a pipe it stays one line, so that it can be searched."""
     if sys.stderr.isatty():
         indent = " " * len(f"{kind}: ")
-        text = "\n".join(cut for line in text.split("\n") for cut in _wrapped(line, indent) or [""]).lstrip()
+        text = "\n".join(cut for line in text.split("\n") for cut in paragraph(line, indent) or [""]).lstrip()
     _write_line(f"{_paint(kind, kind, sys.stderr)}: {text}")
 
 
 def say_findings(findings: Iterable[Finding]) -> None:
-    """Tell findings that stop nothing."""
+    """Print findings as messages."""
     for finding in findings:
         for line in finding_lines(finding, sys.stderr):
             say(line)
 
 
 def show_finding(finding: Finding) -> None:
-    """Print a finding that was asked for."""
+    """Print a finding as the result of a command."""
     for line in finding_lines(finding, sys.stdout):
         data(line)
 
 
 def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
-    """Write a finding: where, how bad, which key and code; the line itself; what it does; what to type."""
+    """Format a finding: place, severity, key and code; the line of the file; message; hint."""
     place, severity = finding.place, finding.severity.value
     head = [f"{place}:"] if place else []
     head += [f"{_paint(severity, severity, stream)}:", *([_visible(finding.where)] if finding.where else [])]
     lines = [" ".join([*head, f"[{finding.code}]"])]
     if place and place.text:
         lines += _pointed(place, severity, stream)
-    lines += _wrapped(_visible(finding.message), "  ")
+    lines += paragraph(_visible(finding.message), "  ")
     if finding.hint:
-        hint = _wrapped(_visible(finding.hint), "        ")
+        hint = paragraph(_visible(finding.hint), "        ")
         lines += [f"  {_paint('hint', 'hint', stream)}: {hint[0].strip()}", *hint[1:]]
     return lines
 
 
 def _pointed(place: Place, kind: str, stream: TextIO) -> list[str]:
-    """Show a line of a file with a mark below what is meant; of a long line, the part around it."""
+    """Show a line of a file, or the relevant part of a long one, with the place marked below."""
     room = max(24, width() - len("     1 | "))
     length, before = min(place.length, room), place.column - 1
     cut = max(0, before + length - room)
@@ -107,22 +107,18 @@ def _pointed(place: Place, kind: str, stream: TextIO) -> list[str]:
 
 
 def _visible(text: str) -> str:
-    """Show what a terminal would obey."""
+    """Escape control characters."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
+def paragraph(text: str, indent: str = "") -> list[str]:
+    """Wrap a text to the width of the terminal."""
     lines = textwrap.wrap(text, width() - len(indent), break_long_words=False, break_on_hyphens=False)
     return [indent + line for line in lines]
 
 
-def paragraph(text: str, indent: str = "") -> list[str]:
-    """Cut a text into lines that fit."""
-    return _wrapped(text, indent)
-
-
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Align columns; the last one is cut into lines that fit."""
+    """Align columns and wrap the last one."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines: list[str] = []
     for row in rows:
@@ -134,7 +130,7 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
 
 
 def figures(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
-    """Align a table of numbers: the first column to the left, all others to the right."""
+    """Align a table of numbers: the first column left, all others right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for name, *cells in rows:
@@ -144,7 +140,7 @@ def figures(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
 
 
 def notes(rows: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
-    """Write each item with a note beside it, or below it where there is no room."""
+    """Write each item with a note beside it, or below it if there is no space."""
     column = min(max((len(item) for item, _ in rows), default=0) + 2, width() // 2)
     room = max(24, width() - len(indent) - column)
     lines: list[str] = []
@@ -160,12 +156,11 @@ class ProgressLine:
     """One line that is rewritten on a terminal; in a pipe, one line for each milestone."""
 
     def __init__(self) -> None:
-        """Begin without a line."""
         self._live = sys.stderr.isatty()
         self._milestone: str | None = None
 
     def show(self, milestone: str, detail: str = "") -> None:
-        """Show how far something is; the detail changes often and is only for terminals."""
+        """Show progress; the detail changes often and is shown on terminals only."""
         if self._live:
             line = f"{milestone} {detail}".rstrip()
             _write(f"\r\033[K{line[: width() - 1]}")
@@ -173,13 +168,8 @@ class ProgressLine:
             _write_line(milestone)
         self._milestone = milestone
 
-    def end(self, text: str) -> None:
-        """Replace the line by what came of it."""
-        self.clear()
-        _write_line(text)
-
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._live:
             _write("\r\033[K")
         self._milestone = None
@@ -198,7 +188,7 @@ def _write(text: str) -> None:
 
 @contextlib.contextmanager
 def _for_a_reader() -> Iterator[None]:
-    """Tell of a reader that has gone in a way that reaches `cli.main`: click keeps EPIPE, and ends with 1."""
+    """Raise BrokenPipeError without a number: click would catch EPIPE and exit with 1."""
     try:
         yield
     except BrokenPipeError:
@@ -207,7 +197,7 @@ def _for_a_reader() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _outliving(stream: TextIO) -> Iterator[None]:
-    """A job outlives its terminal, its reader and room on a disk; what is shown from then on is lost."""
+    """Discard output from the first error on: a job outlives its terminal, its reader and a full disk."""
     try:
         yield
     except OSError:
@@ -221,12 +211,12 @@ def _paint(kind: str, text: str, stream: TextIO) -> str:
 
 
 def is_interactive() -> bool:
-    """Whether a person looks on, rather than a file or a program."""
+    """Whether stdout and stderr are terminals."""
     return sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def is_one_stream() -> bool:
-    """Whether what goes to stdout and to stderr ends up in one file, pipe or terminal."""
+    """Whether stdout and stderr are the same file, pipe or terminal."""
     try:
         return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
     except (OSError, ValueError):
@@ -234,5 +224,5 @@ def is_one_stream() -> bool:
 
 
 def width() -> int:
-    """Say how many columns there are."""
+    """Columns of the terminal."""
     return shutil.get_terminal_size((80, 24)).columns

@@ -1,18 +1,18 @@
-"""What can go wrong, as values: findings that a user mends, errors that keep us from knowing.
+"""Findings, errors and exit statuses.
 
-A `Finding` is a mistake in something the user wrote; all of them are collected and raised once,
-as `Refused`. A `ZlaunchError` of another kind says that an answer could not be had at all. Each
-kind has one exit status, and `ExitStatus` is the only table of them.
+A `Finding` is a mistake in something the user wrote; all findings are collected and raised once, as
+`Refused`. Any other `ZlaunchError` means that there is no answer. Each kind of error has one exit status,
+listed in `ExitStatus`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
 
 
 class ExitStatus(IntEnum):
-    """What the exit status of zlaunch says; otherwise it is the job's own, 128+n for signal n."""
+    """Exit statuses of zlaunch itself; otherwise it is the job's own, 128+n for signal n."""
 
     OK = 0
     USAGE = 2
@@ -22,7 +22,7 @@ class ExitStatus(IntEnum):
 
 
 class Severity(Enum):
-    """What happens if a finding is left alone."""
+    """What happens if a finding is ignored."""
 
     ERROR = "error"
     """DeepSpeed refuses it when it reads the config."""
@@ -31,19 +31,19 @@ class Severity(Enum):
     """The job fails after the model is loaded, or at its first step."""
 
     SILENT = "silent"
-    """DeepSpeed accepts it and does something else."""
+    """DeepSpeed accepts it but does something else."""
 
     ADVICE = "advice"
-    """It works, and there is a better way."""
+    """It works, but there is a better way."""
 
 
 FATAL = frozenset({Severity.ERROR, Severity.LATE})
-"""With one of these the job fails."""
+"""Severities with which the job fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a file something stands; lines and columns count from 1."""
+    """A position in a file; lines and columns count from 1."""
 
     file: str
     line: int
@@ -51,7 +51,7 @@ class Place:
     text: str = field(default="", compare=False)
     """The whole line, to show it."""
     length: int = field(default=1, compare=False)
-    """How many characters of it are meant."""
+    """Number of characters to mark."""
 
     def __str__(self) -> str:
         """Write the place as compilers do, so that editors can jump to it."""
@@ -59,7 +59,7 @@ class Place:
 
 
 class FixKind(Enum):
-    """What a mending does to the key that a finding is about."""
+    """What a fix does to the key of a finding."""
 
     RENAME = "rename"
     """Give the key another name."""
@@ -68,29 +68,29 @@ class FixKind(Enum):
     """Write another value."""
 
     DELETE = "delete"
-    """Leave the key out."""
+    """Delete the key."""
 
     MOVE = "move"
-    """Put the key and its value into the section of that name; at the top if it is empty."""
+    """Move the key and its value into the section of that name, or to the top level if it is empty."""
 
     REPLACE = "replace"
-    """Put another key with another value in its place; `to` is both."""
+    """Replace the key and its value; `to` is the new pair."""
 
     PLAIN = "plain"
-    """Write the whole text as strict JSON, without changing what it means."""
+    """Write the whole text as strict JSON without changing its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """The one safe way to mend a finding."""
+    """The one safe way to fix a finding."""
 
-    act: FixKind
+    kind: FixKind
     to: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One mistake: what it is and does, where it stands, and what to type instead."""
+    """One mistake: what it is, what happens, where it is, and what to type instead."""
 
     code: str
     message: str
@@ -100,32 +100,32 @@ class Finding:
     severity: Severity = Severity.ERROR
     place: Place | None = None
     path: tuple[str | int, ...] | None = None
-    """The key again, where dots in a name would leave a doubt."""
-    mending: Fix | None = None
-    """Absent where the mending is a choice, which is the user's."""
+    """The key as a path, for names that contain dots."""
+    fix: Fix | None = None
+    """None if the user must choose how to fix it."""
     beside: tuple[str | int, ...] | None = None
-    """The key that was meant and is there already; whoever wrote both in one text is told to merge them."""
+    """The intended key, if it is also present; the hint then says to merge them."""
 
 
 def in_order(finding: Finding) -> tuple[int, int]:
-    """Sort findings as a person reads a file."""
+    """Sort key: the position in the file."""
     return (finding.place.line, finding.place.column) if finding.place else (0, 0)
 
 
 class ZlaunchError(Exception):
-    """Something the user must know and act on; `status` is what the program exits with."""
+    """An error that ends the program with `status`."""
 
     status = ExitStatus.UNAVAILABLE
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        """Keep the message and, when there is one, what to type next."""
+        """Keep the message and the hint that says what to type."""
         super().__init__(message)
         self.message = message
         self.hint = hint
 
 
 class WrongUsage(ZlaunchError):
-    """The command line itself makes no sense."""
+    """The command line is wrong."""
 
     status = ExitStatus.USAGE
 
@@ -143,7 +143,7 @@ class Unavailable(ZlaunchError):
 
 
 class Refused(ZlaunchError):
-    """The job cannot work as it was asked for; `findings` says every reason at once."""
+    """The job cannot work; `findings` has every reason."""
 
     status = ExitStatus.REFUSED
 
@@ -152,3 +152,9 @@ class Refused(ZlaunchError):
         self.findings = tuple(findings)
         count = len(self.findings)
         super().__init__(f"{count} problem{'s' if count != 1 else ''} found")
+
+
+def refuse_fatal(findings: Iterable[Finding]) -> None:
+    """Raise Refused with the findings that make a job fail, if there are any."""
+    if fatal := [one for one in findings if one.severity in FATAL]:
+        raise Refused(fatal)

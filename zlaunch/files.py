@@ -1,13 +1,16 @@
 """Atomic writes, writes that never overwrite, and reads of files that may be incomplete."""
 
 import contextlib
-import json
+import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from zlaunch.errors import Unavailable
+
+
+BLOCK_BYTES = 1 << 16
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -22,13 +25,20 @@ def write_whole(file: Path, text: str) -> None:
         raise
 
 
-def read_object(file: Path) -> dict[str, Any]:
-    """Read a JSON object; return an empty dict if the file is missing or invalid."""
+def last_lines(file: Path, count: int) -> list[bytes]:
+    """Read the last lines of a file, however long it is; none if it cannot be read."""
+    data = b""
     try:
-        found = json.loads(file.read_text("utf-8", "replace"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        with file.open("rb") as log:
+            offset = log.seek(0, os.SEEK_END)
+            while offset > 0 and data.count(b"\n") <= count:
+                step = min(BLOCK_BYTES, offset)
+                offset -= step
+                log.seek(offset)
+                data = log.read(step) + data
+    except OSError:
+        return []
+    return io.BytesIO(data).readlines()[-count:] if count else []
 
 
 def nearest(path: Path) -> Path:
@@ -42,9 +52,7 @@ def nearest(path: Path) -> Path:
 def check_new(file: Path) -> None:
     """Raise Unavailable if a file exists already or cannot be created."""
     if file.exists():
-        raise _unavailable(
-            f"`{file}` exists already", "name another file: zlaunch overwrites none"
-        )
+        raise _unavailable(f"`{file}` exists already", "name another file: zlaunch overwrites none")
     if not (file.parent.is_dir() and os.access(file.parent, os.W_OK | os.X_OK)):
         raise _unavailable(f"`{file}` cannot be written: `{file.parent}` is not a writable directory")
 

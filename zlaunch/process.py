@@ -1,11 +1,11 @@
-"""The only door out: start a program, pass signals on, wait for it, leave nothing running.
+"""Start programs, pass signals on, wait for them, leave nothing running. No other module starts any.
 
-The child leads its own session. The starting process becomes the reaper of everything below it
-(`PR_SET_CHILD_SUBREAPER`), so that a process whose parent died is still found and ended, and the
-kernel kills the child when the starting process dies (`PR_SET_PDEATHSIG`).
+The child leads its own session. The parent becomes the reaper of all its descendants
+(`PR_SET_CHILD_SUBREAPER`), so that a process whose own parent died is still found and ended, and the
+kernel kills the child when the parent dies (`PR_SET_PDEATHSIG`).
 
-Three processes stand before a script, each in its way for as long as it imports: what only looks at
-processes, psutil, is imported when there is something to look at.
+psutil is imported only when there are processes to list: three processes start before each script, and it
+waits for the imports of each.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _OURS = (
 
 
 def output_of(argv: Sequence[str], timeout: float) -> str | None:
-    """Ask a program a question; None if it is not there, fails or takes too long."""
+    """The output of a program; None if it does not exist, fails or takes too long."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         result = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=timeout, check=True
@@ -49,12 +49,12 @@ def output_of(argv: Sequence[str], timeout: float) -> str | None:
 
 
 def ours(module: str, *args: str) -> list[str]:
-    """Say how to run a module of this zlaunch: like `python -m`, but without the working directory."""
+    """Command line for a module of this zlaunch: like `python -m`, but without the working directory."""
     return [sys.executable, "-c", _OURS, str(Path(__file__).parents[1]), module, *args]
 
 
 def with_pipes(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Start a program that reads questions and writes answers; what else it says is lost."""
+    """Start a program that reads stdin and writes stdout; its stderr is discarded."""
     return subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,
@@ -66,19 +66,19 @@ def with_pipes(argv: Sequence[str], environment: Mapping[str, str]) -> "subproce
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when the one that started it ends; it may have ended already."""
+    """Have the kernel kill this process when its parent ends; the parent may have ended already."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def outlive_parent() -> None:
-    """Take back `die_with_parent`, for a process that has to clean up then."""
+    """Undo `die_with_parent`, for a process that has to clean up."""
     _prctl(_PR_SET_PDEATHSIG, 0)
 
 
 class Child:
-    """A running program and everything below it."""
+    """A running program and its descendants."""
 
     def __init__(
         self,
@@ -90,8 +90,8 @@ class Child:
     ) -> None:
         """Start a program whose output goes to a log.
 
-        `grace` is its time to end, in seconds, once it was told to; `tell` is how it is told, if
-        not by a signal to its process group.
+        `grace` is the time it has to end after a signal, in seconds; `tell` delivers the signal if its
+        process group must not get it directly.
         """
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self.stopped_by: signal.Signals | None = None
@@ -115,17 +115,17 @@ class Child:
         except BaseException:
             self._unrelay()
             raise
-        for number in sorted(self._passed_on):  # what came before there was anybody to tell
+        for number in sorted(self._passed_on):  # signals from before there was a process
             self._tell(number)
 
     @property
     def pid(self) -> int:
-        """The process id of the program, which is that of its session too."""
+        """The process id of the program and of its session."""
         assert self._process is not None
         return self._process.pid
 
     def wait(self, tick: Callable[[], None]) -> int:
-        """Wait for the end, calling `tick` now and then; return the exit status or minus the signal."""
+        """Wait for the end, calling `tick` periodically; return the exit status or minus the signal."""
         try:
             while (returncode := self._poll()) is None:
                 tick()
@@ -139,18 +139,18 @@ class Child:
         return returncode
 
     def end_within(self, seconds: float) -> None:
-        """Wait no longer than this for an end that has begun already."""
+        """Kill the program if it has not ended after this time."""
         self._deadline = min(self._deadline, time.monotonic() + seconds)
 
     def _kill(self) -> None:
-        """Kill the program, and see how it ended, before all below it are reaped: nobody could tell after."""
+        """Kill the program and read its exit status before all descendants are reaped, which loses it."""
         assert self._process is not None
         self._process.kill()
         self._poll()
         end_descendants()
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """Pass the first signal of each kind on, and give the program its time to end."""
+        """Pass on the first signal of each kind, and start the grace period."""
         if number in self._passed_on:
             return
         self._passed_on.add(number)
@@ -166,12 +166,12 @@ class Child:
             os.killpg(self.pid, number)
 
     def depend_on(self, processes: "Sequence[psutil.Process]") -> None:
-        """Tell the program to end as soon as one of these is gone."""
+        """End the program if one of these processes is gone."""
         if not all(is_alive(process) for process in processes):
             self.on_signal(signal.SIGTERM, None)
 
     def _wait_for_rest(self, tick: Callable[[], None]) -> None:
-        """What a program leaves behind is ended at once."""
+        """Descendants that outlive the program are ended at once."""
 
     def _poll(self) -> int | None:
         assert self._process is not None
@@ -181,8 +181,8 @@ class Child:
             return None
 
     def _relay(self) -> dict[signal.Signals, Any]:
-        heeded = [number for number in RELAYED if signal.getsignal(number) is not signal.SIG_IGN]
-        return {number: signal.signal(number, self.on_signal) for number in heeded}
+        numbers = [number for number in RELAYED if signal.getsignal(number) is not signal.SIG_IGN]
+        return {number: signal.signal(number, self.on_signal) for number in numbers}
 
     def _unrelay(self) -> None:
         for number, handler in self._handlers.items():
@@ -190,7 +190,7 @@ class Child:
 
 
 class LauncherProcess(Child):
-    """A program that starts ranks: they get their time to end, even if it ended at once or was killed."""
+    """A program that starts ranks: they get the grace period even if the program itself ended at once."""
 
     def _wait_for_rest(self, tick: Callable[[], None]) -> None:
         self._deadline = min(self._deadline, time.monotonic() + self._grace)
@@ -202,14 +202,14 @@ class LauncherProcess(Child):
 
 
 class Foreground(LauncherProcess):
-    """A launcher that a person waits for: the same signal a second time means at once."""
+    """A launcher in a terminal: a second signal of the same kind kills it at once."""
 
     _sent: frozenset[int] = frozenset()
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Pass the first signal of each kind on; at the second, stop waiting.
+        """Pass on the first signal of each kind; at the second, stop waiting.
 
-        What a file says, without a frame, is no signal: whoever writes it may send one as well.
+        A request that came through a file has no frame and does not count: its sender may send a signal too.
         """
         if frame is not None:
             if number in self._sent:
@@ -219,7 +219,7 @@ class Foreground(LauncherProcess):
 
 
 def is_alive(process: "psutil.Process") -> bool:
-    """Whether a process still works; one that ended and was not reaped does not."""
+    """Whether a process is running; a zombie is not."""
     import psutil
 
     try:
@@ -229,7 +229,7 @@ def is_alive(process: "psutil.Process") -> bool:
 
 
 def may_signal(pid: int) -> bool:
-    """Whether this user may send a signal to a process; nobody minds one that is gone."""
+    """Whether this user may send a signal to a process; True if it is gone."""
     try:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, 0)
@@ -247,7 +247,7 @@ def _is_rank(process: "psutil.Process") -> bool:
 
 
 def descendants() -> "list[psutil.Process]":
-    """List what runs below this process, and reap what has ended."""
+    """The running descendants of this process; those that have ended are reaped."""
     import psutil
 
     found = psutil.Process().children(recursive=True)
@@ -256,17 +256,17 @@ def descendants() -> "list[psutil.Process]":
 
 
 def end_descendants() -> None:
-    """Kill and reap whatever runs below this process, however often it forked.
+    """Kill and reap all descendants of this process, however often they forked.
 
-    One look is not enough: a process whose parent ends during it is below nobody for that look.
+    Two empty lists in a row are needed: a process whose parent ends meanwhile is missing from one.
     """
     import psutil
 
-    empty_looks = 0
+    empty_lists = 0
     for _ in range(100):
         left = descendants()
-        empty_looks = 0 if left else empty_looks + 1
-        if empty_looks == 2:
+        empty_lists = 0 if left else empty_lists + 1
+        if empty_lists == 2:
             return
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -275,7 +275,7 @@ def end_descendants() -> None:
 
 
 def lifeline(top: int) -> "list[psutil.Process]":
-    """List the processes this one depends on: its ancestors up to `top`, or to the ssh session it came by."""
+    """The processes this one depends on: its ancestors up to `top`, or to the ssh session it came from."""
     import psutil
 
     line: list[psutil.Process] = []
@@ -287,7 +287,7 @@ def lifeline(top: int) -> "list[psutil.Process]":
 
 
 def end_like(returncode: int) -> NoReturn:
-    """End this process as another one ended, by the same signal if there was one, without a core dump."""
+    """End this process like another one, by the same signal if there was one, without a core dump."""
     if returncode < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.cluster.bed import NAMES, Bed
+from tests.making import ODD_NAME
 from tests.running import ZLAUNCH, start, the_run, zlaunch
 
 pytestmark = pytest.mark.hosts
@@ -38,9 +39,10 @@ def test_a_filter_leaves_one_host(bed: Bed, tmp_path: Path) -> None:
 
 
 def test_of_what_hosts_share_nothing_is_said(bed: Bed, tmp_path: Path) -> None:
-    (tmp_path / "show.py").write_text("")
+    (odd := tmp_path / ODD_NAME).mkdir()
+    (odd / "show.py").write_text("")
     flags = ["--hostfile", bed.hostfile, "--dry-run"]
-    result = zlaunch("train", "show.py", *flags, cwd=tmp_path, env=bed.environment())
+    result = zlaunch("train", "show.py", *flags, cwd=odd, env=bed.environment())
     assert (result.status, "not-shared" in result.err) == (0, False), result.err
 
 

@@ -5,8 +5,7 @@ DeepSpeed 0.19 accepts the first 13, and refuses the others without a place, a s
 
 from textwrap import dedent
 
-import pytest
-
+from tests.each import each
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.rules.validate import validate_document
 from zlaunch.dsconfig.text.parser import parse
@@ -340,20 +339,20 @@ def test_there_are_27() -> None:
     assert (len(ACCEPTED), len(MISTAKES)) == (13, 27)
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@each("mistake", MISTAKES)
 def test_a_mistake_is_found_on_its_line(mistake: str) -> None:
     text, code, line = MISTAKES[mistake]
     places = {(one.code, one.place.line) for one in found(text) if one.place is not None}
     assert (code, line) in places
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@each("mistake", MISTAKES)
 def test_nothing_else_is_found(mistake: str) -> None:
     text, code, _ = MISTAKES[mistake]
     assert {one.code for one in found(text) if one.severity is not Severity.ADVICE} == {code}
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@each("mistake", MISTAKES)
 def test_a_mistake_is_more_than_advice(mistake: str) -> None:
     text, code, _ = MISTAKES[mistake]
     assert all(one.severity is not Severity.ADVICE for one in found(text) if one.code == code)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contract.zlaunch_side import Path, all_paths, default_of, nested
+from tests.each import each
 from zlaunch.config.diff import ConfigDiff, compare
 from zlaunch.dsconfig.keys.lookup import field_at
 from zlaunch.dsconfig.releases import release
@@ -81,12 +82,12 @@ SAME: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", SAME)
+@each("what", SAME)
 def test_what_deepspeed_reads_alike_is_no_difference(what: str) -> None:
     assert differing(*SAME[what]) == []
 
 
-@pytest.mark.parametrize("what", SAME)
+@each("what", SAME)
 def test_what_only_looks_different_is_counted(what: str) -> None:
     assert compared(*SAME[what]).harmless
 
@@ -125,7 +126,7 @@ DEFAULTS = [
 ]
 
 
-@pytest.mark.parametrize("path", DEFAULTS, ids=".".join)
+@each("path", DEFAULTS, ids=".".join)
 def test_a_default_written_out_is_no_difference(path: Path) -> None:
     field = field_at(nested(path, {}), path)
     assert field is not None

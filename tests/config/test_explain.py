@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.each import each
 from zlaunch.config.explain import explain, keys_below
 from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.keys.catalogue import entries, renamed_entry
@@ -11,17 +12,17 @@ from zlaunch.dsconfig.releases import release
 ZERO = "zero_optimization"
 
 
-@pytest.mark.parametrize("key", sorted(entries()))
+@each("key", sorted(entries()))
 def test_every_key_has_a_meaning(key: str) -> None:
     assert explain(key).meaning
 
 
-@pytest.mark.parametrize("key", sorted(entries()))
+@each("key", sorted(entries()))
 def test_every_key_has_a_type(key: str) -> None:
     assert explain(key).type
 
 
-@pytest.mark.parametrize("key", sorted(key for key in entries() if explain(key).example is not None))
+@each("key", sorted(key for key in entries() if explain(key).example is not None))
 def test_every_example_is_valid(key: str) -> None:
     example = explain(key).example
     assert example is not None
@@ -29,17 +30,17 @@ def test_every_example_is_valid(key: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("key", sorted(renamed_entry()))
+@each("key", sorted(renamed_entry()))
 def test_a_key_of_the_past_says_who_read_it(key: str) -> None:
     assert explain(key).releases
 
 
-@pytest.mark.parametrize("key", sorted(EFFECTS))
+@each("key", sorted(EFFECTS))
 def test_every_effect_is_one_of_a_key(key: str) -> None:
     assert key in entries()
 
 
-@pytest.mark.parametrize("key", sorted(EFFECTS))
+@each("key", sorted(EFFECTS))
 def test_every_related_key_is_one(key: str) -> None:
     assert [other for other in EFFECTS[key].related if other not in entries()] == []
 
@@ -80,9 +81,9 @@ def test_a_key_tells_which_release_brought_it() -> None:
     ("key", "words"),
     [
         (f"{ZERO}.stage", "at every stage"),
-        (f"{ZERO}.sub_group_size", "at stage 3; ignored at any other"),
-        (f"{ZERO}.round_robin_gradients", "at stages 1 and 2; ignored at any other"),
-        (f"{ZERO}.allgather_partitions", "at no stage: DeepSpeed accepts and ignores it"),
+        (f"{ZERO}.sub_group_size", "at stage 3; ignored at other stages"),
+        (f"{ZERO}.round_robin_gradients", "at stages 1 and 2; ignored at other stages"),
+        (f"{ZERO}.allgather_partitions", "at no stage: DeepSpeed ignores it"),
         ("fp16.loss_scale", "while `fp16.enabled` is true"),
         ("compile.passes", "while `compile.deepcompile` is true"),
         ("compile.deepcompile", ""),

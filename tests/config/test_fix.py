@@ -60,7 +60,7 @@ def _mended(text: str) -> str:
 
 
 @pytest.mark.parametrize(("text", "after"), MENDED)
-def test_what_has_one_safe_mending_is_mended(text: str, after: str) -> None:
+def test_what_has_one_safe_fix_is_fixed(text: str, after: str) -> None:
     assert _mended(text % BATCH) == after % BATCH
 
 
@@ -76,7 +76,7 @@ def test_a_choice_is_no_advice(text: str) -> None:
 
 
 @given(configs, st.sampled_from([None, 2]))
-def test_mending_twice_is_mending_once(config: dict[str, Any], indent: int | None) -> None:
+def test_fixing_twice_is_fixing_once(config: dict[str, Any], indent: int | None) -> None:
     once = _mended(json.dumps(config, indent=indent))
     assert _mended(once) == once
 
@@ -84,7 +84,7 @@ def test_mending_twice_is_mending_once(config: dict[str, Any], indent: int | Non
 @given(configs)
 def test_what_was_mended_is_no_longer_found(config: dict[str, Any]) -> None:
     document, _ = fix_document(parse(json.dumps(config), "ds.json"), NOTHING_KNOWN)
-    left = [finding for finding in validate_document(document) if finding.mending is not None]
+    left = [finding for finding in validate_document(document) if finding.fix is not None]
     assert [finding for finding in left if document.path_to(finding) in document.spans] == []
 
 
@@ -101,6 +101,6 @@ MISSED_BY_TEXT = [
 
 
 @pytest.mark.parametrize("text", MISSED_BY_TEXT)
-def test_a_mending_touches_no_other_value(text: str) -> None:
+def test_a_fix_touches_no_other_value(text: str) -> None:
     before, after = (parse(one, "ds.json").value for one in (text % BATCH, _mended(text % BATCH)))
     assert {k: v for k, v in after.items() if k != "bf16"} == {k: v for k, v in before.items() if k != "bf16"}

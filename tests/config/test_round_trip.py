@@ -5,8 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.making import WRITTEN
 from zlaunch.config.resolve.compose import preset, to_json
-from zlaunch.config.resolve.fill import fill_autos
+from zlaunch.config.resolve.resolve import resolve_file
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.rules.validate import validate_document
@@ -34,11 +35,11 @@ changes = st.lists(
 def test_a_value_goes_unchanged_through_writing_validating_and_resolving(
     stage: Stage, chosen: list[tuple[tuple[str, ...], Any]], world_size: int
 ) -> None:
-    values = Values.of(preset(stage, Offload(), None), "preset")
+    values = Values.of(preset(stage, Offload(), None), WRITTEN)
     for path, value in chosen:
-        values = values.put(path, value, "chosen")
+        values = values.put(path, value, WRITTEN)
     document, context = parse(to_json(values.config()), "ds.json"), Context(world_size=world_size)
     assert [one for one in validate_document(document, context) if one.severity in FATAL] == []
-    resolved = fill_autos(document, context).values.config()
+    resolved = resolve_file(document, context).values.config()
     written = {path: leaf.value for path, leaf in values.leaves.items() if leaf.value != AUTO}
     assert {path: value_at(resolved, path) for path in written} == written

@@ -3,10 +3,7 @@
 from typing import Any
 from unittest import mock
 
-from deepspeed.runtime.config import DeepSpeedConfig
-
 from tools.asked import Asked
-from tools.recorder import read_at
 
 
 class Ranks:
@@ -24,12 +21,16 @@ class Ranks:
 
 def deepspeed_reads(config: dict[str, Any], world_size: int = 1) -> Any:
     """Read a ds_config as every rank does; whatever DeepSpeed raises comes through."""
+    from deepspeed.runtime.config import DeepSpeedConfig
+
     with mock.patch("deepspeed.runtime.config.dist.get_rank", return_value=0):
         return DeepSpeedConfig(config, mpu=Ranks(world_size))
 
 
 def asked(*path: str, **content: Any) -> Asked:
     """Let DeepSpeed read a ds_config, and see what it looks for in the object at a path."""
+    from tools.recorder import read_at
+
     block = Asked(content)
     read_at(path, block)
     return block

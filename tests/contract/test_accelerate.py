@@ -6,11 +6,12 @@ import textwrap
 from typing import Any
 
 import pytest
-from accelerate import Accelerator
-from accelerate.utils import DeepSpeedPlugin
 
-from zlaunch.config.resolve.autos import KnownFacts, ResolvedAutos, resolve_autos
+from tests.each import each
+from tests.making import WRITTEN
+from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import AUTO, Values
+from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.job.model import ModelShape
 from zlaunch.job.script import ConfigInterface
@@ -31,20 +32,22 @@ NVME_PATHS: tuple[KeyPath, ...] = (
 
 
 def autos(*paths: KeyPath) -> Values:
-    values = Values.of({"gradient_accumulation_steps": 1}, "file")
+    values = Values.of({"gradient_accumulation_steps": 1}, WRITTEN)
     for path in paths:
-        values = values.put(path, AUTO, "file")
+        values = values.put(path, AUTO, WRITTEN)
     return values
 
 
 def resolved(values: Values) -> ResolvedAutos:
     model = ModelShape(256, None, "config.json")
-    return resolve_autos(values, KnownFacts(TrainerArgs(), model, 2, ConfigInterface.ACCELERATE))
+    return resolve_autos(values, Context(2, TrainerArgs(), model, ConfigInterface.ACCELERATE))
 
 
 def plugin_fills(values: Values) -> Values:
+    from accelerate.utils import DeepSpeedPlugin
+
     plugin: Any = DeepSpeedPlugin(hf_ds_config=values.config())
-    return Values.of(plugin.deepspeed_config, "plugin")
+    return Values.of(plugin.deepspeed_config, WRITTEN)
 
 
 @pytest.mark.parametrize("path", PLUGIN_FILLS, ids=dotted)
@@ -71,6 +74,8 @@ def test_the_plugin_fills_in_nothing_else() -> None:
 
 
 def test_accelerate_refuses_an_auto_that_nobody_fills_in() -> None:
+    from accelerate.utils import DeepSpeedPlugin
+
     plugin: Any = DeepSpeedPlugin(hf_ds_config=autos((ZERO, "stage"), (ZERO, "overlap_comm")).config())
     with pytest.raises(ValueError, match="overlap_comm"):
         plugin.deepspeed_config_process(must_match=False)
@@ -88,6 +93,8 @@ def test_the_clip_of_accelerate_is_its_own() -> None:
 
 def prepare_dicts() -> list[ast.Dict]:
     """Find the tables from which `Accelerator.prepare` fills in a ds_config."""
+    from accelerate import Accelerator
+
     source = textwrap.dedent(inspect.getsource(Accelerator._prepare_deepspeed))
     return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Dict)]
 
@@ -110,9 +117,12 @@ def keys_from_the_scripts_objects() -> set[str]:
     }
 
 
-@pytest.mark.parametrize(
-    "key",
-    sorted(key for key in keys_from_the_scripts_objects() if key.startswith(("optimizer", "scheduler"))),
-)
+def keys_of_dummies() -> list[str]:
+    return sorted(
+        key for key in keys_from_the_scripts_objects() if key.startswith(("optimizer", "scheduler"))
+    )
+
+
+@each("key", keys_of_dummies)
 def test_what_a_script_gives_to_dummy_optim_or_dummy_scheduler_is_left_to_it(key: str) -> None:
     assert key in resolved(autos(tuple(key.split(".")))).left

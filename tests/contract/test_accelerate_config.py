@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from accelerate.commands.config.cluster import get_cluster_input
-from accelerate.commands.config.config_args import ClusterConfig, default_yaml_config_file
-from accelerate.utils import DeepSpeedPlugin, DistributedType, PrecisionType, prepare_deepspeed_cmd_env
 
+from tests.each import each
 from zlaunch.config.accelerate import AccelerateConfig, default_file, read
 from zlaunch.config.accelerate.fields import (
     CHOICES,
@@ -26,8 +24,6 @@ from zlaunch.config.accelerate.fields import (
     SECTION_KEYS,
 )
 from zlaunch.dsconfig.text.document import Document
-
-launch = importlib.import_module("accelerate.commands.launch")
 
 VALUES: Mapping[str, tuple[object, ...]] = {
     "zero_stage": (0, 1, 2, 3, "3"),
@@ -58,9 +54,16 @@ def written(folder: Path, given: Mapping[str, object]) -> Path:
     return file
 
 
+def launch_module() -> Any:
+    return importlib.import_module("accelerate.commands.launch")
+
+
 def plugin(file: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Go the way of `accelerate launch`, up to the ranks."""
+    from accelerate.utils import DeepSpeedPlugin, prepare_deepspeed_cmd_env
+
     caught: list[Any] = []
+    launch = launch_module()
     monkeypatch.setattr(launch, "deepspeed_launcher", caught.append)
     launch.launch_command(launch.launch_command_parser().parse_args(["--config_file", str(file), "t.py"]))
     caught[0].main_process_port = 0
@@ -108,34 +111,42 @@ def test_what_is_refused_beside_a_file_is_what_accelerate_refuses(
 
 
 def test_the_keys_are_those_of_accelerate() -> None:
+    from accelerate.commands.config.config_args import ClusterConfig
+
     assert set(KEYS) == {field.name for field in fields(ClusterConfig)}
 
 
 def test_the_choices_are_those_of_accelerate() -> None:
+    from accelerate.utils import DistributedType, PrecisionType
+
     assert set(CHOICES["distributed_type"]) == {one.value for one in DistributedType}
     assert set(CHOICES["mixed_precision"]) == set(PrecisionType.list())
 
 
 def test_every_field_of_the_section_is_an_argument_of_accelerate_launch() -> None:
-    flags = launch.launch_command_parser()._option_string_actions
+    flags = launch_module().launch_command_parser()._option_string_actions
     assert [name for name in SECTION_KEYS if f"--{name}" not in flags] == []
 
 
 def test_every_argument_about_deepspeed_is_a_field_of_the_section() -> None:
     (group,) = [
         group
-        for group in launch.launch_command_parser()._action_groups
+        for group in launch_module().launch_command_parser()._action_groups
         if group.title == "DeepSpeed Arguments"
     ]
     assert {action.dest for action in group._group_actions} == {*SECTION_KEYS}
 
 
 def test_the_default_config_lies_where_accelerate_looks() -> None:
+    from accelerate.commands.config.config_args import default_yaml_config_file
+
     assert str(default_file(os.environ)) == default_yaml_config_file
 
 
-def answered(monkeypatch: pytest.MonkeyPatch, **answers: object) -> ClusterConfig:
+def answered(monkeypatch: pytest.MonkeyPatch, **answers: object) -> Any:
     """Answer the questions of `accelerate config`: by the words in them, otherwise as it proposes."""
+    from accelerate.commands.config.cluster import get_cluster_input
+
     cluster = importlib.import_module("accelerate.commands.config.cluster")
 
     def answer(question: str, *_: object, default: object = None, **__: object) -> object:
@@ -146,13 +157,15 @@ def answered(monkeypatch: pytest.MonkeyPatch, **answers: object) -> ClusterConfi
     return get_cluster_input()
 
 
-def asked(folder: Path, made: ClusterConfig) -> AccelerateConfig:
+def asked(folder: Path, made: Any) -> AccelerateConfig:
     file = folder / "default_config.yaml"
     made.to_yaml_file(file)
     return read(file)
 
 
 def questionnaires() -> Iterator[dict[str, object]]:
+    from accelerate.utils import DistributedType
+
     for stage, device, several in itertools.product((0, 1, 2, 3), ("none", "cpu"), (1, 2)):
         yield {
             "Which type of machine": DistributedType.MULTI_GPU,
@@ -169,7 +182,7 @@ def questionnaires() -> Iterator[dict[str, object]]:
         }
 
 
-@pytest.mark.parametrize("answers", [*questionnaires()], ids=lambda answers: str([*answers.values()][3:6]))
+@each("answers", questionnaires, ids=lambda answers: str([*answers.values()][3:6]))
 def test_what_accelerate_config_writes_has_no_finding(
     answers: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

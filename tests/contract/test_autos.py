@@ -7,6 +7,7 @@ from tests.contract.planned_side import planned
 from tests.contract.test_accelerate import NVME_PATHS, PLUGIN_FILLS
 from tests.contract.trainer_side import all_auto
 from tests.contract.zlaunch_side import Path, all_paths, can_be_auto, nested
+from tests.making import WRITTEN
 from zlaunch.config.resolve.values import Values
 from zlaunch.job.script import ConfigInterface
 
@@ -24,7 +25,7 @@ READ_BY_DEEPSPEED: set[Path] = {
 }
 """Here "auto" is a word of DeepSpeed's own."""
 
-FILLED_IN = {*Values.of(all_auto(3), "").autos(), *PLUGIN_FILLS, *NVME_PATHS}
+FILLED_IN = {*Values.of(all_auto(3), WRITTEN).autos(), *PLUGIN_FILLS, *NVME_PATHS}
 
 
 def test_auto_is_accepted_where_somebody_fills_it_in_or_deepspeed_reads_it() -> None:
@@ -43,5 +44,5 @@ def test_a_script_that_hands_its_ds_config_to_deepspeed_may_use_deepspeeds_own_a
     """Accelerate refuses any "auto" that it does not know; DeepSpeed alone does not."""
     stage_2 = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
     adamw = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
-    config = Values.of({**stage_2, **adamw}, "").put(path, "auto", "").config()
+    config = Values.of({**stage_2, **adamw}, WRITTEN).put(path, "auto", WRITTEN).config()
     assert planned(config, "", ConfigInterface.DEEPSPEED)

@@ -4,16 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.contract.test_accelerate import PLUGIN_FILLS, ZERO, autos, plugin_fills
 from tests.contract.test_trainer import ARGUMENTS, CELLS, leaves
 from tests.contract.trainer_side import all_auto, trainer_fills
+from tests.each import each
 from tests.running import CONFIGS, zlaunch
 from zlaunch.cli.views.resolved_config import as_json
 from zlaunch.config.report import context_of
-from zlaunch.config.resolve.fill import fill_autos
 from zlaunch.config.resolve.lr_schedule import schedule_of
+from zlaunch.config.resolve.resolve import batch_equation, resolve_file
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.job.script import ConfigInterface
@@ -33,8 +32,9 @@ def told(
     model.write_text(json.dumps({"hidden_size": hidden}))
     context, findings = context_of(argv, ranks, model, interface.name.lower(), None)
     assert not findings
-    filling = fill_autos(read(file), context)
-    return json.loads("".join(as_json(filling, schedule_of(filling, interface, argv))))
+    resolved = resolve_file(read(file), context)
+    batch = batch_equation(resolved.values, context)
+    return json.loads("".join(as_json(resolved, batch, schedule_of(resolved, interface, argv))))
 
 
 @CELLS
@@ -49,8 +49,8 @@ def test_every_value_told_is_the_one_the_trainer_fills_in(
     assert known == {key: value for key, value in theirs.items() if key not in ours["open"]}
 
 
-@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.json")), ids=lambda file: file.stem)
-@pytest.mark.parametrize("given", ["nothing", "everything"])
+@each("file", sorted(CONFIGS.glob("*.json")), ids=lambda file: file.stem)
+@each("given", ["nothing", "everything"])
 def test_a_shipped_config_is_told_as_the_trainer_fills_it_in(given: str, file: Path, tmp_path: Path) -> None:
     argv, config = ARGUMENTS[given].split(), json.loads(file.read_text())
     ours = told(config, argv, (64, 2), tmp_path)
@@ -59,7 +59,7 @@ def test_a_shipped_config_is_told_as_the_trainer_fills_it_in(given: str, file: P
     assert leaves(ours["config"]) == leaves(theirs)
 
 
-@pytest.mark.parametrize("path", PLUGIN_FILLS, ids=dotted)
+@each("path", PLUGIN_FILLS, ids=dotted)
 def test_a_default_of_accelerate_is_told_as_the_plugin_fills_it_in(
     path: tuple[str, ...], tmp_path: Path
 ) -> None:

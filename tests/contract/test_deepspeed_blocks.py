@@ -2,19 +2,12 @@
 
 import inspect
 import re
+from collections.abc import Iterable
 from typing import Any, get_type_hints
-
-import pytest
-from deepspeed.autotuning import constants as autotuning_constants
-from deepspeed.module_inject.auto_ep_config import AutoEPConfig
-from deepspeed.module_inject.autotp_config import AutoTPConfig, PartitionType
-from deepspeed.runtime import config as runtime
-from deepspeed.runtime.data_pipeline import constants as data_constants
-from deepspeed.runtime.model_checkpointing import constants as checkpoint_constants
-from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from tests.contract.deepspeed_side import asked
 from tests.contract.zlaunch_side import choices, plain, plain_defaults
+from tests.each import each
 from tools.asked import Asked
 from zlaunch.dsconfig.schema import autotuning, compute, data, monitor, parallel, precision, storage
 from zlaunch.dsconfig.schema.optimizer import AdamOptimizer
@@ -49,41 +42,48 @@ BLOCKS: dict[str, Block] = {
 }
 
 READ_LATER = {
-    "curriculum_learning": {data_constants.CURRICULUM_LEARNING_CLUSTER_PATH},
-    "dynamic_batching": {data_constants.DYNAMIC_BATCHING_METRICS_PATH},
+    "curriculum_learning": {"CURRICULUM_LEARNING_CLUSTER_PATH"},
+    "dynamic_batching": {"DYNAMIC_BATCHING_METRICS_PATH"},
     "random_ltd": {
-        data_constants.RANDOM_LTD_GLOBAL_BATCH_SIZE,
-        data_constants.RANDOM_LTD_HIDDEN_STATE_ORDER,
-        data_constants.RANDOM_LTD_LAYER_ID,
-        data_constants.RANDOM_LTD_LAYER_NUM,
-        data_constants.RANDOM_LTD_LAYER_TOKEN_LR_SCHEDULE,
-        data_constants.RANDOM_LTD_MICRO_BATCH_SIZE,
-        data_constants.RANDOM_LTD_MODEL_MASK_NAME,
-        data_constants.RANDOM_LTD_MODEL_TYPE,
-        data_constants.RANDOM_LTD_SCHEDULER,
-        data_constants.RANDOM_LTD_TOTAL_LAYER_NUM,
+        "RANDOM_LTD_GLOBAL_BATCH_SIZE",
+        "RANDOM_LTD_HIDDEN_STATE_ORDER",
+        "RANDOM_LTD_LAYER_ID",
+        "RANDOM_LTD_LAYER_NUM",
+        "RANDOM_LTD_LAYER_TOKEN_LR_SCHEDULE",
+        "RANDOM_LTD_MICRO_BATCH_SIZE",
+        "RANDOM_LTD_MODEL_MASK_NAME",
+        "RANDOM_LTD_MODEL_TYPE",
+        "RANDOM_LTD_SCHEDULER",
+        "RANDOM_LTD_TOTAL_LAYER_NUM",
     },
 }
-"""Keys that the config class hands on whole, to be read by the data sampler or the layers."""
+"""Keys that the config class hands on whole, to be read by the data sampler or the layers: their constants."""
 
 METRIC_KEYS = {
-    data_constants.CURRICULUM_LEARNING_CLUSTERING_TYPE,
-    data_constants.CURRICULUM_LEARNING_DIFFICULTY_TYPE,
-    data_constants.CURRICULUM_LEARNING_MAX_DIFFICULTY,
-    data_constants.CURRICULUM_LEARNING_METRIC_PATH,
-    data_constants.CURRICULUM_LEARNING_MIN_DIFFICULTY,
-    data_constants.CURRICULUM_LEARNING_SAMPLE_PATH,
-    data_constants.CURRICULUM_LEARNING_SCHEDULE_CONFIG,
-    data_constants.CURRICULUM_LEARNING_SCHEDULE_TYPE,
+    "CURRICULUM_LEARNING_CLUSTERING_TYPE",
+    "CURRICULUM_LEARNING_DIFFICULTY_TYPE",
+    "CURRICULUM_LEARNING_MAX_DIFFICULTY",
+    "CURRICULUM_LEARNING_METRIC_PATH",
+    "CURRICULUM_LEARNING_MIN_DIFFICULTY",
+    "CURRICULUM_LEARNING_SAMPLE_PATH",
+    "CURRICULUM_LEARNING_SCHEDULE_CONFIG",
+    "CURRICULUM_LEARNING_SCHEDULE_TYPE",
 }
 
-BLOCK = pytest.mark.parametrize("name", BLOCKS)
+BLOCK = each("name", BLOCKS)
+
+
+def data_keys(constants: Iterable[str]) -> set[str]:
+    """Look up keys of the data pipeline by the names of their constants."""
+    from deepspeed.runtime.data_pipeline import constants as theirs
+
+    return {getattr(theirs, name) for name in constants}
 
 
 @BLOCK
 def test_a_section_has_the_keys_that_deepspeed_asks_for(name: str) -> None:
     path, content, model = BLOCKS[name]
-    assert {*model.model_fields} == {*asked(*path, **content).defaults} | READ_LATER.get(name, set())
+    assert {*model.model_fields} == {*asked(*path, **content).defaults} | data_keys(READ_LATER.get(name, ()))
 
 
 @BLOCK
@@ -100,21 +100,28 @@ def lowered(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_curriculum_metric_has_deepspeeds_keys() -> None:
-    assert {*data.CurriculumMetric.model_fields} == METRIC_KEYS
+    assert {*data.CurriculumMetric.model_fields} == data_keys(METRIC_KEYS)
 
 
 def test_the_pipeline_section_has_the_keys_that_its_engine_reads() -> None:
+    from deepspeed.runtime import config as runtime
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
     read = set(re.findall(r"_config\.pipeline(?:\.get\(|\[)'(\w+)'", inspect.getsource(PipelineEngine)))
     assert {*compute.Pipeline.model_fields} == {*runtime.get_pipeline_config({})} | read
 
 
 def test_the_pipeline_section_has_deepspeeds_defaults() -> None:
+    from deepspeed.runtime import config as runtime
+
     theirs = runtime.get_pipeline_config({})
     ours = plain_defaults(compute.Pipeline)
     assert {key: ours.get(key) for key in theirs} == theirs
 
 
 def partition_asked() -> tuple[Asked, Asked]:
+    from deepspeed.module_inject.autotp_config import AutoTPConfig
+
     spec = Asked({})
     partition = Asked({"layer_specs": [spec]})
     AutoTPConfig.from_dict(partition)
@@ -149,6 +156,8 @@ ENUMERATED = (
 
 
 def test_expert_parallel_has_the_choices_of_deepspeeds_dataclass() -> None:
+    from deepspeed.module_inject.auto_ep_config import AutoEPConfig
+
     hints = get_type_hints(AutoEPConfig)
     theirs = {key: {*getattr(hints[key], "__args__", ())} - {"auto"} for key in ENUMERATED}
     assert {key: choices(parallel.ExpertParallel, key) for key in ENUMERATED} == theirs
@@ -162,41 +171,26 @@ def test_schedulers_have_the_keys_that_deepspeed_asks_for() -> None:
     assert {*WarmupLR.model_fields} == {*asked("scheduler", type="WarmupLR").defaults}
 
 
-@pytest.mark.parametrize(
-    ("model", "key", "theirs"),
-    [
-        (storage.Checkpoint, "tag_validation", checkpoint_constants.CHECKPOINT_TAG_VALIDATION_MODES),
-        (storage.Writer, "type", checkpoint_constants.CHECKPOINT_WRITER_TYPES),
-        (storage.Writer, "data_parallel", checkpoint_constants.CHECKPOINT_DATA_PARALLEL_UNITS),
-        (parallel.LayerSpec, "partition_type", [plain(kind) for kind in PartitionType]),
-        (
-            autotuning.Autotuning,
-            "tuner_type",
-            [
-                autotuning_constants.AUTOTUNING_TUNER_GRIDSEARCH,
-                autotuning_constants.AUTOTUNING_TUNER_RANDOM,
-                autotuning_constants.AUTOTUNING_TUNER_MODELBASED,
-            ],
+def test_the_choices_of_a_key_are_deepspeeds() -> None:
+    from deepspeed.autotuning import constants as tuning
+    from deepspeed.module_inject.autotp_config import PartitionType
+    from deepspeed.runtime.model_checkpointing import constants as checkpoint
+
+    tuners = (getattr(tuning, f"AUTOTUNING_TUNER_{name}") for name in ("GRIDSEARCH", "RANDOM", "MODELBASED"))
+    schedules = (f"SCHEDULE_{name}" for name in ("FIXED_DISCRETE", "FIXED_ROOT", "FIXED_LINEAR", "CUSTOM"))
+    difficulties = ("VALUE_BASED", "PERCENTILE_BASED")
+    theirs: dict[tuple[type[Section], str], Iterable[str]] = {
+        (storage.Checkpoint, "tag_validation"): checkpoint.CHECKPOINT_TAG_VALIDATION_MODES,
+        (storage.Writer, "type"): checkpoint.CHECKPOINT_WRITER_TYPES,
+        (storage.Writer, "data_parallel"): checkpoint.CHECKPOINT_DATA_PARALLEL_UNITS,
+        (parallel.LayerSpec, "partition_type"): [plain(kind) for kind in PartitionType],
+        (autotuning.Autotuning, "tuner_type"): tuners,
+        (data.CurriculumMetric, "schedule_type"): data_keys(
+            f"CURRICULUM_LEARNING_{name}" for name in schedules
         ),
-        (
-            data.CurriculumMetric,
-            "schedule_type",
-            [
-                data_constants.CURRICULUM_LEARNING_SCHEDULE_FIXED_DISCRETE,
-                data_constants.CURRICULUM_LEARNING_SCHEDULE_FIXED_ROOT,
-                data_constants.CURRICULUM_LEARNING_SCHEDULE_FIXED_LINEAR,
-                data_constants.CURRICULUM_LEARNING_SCHEDULE_CUSTOM,
-            ],
+        (data.CurriculumMetric, "difficulty_type"): data_keys(
+            f"CURRICULUM_LEARNING_{name}" for name in difficulties
         ),
-        (
-            data.CurriculumMetric,
-            "difficulty_type",
-            [
-                data_constants.CURRICULUM_LEARNING_VALUE_BASED,
-                data_constants.CURRICULUM_LEARNING_PERCENTILE_BASED,
-            ],
-        ),
-    ],
-)
-def test_the_choices_of_a_key_are_deepspeeds(model: type[Section], key: str, theirs: list[str]) -> None:
-    assert choices(model, key) == {word.lower() for word in theirs}
+    }
+    ours = {(model, key): choices(model, key) for model, key in theirs}
+    assert ours == {place: {word.lower() for word in words} for place, words in theirs.items()}

@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import AliasChoices
 
 from tests.contract.zlaunch_side import Path, all_paths, nested
-from tools.recorder import Recording, record
 from zlaunch.dsconfig.keys.lookup import field_at
 from zlaunch.dsconfig.releases import NEWEST, REMOVED, _table
 from zlaunch.dsconfig.text.document import dotted
+
+if TYPE_CHECKING:
+    from tools.recorder import Recording
 
 NOT_IN_OUR_MODELS = {
     "optimizer.legacy_fusion": "each kind of optimizer has a model; see the tests of blocks",
@@ -28,7 +31,9 @@ NOT_IN_OUR_MODELS = {
 
 
 @pytest.fixture(scope="module")
-def recorded() -> Recording:
+def recorded() -> "Recording":
+    from tools.recorder import record
+
     return record()
 
 
@@ -36,19 +41,19 @@ def test_the_installed_release_is_the_newest_in_the_table() -> None:
     assert _table()["releases"][NEWEST.name] == version("deepspeed")
 
 
-def test_the_table_has_the_keys_and_defaults_of_the_installed_release(recorded: Recording) -> None:
+def test_the_table_has_the_keys_and_defaults_of_the_installed_release(recorded: "Recording") -> None:
     assert {dotted(path): default for path, default in NEWEST.reads.keys.items()} == recorded.keys
 
 
-def test_the_table_has_the_sections_of_the_installed_release(recorded: Recording) -> None:
+def test_the_table_has_the_sections_of_the_installed_release(recorded: "Recording") -> None:
     assert {dotted(path): kind for path, kind in NEWEST.reads.sections.items()} == recorded.sections
 
 
-def test_the_table_has_the_keys_that_the_installed_release_refuses(recorded: Recording) -> None:
+def test_the_table_has_the_keys_that_the_installed_release_refuses(recorded: "Recording") -> None:
     assert sorted(map(dotted, NEWEST.reads.refused)) == recorded.refused
 
 
-def test_it_is_known_what_to_do_about_every_refused_key(recorded: Recording) -> None:
+def test_it_is_known_what_to_do_about_every_refused_key(recorded: "Recording") -> None:
     assert sorted(REMOVED) == recorded.refused
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from tests.contract.planned_side import planned
 from tests.contract.trainer_side import all_auto, trainer_fills
+from tests.each import each
+from tests.making import WRITTEN
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.errors import Refused
@@ -23,7 +25,7 @@ def written_out() -> Values:
     """Take a ds_config with every key the Trainer knows, and numbers it agrees with."""
     config = trainer_fills(all_auto(3), LINE).config
     config["zero_optimization"] |= {"overlap_comm": True, "sub_group_size": 1000}
-    return Values.of({**config, "steps_per_print": 10, "wall_clock_breakdown": False}, "")
+    return Values.of({**config, "steps_per_print": 10, "wall_clock_breakdown": False}, WRITTEN)
 
 
 def another(value: Any) -> Any:
@@ -35,13 +37,14 @@ def another(value: Any) -> Any:
     return value + 1
 
 
-KEYS = [path for path in written_out().leaves if path[-1] != "type"]
+def keys() -> list[KeyPath]:
+    return [path for path in written_out().leaves if path[-1] != "type"]
 
 
-@pytest.mark.parametrize("path", KEYS, ids=dotted)
+@each("path", keys, ids=dotted)
 def test_the_trainer_compares_a_key_if_zlaunch_says_so_and_only_then(path: KeyPath) -> None:
     values = written_out()
-    config = values.put(path, another(values[path]), "").config()
+    config = values.put(path, another(values[path]), WRITTEN).config()
     assert trainer_fills(config, LINE).mismatched == {dotted(path)} & COMPARED
 
 
@@ -50,7 +53,7 @@ SETTLED = [(path, match.names[0]) for path, match in MATCHED.items() if len(matc
 
 @pytest.mark.parametrize(("path", "name"), SETTLED, ids=str)
 def test_the_argument_of_a_compared_key_is_the_one_that_settles_it(path: KeyPath, name: str) -> None:
-    config = Values.of({}, "").put(path, 7, "").config()
+    config = Values.of({}, WRITTEN).put(path, 7, WRITTEN).config()
     assert trainer_fills(config, [f"--{name}", "7"]).mismatched == set()
 
 
@@ -103,13 +106,13 @@ NO_WAY_OUT = {"a total batch", "two learning rates"}
 """Numbers of one file that no argument can reconcile, with the other factors at their defaults."""
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if not CASES[name][1] and name not in NO_WAY_OUT])
+@each("case", [name for name in CASES if not CASES[name][1] and name not in NO_WAY_OUT])
 def test_a_number_that_only_the_file_has_is_no_dispute(case: str) -> None:
     config, line = CASES[case]
     assert planned(config, line)
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_the_trainer_has_no_quarrel_with_a_plan(case: str) -> None:
     config, line = CASES[case]
     try:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.config.rules.test_rules import broken, mended
 from tests.contract.engine_side import TRAINED
+from tests.each import each
 from tests.running import ROOT
 from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Rule
@@ -50,7 +51,7 @@ NOT_HERE = {
 """Rules that one rank on a CPU cannot show → why."""
 
 SHOWN = [rule for rule in RULES if rule.severity is Severity.LATE and rule.code not in NOT_HERE]
-each_rule = pytest.mark.parametrize("rule", SHOWN, ids=lambda rule: rule.code)
+each_rule = each("rule", SHOWN, ids=lambda rule: rule.code)
 
 
 def with_optimizer(config: dict[str, Any]) -> dict[str, Any]:

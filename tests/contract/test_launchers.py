@@ -7,16 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deepspeed.launcher.runner import (
-    fetch_hostfile,
-    parse_args,
-    parse_inclusion_exclusion,
-    parse_resource_filter,
-)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch.distributed.run import get_args_parser
 
+from tests.each import each
 from zlaunch.errors import WrongUsage, ZlaunchError
 from zlaunch.hosts.topology import Host, Topology, parse_hostfile, read_hostfile, select
 from zlaunch.launch.backends import deepspeed, torchrun
@@ -36,13 +30,15 @@ NAMED = Topology((Host("10.0.0.1", (0,)), Host("gpu-1.example.org", (0, 1))), ov
 
 
 def runner_reads(target: Target, topology: Topology, accelerator: str = "cuda") -> Any:
+    from deepspeed.launcher.runner import parse_args
+
     program, *words = deepspeed.build_argv(target, topology, accelerator, 29501)
     assert program == "deepspeed"
     return parse_args(words)
 
 
-@pytest.mark.parametrize("target", [MODULE, SCRIPT], ids=["a module", "a script"])
-@pytest.mark.parametrize(
+@each("target", [MODULE, SCRIPT], ids=["a module", "a script"])
+@each(
     ("field", "wanted"),
     [
         ("user_script", lambda target: target.name),
@@ -73,16 +69,18 @@ def written(topology: Topology) -> str:
     return " ".join(f"{host.name}:{','.join(map(str, host.devices))}" for host in topology.hosts)
 
 
-@pytest.mark.parametrize("topology", [HERE, APART, TWO, ONE_LEFT, NAMED], ids=written)
+@each("topology", [HERE, APART, TWO, ONE_LEFT, NAMED], ids=written)
 def test_deepspeeds_runner_finds_the_same_hosts_and_devices(topology: Topology) -> None:
+    from deepspeed.launcher.runner import parse_inclusion_exclusion
+
     pool = {host.name: max(host.devices) + 1 for host in topology.hosts}
     include = runner_reads(HOSTS, topology).include
     found = parse_inclusion_exclusion(pool, include, "")
     assert list(found.items()) == [(host.name, list(host.devices)) for host in topology.hosts]
 
 
-@pytest.mark.parametrize("target", [MODULE, SCRIPT], ids=["a module", "a script"])
-@pytest.mark.parametrize(
+@each("target", [MODULE, SCRIPT], ids=["a module", "a script"])
+@each(
     ("field", "wanted"),
     [
         ("training_script", lambda target: target.name),
@@ -97,6 +95,8 @@ def test_deepspeeds_runner_finds_the_same_hosts_and_devices(topology: Topology) 
 def test_torchrun_understands_its_command_line(
     target: Target, field: str, wanted: Callable[[Target], Any]
 ) -> None:
+    from torch.distributed.run import get_args_parser
+
     program, *words = torchrun.build_argv(target, HERE, "cuda", 29501)
     assert getattr(get_args_parser().parse_args(words), field) == wanted(target), program
 
@@ -164,6 +164,8 @@ TEXTS = st.one_of(st.lists(PIECES, max_size=12).map("".join), st.lists(LINES, ma
 
 def agreed_hostfile(file: Path) -> None:
     """Hold both readers against each other, where zlaunch accepts a file at all."""
+    from deepspeed.launcher.runner import fetch_hostfile
+
     try:
         lines = read_hostfile(file)
     except ZlaunchError:
@@ -226,6 +228,8 @@ def zlaunch_selects(include: str, exclude: str) -> dict[str, list[int]] | None:
 
 
 def deepspeed_selects(include: str, exclude: str) -> dict[str, list[int]] | None:
+    from deepspeed.launcher.runner import parse_resource_filter
+
     active = {host.name: list(host.devices) for host in POOL}
     try:
         return dict(parse_resource_filter(active, include, exclude)) or None

@@ -4,13 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from transformers import CONFIG_MAPPING, AutoConfig
-from transformers.utils import logging
 
 from tests.contract.trainer_side import width_the_trainer_takes
 from zlaunch.job.model import shape
-
-logging.set_verbosity(logging.CRITICAL)
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"hidden_size": 96}),
@@ -35,6 +31,8 @@ def as_json(config: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_width_is_the_one_the_trainer_takes(name: str) -> None:
+    from transformers import AutoConfig
+
     kind, sizes = MODELS[name]
     config = AutoConfig.for_model(kind, **sizes)
     assert shape(as_json(config), "config.json").hidden_size == width_the_trainer_takes(config)
@@ -43,6 +41,8 @@ def test_the_width_is_the_one_the_trainer_takes(name: str) -> None:
 @pytest.fixture(scope="module")
 def every_model() -> dict[str, Any]:
     """Make the configuration of every kind of model that needs no further arguments."""
+    from transformers import CONFIG_MAPPING
+
     made: dict[str, Any] = {}
     for kind in CONFIG_MAPPING:
         try:
@@ -60,6 +60,8 @@ def width_or_error(config: Any) -> int | str | None:
 
 
 def test_most_kinds_of_models_are_looked_at(every_model: dict[str, Any]) -> None:
+    from transformers import CONFIG_MAPPING
+
     assert len(every_model) > 0.9 * len(CONFIG_MAPPING)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.each import each
 from zlaunch.hosts.probe import model_types, trainer_optimizers
 from zlaunch.job.model_checks import PADDED, TABLED
 
@@ -47,7 +48,7 @@ def test_every_optimizer_of_the_trainer_is_known() -> None:
     assert set(trainer_optimizers()) == {one.value for one in OptimizerNames}
 
 
-@pytest.mark.parametrize("kind", sorted(TABLED))
+@each("kind", sorted(TABLED))
 def test_a_table_of_positions_ends_where_it_says(kind: str) -> None:
     assert (takes(kind, 16), takes(kind, 17)) == (True, False)
 

@@ -7,13 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from deepspeed.accelerator import get_accelerator
-from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
-from deepspeed.ops.op_builder.builder import OpBuilder
-from deepspeed.runtime.engine import DeepSpeedEngine
-from torch.utils.cpp_extension import _get_build_directory
 
 from tests.contract.deepspeed_side import deepspeed_reads
+from tests.each import each
 from zlaunch.config import native_ops
 from zlaunch.config.native_ops import NativeOp, needed_ops
 from zlaunch.dsconfig.schema.root import DsConfig
@@ -41,6 +37,8 @@ OP = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 
 def builders(op: NativeOp) -> list[Any]:
     """Find an op's builder classes: the CPU accelerator's, and the one for CUDA."""
+    from deepspeed.accelerator import get_accelerator
+
     on_cpu = [get_accelerator().get_op_builder(op.builder)] if op.builder in ON_A_CPU else []
     module = CUDA_MODULES.get(op.builder)
     on_cuda = [getattr(import_module(f"deepspeed.ops.op_builder.{module}"), op.builder)] if module else []
@@ -49,6 +47,8 @@ def builders(op: NativeOp) -> list[Any]:
 
 @OP
 def test_an_op_has_a_builder(op: NativeOp) -> None:
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
     assert [builder for builder in builders(op) if issubclass(builder, OpBuilder)]
 
 
@@ -59,6 +59,8 @@ def test_an_op_is_named_as_its_builder_names_its_folder(op: NativeOp) -> None:
 
 @pytest.mark.parametrize("builder", sorted(ON_A_CPU))
 def test_the_cpu_accelerator_can_build_what_a_cpu_job_needs(builder: str) -> None:
+    from deepspeed.accelerator import get_accelerator
+
     assert get_accelerator().get_op_builder(builder).__name__ == builder
 
 
@@ -66,12 +68,14 @@ ADAMS = {"FusedAdam": "fused_adam", "DeepSpeedCPUAdam": "cpu_adam", "AdamW": Non
 """What the engine chooses → the op that class loads when it is made."""
 
 
-@pytest.mark.parametrize("kind", ["Adam", "AdamW", "Muon"])
-@pytest.mark.parametrize("device", ["none", "cpu"])
-@pytest.mark.parametrize("torch_adam", [False, True])
+@each("kind", ["Adam", "AdamW", "Muon"])
+@each("device", ["none", "cpu"])
+@each("torch_adam", [False, True])
 def test_the_op_of_an_adam_is_the_one_that_the_engine_will_load(
     kind: str, device: str, torch_adam: bool
 ) -> None:
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
     params = {"torch_adam": torch_adam}
     config = {
         "train_batch_size": 1,
@@ -101,6 +105,8 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
 def test_extensions_are_where_torch_keeps_them(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from torch.utils.cpp_extension import _get_build_directory
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for variable in ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
@@ -112,5 +118,7 @@ def test_extensions_are_where_torch_keeps_them(
 
 
 def test_deepspeed_trains_in_fp16_on_the_cpus_that_are_said_to_have_it() -> None:
+    from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
     is_said = probe_machine({"DS_ACCELERATOR": "cpu"}).cpu_fp16
     assert is_said in (None, bool(CPU_Accelerator().is_fp16_supported()))

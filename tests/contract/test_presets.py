@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.contract.deepspeed_side import deepspeed_reads
-from zlaunch.config.resolve.autos import KnownFacts, ResolvedAutos, resolve_autos
+from tests.each import each
+from tests.making import WRITTEN
+from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.compose import preset, to_json
 from zlaunch.config.resolve.values import Values
+from zlaunch.config.rules.rule import Context
 from zlaunch.config.rules.validate import validate_document
 from zlaunch.dsconfig.read import read
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import Offload, Stage, parse_offload
 from zlaunch.job.trainer_args import TrainerArgs
 
@@ -27,14 +27,14 @@ WRITTEN_FOR: dict[str, tuple[Stage, Offload, str | None]] = {
     "zero3_nvme": (3, parse_offload("nvme"), "/local_nvme"),
 }
 
-PRESET = pytest.mark.parametrize("name", WRITTEN_FOR)
-RANKS = pytest.mark.parametrize("world_size", [1, 2, 8])
+PRESET = each("name", WRITTEN_FOR)
+RANKS = each("world_size", [1, 2, 8])
 
 
 def resolved(name: str, world_size: int) -> ResolvedAutos:
     model = ModelShape(hidden_size=256, largest_parameter=None, source="config.json")
-    known = KnownFacts(TrainerArgs(), model, world_size, ConfigInterface.TRAINER)
-    return resolve_autos(Values.of(read(CONFIGS / f"{name}.json").value, name), known)
+    known = Context(world_size, TrainerArgs(), model)
+    return resolve_autos(Values.of(read(CONFIGS / f"{name}.json").value, WRITTEN), known)
 
 
 def test_every_file_is_a_preset() -> None:

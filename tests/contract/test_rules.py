@@ -1,6 +1,7 @@
 """What a rule's severity says of DeepSpeed, and that it says nothing of configs that are fine."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from tests.config.rules.test_rules import CORPUS, broken, interface_of, mended
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.contract.trainer_side import trainer_fills
-from zlaunch.config.resolve.autos import KnownFacts, resolve_autos
+from tests.each import each
+from tests.making import WRITTEN
+from zlaunch.config.resolve.autos import resolve_autos
 from zlaunch.config.resolve.values import Values
 from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Rule
@@ -22,7 +25,7 @@ Config = dict[str, Any]
 REFUSED_BY_OTHERS = {"no-zero-section": "accelerate refuses it while TrainingArguments are parsed"}
 """Errors that come before DeepSpeed reads the config."""
 
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+each_rule = each("rule", RULES, ids=lambda rule: rule.code)
 
 
 def handed_over(config: Config, rule: Rule) -> Config:
@@ -31,8 +34,8 @@ def handed_over(config: Config, rule: Rule) -> Config:
     if context.interface is not ConfigInterface.TRAINER:
         return config
     args = context.args or TrainerArgs()
-    known = KnownFacts(args, context.model, context.world_size or 1, context.interface)
-    return resolve_autos(Values.of(config, ""), known).values.config()
+    known = replace(context, args=args, world_size=context.world_size or 1)
+    return resolve_autos(Values.of(config, WRITTEN), known).values.config()
 
 
 def is_refused(config: Config, rule: Rule) -> bool:
@@ -47,9 +50,7 @@ NEVER_SEEN = "batch-differs-from-arguments"
 """The Trainer refuses these numbers before DeepSpeed sees them: a test of its own, below, shows it."""
 
 
-@pytest.mark.parametrize(
-    "rule", [rule for rule in RULES if rule.code != NEVER_SEEN], ids=lambda rule: rule.code
-)
+@each("rule", [rule for rule in RULES if rule.code != NEVER_SEEN], ids=lambda rule: rule.code)
 def test_deepspeed_refuses_what_an_error_is_about_and_nothing_else(rule: Rule) -> None:
     refuses = rule.severity is Severity.ERROR and rule.code not in REFUSED_BY_OTHERS
     assert is_refused(broken(rule), rule) == refuses
@@ -85,7 +86,7 @@ def accelerate_reads(config: Config) -> Any:
     return DeepSpeedPlugin(hf_ds_config=config)
 
 
-@pytest.mark.parametrize(
+@each(
     "file",
     [file for file in CORPUS if interface_of(file) is ConfigInterface.DEEPSPEED],
     ids=lambda file: file.stem,

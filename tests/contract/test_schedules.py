@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
-from deepspeed.runtime import lr_schedules
-from transformers import get_scheduler
-from transformers.trainer_utils import SchedulerType
 
-from zlaunch.config.resolve.lr_curves import DEEPSPEED, TRAINER, UNPREDICTABLE, Curve, ScheduleInputs
+from zlaunch.config.resolve.lr_curves import (
+    DEEPSPEED,
+    TRAINER,
+    UNPREDICTABLE,
+    Curve,
+    ScheduleInputs,
+    deepspeed_curve,
+    trainer_curve,
+)
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 
@@ -58,6 +62,8 @@ OURS: dict[str, list[dict[str, Any]]] = {
 
 
 def optimizer() -> Any:
+    import torch
+
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=BASE)
 
 
@@ -78,19 +84,25 @@ def drawn(curve: Curve) -> list[float]:
 
 @pytest.mark.parametrize("name", DEEPSPEED_SCHEDULERS)
 def test_a_schedule_of_deepspeed_is_the_one_deepspeed_follows(name: str) -> None:
+    from deepspeed.runtime import lr_schedules
+
     for params in OURS[name]:
         scheduler: Any = DsConfig.model_validate({"scheduler": {"type": name, "params": params}}).scheduler
         theirs = rates_of(functools.partial(getattr(lr_schedules, name), **params))
-        assert drawn(DEEPSPEED[name](scheduler.params, BASE)) == pytest.approx(theirs, rel=1e-9, abs=1e-15), (
-            params
-        )
+        assert drawn(deepspeed_curve(name, scheduler.params, BASE)) == pytest.approx(
+            theirs, rel=1e-9, abs=1e-15
+        ), params
 
 
 def test_every_scheduler_of_deepspeed_has_a_curve() -> None:
+    from deepspeed.runtime import lr_schedules
+
     assert {*DEEPSPEED} == {*DEEPSPEED_SCHEDULERS} == {*lr_schedules.VALID_LR_SCHEDULES}
 
 
 def test_every_scheduler_of_the_trainer_has_a_curve_or_cannot_be_known() -> None:
+    from transformers.trainer_utils import SchedulerType
+
     assert {*TRAINER} | UNPREDICTABLE == {kind.value for kind in SchedulerType}
 
 
@@ -121,9 +133,11 @@ def trainer_cells(name: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
 
 @pytest.mark.parametrize("name", sorted(TRAINER))
 def test_a_schedule_of_the_trainer_is_the_one_transformers_follows(name: str) -> None:
+    from transformers import get_scheduler
+
     for warmup, total, options in trainer_cells(name):
         settings = {"num_warmup_steps": warmup, "num_training_steps": total}
         make = functools.partial(get_scheduler, name, scheduler_specific_kwargs=dict(options), **settings)
         theirs = rates_of(make)
-        ours = drawn(TRAINER[name](ScheduleInputs(BASE, warmup, total, options)))
+        ours = drawn(trainer_curve(name, ScheduleInputs(BASE, warmup, total, options)))
         assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-15), (warmup, total, options)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.contract.zlaunch_side import Path, all_paths, nested
+from tests.each import each
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.rules.validate import validate_mapping
 from zlaunch.dsconfig.releases import REMOVED
@@ -99,7 +100,7 @@ ON_A_CPU_ONLY = [("aio", "use_gds")]
 """Keys that DeepSpeed refuses only because these tests run without CUDA."""
 
 
-@pytest.mark.parametrize("path", [path for path in all_paths() if path not in ON_A_CPU_ONLY], ids=".".join)
+@each("path", [path for path in all_paths() if path not in ON_A_CPU_ONLY], ids=".".join)
 def test_what_deepspeed_refuses_is_never_valid(path: Path) -> None:
     configs = [_config(path, value) for value in VALUES]
     assert [config for config in configs if _refused(config) and not _severities(config)] == []
@@ -110,12 +111,12 @@ def _disagrees(path: Path) -> bool:
     return any(_refused(config) != (Severity.ERROR in _severities(config)) for config in configs)
 
 
-@pytest.mark.parametrize("path", [*all_paths()], ids=".".join)
+@each("path", [*all_paths()], ids=".".join)
 def test_an_error_is_what_deepspeed_refuses_to_read(path: Path) -> None:
     assert _disagrees(path) == (".".join(path) in DISAGREEMENTS)
 
 
-@pytest.mark.parametrize("key", REMOVED)
+@each("key", REMOVED)
 def test_a_removed_key_is_an_error_for_both(key: str) -> None:
     config = _config(tuple(key.split(".")), False)
     assert (_refused(config), Severity.ERROR in _severities(config)) == (True, True)

@@ -5,15 +5,14 @@ import itertools
 import json
 from typing import Any
 
-import pytest
-from transformers import TrainingArguments
-
-from tests.contract.trainer_side import PARSER, all_auto, trainer_fills
-from zlaunch.config.resolve.autos import KnownFacts, ResolvedAutos, resolve_autos
+from tests.contract.trainer_side import all_auto, parser, trainer_fills
+from tests.each import each
+from tests.making import WRITTEN
+from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import Values
+from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.job.model import ModelShape
-from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import DEFAULTS, read_arguments
 
 ARGUMENTS = {
@@ -45,7 +44,7 @@ ARGUMENTS = {
 JOBS = ((2, 64, 1), (2, 1000, 8), (3, 64, 2), (3, 1000, 8))
 """Stage, hidden size, ranks."""
 
-CELLS = pytest.mark.parametrize(
+CELLS = each(
     ("given", "stage", "hidden", "ranks"),
     [(given, *job) for given, job in itertools.product(ARGUMENTS, JOBS)],
 )
@@ -55,20 +54,23 @@ def resolved(config: dict[str, Any], argv: list[str], hidden: int, ranks: int) -
     args, findings = read_arguments(argv)
     assert findings == []
     model = ModelShape(hidden, None, "config.json")
-    return resolve_autos(Values.of(config, "file"), KnownFacts(args, model, ranks, ConfigInterface.TRAINER))
+    return resolve_autos(Values.of(config, WRITTEN), Context(ranks, args, model))
 
 
 def leaves(config: dict[str, Any]) -> dict[str, str]:
     """Write each value as JSON does, so that 1, 1.0 and true differ."""
-    return {dotted(path): json.dumps(leaf.value) for path, leaf in Values.of(config, "").leaves.items()}
+    return {dotted(path): json.dumps(leaf.value) for path, leaf in Values.of(config, WRITTEN).leaves.items()}
 
 
 def test_the_defaults_are_those_of_training_arguments() -> None:
+
+    from transformers import TrainingArguments
+
     fields = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
     assert {name: fields.get(name) for name in DEFAULTS} == DEFAULTS
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         *ARGUMENTS.values(),
@@ -84,7 +86,7 @@ def test_the_defaults_are_those_of_training_arguments() -> None:
     ],
 )
 def test_a_command_line_is_read_as_the_trainer_reads_it(line: str) -> None:
-    theirs = vars(PARSER.parse_args(line.split()))
+    theirs = vars(parser().parse_args(line.split()))
     args, _ = read_arguments(line.split())
     assert {name: args[name].value for name in DEFAULTS} == {name: theirs[name] for name in DEFAULTS}
 
@@ -99,7 +101,7 @@ def test_every_value_is_the_one_the_trainer_fills_in(given: str, stage: int, hid
     assert known == {key: value for key, value in theirs.items() if key not in ours.left}
 
 
-@pytest.mark.parametrize("given", ARGUMENTS)
+@each("given", ARGUMENTS)
 def test_only_what_depends_on_the_length_of_the_dataset_is_left_to_the_trainer(given: str) -> None:
     config, argv = all_auto(3), ARGUMENTS[given].split()
     short, long = (leaves(trainer_fills(config, argv, steps=steps).config) for steps in (10_000, 20_000))

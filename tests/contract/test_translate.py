@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import importlib
 import io
 import shlex
@@ -10,12 +11,10 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from accelerate.commands.launch import launch_command_parser
-from deepspeed.launcher import runner
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch.distributed.run import get_args_parser
 
+from tests.each import each
 from zlaunch.config.translate import accelerate, deepspeed, torchrun
 from zlaunch.config.translate.command import MODULES, PROGRAMS, read_command
 from zlaunch.config.translate.flags import HELP, Command, Flag, LauncherSyntax, Role
@@ -31,45 +30,63 @@ def caught_parser(parse: Callable[[], object]) -> argparse.ArgumentParser:
     return found[0]
 
 
-old_launch = importlib.import_module("torch.distributed.launch")
-PARSERS: Mapping[str, tuple[LauncherSyntax, argparse.ArgumentParser]] = {
-    "deepspeed": (deepspeed.LAUNCHER, caught_parser(runner.parse_args)),
-    "torchrun": (torchrun.LAUNCHER, get_args_parser()),
-    "torch.distributed.launch": (torchrun.OLD_LAUNCHER, caught_parser(lambda: old_launch.parse_args([]))),
-    "accelerate launch": (accelerate.LAUNCHER, launch_command_parser()),
+LAUNCHERS: Mapping[str, LauncherSyntax] = {
+    "deepspeed": deepspeed.LAUNCHER,
+    "torchrun": torchrun.LAUNCHER,
+    "torch.distributed.launch": torchrun.OLD_LAUNCHER,
+    "accelerate launch": accelerate.LAUNCHER,
 }
+
+
+@functools.cache
+def parser_of(name: str) -> argparse.ArgumentParser:
+    from accelerate.commands.launch import launch_command_parser
+    from deepspeed.launcher import runner
+    from torch.distributed import launch
+    from torch.distributed.run import get_args_parser
+
+    makers: Mapping[str, Callable[[], Any]] = {
+        "deepspeed": lambda: caught_parser(runner.parse_args),
+        "torchrun": get_args_parser,
+        "torch.distributed.launch": lambda: caught_parser(lambda: launch.parse_args([])),
+        "accelerate launch": launch_command_parser,
+    }
+    parser: argparse.ArgumentParser = makers[name]()
+    return parser
+
+
 WORDS: Mapping[str, Sequence[str]] = {
     "deepspeed": ["deepspeed"],
     "torchrun": ["torchrun"],
     "torch.distributed.launch": ["python", "-m", "torch.distributed.launch"],
     "accelerate launch": ["accelerate", "launch"],
 }
-FLAGS = [(name, one) for name, (launcher, _) in PARSERS.items() for one in (*launcher.flags, HELP)]
+FLAGS = [(name, one) for name, launcher in LAUNCHERS.items() for one in (*launcher.flags, HELP)]
 
 
 def action(name: str, one: Flag) -> argparse.Action:
-    return PARSERS[name][1]._option_string_actions[one.names[-1]]
+    return parser_of(name)._option_string_actions[one.names[-1]]
 
 
-@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("name", LAUNCHERS)
 def test_the_flags_are_those_of_the_launcher(name: str) -> None:
-    launcher, parser = PARSERS[name]
+    launcher, parser = LAUNCHERS[name], parser_of(name)
     assert {*launcher.spellings()} == {*parser._option_string_actions}
 
 
-@pytest.mark.parametrize(("name", "one"), FLAGS, ids=[f"{name} {one.key}" for name, one in FLAGS])
+@each(("name", "one"), FLAGS, ids=[f"{name} {one.key}" for name, one in FLAGS])
 def test_all_spellings_of_a_flag_mean_the_same(name: str, one: Flag) -> None:
-    launcher, parser = PARSERS[name]
+    launcher, parser = LAUNCHERS[name], parser_of(name)
     spellings = [spelling for spelling, other in launcher.spellings().items() if other == one]
     assert {parser._option_string_actions[spelling] for spelling in spellings} == {action(name, one)}
 
 
-@pytest.mark.parametrize(("name", "one"), FLAGS, ids=[f"{name} {one.key}" for name, one in FLAGS])
+@each(("name", "one"), FLAGS, ids=[f"{name} {one.key}" for name, one in FLAGS])
 def test_a_value_follows_where_the_launcher_wants_one(name: str, one: Flag) -> None:
     assert one.takes_value == (action(name, one).nargs is None)
 
 
-@pytest.mark.parametrize(("name", "one"), FLAGS, ids=[f"{name} {one.key}" for name, one in FLAGS])
+@each(("name", "one"), FLAGS, ids=[f"{name} {one.key}" for name, one in FLAGS])
 def test_an_idle_value_is_the_launchers_own(name: str, one: Flag) -> None:
     default = action(name, one).default
     if one.idle and default is not None:
@@ -77,6 +94,8 @@ def test_an_idle_value_is_the_launchers_own(name: str, one: Flag) -> None:
 
 
 def test_torchruns_variables_are_those_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.run import get_args_parser
+
     for one in torchrun.LAUNCHER.flags:
         monkeypatch.setenv(f"{torchrun.LAUNCHER.variables}{one.key.upper()}", "7" if one.takes_value else "1")
     parser = get_args_parser()
@@ -85,10 +104,14 @@ def test_torchruns_variables_are_those_it_reads(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_torchrun_starts_as_many_ranks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.run import get_args_parser
+
     assert get_args_parser().get_default("nproc_per_node") == torchrun.LAUNCHER.ranks
 
 
 def test_deepspeed_looks_for_the_same_hostfile() -> None:
+    from deepspeed.launcher import runner
+
     assert deepspeed.LAUNCHER.hostfile == runner.DLTS_HOSTFILE
 
 
@@ -133,7 +156,7 @@ def value_of(name: str, one: Flag) -> st.SearchStrategy[str]:
 
 
 def flag_words(name: str) -> st.SearchStrategy[list[str]]:
-    launcher, _ = PARSERS[name]
+    launcher = LAUNCHERS[name]
     known = {spelling: one for spelling, one in launcher.spellings().items() if one != HELP}
 
     def spoken(spelling: str) -> st.SearchStrategy[list[str]]:
@@ -152,7 +175,7 @@ def flag_words(name: str) -> st.SearchStrategy[list[str]]:
 
 def command_lines() -> st.SearchStrategy[tuple[str, list[str]]]:
     script = st.sampled_from([["t.py"], ["--", "t.py"], ["my script.py"]])
-    return st.sampled_from(sorted(PARSERS)).flatmap(
+    return st.sampled_from(sorted(LAUNCHERS)).flatmap(
         lambda name: st.tuples(
             st.just(name),
             st.tuples(flag_words(name), script, st.lists(SCRIPT_WORDS, max_size=5)).map(
@@ -165,7 +188,7 @@ def command_lines() -> st.SearchStrategy[tuple[str, list[str]]]:
 def really(name: str, words: list[str]) -> Any:
     """Ask the launcher's own parser; None if it refuses."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
-        return PARSERS[name][1].parse_args(words)
+        return parser_of(name).parse_args(words)
     return None
 
 

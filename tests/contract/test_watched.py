@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 
+from tests.each import each
 from zlaunch.rundir import phases
 from zlaunch.worker.hook.instrument import WRAPPED
 
@@ -17,7 +18,7 @@ def test_every_watched_module_is_there(module: str) -> None:
     assert importlib.import_module(module)
 
 
-@pytest.mark.parametrize(("module", "path"), NAMED)
+@each(("module", "path"), NAMED)
 def test_every_watched_function_is_there_and_is_its_classes_own(module: str, path: str) -> None:
     *holder, name = path.split(".")
     owner = functools.reduce(getattr, holder, importlib.import_module(module))

@@ -9,10 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from transformers import HfArgumentParser, TrainingArguments
-from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
-
-PARSER = HfArgumentParser(TrainingArguments)
 SIZE_KEY = "stage3_param_persistence_threshold"
 
 
@@ -49,8 +45,15 @@ def all_auto(stage: int) -> dict[str, Any]:
 
 
 @functools.cache
+def parser() -> Any:
+    from transformers import HfArgumentParser, TrainingArguments
+
+    return HfArgumentParser(TrainingArguments)
+
+
+@functools.cache
 def training_arguments(argv: Sequence[str]) -> Any:
-    (args,) = PARSER.parse_args_into_dataclasses([*argv, "--use_cpu"], look_for_args_file=False)
+    (args,) = parser().parse_args_into_dataclasses([*argv, "--use_cpu"], look_for_args_file=False)
     return args
 
 
@@ -63,6 +66,9 @@ def trainer_fills(
     model_config: Any = None,
 ) -> Filled:
     """Run both phases of the Trainer over a ds_config; `steps` is what the dataset would give."""
+    from transformers import TrainingArguments
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
     args = training_arguments(tuple(argv))
     theirs = HfTrainerDeepSpeedConfig(copy.deepcopy(config))
     model = SimpleNamespace(config=model_config or SimpleNamespace(hidden_size=256))

@@ -16,8 +16,9 @@ import psutil
 
 from tests.deaths.script import BUFFERS, MARK
 from tests.running import ZLAUNCH
-from zlaunch.files import read_object
 from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.read import read_record
+from zlaunch.rundir.record import HeartbeatRecord
 
 HERE = Path(__file__).parent
 IS_BUILT_WITHIN_SECONDS = 900
@@ -91,7 +92,7 @@ class Job:
 
     def step(self) -> int:
         """Say how far its first rank is."""
-        return int(read_object(RunDir(self.run).rank_pulse(0)).get("step") or 0)
+        return read_record(RunDir(self.run).rank_heartbeat(0), HeartbeatRecord).get("step", 0)
 
     def _num_ready(self) -> int:
         logs = self.folder.glob(f"**/{self.name or '*'}/logs/rank-*.log")

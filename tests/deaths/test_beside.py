@@ -14,7 +14,9 @@ import pytest
 from tests.abilities import unable
 from tests.deaths.bed import HERE, Bed, Job
 from tests.deaths.deaths import LAUNCHERS
+from zlaunch.cli.views.launch import LaunchView
 from zlaunch.hosts.op_cache import extensions_dir
+from zlaunch.launch.op_build import clear_stale_lock
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
 
@@ -152,14 +154,12 @@ def test_the_lock_that_a_killed_build_has_left_is_removed_before_the_start(
 
 
 def test_a_lock_that_is_held_is_left_alone(tmp_path: Path) -> None:
-    from zlaunch.launch.op_build import clear_stale_lock
-
     lock = tmp_path / "cpu_adam" / "lock"
     lock.parent.mkdir()
     with lock.open("w"):
-        clear_stale_lock(lock)
+        clear_stale_lock(lock, LaunchView())
         assert lock.exists()
-    clear_stale_lock(lock)
+    clear_stale_lock(lock, LaunchView())
     assert not lock.exists()
 
 

@@ -293,23 +293,23 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             raised(
                 "Exception",
                 "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
-                pulse={"skipped_steps": 5, "loss": 9.5},
+                heartbeat={"skipped_steps": 5, "loss": 9.5},
             ),
             job={"precision": "fp16"},
         ),
     ),
     "loss-not-a-number": (
         run(
-            printed("", 0, pulse={"loss": 5.9, "grad_norm": float("inf"), "skipped_steps": 4}),
+            printed("", 0, heartbeat={"loss": 5.9, "grad_norm": float("inf"), "skipped_steps": 4}),
             launcher_returncode=0,
         ),
-        run(printed("", 0, pulse={"loss": NAN, "learning_rate": 0.5}), launcher_returncode=0),
-        run(raised("ValueError", "loss is nan at step 7", pulse={"loss": NAN})),
+        run(printed("", 0, heartbeat={"loss": NAN, "learning_rate": 0.5}), launcher_returncode=0),
+        run(raised("ValueError", "loss is nan at step 7", heartbeat={"loss": NAN})),
         run(
             raised(
                 "RuntimeError",
                 "probability tensor contains either `inf`, `nan` or element < 0",
-                pulse={"grad_norm": float("inf")},
+                heartbeat={"grad_norm": float("inf")},
             )
         ),
     ),
@@ -448,7 +448,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     ),
     "autotuning-left-on": (
         run(
-            printed("", 0, step=6, pulse={"steps": 100}),
+            printed("", 0, step=6, heartbeat={"steps": 100}),
             launcher_returncode=0,
             job={"config": {"autotuning": {"enabled": True}}},
         ),
@@ -624,7 +624,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
                 '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/home/ann/train.py", line 13, in <module>\n[rank0]:     raise KeyError("x")\n[rank0]: KeyError: \'x\'\n'
             )
         ),
-        run(raised("KeyError", "'x'", pulse={"loss": NAN})),
+        run(raised("KeyError", "'x'", heartbeat={"loss": NAN})),
     ),
     "stalled": (
         waiting(
@@ -681,7 +681,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     ),
     "finished": (
         run(
-            printed("", 0, pulse={"loss": 5.9, "grad_norm": float("inf")}),
+            printed("", 0, heartbeat={"loss": 5.9, "grad_norm": float("inf")}),
             launcher_returncode=0,
             job={"precision": "fp16"},
         ),

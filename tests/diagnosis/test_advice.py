@@ -27,7 +27,8 @@ def host_oom(phase: str = phases.STEPPING, peak: int = 6 * GIB, **job: Any) -> V
 
 def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
     assert gpu_oom().advice[0] == (
-        "`--per_device_train_batch_size 2 --gradient_accumulation_steps 4`: the same global batch"
+        "`-- --per_device_train_batch_size 2 --gradient_accumulation_steps 4`: saves activations; "
+        "more micro-steps for the same global batch"
     )
 
 
@@ -48,7 +49,7 @@ def test_where_no_activations_are_a_smaller_batch_is_not_proposed(phase: str) ->
 
 def test_checkpointing_is_proposed_only_if_it_is_known_to_be_off() -> None:
     proposed = [
-        "--gradient_checkpointing" in " ".join(gpu_oom(gradient_checkpointing=known).advice)
+        "--activation_checkpointing" in " ".join(gpu_oom(gradient_checkpointing=known).advice)
         for known in (None, True, False)
     ]
     assert proposed == [False, False, True]
@@ -57,9 +58,9 @@ def test_checkpointing_is_proposed_only_if_it_is_known_to_be_off() -> None:
 @pytest.mark.parametrize(
     ("stage", "offload", "expected"),
     [
-        (0, {}, ["--stage 1", "--stage 2 --offload optimizer:cpu"]),
-        (2, {}, ["--stage 3", "--offload optimizer:cpu"]),
-        (3, {}, ["--offload optimizer:cpu"]),
+        (0, {}, ["--stage 1", "--stage 2 --offload cpu"]),
+        (2, {}, ["--stage 3", "--offload cpu"]),
+        (3, {}, ["--offload optimizer:cpu", "--offload cpu"]),
         (2, {"optimizer": "cpu"}, ["--stage 3", "--stage 3 --offload cpu"]),
         (3, {"optimizer": "cpu", "param": "none"}, ["--offload cpu"]),
         (3, {"optimizer": "cpu", "param": "cpu"}, []),
@@ -104,8 +105,8 @@ def test_a_forecast_stands_beside_what_torch_held() -> None:
 
 def test_the_host_is_relieved_by_taking_parameters_back_or_by_a_drive() -> None:
     assert host_oom(offload={"optimizer": "cpu", "param": "cpu"}).advice == (
-        "`--offload optimizer:cpu`: the parameters stay on the GPU",
-        "`--offload nvme --nvme DIR`: onto a drive",
+        "`--offload optimizer:cpu`: saves host memory; parameters stay in GPU memory",
+        "`--offload nvme --nvme DIR`: saves host memory; slower steps; needs a fast drive",
     )
 
 

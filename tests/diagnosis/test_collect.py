@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.diagnosis.collect import collect_evidence, tail
-from zlaunch.files import read_object
 from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.read import read_record
+from zlaunch.rundir.record import HeartbeatRecord
 
 FILES = ("job.json", "forecast.json", "ds_config.json", "ranks/rank-0.json", "ranks/rank-0.pulse.json",
          "ranks/rank-0.error.json", "ranks/rank-0.sample.json", "logs/rank-0.log", "logs/launcher.log",
@@ -56,9 +57,26 @@ def test_facts_may_be_null(name: str, value: dict[str, None], tmp_path: Path) ->
     assert collect_evidence(RunDir(tmp_path), 1, None).ranks[0].step == 0
 
 
+@pytest.mark.parametrize(
+    ("argv", "is_on"),
+    [
+        (["--activation_checkpointing"], True),
+        (["--gradient_checkpointing"], True),
+        (["--activation_checkpointing", "False"], False),
+        ([], False),
+    ],
+)
+def test_activation_checkpointing_is_known_by_both_its_names(
+    argv: list[str], is_on: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "x.py").write_text("from transformers import Trainer\n")
+    (tmp_path / "job.json").write_text(json.dumps({**JOB, "script": [str(tmp_path / "x.py"), *argv]}))
+    assert collect_evidence(RunDir(tmp_path), 1, None).job.gradient_checkpointing is is_on
+
+
 def test_spaces_after_a_pulse_are_no_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "pulse").write_text('{"step": 3, "loss": NaN}' + " " * 900)
-    assert read_object(tmp_path / "pulse")["step"] == 3
+    assert read_record(tmp_path / "pulse", HeartbeatRecord)["step"] == 3
 
 
 def test_the_end_of_a_log_is_read_and_never_what_was_there_before(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -21,6 +22,8 @@ from zlaunch.diagnosis.evidence import (
 from zlaunch.diagnosis.render import LINES, height
 from zlaunch.diagnosis.root_cause import Role, role_of
 from zlaunch.rundir import phases
+from zlaunch.rundir.read import conform
+from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord
 
 RANKS = [rank for evidences in DEATHS.values() for evidence in evidences for rank in evidence.ranks]
 TEXTS = sorted(
@@ -35,6 +38,12 @@ TEXTS = sorted(
     }
 )
 TYPES = sorted({rank.error.type for rank in RANKS if rank.error})
+
+
+def read_as(kind: type) -> Callable[[dict[str, Any]], Any]:
+    """Make a function that takes an object from a file as a reader does."""
+    return lambda members: conform(members, kind)
+
 
 said = st.integers(0, len(TEXTS) - 1).map(lambda number: TEXTS[number])
 texts = st.one_of(
@@ -65,7 +74,8 @@ errors = st.builds(
     type=st.one_of(st.sampled_from(TYPES), st.text(max_size=20)),
     message=texts,
     traceback=texts,
-    frame=st.one_of(st.none(), st.dictionaries(st.sampled_from(["file", "line", "function"]), json_values)),
+    frame=st.none()
+    | st.dictionaries(st.sampled_from(["file", "line", "function"]), json_values).map(read_as(FrameRecord)),
     phase=st.one_of(st.none(), phase),
     time=moments,
 )
@@ -83,7 +93,7 @@ ranks = st.builds(
     log=texts,
     stacks=texts,
     peak_rss_bytes=numbers,
-    pulse=objects,
+    heartbeat=objects.map(read_as(HeartbeatRecord)),
 )
 machines = st.builds(
     MachineEvidence,
@@ -103,7 +113,7 @@ jobs = st.builds(
     precision=st.sampled_from(["fp16", "bf16", ""]),
     uses_trainer=st.booleans(),
     gradient_checkpointing=st.sampled_from([None, True, False]),
-    forecast=st.one_of(st.none(), objects),
+    forecast=st.none() | objects.map(read_as(ForecastRecord)),
     config=objects,
 )
 stalls = st.builds(

@@ -81,6 +81,11 @@ def test_a_rank_that_was_told_to_stop_decides_nothing() -> None:
     assert judge_outcome(1, None, [stopped, cause]).exit_status == 3
 
 
+@pytest.mark.parametrize("launcher", [0, 1])
+def test_a_job_with_a_rank_that_was_told_to_stop_is_no_success(launcher: int) -> None:
+    assert judge_outcome(launcher, None, [FINISHED, failed(1, -15, 1.0, 15)]).exit_status == 1
+
+
 def test_a_rank_that_a_signal_killed_has_the_status_of_a_shell() -> None:
     assert judge_outcome(1, None, [failed(0, -9, 1.0)]).exit_status == 137
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.diagnosis.deaths import run
+from tests.each import each
 from tests.running import ROOT
 from zlaunch.diagnosis import diagnose
 from zlaunch.diagnosis.evidence import ErrorEvidence, RankEvidence
@@ -29,7 +30,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, 
     return found
 
 
-@pytest.mark.parametrize("provoked", PROVOKED)
+@each("provoked", PROVOKED)
 def test_a_death_that_was_really_provoked_is_known(
     provoked: str, said: Mapping[str, Mapping[str, str]]
 ) -> None:

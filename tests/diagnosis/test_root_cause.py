@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.diagnosis.deaths import GLOO_CLOSED, GLOO_TIMEOUT, WATCHDOG, printed, raised, run, stopped
+from tests.each import each
 from zlaunch.diagnosis.evidence import Evidence, RankEvidence
 from zlaunch.diagnosis.root_cause import Role, role_of, root_cause
 
@@ -45,7 +46,7 @@ def culprit(evidence: Evidence) -> int | None:
     return None if rank is None else rank.rank
 
 
-@pytest.mark.parametrize(("failed", "dragged"), [*itertools.product(FAILED, DRAGGED)])
+@each(("failed", "dragged"), [*itertools.product(FAILED, DRAGGED)])
 def test_who_was_dragged_down_is_not_blamed_even_if_it_ended_first(failed: str, dragged: str) -> None:
     assert culprit(run(at(DRAGGED[dragged], 0, 1.0), at(FAILED[failed], 1, 2.0))) == 1
 

@@ -1,10 +1,13 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from tests.diagnosis.table import DEATHS
+from tests.each import each
+from zlaunch.config.rules.validate import validate_mapping
 from zlaunch.diagnosis import SIGNATURES, diagnose
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.render import LINES, height, verdict_lines
@@ -17,9 +20,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("code", "evidence"), CASES)
+@each(("code", "evidence"), CASES)
 def test_each_death_is_known_by_its_signs(code: str, evidence: Evidence) -> None:
     assert diagnose(evidence).code == code
+
+
+def test_a_collective_that_timed_out_is_blamed_on_the_rank_that_fell_behind() -> None:
+    """Of a watchdog's messages, that is the rank with the lowest number of the collective."""
+    blamed = [diagnose(evidence).rank for evidence in DEATHS["collective-timeout"]]
+    assert blamed[3] == 1
 
 
 def test_every_signature_has_a_death() -> None:
@@ -30,12 +39,12 @@ def test_no_two_signatures_share_a_code() -> None:
     assert len({one.code for one in SIGNATURES}) == len(SIGNATURES)
 
 
-@pytest.mark.parametrize("one", SIGNATURES, ids=lambda one: one.code)
+@each("one", SIGNATURES, ids=lambda one: one.code)
 def test_every_signature_says_in_a_line_what_the_death_is(one: object) -> None:
     assert len(one.what) > 15  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("code", "evidence"), CASES)
+@each(("code", "evidence"), CASES)
 def test_no_verdict_is_longer_than_ten_lines(code: str, evidence: Evidence) -> None:
     verdict = diagnose(evidence)
     assert height(verdict) <= LINES
@@ -51,27 +60,42 @@ def numbers_of(evidence: Evidence) -> Iterator[str]:
         yield from (gib(number), *duration(number).split(), str(int(number)), str(int(number) >> 20))
 
 
-@pytest.mark.parametrize(("code", "evidence"), CASES)
+@each(("code", "evidence"), CASES)
 def test_every_number_of_a_fact_is_found_in_the_evidence(code: str, evidence: Evidence) -> None:
     known = {*numbers_of(evidence), *map(str, range(len(evidence.ranks) + 1)), gib(3 << 30)}
     found = [number for fact in diagnose(evidence).facts for number in re.findall(r"\d+\.?\d*", fact)]
     assert [number for number in found if number.rstrip(".") not in known] == []
 
 
-@pytest.mark.parametrize(("code", "evidence"), CASES)
+@each(("code", "evidence"), CASES)
 def test_advice_is_never_canned_for_what_is_already_on(code: str, evidence: Evidence) -> None:
     advice = " ".join(diagnose(evidence).advice)
     assert f"--stage {evidence.job.stage}`" not in advice
     assert not ("optimizer" in evidence.job.moved and "optimizer:cpu`: the optimizer's" in advice)
 
 
-@pytest.mark.parametrize(("code", "evidence"), CASES)
+@each(("code", "evidence"), CASES)
 def test_a_cause_is_a_sentence_without_its_full_stop(code: str, evidence: Evidence) -> None:
     assert not diagnose(evidence).cause.endswith(".")
 
 
-@pytest.mark.parametrize(("code", "evidence"), CASES)
+@each(("code", "evidence"), CASES)
 def test_a_verdict_can_be_written_as_json(code: str, evidence: Evidence) -> None:
     from dataclasses import asdict
 
     assert json.loads(json.dumps(asdict(diagnose(evidence))))["code"] == code
+
+
+def test_a_death_that_a_rule_foresees_is_told_as_the_rule_tells_it() -> None:
+    """The rule speaks of the job's own numbers."""
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme", "buffer_count": 3},
+        },
+    }
+    (foreseen,) = (one for one in validate_mapping(config) if one.code == "too-few-buffers")
+    (evidence, _) = DEATHS["too-few-buffers"]
+    died = replace(evidence, job=replace(evidence.job, config=config))
+    assert diagnose(died).cause == foreseen.message

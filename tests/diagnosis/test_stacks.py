@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from zlaunch.diagnosis.stacks import Frame, last_stack, odd_ranks, place
 
 DUMPING = """
@@ -92,7 +93,7 @@ ASLEEP, LOADING, IN_STEP = (DEEP, MAIN), (LOADER, MAIN), (FORWARD, MAIN)
 UNDER_COMMUNICATION = (DEEP, FORWARD, REDUCE, MAIN)
 
 
-@pytest.mark.parametrize(
+@each(
     ("stacks", "odd"),
     [
         ([IN_REDUCE, ASLEEP], (1,)),

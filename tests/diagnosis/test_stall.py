@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.diagnosis.stall import rank_names, silence, stall_lines
+from zlaunch.rundir.record import SampleRecord
 
 
 def test_ranks_in_one_place_stand_together_and_the_odd_one_is_marked() -> None:
@@ -60,7 +61,7 @@ def test_the_words_fit_and_name_every_rank(where: dict[int, str]) -> None:
     ],
 )
 def test_what_is_known_of_a_rank_that_did_not_answer_is_said(
-    sample: dict[str, str], age: float, words: str
+    sample: SampleRecord, age: float, words: str
 ) -> None:
     assert silence(sample, age) == words
 

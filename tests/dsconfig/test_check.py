@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.each import each
 from tests.making import json_objects, json_values
 from zlaunch.config.resolve.compose import preset
 from zlaunch.dsconfig.check import check
@@ -41,7 +42,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
 HINTS: list[tuple[dict[str, Any], str | None]] = [
     ({"zero_optimisation": {}}, "did you mean `zero_optimization`?"),
     ({"zero_optimization": {"stag": 3}}, "did you mean `stage`?"),
-    ({"zero_optimization.stage": 3}, "nest the keys: a dot means nothing in JSON"),
+    ({"zero_optimization.stage": 3}, "nest the keys: JSON has no dotted keys"),
     ({"zero_optimization": {"bf16": {}}}, "move `bf16` to the top level"),
     ({"offload_param": {}, "zero_optimization": {}}, "move `offload_param` into `zero_optimization`"),
     ({"offload_param": {}}, "move `offload_param` into `zero_optimization`"),
@@ -58,7 +59,7 @@ HINTS: list[tuple[dict[str, Any], str | None]] = [
     ({"gradient_clipping": "inf"}, "write a number, without quotes"),
     ({"zero_optimization": 3}, "write an object, `{…}`"),
     ({"bf16": {"enabled": "yes"}}, "write true or false"),
-    ({"lr": 1e-4}, "in a ds_config that is `optimizer.params.lr`"),
+    ({"lr": 1e-4}, "the key in a ds_config is `optimizer.params.lr`"),
 ]
 
 OFFLOADS = [
@@ -74,23 +75,23 @@ def _only(value: dict[str, Any]) -> Finding:
     return finding
 
 
-@pytest.mark.parametrize("stage", STAGES.values())
-@pytest.mark.parametrize("offload", OFFLOADS)
+@each("stage", STAGES.values())
+@each("offload", OFFLOADS)
 def test_a_preset_has_no_mistake(stage: Stage, offload: Offload) -> None:
     assert check(preset(stage, offload, "/nvme")).findings == ()
 
 
-@pytest.mark.parametrize(("value", "code", "where"), MISTAKES)
+@each(("value", "code", "where"), MISTAKES)
 def test_a_mistake_is_found_once_and_at_its_key(value: dict[str, Any], code: str, where: str) -> None:
     assert [(finding.code, finding.where) for finding in check(value).findings] == [(code, where)]
 
 
-@pytest.mark.parametrize(("value", "hint"), HINTS)
+@each(("value", "hint"), HINTS)
 def test_a_mistake_comes_with_what_to_type(value: dict[str, Any], hint: str | None) -> None:
     assert _only(value).hint == hint
 
 
-@pytest.mark.parametrize("key", REMOVED)
+@each("key", REMOVED)
 def test_a_removed_key_is_told_from_one_that_never_was(key: str) -> None:
     section, dot, name = key.rpartition(".")
     finding = _only({section: {name: None}} if dot else {name: None})

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from tests.contract.zlaunch_side import Path, all_paths, nested
+from tests.each import each
 from tests.running import CONFIGS
 from zlaunch.config.rules import RULES
 from zlaunch.dsconfig.check import check
@@ -61,19 +62,19 @@ def test_every_key_is_described(name: str) -> None:
     assert [key for key, words in descriptions(json_schema(Release(name))) if not words] == []
 
 
-@pytest.mark.parametrize("name", RELEASES)
-@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.json")), ids=lambda file: file.stem)
+@each("name", RELEASES)
+@each("file", sorted(CONFIGS.glob("*.json")), ids=lambda file: file.stem)
 def test_a_shipped_config_is_valid_in_every_release(file: Any, name: str) -> None:
     assert is_valid(json.loads(file.read_text()), name)
 
 
-@pytest.mark.parametrize("path", sorted(all_paths()), ids=".".join)
+@each("path", sorted(all_paths()), ids=".".join)
 def test_a_key_may_be_what_the_models_say(path: Path) -> None:
     configs = [nested(path, value) for value in VALUES]
     assert [is_valid(config) for config in configs] == [suits_the_models(config) for config in configs]
 
 
-@pytest.mark.parametrize(
+@each(
     "settings",
     [
         *({"type": name} for name in ("Adam", "ADAMW", "lamb", "Muon", "SGD", "sgd", "MuSGD", "Adamm", 3)),
@@ -114,7 +115,7 @@ def test_a_scheduler_is_valid_where_the_models_take_it(settings: Any) -> None:
     assert is_valid(config) == suits_the_models(config)
 
 
-@pytest.mark.parametrize("each", RULES, ids=lambda each: each.code)
+@each("each", RULES, ids=lambda each: each.code)
 def test_what_a_rule_finds_is_no_mistake_in_a_key(each: Any) -> None:
     """A schema says nothing about what keys mean together."""
     broken = each.case.broken
@@ -126,7 +127,7 @@ def test_both_spellings_of_a_key_of_stage_3_are_valid(name: str) -> None:
     assert is_valid({"zero_optimization": {"stage": 3, name: "auto"}})
 
 
-@pytest.mark.parametrize("key", sorted(REMOVED))
+@each("key", sorted(REMOVED))
 def test_a_removed_key_is_a_mistake_in_the_newest_release(key: str) -> None:
     assert not is_valid(nested(tuple(key.split(".")), {}))
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.each import each
 from tests.making import json_objects
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import KeyPath, dotted
@@ -79,13 +80,13 @@ def _members(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
         yield from _members(child, (*path, key))
 
 
-@pytest.mark.parametrize(("text", "code"), LENIENT)
+@each(("text", "code"), LENIENT)
 def test_what_only_deepspeed_reads_is_remarked(text: str, code: str) -> None:
     assert [remark.code for remark in parse(text, "ds.json").remarks] == [code]
 
 
-@pytest.mark.parametrize(("text", "_code"), LENIENT)
-def test_what_only_deepspeed_reads_is_no_mistake(text: str, _code: str) -> None:
+@each(("text", "code"), LENIENT)
+def test_what_only_deepspeed_reads_is_no_mistake(text: str, code: str) -> None:
     assert {remark.severity for remark in parse(text, "ds.json").remarks} == {Severity.ADVICE}
 
 
@@ -133,13 +134,13 @@ def test_the_words_of_json_are_values(word: str, value: object) -> None:
     assert parse(f'{{"a": {word}}}', "ds.json").value["a"] is value
 
 
-@pytest.mark.parametrize(("text", "line", "column"), BROKEN)
+@each(("text", "line", "column"), BROKEN)
 def test_broken_json_is_refused_where_it_breaks(text: str, line: int, column: int) -> None:
     assert _refused(text).findings[0].place == Place("ds.json", line, column)
 
 
-@pytest.mark.parametrize(("text", "_line", "_column"), BROKEN)
-def test_broken_json_is_refused_for_one_reason(text: str, _line: int, _column: int) -> None:
+@each(("text", "line", "column"), BROKEN)
+def test_broken_json_is_refused_for_one_reason(text: str, line: int, column: int) -> None:
     assert [finding.code for finding in _refused(text).findings] == ["not-json"]
 
 
@@ -153,13 +154,13 @@ def test_what_deepspeed_misreads_is_offered_as_json(text: str, _meant: object, w
     assert [remark.hint for remark in parse(text, "ds.json").remarks] == [f"write `{written}`"]
 
 
-@pytest.mark.parametrize("text", [text for text, *_ in [*LENIENT, *MISREAD]])
+@each("text", [text for text, *_ in [*LENIENT, *MISREAD]])
 def test_plaining_makes_strict_json_of_the_same_value(text: str) -> None:
     document = parse(text, "ds.json")
-    assert json.loads(apply(document.text, document.plainings)) == document.value
+    assert json.loads(apply(document.text, document.strict_edits)) == document.value
 
 
-@pytest.mark.parametrize("text", [text for text, _ in LENIENT if "single" not in text])
+@each("text", [text for text, _ in LENIENT if "single" not in text])
 def test_what_is_read_without_a_mistake_is_read_as_hjson_does(text: str) -> None:
     assert parse(text, "ds.json").value == hjson.loads(text)
 

@@ -32,7 +32,7 @@ def test_a_key_that_went_says_until_when() -> None:
 
 
 def test_a_key_that_comes_back_is_refused() -> None:
-    with pytest.raises(ValueError, match="`key` went and came back"):
+    with pytest.raises(ValueError, match="`key` was removed and added again"):
         merge({"1.0": recording(key=1), "1.1": recording(), "1.2": recording(key=1)})
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.each import each
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history, release
 from zlaunch.errors import WrongUsage
 
@@ -33,7 +34,7 @@ def test_a_release_older_than_all_is_refused_with_what_can_be_typed(text: str) -
 
 @pytest.mark.parametrize("text", ["", "latest", "16", "0.x", "0.16rc", "-0.16"])
 def test_what_is_no_release_is_refused(text: str) -> None:
-    with pytest.raises(WrongUsage, match="is no DeepSpeed release"):
+    with pytest.raises(WrongUsage, match="is not a DeepSpeed release"):
         release(text)
 
 
@@ -99,7 +100,7 @@ def test_amp_is_refused_from_0_19_on() -> None:
     assert history(("amp",)).refused == "0.19"
 
 
-@pytest.mark.parametrize("key", REMOVED)
+@each("key", REMOVED)
 def test_what_to_do_is_known_only_for_keys_that_the_newest_release_refuses(key: str) -> None:
     assert NEWEST.refuses(tuple(key.split(".")))
 

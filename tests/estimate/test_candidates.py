@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -5,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.asking import question
-from zlaunch.estimate.candidates import BUCKET, STEP, candidates, sizes
-from zlaunch.estimate.query import TrainingOptions
-from zlaunch.estimate.strategies import within_reach
+from zlaunch.estimate.candidates import STEP, candidates, sizes
+from zlaunch.estimate.changes import BUCKET, Options
+from zlaunch.estimate.strategies import available
 
 
 @pytest.mark.parametrize(
@@ -25,33 +26,33 @@ def test_every_size_divides_the_batch_and_none_is_much_like_another(number: int)
     assert all(larger >= STEP * smaller for smaller, larger in pairwise(found))
 
 
-def test_every_candidate_trains_with_the_same_batch_and_can_be_settled() -> None:
+def test_every_candidate_trains_with_the_same_batch_and_can_be_resolved() -> None:
     for one in candidates(question(), 6):
         assert one.micro_batch * one.accumulation == 6
-        assert one.question.settled()
+        assert one.query.resolve()
 
 
-def test_every_rung_is_tried_with_and_without_checkpointing() -> None:
+def test_every_strategy_is_tried_with_and_without_checkpointing() -> None:
     listed = candidates(question(), 4)
-    found = {(one.rung, one.checkpointing) for one in listed}
-    assert found == {(rung, again) for rung in within_reach(question()) for again in (False, True)}
+    found = {(one.strategy, one.checkpointing) for one in listed}
+    assert found == {(strategy, again) for strategy in available(question()) for again in (False, True)}
 
 
 def test_what_is_checkpointed_already_stays_so() -> None:
-    asked = question(options=TrainingOptions(activation_checkpointing=True))
+    asked = question(options=Options(activation_checkpointing=True))
     assert all(one.checkpointing for one in candidates(asked, 2))
 
 
 def test_a_bucket_that_the_user_said_is_not_searched_for() -> None:
     asked = question(overrides=((BUCKET, 7),))
     for one in candidates(asked, 2):
-        assert one.question.settled().values.config()["zero_optimization"]["reduce_bucket_size"] == 7
+        assert one.query.resolve().values.config()["zero_optimization"]["reduce_bucket_size"] == 7
 
 
 def test_buckets_are_one_for_speed_and_one_for_memory() -> None:
     listed = candidates(question(), 1)
-    assert {one.bucket for one in listed if one.rung.stage} == {50_000_000, 256 * 256}
-    assert {one.bucket for one in listed if not one.rung.stage} == {0}
+    assert {one.bucket for one in listed if one.strategy.stage} == {50_000_000, 256 * 256}
+    assert {one.bucket for one in listed if not one.strategy.stage} == {0}
 
 
 def test_less_is_never_said_to_need_more() -> None:
@@ -60,3 +61,14 @@ def test_less_is_never_said_to_need_more() -> None:
         for other in listed:
             if one.needs_more_than(other) and other.needs_more_than(one):
                 assert one == other
+
+
+def test_checkpointing_needs_less() -> None:
+    listed = candidates(question(), 4)
+    for one in listed:
+        if not one.checkpointing:
+            (again,) = [
+                other for other in listed if other == replace(one, checkpointing=True, query=other.query)
+            ]
+            assert one.needs_more_than(again)
+            assert not again.needs_more_than(one)

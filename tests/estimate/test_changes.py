@@ -1,83 +1,95 @@
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.asking import SITE, forecast, question, speed
+from tests.asking import MadeUp, answer, forecast, question
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
-from zlaunch.estimate.changes import (
-    ConfigChange,
-    effect,
-    for_train,
-    memory_changes,
-    mover,
-    speed_changes,
-    try_changes,
-    worth_saying,
-)
-from zlaunch.estimate.fit import check_fit, memory_need
-from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, TrainingOptions, workload_of
+from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.estimate.changes import Options, memory_changes, speed_changes
+from zlaunch.estimate.effects import effect, most_reduced, state_of, try_changes, worth_saying
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
+from zlaunch.estimate.workload import Lora
 from zlaunch.job.spec import Device, Offload, parse_offload, parse_override
 
 
-def pulled(one: EstimateQuery) -> dict[str, ConfigChange]:
-    return {lever.words: lever for lever in memory_changes(one, one.settled())}
+def saving(one: EstimateQuery) -> dict[str, EstimateQuery]:
+    """What to type for each change that saves memory → the job after it."""
+    listed = (change.options for change in memory_changes(state_of(one, one.resolve())))
+    return {str(options): one.with_options(options) for options in listed}
 
 
-def answer(told: Forecast, seconds: float | None = None) -> Estimate:
-    one = question(stage=2)
-    settled = one.settled()
-    verdict, pace = check_fit(told, SITE), None if seconds is None else speed(seconds)
-    return Estimate(one, settled, workload_of(one, settled), told, memory_need(told, SITE), verdict, pace)
+def easing(one: EstimateQuery) -> dict[str, EstimateQuery]:
+    """The same for the changes that use more memory."""
+    return {
+        str(options): one.with_options(options) for options in speed_changes(state_of(one, one.resolve()))
+    }
+
+
+def named(text: str) -> Options:
+    """Options that read like a text."""
+    return Options(overrides=((text, 0),))
+
+
+def names(options: Sequence[Options]) -> list[str]:
+    return [one.overrides[0][0] for one in options]
 
 
 def test_a_smaller_micro_batch_leaves_the_batch_as_it_was() -> None:
     one = question(stage=2, micro=8)
-    before, after = one.settled(), pulled(one)["--micro-batch 4 --grad-accum 2"].question.settled()
+    before, after = one.resolve(), saving(one)["--micro-batch 4 --grad-accum 2"].resolve()
     assert (after.values[MICRO], after.values[ACCUMULATION]) == (4, 2)
     assert after.values[TOTAL] == before.values[TOTAL]
 
 
 def test_a_micro_batch_of_one_cannot_be_split() -> None:
-    assert not any("--micro-batch" in words for words in pulled(question(stage=2, micro=1)))
+    assert not any("--micro-batch" in words for words in saving(question(stage=2, micro=1)))
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_every_lever_leads_to_a_job_that_works(stage: int) -> None:
-    for lever in pulled(question(stage=stage)).values():
-        assert lever.question.settled()
+def test_every_change_leads_to_a_job_that_works(stage: int) -> None:
+    for changed in saving(question(stage=stage)).values():
+        assert changed.resolve()
 
 
-def test_only_higher_stages_are_levers() -> None:
-    assert [words for words in pulled(question(stage=1)) if "--stage" in words] == ["--stage 2", "--stage 3"]
+def test_only_higher_stages_save_memory() -> None:
+    assert [words for words in saving(question(stage=1)) if "--stage" in words] == ["--stage 2", "--stage 3"]
 
 
-def test_what_is_done_already_is_no_lever() -> None:
-    done = question(
-        stage=2, offload=Offload("cpu", "none"), options=TrainingOptions(activation_checkpointing=True)
-    )
-    assert not {"--offload cpu", "--activation-checkpointing"} & set(pulled(done))
+def test_what_is_done_already_is_no_change() -> None:
+    done = question(stage=2, offload=Offload("cpu", "none"), options=Options(activation_checkpointing=True))
+    assert not {"--offload cpu", "--activation-checkpointing"} & set(saving(done))
+
+
+@pytest.mark.parametrize(("stage", "words"), [(0, "--stage 2 --offload cpu"), (2, "--offload cpu")])
+def test_an_offload_raises_the_stage_only_if_it_must(stage: int, words: str) -> None:
+    zero = saving(question(stage=stage))[words].resolve().config.zero_optimization
+    assert (zero.stage, list(zero.offloads)) == (2, ["offload_optimizer"])
+
+
+def test_parameters_go_to_the_host_at_stage_3_once_the_optimizer_is_there() -> None:
+    offloaded = saving(question(stage=2, offload=Offload("cpu", "none")))
+    zero = offloaded["--stage 3 --offload cpu"].resolve().config.zero_optimization
+    assert (zero.stage, sorted(zero.offloads)) == (3, ["offload_optimizer", "offload_param"])
 
 
 @pytest.mark.parametrize("words", ["--offload cpu", "--offload optimizer:cpu"])
 def test_the_words_of_an_offload_mean_what_was_tried(words: str) -> None:
     one = question(stage=3)
-    tried = pulled(one)[words].question
-    typed = replace(one, job=replace(one.job, offload=parse_offload(words.split()[1])))
-    assert tried.settled().values.config() == typed.settled().values.config()
+    typed = one.with_options(Options(offload=parse_offload(words.split()[1])))
+    assert saving(one)[words].resolve().values.config() == typed.resolve().values.config()
 
 
 def test_the_words_of_a_bucket_mean_what_was_tried() -> None:
-    one = question(stage=2, overrides=(("zero_optimization.reduce_bucket_size", 500_000_000),))
-    (words,) = [words for words in pulled(one) if words.startswith("--set")]
+    one = question(stage=2, overrides=((f"{ZERO}.reduce_bucket_size", 500_000_000),))
+    (words,) = [words for words in saving(one) if words.startswith("--set")]
     key, value = parse_override(words.removeprefix("--set "))
-    assert pulled(one)[words].question.settled().values[tuple(key.split("."))] == value
+    assert saving(one)[words].resolve().values[tuple(key.split("."))] == value
 
 
-def test_an_effect_is_the_difference_of_two_answers() -> None:
-    told = effect("--x", answer(forecast(20), 1.0), answer(forecast(15, pageable=1), 1.3))
+def test_an_effect_is_the_difference_of_two_estimates() -> None:
+    one = question(stage=2)
+    told = effect(named("x"), answer(one, forecast(20), 1.0), answer(one, forecast(15, pageable=1), 1.3))
     assert (told.gpu, told.host) == (-5 << 30, 8 << 30)
     assert told.pace == pytest.approx(0.3)
 
@@ -90,89 +102,105 @@ EASED = {
 }
 
 
-def easy(one: EstimateQuery) -> dict[str, ConfigChange]:
-    return {lever.words: lever for lever in speed_changes(one, one.settled())}
-
-
-def test_everything_that_saves_memory_is_a_lever_the_other_way() -> None:
-    options = TrainingOptions(activation_checkpointing=True)
-    assert set(easy(question(stage=3, micro=1, offload=Offload("cpu", "cpu"), options=options))) == EASED
+def test_everything_that_saves_memory_can_be_undone() -> None:
+    options = Options(activation_checkpointing=True)
+    assert set(easing(question(stage=3, micro=1, offload=Offload("cpu", "cpu"), options=options))) == EASED
 
 
 def test_what_is_not_done_cannot_be_left_out() -> None:
-    assert set(easy(question(stage=0, micro=1))) == {"--micro-batch 2"}
+    assert set(easing(question(stage=0, micro=1))) == {"--micro-batch 2"}
 
 
 @pytest.mark.parametrize(("stage", "param"), [(1, None), (2, None), (3, None), (3, "cpu"), (3, "nvme")])
-def test_every_lever_the_other_way_leads_to_a_job_that_works(stage: int, param: Device | None) -> None:
+def test_every_change_that_uses_more_memory_leads_to_a_job_that_works(
+    stage: int, param: Device | None
+) -> None:
     nvme = Path("/d") if param == "nvme" else None
-    for lever in easy(question(stage=stage, offload=Offload("cpu", param), nvme_dir=nvme)).values():
-        assert lever.question.settled()
+    for changed in easing(question(stage=stage, offload=Offload("cpu", param), nvme_dir=nvme)).values():
+        assert changed.resolve()
 
 
 def test_a_larger_micro_batch_is_accumulated_less_often() -> None:
-    (words,) = set(easy(question(stage=2, micro=8))) - {"--stage 1"}
-    assert words == "--micro-batch 16"
-    (smaller,) = (lever for words, lever in pulled(question(stage=2, micro=8)).items() if "batch 4" in words)
-    assert set(easy(smaller.question)) - {"--stage 1"} == {"--micro-batch 8 --grad-accum 1"}
+    one = question(stage=2, micro=8)
+    assert set(easing(one)) - {"--stage 1"} == {"--micro-batch 16"}
+    smaller = saving(one)["--micro-batch 4 --grad-accum 2"]
+    assert set(easing(smaller)) - {"--stage 1"} == {"--micro-batch 8 --grad-accum 1"}
 
 
 @pytest.mark.parametrize(
-    ("size", "seconds", "is_pulled"), [(20, 1.0, True), (20, None, False), (99, 1.0, False)]
+    ("size", "seconds", "is_tried"), [(20, 1.0, True), (20, None, False), (99, 1.0, False)]
 )
-def test_only_a_job_that_fits_is_made_faster(size: float, seconds: float | None, is_pulled: bool) -> None:
-    asked: list[EstimateQuery] = []
+def test_only_a_job_that_fits_is_made_faster(size: float, seconds: float | None, is_tried: bool) -> None:
+    def reject(queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
+        return [Rejected(one, ()) for one in queries]
 
-    def ask(questions: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
-        asked.extend(questions)
-        return [Rejected(one, ()) for one in questions]
-
-    try_changes(answer(forecast(size), seconds), ask)
-    assert (1 in {one.job.stage for one in asked}) == is_pulled
+    made = MadeUp(reject)
+    try_changes(answer(question(stage=2), forecast(size), seconds), made)
+    assert (1 in {one.job.stage for one in made.rounds[0]}) == is_tried
 
 
 def test_of_what_takes_memory_the_three_fastest_are_said() -> None:
-    before = answer(forecast(20), 1.0)
+    one = question(stage=2)
+    before = answer(one, forecast(20), 1.0)
     paces = {"a": 0.5, "b": 0.9, "c": 0.3, "slower": 1.2, "d": 0.7}
-    effects = [effect(name, before, answer(forecast(30), pace)) for name, pace in paces.items()]
-    assert [one.words for one in worth_saying(effects, before.need.allocated)] == ["c", "a", "d"]
+    effects = [effect(named(name), before, answer(one, forecast(30), pace)) for name, pace in paces.items()]
+    said = worth_saying(effects, before.need.allocated)
+    assert names([one.options for one in said]) == ["c", "a", "d"]
 
 
 def test_what_is_faster_and_does_not_fit_is_left_out() -> None:
-    before = answer(forecast(20), 1.0)
-    assert worth_saying([effect("x", before, answer(forecast(99), 0.5))], before.need.allocated) == []
+    one = question(stage=2)
+    before = answer(one, forecast(20), 1.0)
+    faster = effect(named("x"), before, answer(one, forecast(99), 0.5))
+    assert worth_saying([faster], before.need.allocated) == []
 
 
 def test_what_saves_nothing_is_left_out() -> None:
-    before = answer(forecast(20))
-    effects = [effect(str(size), before, answer(forecast(size))) for size in (19.9, 15, 5, 25)]
-    assert [one.words for one in worth_saying(effects, before.need.allocated)] == ["15", "5"]
+    one = question(stage=2)
+    before = answer(one, forecast(20))
+    sizes = (19.9, 15, 5, 25)
+    effects = [effect(named(str(size)), before, answer(one, forecast(size))) for size in sizes]
+    said = worth_saying(effects, before.need.allocated)
+    assert names([one.options for one in said]) == ["15", "5"]
 
 
-def test_a_part_is_moved_by_what_leaves_least_of_it() -> None:
-    before = answer(forecast(20))
-    effects = [effect(str(size), before, answer(forecast(size))) for size in (15, 5)]
-    assert mover("activations", 20 << 30, effects) == ("5", 5 << 30)
-    assert mover("gradients", 0, effects) is None
+def test_a_part_is_reduced_by_what_leaves_least_of_it() -> None:
+    one = question(stage=2)
+    before = answer(one, forecast(20))
+    effects = [effect(named(str(size)), before, answer(one, forecast(size))) for size in (15, 5)]
+    assert most_reduced("activations", 20 << 30, effects) == (named("5"), 5 << 30)
+    assert most_reduced("gradients", 0, effects) is None
 
 
 @pytest.mark.parametrize(
-    ("words", "typed"),
+    ("options", "typed"),
     [
-        ("--stage 3", "--stage 3"),
-        ("--activation-checkpointing", "-- --activation_checkpointing"),
+        (Options(stage=3), "--stage 3"),
+        (Options(activation_checkpointing=True), "-- --activation_checkpointing"),
+        (Options(activation_checkpointing=False), "-- --activation_checkpointing False"),
         (
-            "--micro-batch 2 --grad-accum 4",
+            Options(micro_batch=2, grad_accum=4),
             "-- --per_device_train_batch_size 2 --gradient_accumulation_steps 4",
         ),
         (
-            "--stage 3 --offload cpu --activation-checkpointing --micro-batch 1",
+            Options(stage=3, offload=Offload("cpu", "cpu"), activation_checkpointing=True, micro_batch=1),
             "--stage 3 --offload cpu -- --activation_checkpointing --per_device_train_batch_size 1",
         ),
-        ("--set a.b=5", "--set a.b=5"),
-        ("--lora 16", None),
-        ("--stage 2 --seq-len 512", None),
+        (Options(overrides=(("a.b", 5),)), "--set a.b=5"),
+        (
+            Options(stage=3, offload=Offload("nvme", "cpu")),
+            "--stage 3 --offload optimizer:nvme,param:cpu --nvme DIR",
+        ),
+        (Options(lora=Lora(16)), None),
+        (Options(stage=2, seq_len=512), None),
     ],
 )
-def test_train_takes_its_own_options_first_and_then_the_scripts(words: str, typed: str | None) -> None:
-    assert for_train(words) == typed
+def test_train_takes_its_own_options_first_and_then_the_scripts(options: Options, typed: str | None) -> None:
+    assert options.for_train() == typed
+
+
+def test_a_script_without_the_trainer_takes_its_batch_from_the_ds_config() -> None:
+    smaller = Options(micro_batch=2, grad_accum=4)
+    keys = "--set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=4"
+    assert smaller.for_train(uses_trainer=False) == keys
+    assert Options(activation_checkpointing=True).for_train(uses_trainer=False) is None

@@ -4,25 +4,25 @@ from typing import Any
 
 import pytest
 
-from tests.asking import SITE, model, question
+from tests.asking import model, question
 from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.estimate.changes import Options
+from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.query import (
     USUAL_SEQ_LEN,
     Estimate,
     EstimateQuery,
     Rejected,
-    TrainingOptions,
     parse_lora,
     training_of,
     workload_of,
 )
-from zlaunch.estimate.run import estimate_closed_form
 from zlaunch.estimate.workload import Lora, Workload
 from zlaunch.job.spec import Offload
 
 
 def workload(one: EstimateQuery) -> Workload:
-    return workload_of(one, one.settled())
+    return workload_of(one, one.resolve())
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_script_is_told_when_it_resumes(argv: tuple[str, ...], resumes: bool) 
 )
 def test_of_a_model_that_is_split_otherwise_than_by_zero_nobody_can_tell(key: str, value: Any) -> None:
     mesh = (("data_parallel_size", 4),) if key == "sequence_parallel_size" else ()
-    (answer,) = estimate_closed_form([question(stage=1, overrides=((key, value), *mesh))], SITE)
+    (answer,) = Estimator().closed_form([question(stage=1, overrides=((key, value), *mesh))])
     assert isinstance(answer, Rejected)
     assert isinstance(answer.error, Unavailable)
     assert f"`{key.removesuffix('.enabled')}` splits it" in answer.error.message
@@ -60,9 +60,7 @@ def test_of_a_model_that_is_split_otherwise_than_by_zero_nobody_can_tell(key: st
     [({"quant_method": "gptq", "bits": 4}, "gptq"), ({"load_in_4bit": True}, "bitsandbytes"), (None, None)],
 )
 def test_of_quantized_weights_nobody_can_tell(asked: Any, method: str | None) -> None:
-    (answer,) = estimate_closed_form(
-        [replace(question(stage=2), model=model(quantization_config=asked))], SITE
-    )
+    (answer,) = Estimator().closed_form([replace(question(stage=2), model=model(quantization_config=asked))])
     if method is None:
         assert isinstance(answer, Estimate)
         return
@@ -103,7 +101,7 @@ def test_anything_else_is_no_adapter(text: str) -> None:
 def test_a_length_is_the_option_then_the_scripts_then_what_the_model_takes(
     argv: tuple[str, ...], option: int | None, changes: dict[str, Any], length: int
 ) -> None:
-    assert training_of(model(**changes), argv, TrainingOptions(option)).seq_len.value == length
+    assert training_of(model(**changes), argv, Options(seq_len=option)).seq_len.value == length
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,7 @@ def test_a_length_is_the_option_then_the_scripts_then_what_the_model_takes(
     ],
 )
 def test_checkpointing_is_read_from_the_scripts_arguments(argv: tuple[str, ...], on: bool) -> None:
-    assert training_of(model(), argv, TrainingOptions()).activation_checkpointing is on
+    assert training_of(model(), argv, Options()).activation_checkpointing is on
 
 
 @pytest.mark.parametrize(
@@ -131,7 +129,7 @@ def test_checkpointing_is_read_from_the_scripts_arguments(argv: tuple[str, ...],
 def test_weights_are_loaded_in_the_format_that_somebody_named(
     argv: tuple[str, ...], changes: dict[str, Any], dtype: str
 ) -> None:
-    assert training_of(model(**changes), argv, TrainingOptions()).load_dtype == dtype
+    assert training_of(model(**changes), argv, Options()).load_dtype == dtype
 
 
 def test_no_auto_is_left_for_deepspeed() -> None:

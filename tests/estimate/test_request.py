@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from zlaunch.estimate.query import TrainingOptions
+from zlaunch.estimate.changes import Options
 from zlaunch.estimate.request import EstimateRequest, find_cluster
 from zlaunch.hosts.machine import FreeResources, Gpu, HostSurvey, Machine
 from zlaunch.hosts.survey import MARK, to_json
@@ -33,6 +33,6 @@ def hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_smallest_gpu_of_all_hosts_decides_whether_a_job_fits(hostfile: Path) -> None:
-    site, _ = find_cluster(EstimateRequest("m", JobSpec(Path(), hostfile=hostfile), TrainingOptions()))
+    site, _ = find_cluster(EstimateRequest("m", JobSpec(Path(), hostfile=hostfile), Options()))
     assert site.gpu is not None
     assert (site.world_size, site.gpu.name) == (4, "RTX-4090")

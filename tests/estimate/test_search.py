@@ -1,20 +1,18 @@
 """The search, over a made-up GPU whose memory and speed are simple sums."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 
-from tests.asking import SITE, answer, forecast, question
+from tests.asking import Ask, MadeUp, answer, forecast, question
 from zlaunch.config.resolve.autos import MICRO
 from zlaunch.errors import Finding, Refused
 from zlaunch.estimate.candidates import Candidate, candidates
-from zlaunch.estimate.fit import Fit, check_fit, memory_need
-from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.effects import find_remedies
+from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, is_fit
-from zlaunch.estimate.remedies import Ask, remedies
 from zlaunch.estimate.search import MOST_MISSES, NothingFits, SearchResult, _Search, search
-from zlaunch.estimate.strategies import STRATEGIES, within_reach
+from zlaunch.estimate.strategies import STRATEGIES, available
 
 STATES = {0: 60.0, 1: 30.0, 2: 20.0, 3: 10.0}
 
@@ -26,10 +24,10 @@ def made_up(states: Callable[[int, bool], float], per_sequence: float, error: fl
         return [_answer(one) for one in questions]
 
     def _answer(one: EstimateQuery) -> Estimate:
-        settled = one.settled()
-        zero = settled.config.zero_optimization
+        resolved = one.resolve()
+        zero = resolved.config.zero_optimization
         checkpointing = one.training.activation_checkpointing
-        micro = settled.values[MICRO]
+        micro = resolved.values[MICRO]
         stage = zero.stage if isinstance(zero.stage, int) else 0
         size = states(stage, bool(zero.offloads)) + micro * per_sequence * (0.1 if checkpointing else 1)
         seconds = (
@@ -44,24 +42,8 @@ def roomy(stage: int, offloaded: bool) -> float:
     return 1.0 if offloaded else STATES[stage]
 
 
-class MadeUp:
-    """Guesses by one sum, knows by another, and remembers what it was asked."""
-
-    def __init__(self, guess: Ask, truth: Ask | None = None) -> None:
-        self.estimate = guess
-        self.truth = truth or guess
-        self.rounds: list[list[EstimateQuery]] = []
-
-    def rehearse(self, questions: Sequence[EstimateQuery]) -> Sequence[Estimate | Rejected]:
-        self.rounds.append(list(questions))
-        return self.truth(questions)
-
-    def revise(self, answer: Estimate, told: Forecast) -> Estimate:
-        return replace(answer, forecast=told, need=memory_need(told, SITE), verdict=check_fit(told, SITE))
-
-    @property
-    def asked(self) -> list[tuple[int | None, str | None, bool, int]]:
-        return [_settings(one) for questions in self.rounds for one in questions]
+def asked(made: MadeUp) -> list[tuple[int | None, str | None, bool, int]]:
+    return [_settings(one) for queries in made.rounds for one in queries]
 
 
 def _settings(one: EstimateQuery) -> tuple[int | None, str | None, bool, int]:
@@ -82,12 +64,12 @@ def choice(found: SearchResult | NothingFits) -> Candidate:
 
 def test_what_trains_without_zero_does_not_use_it() -> None:
     one = choice(search(question(), 8, MadeUp(made_up(lambda *_: 1.0, 0.1))))
-    assert (one.rung.words, one.micro_batch) == ("--stage 0", 8)
+    assert (str(one.strategy.options), one.micro_batch) == ("--stage 0", 8)
 
 
 def test_stage_2_comes_before_stage_3_and_offloading_last() -> None:
     ask = made_up(lambda stage, offloaded: 1.0 if offloaded else {2: 70.0, 3: 60.0}.get(stage, 99.0), 0.1)
-    assert choice(search(question(), 8, MadeUp(ask))).rung.words == "--stage 2"
+    assert str(choice(search(question(), 8, MadeUp(ask))).strategy.options) == "--stage 2"
 
 
 def test_a_smaller_micro_batch_is_accumulated_to_the_same_batch() -> None:
@@ -96,10 +78,10 @@ def test_a_smaller_micro_batch_is_accumulated_to_the_same_batch() -> None:
     assert not one.checkpointing
 
 
-def test_what_the_rehearsal_refutes_gives_way_to_a_smaller_batch_of_the_same_rung() -> None:
+def test_what_the_rehearsal_refutes_gives_way_to_a_smaller_batch_of_the_same_strategy() -> None:
     found = search(question(), 8, MadeUp(made_up(lambda *_: 1.0, 4.0), made_up(lambda *_: 1.0, 12.0)))
     assert isinstance(found, SearchResult)
-    assert found.candidate.words == "--stage 0 --micro-batch 4"
+    assert str(found.candidate.options) == "--stage 0 --micro-batch 4"
     assert [one.micro_batch for one, answer in found.tried if not is_fit(answer)] == [8]
 
 
@@ -112,36 +94,34 @@ def test_what_is_likely_to_fit_and_what_surely_does_are_rehearsed_together() -> 
 def test_what_was_rehearsed_beside_others_is_rehearsed_alone_before_it_is_chosen() -> None:
     made = MadeUp(made_up(lambda *_: 1.0, 9.2, error=0.1), made_up(lambda *_: 1.0, 12.0))
     found = search(question(), 8, made)
-    assert [_settings(one) for one in made.rounds[-1]] == [_settings(choice(found).question)]
+    assert [_settings(one) for one in made.rounds[-1]] == [_settings(choice(found).query)]
 
 
 def test_what_all_ranks_need_corrects_what_was_expected_of_the_neighbours() -> None:
     made = MadeUp(made_up(lambda *_: 1.0, 1.0))
     listed = candidates(question(), 8)
-    told = _Search(listed, made.estimate([one.question for one in listed]), made)
-    told._look([0])
+    told = _Search(listed, made.closed_form([one.query for one in listed]), made)
+    told._rehearse([0])
     before = told._expect(1).need.allocated
     made.truth = made_up(lambda *_: 2.0, 2.0)
-    told._look([0])
+    told._rehearse([0])
     assert told._expect(1).need.allocated == 2 * before
 
 
 @pytest.mark.parametrize("guess", [500.0, 1.0], ids=["without hope", "hoping in vain"])
-def test_nothing_fits_only_after_every_rung_was_tried_at_its_smallest(guess: float) -> None:
+def test_nothing_fits_only_after_every_strategy_was_tried_at_its_smallest(guess: float) -> None:
     made = MadeUp(made_up(lambda *_: guess, 1.0), made_up(lambda *_: 500.0, 1.0))
     found = search(question(), 8, made)
     assert isinstance(found, NothingFits)
     assert found.fit is Fit.NO
-    smallest = [settings for settings in made.asked if settings[2:] == (True, 1)]
-    assert (
-        len({settings[:2] for settings in smallest}) == len(within_reach(question())) == len(found.smallest)
-    )
-    assert len(made.asked) <= MOST_MISSES + 1 + len(smallest)
+    smallest = [settings for settings in asked(made) if settings[2:] == (True, 1)]
+    assert len({settings[:2] for settings in smallest}) == len(available(question())) == len(found.smallest)
+    assert len(asked(made)) <= MOST_MISSES + 1 + len(smallest)
 
 
 def test_what_the_closed_form_excludes_wrongly_is_found_all_the_same() -> None:
     found = search(question(), 8, MadeUp(made_up(lambda *_: 500.0, 1.0), made_up(roomy, 10.0)))
-    assert choice(found).words == "--stage 0 --micro-batch 1"
+    assert str(choice(found).options) == "--stage 0 --micro-batch 1"
 
 
 def test_where_the_smallest_is_too_close_to_tell_it_is_not_said_that_nothing_fits() -> None:
@@ -150,7 +130,7 @@ def test_where_the_smallest_is_too_close_to_tell_it_is_not_said_that_nothing_fit
     assert found.fit is Fit.TIGHT
 
 
-def test_a_job_that_works_on_no_rung_is_refused_with_the_reason() -> None:
+def test_a_job_that_works_on_no_strategy_is_refused_with_the_reason() -> None:
     def ask(questions: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
         return [Rejected(one, (Finding("no-heads", "why not"),)) for one in questions]
 
@@ -160,30 +140,30 @@ def test_a_job_that_works_on_no_rung_is_refused_with_the_reason() -> None:
         assert [one.message for one in refused.value.findings] == ["why not"]
 
 
-def test_what_lets_a_job_fit_is_named_with_its_lowest_rung() -> None:
+def test_what_lets_a_job_fit_is_named_with_its_lowest_strategy() -> None:
     ask = made_up(roomy, 40.0)
-    first, *_ = remedies(question(micro=8), STRATEGIES, ask, ask)
-    assert first.words == "--stage 0 --activation-checkpointing --micro-batch 4 --grad-accum 2"
+    first, *_ = find_remedies(question(micro=8), STRATEGIES, MadeUp(ask))
+    assert str(first) == "--stage 0 --activation-checkpointing --micro-batch 4 --grad-accum 2"
 
 
 def test_checkpointing_goes_with_a_smaller_batch_where_neither_is_enough() -> None:
     ask = made_up(lambda *_: 1.0, 500.0)
-    found = [one.words for one in remedies(question(micro=8), STRATEGIES, ask, ask)]
+    found = [str(one) for one in find_remedies(question(micro=8), STRATEGIES, MadeUp(ask))]
     assert found == ["--stage 0 --activation-checkpointing --micro-batch 1 --grad-accum 8"]
 
 
 def test_no_change_is_named_where_none_helps() -> None:
     ask = made_up(lambda *_: 1000.0, 0.0)
-    assert remedies(question(), STRATEGIES, ask, ask) == []
+    assert find_remedies(question(), STRATEGIES, MadeUp(ask)) == []
 
 
 def test_what_a_rehearsal_does_not_confirm_is_not_named() -> None:
     hopeful, sober = made_up(lambda *_: 1.0, 20.0), made_up(lambda *_: 1000.0, 0.0)
-    assert remedies(question(micro=8), STRATEGIES, hopeful, hopeful) != []
-    assert remedies(question(micro=8), STRATEGIES, hopeful, sober) == []
+    assert find_remedies(question(micro=8), STRATEGIES, MadeUp(hopeful)) != []
+    assert find_remedies(question(micro=8), STRATEGIES, MadeUp(hopeful, sober)) == []
 
 
-def test_a_rung_that_is_refused_is_told_apart_from_one_that_cannot_fit() -> None:
+def test_a_strategy_that_is_refused_is_told_apart_from_one_that_cannot_fit() -> None:
     def refusing(truth: Ask) -> Ask:
         def ask(questions: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
             hindered = (Finding("no-heads", "why not"),)
@@ -197,11 +177,11 @@ def test_a_rung_that_is_refused_is_told_apart_from_one_that_cannot_fit() -> None
     large, small = made_up(lambda *_: 500.0, 1.0), made_up(lambda stage, _: {3: 1.0}.get(stage, 500.0), 0.1)
     nothing = search(question(), 8, MadeUp(refusing(large)))
     assert isinstance(nothing, NothingFits)
-    assert [rung.words for rung, _ in nothing.refused] == ["--stage 1"]
+    assert [str(strategy.options) for strategy, _ in nothing.refused] == ["--stage 1"]
     late = search(question(), 8, MadeUp(large, refusing(large)))
     assert isinstance(late, NothingFits)
-    assert [rung.words for rung, _ in late.refused] == ["--stage 1"]
+    assert [str(strategy.options) for strategy, _ in late.refused] == ["--stage 1"]
     found = search(question(), 8, MadeUp(refusing(small)))
     assert isinstance(found, SearchResult)
-    assert "--stage 0" in [rung.words for rung in found.hopeless]
-    assert "--stage 1" not in [rung.words for rung in found.hopeless]
+    assert "--stage 0" in [str(strategy.options) for strategy in found.hopeless]
+    assert "--stage 1" not in [str(strategy.options) for strategy in found.hopeless]

@@ -1,5 +1,6 @@
 import pytest
 
+from tests.each import each
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.gpu_catalog import GPUS, GpuModel, gpu_from_nvml, parse_gpus
 
@@ -49,7 +50,7 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize("text", OTHERS)
+@each("text", OTHERS)
 def test_no_gpu_of_another_maker_is_proposed(text: str) -> None:
     with pytest.raises(WrongUsage) as caught:
         parse_gpus(text)
@@ -84,7 +85,7 @@ def test_what_names_no_gpu_is_refused(text: str) -> None:
 
 
 def test_no_gpus_are_not_a_machine() -> None:
-    with pytest.raises(WrongUsage, match="no GPU at all"):
+    with pytest.raises(WrongUsage, match="`0xH100` is not a GPU"):
         parse_gpus("0xH100")
 
 
@@ -106,13 +107,13 @@ def test_a_gpu_that_the_table_lacks_is_not_guessed() -> None:
     assert gpu_from_nvml("NVIDIA H100 64GB") is None
 
 
-@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+@each("gpu", GPUS.values(), ids=GPUS)
 def test_each_gpu_is_found_by_each_of_its_names(gpu: GpuModel) -> None:
     assert {gpu_from_nvml(name) for name in gpu.nvml_names} == {gpu}
     assert parse_gpus(f"3x{gpu.name}") == (3, gpu)
 
 
-@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+@each("gpu", GPUS.values(), ids=GPUS)
 def test_the_figures_of_a_gpu_are_plausible(gpu: GpuModel) -> None:
     assert 14 * GIB < gpu.total_bytes < 200 * GIB
     assert gpu.half_flops >= gpu.tf32_flops

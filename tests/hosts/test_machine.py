@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import CPU_MACHINE, gpu, machine
+from tests.running import ROOT
 from zlaunch.hosts.machine import Cgroup, FreeResources, GpuProcess, has_fp16_kernels, tightest, weakest
 from zlaunch.hosts.probe import cgroups, disk_of, free_resources, is_importable
 
@@ -206,7 +207,7 @@ def test_the_driver_names_what_runs_on_a_gpu(tmp_path: Path) -> None:
             "import dataclasses, json; from zlaunch.hosts.probe import _gpus\n"
             "print(json.dumps([dataclasses.asdict(gpu) for gpu in _gpus()]))"
         )
-        env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}", "PATH": "/usr/bin:/bin"}
+        env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
         done = subprocess.run(
             [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
         )
@@ -227,7 +228,7 @@ def test_a_gpu_that_is_lost_is_named_as_the_driver_names_it(asked: str, tmp_path
         "try: _gpus()\n"
         "except Unavailable as error: print(error.message)"
     )
-    env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}", "PATH": "/usr/bin:/bin"}
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
     )

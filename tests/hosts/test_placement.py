@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.making import CPU_MACHINE, gpu, machine
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.machine import Machine
-from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions
+from zlaunch.hosts.placement import assign_ranks, choose_slots, most_slots, refuse_contradictions
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.spec import GpuChoice, JobSpec
 
@@ -18,7 +18,8 @@ HOSTS = [Host("w0", (0, 1)), Host("w1", (0,))]
 
 
 def _place(on: Machine, hosts: list[Host] | None = None, **asked: Any) -> Topology:
-    return assign_ranks(JobSpec(script=Path("train.py"), **asked), on, hosts)
+    job = JobSpec(script=Path("train.py"), **asked)
+    return assign_ranks(job, on) if hosts is None else choose_slots(job, hosts)
 
 
 def _devices(on: Machine, **asked: Any) -> tuple[int, ...]:
@@ -106,7 +107,7 @@ def test_a_filter_chooses_among_the_hosts() -> None:
     assert _place(FOUR_GPUS, HOSTS, include="w1") == Topology((HOSTS[1],), over_ssh=True)
 
 
-@pytest.mark.parametrize(("gpus", "cores", "most"), [(8, 4, 8), (0, 4, 4), (0, 1, 2)])
+@pytest.mark.parametrize(("gpus", "cores", "most"), [(8, 4, 8), (4, 64, 4), (1, 1, 1), (0, 4, 4), (0, 1, 2)])
 def test_a_machine_has_a_slot_for_each_gpu_or_core(gpus: int, cores: int, most: int) -> None:
     assert most_slots(gpus, cores) == most
 

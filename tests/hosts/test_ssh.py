@@ -1,10 +1,13 @@
 import re
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.making import ODD_NAME
+from tests.running import ROOT
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.machine import Cgroup, Disk, FreeResources, Gpu, GpuProcess, HostSurvey, Machine, weakest
 from zlaunch.hosts.ports import free_port
@@ -15,7 +18,7 @@ from zlaunch.hosts.survey import (
     SurveyRequest,
     identities,
     read_answer,
-    read_inquiry,
+    read_request,
     to_json,
 )
 
@@ -50,7 +53,7 @@ def test_an_answer_is_one_line_whatever_programs_are_called() -> None:
 
 def test_what_a_host_is_asked_arrives_whole() -> None:
     asked = SurveyRequest({"DS_ACCELERATOR": "cpu"}, Path("/runs"), (Path("/nvme"),), ("debugpy",), 5678)
-    assert read_inquiry(to_json(asked)) == asked
+    assert read_request(to_json(asked)) == asked
 
 
 def test_an_answer_is_found_among_what_a_login_prints() -> None:
@@ -94,6 +97,34 @@ def test_a_host_is_called_unreachable_only_where_nobody_got_in(
     monkeypatch.setattr("zlaunch.hosts.ssh.ANSWER_SECONDS", 1)
     with pytest.raises(Unavailable, match=said):
         survey_hosts(["w1"], SURVEY.machine)
+
+
+RUNS_IT_HERE = """#!/bin/sh
+for command; do :; done
+cd / && exec sh -c "$command"
+"""
+PYTHON = """#!/bin/sh
+pwd > "$(dirname "$0")/started-in"
+exec {python} "$@"
+"""
+
+
+def test_a_host_is_surveyed_in_this_directory_by_this_python_whatever_they_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ssh` hands its last argument to a real shell, as sshd does."""
+    (odd := tmp_path / ODD_NAME).mkdir()
+    for name, text in (("ssh", RUNS_IT_HERE), ("python", PYTHON.format(python=sys.executable))):
+        (odd / name).write_text(text)
+        (odd / name).chmod(0o755)
+    monkeypatch.chdir(odd)
+    monkeypatch.setenv("PATH", f"{odd}:/usr/bin:/bin")
+    monkeypatch.setenv("PYTHONPATH", f"{odd}:{ROOT}")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setattr(sys, "executable", str(odd / "python"))
+    surveys = survey_hosts(["w1"], SURVEY.machine, SurveyRequest(run=odd))
+    assert (odd / "started-in").read_text() == f"{odd}\n"
+    assert surveys.others["w1"].room.files.keys() == {odd}
 
 
 def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import pytest
 
+from tests.each import each
 from tests.making import script
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.job.argument_checks import INSTEAD, check_config_reaches_script, check_script_args
@@ -9,7 +10,7 @@ from zlaunch.job.trainer_args import DEFAULTS
 PARSER = "parser = argparse.ArgumentParser()"
 
 
-@pytest.mark.parametrize("name", INSTEAD)
+@each("name", INSTEAD)
 def test_a_flag_of_a_launcher_among_the_scripts_own_is_refused(name: str) -> None:
     with pytest.raises(WrongUsage, match=f"unrecognized argument `--{name}`"):
         check_script_args(script(PARSER), ["--lr", "1", f"--{name}", "1"])
@@ -67,7 +68,7 @@ def test_an_option_of_an_estimate_has_another_name_in_a_script() -> None:
     assert caught.value.hint == "Trainer scripts use `--per_device_train_batch_size`"
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
+@each("name", DEFAULTS)
 def test_no_argument_of_the_trainer_is_taken_for_a_slip(name: str) -> None:
     check_script_args(script(PARSER), [f"--{name}", "1"])
 

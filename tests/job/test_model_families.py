@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pytest
-
+from tests.each import each
 from zlaunch.job.model_families import FAMILIES, LINEAR, SHAPES
 from zlaunch.job.transformer import read_transformer
 
@@ -36,7 +35,7 @@ def made(kind: str, given: dict[str, Any]) -> Any:
         return getattr(transformers, next(name for name in names if name))(config)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@each("kind", FAMILIES)
 def test_a_family_has_the_parameters_that_transformers_makes(kind: str) -> None:
     given = shallow(kind)
     parameters = dict(made(kind, given).named_parameters())
@@ -47,7 +46,7 @@ def test_a_family_has_the_parameters_that_transformers_makes(kind: str) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@each("kind", FAMILIES)
 def test_adapters_find_a_familys_matrices_by_name(kind: str) -> None:
     given = shallow(kind)
     ends = {name.rsplit(".", 1)[-1] for name, _ in made(kind, given).named_modules()}

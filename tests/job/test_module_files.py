@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.each import each
 from zlaunch.errors import InputMissing
 from zlaunch.job.module_files import find_module
 
@@ -68,7 +69,7 @@ def test_the_working_directory_does_not_count_where_python_leaves_it_out(folder:
     assert "no module `alone`" in told("alone", PYTHONSAFEPATH="1").message
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "hint"),
     [
         ("pack.trian", "did you mean `-m pack.train`?"),

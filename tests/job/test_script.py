@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from tests.making import script
 from zlaunch.errors import InputMissing, Place, Refused, WrongUsage
 from zlaunch.job.script import ConfigInterface, Script, read_script
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import Argument
 
 TRAINER = "args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()"
@@ -24,7 +26,7 @@ def _read(file: Path, source: str) -> Script:
     return read_script(file)
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "interface"),
     [
         ("", ConfigInterface.TRAINER),
@@ -108,7 +110,7 @@ def test_a_default_that_the_script_sets_is_found(file: Path, source: str) -> Non
 
 def test_a_default_names_the_line_that_sets_it(file: Path) -> None:
     script = _read(file, "\nTrainingArguments(\n  max_steps=7)")
-    assert script.defaults["max_steps"] == Argument(7, "`max_steps` in train.py:3")
+    assert script.defaults["max_steps"] == Argument(7, Source(SourceKind.SCRIPT, "`max_steps` in train.py:3"))
 
 
 def test_a_negative_default_is_found(file: Path) -> None:
@@ -270,7 +272,7 @@ def test_an_engine_with_a_ds_config_of_its_own_is_found(file: Path, source: str)
     assert str(own) == f"{file}:2:14"
 
 
-@pytest.mark.parametrize(
+@each(
     "source",
     [
         INITIALIZE.format(HANDED),

@@ -2,6 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import DEFAULTS, Argument, TrainerArgs, flags, read_arguments, take_ds_config
 
 DS_FLAGS = ["--deepspeed", "--deepspeed_config", "--deepspeed-config"]
@@ -15,9 +17,11 @@ def _read(*argv: str) -> TrainerArgs:
     return read_arguments(argv)[0]
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
+@each("name", DEFAULTS)
 def test_what_nobody_set_is_the_trainers_default(name: str) -> None:
-    assert TrainerArgs()[name] == Argument(DEFAULTS[name], f"default of `--{name}`")
+    assert TrainerArgs()[name] == Argument(
+        DEFAULTS[name], Source(SourceKind.TRAINER_DEFAULT, f"default of `--{name}`")
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,16 +44,16 @@ def test_an_argument_is_read_from_the_command_line(argv: list[str], name: str, v
 
 
 def test_an_argument_on_the_command_line_was_given() -> None:
-    assert _read("--max_steps", "5")["max_steps"] == Argument(5, "`--max_steps`", given=True)
+    assert _read("--max_steps", "5")["max_steps"] == Argument(5, Source.argument("max_steps"), given=True)
 
 
 def test_an_argument_on_the_command_line_goes_before_the_scripts_default() -> None:
-    own = {"max_steps": Argument(9, "`max_steps` in train.py:3")}
+    own = {"max_steps": Argument(9, Source(SourceKind.SCRIPT, "`max_steps` in train.py:3"))}
     assert read_arguments(["--max_steps", "5"], own)[0]["max_steps"].value == 5
 
 
 def test_a_scripts_default_goes_before_the_trainers() -> None:
-    own = Argument(9, "`max_steps` in train.py:3")
+    own = Argument(9, Source(SourceKind.SCRIPT, "`max_steps` in train.py:3"))
     assert read_arguments([], {"max_steps": own})[0]["max_steps"] == own
 
 

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from tests.each import each
 from tests.estimate.memory.jobs import config
 from zlaunch.errors import Refused
 from zlaunch.estimate.memory.adapters import adapters
@@ -30,7 +31,7 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("model", PARAMETERS)
+@each("model", PARAMETERS)
 def test_the_parameters_of_a_known_model_are_counted_exactly(model: str) -> None:
     read = read_transformer(config(model))
     assert (read.parameters, read.known) == (PARAMETERS[model], True)

@@ -9,6 +9,20 @@ from tests.running import RECIPE, run
 
 pytestmark = pytest.mark.job
 
+SEPARATED = """
+from datasets import Dataset
+from recipes.causal_lm import RecipeArguments, into_blocks
+from transformers import ByT5Tokenizer
+tokenizer = ByT5Tokenizer()
+blocks = into_blocks(Dataset.from_dict({"text": ["ab", "cd"]}), tokenizer, RecipeArguments(sequence_length=3))
+assert [row[-1] == tokenizer.eos_token_id for row in blocks["input_ids"]] == [True, True], blocks["input_ids"]
+"""
+
+
+def test_every_document_ends_with_the_token_that_ends_texts(tmp_path: Path) -> None:
+    result = run(sys.executable, "-c", SEPARATED, cwd=tmp_path, env={"PYTHONPATH": str(RECIPE.parents[1])})
+    assert result.status == 0, result.err
+
 
 @pytest.mark.parametrize(
     ("asked", "said"),

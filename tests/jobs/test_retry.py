@@ -59,7 +59,8 @@ def test_a_job_without_memory_is_tried_with_smaller_micro_batches(group: Path, t
     result = run("sh", "-c", f"echo $$ > {group / 'cgroup.procs'}; exec {command}", cwd=tmp_path)
     assert result.status == 0, result.err
     assert "the kernel killed rank 1" in result.err
-    assert "a smaller micro-batch: 4 x 2 accumulated, the same global batch" in result.err
+    smaller = "--per_device_train_batch_size 4 --gradient_accumulation_steps 2"
+    assert f"smaller micro-batch: `-- {smaller}`" in " ".join(result.err.split())
     assert read(tmp_path / "r" / "how-it-ended.json")["verdict"]["code"] == "host-out-of-memory"
     assert "trained with 4" in result.out
 

@@ -87,12 +87,12 @@ def watched(folder: Path, *args: object) -> tuple[RunDir, list[dict[str, Any]]]:
     seen: list[dict[str, Any]] = []
     while job.poll() is None:
         with contextlib.suppress(OSError, ValueError):
-            found = json.loads(layout.rank_pulse(0).read_text())
+            found = json.loads(layout.rank_heartbeat(0).read_text())
             if not seen or found["time"] != seen[-1]["time"]:
                 seen.append(found)
         time.sleep(0.003)
     assert job.returncode == 0, layout.rank_log(0).read_text()[-3000:]
-    seen.append(json.loads(layout.rank_pulse(0).read_text()))
+    seen.append(json.loads(layout.rank_heartbeat(0).read_text()))
     return layout, seen
 
 
@@ -191,7 +191,7 @@ def test_a_rank_that_is_stopped_is_named_and_the_job_goes_on_when_it_does(tmp_pa
     argv = [*ZLAUNCH, "train", "stuck.py", "--gpus", "2", "--run-dir", "r", "--stall-after", "3"]
     with (tmp_path / "err").open("wb") as err:
         job = subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=err)
-    until(lambda: json.loads(layout.rank_pulse(1).read_text())["step"] >= 10)
+    until(lambda: json.loads(layout.rank_heartbeat(1).read_text())["step"] >= 10)
     pid = json.loads(layout.rank_record(1).read_text())["pid"]
     os.kill(pid, signal.SIGSTOP)
     until(lambda: "did not answer; it is stopped" in (tmp_path / "err").read_text())

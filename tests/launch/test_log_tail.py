@@ -37,31 +37,26 @@ def test_several_ranks_come_in_whole_lines_with_their_number(folder: Path, cuts:
 
 
 def follow(folder: Path, chunks: list[bytes], prefix: str) -> bytes:
-    from zlaunch import console
-
     written: list[bytes] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(console, "job_output", written.append)
-        log = folder / "log"
-        log.unlink(missing_ok=True)
-        follower = LogTail(log, prefix)
-        follower.pump()
-        for chunk in chunks:
-            with log.open("ab") as file:
-                file.write(chunk)
-            follower.pump()
-            assert follower.is_within_a_line == bool(written and not written[-1].endswith(b"\n"))
-        follower.finish()
+    log = folder / "log"
+    log.unlink(missing_ok=True)
+    tail = LogTail(log, written.append, prefix)
+    tail.pump()
+    for chunk in chunks:
+        with log.open("ab") as file:
+            file.write(chunk)
+        tail.pump()
+    tail.finish()
     return b"".join(written)
 
 
 def test_a_bar_that_is_drawn_for_days_takes_no_memory(tmp_path: Path) -> None:
-    follower = LogTail(tmp_path / "log", "[0] ")
+    tail = LogTail(tmp_path / "log", lambda _: None, "[0] ")
     with (tmp_path / "log").open("ab", buffering=0) as log:
         for n in range(2000):
             log.write(b"\r%04d |########################" % n)
-            follower.pump()
-    assert follower._rest == b"1999 |########################"
+            tail.pump()
+    assert tail._rest == b"1999 |########################"
 
 
 def test_a_line_without_an_end_comes_in_pieces(folder: Path) -> None:
@@ -69,5 +64,7 @@ def test_a_line_without_an_end_comes_in_pieces(folder: Path) -> None:
 
 
 def test_a_log_that_cannot_be_read_shows_nothing(tmp_path: Path) -> None:
-    LogTail(tmp_path).pump()
-    LogTail(tmp_path / "not there" / "log").finish()
+    shown: list[bytes] = []
+    LogTail(tmp_path, shown.append).pump()
+    LogTail(tmp_path / "not there" / "log", shown.append).finish()
+    assert shown == []

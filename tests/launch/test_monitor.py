@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import WrongUsage
 from zlaunch.job.spec import MonitorOptions, ranks_to_show
 from zlaunch.launch import monitor as watching
@@ -62,13 +63,13 @@ def layout(tmp_path: Path) -> RunDir:
 
 
 def pulse(layout: RunDir, rank: int, **facts: Any) -> None:
-    layout.rank_pulse(rank).write_text(json.dumps(facts))
+    layout.rank_heartbeat(rank).write_text(json.dumps(facts))
 
 
 def test_a_log_gets_a_line_for_each_phase_once_and_then_one_in_thirty_seconds(
     layout: RunDir, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    watch = JobMonitor(layout, 1, MonitorOptions(show_ranks=()), lambda: None)
+    watch = JobMonitor(layout, 1, MonitorOptions(show_ranks=()), lambda: None, LaunchView())
     for phase in ["importing", "starting", "importing", "building ops", "importing", "forward", "backward"]:
         pulse(layout, 0, time=clock.now, phase=phase, step=0)
         watch.tick()
@@ -87,10 +88,10 @@ def test_a_log_gets_a_line_for_each_phase_once_and_then_one_in_thirty_seconds(
 
 
 def stalled(
-    layout: RunDir, clock: Clock, manner: MonitorOptions, **last: Any
+    layout: RunDir, clock: Clock, options: MonitorOptions, **last: Any
 ) -> tuple[JobMonitor, list[str]]:
     stops: list[str] = []
-    watch = JobMonitor(layout, 2, manner, lambda: stops.append("stop"))
+    watch = JobMonitor(layout, 2, options, lambda: stops.append("stop"), LaunchView())
     for step in range(1, 6):
         for rank in (0, 1):
             pulse(layout, rank, **{"time": clock.now, "phase": "forward", "step": step, **last})
@@ -171,8 +172,8 @@ def test_many_ranks_are_looked_at_rarely_enough(
         clock.now += 0.5
         return {}
 
-    monkeypatch.setattr(JobMonitor, "_pulses", slowly)
-    watch = JobMonitor(layout, 500, MonitorOptions(show_ranks=()), lambda: None)
+    monkeypatch.setattr(JobMonitor, "_heartbeats", slowly)
+    watch = JobMonitor(layout, 500, MonitorOptions(show_ranks=()), lambda: None, LaunchView())
     while clock.now < 1100:
         watch.tick()
         clock.now += 0.2

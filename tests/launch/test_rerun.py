@@ -13,16 +13,17 @@ from tests.making import CPU_MACHINE, SHAPE, TWO_GPUS, local, over_ssh, script
 from zlaunch.config.native_ops import NativeOp
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import inherited
-from zlaunch.hosts.placement import assign_ranks
+from zlaunch.hosts.placement import assign_ranks, choose_slots
 from zlaunch.hosts.topology import Host
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload, RestartPolicy, RunOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
-from zlaunch.launch.rerun import OPS, RunContext, changes, plan_rerun, recorded_run, spec_of
+from zlaunch.launch.rerun import OPS, RunContext, changes, plan_rerun, spec_of
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import Lineage
-from zlaunch.runs.store import read_run_files
+from zlaunch.rundir.read import conform
+from zlaunch.rundir.record import GitRecord, JobRecord, Lineage
+from zlaunch.rundir.run_files import read_run_files
 
 ARGS = ("--text", "two  words", "--output_dir", "out")
 
@@ -51,7 +52,7 @@ def recorded(given: PlanInputs) -> LaunchPlan:
 def repeated(plan: LaunchPlan, given: PlanInputs) -> LaunchPlan:
     """Plan again from the record alone, and record that too."""
     found = read_run_files(plan.layout.root)
-    again = plan_rerun(recorded_run(found), RunDir(plan.layout.root.parent / "second"), given.port)
+    again = plan_rerun(found, RunDir(plan.layout.root.parent / "second"), given.port)
     rundir_writer.claim(again)
     rundir_writer.write_run_files(again, given, ["zlaunch", "train", "train.py"], Lineage(repeats="first"))
     return again
@@ -132,14 +133,14 @@ def test_what_is_asked_for_again_makes_the_plan_that_was_made_first(case: str, t
     given = cases(tmp_path)[case]
     given = replace(given, job=replace(given.job, wishes=wishes))
     plan = recorded(given)
-    spec = spec_of(recorded_run(read_run_files(plan.layout.root)), plan.layout)
+    spec = spec_of(read_run_files(plan.layout.root))
     again = make_plan(replace(given, job=spec))
     assert (spec.wishes, spec.script_args) == (wishes, ARGS)
     assert (again.values.config(), again.watched_argv) == (plan.values.config(), plan.watched_argv)
     assert again.script[1:] == plan.script[1:]
-    assert (
-        assign_ranks(spec, given.machine, list(given.topology.hosts) if spec.hostfile else None)
-        == plan.topology
+    hosts = given.topology.hosts
+    assert plan.topology == (
+        choose_slots(spec, hosts) if spec.hostfile else assign_ranks(spec, given.machine)
     )
 
 
@@ -147,7 +148,7 @@ def test_a_ds_config_and_hosts_are_asked_for_as_they_were_recorded(tmp_path: Pat
     given = {**cases(tmp_path), "own": inputs(tmp_path, ds_config=Path("gone.json"))}
     for case in ("ssh", "own"):
         plan = recorded(replace(given[case], layout=RunDir(tmp_path / case)))
-        spec = spec_of(recorded_run(read_run_files(plan.layout.root)), RunDir(Path("/moved")))
+        spec = spec_of(replace(read_run_files(plan.layout.root), root=Path("/moved")))
         assert spec.ds_config == (Path("/moved/ds_config.json") if case == "own" else None)
         assert spec.hostfile == (Path("/moved/hostfile") if case == "ssh" else None)
 
@@ -156,14 +157,14 @@ def test_a_directory_that_was_moved_is_still_repeated(tmp_path: Path) -> None:
     given = inputs(tmp_path)
     plan = recorded(given)
     moved = plan.layout.root.rename(tmp_path / "moved")
-    again = plan_rerun(recorded_run(read_run_files(moved)), RunDir(tmp_path / "second"), given.port)
+    again = plan_rerun(read_run_files(moved), RunDir(tmp_path / "second"), given.port)
     assert str(tmp_path / "second" / "ds_config.json") in again.script
 
 
 @pytest.mark.parametrize("missing", ["script", "ranks", "launcher", "native_ops", "environment", "over_ssh"])
 def test_a_record_that_says_too_little_is_refused_and_not_guessed(missing: str, tmp_path: Path) -> None:
-    past = recorded_run(read_run_files(recorded(inputs(tmp_path)).layout.root))
-    job = {name: value for name, value in past.job.items() if name != missing}
+    past = read_run_files(recorded(inputs(tmp_path)).layout.root)
+    job = conform({name: value for name, value in past.job.items() if name != missing}, JobRecord)
     with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is of another zlaunch"):
         plan_rerun(replace(past, job=job), RunDir(tmp_path / "second"), 1)
 
@@ -171,10 +172,10 @@ def test_a_record_that_says_too_little_is_refused_and_not_guessed(missing: str, 
 @pytest.mark.parametrize("missing", ["spec", "script", "ranks", "swap_dirs", "accelerator"])
 def test_a_record_that_does_not_say_what_was_asked_for_is_refused(missing: str, tmp_path: Path) -> None:
     plan = recorded(inputs(tmp_path))
-    past = recorded_run(read_run_files(plan.layout.root))
-    job = {name: value for name, value in past.job.items() if name != missing}
+    past = read_run_files(plan.layout.root)
+    job = conform({name: value for name, value in past.job.items() if name != missing}, JobRecord)
     with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is of another zlaunch"):
-        spec_of(replace(past, job=job), plan.layout)
+        spec_of(replace(past, job=job))
 
 
 def test_every_native_op_can_be_named_in_a_record() -> None:
@@ -183,7 +184,7 @@ def test_every_native_op_can_be_named_in_a_record() -> None:
     assert {op for op in vars(native_ops).values() if isinstance(op, NativeOp)} == {*OPS.values()}
 
 
-GIT: dict[str, Any] = {"commit": "a" * 40, "branch": "main", "changed": [], "diff_sha256": None}
+GIT: GitRecord = {"commit": "a" * 40, "branch": "main", "changed": [], "diff_sha256": None}
 THEN = RunContext("1" * 64, GIT, {"torch": "2.13.0", "zlaunch": "1"}, "/venv/bin/python", ["H100"])
 
 
@@ -219,7 +220,10 @@ def test_a_script_that_was_never_summed_up_counts_as_changed() -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(["NCCL_DEBUG", "HF_TOKEN", "CUDA_VISIBLE_DEVICES", "HOME", "LD_PRELOAD"]), st.text()
+        st.sampled_from(
+            ["NCCL_DEBUG", "HF_TOKEN", "CUDA_VISIBLE_DEVICES", "HOME", "LD_PRELOAD", "PYTHONPATH"]
+        ),
+        st.text(),
     )
 )
 def test_secrets_and_what_concerns_no_job_are_not_recorded(environ: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ from zlaunch.launch.restart_policy import (
     propose_retries,
     resume_note,
     resumed,
-    smaller,
+    smaller_jobs,
 )
 
 GPU, HOST = "gpu-out-of-memory", "host-out-of-memory"
@@ -93,37 +93,37 @@ def test_attempts_for_want_of_memory_do_not_count_as_restarts() -> None:
     assert len(proposed(RestartPolicy(1, "retry"), *failures)) == 1
 
 
-def test_the_ladder_goes_from_what_changes_least_to_what_costs_most() -> None:
-    whys = [proposal.why.split(":")[0] for proposal in smaller(JOB, ON_GPU, GPU)]
+def test_what_changes_least_is_tried_first() -> None:
+    whys = [proposal.why.split(":")[0] for proposal in smaller_jobs(JOB, ON_GPU, GPU)]
     assert whys == [
-        "a smaller micro-batch",
+        "smaller micro-batch",
         "activation checkpointing",
-        "the next stage",
-        "the optimizer on the host",
+        "higher ZeRO stage",
+        "optimizer offload",
     ]
 
 
 def test_on_a_cpu_nothing_is_moved_to_the_host() -> None:
     on_cpu = replace(ON_GPU, accelerator="cpu", stage=3, micro_batch=1)
-    assert [proposal.why for proposal in smaller(JOB, on_cpu, HOST)] == [
-        "activation checkpointing: `--gradient_checkpointing`"
+    assert [proposal.why for proposal in smaller_jobs(JOB, on_cpu, HOST)] == [
+        "activation checkpointing: `-- --activation_checkpointing`"
     ]
 
 
 def test_the_parameters_move_last_and_only_at_stage_3() -> None:
     ran = replace(ON_GPU, stage=3, micro_batch=1, gradient_checkpointing=True, offload={"optimizer": "cpu"})
-    assert [proposal.job.offload for proposal in smaller(JOB, ran, GPU)] == [Offload("cpu", "cpu")]
+    assert [proposal.job.offload for proposal in smaller_jobs(JOB, ran, GPU)] == [Offload("cpu", "cpu")]
 
 
 def test_a_job_of_another_stage_cannot_go_on_from_the_checkpoint() -> None:
-    assert {proposal.why.split(":")[0] for proposal in smaller(JOB, ON_GPU, GPU) if not proposal.resumes} == {
-        "the next stage"
-    }
+    assert {
+        proposal.why.split(":")[0] for proposal in smaller_jobs(JOB, ON_GPU, GPU) if not proposal.resumes
+    } == {"higher ZeRO stage"}
 
 
 @given(st.integers(1, 256), st.integers(1, 64))
 def test_the_global_batch_and_the_learning_rate_stay_what_they_are(micro: int, pieces: int) -> None:
-    for proposal in smaller(JOB, replace(ON_GPU, micro_batch=micro, grad_accum=pieces), GPU):
+    for proposal in smaller_jobs(JOB, replace(ON_GPU, micro_batch=micro, grad_accum=pieces), GPU):
         given_now = dict(flags(proposal.job.script_args))
         now = int(given_now.get("per_device_train_batch_size") or micro)
         accumulated = int(given_now.get("gradient_accumulation_steps") or pieces)
@@ -132,31 +132,31 @@ def test_the_global_batch_and_the_learning_rate_stay_what_they_are(micro: int, p
 
 
 def test_a_script_that_reads_its_batch_from_the_ds_config_gets_it_there() -> None:
-    first = next(smaller(JOB, replace(ON_GPU, uses_trainer=False), GPU))
+    first = next(smaller_jobs(JOB, replace(ON_GPU, uses_trainer=False), GPU))
     assert first.job.overrides == (("train_micro_batch_size_per_gpu", 4), ("gradient_accumulation_steps", 4))
     assert first.job.script_args == JOB.script_args
 
 
 def test_a_ds_config_of_the_user_is_overridden_along_with_the_arguments() -> None:
-    first = next(smaller(replace(JOB, ds_config=Path("ds.json")), ON_GPU, GPU))
+    first = next(smaller_jobs(replace(JOB, ds_config=Path("ds.json")), ON_GPU, GPU))
     assert first.job.overrides == (("train_micro_batch_size_per_gpu", 4), ("gradient_accumulation_steps", 4))
 
 
 @pytest.mark.parametrize(("micro", "left"), [(3, 1), (9, 3), (12, 6), (1, None)])
 def test_a_micro_batch_is_cut_into_as_few_pieces_as_will_do(micro: int, left: int | None) -> None:
-    tried = next(smaller(JOB, replace(ON_GPU, micro_batch=micro), GPU)).job
+    tried = next(smaller_jobs(JOB, replace(ON_GPU, micro_batch=micro), GPU)).job
     size = dict(flags(tried.script_args)).get("per_device_train_batch_size")
     assert size == (None if left is None else str(left))
 
 
 @pytest.mark.parametrize("code", sorted(OUT_OF_MEMORY - {"gpu-out-of-memory"}))
 def test_a_host_that_is_full_gets_nothing_more(code: str) -> None:
-    assert not [one for one in smaller(JOB, ON_GPU, code) if one.job.offload is not None]
+    assert not [one for one in smaller_jobs(JOB, ON_GPU, code) if one.job.offload is not None]
 
 
 def test_an_optimizer_on_nvme_stays_there() -> None:
     ran = replace(ON_GPU, stage=3, micro_batch=1, gradient_checkpointing=True, offload={"optimizer": "nvme"})
-    assert [one.job.offload for one in smaller(JOB, ran, GPU)] == [Offload("nvme", "cpu")]
+    assert [one.job.offload for one in smaller_jobs(JOB, ran, GPU)] == [Offload("nvme", "cpu")]
 
 
 def given_to(job: JobSpec | None) -> str | None:
@@ -184,6 +184,6 @@ def test_a_job_that_was_asked_to_go_on_is_not_begun_anew_at_another_stage() -> N
 
 
 def test_it_is_said_what_is_lost() -> None:
-    assert resume_note(None, 7) == "it begins anew: 7 steps lost"
-    assert resume_note(None, 0) == "it begins anew"
-    assert resume_note(Path("out/checkpoint-3"), 7) == "it goes on from out/checkpoint-3"
+    assert resume_note(None, 7) == "it starts over: 7 steps lost"
+    assert resume_note(None, 0) == "it starts over"
+    assert resume_note(Path("out/checkpoint-3"), 7) == "it resumes from out/checkpoint-3"

@@ -1,12 +1,22 @@
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.making import ODD_NAME, SHAPE, TWO_GPUS, local, script
+from tests.making import over_ssh as over_hosts
+from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Unavailable
-from zlaunch.job.spec import JobSpec
-from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.prepare import default_recipe, prepare, reserve
-from zlaunch.launch.rundir_writer import check_unused, check_writable
+from zlaunch.hosts.environment import Variable
+from zlaunch.hosts.topology import Host
+from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.launch.inspect import default_recipe
+from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
+from zlaunch.launch.prepare import prepare
+from zlaunch.launch.run import LaunchOptions, run
+from zlaunch.launch.rundir_writer import check_unused, check_writable, command_script
+from zlaunch.rundir.layout import RunDir
 
 
 @pytest.fixture
@@ -18,12 +28,13 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_directory_that_another_run_took_is_named(work: Path) -> None:
-    def taken(plan: LaunchPlan) -> None:
-        plan.layout.logs.mkdir(parents=True)
+    def overtaken(inputs: PlanInputs) -> LaunchPlan:
+        inputs.layout.logs.mkdir(parents=True)
+        return make_plan(inputs)
 
-    prepared = prepare(JobSpec(default_recipe()), Path("../mine"))
+    prepared = replace(prepare(JobSpec(default_recipe()), Path("../mine")), make_plan=overtaken)
     with pytest.raises(Unavailable, match=r"took the run directory `\.\./mine`"):
-        reserve(prepared, ["zlaunch"], taken)
+        run(prepared, LaunchOptions(interactive=False, force=True), LaunchView())
     assert (work.parent / "mine" / "logs").is_dir()
 
 
@@ -40,3 +51,37 @@ def test_a_directory_that_cannot_be_made_is_named_without_detours(work: Path) ->
     assert (
         caught.value.message == f"`--run-dir {work.parent}/file/run`: {work.parent}/file is not a directory"
     )
+
+
+@pytest.mark.parametrize("over_ssh", [False, True])
+def test_run_sh_runs_in_its_directory_and_cleans_up_whatever_they_are_called(
+    over_ssh: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real shell runs it from elsewhere, with a program of the test in place of the launcher."""
+    (odd := tmp_path / ODD_NAME).mkdir()
+    monkeypatch.chdir(odd)
+    swap, stop = odd / "nvme", RunDir(odd / "run").stop
+    for directory in (swap, stop.parent, *(odd / word for word in ("s", "a"))):
+        directory.mkdir()
+    stop.touch()
+    show = ("sh", "-c", 'pwd; echo "$ODD"; printf "%s\\n" "$@"', "-", str(odd), "two  words")
+    inputs = PlanInputs(
+        job=JobSpec(Path("train.py"), stage=3, offload=Offload("nvme", "none"), nvme_dir=odd),
+        script=script(),
+        base=None,
+        model=SHAPE,
+        machine=TWO_GPUS,
+        topology=over_hosts(Host("w0", (0,))) if over_ssh else local(0, 1),
+        port=2950,
+        layout=RunDir(odd / "run"),
+        environ={},
+    )
+    variables = {"ODD": Variable(ODD_NAME, "")}
+    plan = replace(make_plan(inputs), argv=show, watched_argv=show, swap_dirs=(swap,), environment=variables)
+    done = subprocess.run(
+        ["sh", "-c", command_script(plan)], cwd="/", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [str(odd), ODD_NAME, str(odd), "two  words"]
+    assert (swap.exists(), stop.exists()) == (False, not over_ssh)
+    assert {path.name for path in odd.iterdir()} == {"run", "s", "a"}

@@ -119,7 +119,7 @@ def test_bad_input_is_refused_with_one_message_and_nothing_written(case: str, fo
 def test_a_hostfile_is_refused_with_every_bad_line_at_once(folder: Path) -> None:
     err = zlaunch("train", "--hostfile", "hosts", cwd=folder).err
     assert "hosts:2:1" in err
-    assert "hosts:3:1: error: [duplicate-host]\n  `w0` stands on line 1 already" in err
+    assert "hosts:3:1: error: [duplicate-host]\n  `w0` is already on line 1" in err
 
 
 def test_a_gpu_that_this_machine_does_not_have_is_refused(folder: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_model_that_only_a_rehearsal_knows_is_not_planned_for(folder: Path) ->
     done = zlaunch("plan", "a vit", *ON, cwd=folder)
     assert done.status == 69
     assert "`zlaunch plan` cannot order configurations of this model" in done.err
-    assert "`zlaunch estimate 'a vit'` may tell" in done.err
+    assert "`zlaunch estimate 'a vit'` may estimate it" in done.err
 
 
 def test_a_place_that_cannot_be_written_is_noticed_before_anything_is_rehearsed(folder: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_named_and_nothing_is_written(tm
     result = on_small_disks(train(*words), tmp_path)
     assert result.status == 65
     assert f"1.0 MiB are free where `{tmp_path}/small/out` is" in " ".join(result.err.split())
-    assert result.err.endswith("hint: `--force` starts it all the same\n")
+    assert result.err.endswith("hint: `--force` starts it anyway\n")
     assert [file.name for file in tmp_path.iterdir()] == ["small"]
 
 

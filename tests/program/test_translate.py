@@ -60,8 +60,8 @@ def test_every_change_has_a_line_on_stderr(folder: Path) -> None:
         (["ds.json", "--", "train.py"], 65, "--ds-config ds.json"),
         (["nosuch.yaml", "--", "train.py"], 66, "nosuch.yaml"),
         (["--", "torchrun", "--num_gpus", "2", "train.py"], 2, "did you mean `--nproc_per_node`?"),
-        (["--", "torchrun", "--no_python", "train"], 65, "Python scripts only"),
-        (["--", "python", "train.py"], 2, "begin with"),
+        (["--", "torchrun", "--no_python", "train"], 65, "only starts Python scripts"),
+        (["--", "python", "train.py"], 2, "start with"),
         ([], 2, "COMMAND"),
     ],
 )

@@ -1,222 +1,198 @@
-"""What the files of a run say, as values."""
+"""Records: what is written can be read, and what is damaged, foreign or older too."""
 
+import json
+import os
+import shlex
+import subprocess
+import sysconfig
 import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from socket import gethostname
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, is_typeddict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import json_objects
-from zlaunch.cli.runs.list import lines_about
-from zlaunch.diagnosis.render import LINES, verdict_lines
-from zlaunch.diagnosis.stall import stall_lines
-from zlaunch.rundir.record import RunFiles, RunRecord, State, is_same_process, record_of
+from zlaunch.cli.views.run import members
+from zlaunch.diagnosis.outcome import Outcome
+from zlaunch.launch import rundir_writer
+from zlaunch.launch.rerun import plan_rerun, spec_of
+from zlaunch.rundir import record
+from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.read import parse_record, read_record
+from zlaunch.rundir.record import JobRecord
+from zlaunch.rundir.run_files import read_run_files
+from zlaunch.rundir.write import VERSION, record_text
 from zlaunch.runs.memory import compare_with_forecast
-from zlaunch.runs.verdict import headline, stall_of, verdict_of
+from zlaunch.runs.state import RunSummary, recorded_stall
+from zlaunch.runs.stop import stop_run
+from zlaunch.runs.store import load_run
+from zlaunch.runs.verdict import verdict_of
 
-NOW = 2_000_000.0
-JOB: dict[str, Any] = {
-    "started": NOW - 100,
-    "script": ["train.py", "--bf16"],
-    "ranks": [{"rank": 0, "host": "w0"}, {"rank": 1, "host": "w1"}],
-    "stage": 3,
-    "offload": {"optimizer": "cpu", "param": None},
-    "zlaunch_pid": 7,
-    "zlaunch_started": NOW - 101,
-    "host": "w0",
-}
-ROOT = Path("/runs/20260101-120000-train")
+OLD = Path(__file__).parent / "old_runs"
+"""Runs of zlaunch 0.1.0 before records had a version, and what `zlaunch runs` said of them then.
 
-
-def found(**files: Any) -> RunFiles:
-    return RunFiles(**{"root": ROOT, "job": JOB, "changed": NOW - 20, **files})
+The folder is written as `/folder`, the host as `HOST`, the environment as `/venv`.
+"""
+LAST_WRITTEN = 1795359770.0
+SAID: dict[str, Any] = json.loads((OLD / "said.json").read_text())
+KINDS: list[Any] = [kind for kind in vars(record).values() if is_typeddict(kind)]
 
 
-def judged(alive: bool | None = False, **files: Any) -> RunRecord:
-    return record_of(found(**files), alive, NOW)
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """The runs as they would be in this folder, on this host, in this environment."""
+    places = {"/folder": tmp_path, '"HOST"': f'"{gethostname()}"', "/venv/bin": sysconfig.get_path("scripts")}
+    for file in (file for file in OLD.rglob("*") if file.is_file()):
+        text = file.read_text()
+        for before, now in places.items():
+            text = text.replace(before, str(now))
+        copy = tmp_path / "runs" / file.relative_to(OLD)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text)
+        os.utime(copy, (0, LAST_WRITTEN))
+    (tmp_path / "runs" / "train.py.txt").rename(tmp_path / "train.py")
+    return tmp_path / "runs"
 
 
-def told(record: RunRecord) -> list[str]:
-    verdict = verdict_of(record, NOW)
-    return [headline(record)] if verdict is None else verdict_lines(verdict, headline(record), 80)
-
-
-@pytest.mark.parametrize("how", ["finished", "stumbled", "failed", "stopped", "stalled", "lost"])
-@pytest.mark.parametrize("alive", [True, False, None])
-def test_an_ending_that_was_written_is_the_state(how: str, alive: bool | None) -> None:
-    assert judged(alive, ending={"how": how}).state.value == how
-
-
-def test_a_run_whose_zlaunch_works_is_running() -> None:
-    assert judged(alive=True).state is State.RUNNING
-
-
-def test_a_run_without_an_ending_whose_zlaunch_is_gone_is_lost() -> None:
-    assert judged(alive=False).state is State.LOST
-
-
-@pytest.mark.parametrize(("silent_for", "state"), [(5, State.RUNNING), (3600, State.UNKNOWN)])
-def test_a_run_on_another_host_runs_as_long_as_it_writes(silent_for: float, state: State) -> None:
-    assert judged(alive=None, changed=NOW - silent_for).state is state
-
-
-def test_a_directory_without_a_job_is_broken_and_says_which_file() -> None:
-    record = judged(job={}, troubles=("`job.json` is not there",))
-    assert (record.state, record.cause) == (State.BROKEN, "`job.json` is not there")
-
-
-def test_a_lost_run_lasted_until_its_last_sign_of_life() -> None:
-    assert judged(alive=False).seconds == 80
-
-
-def test_a_running_run_has_lasted_until_now() -> None:
-    assert judged(alive=True).seconds == 100
-
-
-def test_an_ending_says_how_long_it_took() -> None:
-    assert judged(ending={"how": "failed", "seconds": 42.5}).seconds == 42.5
-
-
-def test_the_rank_that_came_furthest_says_how_far() -> None:
-    record = judged(pulses={0: {"step": 11, "steps": 100}, 1: {"step": 12}}, last_metrics={"step": 9})
-    assert (record.step, record.steps) == (12, 100)
-
-
-def test_the_watch_says_how_far_where_no_rank_does() -> None:
-    assert judged(last_metrics={"step": 9, "steps": 10}).step == 9
-
-
-def test_what_stays_on_the_gpu_is_no_offload() -> None:
-    assert judged().offload == {"optimizer": "cpu"}
-
-
-def test_the_verdict_gives_the_cause() -> None:
-    record = judged(ending={"how": "failed", "verdict": {"code": "x", "cause": "the disk is full"}})
-    assert record.cause == "the disk is full"
-
-
-def test_a_lost_run_tells_what_is_known() -> None:
-    record = judged(pulses={0: {"step": 12, "phase": "backward"}, 1: {"step": 12, "phase": "forward"}})
-    text = "\n".join(told(record))
-    assert "process 7 on w0" in text
-    assert "20 s ago" in text
-    assert "step 12, rank 0 in backward, rank 1 in forward" in text
-    assert "none of 2 ranks left an ending" in text
-
-
-def test_an_ending_that_is_half_written_is_not_taken_for_a_kill() -> None:
-    record = judged(troubles=("`how-it-ended.json` is broken or half-written",))
-    assert (
-        record.cause == "zlaunch (process 7 on w0) is gone, and `how-it-ended.json` is broken or half-written"
-    )
-
-
-def test_a_written_verdict_is_told_whole() -> None:
-    verdict = {
-        "code": "host-out-of-memory", "cause": "the kernel killed rank 1", "rank": 1, "host": "w1",
-        "phase": "optimizer step", "facts": ["oom_kill 0 -> 1"], "advice": ["`--offload none`"],
+def said_of(run: RunSummary) -> dict[str, Any]:
+    """Say of a run what `runs why --json` and the memory of `runs show --json` do."""
+    verdict, stall, files = verdict_of(run, time.time()), recorded_stall(run.files.ending), run.files
+    kinds: dict[str, Mapping[int, object]] = {
+        "error": files.errors, "pulse": files.heartbeats, "record": files.ranks, "sample": files.samples,
     }  # fmt: skip
-    text = "\n".join(told(judged(ending={"how": "failed", "seconds": 5, "verdict": verdict})))
-    for part in (
-        "failed after 5 s: the kernel",
-        "rank 1 on w1, optimizer step",
-        "oom_kill",
-        "--offload none",
-    ):
-        assert part in text
-
-
-def test_a_finished_run_has_nothing_to_explain() -> None:
-    record = judged(ending={"how": "finished", "seconds": 61})
-    assert (record.cause, told(record)) == (None, ["finished in 1 min 01 s"])
-
-
-def test_the_process_of_a_run_is_known_by_its_creation() -> None:
-    assert is_same_process(JOB, NOW - 101.01)
-    assert not is_same_process(JOB, NOW - 50)
-
-
-def test_without_a_recorded_creation_an_older_process_is_the_runs_own() -> None:
-    job = {"started": NOW}
-    assert is_same_process(job, NOW - 1)
-    assert not is_same_process(job, NOW + 1)
-
-
-odd_files = st.fixed_dictionaries(
-    {
-        **{
-            name: json_objects | st.sampled_from([JOB, {**JOB, "offload": 3, "ranks": 5, "script": {}}])
-            for name in ("job", "environment")
+    said: dict[str, Any] = {
+        **members(run),
+        "verdict": verdict and asdict(verdict),
+        "stall": stall and asdict(stall),
+        "memory": asdict(compare_with_forecast(run)),
+        "rank_files": {
+            rank: [kind for kind, found in kinds.items() if rank in found] for rank in files.ranks
         },
-        "ending": json_objects
-        | st.fixed_dictionaries(
-            {
-                "how": st.sampled_from([state.value for state in State]),
-                "verdict": json_objects
-                | st.fixed_dictionaries(
-                    {"cause": st.text(min_size=1), "facts": st.lists(st.text()) | st.text()}
-                ),
-                "returncode": st.integers(),
-                "seconds": st.floats() | st.integers(),
-                "stall": json_objects
-                | st.fixed_dictionaries(
-                    {
-                        "seconds": st.floats() | st.integers(),
-                        "step": st.integers() | st.text(),
-                        "where": json_objects | st.dictionaries(st.sampled_from("01x"), st.text()),
-                        "odd": st.none() | st.lists(st.integers() | st.text()),
-                    }
-                ),
-            }
-        ),
-        "forecast": json_objects | st.fixed_dictionaries({"phases": st.lists(json_objects) | st.text()}),
-        **{
-            name: st.dictionaries(
-                st.integers(0, 3),
-                json_objects
-                | st.fixed_dictionaries(
-                    {
-                        "rank": st.integers(0, 3) | st.text(),
-                        "returncode": st.integers() | st.none(),
-                        "phase": st.text() | st.integers(),
-                        "step": st.integers() | st.floats(),
-                        "gpu": json_objects | st.none(),
-                        "peak_rss_bytes": st.integers() | st.floats(),
-                    }
-                ),
-                max_size=3,
-            )
-            for name in ("ranks", "pulses", "samples", "errors")
-        },
-        "changed": st.floats(0, 1e10),
     }
+    if verdict is not None:
+        said["verdict"]["facts"] = [fact for fact in verdict.facts if "last sign of life" not in fact]
+    return said
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_run_of_the_release_before_is_told_as_it_was_then(name: str, old: Path) -> None:
+    said = json.dumps(said_of(load_run(old / name))).replace(str(old.parent), "/folder")
+    assert json.loads(said.replace(f'"{gethostname()}"', '"HOST"')) == SAID[name]
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_run_of_the_release_before_can_be_repeated(name: str, old: Path) -> None:
+    files = read_run_files(old / name)
+    again = plan_rerun(files, RunDir(old / "again"), 2950)
+    ds_config = str(old / "again" / "ds_config.json")
+    assert again.script == (*files.job["script"][:-1], ds_config)
+    assert again.values.config() == files.config
+    spec = spec_of(files)
+    assert (list(spec.script_args), spec.wishes.policy.max_restarts) == (files.job["spec"]["script_args"], 0)
+
+
+@pytest.mark.job
+def test_a_run_sh_with_the_old_name_of_the_rank_program_runs_and_can_be_stopped(old: Path) -> None:
+    """The script imports `zlaunch.report`, an old name too."""
+    root = old / "lost"
+    job = read_record(root / "job.json", JobRecord)
+    assert "zlaunch.rank" in job["argv"]
+    (root / "job.json").write_text(json.dumps({**job, "host": "elsewhere"}))
+    for file in (root / "ranks").iterdir():
+        file.unlink()
+    script = (root / "run.sh").read_text().splitlines()
+    (root / "run.sh").write_text("\n".join([*script[:-1], shlex.join(job["argv"])]))
+    with subprocess.Popen(
+        ["/bin/sh", root / "run.sh"], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+    ) as run:
+        try:
+            until = time.monotonic() + 120
+            while [one.get("step") for one in read_run_files(root).heartbeats.values()] != [4, 4]:
+                assert time.monotonic() < until
+                assert run.poll() is None
+                time.sleep(0.1)
+            stop_run(load_run(root))
+            run.wait(30)
+        finally:
+            run.kill()
+    ranks = read_run_files(root).ranks.values()
+    assert [rank["stopped_by"] for rank in ranks] == [15, 15]
+
+
+def test_the_old_name_of_report_is_the_same_function() -> None:
+    from zlaunch import report as old_name
+    from zlaunch.worker import report
+
+    assert old_name.report is report.report
+
+
+def test_every_record_that_is_written_has_its_version(old: Path) -> None:
+    run_dir = RunDir(old / "failed")
+    rundir_writer.append_metrics(run_dir, {"step": 1})
+    rundir_writer.write_outcome(run_dir, Outcome("failed", 1, 1), time.time())
+    written = [
+        json.loads(run_dir.ending.read_text()),
+        json.loads(run_dir.metrics.read_text().splitlines()[-1]),
+    ]
+    assert [one["version"] for one in written] == [VERSION, VERSION]
+    assert "version" not in read_run_files(run_dir.root).ending
+
+
+def test_a_ds_config_keeps_a_key_that_is_named_version(old: Path) -> None:
+    (old / "failed" / "ds_config.json").write_text('{"version": 3}')
+    assert read_run_files(old / "failed").config == {"version": 3}
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
 )
 
 
-@given(odd_files, st.sampled_from([True, False, None]))
-def test_whatever_stands_in_the_files_a_run_can_be_told_about(
-    files: dict[str, Any], alive: bool | None
-) -> None:
-    record = record_of(found(**files), alive, NOW)
-    compare_with_forecast(record)
-    if (stall := stall_of(record.found)) is not None:
-        assert stall_lines(stall, None, 80)
-    assert len(told(record)) <= LINES
-    assert all(len(line) <= 80 for line in lines_about([record], NOW, 80))
+def has_type(value: Any, hint: Any) -> bool:
+    """Check a value against a type, without a line of the reader's."""
+    args, origin = get_args(hint), get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(has_type(value, one) for one in args)
+    if is_typeddict(hint) or origin is dict:
+        known, other = ({}, args[1]) if origin is dict else (hint.__annotations__, object)
+        return isinstance(value, dict) and all(has_type(value[one], known.get(one, other)) for one in value)
+    if origin is list:
+        return isinstance(value, list) and all(has_type(one, args[0]) for one in value)
+    if hint is object or isinstance(value, bool):
+        return hint in (object, bool)
+    is_bounded = isinstance(value, int) or hint is record.Finite
+    kinds = {float: (int, float), record.Finite: (int, float)}.get(hint, hint)
+    return isinstance(value, kinds) and (isinstance(value, str | None) or not is_bounded or abs(value) < 1e18)
 
 
-@pytest.mark.parametrize(
-    "name", ["20261231-235959-a-very-long-name-of-a-script-that-somebody-wrote-one-day", "r"]
-)
-def test_a_line_of_the_list_fits_into_80_columns_at_its_worst(name: str) -> None:
-    files: dict[str, Any] = {
-        "root": Path("/runs") / name,
-        "job": {**JOB, "ranks": [{}] * 4096, "offload": {"optimizer": "nvme", "param": "cpu"}},
-        "ending": {"how": "stumbled", "seconds": 1e6, "verdict": {"cause": "word " * 40}},
-        "pulses": {0: {"step": 1_000_000, "steps": 1_000_000}},
+@given(st.sampled_from(KINDS), st.data())
+def test_whatever_a_file_holds_a_record_has_its_types(kind: Any, data: st.DataObject) -> None:
+    names = st.sampled_from([*kind.__annotations__, "else"])
+    found = data.draw(st.dictionaries(names, json_values, max_size=4) | json_objects)
+    read = parse_record(json.dumps(found), kind)
+    assert has_type(read, kind)
+    right = {
+        name: one for name, one in found.items() if has_type(one, kind.__annotations__.get(name, object))
     }
-    lines = list(lines_about([judged(**files)], time.time(), 80))
-    assert max(map(len, lines)) <= 80
-    assert "1000000/1000000" in lines[1]
+    same = {name: read.get(name, "missing") for name in right}
+    assert json.dumps(same) == json.dumps(right)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_member_of_every_record_can_be_checked(kind: Any) -> None:
+    for name in kind.__annotations__:
+        parse_record(json.dumps({name: [{"a": 1}]}), kind)
+
+
+@given(st.sampled_from(KINDS), st.integers(0, 60))
+def test_a_half_written_record_is_empty(kind: Any, length: int) -> None:
+    whole = record_text({"host": "w0", "step": 3, "ranks": [{"rank": 0}]})
+    assert parse_record(whole[: min(length, len(whole) - 3)], kind) == {}

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from zlaunch.rundir.record import RunFiles, record_of
+from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.accuracy import (
     accuracy_file,
     default_accuracy_file,
@@ -12,8 +12,9 @@ from zlaunch.runs.accuracy import (
     record_accuracy,
 )
 from zlaunch.runs.memory import MemoryComparison, PoolComparison
+from zlaunch.runs.state import summarize
 
-RECORD = record_of(RunFiles(Path("runs/a"), job={"stage": 2}), alive=False, now=0.0)
+RECORD = summarize(RunFiles(Path("runs/a"), job={"stage": 2}), alive=False, now=0.0)
 
 
 def compared(percent: float | None) -> MemoryComparison:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from zlaunch.estimate.forecast import CPU_PROGRAM_BYTES, PROGRAM_BYTES
-from zlaunch.rundir.record import RunFiles, record_of
+from zlaunch.rundir.record import JobRecord
+from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.memory import (
     NOT_MEASURED,
     NOT_PREDICTED,
@@ -15,6 +16,7 @@ from zlaunch.runs.memory import (
     PoolComparison,
     compare_with_forecast,
 )
+from zlaunch.runs.state import summarize
 
 GIB = 1 << 30
 FORECAST = {
@@ -30,14 +32,14 @@ def pools(accelerator: str = "cuda", **files: Any) -> dict[str, PoolComparison]:
 
 
 def comparison(accelerator: str = "cuda", **files: Any) -> Any:
-    job = {"accelerator": accelerator, "ranks": [{}, {}], "started": 1.0}
+    job: JobRecord = {"accelerator": accelerator, "ranks": [{}, {}], "started": 1.0}
     files = {"last_metrics": {"step": 3}, **files}
-    return compare_with_forecast(record_of(RunFiles(Path("/r"), job=job, **files), False, 2.0))
+    return compare_with_forecast(summarize(RunFiles(Path("/r"), job=job, **files), False, 2.0))
 
 
 def test_the_fullest_rank_is_compared_with_the_fullest_phase() -> None:
-    pulses = {0: {"gpu_allocated_bytes": 5 * GIB}, 1: {"gpu_allocated_bytes": 10 * GIB}}
-    one = pools(forecast=FORECAST, pulses=pulses)["GPU, tensors"]
+    heartbeats = {0: {"gpu_allocated_bytes": 5 * GIB}, 1: {"gpu_allocated_bytes": 10 * GIB}}
+    one = pools(forecast=FORECAST, heartbeats=heartbeats)["GPU, tensors"]
     assert (one.predicted, one.measured, one.percent) == (8 * GIB, 10 * GIB, -20.0)
 
 
@@ -76,8 +78,8 @@ def test_a_run_that_took_too_few_steps_is_not_compared() -> None:
 
 
 def test_the_steps_of_an_earlier_run_do_not_count() -> None:
-    pulses = {0: {"first_step": 1000, "step": 1001}}
-    assert TOO_EARLY in comparison(forecast=FORECAST, pulses=pulses, last_metrics={}).remarks
+    heartbeats = {0: {"first_step": 1000, "step": 1001}}
+    assert TOO_EARLY in comparison(forecast=FORECAST, heartbeats=heartbeats, last_metrics={}).remarks
 
 
 @pytest.mark.parametrize(("how", "is_compared"), [("finished", True), ("failed", False)])

@@ -2,12 +2,10 @@
 
 import json
 import os
-import socket
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from zlaunch.diagnosis.evidence import StallEvidence
@@ -15,26 +13,17 @@ from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.launch import rundir_writer
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import State
-from zlaunch.runs.store import (
-    all_runs,
-    find_run,
-    follow,
-    is_done_with,
-    is_running,
-    load_run,
-    may_have_ended,
-    read_log,
-    read_run_files,
-    zlaunch_process,
-)
-from zlaunch.runs.verdict import stall_of, verdict_of
+from zlaunch.rundir.owner import is_running, own_identity, owner_process
+from zlaunch.rundir.read import conform
+from zlaunch.rundir.record import JobRecord
+from zlaunch.rundir.run_files import read_run_files
+from zlaunch.runs.logs import follow, read_log
+from zlaunch.runs.state import State, recorded_stall
+from zlaunch.runs.stop import has_stopped, may_have_ended
+from zlaunch.runs.store import all_runs, find_run, load_run
+from zlaunch.runs.verdict import verdict_of
 
-OWN: dict[str, Any] = {
-    "host": socket.gethostname(),
-    "zlaunch_pid": os.getpid(),
-    "zlaunch_started": psutil.Process().create_time(),
-}
+OWN: dict[str, Any] = {**own_identity()}
 
 
 def fake_run(folder: Path, name: str, started: float = 1e9, **job: Any) -> Path:
@@ -120,13 +109,13 @@ def test_a_broken_file_is_a_trouble_and_never_an_error(content: str, file: str, 
     (runs / "named" / file).write_text(content)
     record = load_run(runs / "named")
     assert (record.state is State.BROKEN) == (file == "job.json")
-    assert any(Path(file).name in trouble for trouble in record.found.troubles) or file == "metrics.jsonl"
+    assert any(Path(file).name in trouble for trouble in record.files.troubles) or file == "metrics.jsonl"
 
 
 def test_a_stall_is_read_back_as_it_was_written(runs: Path) -> None:
     stall = StallEvidence(61.5, 7, {0: "train.py:9 main", 1: "data.py:4 load"}, (1,), ended_job=False)
     rundir_writer.write_outcome(RunDir(runs / "named"), Outcome("stopped", 130, -2), time.time(), stall)
-    assert stall_of(read_run_files(runs / "named")) == stall
+    assert recorded_stall(read_run_files(runs / "named").ending) == stall
 
 
 def test_a_file_that_cannot_be_read_says_why(runs: Path) -> None:
@@ -143,12 +132,16 @@ def test_the_files_of_a_rank_are_told_apart_by_their_kind(runs: Path) -> None:
     for kind in ("", ".pulse", ".sample", ".error"):
         (runs / "named" / "ranks" / f"rank-12{kind}.json").write_text(json.dumps({"kind": kind}))
     found = read_run_files(runs / "named")
-    kinds = [files[12]["kind"] for files in (found.ranks, found.pulses, found.samples, found.errors)]
-    assert kinds == ["", ".pulse", ".sample", ".error"]
+    assert [str(files[12]) for files in (found.ranks, found.heartbeats, found.samples, found.errors)] == [
+        "{'kind': ''}",
+        "{'kind': '.pulse'}",
+        "{'kind': '.sample'}",
+        "{'kind': '.error'}",
+    ]
 
 
 def test_this_very_process_works() -> None:
-    assert is_running(OWN) is True
+    assert is_running(conform(OWN, JobRecord)) is True
 
 
 @pytest.mark.parametrize(
@@ -156,12 +149,13 @@ def test_this_very_process_works() -> None:
     [{"zlaunch_started": OWN["zlaunch_started"] - 100}, {"zlaunch_pid": 1 << 22}, {"zlaunch_pid": -1}],
 )
 def test_another_process_is_not_mistaken_for_the_runs_own(other: dict[str, Any]) -> None:
-    assert zlaunch_process({**OWN, **other}) is None
-    assert is_running({**OWN, **other}) is False
+    job = conform({**OWN, **other}, JobRecord)
+    assert owner_process(job) is None
+    assert is_running(job) is False
 
 
 def test_what_works_on_another_host_cannot_be_seen() -> None:
-    assert is_running({**OWN, "host": "elsewhere"}) is None
+    assert is_running(conform({**OWN, "host": "elsewhere"}, JobRecord)) is None
 
 
 def test_the_last_lines_of_a_log_are_found_however_long_it_is(tmp_path: Path) -> None:
@@ -260,7 +254,7 @@ def test_whoever_follows_a_run_on_another_host_is_done_when_it_writes_no_more(tm
     (root / "how-it-ended.json").mkdir()  # a whole look is due; it cannot be read
     os.utime(root / "how-it-ended.json", (1e9, 1e9))
     assert load_run(root).state is State.UNKNOWN
-    assert is_done_with(root)()
+    assert has_stopped(root)()
 
 
 def test_a_run_that_goes_on_is_looked_at_once_a_second_until_it_writes_its_ending(

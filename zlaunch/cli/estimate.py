@@ -59,7 +59,8 @@ def estimate(
     rehearsed before is answered from a cache; ZLAUNCH_CACHE=off does without.
     """
     from zlaunch.cli.views.estimate_report import EstimateView, report
-    from zlaunch.estimate.query import TrainingOptions, parse_lora
+    from zlaunch.estimate.changes import Options
+    from zlaunch.estimate.query import parse_lora
     from zlaunch.estimate.request import EstimateRequest, resolve_request
     from zlaunch.job.spec import STAGES, JobSpec, parse_offload, parse_override
     from zlaunch.launch.prepare import ds_config_of
@@ -76,17 +77,17 @@ def estimate(
         overrides=tuple(parse_override(text) for text in overrides or ()),
         hostfile=hostfile,
     )
-    arguments = {
-        "--micro-batch": ("per_device_train_batch_size", micro_batch),
-        "--grad-accum": ("gradient_accumulation_steps", grad_accum),
-    }
     words = EstimateRequest(
         model=model,
         job=job,
-        options=TrainingOptions(
-            seq_len, activation_checkpointing, attention, None if lora is None else parse_lora(lora)
+        options=Options(
+            activation_checkpointing=activation_checkpointing or None,
+            attention=attention,
+            micro_batch=micro_batch,
+            grad_accum=grad_accum,
+            seq_len=seq_len,
+            lora=None if lora is None else parse_lora(lora),
         ),
-        arguments=tuple((name, n, f"`{flag}`") for flag, (name, n) in arguments.items() if n is not None),
         gpus=gpus,
         nodes=nodes,
         on=on,
@@ -95,7 +96,7 @@ def estimate(
     )
     raise typer.Exit(
         report(
-            *resolve_request(words),
+            resolve_request(words),
             EstimateView(as_json, not as_json if tries_levers is None else tries_levers, plot),
         )
     )

@@ -41,7 +41,8 @@ def plan(
     """
     from zlaunch.cli.views.plan_report import report
     from zlaunch.errors import WrongUsage
-    from zlaunch.estimate.query import TrainingOptions, parse_lora
+    from zlaunch.estimate.changes import Options
+    from zlaunch.estimate.query import parse_lora
     from zlaunch.estimate.request import EstimateRequest, resolve_request
     from zlaunch.job.spec import JobSpec
     from zlaunch.job.trainer_args import take_ds_config
@@ -59,8 +60,8 @@ def plan(
     words = EstimateRequest(
         model=model,
         job=job,
-        options=TrainingOptions(
-            seq_len, attention=attention, lora=None if lora is None else parse_lora(lora)
+        options=Options(
+            attention=attention, seq_len=seq_len, lora=None if lora is None else parse_lora(lora)
         ),
         gpus=gpus,
         nodes=nodes,
@@ -68,4 +69,4 @@ def plan(
         optimizer=optimizer,
         trusts_code=trust_remote_code,
     )
-    raise typer.Exit(report(*resolve_request(words), global_batch, output))
+    raise typer.Exit(report(resolve_request(words), global_batch, output))

@@ -1,4 +1,4 @@
-"""`zlaunch train`: plan a job, show it, carry it out."""
+"""`zlaunch train`: plan a job, show the plan, run it."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,23 @@ from typing import Annotated, Literal
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli import options
+from zlaunch.cli.views.launch import LaunchView
+from zlaunch.job.module_files import find_module
+from zlaunch.job.spec import (
+    STAGES,
+    JobSpec,
+    RestartPolicy,
+    RunOptions,
+    parse_debug,
+    parse_gpus,
+    parse_offload,
+    parse_override,
+)
+from zlaunch.launch.inspect import default_recipe
+from zlaunch.launch.prepare import ds_config_of, prepare
+from zlaunch.launch.run import LaunchOptions, run
 
 
 def train(
@@ -14,94 +30,84 @@ def train(
     script: Annotated[
         str | None,
         typer.Argument(
-            metavar="SCRIPT [-- SCRIPT ARGS]", help="Training program; a small language model if left out."
+            metavar="SCRIPT [-- SCRIPT ARGS]",
+            help="Training script (default: a small language model).",
         ),
     ] = None,
     module: Annotated[
         str | None,
-        typer.Option("--module", "-m", metavar="NAME", help="Train with a module, as `python -m` runs it."),
+        typer.Option("--module", "-m", metavar="NAME", help="Train with a module, like `python -m`."),
     ] = None,
     stage: Annotated[
         Literal["0", "1", "2", "3", "auto"] | None,
-        typer.Option(help="ZeRO stage; 2 if no --ds-config says otherwise; auto: the fastest that fits."),
+        typer.Option(help="ZeRO stage (default: from --ds-config, else 2); auto: the fastest that fits."),
     ] = None,
     offload: options.Offload = None,
     nvme: options.Nvme = None,
     precision: Annotated[
         Literal["bf16", "fp16", "fp32"] | None,
-        typer.Option(help="Number format; the best the accelerator has."),
+        typer.Option(help="Training precision (default: best supported by the accelerator)."),
     ] = None,
     gpus: Annotated[
-        str | None, typer.Option(metavar="N|LIST", help="How many GPUs, or which: 2 or 0,2; all if left out.")
+        str | None, typer.Option(metavar="N|LIST", help="Number of GPUs, or which: 2 or 0,2 (default: all).")
     ] = None,
     launcher: Annotated[
         Literal["torchrun", "deepspeed"] | None,
-        typer.Option(help="Who starts the ranks; torchrun on one host."),
+        typer.Option(help="Launcher (default: torchrun on one host, deepspeed with --hostfile)."),
     ] = None,
     ds_config: options.DsConfig = None,
     overrides: options.Overrides = None,
     hostfile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Hosts to run on: `HOST slots=N` on each line.")
+        Path | None, typer.Option(metavar="FILE", help="Hosts to run on, one `HOST slots=N` per line.")
     ] = None,
     include: Annotated[
-        str | None, typer.Option(metavar="HOST:SLOTS", help="Use only these: w0@w1:0,2.")
+        str | None, typer.Option(metavar="HOST:SLOTS", help="Use only these slots: w0@w1:0,2.")
     ] = None,
-    exclude: Annotated[str | None, typer.Option(metavar="HOST:SLOTS", help="Use all but these.")] = None,
+    exclude: Annotated[
+        str | None, typer.Option(metavar="HOST:SLOTS", help="Use all slots except these.")
+    ] = None,
     run_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where the run is recorded; runs/<time>-<name> if left out."),
+        Path | None, typer.Option(metavar="DIR", help="Run directory (default: runs/<time>-<name>).")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Start on GPUs even if the memory will not suffice.")
+        bool, typer.Option("--force", help="Start even if memory or other resources are short.")
     ] = False,
     rehearse: Annotated[
-        bool,
-        typer.Option("--rehearse", help="First let DeepSpeed take two steps without memory."),
+        bool, typer.Option("--rehearse", help="First run two steps of DeepSpeed on fake tensors.")
     ] = False,
     show_ranks: Annotated[
         str | None,
         typer.Option(
-            metavar="RANKS", help="Whose output is shown: 0,3, all or none; in a pipe 0, else none."
+            metavar="RANKS",
+            help="Ranks whose output to show: 0,3, all or none (default: none in a terminal, else 0).",
         ),
     ] = None,
     on_stall: Annotated[
-        Literal["report", "stop"], typer.Option(help="What to do when no rank moves any more.")
+        Literal["report", "stop"], typer.Option(help="What to do when no rank makes progress.")
     ] = "report",
     stall_after: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, help="The least time without a step that is a stall.")
+        float,
+        typer.Option(metavar="SECONDS", min=1.0, help="Least time without progress that counts as a stall."),
     ] = 60.0,
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="How often to start again what may heal: a lost rank, a network fault.")
+        int, typer.Option(min=0, help="Restarts after failures that may not recur, like a lost rank.")
     ] = 0,
     on_oom: Annotated[
         Literal["stop", "retry"],
-        typer.Option(help="retry: with a smaller micro-batch, then what costs more; the same global batch."),
+        typer.Option(help="retry: with a smaller micro-batch first; the global batch stays the same."),
     ] = "stop",
     debug: Annotated[
         str | None,
-        typer.Option(metavar="RANK[:PORT]", help="Let a rank wait for a debugger; port 5678 if left out."),
+        typer.Option(metavar="RANK[:PORT]", help="Make a rank wait for a debugger (default port: 5678)."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show everything; write and start nothing.")
+        bool, typer.Option("--dry-run", help="Show the complete plan; write and start nothing.")
     ] = False,
 ) -> None:
-    """Start a ZeRO job and see it through.
+    """Start a ZeRO job and monitor it to its end.
 
-    What zlaunch does not know, and all that follows `--`, goes to the script.
+    Options that zlaunch does not know, and everything after `--`, go to the script.
     """
-    from zlaunch.cli.start import Examined, SharedRehearser, examine, see, show
-    from zlaunch.job.spec import (
-        STAGES,
-        JobSpec,
-        RestartPolicy,
-        RunOptions,
-        parse_debug,
-        parse_gpus,
-        parse_offload,
-        parse_override,
-    )
-    from zlaunch.launch.prepare import ds_config_of, prepare
-
     script_args, ds_config = ds_config_of(context.args, ds_config)
     job = JobSpec(
         script=_program(script, module),
@@ -121,31 +127,17 @@ def train(
         debug=None if debug is None else parse_debug(debug),
         wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom)),
     )
-
-    def look_into(job: JobSpec, directory: Path | None) -> Examined:
-        return examine(prepare(job, directory), rehearse, force)
-
-    with SharedRehearser() as ask:
-        if stage == "auto":
-            from zlaunch import console
-            from zlaunch.launch.preflight.memory import choose_stage
-
-            job, why = choose_stage(prepare(job, run_dir), ask)
-            for line in console.table([("stage ", why)], indent=""):
-                console.say(line)
-        first = examine(prepare(job, run_dir), rehearse, force, ask)
-    if dry_run:
-        show(first)
-        return
-    raise typer.Exit(see(first, look_into).ended.outcome.exit_status)
+    launch = LaunchOptions(
+        interactive=console.is_interactive(),
+        rehearse=rehearse,
+        force=force,
+        dry_run=dry_run,
+        auto_stage=stage == "auto",
+    )
+    raise typer.Exit(run(prepare(job, run_dir), launch, LaunchView()))
 
 
 def _program(script: str | None, module: str | None) -> Path:
-    """Find the file of what is trained with."""
     if module is not None:
-        from zlaunch.job.module_files import find_module
-
         return find_module(module, os.environ)
-    from zlaunch.launch.prepare import default_recipe
-
     return default_recipe() if script is None else Path(script)

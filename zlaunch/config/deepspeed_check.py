@@ -1,7 +1,7 @@
-"""A second opinion: `python -m zlaunch.config.deepspeed_check WORLD_SIZE DS_CONFIG`, the config as JSON.
+"""Ask the installed DeepSpeed: `python -m zlaunch.config.deepspeed_check WORLD_SIZE DS_CONFIG_AS_JSON`.
 
-Builds the real DeepSpeedConfig for that many data-parallel ranks, without ranks and without GPUs,
-and prints what it says as JSON: `null`, or the words with which it refuses.
+Creates the real DeepSpeedConfig for that many data-parallel ranks, without ranks or GPUs, and prints its
+error as JSON, or `null`.
 """
 
 import contextlib
@@ -11,12 +11,11 @@ import logging
 import os
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 from zlaunch import console
 
 
-def opinion(config: dict[str, Any], world_size: int) -> str | None:
+def opinion(config: dict[str, object], world_size: int) -> str | None:
     """Ask the installed DeepSpeed; None if it accepts the config."""
     from deepspeed.runtime import config as deepspeed_config
 
@@ -31,7 +30,7 @@ def opinion(config: dict[str, Any], world_size: int) -> str | None:
 
 
 def main() -> None:
-    """Answer on stdout; what DeepSpeed prints on the way is not part of the answer."""
+    """Print the answer on stdout, without what DeepSpeed prints."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     config = json.loads(sys.argv[2])
     with contextlib.redirect_stdout(io.StringIO()):

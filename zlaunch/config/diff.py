@@ -1,18 +1,16 @@
-"""Two ds_configs → where they mean something else, and where they are only written differently."""
+"""Compare two ds_configs: differences in meaning, and differences only in writing."""
 
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.canonical import canonical, plain
 from zlaunch.dsconfig.keys.lookup import field_at, section_at
 from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading, switches_over
 from zlaunch.dsconfig.releases import NEWEST, Release
-from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
+from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves, value_at
 
 _PRESENCE: frozenset[KeyPath] = frozenset(
     {
@@ -24,7 +22,7 @@ _PRESENCE: frozenset[KeyPath] = frozenset(
         (ZERO, "zenflow"),
     }
 )
-"""Sections that do something by being there; absent, their keys have no defaults."""
+"""Sections whose presence has an effect; if absent, their keys have no defaults."""
 
 _OFFLOADS = ((ZERO, "offload_optimizer"), (ZERO, "offload_param"))
 _OVERLAP = (ZERO, "overlap_comm")
@@ -34,12 +32,12 @@ _OVERLAP = (ZERO, "overlap_comm")
 class Cell:
     """What one config says about a key."""
 
-    value: Any
+    value: object
     note: str = ""
-    """`default`, `absent` or `not read`; nothing if it was written."""
+    """`default`, `absent` or `not read`; empty if the key is written."""
 
     def __str__(self) -> str:
-        """Write it as JSON has it."""
+        """Write it as JSON."""
         if self.note in ("absent", "not read"):
             return f"({self.note})"
         return f"{json.dumps(self.value)}{f' ({self.note})' if self.note else ''}"
@@ -52,7 +50,7 @@ class Difference:
     key: str
     cells: tuple[Cell, Cell]
     why: str = ""
-    """Why it does not matter; nothing if it does."""
+    """Why it does not matter; empty if it does."""
 
 
 @dataclass(frozen=True)
@@ -71,21 +69,20 @@ class _Side:
     release: Release
 
     @cached_property
-    def canonical(self) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
+    def canonical(self) -> tuple[dict[str, object], dict[KeyPath, KeyPath]]:
         return canonical(self.document.value)
 
     @cached_property
-    def leaves(self) -> Mapping[KeyPath, Any]:
-        """Every value that was written, but for empty sections that mean nothing by being there."""
-        leaves = Values.of(self.canonical[0], "").leaves
+    def leaves(self) -> Mapping[KeyPath, object]:
+        """Every written value, without empty sections whose presence has no effect."""
         return {
-            path: leaf.value
-            for path, leaf in leaves.items()
-            if leaf.value != {} or path in _PRESENCE or section_at(self.canonical[0], path) is None
+            path: value
+            for path, value in leaves(self.canonical[0])
+            if value != {} or path in _PRESENCE or section_at(self.canonical[0], path) is None
         }
 
     def cell(self, path: KeyPath) -> Cell:
-        """Say what this config makes of a key."""
+        """Give the value of a key in this config."""
         unread = self._is_unread(path)
         if path in self.leaves and not unread:
             return Cell(self.leaves[path])
@@ -94,7 +91,7 @@ class _Side:
             return Cell(default[0], "not read" if unread else "default")
         return Cell(None, "not read" if unread else "absent")
 
-    def _default(self, path: KeyPath) -> tuple[Any] | None:
+    def _default(self, path: KeyPath) -> tuple[object] | None:
         whole, release = self.canonical[0], self.release
         parents = [path[:end] for end in range(1, len(path))]
         if any(parent in _PRESENCE and value_at(whole, parent) is None for parent in parents):
@@ -111,12 +108,12 @@ class _Side:
         return ((None if is_older else field.default),) if is_value else None
 
     @property
-    def stage(self) -> Any:
-        """Say the ZeRO stage."""
+    def stage(self) -> object:
+        """The ZeRO stage."""
         return self.leaves.get((ZERO, "stage"), 0)
 
     def _is_unread(self, path: KeyPath) -> bool:
-        """Whether DeepSpeed does not look at a key, because of what others say."""
+        """Whether DeepSpeed ignores a key because of other keys."""
         if path[0] == ZERO and isinstance(self.stage, int) and not _is_read(path[1:], self.stage):
             return True
         if path[:2] in _OFFLOADS and len(path) > 2 and path[2] != "device":
@@ -128,7 +125,7 @@ class _Side:
         return field is not None and self.leaves.get(switch, field.default) is False
 
     def text(self, path: KeyPath) -> tuple[str, str]:
-        """Quote a key and its value as they were written; nothing if they were not."""
+        """Quote a key and its value as written; empty if they are not."""
         original = self._original(path)
         span = self.document.spans.get(original)
         return ("", "") if span is None else (dotted(original), self.document.text[span.start : span.end])
@@ -142,13 +139,13 @@ class _Side:
 
     @property
     def idle(self) -> set[KeyPath]:
-        """Find what was written and says nothing: an empty section, an old switch that is off."""
+        """Find what is written without effect: an empty section, an old switch that is off."""
         kept = {self._original(path) for path in self.leaves}
-        return {path for path in Values.of(self.document.value, "").leaves if path not in kept}
+        return {path for path, _ in leaves(self.document.value) if path not in kept}
 
 
 def _is_read(path: KeyPath, stage: int) -> bool:
-    """Whether a stage reads a key below `zero_optimization`; one that nobody knows counts as read."""
+    """Whether a stage reads a key below `zero_optimization`; unknown keys count as read."""
     try:
         return stage in stages_reading(dotted(path))
     except KeyError:
@@ -156,7 +153,7 @@ def _is_read(path: KeyPath, stage: int) -> bool:
 
 
 def compare(left: Document, right: Document, release: Release = NEWEST) -> ConfigDiff:
-    """Compare two configs by what a release makes of them."""
+    """Compare two configs as a DeepSpeed release reads them."""
     sides = _Side(left, release), _Side(right, release)
     paths = list(dict.fromkeys(itertools.chain(*(side.leaves for side in sides))))
     differences, harmless = [], []
@@ -172,7 +169,7 @@ def compare(left: Document, right: Document, release: Release = NEWEST) -> Confi
 
 
 def _rank(paths: list[KeyPath], start: KeyPath) -> int:
-    """Keep the keys of a section together, where the first of them stands."""
+    """Sort the keys of a section to where its first key is."""
     return next(number for number, path in enumerate(paths) if path[: len(start)] == start)
 
 
@@ -195,13 +192,13 @@ def _why(cells: tuple[Cell, Cell], texts: Sequence[tuple[str, str]]) -> str:
 
 
 def _of_form(left: _Side, right: _Side) -> Iterator[Difference]:
-    """Find differences that change no key: what says nothing, the order of keys, what is not strict JSON."""
+    """Find differences of form: keys without effect, the order of keys, what is not strict JSON."""
     nothing = (Cell(None, "absent"), Cell(None, "absent"))
     for path in sorted(left.idle ^ right.idle, key=dotted):
-        yield Difference(dotted(path), nothing, "says nothing")
+        yield Difference(dotted(path), nothing, "no effect")
     spans = [side.document.spans for side in (left, right)]
     orders = [[path for path in one if path in other] for one, other in (spans, spans[::-1])]
     if orders[0] != orders[1]:
         yield Difference("", nothing, "another order of keys")
-    if bool(left.document.plainings) != bool(right.document.plainings):
-        yield Difference("", nothing, "comments, or other things that strict JSON has not")
+    if bool(left.document.strict_edits) != bool(right.document.strict_edits):
+        yield Difference("", nothing, "comments, or something else that strict JSON lacks")

@@ -1,10 +1,9 @@
-"""A key of a ds_config → all that is known about it."""
+"""Explain a key of a ds_config."""
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Subject
@@ -15,7 +14,7 @@ from zlaunch.dsconfig.keys.catalogue import entries, renamed_entry
 from zlaunch.dsconfig.keys.docs import meaning
 from zlaunch.dsconfig.keys.effects import EFFECTS
 from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading, switches_over
-from zlaunch.dsconfig.keys.types import in_words, nodes_at
+from zlaunch.dsconfig.keys.types import Node, in_words, nodes_at
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history
 from zlaunch.dsconfig.text.document import dotted
 
@@ -24,7 +23,7 @@ _STAGES = frozenset({0, 1, 2, 3})
 
 @dataclass(frozen=True)
 class RelatedRule:
-    """One rule, or one key below another."""
+    """A rule or key with a short description."""
 
     name: str
     words: str
@@ -33,7 +32,7 @@ class RelatedRule:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is known about a key; what is not known, or does not apply, is empty."""
+    """What is known about a key; fields that are unknown or do not apply are empty."""
 
     key: str
     meaning: str
@@ -47,7 +46,7 @@ class Explanation:
     related: tuple[str, ...] = ()
     rules: tuple[RelatedRule, ...] = ()
     keys: tuple[RelatedRule, ...] = ()
-    example: Mapping[str, Any] | None = None
+    example: Mapping[str, object] | None = None
 
 
 def explain(key: str, release: Release = NEWEST) -> Explanation:
@@ -79,12 +78,12 @@ def explain(key: str, release: Release = NEWEST) -> Explanation:
 
 
 @cache
-def _schema() -> Mapping[str, Any]:
+def _schema() -> Node:
     return json_schema()
 
 
 def keys_below(key: str) -> Iterator[RelatedRule]:
-    """Name the keys directly below a section, with the first words about each; without one, the sections."""
+    """List the keys directly below a section; without one, the top-level keys."""
     start = f"{key}." if key else ""
     for name, same in entries().items():
         if name.startswith(start) and "." not in name[len(start) :]:
@@ -95,8 +94,8 @@ def keys_below(key: str) -> Iterator[RelatedRule]:
             )
 
 
-def _default(path: tuple[str, ...], nodes: list[Any], release: Release) -> str:
-    """Say the default in a release, and where it was another."""
+def _default(path: tuple[str, ...], nodes: list[Node], release: Release) -> str:
+    """Give the default in a release and its changes between releases."""
     past = history(path)
     if release.default(path) is not None or len(past.changes) > 1:
         now = _written(release.default(path))
@@ -107,13 +106,10 @@ def _default(path: tuple[str, ...], nodes: list[Any], release: Release) -> str:
     return " or ".join(dict.fromkeys(written))
 
 
-def _written(value: Any) -> str:
-    return "none" if value is None else json.dumps(int(value) if _is_large(value) else value)
-
-
-def _is_large(value: Any) -> bool:
-    """Whether a number is a count that DeepSpeed happens to write as 5e8."""
-    return isinstance(value, float) and value.is_integer() and value >= 1e6
+def _written(value: object) -> str:
+    if isinstance(value, float) and value.is_integer() and value >= 1e6:  # DeepSpeed writes counts like 5e8
+        value = int(value)
+    return "none" if value is None else json.dumps(value)
 
 
 def _known(path: tuple[str, ...]) -> str:
@@ -131,15 +127,15 @@ def _known(path: tuple[str, ...]) -> str:
 
 
 def _read(path: tuple[str, ...]) -> str:
-    """Say at which stages a key is read, and whether a switch turns its section off."""
+    """Say at which stages, or under which switches, DeepSpeed reads a key."""
     if path[0] == ZERO and len(path) > 1:
         stages = stages_reading(".".join(path[1:]))
         if stages == _STAGES:
             return "at every stage"
         if not stages:
-            return "at no stage: DeepSpeed accepts and ignores it"
+            return "at no stage: DeepSpeed ignores it"
         listed = " and ".join(filter(None, [", ".join(map(str, sorted(stages)[:-1])), str(max(stages))]))
-        return f"at stage{'s' if len(stages) > 1 else ''} {listed}; ignored at any other"
+        return f"at stage{'s' if len(stages) > 1 else ''} {listed}; ignored at other stages"
     switches = [f"`{dotted(switch)}`" for switch in switches_over(path)]
     if not switches:
         return ""
@@ -147,28 +143,28 @@ def _read(path: tuple[str, ...]) -> str:
 
 
 _ALONE: Mapping[Fate, str] = {
-    "refused": "DeepSpeed alone refuses the word",
-    "crash": "DeepSpeed alone fails on the word after the model is loaded",
-    "default": "DeepSpeed alone takes its default",
-    "bucket": "DeepSpeed alone takes its default",
+    "refused": "DeepSpeed alone refuses it",
+    "crash": "DeepSpeed alone fails on it after the model is loaded",
+    "default": "DeepSpeed alone uses its default",
+    "bucket": "DeepSpeed alone uses its default",
 }
 
 
 def _auto(path: tuple[str, ...]) -> str:
     if path in OWN_WORDS:
-        return "DeepSpeed's own word; accelerate, and so the Trainer, refuses it"
+        return "accepted by DeepSpeed; accelerate, and therefore the Trainer, refuses it"
     fate = FILLED.get(path)
     return "" if fate is None else f"the Trainer or accelerate fills it in; {_ALONE[fate]}"
 
 
 def _rules_about(key: str) -> tuple[RelatedRule, ...]:
-    """Name the rules whose finding is about a key, or which a change of it mends."""
+    """List the rules that report a key or are satisfied by changing it."""
     return tuple(RelatedRule(code, words) for code, keys, words in _rules() if key in keys)
 
 
 @cache
 def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
-    """Ask each rule about the config that breaks it."""
+    """Apply each rule to its example."""
     told = []
     for rule in RULES:
         config = check(dict(rule.case.broken)).config
@@ -178,21 +174,22 @@ def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
     return tuple(told)
 
 
-def _example(key: str, nodes: list[Any]) -> Mapping[str, Any] | None:
+def _example(key: str, nodes: list[Node]) -> Mapping[str, object] | None:
     if "*" in key or any(node.get("deprecated") for node in nodes):
         return None
     effect = EFFECTS.get(key)
     value = effect.example if effect and effect.example is not None else _sample(nodes)
     if value is None:
         return None
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    whole: Mapping[str, Any] = value
-    return whole
+    *sections, last = key.split(".")
+    example: dict[str, object] = {last: value}
+    for section in reversed(sections):
+        example = {section: example}
+    return example
 
 
-def _sample(nodes: list[Any]) -> Any:
-    """Choose a value that is not the default, as somebody who writes the key would."""
+def _sample(nodes: list[Node]) -> object:
+    """Choose a value other than the default."""
     for node in nodes:
         default, words = node.get("default"), [*_choices(node)]
         if isinstance(default, bool):
@@ -206,7 +203,7 @@ def _sample(nodes: list[Any]) -> Any:
     return None
 
 
-def _choices(node: Mapping[str, Any]) -> Iterator[Any]:
+def _choices(node: Node) -> Iterator[object]:
     yield from node.get("enum", ())
     for arm in node.get("anyOf", ()):
         yield from _choices(arm)

@@ -1,4 +1,4 @@
-"""Which of DeepSpeed's native ops a job needs, and why. They are compiled at their first use."""
+"""DeepSpeed's native ops that a job needs; they are compiled at their first use."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ FUSED_LAMB = NativeOp("fused_lamb", "FusedLambBuilder", "`optimizer` asks for De
 
 
 def needed_ops(config: DsConfig, accelerator: str, trainer_optimizer: str) -> tuple[NativeOp, ...]:
-    """Name the ops a job compiles before its first step, in the order in which it meets them."""
+    """List the ops that a job compiles before its first step, in order of use."""
     return tuple(_needed(config, accelerator, trainer_optimizer))
 
 

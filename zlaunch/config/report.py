@@ -1,4 +1,4 @@
-"""A ds_config by name → a report: read it, find what is wrong, mend it, ask DeepSpeed itself."""
+"""Report on a ds_config: read, validate and fix it, and ask DeepSpeed itself."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zlaunch.config.resolve.trainer_agreement import precision_disputes
+from zlaunch.config.resolve.trainer_agreement import precision_conflicts
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.rules.validate import validate_document
 from zlaunch.dsconfig.read import read
@@ -39,14 +39,14 @@ class Report:
     name: str
     findings: tuple[Finding, ...] = ()
     trouble: ZlaunchError | None = None
-    """Why it could not be read, mended or asked about."""
+    """Why it could not be read, fixed or checked."""
     diff: str = ""
-    """What was mended, or would be."""
+    """The changes of `--fix`, as a unified diff."""
     fix_note: str = ""
-    """What was done with that, in words; empty if nobody asked for it."""
+    """What was done with the diff, in words; empty without `--fix` or `--diff`."""
 
     def status(self, strict: bool) -> ExitStatus:
-        """Say what the exit status of a check is; strictly, silent findings count as well."""
+        """The exit status of a check; with `strict`, silent findings count as well."""
         if self.trouble is not None:
             return self.trouble.status
         counted = FATAL | {Severity.SILENT} if strict else FATAL
@@ -56,29 +56,29 @@ class Report:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """How a ds_config is to be looked at."""
+    """Options for a report."""
 
     context: Context = field(default_factory=Context)
     deep: bool = False
-    mend: bool = False
+    fix: bool = False
     show_diff: bool = False
 
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A ds_config that was found by its name."""
+    """A ds_config found by name."""
 
     document: Document | None
     """None if an accelerate config does not use DeepSpeed."""
     findings: tuple[Finding, ...] = ()
     """What is wrong with the accelerate config around it."""
     is_embedded: bool = False
-    """It stands in the words of an accelerate config, not in a text of its own."""
+    """The ds_config is written as fields of an accelerate config."""
 
     def needed(self, name: str) -> Document:
-        """Give the ds_config; raise WrongUsage if there is none."""
+        """The ds_config; raises WrongUsage if there is none."""
         if self.document is None:
-            raise WrongUsage(f"`{name}` does not use DeepSpeed", "name one that does, or a ds_config")
+            raise WrongUsage(f"`{name}` does not use DeepSpeed", "give one that does, or a ds_config")
         return self.document
 
 
@@ -89,21 +89,21 @@ def context_of(
     runner: str | None,
     asked: str | None,
 ) -> tuple[Context, tuple[Finding, ...]]:
-    """Gather what a command line says about the job of a ds_config, and what is wrong with it.
+    """Build the context from a command line, with what is wrong with it.
 
-    Only a runner that was named is known to read the text as it is.
+    Strict JSON is only required of a file if its reader was named.
     """
     interface = ConfigInterface[(runner or "trainer").upper()]
     rest, _ = take_ds_config(argv)
     args, findings = read_arguments(rest) if rest else (None, [])
     if interface is not ConfigInterface.DEEPSPEED:
         findings += removed_arguments(rest)
-        findings += precision_disputes(args) if args is not None else []
+        findings += precision_conflicts(args) if args is not None else []
     named = model_flag(rest)
     if model is None and named is not None and Path(named).exists():
         model = Path(named)
     if model is not None and not model.exists():
-        raise InputMissing(f"there is no `{model}`", "name a model's directory here, or its config.json")
+        raise InputMissing(f"there is no `{model}`", "give a model directory or its config.json")
     context = Context(
         world_size=world_size,
         args=args,
@@ -116,7 +116,7 @@ def context_of(
 
 
 def load_config(name: str) -> LoadedConfig:
-    """Read a ds_config, or follow accelerate's YAML to the one it names or holds in its own words."""
+    """Read a ds_config, or the one that an accelerate YAML names or contains."""
     if not name.endswith((".yaml", ".yml")):
         return LoadedConfig(read(name))
     from zlaunch.config import accelerate
@@ -131,43 +131,43 @@ def load_config(name: str) -> LoadedConfig:
     return LoadedConfig(None, (*config.findings, nothing))
 
 
-def inspect_config(name: str, wish: ReportOptions) -> Report:
-    """Look at one ds_config; what hinders it is part of the report."""
+def inspect_config(name: str, options: ReportOptions) -> Report:
+    """Check one ds_config; errors are part of the report."""
     try:
         found = load_config(name)
-        return Report(name, found.findings) if found.document is None else _look(name, found, wish)
+        return Report(name, found.findings) if found.document is None else _look(name, found, options)
     except Refused as error:
         return Report(name, error.findings)
     except ZlaunchError as error:
         return Report(name, trouble=error)
 
 
-def _look(name: str, found: LoadedConfig, wish: ReportOptions) -> Report:
-    document, diff, told = found.document, "", ""
+def _look(name: str, found: LoadedConfig, options: ReportOptions) -> Report:
+    document, diff, note = found.document, "", ""
     assert document is not None, "the caller has one"
-    if wish.show_diff:
+    if options.show_diff:
         if found.is_embedded:
-            raise WrongUsage(f"{name} holds its ds_config in accelerate's words", "mend it by hand")
+            raise WrongUsage(f"{name} contains the ds_config as fields of accelerate", "fix it by hand")
         from zlaunch.config.fix import fix_document
 
-        following, count = fix_document(document, wish.context)
+        following, count = fix_document(document, options.context)
         diff = _diff(document, following)
-        told = _told(count, wish.mend)
-        if wish.mend and diff:
+        note = _count(count, options.fix)
+        if options.fix and diff:
             _write_back(document.file, following.text)
             document = following
-    findings = [*found.findings, *validate_document(document, wish.context)]
-    if wish.deep and not any(finding.severity is Severity.ERROR for finding in findings):
-        findings += _second_opinion(document, wish.context)
-    return Report(name, tuple(sorted(findings, key=in_order)), diff=diff, fix_note=told)
+    findings = [*found.findings, *validate_document(document, options.context)]
+    if options.deep and not any(finding.severity is Severity.ERROR for finding in findings):
+        findings += _second_opinion(document, options.context)
+    return Report(name, tuple(sorted(findings, key=in_order)), diff=diff, fix_note=note)
 
 
-def _told(count: int, is_written: bool) -> str:
-    """Say how much was mended, and whether the file has it."""
+def _count(count: int, is_written: bool) -> str:
+    """Count the fixes, and say whether they were written."""
     if count == 0:
-        return "nothing that `--fix` mends"
-    mendings = plural(count, "mending")
-    return f"{mendings} written" if is_written else f"`--fix` would write {mendings}"
+        return "nothing that `--fix` can fix"
+    fixes = f"{count} fix{'' if count == 1 else 'es'}"
+    return f"{fixes} written" if is_written else f"`--fix` would write {fixes}"
 
 
 def _diff(old: Document, new: Document) -> str:
@@ -183,32 +183,36 @@ def _write_back(file: str, text: str) -> None:
     from zlaunch.files import write_back
 
     if not Path(file).is_file():
-        raise WrongUsage(f"`--fix` has no file to write {file} back to", "use `--diff`")
+        raise WrongUsage(f"`--fix` cannot write back {file}: it is not a file", "use `--diff`")
     write_back(Path(file), text)
 
 
 def _second_opinion(document: Document, context: Context) -> list[Finding]:
-    """Ask the installed DeepSpeed about the config as the job would hand it over.
+    """Ask the installed DeepSpeed about the resolved config.
 
-    Batch sizes that only the script's objects decide count as one sample per rank.
+    Batch sizes that only the script knows count as one sample per rank.
     """
     from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
-    from zlaunch.config.resolve.fill import fill_autos
+    from zlaunch.config.resolve.resolve import resolve_file
     from zlaunch.config.resolve.values import AUTO
-    from zlaunch.process import output_of
+    from zlaunch.job.source import Source
+    from zlaunch.process import ours, output_of
 
     world = context.world_size or 1
-    values = fill_autos(document, replace(context, world_size=world)).values
+    values = resolve_file(document, replace(context, world_size=world)).values
     if AUTO in (values[TOTAL], values[MICRO], values[ACCUMULATION]):
-        values = values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, "one sample per rank")
-    argv = [sys.executable, "-m", "zlaunch.config.deepspeed_check", str(world), json.dumps(values.config())]
-    answer = output_of(argv, DEEP_SECONDS)
+        values = (
+            values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, Source.computed("one sample per rank"))
+        )
+    program = "zlaunch.config.deepspeed_check"
+    answer = output_of(ours(program, str(world), json.dumps(values.config())), DEEP_SECONDS)
     if answer is None:
         raise Unavailable(
-            "the installed DeepSpeed could not be asked", f"see what `{' '.join(argv[:3])} 1 {{}}` says"
+            "the installed DeepSpeed could not be asked",
+            f"run `{sys.executable} -m {program} 1 {{}}` to see why",
         )
     said = json.loads(answer)
     if said is None:
         return []
     message = f"DeepSpeed itself, for {plural(world, 'rank')}: {said}"
-    return [document.locate(Finding("deepspeed-refuses", message, "mend what it names"))]
+    return [document.locate(Finding("deepspeed-refuses", message, "fix what it names"))]

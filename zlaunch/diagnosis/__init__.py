@@ -1,4 +1,4 @@
-"""Evidence → verdict: why a run ended as it did, as a function of values."""
+"""Diagnose why a run ended: evidence → verdict."""
 
 from types import ModuleType
 
@@ -23,20 +23,20 @@ from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.rundir import phases
 
 
-def signatures_in(room: ModuleType) -> tuple[Signature, ...]:
-    """List the signatures of a module, in its order."""
-    return tuple(thing for thing in vars(room).values() if isinstance(thing, Signature))
+def signatures_in(module: ModuleType) -> tuple[Signature, ...]:
+    """List the signatures of a module in their order."""
+    return tuple(thing for thing in vars(module).values() if isinstance(thing, Signature))
 
 
 _FIRST = (
     *(memory.host_out_of_memory, op_build.stale_build_lock, network.collective_timeout),
     *(exits.stalled, exits.stopped, exits.stumbled),
 )
-ROOMS: tuple[ModuleType, ...] = (memory, disk, network, op_build, nan, config, checkpoints, script, exits)
+MODULES: tuple[ModuleType, ...] = (memory, disk, network, op_build, nan, config, checkpoints, script, exits)
 SIGNATURES: tuple[Signature, ...] = tuple(
-    dict.fromkeys((*_FIRST, *(one for room in ROOMS for one in signatures_in(room))))
+    dict.fromkeys((*_FIRST, *(one for module in MODULES for one in signatures_in(module))))
 )
-"""The first that knows a death names it; within a room and among the rooms, the more specific come first."""
+"""The first match wins, so the more specific signatures come first."""
 
 
 def diagnose(evidence: Evidence) -> Verdict:
@@ -45,16 +45,16 @@ def diagnose(evidence: Evidence) -> Verdict:
     for one in SIGNATURES:
         if (reading := one.read(case)) is not None:
             return shorten(_verdict(one.code, reading, case))
-    raise AssertionError("the last signature knows every death")
+    raise AssertionError("the last signature matches everything")
 
 
 def _verdict(code: str, reading: Reading, case: Case) -> Verdict:
-    facts = tuple(dict.fromkeys(told for fact in reading.facts if fact and (told := tidy(fact))))
+    facts = tuple(dict.fromkeys(text for fact in reading.facts if fact and (text := tidy(fact))))
     cause, advice = tidy(reading.cause), tuple(map(tidy, reading.advice))
     rank = (reading.rank or case.rank) if reading.is_local else None
     if rank is None:
         return Verdict(code, cause, facts=facts, advice=advice)
     phase = case.phase if rank is case.rank else rank.phase or None
     if phase == phases.EXITING and (rank.returncode or 0) >= 0:
-        phase = None  # it ended itself: that it was leaving then says nothing
+        phase = None  # it ended itself: that it was exiting says nothing
     return Verdict(code, cause, rank.rank, rank.host or None, phase, facts, advice)

@@ -1,81 +1,57 @@
-"""What to change so that a job needs less memory: only what is not on yet, and helps where it died."""
+"""What to change after memory ran out: only what the job does not do yet, and what helps where it died."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Final, cast
 
 from zlaunch.diagnosis.case import Case
 from zlaunch.diagnosis.evidence import JobEvidence
+from zlaunch.estimate.changes import GPU_MEMORY, HOST_MEMORY, JobState, MemoryChange, Saves, memory_changes
 from zlaunch.estimate.forecast import HOST_POOLS, written_peak
+from zlaunch.job.spec import Device
 from zlaunch.rundir import phases
-from zlaunch.units import largest_piece
 
-BEFORE_TRAINING = frozenset(
+BEFORE_TRAINING: Final = frozenset(
     {phases.STARTING, phases.IMPORTING, phases.JOINING, phases.BUILDING, phases.LOADING}
 )
-MOST = 3
+WITHOUT_ACTIVATIONS: Final = BEFORE_TRAINING | {phases.INITIALIZING, phases.STEPPING, phases.RESUMING}
+MOST: Final = 3
+
+
+def state_of(job: JobEvidence) -> JobState:
+    """Read off a run what decides which changes are left."""
+    return JobState(
+        stage=job.stage,
+        world_size=job.world_size,
+        micro_batch=job.micro_batch,
+        grad_accum=job.grad_accum,
+        offload={part: cast("Device", device) for part, device in job.moved.items()},
+        activation_checkpointing=job.gradient_checkpointing,
+    )
 
 
 def less_gpu_memory(case: Case) -> tuple[str, ...]:
-    """Walk from what changes least to what costs most; what is learnt stays the same."""
-    return tuple(_gpu_walk(case))[:MOST]
-
-
-def _gpu_walk(case: Case) -> Iterator[str]:
-    job = case.job
-    if case.phase not in {*BEFORE_TRAINING, phases.INITIALIZING, phases.STEPPING, phases.RESUMING}:
-        if smaller := smaller_batch(job):
-            yield smaller
-        if job.gradient_checkpointing is False and job.uses_trainer:
-            yield "`--gradient_checkpointing` after the script: activations are computed again, not kept"
-    yield from _partitioned(job)
-
-
-def smaller_batch(job: JobEvidence) -> str | None:
-    """Split the batch of a step into more pieces; the global batch stays as it is."""
-    micro = largest_piece(job.micro_batch)
-    if micro is None:
-        return None
-    pieces = job.grad_accum * (job.micro_batch // micro)
-    if not job.uses_trainer:
-        keys = f"--set train_micro_batch_size_per_gpu={micro} --set gradient_accumulation_steps={pieces}"
-        return f"`{keys}`: the same global batch"
-    flags = f"--per_device_train_batch_size {micro} --gradient_accumulation_steps {pieces}"
-    return f"`{flags}`: the same global batch"
-
-
-def _partitioned(job: JobEvidence) -> Iterator[str]:
-    """Go up the stages, where there is more than one rank to share with, then move states to the host."""
-    if job.world_size > 1 and job.stage < 3:
-        yield f"`--stage {job.stage + 1}`: {_SHARED[job.stage + 1]} are shared among {job.world_size} ranks"
-    if "optimizer" not in job.moved:
-        stage = "" if job.stage >= 1 else "--stage 2 "
-        yield f"`{stage}--offload optimizer:cpu`: the optimizer's states move to host memory"
-    elif "param" not in job.moved:
-        stage = "" if job.stage == 3 else "--stage 3 "
-        yield f"`{stage}--offload cpu`: the parameters move to host memory, too"
-
-
-_SHARED: Mapping[int, str] = {1: "optimizer states", 2: "gradients, too,", 3: "parameters, too,"}
+    """Advise what saves GPU memory and trains the same model, the least intrusive change first."""
+    no_activations = case.phase in WITHOUT_ACTIVATIONS
+    helps = (row for row in GPU_MEMORY if not (no_activations and row.saves is Saves.ACTIVATIONS))
+    return _advice(case.job, *helps)[:MOST]
 
 
 def less_host_memory(case: Case) -> tuple[str, ...]:
-    """Take back from the host what was moved there, or move it on to a drive."""
-    job = case.job
+    """Advise what takes memory off the host: back to the GPU, or on to a drive."""
     if unpartitioned := loaded_whole(case):
         return (unpartitioned,)
-    if case.phase in BEFORE_TRAINING:
-        return ()
-    offloaded = {part for part, device in job.moved.items() if device == "cpu"}
-    if not offloaded:
-        return ()
-    fewer = "`--offload optimizer:cpu`: the parameters stay on the GPU"
-    back = (fewer,) if offloaded == {"optimizer", "param"} else ()
-    return (*back, f"`{'' if job.stage == 3 else '--stage 3 '}--offload nvme --nvme DIR`: onto a drive")
+    return () if case.phase in BEFORE_TRAINING else _advice(case.job, *HOST_MEMORY)
+
+
+def _advice(job: JobEvidence, *rows: MemoryChange) -> tuple[str, ...]:
+    changes = memory_changes(state_of(job), rows, only_first=True)
+    found = (one.advice(uses_trainer=job.uses_trainer) for one in changes if one.row.keeps_training)
+    return tuple(filter(None, found))
 
 
 def loaded_whole(case: Case) -> str | None:
-    """Recognize a model that every rank loads whole, although stage 3 was to partition it at once."""
+    """Recognize a model that every rank loads whole, although stage 3 was to shard it at once."""
     job, rank = case.job, case.rank
     expected = written_peak(job.forecast or {}, HOST_POOLS, "load")
     if rank is None or case.phase != phases.LOADING or job.stage != 3 or not job.uses_trainer or not expected:
@@ -85,9 +61,9 @@ def loaded_whole(case: Case) -> str | None:
     return "make the `TrainingArguments` before the model: then stage 3 partitions it while it is loaded"
 
 
-def setting(config: Mapping[str, Any], *keys: str) -> Any:
+def setting(config: Mapping[str, object], *keys: str) -> object:
     """Look up a value of the ds_config; None if it is not there."""
-    node: Any = config
+    node: object = config
     for key in keys:
         node = node.get(key) if isinstance(node, Mapping) else None
     return node

@@ -1,4 +1,4 @@
-"""The evidence as it looks from the rank with which it began, and what a signature makes of it."""
+"""A case for the signatures: the evidence, and the rank that failed first."""
 
 import signal
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, exception_in
 
 
 def error_of(rank: RankEvidence) -> ErrorEvidence | None:
-    """Find the exception that ended a rank: the one it recorded, else the last that it printed."""
+    """Return the exception that ended a rank: the recorded one, else the last one in its log."""
     if rank.error is not None:
         return rank.error
     may_have_raised = rank.returncode is not None and (
@@ -19,9 +19,9 @@ def error_of(rank: RankEvidence) -> ErrorEvidence | None:
 
 
 def words_of(rank: RankEvidence) -> str:
-    """Say what a rank told about its own end: its exception, else the end of its log.
+    """Return what a rank said about its end: its exception, else the end of its log.
 
-    A signal that cannot be caught leaves no last words; what stands in the log then is older.
+    Empty after a signal that cannot be caught: the end of the log was then written before.
     """
     if error := error_of(rank):
         return f"{error.type}: {error.message}" if error.message else error.type
@@ -40,42 +40,42 @@ def signal_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """What a signature looks at."""
+    """The input of a signature."""
 
     evidence: Evidence
     rank: RankEvidence | None
-    """Where it began; None if no rank failed."""
+    """The rank that failed first; None if no rank failed."""
 
     @property
     def job(self) -> JobEvidence:
-        """Say what was run."""
+        """The job of the evidence."""
         return self.evidence.job
 
     @cached_property
     def error(self) -> ErrorEvidence | None:
-        """Find the exception that ended the rank."""
+        """The exception that ended the rank."""
         return None if self.rank is None else error_of(self.rank)
 
     @cached_property
     def words(self) -> str:
-        """Say what the rank told about its end; without one, what the launcher did."""
+        """What the rank said about its end; without a rank, what the launcher printed."""
         return self.evidence.launcher_log[-MOST_OF_A_LOG:] if self.rank is None else words_of(self.rank)
 
     @cached_property
     def story(self) -> str:
-        """The same with the whole traceback: also what led to the exception."""
+        """The same with the whole traceback, which also shows what led to the exception."""
         return f"{self.error.traceback}\n{self.words}" if self.error is not None else self.words
 
     @property
     def signal(self) -> int | None:
-        """The signal that the rank died of, of itself."""
+        """The signal that killed the rank, unless it was told to stop."""
         if self.rank is None or self.rank.stopped_by is not None or self.rank.returncode is None:
             return None
         return -self.rank.returncode if self.rank.returncode < 0 else None
 
     @property
     def phase(self) -> str | None:
-        """Say what the rank was doing."""
+        """The phase in which the rank failed."""
         if self.rank is None:
             return None
         of_error = self.error.phase if self.error is not None else None
@@ -83,7 +83,7 @@ class Case:
 
     @property
     def who(self) -> str:
-        """Name the rank."""
+        """The rank in words."""
         if self.rank is None:
             return "the launcher"
         hosts = {rank.host for rank in self.evidence.ranks}
@@ -91,7 +91,7 @@ class Case:
 
     @cached_property
     def machine(self) -> MachineEvidence | None:
-        """Find the host of the rank."""
+        """The host of the rank."""
         machines = self.evidence.machines
         if self.rank is None:
             return machines[0] if len(machines) == 1 else None
@@ -100,13 +100,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a signature finds, if it is its death."""
+    """The finding of a signature that matches."""
 
     cause: str
     facts: tuple[str | None, ...] = ()
-    """The most telling first; None is left out."""
+    """The most important first; None is left out."""
     advice: tuple[str, ...] = ()
     rank: RankEvidence | None = None
-    """Where it began, if that is not the rank of the case."""
+    """The rank that failed first, if it is not the rank of the case."""
     is_local: bool = True
-    """Whether it began with a rank at all."""
+    """Whether a single rank failed first."""

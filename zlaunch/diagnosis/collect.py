@@ -1,9 +1,8 @@
-"""Reading what a run left in its directory, as evidence of how it ended."""
+"""Read from a run directory the evidence of how the run ended."""
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from zlaunch.diagnosis.evidence import (
     ErrorEvidence,
@@ -14,12 +13,14 @@ from zlaunch.diagnosis.evidence import (
     StallEvidence,
 )
 from zlaunch.errors import ZlaunchError
-from zlaunch.files import read_object
+from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
 from zlaunch.job.script import ConfigInterface, Script, read_script
 from zlaunch.job.trainer_args import flags, is_switched_on
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
 from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.record import ErrorRecord, HeartbeatRecord, MachineSample, RankRecord, SlotRecord
+from zlaunch.rundir.run_files import RunFiles, read_run_files
 from zlaunch.worker.sampling import disk_space
 
 LOG_BYTES = 64 * 1024
@@ -27,7 +28,7 @@ LOG_BYTES = 64 * 1024
 
 
 def collect_evidence(
-    layout: RunDir,
+    run_dir: RunDir,
     launcher_returncode: int,
     stopped_by: int | None,
     stall: StallEvidence | None = None,
@@ -35,21 +36,20 @@ def collect_evidence(
 ) -> Evidence:
     """Collect all that is known; what cannot be read is left out.
 
-    `oom_kills` were counted on this host around the whole job: ranks that are lost could not count.
+    `oom_kills` were counted on this host around the whole job: lost ranks could not count.
     """
-    job = read_object(layout.job)
-    slots = job.get("ranks", ())
-    records = [read_object(layout.rank_record(int(slot["rank"]))) for slot in slots]
-    ranks = tuple(_rank(layout, slot, record) for slot, record in zip(slots, records, strict=True))
-    disk = dict(disk_space("disk", layout.root))
+    files = read_run_files(run_dir.root)
+    slots = {slot["rank"]: slot for slot in files.job.get("ranks", ()) if "rank" in slot}
+    ranks = tuple(_rank(run_dir, files, slot) for slot in slots.values())
+    _, disk = disk_space(run_dir.root)
     return Evidence(
-        job=_job(layout, job),
+        job=_job(files),
         ranks=ranks,
-        machines=tuple(_machines(ranks, records, {socket.gethostname(): oom_kills}, disk)),
+        machines=tuple(_machines(ranks, files.ranks, {socket.gethostname(): oom_kills}, disk)),
         launcher_returncode=launcher_returncode,
-        launcher_log=tail(layout.launcher_log),
+        launcher_log=tail(run_dir.launcher_log),
         stopped_by=stopped_by,
-        by_command=was_commanded(layout),
+        by_command=was_commanded(run_dir),
         stall=stall,
     )
 
@@ -64,28 +64,29 @@ def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:
         return ""
 
 
-def _job(layout: RunDir, job: Mapping[str, Any]) -> JobEvidence:
-    script = [str(word) for word in job.get("script") or [""]]
+def _job(files: RunFiles) -> JobEvidence:
+    job = files.job
+    script = job.get("script") or [""]
     source = _source(Path(script[0]))
     return JobEvidence(
-        launcher=str(job.get("launcher", "")),
-        stage=int(job.get("stage") or 0),
-        offload={part: device for part, device in (job.get("offload") or {}).items() if device},
-        micro_batch=int(job.get("micro_batch") or 1),
-        grad_accum=int(job.get("grad_accum") or 1),
-        world_size=len(job.get("ranks", ())),
-        precision=str(job.get("precision", "")),
-        accelerator=str(job.get("accelerator", "")),
+        launcher=job.get("launcher", ""),
+        stage=job.get("stage", 0),
+        offload={part: device for part, device in job.get("offload", {}).items() if device},
+        micro_batch=job.get("micro_batch") or 1,
+        grad_accum=job.get("grad_accum") or 1,
+        world_size=files.world_size or 0,
+        precision=job.get("precision", ""),
+        accelerator=job.get("accelerator", ""),
         script=script[0],
         uses_trainer=source is not None and source.interface is ConfigInterface.TRAINER,
         gradient_checkpointing=_recomputes(script[1:], source),
-        forecast=read_object(layout.forecast) or None,
-        config=read_object(layout.ds_config),
+        forecast=files.forecast or None,
+        config=files.config,
     )
 
 
 def _source(script: Path) -> Script | None:
-    """Read the script as it is now; it may have gone meanwhile."""
+    """Read the script as it is now; it may have been deleted since."""
     try:
         return read_script(script)
     except ZlaunchError:
@@ -93,67 +94,78 @@ def _source(script: Path) -> Script | None:
 
 
 def _recomputes(argv: Sequence[str], source: Script | None) -> bool | None:
-    """Whether activations are computed again; None if the script may have its own mind about that."""
-    given = [text for name, text in flags(argv) if name == "gradient_checkpointing"]
-    if given:
-        return given[-1] is None or is_switched_on(given[-1])
-    return None if source is None or source.mentions("gradient_checkpointing") else False
+    """Whether activations are recomputed; None if the script may decide that itself."""
+    given = dict(flags(argv))
+    for name in CHECKPOINTING_FLAGS:
+        if name in given:
+            return is_switched_on(given[name] or "true")
+    return None if source is None or any(map(source.mentions, CHECKPOINTING_FLAGS)) else False
 
 
-def _rank(layout: RunDir, slot: Mapping[str, Any], record: Mapping[str, Any]) -> RankEvidence:
-    rank = int(slot["rank"])
-    pulse = read_object(layout.rank_pulse(rank))
+def _rank(run_dir: RunDir, files: RunFiles, slot: SlotRecord) -> RankEvidence:
+    rank = slot["rank"]
+    record, heartbeat = files.ranks.get(rank, RankRecord()), files.heartbeats.get(rank, HeartbeatRecord())
     return RankEvidence(
         rank=rank,
-        host=str(record.get("host") or slot.get("host", "")),
+        host=record.get("host") or slot.get("host", ""),
         returncode=record.get("returncode"),
-        stopped_by=None if _was_leaving(record, pulse) else record.get("stopped_by"),
+        stopped_by=None if _was_exiting(record, heartbeat) else record.get("stopped_by"),
         ended=record.get("ended"),
-        phase=str(pulse.get("phase", "")),
-        step=int(pulse.get("step") or 0),
-        error=_error(layout.rank_error(rank)),
-        log=tail(layout.rank_log(rank)),
-        stacks=tail(layout.rank_stacks(rank)),
+        phase=heartbeat.get("phase", ""),
+        step=heartbeat.get("step", 0),
+        error=_error(files.errors[rank]) if rank in files.errors else None,
+        log=tail(run_dir.rank_log(rank)),
+        stacks=tail(run_dir.rank_stacks(rank)),
         peak_rss_bytes=record.get("peak_rss_bytes"),
-        pulse=pulse,
-        sample=read_object(layout.rank_sample(rank)),
+        heartbeat=heartbeat,
+        sample=files.samples.get(rank, {}),
     )
 
 
-def _was_leaving(record: Mapping[str, Any], pulse: Mapping[str, Any]) -> bool:
-    """Whether the script had come to its end before the rank was told to stop."""
-    left, told = pulse.get("since"), record.get("stopped_at")
-    if not (isinstance(left, float) and isinstance(told, float)):
+def _was_exiting(record: RankRecord, heartbeat: HeartbeatRecord) -> bool:
+    """Whether the script had reached its end before the rank was told to stop."""
+    stopped = record.get("stopped_at")
+    if stopped is None or "since" not in heartbeat:
         return False
-    return pulse.get("phase") == phases.EXITING and left < told
+    return heartbeat.get("phase") == phases.EXITING and heartbeat["since"] < stopped
 
 
-def _error(file: Path) -> ErrorEvidence | None:
-    found = read_object(file)
-    if not found:
-        return None
-    known = ("message", "traceback", "frame", "phase", "time")
-    return ErrorEvidence(type=str(found.get("type")), **{name: found.get(name) for name in known})  # type: ignore[arg-type]
+def _error(record: ErrorRecord) -> ErrorEvidence:
+    return ErrorEvidence(
+        type=record.get("type", ""),
+        message=record.get("message", ""),
+        traceback=record.get("traceback", ""),
+        frame=record.get("frame"),
+        phase=record.get("phase"),
+        time=record.get("time"),
+    )
 
 
 def _machines(
     ranks: Sequence[RankEvidence],
-    records: Sequence[Mapping[str, Any]],
+    records: Mapping[int, RankRecord],
     kills_seen: Mapping[str, int],
-    disk: Mapping[str, int],
+    disk_free: int | None,
 ) -> Iterator[MachineEvidence]:
-    """Each host is described by its first rank; its ranks count what the kernel has killed meanwhile.
+    """Describe each host by the first sample of its ranks.
 
-    All of them write to one run directory. What its disk has now counts, too: a full one took no sample.
+    All of them write to one disk; its free space now counts as well, since a full disk takes no sample.
     """
-    hosts: dict[str, list[tuple[RankEvidence, Mapping[str, Any]]]] = {}
-    for rank, record in zip(ranks, records, strict=True):
-        hosts.setdefault(rank.host, []).append((rank, record))
+    hosts: dict[str, list[RankEvidence]] = {}
+    for rank in ranks:
+        hosts.setdefault(rank.host, []).append(rank)
     for host, here in hosts.items():
-        counted = [int(record.get("oom_kills") or 0) for _, record in here]
-        samples = (rank.sample.get("machine") for rank, _ in here)
-        machine: Mapping[str, Any] = next((sample for sample in samples if sample), {})
-        known = {name: machine.get(name) for name in set(MachineEvidence.__slots__) - {"host", "oom_kills"}}
-        free = [seen["disk_free_bytes"] for seen in (machine, disk) if "disk_free_bytes" in seen]
-        known["disk_free_bytes"] = min(free, default=None)
-        yield MachineEvidence(host=host, oom_kills=max(*counted, kills_seen.get(host, 0)), **known)
+        sample = next((found for rank in here if (found := rank.sample.get("machine"))), MachineSample())
+        counted = [records.get(rank.rank, RankRecord()).get("oom_kills") or 0 for rank in here]
+        free = [size for size in (sample.get("disk_free_bytes"), disk_free) if size is not None]
+        yield MachineEvidence(
+            host=host,
+            memory_bytes=sample.get("memory_bytes"),
+            memory_available_bytes=sample.get("memory_available_bytes"),
+            cgroup_bytes=sample.get("cgroup_bytes"),
+            cgroup_limit_bytes=sample.get("cgroup_limit_bytes"),
+            oom_kills=max(*counted, kills_seen.get(host, 0)),
+            shm_bytes=sample.get("shm_bytes"),
+            shm_free_bytes=sample.get("shm_free_bytes"),
+            disk_free_bytes=min(free, default=None),
+        )

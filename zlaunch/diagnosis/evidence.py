@@ -1,10 +1,10 @@
-"""What is known about a run that has ended, as plain values: no file and no process is looked at here."""
+"""What is known about a run that has ended, as plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from zlaunch.rundir import phases
+from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, SampleRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +14,8 @@ class ErrorEvidence:
     type: str
     message: str
     traceback: str = ""
-    frame: Mapping[str, Any] | None = None
-    """`file`, `line` and `function` of the deepest frame that is the user's own."""
+    frame: FrameRecord | None = None
+    """The deepest frame in the user's own code."""
     phase: str | None = None
     time: float | None = None
 
@@ -27,9 +27,9 @@ class RankEvidence:
     rank: int
     host: str = ""
     returncode: int | None = None
-    """Minus n for signal n. None: what ran around the script was lost too, or it never started."""
+    """-n for signal n; None if the rank program was lost too, or never started."""
     stopped_by: int | None = None
-    """The signal it was told to stop with; None if it ended of itself."""
+    """The signal it was told to stop with; None if it ended by itself."""
     ended: float | None = None
     phase: str = ""
     step: int = 0
@@ -39,24 +39,24 @@ class RankEvidence:
     stacks: str = ""
     """What faulthandler wrote."""
     peak_rss_bytes: int | None = None
-    pulse: Mapping[str, Any] = field(default_factory=dict)
-    sample: Mapping[str, Any] = field(default_factory=dict)
+    heartbeat: HeartbeatRecord = field(default_factory=HeartbeatRecord)
+    sample: SampleRecord = field(default_factory=SampleRecord)
 
     @property
     def finished(self) -> bool:
-        """Whether it ended well, and of itself: a script that is told to stop may return 0, too."""
+        """Whether it succeeded by itself: a script that is told to stop may return 0, too."""
         return self.returncode == 0 and self.stopped_by is None
 
     @property
     def ran_to_its_end(self) -> bool:
-        """Whether the script did, even if the process died while Python was leaving."""
+        """Whether the script finished, even if the process died while Python was exiting."""
         leaving = self.phase == phases.EXITING and self.error is None and self.stopped_by is None
         return self.finished or (leaving and self.returncode is not None and self.returncode < 0)
 
 
 @dataclass(frozen=True, slots=True)
 class MachineEvidence:
-    """What one host had left, when it was last looked at."""
+    """Memory and disk of one host in its last sample."""
 
     host: str
     memory_bytes: int | None = None
@@ -64,7 +64,7 @@ class MachineEvidence:
     cgroup_bytes: int | None = None
     cgroup_limit_bytes: int | None = None
     oom_kills: int | None = None
-    """How many more processes the kernel has killed for want of memory than when the run began."""
+    """Processes that the kernel has killed for lack of memory since the run began."""
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None
     disk_free_bytes: int | None = None
@@ -72,21 +72,21 @@ class MachineEvidence:
 
 @dataclass(frozen=True, slots=True)
 class StallEvidence:
-    """A run that took no step any more."""
+    """A run that made no progress."""
 
     seconds: float
     step: int = 0
     where: Mapping[int, str] = field(default_factory=dict)
     """Rank → `file:line function`."""
     odd: tuple[int, ...] = ()
-    """The ranks that are elsewhere than most."""
+    """The ranks whose stacks differ from those of most."""
     ended_job: bool = True
-    """Whether the job was ended for it, or it was only told and the job ended otherwise."""
+    """Whether the job was stopped for it; otherwise it was only reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvidence:
-    """What was run."""
+    """The job that was run."""
 
     launcher: str = "torchrun"
     stage: int = 0
@@ -99,22 +99,21 @@ class JobEvidence:
     accelerator: str = "cpu"
     script: str = ""
     uses_trainer: bool = True
-    forecast: Mapping[str, Any] | None = None
-    """What `forecast.json` says."""
+    forecast: ForecastRecord | None = None
     gradient_checkpointing: bool | None = None
-    """Whether activations are computed again; None if nobody knows."""
-    config: Mapping[str, Any] = field(default_factory=dict)
+    """Whether activations are recomputed; None if unknown."""
+    config: Mapping[str, object] = field(default_factory=dict)
     """The ds_config."""
 
     @property
     def moved(self) -> Mapping[str, str]:
-        """Say which states are not on the GPU, and where they are."""
+        """The states that are not on the GPU, and the device of each."""
         return {part: device for part, device in self.offload.items() if device not in (None, "none")}
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All of it."""
+    """All that is known about a run."""
 
     job: JobEvidence = JobEvidence()
     ranks: tuple[RankEvidence, ...] = ()
@@ -122,7 +121,7 @@ class Evidence:
     launcher_returncode: int = 0
     launcher_log: str = ""
     stopped_by: int | None = None
-    """The signal that a person, or the system, stopped zlaunch with."""
+    """The signal that zlaunch itself was stopped with."""
     by_command: bool = False
-    """Whether `zlaunch runs stop` did."""
+    """Whether `zlaunch runs stop` stopped it."""
     stall: StallEvidence | None = None

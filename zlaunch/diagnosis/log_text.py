@@ -1,4 +1,4 @@
-"""What can be read out of logs and tracebacks: exceptions, the lines that matter, short quotations."""
+"""Read logs and tracebacks: exceptions, relevant lines, short quotations."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ _PREFIX = re.compile(r"^(?:\[rank\d+\]:? ?|\[\d+\]:? ?)")
 _SOURCE = re.compile(
     r"\[[EWI]\d{4} [\d:.]+ [\w.]+:\d+\] |\[/\S{1,200}:\d+\] |\[enforce fail at alloc_cpu\S+\] err == 0\. "
 )
-"""Where in torch's own source something was said."""
+"""Prefixes that name a place in torch's source."""
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
 _LED_TO = re.compile("The above exception was the direct cause|During handling of the above exception")
@@ -22,13 +22,13 @@ _COMPILER = re.compile(
     re.MULTILINE,
 )
 _FOLDERS = re.compile(r"(?<![\w./])/(?:[\w.+@-]+/)+(?=[\w.+-]+/[\w.+-]+[:(]\d)")
-"""What stands before the last two parts of a path that leads to a line."""
+"""The beginning of a path with a line number, up to its last two parts."""
 MOST_OF_A_LOG = 16384
-"""Characters of a log's end in which the last words of a program are looked for."""
+"""Length of the end of a log that is searched for the last words of a program."""
 
 
 def exception_in(log: str) -> ErrorEvidence | None:
-    """Find the last traceback that a program printed."""
+    """Read the last traceback in a log."""
     lines = [_PREFIX.sub("", line) for line in log[-65536:].splitlines()]
     starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     if not starts:
@@ -46,7 +46,7 @@ def exception_in(log: str) -> ErrorEvidence | None:
 
 
 def _first_of_chain(lines: list[str], starts: list[int]) -> int:
-    """Go back to the traceback of the exception that led to the last one."""
+    """Find the first traceback of a chain of exceptions."""
     first = starts[-1]
     for start in reversed(starts[:-1]):
         if not any(_LED_TO.match(line) for line in lines[start:first]):
@@ -56,7 +56,7 @@ def _first_of_chain(lines: list[str], starts: list[int]) -> int:
 
 
 def _rest(lines: list[str]) -> Iterator[str]:
-    """Yield the further lines of a message; the next program's words are not among them."""
+    """Yield the further lines of a message, up to the output of another program."""
     for line in lines[:200]:
         if re.match(r"[EWI]\d{4} |\[\d{4}-|The above exception|terminate called|Exception ignored", line):
             return
@@ -64,7 +64,7 @@ def _rest(lines: list[str]) -> Iterator[str]:
 
 
 def matching_line(pattern: str, text: str) -> str | None:
-    """Find the first line in which a pattern is, without what only says who printed it."""
+    """Find the first line that matches a pattern, and remove its prefixes."""
     found = re.search(pattern, text)
     if found is None:
         return None
@@ -74,25 +74,25 @@ def matching_line(pattern: str, text: str) -> str | None:
 
 
 def compiler_error(text: str) -> str | None:
-    """Find the first error of a compiler or a linker; of its paths only the ends, so that its words fit."""
+    """Find the first error of a compiler or a linker; long paths are shortened."""
     found = _COMPILER.search(text)
     return None if found is None else _FOLDERS.sub("…/", tidy(found.group()))
 
 
 def last_line(text: str) -> str | None:
-    """Find the last line that says anything."""
+    """Find the last line that is not empty."""
     return next((tidy(line) for line in reversed(text.splitlines()) if tidy(line)), None)
 
 
 def tidy(line: str) -> str:
-    """Make one line of printable text."""
+    """Make one line of printable text without prefixes and colours."""
     plain = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line)
     spaced = "".join(character if character.isprintable() else " " for character in plain)
     return " ".join(_SOURCE.sub("", _PREFIX.sub("", spaced.strip())).split())
 
 
 def clip(text: str, most: int) -> str:
-    """Shorten a text at its end, between two words where there are any."""
+    """Shorten a text at its end, between two words if possible."""
     if len(text) <= most:
         return text
     kept, _, rest = text[: most - 1].rpartition(" ")

@@ -1,4 +1,4 @@
-"""How a job ended: evidence, and where it began → one word, one exit status."""
+"""How a job ended, as a word and an exit status."""
 
 import signal
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.rundir import phases
 
 STALLED_STATUS = 124
-"""What `timeout` says too: nothing failed, and nothing came of it in time."""
+"""The same as that of `timeout`."""
 
 IN_VAIN = frozenset({"loss-not-a-number", "autotuning-left-on"})
-"""Verdicts on jobs that ended well, and came to nothing."""
+"""Verdicts on jobs that finished without a usable result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,16 @@ class Outcome:
     """`finished`, `stumbled`, `failed`, `stopped` or `stalled`."""
     exit_status: int
     returncode: int
-    """Of whatever decided that, as `subprocess` gives it: minus n for signal n."""
+    """Of the process that decided it, as `subprocess` gives it: -n for signal n."""
     verdict: Verdict | None = None
-    """Why, unless all is well; a job may finish, and still have computed nothing sensible."""
+    """Why it ended; None if all is well. A job may finish without a usable result."""
 
 
 def judge_outcome(evidence: Evidence, verdict: Verdict) -> Outcome:
     """Decide how a job ended.
 
-    A rank that was told to stop did not fail: another one, or the person, ended the job. A rank
-    without a return code was lost together with what ran around it.
+    A rank that was told to stop did not fail: another rank or a person ended the job. A rank without a return
+    code was lost together with its rank program.
     """
     if evidence.stall is not None and evidence.stall.ended_job:
         return Outcome("stalled", STALLED_STATUS, -signal.SIGTERM, verdict)
@@ -41,32 +41,29 @@ def judge_outcome(evidence: Evidence, verdict: Verdict) -> Outcome:
     ranks = evidence.ranks
     if ranks and all(rank.finished for rank in ranks):
         clean = evidence.launcher_returncode == 0
-        told = not clean or verdict.code in IN_VAIN
-        return Outcome("finished" if clean else "stumbled", 0, 0, verdict if told else None)
+        is_fine = clean and verdict.code not in IN_VAIN
+        return Outcome("finished" if clean else "stumbled", 0, 0, None if is_fine else verdict)
     if ranks and all(rank.ran_to_its_end for rank in ranks):
         return Outcome("stumbled", 0, _returncode(evidence, verdict), verdict)
     return _outcome("failed", _returncode(evidence, verdict), verdict)
 
 
 def _returncode(evidence: Evidence, verdict: Verdict) -> int:
-    """Take the status of the rank it began with, else the first failure, else the launcher's.
-
-    A rank that was lost was killed, whatever its launcher makes of that.
-    """
+    """Take the status of the rank that failed first, else the launcher's. A lost rank was killed."""
     if any(rank.rank == verdict.rank and rank.returncode is None for rank in evidence.ranks):
         return -signal.SIGKILL
     failed = [rank for rank in evidence.ranks if rank.returncode and rank.stopped_by is None]
     blamed = next((rank for rank in failed if rank.rank == verdict.rank), None)
     first = blamed or min(failed, key=lambda rank: rank.ended or 0.0, default=None)
     if first is not None:
-        return _of_itself(first)
+        return _own_returncode(first)
     if evidence.launcher_returncode != 0:
         return evidence.launcher_returncode
     return -signal.SIGKILL if any(rank.returncode is None for rank in evidence.ranks) else 1
 
 
-def _of_itself(rank: RankEvidence) -> int:
-    """Python leaves with 1 after an exception, even if it is killed while it leaves; not after Ctrl-C."""
+def _own_returncode(rank: RankEvidence) -> int:
+    """After an exception Python exits with 1, even if it is killed while it exits; not after Ctrl-C."""
     returncode = rank.returncode or 0
     raised = rank.error is not None and rank.error.type != "KeyboardInterrupt"
     was_cut_short = raised and rank.phase == phases.EXITING and -returncode in ENDS_PROGRAMS
@@ -78,5 +75,5 @@ def _outcome(how: str, returncode: int, verdict: Verdict) -> Outcome:
 
 
 def exit_status(returncode: int) -> int:
-    """Killed by signal n is 128+n, as in every shell; it never looks like success."""
+    """Return 128+n for a process that was killed by signal n, as shells do."""
     return 128 - returncode if returncode < 0 else returncode

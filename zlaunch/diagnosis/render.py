@@ -1,4 +1,4 @@
-"""A verdict takes ten lines of a terminal at most: one for where, the rest for why and what to change."""
+"""Render a verdict in at most ten lines of a terminal."""
 
 import textwrap
 from collections.abc import Iterator
@@ -9,22 +9,22 @@ from zlaunch.diagnosis.verdict import Verdict
 
 LINES = 10
 ROW = 66
-"""Columns of 80 that are left for text, whatever stands before it."""
+"""Columns of 80 that are left for text after any label."""
 MOST_FACTS = 3
 
 
 def num_rows(text: str) -> int:
-    """Count the lines that a text takes."""
+    """Count the lines of a text."""
     return max(1, len(textwrap.wrap(text, ROW, break_on_hyphens=False)))
 
 
 def height(verdict: Verdict) -> int:
-    """Count the lines that a verdict takes, with the one that says rank, host and phase."""
+    """Count the lines of a verdict, with the one for rank, host and phase."""
     return 1 + sum(map(num_rows, (verdict.cause, *verdict.facts, *verdict.advice)))
 
 
 def shorten(verdict: Verdict) -> Verdict:
-    """Shorten quotations, then leave out what matters least; what is to be typed is never cut."""
+    """Shorten quotations, then leave out what matters least. Advice is never cut."""
     facts = tuple(clip(fact, 2 * ROW - 8) for fact in verdict.facts[:MOST_FACTS])
     verdict = replace(verdict, cause=clip(verdict.cause, 3 * ROW - 12), facts=facts)
     while height(verdict) > LINES:
@@ -46,7 +46,7 @@ _COLUMN = 10
 
 
 def verdict_lines(verdict: Verdict, head: str, width: int) -> list[str]:
-    """Write the cause after `head`, then where it began, what shows it and what to change."""
+    """Write the cause after `head`, then the rank that failed first, the evidence and the advice."""
     lines = textwrap.wrap(f"{head}: {verdict.cause}", width)[:3]
     for title, texts in (
         ("began", _beginning(verdict)),
@@ -62,7 +62,6 @@ def verdict_lines(verdict: Verdict, head: str, width: int) -> list[str]:
 
 
 def _beginning(verdict: Verdict) -> Iterator[str]:
-    """Say where it began, unless the cause leaves that open."""
     if verdict.rank is not None:
         host = f" on {verdict.host}" if verdict.host else ""
         phase = f", {verdict.phase}" if verdict.phase else ""

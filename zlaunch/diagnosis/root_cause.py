@@ -1,4 +1,4 @@
-"""With which rank it began: those that others dragged down come after those that failed of themselves."""
+"""Find the rank that failed first: those that failed by themselves come before those that others ended."""
 
 import re
 import signal
@@ -9,7 +9,7 @@ from zlaunch.diagnosis.case import error_of, words_of
 from zlaunch.diagnosis.evidence import Evidence, RankEvidence
 
 ENDS_PROGRAMS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL})
-"""Signals that a launcher, a scheduler or a person sends to end a program."""
+"""Signals that launchers, schedulers and people send to end a program."""
 
 LOST_PEER = re.compile(
     r"[Cc]onnection closed by peer|[Cc]onnection reset by peer|[Bb]roken pipe"
@@ -27,24 +27,24 @@ WAITED_IN_VAIN = re.compile(
 
 
 class Role(IntEnum):
-    """What part a rank had in the end of a run; the first is the most to blame."""
+    """The part of a rank in the end of a run, the most responsible first."""
 
     FAILED = 0
-    """It failed of itself."""
+    """It failed by itself."""
     LOST = 1
-    """It is gone together with what ran around it."""
+    """It was lost together with its rank program."""
     DRAGGED = 2
-    """Something from outside ended it: it waited in vain, or got a signal that asks to end."""
+    """Something else ended it: a timeout of a collective, or a signal."""
     CUT_OFF = 3
-    """It lost its connection, as all do whose peer ended for whatever reason."""
+    """It lost the connection to a peer that had ended."""
     STOPPED = 4
     """It was told to stop."""
     NONE = 5
-    """It finished, or never began."""
+    """It finished, or never started."""
 
 
 def role_of(rank: RankEvidence, evidence: Evidence) -> Role:
-    """Say what part a rank had."""
+    """Determine the part of a rank."""
     if rank.returncode == 0:
         return Role.NONE
     error = error_of(rank)
@@ -68,35 +68,35 @@ def _by_its_words(words: str, exception: str | None) -> Role:
 def _without_an_end(rank: RankEvidence) -> Role:
     if rank.stopped_by is not None:
         return Role.STOPPED
-    return Role.LOST if rank.log or rank.phase or rank.pulse or rank.step else Role.NONE
+    return Role.LOST if rank.log or rank.phase or rank.heartbeat or rank.step else Role.NONE
 
 
 def _raised_before(rank: RankEvidence) -> bool:
-    """Whether a rank that was told to stop had raised an exception of its own by then."""
+    """Whether a rank that was told to stop had already raised an exception of its own."""
     error = rank.error
     return error is not None and error.type not in {"KeyboardInterrupt", "SystemExit", "SignalException"}
 
 
 def _ended_from_outside(rank: RankEvidence, evidence: Evidence) -> Role:
-    """Judge a signal that ends jobs: it raises no question when a person stopped all of them."""
+    """Judge a rank that was ended by a signal: if zlaunch was stopped, that was the reason."""
     if evidence.stopped_by is not None:
         return Role.STOPPED
     return Role.FAILED if rank.returncode == -signal.SIGKILL else Role.DRAGGED
 
 
 def roles(evidence: Evidence) -> Mapping[int, Role]:
-    """Say what part each rank had."""
+    """Determine the part of each rank."""
     return {rank.rank: role_of(rank, evidence) for rank in evidence.ranks}
 
 
 def root_cause(evidence: Evidence) -> RankEvidence | None:
-    """Find the rank with which it began; None if no rank failed."""
+    """Find the rank that failed first; None if no rank failed."""
     guilty = [(role_of(rank, evidence), rank) for rank in evidence.ranks]
     failed = [(part, rank) for part, rank in guilty if part <= Role.CUT_OFF]
     return min(failed, key=lambda each: (each[0], _when(each[1]), each[1].rank), default=(None, None))[1]
 
 
 def _when(rank: RankEvidence) -> float:
-    """Say when it failed: an exception is raised long before its process has ended."""
+    """When a rank failed: an exception is raised long before its process ends."""
     time = rank.error.time if rank.error is not None else None
     return time if time is not None else rank.ended if rank.ended is not None else float("inf")

@@ -1,28 +1,38 @@
-"""One kind of death: a code, a line that says what it is, and a function that knows it when it sees it."""
+"""One way for a run to end: a code, a line that says what it is, and a function that recognizes it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from zlaunch.diagnosis.case import Case, Reading
+from zlaunch.diagnosis.config_rules import rule_text
 
 Read = Callable[[Case], Reading | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What tells one death from all others."""
+    """What tells one way to end from all others."""
 
     code: str
     tell: str
-    """What gives it away, for the page about endings."""
+    """The evidence, for the page about endings."""
     read: Read
+    rule: str | None = None
+    """The rule of a ds_config that was broken; its text is used."""
 
     @property
     def what(self) -> str:
-        """Say in one line what the death is."""
+        """Say in one line what happened."""
+        if self.rule is not None:
+            return rule_text(self.rule)
         return " ".join((self.read.__doc__ or "").split()).rstrip(".")
 
 
-def signature(code: str, tell: str) -> Callable[[Read], Signature]:
-    """Make a signature of a function; its docstring says what the death is."""
-    return lambda read: Signature(code, tell, read)
+def signature(code: str, tell: str, rule: str | None = None) -> Callable[[Read], Signature]:
+    """Make a signature of a function; the rule, or else the function's docstring, says what happened."""
+    return lambda read: Signature(code, tell, read, rule)
+
+
+def signature_of(rule: str, tell: str) -> Callable[[Read], Signature]:
+    """Make a signature with the code and the text of a rule of a ds_config."""
+    return signature(rule, tell, rule)

@@ -1,4 +1,4 @@
-"""Where ranks are: reading what `faulthandler` writes, and finding the rank that is elsewhere."""
+"""Read the stacks that `faulthandler` writes, and find the ranks whose stacks differ."""
 
 import itertools
 import re
@@ -17,7 +17,7 @@ _ENGINE = re.compile(r"/(deepspeed|torch/cuda)/")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call: the file, the line in it, the function."""
+    """One call in a stack."""
 
     file: str
     line: str
@@ -25,19 +25,16 @@ class Frame:
 
     @property
     def is_the_users(self) -> bool:
-        """Whether it is code of the script rather than of a library."""
+        """Whether it is in the user's code rather than in a library."""
         return not _LIBRARY.search(self.file)
 
     def __str__(self) -> str:
-        """Write it as `file:line function`, with the last folder of the file's path."""
+        """Write `file:line function`, with the last folder of the path."""
         return f"{'/'.join(PurePath(self.file).parts[-2:])}:{self.line} {self.function}"
 
 
 def last_stack(text: str) -> tuple[Frame, ...]:
-    """Read the main thread's stack from the last dump, deepest call first.
-
-    A dump ends with the main thread; the first line of each thread says which it is.
-    """
+    """Read the stack of the main thread, the last one of a dump, from the last dump; deepest call first."""
     stack: list[Frame] = []
     for line in text.splitlines():
         if _THREAD.match(line):
@@ -48,7 +45,7 @@ def last_stack(text: str) -> tuple[Frame, ...]:
 
 
 def place(stack: tuple[Frame, ...]) -> str:
-    """Say where a stack is: the deepest call, and the user's own line that led there."""
+    """Describe a stack by its deepest call and the user's line that led there."""
     if not stack:
         return "unknown"
     own = next((frame for frame in stack if frame.is_the_users), None)
@@ -56,11 +53,10 @@ def place(stack: tuple[Frame, ...]) -> str:
 
 
 def odd_ranks(stacks: Mapping[int, tuple[Frame, ...]]) -> tuple[int, ...]:
-    """Name the ranks that are elsewhere than most; none if all are in one place, or most are in none.
+    """Find the ranks whose stacks differ from those of most; none if all are alike, or there is no majority.
 
-    Ranks that did not answer are odd where others did. Two ranks that wait for each other can be in
-    two places: then the one that is in no communication is the odd one; or, since a GPU communicates
-    on its own, the one that is not in the engine while another is.
+    Ranks that did not answer differ if others did. Of ranks that wait for each other, those outside of
+    communication differ; or, since a GPU communicates asynchronously, those outside of the engine.
     """
     silent = tuple(rank for rank, stack in stacks.items() if not stack)
     if silent:
@@ -75,6 +71,6 @@ def odd_ranks(stacks: Mapping[int, tuple[Frame, ...]]) -> tuple[int, ...]:
 
 
 def _is_within(library: re.Pattern[str], stack: tuple[Frame, ...]) -> bool:
-    """Whether the user's deepest call led into a library: what lies above it says nothing about now."""
+    """Whether the user's deepest call led into a library; calls above it do not matter."""
     below = itertools.takewhile(lambda frame: not frame.is_the_users, stack)
     return any(library.search(frame.file) for frame in below)

@@ -1,10 +1,10 @@
-"""A stall in words: where all ranks are, and which is the odd one."""
+"""Describe a stall: where all ranks are, and which of them differ."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from zlaunch.diagnosis.evidence import StallEvidence
+from zlaunch.rundir.record import SampleRecord
 from zlaunch.units import brief, clock
 
 NO_ANSWER = "did not answer"
@@ -16,29 +16,29 @@ STATES = {
     "zombie": "it has ended",
     "dead": "it has ended",
 }
-"""What psutil says of a process that does not answer → what that means."""
+"""Status that psutil reports of a process that does not answer → what it means."""
 
 MOST_SPANS = 8
-"""More than so many places of ranks are not listed."""
+"""Most spans of ranks that are listed."""
 
 SILENCE_SECONDS = 15.0
-"""Samples come every two seconds; later than this, the host is in doubt too."""
+"""Samples are taken every two seconds; without one for this long, the host may be lost."""
 
 
-def silence(sample: Mapping[str, Any], age: float) -> str:
-    """Say what is known of a rank that did not write its stacks: the last sample of it, and its age."""
+def silence(sample: SampleRecord, age: float) -> str:
+    """Say why a rank may not have written its stacks, from its last sample and the age of that."""
     if not sample:
         return f"{NO_ANSWER}; its process was never seen"
     if age > SILENCE_SECONDS:
         return f"{NO_ANSWER}; nothing was heard of `{sample.get('host')}` for {clock(age)}"
-    state = STATES.get(str(sample.get("status")))
+    state = STATES.get(sample.get("status", ""))
     return f"{NO_ANSWER}; {state}" if state else NO_ANSWER
 
 
 def stall_lines(
     stall: StallEvidence, seconds_per_step: float | None, width: int, is_over: bool = False
 ) -> list[str]:
-    """Say for how long nothing has moved, or moved, and where the ranks are, those in one place together."""
+    """Say how long there was no progress and where the ranks are, grouped by place."""
     usual = f"; a step took {brief(seconds_per_step)}" if seconds_per_step is not None else ""
     when = f"in step {stall.step + 1}" if stall.step else "before the first step was done"
     lines = [f"nothing {'moved' if is_over else 'has moved'} for {clock(stall.seconds)}, {when}{usual}:"]
@@ -54,7 +54,7 @@ def stall_lines(
 
 
 def rank_names(ranks: Sequence[int]) -> str:
-    """Write `rank 3`, `ranks 0-2, 5`; of many that lie apart only the first."""
+    """Write `rank 3` or `ranks 0-2, 5`; of many separate spans only the first."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and spans[-1][-1] == rank - 1:

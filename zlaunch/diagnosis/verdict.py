@@ -1,22 +1,22 @@
-"""Why a run ended as it did: a cause, where it began, what shows it, and what to change."""
+"""The verdict on a run: the cause of its end, the evidence, and what to change."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a person is told about an ending. On the screen it takes ten lines at most."""
+    """Why a run ended; at most ten lines on the screen."""
 
     code: str
     """A stable name, in kebab case: `host-out-of-memory`."""
     cause: str
-    """One sentence, without its full stop."""
+    """One sentence without a period."""
     rank: int | None = None
-    """The rank it began with; None if it began with none of them, or nobody knows."""
+    """The rank that failed first; None if there is none, or it is unknown."""
     host: str | None = None
     phase: str | None = None
-    """What that rank was doing, of `zlaunch.rundir.phases`."""
+    """Phase of that rank, from `zlaunch.rundir.phases`."""
     facts: tuple[str, ...] = ()
-    """At most three: numbers, a line of a log, a counter."""
+    """At most three numbers, log lines or counters."""
     advice: tuple[str, ...] = ()
-    """What to change, computed for this job. Nothing rather than something that may be wrong."""
+    """What to change, computed for this job; nothing if it might be wrong."""

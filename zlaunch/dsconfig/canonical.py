@@ -1,12 +1,12 @@
-"""A ds_config in one way of writing: today's names, numbers as numbers, words in one case.
+"""Normalize a ds_config: current names, numbers as numbers, lower-case words.
 
-Two configs that DeepSpeed reads alike are alike here, but for defaults and for keys that it does not read.
+Two configs that DeepSpeed reads alike are equal here, except for defaults and keys that it does not read.
 """
 
 import copy
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from pydantic import BeforeValidator
 
@@ -14,25 +14,25 @@ from zlaunch.dsconfig.keys.lookup import field_at, section_at
 from zlaunch.dsconfig.schema.optimizer import DEEPSPEED_OPTIMIZERS
 from zlaunch.dsconfig.schema.renamed import OLD_NAMES
 from zlaunch.dsconfig.schema.section import Section, in_lower_case
-from zlaunch.dsconfig.text.document import KeyPath, value_at
+from zlaunch.dsconfig.text.document import KeyPath, leaves, put, value_at
 from zlaunch.units import narrowed
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
-def canonical(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
-    """Rewrite a config; say for each key that was renamed how it was written."""
+def canonical(value: Mapping[str, object]) -> tuple[dict[str, object], dict[KeyPath, KeyPath]]:
+    """Normalize a config; return it with the original path of each renamed key."""
     whole, written = copy.deepcopy(dict(value)), dict[KeyPath, KeyPath]()
     whole.pop("$schema", None)
     _rename_aliases(whole, whole, (), written)
     _replace_old_names(whole, written)
-    for path in [*_leaves(whole, ())]:
-        _put(whole, path, plain(value_at(whole, path), path, whole))
+    for path, leaf in [*leaves(whole)]:
+        put(whole, path, plain(leaf, path, whole))
     return whole, written
 
 
 def _rename_aliases(
-    node: dict[str, Any], whole: dict[str, Any], path: KeyPath, written: dict[KeyPath, KeyPath]
+    node: dict[str, object], whole: dict[str, object], path: KeyPath, written: dict[KeyPath, KeyPath]
 ) -> None:
     section = section_at(whole, path)
     for key in [*node] if section else ():
@@ -54,17 +54,17 @@ def _name_of(key: str, section: type[Section] | None) -> str:
     return key
 
 
-def _replace_old_names(whole: dict[str, Any], written: dict[KeyPath, KeyPath]) -> None:
+def _replace_old_names(whole: dict[str, object], written: dict[KeyPath, KeyPath]) -> None:
     for name in OLD_NAMES:
         value = name.today(_take(whole, name.old))
         if value is not None and value_at(whole, name.new) is None:
-            _put(whole, name.new, value)
+            put(whole, name.new, value)
             place = (*name.new, *(name.section or ()))
             written[place] = name.old
 
 
-def plain(value: Any, path: KeyPath, whole: dict[str, Any]) -> Any:
-    """Write a value in one way, as far as the type of its key tells that ways mean the same."""
+def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
+    """Normalize a value as far as its key's type allows."""
     field = field_at(whole, path)
     if isinstance(value, list):
         return [_number(one) for one in value]
@@ -83,32 +83,16 @@ def plain(value: Any, path: KeyPath, whole: dict[str, Any]) -> Any:
     return _number(value)
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     return narrowed(value) if isinstance(value, float) else value
 
 
-def _parts(annotation: Any) -> Iterator[Any]:
-    """Take a type apart into what it is made of."""
+def _parts(annotation: object) -> Iterator[object]:
     yield annotation
     for part in get_args(annotation):
         yield from (part,) if get_origin(annotation) is Literal else _parts(part)
 
 
-def _leaves(node: Mapping[str, Any], path: KeyPath) -> Iterator[KeyPath]:
-    for key, child in node.items():
-        if isinstance(child, dict) and child:
-            yield from _leaves(child, (*path, key))
-        else:
-            yield (*path, key)
-
-
-def _put(whole: dict[str, Any], path: KeyPath, value: Any) -> None:
-    node = whole
-    for part in path[:-1]:
-        node = node.setdefault(str(part), {})
-    node[str(path[-1])] = value
-
-
-def _take(whole: dict[str, Any], path: KeyPath) -> Any:
+def _take(whole: dict[str, object], path: KeyPath) -> object:
     node = value_at(whole, path[:-1])
     return node.pop(path[-1], None) if isinstance(node, dict) else None

@@ -1,4 +1,4 @@
-"""Value → typed config and findings: unknown keys, wrong types, values out of range."""
+"""Check a plain value against the schema: unknown keys, wrong types, values out of range."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -12,29 +12,29 @@ from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
-from zlaunch.dsconfig.text.edit import mend_value
+from zlaunch.dsconfig.text.edit import fix_value
 from zlaunch.errors import Finding, FixKind, Severity
 
 MAX_LOSSES = 4
-"""Rounds in which values that stay wrong are left out, each round a section further up."""
+"""Rounds of dropping values that stay wrong, each one section further up."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a ds_config says, and what is wrong with it."""
+    """A ds_config and what is wrong with it."""
 
     config: DsConfig | None
-    """The config as it was meant: mended where that is safe, without what is wrong otherwise.
+    """The config as it was meant: safe fixes applied, other mistakes dropped.
 
-    None where too little is left to judge: the stage itself is in doubt.
+    None if even the stage is in doubt.
     """
     findings: tuple[Finding, ...]
     as_read: DsConfig | None
-    """The config as DeepSpeed reads it: a key under a wrong name is not there."""
+    """The config as DeepSpeed reads it: without keys under a wrong name."""
 
 
 def check(value: dict[str, Any], older: Release | None = None) -> Checked:
-    """Read a plain value as a ds_config of the newest DeepSpeed release, or of an older one.
+    """Check a plain value for the newest DeepSpeed release, or for an older one.
 
     `$schema` at the top is for editors; DeepSpeed ignores it.
     """
@@ -51,19 +51,14 @@ def check(value: dict[str, Any], older: Release | None = None) -> Checked:
 
 
 def _without_guess(fault: Finding | None) -> Finding | None:
-    """Forget which key was meant."""
-    guessed = (
-        fault is not None
-        and fault.mending is not None
-        and fault.mending.act in (FixKind.RENAME, FixKind.MOVE)
-    )
+    guessed = fault is not None and fault.fix is not None and fault.fix.kind in (FixKind.RENAME, FixKind.MOVE)
     return None if guessed else fault
 
 
 def _faults(
     value: dict[str, Any], errors: Mapping[KeyPath, ErrorDetails], older: Release | None
 ) -> dict[KeyPath, Finding | None]:
-    """Explain errors; None for one that is none in the release that was asked about."""
+    """Explain errors; None for what is not an error in the older release."""
     from zlaunch.dsconfig.schema_errors import explain
 
     _, lax = _read(value, strict=False)
@@ -78,16 +73,14 @@ def _faults(
 def _below_moved(
     value: dict[str, Any], faults: Mapping[KeyPath, Finding | None], older: Release | None
 ) -> Iterable[Finding]:
-    """Look into sections that stand under a wrong name or in a wrong place."""
+    """Check inside sections under a wrong name or in a wrong place."""
     meant, origins = copy.deepcopy(value), {}
     for path, fault in faults.items():
-        mending = fault.mending if fault else None
-        if mending is not None and mending.act in (FixKind.RENAME, FixKind.MOVE):
-            mend_value(meant, path, mending)
-            renamed = (*path[:-1], mending.to)
-            origins[renamed if mending.act is FixKind.RENAME else (*filter(None, [mending.to]), path[-1])] = (
-                path
-            )
+        fix = fault.fix if fault else None
+        if fix is not None and fix.kind in (FixKind.RENAME, FixKind.MOVE):
+            fix_value(meant, path, fix)
+            renamed = (*path[:-1], fix.to)
+            origins[renamed if fix.kind is FixKind.RENAME else (*filter(None, [fix.to]), path[-1])] = path
     errors = _read(meant)[1] if origins else {}
     for new, old in origins.items():
         inside = {path: error for path, error in errors.items() if path[: len(new)] == new}
@@ -98,12 +91,11 @@ def _below_moved(
 
 
 def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:
-    """Whether an unknown key is one that an older release reads, and the newest does not."""
+    """Whether an older release reads a key that is unknown to the newest."""
     return error["type"] == "extra_forbidden" and older.knows(path) and not NEWEST.knows(path)
 
 
-def _read(value: Any, strict: bool = True) -> tuple[DsConfig | None, dict[KeyPath, ErrorDetails]]:
-    """Read a value as a config, or find the first error of each key."""
+def _read(value: object, strict: bool = True) -> tuple[DsConfig | None, dict[KeyPath, ErrorDetails]]:
     try:
         return DsConfig.model_validate(value, strict=strict), {}
     except ValidationError as error:
@@ -113,8 +105,8 @@ def _read(value: Any, strict: bool = True) -> tuple[DsConfig | None, dict[KeyPat
         return None, by_path
 
 
-def _path(value: Any, error: ErrorDetails) -> KeyPath:
-    """Leave out of pydantic's location what is no key: tags of unions and names of types."""
+def _path(value: object, error: ErrorDetails) -> KeyPath:
+    """Drop from pydantic's location what is not a key: tags of unions and names of types."""
     path: KeyPath = ()
     for part in error["loc"]:
         children = dict(enumerate(value)) if isinstance(value, list) else value
@@ -125,7 +117,7 @@ def _path(value: Any, error: ErrorDetails) -> KeyPath:
     return path
 
 
-def _not_yet_known(value: Mapping[str, Any], older: Release) -> Iterable[tuple[KeyPath, Finding]]:
+def _not_yet_known(value: Mapping[str, object], older: Release) -> Iterable[tuple[KeyPath, Finding]]:
     """Find keys that came with a later release."""
     for path in _key_paths(value):
         since = history(path).since
@@ -134,12 +126,12 @@ def _not_yet_known(value: Mapping[str, Any], older: Release) -> Iterable[tuple[K
             continue
         severity = Severity.ERROR if older.refuses(path) else Severity.SILENT
         does = "refuses" if severity is Severity.ERROR else "ignores"
-        message = f"`{path[-1]}` came with DeepSpeed {since}; {older.name} {does} it"
-        hint = "leave it out, or use a newer DeepSpeed"
+        message = f"`{path[-1]}` was added in DeepSpeed {since}; {older.name} {does} it"
+        hint = "delete it, or use a newer DeepSpeed"
         yield path, Finding("newer-key", message, hint, dotted(path), severity, path=path)
 
 
-def _key_paths(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
+def _key_paths(value: Mapping[str, object], path: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
     for key, child in value.items():
         yield (*path, key)
         if isinstance(child, Mapping):
@@ -147,16 +139,16 @@ def _key_paths(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterable
 
 
 def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -> DsConfig | None:
-    """Read the config without its mistakes: a value that is in doubt counts as "auto", or as left out."""
+    """Read the config without its mistakes: a doubtful value becomes "auto" or is dropped."""
     meant = copy.deepcopy(value)
     for path, fault in sorted(faults.items(), key=lambda item: -len(item[0])):
-        mend_value(meant, path, fault.mending if fault else None, instead="auto")
+        fix_value(meant, path, fault.fix if fault else None, instead="auto")
     for _ in range(MAX_LOSSES):
         config, wrong = _read(meant)
         if config is not None:
             return None if ZERO in value and ZERO not in meant else config
         for path in sorted(wrong, key=len, reverse=True):
             parent = value_at(meant, path[:-1])
-            is_there = parent is not None and path[-1] in parent
-            mend_value(meant, path if is_there else path[:-1], None)
+            is_there = isinstance(parent, dict) and path[-1] in parent
+            fix_value(meant, path if is_there else path[:-1], None)
     return None

@@ -1,6 +1,6 @@
-"""The models as JSON Schema, draft 2020-12, for editors: what can be written, and what it means.
+"""The models as JSON Schema, draft 2020-12, for editors.
 
-It accepts what the models accept, key by key; rules between keys are not in it.
+It accepts what the models accept, key by key; it has no rules between keys.
 """
 
 import json
@@ -18,7 +18,7 @@ from zlaunch.dsconfig.text.document import KeyPath
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ANY = "*"
-"""Stands in a path for the names and numbers that a user chooses."""
+"""Placeholder in a path for names and numbers that users choose."""
 
 _NAMES = {
     "<adam>": ("Adam", "AdamW"),
@@ -28,21 +28,21 @@ _NAMES = {
     "<muon>": ("Muon",),
     "<mup>": ("MuAdam", "MuAdamW", "MuSGD"),
 }
-"""The optimizers that DeepSpeed knows in any case, as they are usually written."""
+"""The optimizers that DeepSpeed accepts in any case, in their usual spelling."""
 
 
 class _Generator(GenerateJsonSchema):
-    """Writes what pydantic's own generator cannot know: what the functions in the types do."""
+    """Adds what pydantic's generator cannot know: the effect of validator functions."""
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
-        """Write a choice by "auto", or by the name of an optimizer or scheduler."""
+        """Write a union with "auto", or of optimizers or schedulers."""
         arms = {str(tag): self.generate_inner(arm) for tag, arm in schema["choices"].items()}
         if "<auto>" in arms:
             return {"anyOf": list(arms.values())}
         return _by_type(arms, self.definitions)
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        """Write words that may be in any case, and keys that may not be null."""
+        """Write words in any case, and keys that may not be null."""
         inner = super().function_before_schema(schema)
         function = schema["function"]["function"]
         if function is not_null:
@@ -52,7 +52,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def _in_any_case(words: Iterable[str]) -> JsonSchemaValue:
-    """Offer words as they are usually written, and accept them in any case."""
+    """Suggest words in their usual spelling, and accept them in any case."""
     words = list(words)
     spelled = ("".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() else c for c in word) for word in words)
     return {"type": "string", "anyOf": [{"enum": words}, {"pattern": f"^({'|'.join(spelled)})$"}]}
@@ -72,11 +72,11 @@ def _by_type(arms: Mapping[str, JsonSchemaValue], definitions: Mapping[Any, Any]
     }
 
 
-_TYPE = "Which one: DeepSpeed's own, or a class of PyTorch."
+_TYPE = "Name of one of DeepSpeed's own, or of a PyTorch class."
 
 
 def _type_of(arm: JsonSchemaValue, definitions: Mapping[Any, Any]) -> JsonSchemaValue:
-    """Say which names an arm has; where DeepSpeed and torch have one of the same name, it is DeepSpeed's."""
+    """List the names of an arm; a name of both DeepSpeed and torch is DeepSpeed's."""
     written = definitions[arm["$ref"].rpartition("/")[2]]["properties"]["type"]
     if "const" in written:
         return {"const": written["const"]}
@@ -84,12 +84,12 @@ def _type_of(arm: JsonSchemaValue, definitions: Mapping[Any, Any]) -> JsonSchema
     return {"enum": [name for name in written["enum"] if name not in taken]}
 
 
-def json_schema(release: Release = NEWEST) -> dict[str, Any]:
+def json_schema(release: Release = NEWEST) -> JsonSchemaValue:
     """Write the schema of a release."""
     raw = DsConfig.model_json_schema(schema_generator=_Generator)
     models = {model.__name__: model for model in sections()}
     whole = _Plain(raw.pop("$defs"), models, release).section(raw, DsConfig, ())
-    editors = {"type": "string", "description": "Where this schema is; for editors, DeepSpeed ignores it."}
+    editors = {"type": "string", "description": "Location of this schema, for editors; DeepSpeed ignores it."}
     return {
         "$schema": DIALECT,
         "title": f"ds_config for DeepSpeed {release.name}",
@@ -99,16 +99,16 @@ def json_schema(release: Release = NEWEST) -> dict[str, Any]:
 
 
 class _Plain:
-    """Puts definitions in their places, describes every key, and keeps to what a release reads."""
+    """Inlines definitions, describes every key, and drops what a release does not read."""
 
     def __init__(
         self, definitions: Mapping[str, Any], models: Mapping[str, type[Section]], release: Release
     ) -> None:
         self._definitions, self._models, self._release = definitions, models, release
 
-    def section(self, node: Mapping[str, Any], model: type[Section], path: KeyPath) -> dict[str, Any]:
-        """Write an object whose keys are known."""
-        properties: dict[str, Any] = {}
+    def section(self, node: Mapping[str, Any], model: type[Section], path: KeyPath) -> JsonSchemaValue:
+        """Write an object with known keys."""
+        properties: JsonSchemaValue = {}
         for key, value in node["properties"].items():
             for name in _spellings(model, key):
                 if self._release.knows((*path, name)) or self._is_free(path):
@@ -126,7 +126,7 @@ class _Plain:
             "additionalProperties": False,
         }
 
-    def _key(self, value: Any, model: type[Section], key: str, path: KeyPath) -> dict[str, Any]:
+    def _key(self, value: Any, model: type[Section], key: str, path: KeyPath) -> JsonSchemaValue:
         words = meaning(model, key)
         node = {**self.plain(value, path), "description": words}
         node.pop("default", None)
@@ -151,7 +151,7 @@ class _Plain:
         return default if isinstance(default, bool | int | float | str) else None
 
     def plain(self, node: Any, path: KeyPath) -> Any:
-        """Write any part of the schema."""
+        """Inline definitions anywhere in the schema."""
         if isinstance(node, list):
             return [self.plain(part, path) for part in node]
         if not isinstance(node, dict):
@@ -163,11 +163,11 @@ class _Plain:
         return {key: self.plain(value, (*path, ANY) if key in below else path) for key, value in kept.items()}
 
     def _is_free(self, path: KeyPath) -> bool:
-        """Whether the table of releases says nothing about the keys of an object."""
+        """Whether the table of releases does not cover the keys of an object."""
         return path[:1] in (("optimizer",), ("scheduler",)) or ANY in path
 
     def _older(self, path: KeyPath, properties: Mapping[str, Any]) -> list[str]:
-        """Name the keys that only this release knows."""
+        """List the keys that only this release knows."""
         reads = self._release.reads
         return [
             str(key[-1])
@@ -177,7 +177,6 @@ class _Plain:
 
 
 def _spellings(model: type[Section], key: str) -> list[str]:
-    """Name a key and the other names it may have."""
     alias = model.model_fields[key].validation_alias
     choices = getattr(alias, "choices", None) or [key]
     return [str(choice) for choice in choices]

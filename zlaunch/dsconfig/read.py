@@ -1,8 +1,8 @@
-"""Where a ds_config comes from: a file, stdin, or base64 on a command line.
+"""Read a ds_config from a file, stdin, or base64 on a command line.
 
-DeepSpeed reads ds_config files with hjson, transformers and accelerate with strict JSON: the same
-file can work in one and fail in the other. `parser` reads both, makes `2e8` an integer as
-DeepSpeed's reader does, keeps the first of duplicate keys, and reports every such thing.
+DeepSpeed reads ds_config files with hjson, transformers and accelerate with strict JSON, so a file can
+work in one and fail in the other. `parser` accepts both, makes `2e8` an integer as DeepSpeed does, keeps
+the first of duplicate keys, and reports all of it.
 """
 
 import base64
@@ -20,7 +20,7 @@ STDIN, BASE64 = "<stdin>", "<base64>"
 def read(name: str | Path) -> Document:
     """Read a ds_config from a file, from stdin for `-`, or from base64 as launchers pass it on.
 
-    Raises InputMissing if there is none, Refused with the place if it is none.
+    Raises InputMissing if it cannot be read, Refused with the place of a syntax error.
     """
     if str(name) == "-":
         return parse(_decode(sys.stdin.buffer.read(), STDIN), STDIN)
@@ -37,7 +37,7 @@ def _decode(data: bytes, file: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise Refused([Finding("not-text", "this is not UTF-8 text", place=Place(file, line, 1))]) from None
+        raise Refused([Finding("not-text", "not UTF-8 text", place=Place(file, line, 1))]) from None
 
 
 def _from_base64(text: str) -> str | None:

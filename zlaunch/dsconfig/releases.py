@@ -1,8 +1,8 @@
-"""Which keys each DeepSpeed release reads, and what became of them from one release to the next.
+"""Which keys each DeepSpeed release reads, and how they changed between releases.
 
-The table `releases.json` is recorded from the packages themselves by `tools/record_releases.py`. A
-release stands there as its last patch: DeepSpeed brings and removes keys in patches too, and an early
-patch may be behind. A key is a path of its parts, so that `"a.b"` written flat is not `b` in `a`.
+`tools/record_releases.py` records the table `releases.json` from the packages. Each release is recorded at
+its last patch, because patches add and remove keys too. A key is a path of its parts, so that a flat key
+`"a.b"` is not `b` in `a`.
 """
 
 import functools
@@ -16,7 +16,7 @@ from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import WrongUsage
 
 RELEASES: tuple[str, ...] = ("0.14", "0.15", "0.16", "0.17", "0.18", "0.19")
-"""Oldest to newest. They stand here too so that naming them does not read the table."""
+"""Oldest to newest; repeated here so that listing them does not load the table."""
 
 REMOVED: Mapping[str, str] = {
     "amp": "use `bf16` or `fp16`",
@@ -34,7 +34,7 @@ REMOVED: Mapping[str, str] = {
     "zero_optimization.mics_hierarchical_params_gather": "delete it",
     "zero_optimization.zeropp_loco_param": "delete it",
 }
-"""Key → what to do about it. Their mere presence is refused, even as `false` or `null`."""
+"""Key → what to do about it. DeepSpeed refuses their presence, even with `false` or `null`."""
 
 
 @dataclass(frozen=True)
@@ -46,27 +46,27 @@ class Release:
 
     @property
     def reads(self) -> "Reads":
-        """What the table says of it."""
+        """Its entry in the table."""
         return _reads(self.name)
 
     def knows(self, path: KeyPath) -> bool:
-        """Whether it reads a key, or hands it on."""
+        """Whether it reads a key or passes it on."""
         return path in self.reads.keys or self._hands_on(path)
 
     def knows_section(self, path: KeyPath) -> bool:
-        """Whether it reads an object there, or hands it on."""
+        """Whether it reads a section or passes it on."""
         return path in self.reads.sections or self._hands_on(path)
 
     def is_closed(self, path: KeyPath) -> bool:
-        """Whether it refuses keys that it does not know in a section."""
+        """Whether it refuses unknown keys in a section."""
         return self.reads.sections.get(path) == "closed"
 
     def refuses(self, path: KeyPath) -> bool:
-        """Whether it refuses a config that has this key; what it neither knows nor refuses, it ignores."""
+        """Whether it refuses a config with this key; keys that it neither knows nor refuses, it ignores."""
         return path in self.reads.refused or (self.is_closed(path[:-1]) and not self.knows(path))
 
     def default(self, path: KeyPath) -> Any | None:
-        """Name the value it falls back to, if that is a scalar."""
+        """The default of a key, if that is a scalar."""
         return self.reads.keys.get(path)
 
     def _hands_on(self, path: KeyPath) -> bool:
@@ -85,28 +85,28 @@ class Reads:
 
     sections: Mapping[KeyPath, str]
     """What it does with a key that it does not know in a section: `closed` refuses it, `lenient` ignores it,
-    `open` hands it on to somebody else, such as the constructor of an optimizer."""
+    `open` passes it on, for example to the constructor of an optimizer."""
 
     refused: frozenset[KeyPath]
-    """Keys whose mere presence it refuses."""
+    """Keys whose presence it refuses."""
 
 
 @dataclass(frozen=True)
 class History:
-    """What became of a key."""
+    """How a key changed between releases."""
 
     known: tuple[str, ...]
     """The releases that read it, oldest to newest."""
 
     refused: str | None
-    """The first release that refuses its mere presence."""
+    """The first release that refuses its presence."""
 
     changes: tuple[tuple[str, Any], ...]
     """Its scalar default where it first had one, and wherever it changed."""
 
     @property
     def since(self) -> str | None:
-        """The release that brought it; None if it was always there."""
+        """The release that added it; None if it was always there."""
         return self.known[0] if self.known and self.known[0] != RELEASES[0] else None
 
     @property
@@ -116,24 +116,24 @@ class History:
 
 
 def release(text: str | None) -> Release:
-    """Find a release as people name it: `0.16`, `0.16.4`, `v0.16`.
+    """Find a release by name: `0.16`, `0.16.4`, `v0.16`.
 
-    What is newer than all is the newest, and so is None, for who names none.
+    None, and anything newer than the newest, mean the newest.
     """
     if text is None:
         return NEWEST
     found = re.fullmatch(r"v?(\d+)\.(\d+)([.+].*)?", text.strip())
     if not found:
-        raise WrongUsage(f"`{text}` is no DeepSpeed release", f"write one of {_listed()}")
+        raise WrongUsage(f"`{text}` is not a DeepSpeed release", f"write one of {_listed()}")
     asked = (int(found[1]), int(found[2]))
     not_newer = [name for name in RELEASES if _order(name) <= asked]
     if not not_newer:
-        raise WrongUsage(f"DeepSpeed {text} is older than all that are known", f"write one of {_listed()}")
+        raise WrongUsage(f"DeepSpeed {text} is older than all known releases", f"write one of {_listed()}")
     return Release(not_newer[-1])
 
 
 def history(path: KeyPath) -> History:
-    """Tell what became of a key, from the oldest release to the newest."""
+    """Trace a key from the oldest release to the newest."""
     releases = [Release(name) for name in RELEASES]
     known = [each for each in releases if each.knows(path)]
     defaults = [(each.name, each.default(path)) for each in known]
@@ -174,7 +174,6 @@ def _lives(row: Mapping[str, Any], name: str) -> bool:
 
 
 def _in_force(changes: Mapping[str, Any], name: str) -> Any:
-    """Find the last change that is not newer than a release."""
     past = [value for since, value in changes.items() if _order(since) <= _order(name)]
     return past[-1] if past else None
 

@@ -1,4 +1,4 @@
-"""What pydantic refuses → a finding that says what DeepSpeed makes of it, and what to type."""
+"""Turn pydantic errors into findings that say what DeepSpeed does and what to type."""
 
 import difflib
 import math
@@ -22,7 +22,7 @@ OWN_NAMES: Mapping[KeyPath, tuple[str, ...]] = {
     ("optimizer", "type"): ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon"),
     ("scheduler", "type"): DEEPSPEED_SCHEDULERS,
 }
-"""Names that DeepSpeed builds itself; beside them it takes the classes of torch."""
+"""Names of DeepSpeed's own classes; it also accepts those of torch."""
 
 BATCH_SIZES = frozenset({"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
 USED_AT_ONCE = frozenset(
@@ -43,7 +43,7 @@ USED_AT_ONCE = frozenset(
         "wall_clock_breakdown",
     }
 )
-"""Keys outside of the closed sections whose values DeepSpeed uses as soon as it reads them."""
+"""Keys outside of the strict sections whose values DeepSpeed uses as soon as it reads them."""
 
 WORDS_OF_OTHERS: Mapping[str, str] = {
     "betas": "optimizer.params.betas",
@@ -63,10 +63,10 @@ WORDS_OF_OTHERS: Mapping[str, str] = {
     "weight_decay": "optimizer.params.weight_decay",
     "zero_stage": "zero_optimization.stage",
 }
-"""What people write elsewhere, or in the wrong section → where DeepSpeed reads it."""
+"""Names from other tools, or in the wrong section → where DeepSpeed reads the setting."""
 
 SURE = 0.88
-"""How alike two names must be before one is taken for the other without asking."""
+"""Similarity above which a rename is applied by `--fix`."""
 
 _KIND_NAMES = {
     "bool_type": "true or false",
@@ -76,46 +76,44 @@ _KIND_NAMES = {
     "list_type": "a list",
     "model_type": "an object",
     "none_required": "null",
-    "null": "a value, and DeepSpeed crashes on null",
+    "null": "a value; DeepSpeed crashes on null",
     "string_type": "a string",
 }
 
 
 def explain(
-    whole: dict[str, Any], path: KeyPath, error: ErrorDetails, lax: bool, release: Release
+    whole: dict[str, object], path: KeyPath, error: ErrorDetails, lax: bool, release: Release
 ) -> Finding:
-    """Say what is wrong at `path`; `lax` tells whether pydantic without strict types would take it."""
+    """Explain the error at `path`; `lax` says whether pydantic accepts the value without strict types."""
     kind, given, key = error["type"], error["input"], path[-1]
     where = dotted(path)
     if kind == "extra_forbidden":
         return _unknown_key(whole, path, release)
     if kind == "missing":
-        message = f"`{key}` is missing, and DeepSpeed cannot do without it"
+        message = f"`{key}` is missing, and DeepSpeed requires it"
         return Finding("missing-key", message, f'add `"{key}": …`', where, Severity.LATE)
     lax = lax or _is_taken(kind, given, error)
     severity = _severity(path, error, lax, release)
     if given == "auto":
-        message = (
-            f'nobody fills in "auto" for `{where}`: the Trainer stops at it, DeepSpeed takes its default'
-        )
+        message = f'nothing fills in "auto" for `{where}`: the Trainer refuses it, DeepSpeed uses its default'
         if severity is not Severity.ERROR or release.is_closed(path[:-1]):
             severity = Severity.LATE
-        return Finding("auto-not-here", message, "write a value, or leave the key out", where, severity)
+        return Finding("auto-not-here", message, "write a value, or delete the key", where, severity)
     if kind == "literal_error":
         choose = _no_such_name if path in OWN_NAMES else _not_one_of
-        message, hint, mending = choose(path, given, str(error["ctx"]["expected"]))
-        return Finding("bad-value", message, hint, where, severity, mending=mending)
+        message, hint, fix = choose(path, given, str(error["ctx"]["expected"]))
+        return Finding("bad-value", message, hint, where, severity, fix=fix)
     if expected := _KIND_NAMES.get(kind):
-        hint, mending = _retyped(given, expected)
+        hint, fix = _retyped(given, expected)
         silent = severity is Severity.SILENT
-        accepted = ". DeepSpeed reads it as it was meant, the Trainer does not" if silent else ""
+        accepted = ". DeepSpeed converts it, the Trainer does not" if silent else ""
         message = f"`{key}` is {_shown(given)}, not {expected}{accepted}"
-        return Finding("bad-type", message, hint, where, severity, mending=mending)
+        return Finding("bad-type", message, hint, where, severity, fix=fix)
     return Finding("bad-value", f"`{key}` is {_shown(given)}; {_bound(error)}", None, where, severity)
 
 
-def _is_taken(kind: str, given: Any, error: ErrorDetails) -> bool:
-    """Whether an enumeration takes a number that is written as text, or true for 1."""
+def _is_taken(kind: str, given: object, error: ErrorDetails) -> bool:
+    """Whether an enumeration accepts a number that is written as text, or true for 1."""
     if kind == "int_type":
         return isinstance(given, bool)
     return (
@@ -127,7 +125,7 @@ def _is_taken(kind: str, given: Any, error: ErrorDetails) -> bool:
 
 
 def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -> Severity:
-    """Say when DeepSpeed notices a value that it was not written for."""
+    """Say when DeepSpeed notices a wrong value."""
     where, is_section = dotted(path), error["type"] in ("model_type", "dict_type", "null")
     if is_section and path in release.reads.sections:
         return Severity.ERROR
@@ -140,42 +138,40 @@ def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -
     return Severity.ERROR if where in USED_AT_ONCE else Severity.LATE
 
 
-def _unknown_key(whole: dict[str, Any], path: KeyPath, release: Release) -> Finding:
+def _unknown_key(whole: dict[str, object], path: KeyPath, release: Release) -> Finding:
     parent, key, where = path[:-1], str(path[-1]), dotted(path)
     if (advice := REMOVED.get(where)) and release.refuses(path):
         since = history(path).refused
-        message = f"DeepSpeed {since} refuses a config that has `{key}`, even switched off"
-        return Finding("removed-key", message, advice, where, mending=_off(whole, path))
+        message = f"DeepSpeed {since} refuses a config with `{key}`, even if it is switched off"
+        return Finding("removed-key", message, advice, where, fix=_off(whole, path))
     if parent in (("optimizer", "params"), ("scheduler", "params")):
         severity, does = (
             Severity.LATE,
-            f"the {parent[0]} takes no argument `{key}`, and fails when it is made",
+            f"the {parent[0]} has no argument `{key}`, so creating it fails",
         )
     else:
         place = f"in `{dotted(parent)}`" if parent else "at the top level"
         closed = release.is_closed(parent)
         severity = Severity.ERROR if closed else Severity.SILENT
-        does = (
-            f"DeepSpeed knows no key `{key}` {place}, and {'refuses the config' if closed else 'ignores it'}"
-        )
-    hint, mending, meant = _meant(whole, parent, key)
-    finding = Finding("unknown-key", does, hint, where, severity, mending=mending)
+        does = f"DeepSpeed has no key `{key}` {place} and {'refuses the config' if closed else 'ignores it'}"
+    hint, fix, meant = _meant(whole, parent, key)
+    finding = Finding("unknown-key", does, hint, where, severity, fix=fix)
     if meant is None or not isinstance(room := value_at(whole, meant[:-1]), dict) or meant[-1] not in room:
         return finding
-    return replace(finding, mending=None, beside=meant)
+    return replace(finding, fix=None, beside=meant)
 
 
-def _off(whole: dict[str, Any], path: KeyPath) -> Fix | None:
-    """A removed section that was switched off can go; one that was on is the user's to replace."""
+def _off(whole: dict[str, object], path: KeyPath) -> Fix | None:
+    """`--fix` deletes a removed section that is switched off; one that is on, the user must replace."""
     value = value_at(whole, path)
     on = value.get("enabled", False) if isinstance(value, dict) else value
     return None if on else Fix(FixKind.DELETE)
 
 
-def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Fix | None, KeyPath | None]:
-    """Guess which key was meant, or where it belongs: what to do, and the place that it would take."""
+def _meant(whole: dict[str, object], parent: KeyPath, key: str) -> tuple[str, Fix | None, KeyPath | None]:
+    """Guess the intended key or section: what to do, and the path of the intended key."""
     if not parent and "." in key:
-        return "nest the keys: a dot means nothing in JSON", None, None
+        return "nest the keys: JSON has no dotted keys", None, None
     siblings = known_keys(whole, parent)
     if close := difflib.get_close_matches(key, siblings, n=1, cutoff=0.75):
         sure = difflib.SequenceMatcher(None, key, close[0]).ratio() >= SURE
@@ -187,15 +183,15 @@ def _meant(whole: dict[str, Any], parent: KeyPath, key: str) -> tuple[str, Fix |
         move = Fix(FixKind.MOVE, ZERO) if isinstance(whole.get(ZERO, {}), dict) else None
         return f"move `{key}` into `{ZERO}`", move, (ZERO, key)
     if place := WORDS_OF_OTHERS.get(key):
-        return f"in a ds_config that is `{place}`", None, None
+        return f"the key in a ds_config is `{place}`", None, None
     return "delete it", None, None
 
 
-def _no_such_name(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Fix | None]:
-    """DeepSpeed's own names come before the classes of torch, of which there are too many to list."""
+def _no_such_name(path: KeyPath, given: object, expected: str) -> tuple[str, str | None, Fix | None]:
+    """List only DeepSpeed's own names; torch has too many classes."""
     own = OWN_NAMES[path]
     names = [*own, *re.findall(r"'(\w+)'", expected)]
-    message = f"there is no {path[0]} `{given}`; DeepSpeed has {', '.join(own)}, and torch its own"
+    message = f"there is no {path[0]} `{given}`; DeepSpeed has {', '.join(own)}, and accepts torch's classes"
     return message, *_nearest(given, names)
 
 
@@ -204,12 +200,12 @@ def _not_one_of(path: KeyPath, given: Any, expected: str) -> tuple[str, str | No
     listed = " or ".join([*([", ".join(choices[:-1])] if choices[:-1] else []), choices[-1]])
     message = f"`{path[-1]}` is {_shown(given)}; it can be {listed}"
     if str(given) in choices and str(given).isdigit():
-        message += ". DeepSpeed takes it for the number, the Trainer does not"
+        message += ". DeepSpeed converts it to a number, the Trainer does not"
         return message, f"write {given}, without quotes", Fix(FixKind.WRITE, int(given))
     return message, *_nearest(given, choices)
 
 
-def _nearest(given: Any, names: list[str]) -> tuple[str | None, Fix | None]:
+def _nearest(given: object, names: list[str]) -> tuple[str | None, Fix | None]:
     spelled = {name.lower(): name for name in names}
     close = difflib.get_close_matches(str(given).lower(), spelled, n=1, cutoff=0.6)
     if not close:
@@ -219,7 +215,7 @@ def _nearest(given: Any, names: list[str]) -> tuple[str | None, Fix | None]:
     return f'did you mean `"{name}"`?', Fix(FixKind.WRITE, name) if sure else None
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     match value:
         case dict():
             return "an object"
@@ -237,20 +233,18 @@ _BOUNDS = {
     "greater_than_equal": "it must be at least {ge:g}",
     "less_than": "it must be less than {lt:g}",
     "less_than_equal": "it must be at most {le:g}",
-    "too_short": "it needs {min_length} items, and has {actual_length}",
-    "too_long": "it takes {max_length} items, and has {actual_length}",
+    "too_short": "it needs {min_length} items, but has {actual_length}",
+    "too_long": "it takes {max_length} items, but has {actual_length}",
     "finite_number": "it must be finite",
 }
 
 
 def _bound(error: ErrorDetails) -> str:
-    """Say in our words which bound a value breaks."""
     said = _BOUNDS.get(error["type"])
     return said.format(**error.get("ctx", {})) if said else f"{error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def _retyped(given: Any, expected: str) -> tuple[str | None, Fix | None]:
-    """Say how to write a value that only has the wrong type."""
+def _retyped(given: object, expected: str) -> tuple[str | None, Fix | None]:
     if given is None:
         return "delete the key", Fix(FixKind.DELETE)
     plain = given.strip().lower() if isinstance(given, str) else None

@@ -1,7 +1,7 @@
-"""Whole numbers that are written as fractions: fine for DeepSpeed's reader, not for the Trainer's.
+"""Find whole numbers in exponent notation, which the Trainer's reader makes floats.
 
-In most sections DeepSpeed makes an integer of `1e6`, whoever read it. These it hands on as they
-are: to a schedule that asks for an integer, to the C++ of asynchronous I/O, to a writer.
+In most sections DeepSpeed converts `1e6` to an integer. The keys here it passes on as they are: to a
+schedule that requires an integer, to the C++ of asynchronous I/O, to a checkpoint writer.
 """
 
 from collections.abc import Iterator
@@ -35,9 +35,9 @@ def imprecise_numbers(document: Document) -> Iterator[Finding]:
             continue
         yield Finding(
             "float-for-whole",
-            f"the Trainer's reader makes a fraction of `{written}`, and DeepSpeed fails on it later",
+            f"the Trainer reads `{written}` as a float, and DeepSpeed fails on it later",
             f"write {value}",
             dotted(path),
             Severity.LATE,
-            mending=Fix(FixKind.WRITE, value),
+            fix=Fix(FixKind.WRITE, value),
         )

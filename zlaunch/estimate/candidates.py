@@ -1,48 +1,48 @@
-"""What a search chooses from: every stage, offload, micro-batch and bucket that makes up the same batch."""
+"""What a search chooses from: every strategy, micro-batch and bucket that gives the same global batch."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from zlaunch.dsconfig.keys.read_at import ZERO
-from zlaunch.estimate.changes import SMALL_BUCKET
+from zlaunch.estimate.changes import BUCKET, SMALL_BUCKET, Options
 from zlaunch.estimate.query import EstimateQuery
-from zlaunch.estimate.strategies import Strategy, apply_strategy, within_reach
+from zlaunch.estimate.strategies import Strategy, apply_strategy, available
+from zlaunch.job.source import Source
 
+PLAN: Final = Source.option("zlaunch plan")
 STEP: Final = 1.5
-"""Two micro-batches, or two buckets, differ at least by this factor: what lies between gains too little."""
+"""Least factor between two micro-batches, or two buckets: what lies between gains too little."""
 CHECKPOINTED, ACCUMULATED, BUCKETED, ELSEWHERE = 2.0, 1.0, 0.25, 8.0
-"""Distances of what differs in one thing; of a micro-batch twice as large, it is 1."""
-
-BUCKET: Final = f"{ZERO}.reduce_bucket_size"
+"""Distances of candidates that differ in one thing; for a micro-batch twice as large, it is 1."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """One configuration."""
 
-    rung: Strategy
+    strategy: Strategy
     checkpointing: bool
     bucket: int
-    """Elements that are reduced at once; 0 where that is not for a search to choose."""
+    """Elements reduced at once; 0 where the search does not choose it."""
     micro_batch: int
     accumulation: int
-    question: EstimateQuery
+    query: EstimateQuery
 
     @property
-    def words(self) -> str:
-        """Say what to type for it, but for the bucket."""
-        checkpointing = " --activation-checkpointing" if self.checkpointing else ""
-        return f"{self.rung.words}{checkpointing} --micro-batch {self.micro_batch}"
+    def options(self) -> Options:
+        """What to type for it, without the bucket and the accumulation."""
+        checkpointing = self.checkpointing or None
+        own = Options(activation_checkpointing=checkpointing, micro_batch=self.micro_batch)
+        return self.strategy.options | own
 
     def needs_more_than(self, other: "Candidate") -> bool:
-        """Whether it surely takes no less memory: more at a time, more kept, in larger buckets.
+        """Whether it surely takes no less memory: larger micro-batches and buckets, more kept.
 
-        Accumulation keeps gradients from one micro-batch to the next, and is compared with its like only.
+        Accumulation keeps gradients between micro-batches, so it is compared only with its like.
         """
         return (
-            self.rung == other.rung
+            self.strategy == other.strategy
             and self.micro_batch >= other.micro_batch
             and self.checkpointing <= other.checkpointing
             and self.bucket >= other.bucket
@@ -50,17 +50,17 @@ class Candidate:
         )
 
 
-def candidates(question: EstimateQuery, per_rank: int) -> list[Candidate]:
+def candidates(query: EstimateQuery, per_rank: int) -> list[Candidate]:
     """List all configurations for `per_rank` sequences of a rank in a step.
 
-    What changes least about a job comes first: the lower rung, no checkpointing, the usual bucket, and
-    then the larger micro-batch.
+    What changes least about a job comes first: the earlier strategy, no checkpointing, the usual bucket,
+    and then the larger micro-batch.
     """
     return [
-        _candidate(question, rung, checkpointing, bucket, (size, per_rank // size))
-        for rung in within_reach(question)
-        for checkpointing in dict.fromkeys((question.training.activation_checkpointing, True))
-        for bucket in buckets(question, rung)
+        _candidate(query, strategy, checkpointing, bucket, (size, per_rank // size))
+        for strategy in available(query)
+        for checkpointing in dict.fromkeys((query.training.activation_checkpointing, True))
+        for bucket in _buckets(query, strategy)
         for size in reversed(sizes(per_rank))
     ]
 
@@ -79,10 +79,10 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // size for size in small)})
 
 
-def buckets(question: EstimateQuery, rung: Strategy) -> Iterator[int]:
-    """List buckets: first one that keeps a network busy, then one that saves memory."""
-    own = _own_bucket(question)
-    if rung.stage == 0 or BUCKET in {name for name, _ in question.job.overrides} or not own:
+def _buckets(query: EstimateQuery, strategy: Strategy) -> Iterator[int]:
+    """List buckets: one that keeps a network busy, then one that saves memory."""
+    own = _own_bucket(query)
+    if strategy.stage == 0 or BUCKET in {name for name, _ in query.job.overrides} or not own:
         yield 0
         return
     large, small = max(own, SMALL_BUCKET), min(own, SMALL_BUCKET)
@@ -91,33 +91,33 @@ def buckets(question: EstimateQuery, rung: Strategy) -> Iterator[int]:
         yield small
 
 
-def _own_bucket(question: EstimateQuery) -> int | None:
-    """Work out the bucket that the Trainer takes: the square of the model's width."""
-    hidden = question.given.model and question.given.model.hidden_size
+def _own_bucket(query: EstimateQuery) -> int | None:
+    """Work out the bucket that the Trainer sets: the square of the model's width."""
+    hidden = query.given.model and query.given.model.hidden_size
     return hidden * hidden if hidden else None
 
 
 def _candidate(
-    question: EstimateQuery, rung: Strategy, checkpointing: bool, bucket: int, batch: tuple[int, int]
+    query: EstimateQuery, strategy: Strategy, checkpointing: bool, bucket: int, batch: tuple[int, int]
 ) -> Candidate:
-    training = replace(question.training, activation_checkpointing=checkpointing)
-    sized = replace(question, training=training)
-    for name, value in zip(
-        ("per_device_train_batch_size", "gradient_accumulation_steps"), batch, strict=True
-    ):
-        sized = sized.with_argument(name, value, "`zlaunch plan`")
-    if bucket and bucket != _own_bucket(question):
-        overrides = (*sized.job.overrides, (BUCKET, bucket))
-        sized = replace(sized, job=replace(sized.job, overrides=overrides))
-    return Candidate(rung, checkpointing, bucket, *batch, apply_strategy(sized, rung))
+    micro_batch, accumulation = batch
+    overrides = ((BUCKET, bucket),) if bucket and bucket != _own_bucket(query) else ()
+    options = Options(
+        overrides=overrides,
+        activation_checkpointing=checkpointing,
+        micro_batch=micro_batch,
+        grad_accum=accumulation,
+    )
+    moved = apply_strategy(query.with_options(options, source=PLAN), strategy)
+    return Candidate(strategy, checkpointing, bucket, micro_batch, accumulation, moved)
 
 
 def distance(one: Candidate, other: Candidate) -> float:
-    """Say how much two candidates differ."""
+    """Measure how much two candidates differ."""
     return (
         abs(math.log2(one.micro_batch / other.micro_batch))
         + CHECKPOINTED * (one.checkpointing != other.checkpointing)
         + ACCUMULATED * ((one.accumulation > 1) != (other.accumulation > 1))
         + BUCKETED * (one.bucket != other.bucket)
-        + ELSEWHERE * (one.rung != other.rung)
+        + ELSEWHERE * (one.strategy != other.strategy)
     )

@@ -1,245 +1,336 @@
-"""What can be changed about a job to save memory, or to use what is left: what to type, and what it does."""
+"""The one table of changes that save memory, and the options they consist of.
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+`estimate`, `plan`, `train --on-oom retry`, refusals and the advice after a failure all read this table. It is
+ordered: what changes a job least comes first, what changes the trained model comes last.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from pathlib import Path
 from typing import Final
 
-from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
-from zlaunch.config.resolve.resolve import ResolvedConfig
-from zlaunch.config.resolve.values import Sourced
 from zlaunch.dsconfig.keys.read_at import ZERO
-from zlaunch.estimate.fit import Fit
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
-from zlaunch.estimate.workload import Lora
-from zlaunch.job.spec import Offload, Stage, parse_offload
-from zlaunch.units import whole
+from zlaunch.estimate.workload import Attention, Lora
+from zlaunch.job.spec import STAGES, Device, JobSpec, Offload, Precision, Stage
+from zlaunch.units import largest_piece
 
-Ask = Callable[[Sequence[EstimateQuery]], Sequence[Estimate | Rejected]]
-
+BUCKET: Final = f"{ZERO}.reduce_bucket_size"
 SMALL_BUCKET: Final = 50_000_000
-"""Elements; a tenth of DeepSpeed's own, and enough to keep a network busy."""
-USUAL_RANK: Final = 16
-WORTH_SAYING: Final = 0.01
-"""A change that moves less of the GPU's peak than this is left out, and one that saves less of the time."""
-MOST_FASTER: Final = 3
+"""Elements; a tenth of DeepSpeed's default, and enough to keep a network busy."""
+LORA: Final = Lora(16)
+SHORTEST_SPLIT: Final = 1024
+"""Shorter sequences are not halved."""
 
-_STAGES: Final[tuple[Stage, ...]] = (0, 1, 2, 3)
-
-
-@dataclass(frozen=True)
-class ConfigChange:
-    """One change to a job."""
-
-    words: str
-    """What to type for it."""
-    question: EstimateQuery
+CHECKPOINTING_FLAGS: Final = ("activation_checkpointing", "gradient_checkpointing")
+"""The Trainer's name for activation checkpointing, and its deprecated alias."""
 
 
-def memory_changes(question: EstimateQuery, settled: ResolvedConfig) -> Iterator[ConfigChange]:
-    """Name what may make a job smaller, the least intrusive change first."""
-    yield from _batch(question, settled)
-    yield from _activations(question)
-    yield from _buckets(question, settled)
-    yield from _states(question, settled)
-    yield from _offloads(question, settled)
-    yield from _different_training(question, settled)
-
-
-def _batch(question: EstimateQuery, settled: ResolvedConfig) -> Iterator[ConfigChange]:
-    """Split the batch of a step into more and smaller pieces; what is learnt stays the same."""
-    micro = whole(settled.values[MICRO]) or 1
-    accumulated = whole(settled.values[ACCUMULATION]) or 1
-    for size in dict.fromkeys((micro // 2, 1)):
-        if 0 < size < micro and micro % size == 0:
-            pieces = accumulated * (micro // size)
-            words = f"--micro-batch {size} --grad-accum {pieces}"
-            smaller = question.with_argument("per_device_train_batch_size", size, "`--micro-batch`")
-            yield ConfigChange(
-                words, smaller.with_argument("gradient_accumulation_steps", pieces, "`--grad-accum`")
-            )
-
-
-def _activations(question: EstimateQuery) -> Iterator[ConfigChange]:
-    training = question.training
-    if not training.activation_checkpointing:
-        checkpointed = replace(training, activation_checkpointing=True)
-        yield ConfigChange("--activation-checkpointing", replace(question, training=checkpointed))
-    if training.attention == "eager":
-        yield ConfigChange(
-            "--attention sdpa", replace(question, training=replace(training, attention="sdpa"))
-        )
-
-
-def _buckets(question: EstimateQuery, settled: ResolvedConfig) -> Iterator[ConfigChange]:
-    stage = settled.config.zero_optimization.stage
-    size = whole(settled.values[ZERO, "reduce_bucket_size"]) or whole(
-        settled.config.zero_optimization.reduce_bucket_size
-    )
-    if stage in (1, 2, 3) and size and size > SMALL_BUCKET:
-        key = f"{ZERO}.reduce_bucket_size"
-        overrides = (*question.job.overrides, (key, SMALL_BUCKET))
-        yield ConfigChange(
-            f"--set {key}={SMALL_BUCKET}", replace(question, job=replace(question.job, overrides=overrides))
-        )
-
-
-def _states(question: EstimateQuery, settled: ResolvedConfig) -> Iterator[ConfigChange]:
-    stage = settled.config.zero_optimization.stage
-    if question.given.world_size > 1:
-        for higher in _STAGES:
-            if isinstance(stage, int) and higher > stage:
-                yield ConfigChange(
-                    f"--stage {higher}", replace(question, job=replace(question.job, stage=higher))
-                )
-
-
-def _offloads(question: EstimateQuery, settled: ResolvedConfig) -> Iterator[ConfigChange]:
-    zero = settled.config.zero_optimization
-    there = {
-        name: zero.offloads[f"offload_{name}"].device for name in _PARTS if f"offload_{name}" in zero.offloads
-    }
-    choices = {"cpu": Offload("cpu", "none")}
-    if zero.stage == 3:
-        choices = {"optimizer:cpu": Offload("cpu", "none"), "cpu": Offload("cpu", "cpu")}
-    for words, offload in choices.items():
-        more = ("optimizer" not in there) or (offload.param == "cpu" and "param" not in there)
-        if more and zero.stage in (1, 2, 3) and "nvme" not in there.values():
-            yield ConfigChange(
-                f"--offload {words}", replace(question, job=replace(question.job, offload=offload))
-            )
-
-
-_PARTS: Final = ("optimizer", "param")
-
-
-def _different_training(question: EstimateQuery, settled: ResolvedConfig) -> Iterator[ConfigChange]:
-    """What changes what is learnt comes last."""
-    training = question.training
-    if settled.precision == "fp32":
-        yield ConfigChange("--precision bf16", replace(question, job=replace(question.job, precision="bf16")))
-    length = training.seq_len.value
-    if length >= 1024:
-        words = f"--seq-len {length // 2}"
-        shorter = replace(training, seq_len=Sourced(length // 2, "`--seq-len`"))
-        yield ConfigChange(words, replace(question, training=shorter))
-    if training.lora is None:
-        adapted = replace(training, lora=Lora(USUAL_RANK))
-        yield ConfigChange(f"--lora {USUAL_RANK}", replace(question, training=adapted))
-
-
-def speed_changes(question: EstimateQuery, settled: ResolvedConfig) -> Iterator[ConfigChange]:
-    """Name what may make a job faster where there is memory for it: each lever the other way."""
-    job, training, zero = question.job, question.training, settled.config.zero_optimization
-    moved = {section.device for section in zero.offloads.values()}
-    choices = {"cpu": "nvme" in moved, "optimizer:cpu": len(zero.offloads) > 1, "none": bool(moved)}
-    for words in (words for words, is_less in choices.items() if is_less):
-        yield ConfigChange(
-            f"--offload {words}", replace(question, job=replace(job, offload=parse_offload(words)))
-        )
-    least = 3 if "offload_param" in zero.offloads else int(bool(moved))
-    if isinstance(zero.stage, int) and zero.stage > least:
-        lower = _STAGES[zero.stage - 1]
-        yield ConfigChange(f"--stage {lower}", replace(question, job=replace(job, stage=lower)))
-    if training.activation_checkpointing:
-        kept = replace(training, activation_checkpointing=False)
-        yield ConfigChange("no activation checkpointing", replace(question, training=kept))
-    micro = 2 * (whole(settled.values[MICRO]) or 1)
-    accumulated = whole(settled.values[ACCUMULATION]) or 1
-    larger = question.with_argument("per_device_train_batch_size", micro, "`--micro-batch`")
-    if accumulated % 2 == 0:
-        pieces = accumulated // 2
-        larger = larger.with_argument("gradient_accumulation_steps", pieces, "`--grad-accum`")
-        yield ConfigChange(f"--micro-batch {micro} --grad-accum {pieces}", larger)
-    elif accumulated == 1:
-        yield ConfigChange(f"--micro-batch {micro}", larger)
+TRAINING: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
+    "activation_checkpointing": ("--activation-checkpointing", f"--{CHECKPOINTING_FLAGS[0]}", None),
+    "attention": ("--attention", None, None),
+    "micro_batch": ("--micro-batch", "--per_device_train_batch_size", "train_micro_batch_size_per_gpu"),
+    "grad_accum": ("--grad-accum", "--gradient_accumulation_steps", "gradient_accumulation_steps"),
+    "seq_len": ("--seq-len", None, None),
+    "lora": ("--lora", None, None),
+}
+"""Options about the training: how `zlaunch estimate`, the Trainer, and the ds_config for scripts without the
+Trainer spell them; None where they cannot be set."""
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeEffect:
-    """What one change does; bytes, less is negative."""
+class Options:
+    """Options of a job, by value; None for what they leave as it is. `str()` is what to type."""
 
-    words: str
-    gpu: int
-    """Of tensors on the GPU of a rank."""
-    host: int
-    """Of a whole host."""
-    pace: float | None
-    """Of the time that a token takes, as a fraction of it."""
-    fit: Fit
-    parts: dict[str, int]
-    """What fills the GPU after the change."""
+    stage: Stage | None = None
+    offload: Offload | None = None
+    precision: Precision | None = None
+    overrides: tuple[tuple[str, object], ...] = ()
+    """ds_config keys, as `--set` takes them."""
+    activation_checkpointing: bool | None = None
+    attention: Attention | None = None
+    micro_batch: int | None = None
+    grad_accum: int | None = None
+    seq_len: int | None = None
+    lora: Lora | None = None
+
+    def __or__(self, other: "Options") -> "Options":
+        given = {field.name: getattr(other, field.name) for field in fields(other)}
+        return replace(self, **{name: value for name, value in given.items() if value not in (None, ())})
+
+    def __str__(self) -> str:
+        terms = [_spelled(TRAINING[name][0], value) for name, value in self._training()]
+        return " ".join([*self._strategy(), *_sets(self.overrides), *terms])
+
+    @property
+    def moves_strategy(self) -> bool:
+        """Whether they change the ZeRO stage or the offload."""
+        return self.stage is not None or self.offload is not None
+
+    def for_train(self, *, uses_trainer: bool = True) -> str | None:
+        """Write the options as `zlaunch train` takes them; None if only the script can set one of them."""
+        job = self.apply(JobSpec(Path()), uses_trainer=uses_trainer)
+        if job is None:
+            return None
+        arguments = ("--", *job.script_args) if job.script_args else ()
+        return " ".join([*self._strategy(), *_sets(job.overrides), *arguments])
+
+    def apply(self, job: JobSpec, *, uses_trainer: bool = True) -> JobSpec | None:
+        """Change a job of `zlaunch train`; None if only its script can set one of the options."""
+        job = self.apply_shared(job)
+        for name, value in self._training():
+            _, argument, key = TRAINING[name]
+            spelling = argument if uses_trainer else key
+            if spelling is None:
+                return None
+            if uses_trainer:
+                words = (spelling,) if value is True else (spelling, str(value))
+                job = replace(job, script_args=(*job.script_args, *words))
+            if key is not None and (not uses_trainer or job.ds_config is not None):
+                job = replace(job, overrides=(*job.overrides, (key, value)))
+        return job
+
+    def apply_shared(self, job: JobSpec) -> JobSpec:
+        """Change what `estimate` and `train` both have: stage, offload, precision and overrides."""
+        return replace(
+            job,
+            stage=job.stage if self.stage is None else self.stage,
+            offload=job.offload if self.offload is None else self.offload,
+            precision=self.precision or job.precision,
+            overrides=(*job.overrides, *self.overrides),
+        )
+
+    def _training(self) -> list[tuple[str, object]]:
+        return [(name, value) for name in TRAINING if (value := getattr(self, name)) is not None]
+
+    def _strategy(self) -> list[str]:
+        offload = None if self.offload is None else _offload_text(self.offload, self.stage)
+        nvme = "DIR" if offload is not None and "nvme" in offload else None
+        named = {"--stage": self.stage, "--offload": offload, "--nvme": nvme, "--precision": self.precision}
+        return [f"{flag} {value}" for flag, value in named.items() if value is not None]
 
 
-def effect(words: str, before: Estimate, after: Estimate) -> ChangeEffect:
-    """Compare a job with the same job after a change."""
-    old, new = before.seconds_per_token, after.seconds_per_token
-    pace = new / old - 1 if old and new else None
-    return ChangeEffect(
-        words,
-        after.need.allocated - before.need.allocated,
-        after.need.host - before.need.host,
-        pace,
-        after.verdict.fit,
-        dict(after.forecast.parts.get("gpu", {})),
-    )
+def _sets(overrides: Iterable[tuple[str, object]]) -> list[str]:
+    return [f"--set {key}={value}" for key, value in overrides]
 
 
-def try_changes(
-    answer: Estimate, ask: Callable[[Sequence[EstimateQuery]], Sequence[Estimate | Rejected]]
-) -> list[ChangeEffect]:
-    """Pull every lever, and say what those do that leave a job that can work.
+def _spelled(flag: str, value: object) -> str:
+    if isinstance(value, bool):
+        return flag if value else f"no {flag.lstrip('-').replace('-', ' ')}"
+    return f"{flag} {value}"
 
-    Of a job that fits, and whose speed is known, they are pulled the other way too.
-    """
-    pulled = list(memory_changes(answer.question, answer.settled))
-    if answer.verdict.fit is Fit.YES and answer.seconds is not None:
-        pulled += speed_changes(answer.question, answer.settled)
+
+def _offload_text(offload: Offload, stage: Stage | None) -> str:
+    if offload.param in (None, offload.optimizer) or (stage is not None and stage < 3):
+        return str(offload.optimizer)
+    parts = {"optimizer": offload.optimizer, "param": offload.param}
+    return ",".join(f"{part}:{device}" for part, device in parts.items() if device not in (None, "none"))
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """The settings of a job that decide which changes are left; unknown ones have their defaults."""
+
+    stage: int
+    world_size: int
+    micro_batch: int
+    grad_accum: int
+    offload: Mapping[str, Device]
+    """`optimizer` or `param` → where it is, if not on the GPU."""
+    activation_checkpointing: bool | None = None
+    bucket: int = 0
+    attention: Attention = "sdpa"
+    precision: Precision | None = None
+    seq_len: int = 0
+    has_adapters: bool = False
+
+
+class Saves(Enum):
+    """What a change saves."""
+
+    ACTIVATIONS = "activations"
+    BUCKETS = "communication buffers"
+    STATES = "model states"
+    OPTIMIZER = "optimizer states"
+    PARAMETERS = "parameters"
+    HOST = "host memory"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChange:
+    """One row of the table: a way to save memory."""
+
+    name: str
+    saves: Saves
+    downside: str
+    when: Callable[[JobState], bool]
+    """Whether a job can still make the change."""
+    options: Callable[[JobState], Sequence[Options]]
+    """How the job can make it, the least intrusive way first."""
+    keeps_training: bool = True
+    """Whether the trained model stays the same."""
+    uses_host: bool = False
+    """Whether it moves memory from the GPU to the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """A row of the table, applied to one job."""
+
+    row: MemoryChange
+    options: Options
+
+    def advice(self, *, uses_trainer: bool) -> str | None:
+        """Say what to type in `zlaunch train` and what it does; None if only the script can do it."""
+        typed = self.options.for_train(uses_trainer=uses_trainer)
+        return typed and f"`{typed}`: saves {self.row.saves.value}; {self.row.downside}"
+
+
+def _smaller_micro_batches(job: JobState) -> list[Options]:
+    sizes = dict.fromkeys((largest_piece(job.micro_batch) or 1, 1))
     return [
-        effect(lever.words, answer, after)
-        for lever, after in zip(pulled, ask([lever.question for lever in pulled]), strict=True)
-        if isinstance(after, Estimate)
+        Options(micro_batch=size, grad_accum=job.grad_accum * (job.micro_batch // size)) for size in sizes
     ]
 
 
-def worth_saying(effects: Sequence[ChangeEffect], peak: int) -> list[ChangeEffect]:
-    """Keep what saves GPU memory, and of what saves none and still fits the fastest."""
-    saving = [one for one in effects if one.gpu < -WORTH_SAYING * peak]
-    taking = [one for one in effects if one not in saving and one.fit is Fit.YES]
-    faster = [one for one in taking if one.pace is not None and one.pace < -WORTH_SAYING]
-    return [*saving, *sorted(faster, key=lambda one: one.pace or 0)[:MOST_FASTER]]
+def _optimizer_offload(job: JobState) -> list[Options]:
+    param = job.offload.get("param", "none") if job.stage == 3 else None
+    return [Options(stage=None if job.stage else 2, offload=Offload("cpu", param))]
 
 
-def mover(part: str, size: int, effects: Sequence[ChangeEffect]) -> tuple[str, int] | None:
-    """Find the change that leaves least of a part; None if none moves it by a tenth."""
-    left = [(one.parts.get(part, 0), one.words) for one in effects if one.gpu < 0]
-    least = min(left, default=None)
-    return (least[1], least[0]) if least is not None and least[0] < 0.9 * size else None
+def _parameter_offload(job: JobState) -> list[Options]:
+    return [_at_stage_3(job, Offload(job.offload.get("optimizer", "cpu"), "cpu"))]
 
 
-def words_that_fit(effects: Sequence[ChangeEffect], in_train: bool = False) -> str:
-    """Name up to three changes after which a job fits, the least intrusive first; empty if none does."""
-    fitting = [one.words for one in effects if one.fit is Fit.YES]
-    typed = [for_train(words) for words in fitting] if in_train else fitting
-    return ", or with ".join([f"`{words}`" for words in typed if words][:3])
+def _at_stage_3(job: JobState, offload: Offload) -> Options:
+    return Options(stage=None if job.stage == 3 else 3, offload=offload)
 
 
-def for_train(words: str) -> str | None:
-    """Say what to type in `zlaunch train` for a lever; None for what only the script decides."""
-    own, arguments = [], []
-    for option in words.split(" --"):
-        name, _, value = f"--{option.removeprefix('--')}".partition(" ")
-        if name in _ARGUMENTS:
-            arguments.append(f"{_ARGUMENTS[name]} {value}".rstrip())
-        elif name in _OF_TRAIN:
-            own.append(f"{name} {value}")
-        else:
-            return None
-    return " ".join([*own, *(["--", *arguments] if arguments else [])])
+GPU_MEMORY: Final = (
+    MemoryChange(
+        "smaller micro-batch",
+        Saves.ACTIVATIONS,
+        "more micro-steps for the same global batch",
+        when=lambda job: job.micro_batch > 1,
+        options=_smaller_micro_batches,
+    ),
+    MemoryChange(
+        "activation checkpointing",
+        Saves.ACTIVATIONS,
+        "they are computed again in the backward pass",
+        when=lambda job: job.activation_checkpointing is False,
+        options=lambda _: [Options(activation_checkpointing=True)],
+    ),
+    MemoryChange(
+        "SDPA attention",
+        Saves.ACTIVATIONS,
+        "attention weights cannot be returned",
+        when=lambda job: job.attention == "eager",
+        options=lambda _: [Options(attention="sdpa")],
+    ),
+    MemoryChange(
+        "smaller buckets",
+        Saves.BUCKETS,
+        "more and smaller messages",
+        when=lambda job: job.stage > 0 and job.bucket > SMALL_BUCKET,
+        options=lambda _: [Options(overrides=((BUCKET, SMALL_BUCKET),))],
+    ),
+    MemoryChange(
+        "higher ZeRO stage",
+        Saves.STATES,
+        "they are sharded across ranks, with more communication",
+        when=lambda job: job.world_size > 1,
+        options=lambda job: [Options(stage=stage) for stage in STAGES.values() if stage > job.stage],
+    ),
+    MemoryChange(
+        "optimizer offload",
+        Saves.OPTIMIZER,
+        "slower steps, more host memory",
+        when=lambda job: "optimizer" not in job.offload and "nvme" not in job.offload.values(),
+        options=_optimizer_offload,
+        uses_host=True,
+    ),
+    MemoryChange(
+        "parameter offload",
+        Saves.PARAMETERS,
+        "slower steps, more host memory",
+        when=lambda job: "param" not in job.offload and (job.stage == 3 or "optimizer" in job.offload),
+        options=_parameter_offload,
+        uses_host=True,
+    ),
+    MemoryChange(
+        "bf16",
+        Saves.STATES,
+        "less precise arithmetic",
+        when=lambda job: job.precision == "fp32",
+        options=lambda _: [Options(precision="bf16")],
+        keeps_training=False,
+    ),
+    MemoryChange(
+        "shorter sequences",
+        Saves.ACTIVATIONS,
+        "less context",
+        when=lambda job: job.seq_len >= SHORTEST_SPLIT,
+        options=lambda job: [Options(seq_len=job.seq_len // 2)],
+        keeps_training=False,
+    ),
+    MemoryChange(
+        "LoRA",
+        Saves.STATES,
+        "only adapters are trained",
+        when=lambda job: not job.has_adapters,
+        options=lambda _: [Options(lora=LORA)],
+        keeps_training=False,
+    ),
+)
+"""Changes that save GPU memory."""
+
+HOST_MEMORY: Final = (
+    MemoryChange(
+        "parameters on the GPU",
+        Saves.HOST,
+        "parameters stay in GPU memory",
+        when=lambda job: job.offload == {"optimizer": "cpu", "param": "cpu"},
+        options=lambda _: [Options(offload=Offload("cpu", "none"))],
+    ),
+    MemoryChange(
+        "NVMe offload",
+        Saves.HOST,
+        "slower steps; needs a fast drive",
+        when=lambda job: "cpu" in job.offload.values(),
+        options=lambda job: [_at_stage_3(job, Offload("nvme"))],
+    ),
+)
+"""Changes that save host memory of a job that offloads to it."""
 
 
-_ARGUMENTS: Final = {
-    "--micro-batch": "--per_device_train_batch_size",
-    "--grad-accum": "--gradient_accumulation_steps",
-    "--activation-checkpointing": "--activation_checkpointing",
-}
-_OF_TRAIN: Final = ("--stage", "--offload", "--nvme", "--set", "--precision")
+def memory_changes(
+    state: JobState, rows: Sequence[MemoryChange] = GPU_MEMORY, *, only_first: bool = False
+) -> Iterator[ConfigChange]:
+    """List the changes a job can still make, in the order of the table.
+
+    With `only_first`, list only the least intrusive form of each: the next stage, the largest smaller batch.
+    """
+    for row in rows:
+        found = row.options(state) if row.when(state) else ()
+        yield from (ConfigChange(row, options) for options in (found[:1] if only_first else found))
+
+
+def speed_changes(state: JobState) -> Iterator[Options]:
+    """List changes that use more memory and may be faster: each saving, undone."""
+    devices = state.offload.values()
+    if "nvme" in devices:
+        yield Options(offload=Offload("cpu"))
+    if len(state.offload) > 1:
+        yield Options(offload=Offload("cpu", "none"))
+    if devices:
+        yield Options(offload=Offload("none", "none"))
+    lowest = 3 if "param" in state.offload else int(bool(devices))
+    if state.stage > lowest:
+        yield Options(stage=STAGES[str(state.stage - 1)])
+    if state.activation_checkpointing:
+        yield Options(activation_checkpointing=False)
+    if state.grad_accum % 2 == 0:
+        yield Options(micro_batch=2 * state.micro_batch, grad_accum=state.grad_accum // 2)
+    elif state.grad_accum == 1:
+        yield Options(micro_batch=2 * state.micro_batch)

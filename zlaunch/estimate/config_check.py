@@ -1,4 +1,4 @@
-"""A ds_config that was looked at → what two rehearsed steps with it say besides."""
+"""Validate a ds_config further by rehearsing two steps with it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,9 +6,9 @@ from pathlib import Path
 
 from zlaunch.config.report import Report
 from zlaunch.errors import FATAL, Finding, Refused, Severity, WrongUsage, ZlaunchError, in_order
-from zlaunch.estimate.query import Rejected, TrainingOptions
-from zlaunch.estimate.request import RANKS_IF_NOBODY_KNOWS, EstimateRequest, resolve_request
-from zlaunch.estimate.run import estimate_by_rehearsal
+from zlaunch.estimate.estimator import Estimator
+from zlaunch.estimate.query import Rejected
+from zlaunch.estimate.request import DEFAULT_RANKS, EstimateRequest, resolve_request
 from zlaunch.job.spec import JobSpec
 
 
@@ -32,24 +32,21 @@ def _findings_of_steps(
 ) -> tuple[Finding, ...]:
     if model is None or world_size is None:
         raise WrongUsage(
-            "`--rehearse` takes two steps of a job, and has to know its model and its ranks",
+            "`--rehearse` rehearses a job, and needs its model and its number of ranks",
             "add `--model DIR --world-size N`",
         )
     if not Path(file).is_file() or file.endswith((".yaml", ".yml")):
         raise WrongUsage(f"`--rehearse` needs a ds_config in a file, not {file}", "write it to a file first")
-    ranks = next(
-        ranks for ranks in range(min(world_size, RANKS_IF_NOBODY_KNOWS), 0, -1) if world_size % ranks == 0
-    )
+    ranks = next(ranks for ranks in range(min(world_size, DEFAULT_RANKS), 0, -1) if world_size % ranks == 0)
     job = JobSpec(script=Path(), script_args=tuple(argv), ds_config=Path(file))
-    question, site = resolve_request(
-        EstimateRequest(str(model), job, TrainingOptions(), gpus=ranks, nodes=world_size // ranks)
-    )
-    (answer,) = estimate_by_rehearsal([question], site)
-    if isinstance(answer, Rejected):
-        if answer.unknown is not None:
-            raise answer.unknown
-        return answer.findings
-    if (why := answer.forecast.why_not_rehearsed) is None:
+    request = EstimateRequest(str(model), job, gpus=ranks, nodes=world_size // ranks)
+    with Estimator() as estimator:
+        (result,) = estimator.rehearse([resolve_request(request)])
+    if isinstance(result, Rejected):
+        if result.unknown is not None:
+            raise result.unknown
+        return result.findings
+    if (why := result.forecast.why_not_rehearsed) is None:
         return ()
     message = f"two steps could not be rehearsed: {why.strip().splitlines()[-1]}"
     return (Finding("not-rehearsed", message, severity=Severity.ADVICE),)

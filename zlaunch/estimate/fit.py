@@ -1,4 +1,4 @@
-"""Whether a job fits: what its ranks need, beside what their hosts have."""
+"""Whether a job fits: what its ranks need, and what their hosts have."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,42 +12,42 @@ from zlaunch.units import gib, memory
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a job runs: how many ranks on how many hosts, and what each of them has."""
+    """Where a job runs: ranks, hosts, and the GPU and memory of each."""
 
     num_hosts: int
     ranks_per_host: int
     gpu: GpuModel | None = None
-    """None if nobody named one and there is none here."""
+    """None if none was named and there is none here."""
     host_bytes: int | None = None
-    """Memory of each host; None if nobody knows it."""
+    """Memory of each host; None if unknown."""
 
     @property
     def world_size(self) -> int:
-        """Count the ranks."""
+        """Ranks on all hosts."""
         return self.num_hosts * self.ranks_per_host
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """What a job needs at its fullest; GPU and NVMe bytes of one rank, host bytes of a whole host."""
+    """Peak bytes of a job: on the GPU of one rank, and of a whole host."""
 
     allocated: int
-    """In tensors."""
+    """GPU bytes in tensors."""
     reserved: int
-    """With what the caching allocator holds besides."""
+    """With the cache of torch's allocator."""
     process: tuple[int, int]
-    """With what CUDA and NCCL take, at least and at most."""
+    """With the CUDA context and NCCL, at least and at most."""
     pageable: int
     pinned: int
     shm: int
     host: int
-    """All of these three, and the ranks' programs."""
+    """Host memory: the sum of these three and the ranks' programs."""
     nvme: int
-    """Of a whole host."""
+    """Files on NVMe."""
 
 
 class Fit(Enum):
-    """The answer."""
+    """Whether a job fits."""
 
     YES = "fits"
     TIGHT = "too close to tell"
@@ -56,7 +56,7 @@ class Fit(Enum):
 
     @property
     def status(self) -> ExitStatus:
-        """Say what the program exits with."""
+        """Exit status of the program."""
         known = {Fit.YES: ExitStatus.OK, Fit.NO: ExitStatus.REFUSED}
         return known.get(self, ExitStatus.UNAVAILABLE)
 
@@ -69,10 +69,10 @@ class FitResult:
     reasons: tuple[str, ...] = ()
 
 
-def memory_need(forecast: Forecast, site: Cluster) -> MemoryNeed:
-    """Add up what the ranks of a job need."""
-    least, most = overhead_bytes(site.world_size)
-    reserved, ranks = forecast.peak("reserved"), site.ranks_per_host
+def memory_need(forecast: Forecast, cluster: Cluster) -> MemoryNeed:
+    """Work out what the ranks of a job need."""
+    least, most = overhead_bytes(cluster.world_size)
+    reserved, ranks = forecast.peak("reserved"), cluster.ranks_per_host
     pageable, pinned, shm = (_on_one_host(forecast, (pool,), ranks) for pool in HOST_POOLS)
     return MemoryNeed(
         allocated=forecast.peak("gpu"),
@@ -86,26 +86,26 @@ def memory_need(forecast: Forecast, site: Cluster) -> MemoryNeed:
     )
 
 
-def check_fit(forecast: Forecast, site: Cluster) -> FitResult:
-    """Compare what is needed with what is there; of several answers the worst counts."""
-    need = memory_need(forecast, site)
-    verdicts = [*_on_the_gpu(forecast, need, site), *_on_the_host(forecast, need, site)]
+def check_fit(forecast: Forecast, cluster: Cluster) -> FitResult:
+    """Compare what a job needs with what its hosts have; the worst result counts."""
+    need = memory_need(forecast, cluster)
+    verdicts = [*_on_the_gpu(forecast, need, cluster), *_on_the_host(forecast, need, cluster)]
     for fit in (Fit.NO, Fit.UNKNOWN, Fit.TIGHT):
         if reasons := tuple(one.reasons[0] for one in verdicts if one.fit is fit):
             return FitResult(fit, reasons)
     return FitResult(Fit.YES)
 
 
-def _on_the_gpu(forecast: Forecast, need: MemoryNeed, site: Cluster) -> Iterator[FitResult]:
-    """What the allocator only caches it gives back when memory runs out; what tensors hold it cannot."""
+def _on_the_gpu(forecast: Forecast, need: MemoryNeed, cluster: Cluster) -> Iterator[FitResult]:
+    """When memory runs out, the allocator gives its cache back, but not what tensors hold."""
     if not forecast.on_gpu:
         return
-    if site.gpu is None:
+    if cluster.gpu is None:
         yield FitResult(Fit.UNKNOWN, ("no GPU is named",))
         return
-    least, most = site.gpu.usable_bytes(site.world_size)
+    least, most = cluster.gpu.usable_bytes(cluster.world_size)
     room = f"{gib(max(0, least))} to {gib(max(0, most))}"
-    has = f"of {gib(site.gpu.total_bytes)} GiB, {room} are left for them"
+    has = f"of {gib(cluster.gpu.total_bytes)} GiB, {room} are left for them"
     most_reserved = forecast.bounds(need.reserved)[1]
     if forecast.bounds(need.allocated)[0] > most:
         phase = forecast.peak_phase("gpu")
@@ -115,21 +115,21 @@ def _on_the_gpu(forecast: Forecast, need: MemoryNeed, site: Cluster) -> Iterator
         yield FitResult(Fit.TIGHT, (f"{memory(need.reserved)}{up_to} for tensors and between them; {has}",))
 
 
-def _on_the_host(forecast: Forecast, need: MemoryNeed, site: Cluster) -> Iterator[FitResult]:
-    if site.host_bytes is None:
+def _on_the_host(forecast: Forecast, need: MemoryNeed, cluster: Cluster) -> Iterator[FitResult]:
+    if cluster.host_bytes is None:
         return
-    has = f"{memory(need.host)} of host memory; there are {memory(site.host_bytes)}"
+    has = f"{memory(need.host)} of host memory; there are {memory(cluster.host_bytes)}"
     least, most = forecast.bounds(need.host)
-    if least > site.host_bytes:
+    if least > cluster.host_bytes:
         yield FitResult(Fit.NO, (has,))
-    elif most > site.host_bytes:
+    elif most > cluster.host_bytes:
         yield FitResult(Fit.TIGHT, (has,))
 
 
 def _on_one_host(forecast: Forecast, pools: Sequence[str], ranks: int) -> int:
-    """Say the most that the ranks of a host hold at once in some pools, which need not peak together.
+    """Return the most that all ranks of a host hold at once in some pools, which need not peak together.
 
-    All ranks do the same, but for the first, which alone puts the whole model together to save it.
+    All ranks do the same, except that the first alone gathers the whole model to save it.
     """
     most = before = 0
     for phase in forecast.phases:

@@ -1,15 +1,15 @@
-"""The answer of an estimate: how full each pool of memory is in each phase of a run."""
+"""The memory forecast of a job: how full each pool is in each phase of a run."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from zlaunch.units import whole
+from zlaunch.rundir.record import ForecastRecord
 
 PHASES = ("load", "initialize", "forward", "backward", "step", "second step", "save")
 """`forward`, `backward` and `step` are those of the first step; the second has all three."""
 RESUME = "resume"
-"""The phase after `initialize` of a run that goes on from a checkpoint."""
+"""The phase after `initialize` of a run that resumes from a checkpoint."""
 
 Pool = Literal["gpu", "reserved", "pageable", "pinned", "shm", "nvme"]
 POOLS: tuple[Pool, ...] = ("gpu", "reserved", "pageable", "pinned", "shm", "nvme")
@@ -18,8 +18,8 @@ can be paged; page-locked, as rounded by the allocator; in /dev/shm; in files on
 
 HOST_POOLS: tuple[Pool, ...] = ("pageable", "pinned", "shm")
 PROGRAM_BYTES: Final = 1 << 30
-"""Host memory of one rank on a GPU without a tensor. What CUDA adds on the host was not measured, and
-is taken to be as much as the rest."""
+"""Host memory of one rank on a GPU without a tensor. What CUDA adds on the host was not measured; it is
+taken to be as much as the rest."""
 CPU_PROGRAM_BYTES: Final = 9 << 26
 """The same on a CPU, measured: torch, transformers and DeepSpeed take 0.44 GiB, a dataset's reader 0.12."""
 
@@ -53,9 +53,9 @@ class Resume:
     """Loading a checkpoint in a new process, into an engine that has not trained yet."""
 
     phase: Phase | None
-    """None if it could not be looked at."""
+    """None if it could not be rehearsed."""
     parts: Mapping[str, Mapping[str, int]]
-    """As those of a forecast, of a process that ends when the checkpoint is loaded."""
+    """As in a forecast, for a process that ends when the checkpoint is loaded."""
     error: str | None = None
     """What DeepSpeed said when it gave up."""
     why_not_rehearsed: str | None = None
@@ -63,7 +63,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What one rank of a run keeps in memory; all sizes in bytes."""
+    """Memory of one rank of a run, in bytes."""
 
     method: Literal["rehearsal", "closed form"]
     phases: tuple[Phase, ...]
@@ -80,20 +80,20 @@ class Forecast:
     late_error: str | None = None
     """What DeepSpeed said when it gave up."""
     curve: tuple[tuple[str, int, int], ...] = ()
-    """The course of two steps: phase, GPU bytes in tensors, GPU bytes reserved."""
+    """Memory over two steps: phase, GPU bytes in tensors, GPU bytes reserved."""
     flops: float = 0.0
-    """Floating-point operations of one step of one rank, with what is computed again."""
+    """Floating-point operations of one step of one rank, recomputation included."""
     seconds: float = 0.0
-    """How long finding this out took."""
+    """How long the estimate took."""
     kept: bool = False
-    """Whether it was found out by an earlier command."""
+    """Whether it comes from the cache."""
     notes: tuple[str, ...] = field(default=())
-    """What is not counted, or counted in a way that a person would not expect."""
+    """What is not counted, or counted in an unexpected way."""
     resume: Resume | None = None
-    """What a run needs that goes on from this one's checkpoint; None if nothing was looked at."""
+    """What a run needs that resumes from this one's checkpoint; None if that was not rehearsed."""
 
     def resumed(self) -> "Forecast":
-        """Describe the run that goes on from this one's checkpoint: it loads that, and trains on."""
+        """Forecast the run that resumes from this one's checkpoint."""
         if self.resume is None:
             return self
         later, phase = self.resume, self.resume.phase
@@ -111,15 +111,15 @@ class Forecast:
         )
 
     def peak(self, pool: Pool) -> int:
-        """Say the most that a pool held in any phase of training, loading and saving included; bytes."""
+        """Most bytes of a pool in any phase, loading and saving included."""
         return max((phase.peak.get(pool, 0) for phase in self.phases), default=0)
 
     def bounds(self, nbytes: int) -> tuple[int, int]:
-        """Say what an amount of this forecast may be in truth, at least and at most."""
+        """Least and most that an amount of this forecast may really be."""
         return int(nbytes / (1 + self.error)), int(nbytes * (1 + self.error))
 
     def scaled(self, ratios: Mapping[str, float]) -> "Forecast":
-        """Multiply what each pool holds; a pool that is not named stays as it is."""
+        """Multiply what the named pools hold."""
 
         def times(amounts: Mapping[str, int]) -> dict[str, int]:
             return {pool: int(size * ratios.get(pool, 1.0)) for pool, size in amounts.items()}
@@ -129,7 +129,7 @@ class Forecast:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is about a GPU: on a CPU every tensor lies in host memory."""
+        """Whether tensors are on a GPU; on a CPU they are in host memory."""
         return self.peak("gpu") > 0
 
     @property
@@ -138,7 +138,7 @@ class Forecast:
         return PROGRAM_BYTES if self.on_gpu else CPU_PROGRAM_BYTES
 
     def with_pool(self, pool: Pool, nbytes: int) -> "Forecast":
-        """Add a pool that is as full all the time; nothing if it is empty."""
+        """Add a pool with a constant size, unless it is 0."""
         if not nbytes:
             return self
         phases = (
@@ -148,33 +148,26 @@ class Forecast:
         return replace(self, phases=tuple(phases))
 
     def peak_phase(self, pool: Pool) -> str:
-        """Say in which phase a pool was fullest."""
+        """Phase in which a pool is fullest."""
         return max(self.phases, key=lambda phase: phase.peak.get(pool, 0)).name
 
 
-def written_peak(forecast: Mapping[str, Any], pools: Iterable[str], phase: str | None = None) -> int | None:
-    """Read from a `forecast.json` the most that pools were to hold together, in one phase or in any.
+def written_peak(forecast: ForecastRecord, pools: Iterable[str], phase: str | None = None) -> int | None:
+    """Read from a `forecast.json` the highest sum of some pools, in one phase or in any.
 
-    None if it says nothing about that.
+    None if it does not have such a phase.
     """
-    phases, names = forecast.get("phases"), list(pools)
-    if not isinstance(phases, list):
-        return None
-    asked = [one for one in phases if isinstance(one, Mapping) and phase in (None, one.get("name"))]
-    return max((sum(_written(one.get("peak"), name) for name in names) for one in asked), default=None)
+    names = list(pools)
+    asked = [one for one in forecast.get("phases", ()) if phase in (None, one.get("name"))]
+    peaks = (one.get("peak", {}) for one in asked)
+    return max((sum(max(0, peak.get(name, 0)) for name in names) for peak in peaks), default=None)
 
 
-def written_resident(forecast: Mapping[str, Any], on_gpu: bool) -> int | None:
-    """Read what a rank was to keep in its host's memory, its program included; bytes.
+def written_resident(forecast: ForecastRecord, on_gpu: bool) -> int | None:
+    """Read from a `forecast.json` the host memory of one rank, its program included; bytes.
 
-    Without a GPU all tensors lie there. None if it says nothing about that.
+    Without a GPU all tensors are there. None if the forecast has no phases.
     """
     pools, program = (HOST_POOLS, PROGRAM_BYTES) if on_gpu else ((*HOST_POOLS, "gpu"), CPU_PROGRAM_BYTES)
     peak = written_peak(forecast, pools)
     return None if peak is None else peak + program
-
-
-def _written(peak: Any, pool: str) -> int:
-    """Read a size; 0 for what is none."""
-    size = whole(peak.get(pool)) if isinstance(peak, Mapping) else None
-    return 0 if size is None else max(0, size)

@@ -1,8 +1,8 @@
-"""Forecasts of rehearsals, kept on disk: the same question again is answered without a rehearsal.
+"""A disk cache of rehearsed forecasts.
 
-A forecast is found by what it depends on: the workload, the code of a model that brings its own, the
-releases that were rehearsed, and the sources of the rehearsal itself. `ZLAUNCH_CACHE=DIR` puts the cache
-elsewhere, `ZLAUNCH_CACHE=off` does without. What is not ours, is damaged or cannot be written is ignored.
+The key is everything a forecast depends on: the workload, the code of a model that has its own, the releases
+that were rehearsed, and the sources of the rehearsal. `ZLAUNCH_CACHE=DIR` moves the cache, and
+`ZLAUNCH_CACHE=off` turns it off. Files that are foreign, damaged or not writable are ignored.
 """
 
 import contextlib
@@ -24,18 +24,18 @@ from zlaunch.hosts.probe import package_versions
 VARIABLE: Final = "ZLAUNCH_CACHE"
 OFF: Final = "off"
 MOST_BYTES: Final = 64 << 20
-"""When there is more, what was used longest ago is deleted."""
+"""Size above which the least recently used files are deleted."""
 PACKAGES: Final = ("deepspeed", "torch", "transformers", "accelerate", "peft", "zlaunch")
 
 _SOURCES: Final = ("estimate/**/*.py", "job/*.py", "config/resolve/nvme_buffers.py", "hosts/gpu_catalog.py")
-"""What of zlaunch a forecast comes from."""
+"""Sources of zlaunch that a forecast depends on."""
 _CODE: Final = ("**/*.py", "config.json")
-"""What is read of a model that brings its own code."""
+"""Files that a model with its own code depends on."""
 _SUFFIX: Final = ".forecast.json"
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path | None:
-    """Say where forecasts are kept; None if they shall not be."""
+    """Return where forecasts are kept; None if the cache is off."""
     named = environ.get(VARIABLE)
     if named and named.lower() == OFF:
         return None
@@ -55,7 +55,7 @@ class ForecastCache:
         self._most_bytes = most_bytes
 
     def find(self, workload: Workload) -> Forecast | None:
-        """Return the forecast of a workload that was rehearsed before."""
+        """Return the forecast of a workload, if it is there."""
         if self._directory is None:
             return None
         try:
@@ -72,7 +72,7 @@ class ForecastCache:
         return forecast
 
     def keep(self, workload: Workload, forecast: Forecast) -> None:
-        """Remember a forecast, unless it is none of a rehearsal that came to its end."""
+        """Keep a forecast, if its rehearsal was complete."""
         if self._directory is None or not _is_complete(forecast):
             return
         written = TypeAdapter(Forecast).dump_python(forecast, mode="json")
@@ -86,7 +86,6 @@ class ForecastCache:
         return directory / f"{key}{_SUFFIX}"
 
     def _prune(self, directory: Path) -> None:
-        """Delete what was used longest ago, until the rest is small enough."""
         files = [(file, file.stat()) for file in directory.glob(f"*{_SUFFIX}")]
         total = sum(stat.st_size for _, stat in files)
         for file, stat in sorted(files, key=lambda found: found[1].st_mtime_ns):
@@ -97,14 +96,14 @@ class ForecastCache:
 
 
 def _is_complete(forecast: Forecast) -> bool:
-    """Whether nothing failed, which may have been for want of memory or disk, in training or in resuming."""
+    """Whether nothing failed; a failure may come from a full disk or memory."""
     resume = forecast.resume
     errors = [forecast.late_error, *((resume.error, resume.why_not_rehearsed) if resume else ())]
     return forecast.method == "rehearsal" and not any(errors)
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a file atomically."""
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=_SUFFIX)  # what is left is pruned
     try:
         with os.fdopen(handle, "w") as part:
@@ -117,7 +116,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def key_of(workload: Workload) -> str:
-    """Name a forecast by all that it depends on; raise OSError for code that cannot be read."""
+    """Hash everything a forecast depends on; raise OSError for code that cannot be read."""
     code = None if workload.remote_code is None else _code(workload.remote_code)
     depends = {
         "workload": to_json(workload),
@@ -135,7 +134,6 @@ def _releases() -> Mapping[str, str | None]:
 
 @cache
 def _code(directory: str) -> str:
-    """Sum up the code of a model once in a process; raise OSError if it cannot be read."""
     return _digest(Path(directory), _CODE)
 
 
@@ -145,7 +143,7 @@ def _sources() -> str:
 
 
 def _digest(root: Path, patterns: Iterable[str]) -> str:
-    """Sum up files below a directory, their names and their contents."""
+    """Hash the names and contents of files below a directory."""
     digest = hashlib.sha256()
     for file in sorted(file for pattern in patterns for file in root.glob(pattern)):
         for part in (os.fsencode(file.relative_to(root)), file.read_bytes()):

@@ -1,47 +1,45 @@
-"""A job, its model and its hosts → the workload of one rank, whose memory can be looked into."""
+"""A job to estimate, the workload of one of its ranks, and the estimate or refusal that comes of it."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Final, get_args
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.resolve import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage, ZlaunchError
+from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
 from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.memory.communication import Communication
-from zlaunch.estimate.memory.roofline import Roofline
-from zlaunch.estimate.workload import Lora, Workload
+from zlaunch.estimate.memory.roofline import Speed
+from zlaunch.estimate.workload import Attention, Lora, Workload
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.model_checks import quantization, usable_positions
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.trainer_args import Argument, flags, is_switched_on
 
-Attention = Literal["sdpa", "eager", "flash_attention_2"]
-ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
+ATTENTIONS: Final[tuple[Attention, ...]] = get_args(Attention)
 
-USUAL_SEQ_LEN = 2048
-"""What an estimate takes if nobody says how long a sequence is, and the model allows it."""
+USUAL_SEQ_LEN: Final = 2048
+"""Default sequence length, if the model takes that many tokens."""
 
 SEQ_LEN_FLAGS = (
     *("max_seq_length", "max_seq_len", "seq_length", "seq_len", "sequence_length", "sequence_len"),
     *("block_size", "cutoff_len", "model_max_length", "max_length", "max_source_length"),
 )
-"""How scripts name the flag that takes the length of a sequence."""
+"""Names that scripts give to the argument for the sequence length."""
 
-CHECKPOINTING_FLAGS = ("activation_checkpointing", "gradient_checkpointing")
-"""The Trainer's name for it, and the one it had before."""
-
-ANY_NUMBER_OF_STEPS = 1000
-"""For a schedule whose length only the dataset decides, and which takes no memory."""
+ANY_NUMBER_OF_STEPS: Final = 1000
+"""For a learning rate schedule whose length depends on the dataset; it takes no memory."""
+_ANY_NUMBER: Final = Source.computed("any number: a schedule takes no memory")
 
 _LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?")
 
-_DTYPES: Mapping[Any, Precision] = {
+_DTYPES: Final[Mapping[str, Precision]] = {
     "bfloat16": "bf16",
     "float16": "fp16",
     "float32": "fp32",
@@ -53,7 +51,7 @@ _DTYPES: Mapping[Any, Precision] = {
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained, as far as no ds_config says it."""
+    """How a model is trained, apart from its ds_config."""
 
     seq_len: Sourced
     activation_checkpointing: bool = False
@@ -62,43 +60,51 @@ class Training:
     load_dtype: Precision = "fp32"
     remote_code: str | None = None
     resumes: bool = False
-    """Whether it goes on from a checkpoint."""
+    """Whether it resumes from a checkpoint."""
     partitioned_at_birth: bool = True
-    """Whether stage 3 partitions each layer as it is created, as transformers sees to."""
+    """Whether stage 3 shards each layer as it is created, as transformers does."""
 
 
 @dataclass(frozen=True)
 class EstimateQuery:
-    """One job whose memory is asked for."""
+    """One job to estimate, and where it would run."""
 
     job: JobSpec
     given: ResolveContext
     model: ModelConfig
     training: Training
-    ranks_per_host: int
+    cluster: Cluster
     findings: tuple[Finding, ...] = ()
     """Why it cannot work, besides its ds_config."""
     remarks: tuple[Finding, ...] = ()
-    """What else is to be said about it."""
+    """What else to tell about it."""
 
-    def settled(self) -> ResolvedConfig:
-        """Decide the ds_config; raise Refused if the job cannot work."""
+    def resolve(self) -> ResolvedConfig:
+        """Resolve its ds_config; raise Refused if the job cannot work."""
         return resolve_config(self.job, self.given, self.findings)
 
-    def with_argument(self, name: str, value: int | bool, source: str) -> "EstimateQuery":
-        """Give the Trainer another argument."""
-        args = self.given.args.over(name, Argument(value, source, given=True))
-        return replace(self, given=replace(self.given, args=args))
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """What was said of the training beside the script's own arguments; None for what was not."""
-
-    seq_len: int | None = None
-    activation_checkpointing: bool = False
-    attention: Attention | None = None
-    lora: Lora | None = None
+    def with_options(self, options: Options, source: Source | None = None) -> "EstimateQuery":
+        """Apply options; `source` says who chose the batch sizes, by default the options."""
+        training = replace(
+            self.training,
+            activation_checkpointing=self.training.activation_checkpointing
+            if options.activation_checkpointing is None
+            else options.activation_checkpointing,
+            attention=options.attention or self.training.attention,
+            lora=options.lora or self.training.lora,
+        )
+        if options.seq_len is not None:
+            training = replace(training, seq_len=Sourced(options.seq_len, Source.option("--seq-len")))
+        args = self.given.args
+        sizes = {
+            "per_device_train_batch_size": (options.micro_batch, "--micro-batch"),
+            "gradient_accumulation_steps": (options.grad_accum, "--grad-accum"),
+        }
+        for name, (value, flag) in sizes.items():
+            if value is not None:
+                args = args.over(name, Argument(value, source or Source.option(flag), given=True))
+        given = replace(self.given, args=args)
+        return replace(self, job=options.apply_shared(self.job), training=training, given=given)
 
 
 def parse_lora(text: str) -> Lora:
@@ -111,8 +117,13 @@ def parse_lora(text: str) -> Lora:
     return Lora(int(match["rank"]), tuple(filter(None, (match["modules"] or "").split(","))))
 
 
-def training_of(model: ModelConfig, argv: Sequence[str], options: TrainingOptions) -> Training:
-    """Gather what options, the script's arguments and the model say about the training, in this order."""
+def training_of(
+    model: ModelConfig, argv: Sequence[str], options: Options, usual_seq_len: int = USUAL_SEQ_LEN
+) -> Training:
+    """Combine options, script arguments and the model's config, in this order of precedence.
+
+    `usual_seq_len` is the sequence length where neither options nor arguments give one.
+    """
     said = {name: value or "true" for name, value in flags(argv)}
     written = said.get("dtype") or said.get("torch_dtype") or model.first("dtype", "torch_dtype")
     named = said.get("attn_implementation")
@@ -120,8 +131,8 @@ def training_of(model: ModelConfig, argv: Sequence[str], options: TrainingOption
     switches = [said[name] for name in CHECKPOINTING_FLAGS if name in said]
     resumed = said.get("resume_from_checkpoint", "false")
     return Training(
-        seq_len=_seq_len(model, said, options.seq_len),
-        activation_checkpointing=options.activation_checkpointing
+        seq_len=_given_seq_len(said, options.seq_len) or _usual_seq_len(model, usual_seq_len),
+        activation_checkpointing=bool(options.activation_checkpointing)
         or (bool(switches) and is_switched_on(switches[0])),
         attention=options.attention or chosen,
         lora=options.lora,
@@ -130,29 +141,33 @@ def training_of(model: ModelConfig, argv: Sequence[str], options: TrainingOption
     )
 
 
-def _seq_len(model: ModelConfig, said: Mapping[str, str], asked: int | None) -> Sourced:
+def _given_seq_len(said: Mapping[str, str], asked: int | None) -> Sourced | None:
     if asked is not None:
-        return Sourced(asked, "`--seq-len`")
+        return Sourced(asked, Source.option("--seq-len"))
     for name in SEQ_LEN_FLAGS:
         if (text := said.get(name, "")).isdecimal() and len(text) < 10 and int(text) > 0:
-            return Sourced(int(text), f"`--{name}`")
+            return Sourced(int(text), Source.argument(name))
+    return None
+
+
+def _usual_seq_len(model: ModelConfig, usual: int) -> Sourced:
     most = usable_positions(model)
-    if most is not None and most < USUAL_SEQ_LEN:
-        return Sourced(most, "the most this model takes; nobody said, `--seq-len` does")
-    return Sourced(USUAL_SEQ_LEN, "nobody said; `--seq-len` does")
+    if most is not None and most < usual:
+        return Sourced(most, Source.computed("the most this model takes; set it with `--seq-len`"))
+    return Sourced(usual, Source(SourceKind.ZLAUNCH_DEFAULT, "default; set it with `--seq-len`"))
 
 
-def workload_of(question: EstimateQuery, settled: ResolvedConfig) -> Workload:
-    """Describe one rank of a job, in all that decides its memory."""
-    training, given = question.training, question.given
-    stage = settled.config.zero_optimization.stage
+def workload_of(query: EstimateQuery, resolved: ResolvedConfig) -> Workload:
+    """Describe the first rank of a job."""
+    training, given = query.training, query.given
+    stage = resolved.config.zero_optimization.stage
     return Workload(
-        model=question.model.value,
-        ds_config=_closed(settled).config(),
+        model=query.model.value,
+        ds_config=_without_autos(resolved).config(),
         world_size=given.world_size,
-        ranks_per_host=question.ranks_per_host,
+        ranks_per_host=query.cluster.ranks_per_host,
         seq_len=training.seq_len.value,
-        optimizer=str(settled.agreement.args["optim"].value),
+        optimizer=str(resolved.agreement.args["optim"].value),
         load_dtype=training.load_dtype,
         zero_init=stage == 3 and training.partitioned_at_birth,
         activation_checkpointing=training.activation_checkpointing,
@@ -163,24 +178,23 @@ def workload_of(question: EstimateQuery, settled: ResolvedConfig) -> Workload:
     )
 
 
-def check_countable(question: EstimateQuery, settled: ResolvedConfig) -> None:
-    """Raise Unavailable for a job of which neither a rehearsal nor a formula can tell the memory."""
-    if (method := quantization(question.model)) is not None:
+def check_countable(query: EstimateQuery, resolved: ResolvedConfig) -> None:
+    """Raise Unavailable for a job that neither a rehearsal nor the closed form can estimate."""
+    if (method := quantization(query.model)) is not None:
         raise Unavailable(
-            f"cannot tell how much memory {question.model.source} takes: its `quantization_config` asks for "
+            f"cannot tell how much memory {query.model.source} takes: its `quantization_config` asks for "
             f"weights quantized by `{method}`, which are not counted",
             "name the model that it was quantized from, or delete `quantization_config` to estimate it whole",
         )
-    for key in _splitting(question, settled.config):
+    for key in _splitting(query, resolved.config):
         raise Unavailable(
             f"cannot tell how much memory this job takes: `{key}` splits it in a way that is not rehearsed",
             f"estimate it without `{key}`: every rank then has the whole model, or its share by ZeRO",
         )
 
 
-def _splitting(question: EstimateQuery, config: DsConfig) -> Iterator[str]:
-    """Name what splits a model, its sequences or its experts over ranks."""
-    if any(name == "parallelism_config" for name, _ in flags(question.job.script_args)):
+def _splitting(query: EstimateQuery, config: DsConfig) -> Iterator[str]:
+    if any(name == "parallelism_config" for name, _ in flags(query.job.script_args)):
         yield "--parallelism_config"
     if config.tensor_parallel.autotp_size > 1:
         yield "tensor_parallel.autotp_size"
@@ -188,61 +202,58 @@ def _splitting(question: EstimateQuery, config: DsConfig) -> Iterator[str]:
         yield "sequence_parallel_size"
     if config.expert_parallel is not None and config.expert_parallel.enabled:
         yield "expert_parallel"
-    if config.pipeline is not None and question.given.interface is ConfigInterface.DEEPSPEED:
+    if config.pipeline is not None and query.given.interface is ConfigInterface.DEEPSPEED:
         yield "pipeline"
     if config.hybrid_engine.enabled:
         yield "hybrid_engine"
 
 
-def _closed(settled: ResolvedConfig) -> Values:
-    """Leave out what stays open for the script, or close it where DeepSpeed demands a number."""
-    values = settled.values
+def _without_autos(resolved: ResolvedConfig) -> Values:
+    """Drop each "auto" that the script fills in; where DeepSpeed demands a number, put one."""
+    values = resolved.values
     for path in values.autos():
         if path in (MICRO, ACCUMULATION):
-            values = values.put(path, 1, "the least that it can be")
+            values = values.put(path, 1, Source.computed("the smallest possible"))
         elif path[0] == "scheduler":
-            values = values.put(path, ANY_NUMBER_OF_STEPS, "any number: a schedule takes no memory")
+            values = values.put(path, ANY_NUMBER_OF_STEPS, _ANY_NUMBER)
         else:
             values = values.without(path)
     return values
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """How fast a job is, by data sheets and by what published runs reach of them."""
-
-    traffic: Communication
-    roofline: Roofline
-
-
 @dataclass(frozen=True)
 class Estimate:
-    """What was found out about one job that DeepSpeed accepts."""
+    """Memory and speed of a job that DeepSpeed accepts."""
 
-    question: EstimateQuery
-    settled: ResolvedConfig
+    query: EstimateQuery
+    resolved: ResolvedConfig
     workload: Workload
     forecast: Forecast
     need: MemoryNeed
     verdict: FitResult
     speed: Speed | None = None
-    """None if nobody knows the speed of the GPU."""
+    """None if the speed of the GPU is unknown."""
     remarks: tuple[Finding, ...] = ()
-    """What the numbers leave out, and what they say of a run that resumes this one."""
+    """What the numbers leave out, and whether a run could be resumed."""
+
+    @property
+    def fit(self) -> Fit:
+        """Whether it fits."""
+        return self.verdict.fit
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Gather what is to be said besides the numbers."""
-        return (*self.question.remarks, *self.settled.warnings, *self.remarks)
+        """What to tell besides the numbers."""
+        return (*self.query.remarks, *self.resolved.warnings, *self.remarks)
 
     @property
     def seconds(self) -> float | None:
-        """Say how long a step takes, in the middle of what is likely."""
+        """Seconds of a step: the middle of the likely range."""
         return None if self.speed is None else self.speed.roofline.middle
 
     @property
     def seconds_per_token(self) -> float | None:
-        """Say the same for one token, so that steps of different lengths can be compared."""
+        """Seconds per token, to compare steps of different lengths."""
         if self.speed is None or self.seconds is None:
             return None
         roofline = self.speed.roofline
@@ -251,31 +262,31 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Rejected:
-    """Why a job cannot work at all, or why nobody can tell."""
+    """Why a job cannot work, or cannot be estimated."""
 
-    question: EstimateQuery
+    query: EstimateQuery
     findings: tuple[Finding, ...]
     unknown: Unavailable | None = None
-    """What keeps us from knowing."""
+    """Why it cannot be estimated."""
 
     @property
     def error(self) -> ZlaunchError:
-        """Say what the program ends with if this is all that it was asked for."""
+        """The error to end with if this is the only job."""
         return self.unknown or Refused(self.findings)
 
 
-def rejected(question: EstimateQuery, error: ZlaunchError) -> Rejected:
-    """Make an answer of an error."""
+def rejected(query: EstimateQuery, error: ZlaunchError) -> Rejected:
+    """Turn an error into a result."""
     if isinstance(error, Refused):
-        return Rejected(question, error.findings)
+        return Rejected(query, error.findings)
     unknown = error if isinstance(error, Unavailable) else Unavailable(error.message, error.hint)
     return Rejected(
-        question, (Finding("cannot-tell", error.message, error.hint, severity=Severity.ADVICE),), unknown
+        query, (Finding("cannot-tell", error.message, error.hint, severity=Severity.ADVICE),), unknown
     )
 
 
-def remarks_on(forecast: Forecast, site: Cluster) -> Iterator[Finding]:
-    """Say what a forecast does not count, and whether the run could be resumed from its checkpoint."""
+def remarks_on(forecast: Forecast, cluster: Cluster) -> Iterator[Finding]:
+    """Tell what a forecast does not count, and whether the run could be resumed from its checkpoint."""
     for note in forecast.notes:
         yield Finding("counted-otherwise", note, severity=Severity.ADVICE)
     resume = forecast.resume
@@ -287,18 +298,18 @@ def remarks_on(forecast: Forecast, site: Cluster) -> Iterator[Finding]:
     elif resume.why_not_rehearsed is not None:
         message = f"resuming its checkpoint could not be rehearsed: {resume.why_not_rehearsed}"
         yield Finding("counted-otherwise", message, severity=Severity.ADVICE)
-    elif check_fit(forecast, site).fit is not (resumed := check_fit(forecast.resumed(), site)).fit:
+    elif check_fit(forecast, cluster).fit is not (resumed := check_fit(forecast.resumed(), cluster)).fit:
         message = f"resuming its checkpoint takes more: {resumed.fit.value}: {'; '.join(resumed.reasons)}"
         yield Finding("cannot-resume", message, severity=Severity.ADVICE)
 
 
-def is_fit(answer: Estimate | Rejected) -> bool:
+def is_fit(result: Estimate | Rejected) -> bool:
     """Whether a job fits for sure."""
-    return isinstance(answer, Estimate) and answer.verdict.fit is Fit.YES
+    return isinstance(result, Estimate) and result.fit is Fit.YES
 
 
-def refuse_if_none_works(answers: Sequence[Estimate | Rejected]) -> None:
-    """Raise Refused, with the fewest reasons, or Unavailable, if none of several jobs can work."""
-    refusals = [one for one in answers if isinstance(one, Rejected)]
-    if refusals and len(refusals) == len(answers):
-        raise min(refusals, key=lambda one: len(one.findings)).error
+def refuse_if_none_works(results: Sequence[Estimate | Rejected]) -> None:
+    """Raise the error with the fewest findings if none of several jobs can work or be estimated."""
+    rejections = [one for one in results if isinstance(one, Rejected)]
+    if rejections and len(rejections) == len(results):
+        raise min(rejections, key=lambda one: len(one.findings)).error

@@ -1,7 +1,7 @@
-"""Which jobs are too large to be rehearsed: they fit nowhere, or a rehearsal would take minutes.
+"""Limits of rehearsals: jobs that fit nowhere, or whose rehearsal would take minutes.
 
-A rehearsal runs DeepSpeed's own Python for every layer, and loops of it for every rank; the closed form
-is arithmetic. So it answers these, with its claim.
+A rehearsal runs DeepSpeed's Python code for every layer, and loops over all ranks. The closed form estimates
+these jobs instead, with its error.
 """
 
 from typing import Final
@@ -18,12 +18,12 @@ MOST_LAYERS: Final = 1_000
 MOST_RANKS: Final = 16_384
 """Each takes 0.003 s of a core: DeepSpeed looks at all of them."""
 MOST_GPUS: Final = 10
-"""A job that needs this many times the largest GPU fits on none; no rehearsal is needed to see that."""
+"""A job that needs more than this many of the largest GPU fits nowhere."""
 MOST_BYTES: Final = MOST_GPUS * max(gpu.total_bytes for gpu in GPUS.values())
 
 
 def too_large(workload: Workload) -> str | None:
-    """Say why a job is not rehearsed; None if it is, or if nobody can tell how large it is.
+    """Return why a job is not rehearsed; None if it is, or if its size is unknown.
 
     Raise Refused if no model has so many layers.
     """

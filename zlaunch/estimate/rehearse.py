@@ -1,4 +1,4 @@
-"""Workloads → forecasts: starts the rehearsal, and falls back on the closed form where it breaks."""
+"""Run rehearsals in a program of their own; fall back to the closed form where one breaks."""
 
 import json
 import os
@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, TypedDict
 
 from pydantic import TypeAdapter
 
 from zlaunch.errors import Finding, Refused, Unavailable, ZlaunchError
 from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.memory import closed_form
 from zlaunch.estimate.rehearsal_limits import too_large
 from zlaunch.estimate.scratch import Scratch
 from zlaunch.estimate.workload import Workload, to_json
@@ -27,35 +28,48 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
 }
-"""The rehearsal looks for no accelerator, downloads nothing and says nothing."""
+"""A rehearsal looks for no accelerator, downloads nothing and prints nothing."""
 
-_CANNOT_TELL = "cannot tell how much memory this model takes"
-_TRY_IT = "start it with few layers, and see what `zlaunch runs show` measures"
+_CANNOT_TELL: Final = "cannot tell how much memory this model takes"
+_TRY_IT: Final = "start it with few layers, and see what `zlaunch runs show` measures"
 
 MOST_JOBS: Final = 8
 """Rehearsals at a time, each of which takes up to a gigabyte of this machine's memory."""
 
 Done = Callable[[int, int], None]
-"""Is told how many workloads of how many are answered."""
+"""Called with the number of forecasts so far, and of all."""
 
 Found = Forecast | ZlaunchError
-"""What a rehearsal comes to, or why nothing can be told."""
+"""A forecast, or why there is none."""
+
+
+class _Reply(TypedDict, total=False):
+    """A line of the rehearsal's program: a forecast, or one of the reasons why there is none."""
+
+    index: int
+    forecast: object
+    unknown: str
+    """Why transformers refuses the model."""
+    untold: str
+    """Why its memory cannot be told."""
+    broken: str
+    """Why the rehearsal broke."""
 
 
 class Cache(Protocol):
-    """Where forecasts are kept from one command to the next."""
+    """Keeps forecasts from one command to the next."""
 
     def find(self, workload: Workload) -> Forecast | None:
-        """Return the forecast of a workload that was rehearsed before."""
+        """Return the forecast of a workload, if it is there."""
 
     def keep(self, workload: Workload, forecast: Forecast) -> None:
-        """Remember a forecast."""
+        """Keep a forecast."""
 
 
 class Rehearser:
-    """Rehearses workloads in one program, started for the first that needs it and ended by `close`.
+    """Rehearses workloads in one program, which starts with the first and ends with `close`.
 
-    With a cache, a workload that was rehearsed before is not rehearsed again.
+    With a cache, no workload is rehearsed twice.
     """
 
     def __init__(self, cache: Cache | None = None, jobs: int | None = None) -> None:
@@ -65,11 +79,9 @@ class Rehearser:
         self._program: _Program | None = None
 
     def __enter__(self) -> "Rehearser":
-        """Start nothing yet."""
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        """End the program."""
         self.close()
 
     def close(self) -> None:
@@ -79,10 +91,10 @@ class Rehearser:
             self._program = None
 
     def __call__(self, workloads: Sequence[Workload], done: Done | None = None) -> list[Found]:
-        """Return the forecasts of workloads in the same order; `done` is told how far it is.
+        """Return the forecasts of workloads in the same order; call `done` with the progress.
 
         In place of a forecast there is Refused for a model that transformers refuses, and Unavailable for
-        one of which nothing can be told.
+        one whose memory cannot be told.
         """
         found = {number: kept for number, one in enumerate(workloads) if (kept := self._at_once(one))}
         missing = [number for number in range(len(workloads)) if number not in found]
@@ -90,10 +102,10 @@ class Rehearser:
         missing.sort(key=lambda number: _effort(workloads[number]), reverse=True)
         tell = done or (lambda *_: None)
         tell(len(found), len(workloads))
-        for place, answer in self._ask([workloads[number] for number in missing]):
+        for place, reply in self._ask([workloads[number] for number in missing]):
             number = missing[place]
-            found[number] = told = _forecast(workloads[number], answer)
-            if self._cache is not None and isinstance(told, Forecast) and "broken" not in answer:
+            found[number] = told = _forecast(workloads[number], reply)
+            if self._cache is not None and isinstance(told, Forecast) and "broken" not in reply:
                 self._cache.keep(workloads[number], told)
             tell(len(found), len(workloads))
         if len(found) < len(workloads):
@@ -101,21 +113,21 @@ class Rehearser:
         return [found.get(number) or _forecast(one, {}) for number, one in enumerate(workloads)]
 
     def _at_once(self, workload: Workload) -> Found | None:
-        """Answer what was rehearsed before, and by the closed form what is too large for a rehearsal."""
+        """Return a cached forecast, or the closed form for a job too large for a rehearsal."""
         if (why := too_large(workload)) is not None:
             return _forecast(workload, {"broken": why})
         return None if self._cache is None else self._cache.find(workload)
 
-    def _ask(self, workloads: Sequence[Workload]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _ask(self, workloads: Sequence[Workload]) -> Iterator[tuple[int, _Reply]]:
         if not workloads:
             return
         if self._program is None:
             self._program = _Program(self._jobs)
-        yield from self._program.answers(workloads)
+        yield from self._program.replies(workloads)
 
 
 def _effort(workload: Workload) -> tuple[int, int, int]:
-    """Order rehearsals by what takes long: a high stage, offloading, above all to NVMe, and accumulation."""
+    """Order rehearsals by what takes long: the stage, offloading, above all to NVMe, and accumulation."""
     zero = workload.ds_config.get("zero_optimization", {})
     offloads = [zero.get(f"offload_{part}") or {} for part in ("optimizer", "param")]
     moved = sum({"cpu": 1, "nvme": 2}.get(str(one.get("device")), 0) for one in offloads)
@@ -124,12 +136,11 @@ def _effort(workload: Workload) -> tuple[int, int, int]:
 
 
 def _cores() -> int:
-    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Forecast]:
-    """Rehearse workloads in a program that ends with the last; raise the first error."""
+    """Rehearse workloads; raise the first error."""
     forecasts: list[Forecast] = []
     with Rehearser() as rehearser:
         for found in rehearser(workloads, done):
@@ -140,9 +151,9 @@ def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Fo
 
 
 class _Program:
-    """`python -m zlaunch.estimate.rehearsal`: a workload a line in, a forecast a line out.
+    """`python -m zlaunch.estimate.rehearsal`: reads a workload a line, writes a reply a line.
 
-    Its temporary files are deleted here, because a process that is killed leaves them behind.
+    Its temporary files are deleted here, because a killed process leaves them behind.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -155,19 +166,19 @@ class _Program:
         self._num_asked = 0
         self._num_answered = 0
 
-    def answers(self, workloads: Sequence[Workload]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Ask about workloads, and return answers as they come; none for those it died of."""
+    def replies(self, workloads: Sequence[Workload]) -> Iterator[tuple[int, _Reply]]:
+        """Send workloads and yield replies as they come; none for a workload it died of."""
         first = self._num_asked
         self._num_asked += len(workloads)
         for line in self._lines(b"".join(to_json(one).encode() + b"\n" for one in workloads)):
             self._num_answered += 1
-            answer = json.loads(line)
-            yield answer["index"] - first, answer
+            reply: _Reply = json.loads(line)
+            yield reply["index"] - first, reply
             if self._num_answered == self._num_asked:
                 return
 
     def _lines(self, unsent: bytes) -> Iterator[bytes]:
-        """Write and read at once, so that neither side waits for the other with a full pipe."""
+        """Write and read at the same time, so that no full pipe blocks both sides."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -187,7 +198,7 @@ class _Program:
                     return
 
     def end(self) -> None:
-        """Let it end; kill it if it is still rehearsing, which nobody waits for any more."""
+        """Wait for its end; kill it if it is still rehearsing."""
         if self._num_answered < self._num_asked:
             self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -198,15 +209,15 @@ class _Program:
             self._scratch.delete()
 
 
-def _forecast(workload: Workload, answer: dict[str, Any]) -> Found:
-    if "forecast" in answer:
-        forecast: Forecast = TypeAdapter(Forecast).validate_python(answer["forecast"])
+def _forecast(workload: Workload, reply: _Reply) -> Found:
+    if "forecast" in reply:
+        forecast: Forecast = TypeAdapter(Forecast).validate_python(reply["forecast"])
         return forecast
-    if "unknown" in answer:
-        return Refused([Finding("unknown-model", answer["unknown"], "mend the model's config.json")])
-    if "untold" in answer:
-        return Unavailable(f"{_CANNOT_TELL}: {answer['untold']}", _TRY_IT)
-    why = answer.get("broken", "the rehearsal's program died")
+    if "unknown" in reply:
+        return Refused([Finding("unknown-model", reply["unknown"], "fix the model's config.json")])
+    if "untold" in reply:
+        return Unavailable(f"{_CANNOT_TELL}: {reply['untold']}", _TRY_IT)
+    why = reply.get("broken", "the rehearsal's program died")
     found = by_formula(workload)
     if isinstance(found, ZlaunchError):
         return Unavailable(f"{found.message}; no rehearsal: {why}", found.hint)
@@ -214,9 +225,7 @@ def _forecast(workload: Workload, answer: dict[str, Any]) -> Found:
 
 
 def by_formula(workload: Workload) -> Found:
-    """Work a forecast out; in its place there is Unavailable for what is no language model."""
-    from zlaunch.estimate.memory import closed_form
-
+    """Forecast in closed form; Unavailable for a model that is no language model."""
     try:
         return closed_form.forecast(workload)
     except Refused as error:

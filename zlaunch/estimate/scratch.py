@@ -1,7 +1,7 @@
-"""Folders for the temporary files of other programs, deleted however those programs and this one end.
+"""Temporary directories for other programs, deleted however those programs and this one end.
 
-Whoever makes a folder holds a lock on it, which the kernel releases when the process ends. Folders that are
-not locked are left over, and are deleted when the next one of the same kind is made.
+The process that makes a directory holds a lock on it, which the kernel releases when the process ends.
+Directories that are not locked are left over; they are deleted when the next one of the same kind is made.
 """
 
 import contextlib
@@ -13,22 +13,22 @@ from pathlib import Path
 
 
 class Scratch:
-    """A folder with a lock, until it is deleted."""
+    """A locked temporary directory."""
 
     def __init__(self, kind: str) -> None:
-        """Make a folder where temporary files are; raise OSError if that cannot be done."""
+        """Make a temporary directory; raise OSError if that fails."""
         prefix = f"zlaunch-{kind}-"
         _delete_leftovers(prefix)
         self.path, self._lock = _make(prefix)
 
     def delete(self) -> None:
-        """Delete the folder; what cannot be deleted yet is left over."""
+        """Delete the directory; what cannot be deleted yet is left over."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def _make(prefix: str) -> tuple[Path, int]:
-    """Make a folder and lock it; again, if another process took it for a leftover in between."""
+    """Make and lock a directory; try again if another process took it for a leftover in between."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
         with contextlib.suppress(FileNotFoundError):
@@ -40,7 +40,7 @@ def _make(prefix: str) -> tuple[Path, int]:
 
 
 def _delete_leftovers(prefix: str) -> None:
-    """Delete this user's folders that no process holds a lock on."""
+    """Delete this user's directories that no process holds a lock on."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

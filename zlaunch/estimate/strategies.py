@@ -1,30 +1,33 @@
-"""The ladder: every stage and offload that a job can be put on, fastest first."""
+"""Strategies: every ZeRO stage and offload that a job can be run with, in the order of preference."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, is_fit
+from zlaunch.estimate.changes import Options
+from zlaunch.estimate.estimator import Estimator
+from zlaunch.estimate.fit import Fit
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, is_fit, refuse_if_none_works
 from zlaunch.job.spec import Offload, Stage
 
 ANY_NVME: Final = Path("/local_nvme")
-"""For a question about memory alone; nothing is written there."""
+"""For an estimate of memory alone; nothing is written there."""
 
 SAME_SPEED: Final = 1.05
-"""Two step times this close are one: no roofline tells them apart."""
+"""Two step times within this factor count as equal: a roofline cannot tell them apart."""
 
 SHORTEST: Final = 0.01
-"""Steps of fewer seconds are as fast as each other: launching kernels takes longer than they do."""
+"""Steps of fewer seconds count as equal: launching kernels takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to run a job."""
+    """A ZeRO stage and an offload."""
 
     stage: Stage
     offload: Offload
-    where: str
+    label: str
     """What is offloaded, in a table."""
 
     @property
@@ -33,15 +36,9 @@ class Strategy:
         return "nvme" in (self.offload.optimizer, self.offload.param)
 
     @property
-    def words(self) -> str:
-        """Say what to type for it."""
-        parts = (("optimizer", self.offload.optimizer), ("param", self.offload.param))
-        moved = [f"{part}:{device}" for part, device in parts if device not in (None, "none")]
-        if not moved:
-            return f"--stage {self.stage}"
-        same = {device for _, device in parts}
-        where = str(self.offload.optimizer) if len(same) == 1 or self.stage < 3 else ",".join(moved)
-        return f"--stage {self.stage} --offload {where}" + (" --nvme DIR" if "nvme" in same else "")
+    def options(self) -> Options:
+        """The options that select it."""
+        return Options(stage=self.stage, offload=None if self.offload == _NONE else self.offload)
 
 
 _NONE: Final = Offload("none", "none")
@@ -56,43 +53,70 @@ STRATEGIES: Final = (
     Strategy(3, Offload("cpu", "cpu"), "CPU all"),
     Strategy(3, Offload("nvme", "nvme"), "NVMe all"),
 )
-"""In the order in which to try them: what trains without ZeRO shall not use it, what trains with
-stage 2 shall not use stage 3, and offloading comes last."""
+"""In the order in which to try them: use ZeRO only if the job needs it, stage 3 only if stage 2 does not
+suffice, and offload last."""
 
 
-def within_reach(question: EstimateQuery) -> tuple[Strategy, ...]:
-    """Name the rungs that a job can really be started on: without a directory, none on NVMe."""
-    return tuple(rung for rung in STRATEGIES if question.job.nvme_dir is not None or not rung.on_nvme)
+@dataclass(frozen=True)
+class StrategyTable:
+    """A job under each of several strategies, and the fastest of them that fits."""
+
+    rows: tuple[tuple[Strategy, Estimate | Rejected], ...]
+
+    @property
+    def estimates(self) -> list[tuple[Strategy, Estimate]]:
+        """Those that DeepSpeed accepts."""
+        return [(strategy, one) for strategy, one in self.rows if isinstance(one, Estimate)]
+
+    @property
+    def chosen(self) -> tuple[Strategy, Estimate] | None:
+        """The fastest that surely fits; of those equally fast, the first."""
+        fitting = [(strategy, one) for strategy, one in self.estimates if is_fit(one)]
+        order = fastest_first({number: one.seconds for number, (_, one) in enumerate(fitting)})
+        return fitting[order[0]] if order else None
+
+    @property
+    def fit(self) -> Fit:
+        """Whether the job fits: the best verdict of all strategies."""
+        found = {one.fit for _, one in self.estimates}
+        return next(fit for fit in (Fit.YES, Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in found)
 
 
-def apply_strategy(question: EstimateQuery, rung: Strategy) -> EstimateQuery:
-    """Put a job on a rung."""
+def compare_strategies(
+    query: EstimateQuery, estimator: Estimator, strategies: Sequence[Strategy] = STRATEGIES
+) -> StrategyTable:
+    """Rehearse a job under each strategy; raise Refused or Unavailable if none can work."""
+    results = estimator.rehearse([apply_strategy(query, strategy) for strategy in strategies])
+    refuse_if_none_works(results)
+    return StrategyTable(tuple(zip(strategies, results, strict=True)))
+
+
+def available(query: EstimateQuery) -> tuple[Strategy, ...]:
+    """List the strategies a job can be started with: without `--nvme`, none on NVMe."""
+    return tuple(one for one in STRATEGIES if query.job.nvme_dir is not None or not one.on_nvme)
+
+
+def apply_strategy(query: EstimateQuery, strategy: Strategy) -> EstimateQuery:
+    """Change the stage and the offload of a job."""
     job = replace(
-        question.job,
-        stage=rung.stage,
-        offload=None if rung.offload == _NONE and question.given.base is None else rung.offload,
-        nvme_dir=(question.job.nvme_dir or ANY_NVME) if rung.on_nvme else None,
+        query.job,
+        stage=strategy.stage,
+        offload=None if strategy.offload == _NONE and query.given.base is None else strategy.offload,
+        nvme_dir=(query.job.nvme_dir or ANY_NVME) if strategy.on_nvme else None,
     )
-    return replace(question, job=job)
-
-
-def best(fitting: Sequence[int], seconds: Mapping[int, float]) -> int | None:
-    """Choose the fastest of the rungs that fit; of those as fast as each other, the lowest."""
-    if not fitting:
-        return None
-    if not all(number in seconds for number in fitting):
-        return fitting[0]
-    fastest = min(seconds[number] for number in fitting)
-    return next(number for number in fitting if is_as_fast(seconds[number], fastest))
+    return replace(query, job=job)
 
 
 def is_as_fast(seconds: float, fastest: float) -> bool:
-    """Whether a step takes as long as the fastest, as far as anybody can tell."""
+    """Whether a step is as fast as the fastest, as far as can be told."""
     return seconds <= max(fastest * SAME_SPEED, SHORTEST)
 
 
-def fastest_that_fits(answers: Sequence[Estimate | Rejected]) -> int | None:
-    """Choose among answered rungs the fastest that fits for sure."""
-    fitting = {number: one for number, one in enumerate(answers) if isinstance(one, Estimate) and is_fit(one)}
-    seconds = {number: one.seconds for number, one in fitting.items() if one.seconds is not None}
-    return best(list(fitting), seconds)
+def fastest_first(seconds: Mapping[int, float | None]) -> list[int]:
+    """Order jobs, numbered by preference, by their speed; those equally or unknown fast, by preference."""
+    left, ordered = {number: seconds[number] or 0.0 for number in sorted(seconds)}, []
+    while left:
+        fastest = min(left.values())
+        ordered.append(next(number for number, time in left.items() if is_as_fast(time, fastest)))
+        del left[ordered[-1]]
+    return ordered

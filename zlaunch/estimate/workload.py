@@ -1,9 +1,11 @@
-"""The question of an estimate: one rank of one job, in all that decides its memory."""
+"""What is rehearsed: one rank of one job, with everything that decides its memory."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+Attention = Literal["sdpa", "eager", "flash_attention_2"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +14,9 @@ class Lora:
 
     rank: int
     modules: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ":".join([str(self.rank), *filter(None, [",".join(self.modules)])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Workload:
     """Whether the model is made inside `deepspeed.zero.Init`, as transformers does for stage 3."""
     activation_checkpointing: bool = False
     lora: Lora | None = None
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    attention: Attention = "sdpa"
     """Anything but "eager" is the best that the model has; flash attention is torch's own."""
     accelerator: Literal["cuda", "cpu"] = "cuda"
     steps: int = 2

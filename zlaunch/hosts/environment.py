@@ -1,4 +1,4 @@
-"""How the environment of the ranks differs from the one zlaunch was started in, and why."""
+"""The environment of the ranks: how it differs from that of zlaunch, and why."""
 
 import os
 import re
@@ -13,26 +13,26 @@ from zlaunch.rundir.layout import RunDir
 from zlaunch.units import plural
 
 FORWARDED = ("CUDA_", "DS_", "GLOO_", "HF_", "NCCL_", "OMP_", "TORCH_", "TRANSFORMERS_", "UCX_")
-"""Beginnings of names that also count on other hosts."""
+"""Prefixes of variables that other hosts get too."""
 
 EXPORTED = ("MLFLOW", "MV2", "NCCL", "PYTHON", "UCX")
-"""Beginnings of names that DeepSpeed's runner exports (`deepspeed/launcher/runner.py`)."""
+"""Prefixes of variables that DeepSpeed's runner exports (`deepspeed/launcher/runner.py`)."""
 
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
-"""Names whose values are never written down."""
+"""Names of variables whose values are never written to a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable that the ranks get, and why."""
+    """A variable of the ranks, and why they get it."""
 
     value: str
     why: str
     prepended: str | None = None
-    """What was put before the value that was there, if that is all that changed."""
+    """What was put before the old value, if nothing else changed."""
 
     def shown(self, name: str) -> str:
-        """Write the value for a shell, as a person would: `$PATH` stands for what was there."""
+        """Write the value for a shell; `$PATH` stands for the old value."""
         if self.prepended is None:
             return shlex.quote(self.value)
         return f"{shlex.quote(self.prepended)}{os.pathsep}${name}"
@@ -41,9 +41,9 @@ class Variable:
 def job_environment(
     machine: Machine, topology: Topology, environ: Mapping[str, str], config: Mapping[str, Variable]
 ) -> dict[str, Variable]:
-    """Decide the variables of the ranks; what the user has set is left alone.
+    """Variables for the ranks; what the user has set is not changed.
 
-    `config` are the variables that carry the ds_config, for scripts that take it that way.
+    `config` are the variables that name the ds_config, for scripts that read them.
     """
     wanted = {
         **dict(_program_path(environ)),
@@ -60,12 +60,12 @@ def job_environment(
 
 
 def is_exported(name: str) -> bool:
-    """Whether DeepSpeed's runner takes a variable to other hosts by itself, and logs its value."""
+    """Whether DeepSpeed's runner exports a variable to other hosts, and logs its value."""
     return name.startswith(EXPORTED)
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable's name says that its value must not be written down."""
+    """Whether the name of a variable suggests a secret value."""
     return SECRET.search(name) is not None
 
 
@@ -80,7 +80,7 @@ def _program_path(environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:
 
 
 def _threads(machine: Machine, topology: Topology) -> dict[str, Variable]:
-    """Torchrun gives each rank one thread, which starves an optimizer on the CPU; deepspeed gives it all."""
+    """Torchrun gives a rank one thread, too few for an optimizer on the CPU; deepspeed gives it all."""
     ranks = max(len(host.devices) for host in topology.hosts)
     threads = max(1, machine.num_cores // ranks)
     return {
@@ -103,13 +103,13 @@ def _devices(machine: Machine, topology: Topology, environ: Mapping[str, str]) -
 
 
 def _quiet() -> dict[str, Variable]:
-    """DeepSpeed calls names that torch 2.13 warns about, at every collective of every step."""
+    """DeepSpeed uses names that torch 2.13 warns about, at every collective of every step."""
     filter_ = "ignore::FutureWarning:torch.distributed.c10d_logger"
     return {"PYTHONWARNINGS": Variable(filter_, "torch warns DeepSpeed at every collective")}
 
 
 def accelerate_variables(layout: RunDir, precision: str) -> dict[str, Variable]:
-    """Write the variables by which accelerate takes a ds_config."""
+    """Variables that name the ds_config for accelerate."""
     why = "how accelerate takes a ds_config"
     return {
         "ACCELERATE_USE_DEEPSPEED": Variable("true", why),
@@ -119,7 +119,7 @@ def accelerate_variables(layout: RunDir, precision: str) -> dict[str, Variable]:
 
 
 def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
-    """Choose the variables that the ranks on other hosts get from here."""
+    """Variables of this machine that the ranks on other hosts get."""
     return {
         name: value
         for name, value in sorted(environ.items())
@@ -128,11 +128,11 @@ def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 INHERITED = (*FORWARDED, "LD_", "PYTHON")
-"""Beginnings of names of variables that zlaunch is started with and that change what a job does."""
+"""Prefixes of variables of zlaunch itself that change what a job does."""
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """Choose the variables that a repetition must find as they are now; secrets are never among them."""
+    """Variables that a rerun must restore; secrets are never among them."""
     return {
         name: value for name, value in environ.items() if name.startswith(INHERITED) and not is_secret(name)
     }

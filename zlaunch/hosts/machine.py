@@ -1,4 +1,4 @@
-"""What a machine has, as far as a plan needs to know, and what of it is free."""
+"""What a machine has, and what of it is free."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -9,7 +9,7 @@ from zlaunch.errors import Unavailable
 from zlaunch.job.spec import Precision
 
 IDLE_BYTES = 2 << 30
-"""More than a driver holds on a GPU that nobody uses."""
+"""More than a driver holds on an idle GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +17,12 @@ class GpuProcess:
     """A program that holds memory on a GPU."""
 
     pid: int
-    """As the driver counts them: in a container, its number may mean nothing."""
+    """As the driver counts them; in a container the number may be meaningless."""
     command: str | None = None
-    """None if the process cannot be seen from here."""
+    """None if the process is invisible from here."""
     user: str | None = None
     used_bytes: int | None = None
-    """None if the driver does not say."""
+    """None if the driver does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,19 @@ class Gpu:
     memory_bytes: int
     compute_capability: tuple[int, int]
     free_bytes: int | None = None
-    """None if nobody asked."""
+    """None if it was not read."""
     processes: tuple[GpuProcess, ...] = ()
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody uses it, though he may be invisible from here."""
+        """Whether it is in use, if only by processes that are invisible from here."""
         used = 0 if self.free_bytes is None else self.memory_bytes - self.free_bytes
         return bool(self.processes) or used > IDLE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine zlaunch runs on."""
+    """One machine."""
 
     hostname: str
     num_cores: int
@@ -56,13 +56,13 @@ class Machine:
     gpus: tuple[Gpu, ...] = ()
     """The GPUs that `CUDA_VISIBLE_DEVICES` leaves visible, in its order."""
     hidden_gpus: tuple[int, ...] = ()
-    """Numbers of the GPUs it hides."""
+    """The GPUs that it hides."""
     cpu_fp16: bool | None = None
     """Whether DeepSpeed trains in fp16 on its CPU; None if that is unknown."""
 
     @property
     def accelerator(self) -> str:
-        """Name the accelerator as DeepSpeed does: `cuda` or `cpu`."""
+        """The accelerator by its DeepSpeed name: `cuda` or `cpu`."""
         return "cuda" if self.gpus else "cpu"
 
     @property
@@ -72,7 +72,7 @@ class Machine:
 
     @property
     def best_precision(self) -> Precision:
-        """Name the best format: bf16 from Ampere on and on CPUs, fp16 from Volta on.
+        """The best training precision: bf16 from Ampere on and on CPUs, fp16 from Volta on.
 
         Source: `deepspeed/accelerator/cuda_accelerator.py` (compute capability 8 and 7) and
         `cpu_accelerator.py`, which supports bf16 on every CPU.
@@ -84,9 +84,9 @@ class Machine:
 
 
 def has_fp16_kernels(cpuinfo: str, architecture: str) -> bool | None:
-    """Tell from /proc/cpuinfo whether oneDNN has fp16 kernels for this CPU; None if that is unknown.
+    """Whether oneDNN has fp16 kernels for a CPU, by /proc/cpuinfo; None if that is unknown.
 
-    DeepSpeed's CPU accelerator asks torch for them (`is_mkldnn_fp16_supported`), and refuses fp16 without.
+    DeepSpeed's CPU accelerator asks torch for these (`is_mkldnn_fp16_supported`), and refuses fp16 without.
     """
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     if architecture != "x86_64" or flags is None:
@@ -95,12 +95,12 @@ def has_fp16_kernels(cpuinfo: str, architecture: str) -> bool | None:
 
 
 def local_names(hostname: str) -> frozenset[str]:
-    """Name the machine zlaunch runs on in every way a hostfile may."""
+    """All names that this machine may have in a hostfile."""
     return frozenset({"localhost", "127.0.0.1", hostname})
 
 
 def weakest(machines: Sequence[Machine]) -> Machine:
-    """Describe what every machine has at least; raise Unavailable if only some have GPUs."""
+    """What every machine has at least; raise Unavailable if only some have GPUs."""
     without = [machine.hostname for machine in machines if not machine.gpus]
     if without and len(without) < len(machines):
         raise Unavailable(
@@ -115,12 +115,11 @@ def weakest(machines: Sequence[Machine]) -> Machine:
 
 
 def _all_have(answers: Set[bool | None]) -> bool | None:
-    """Say False if one answer is, else None if one is unknown, else True."""
     return False if False in answers else None if None in answers else True
 
 
 def _weakest_gpu(machine: Machine) -> tuple[tuple[int, int], int]:
-    """Say what its weakest GPU is: the oldest, and of those of one age the one with the least memory."""
+    """Its oldest GPU, and of several the one with the least memory."""
     return min(((gpu.compute_capability, gpu.memory_bytes) for gpu in machine.gpus), default=((0, 0), 0))
 
 
@@ -131,69 +130,71 @@ class Cgroup:
     path: str
     limit_bytes: int
     used_bytes: int
-    """By all that runs in it, but for copies of files, which the kernel drops when it needs room."""
+    """Without the page cache, which the kernel drops when memory is short."""
 
     @property
     def free_bytes(self) -> int:
-        """Say how much more fits."""
+        """How much more memory the group may use."""
         return max(0, self.limit_bytes - self.used_bytes)
 
 
 def tightest(cgroups: Iterable[Cgroup]) -> Cgroup | None:
-    """Find the group with the least room: a process is in its own and in all above; None if none limits."""
+    """The group with the least free memory: a process is in its own and in all above; None if none limits."""
     return min(cgroups, key=lambda cgroup: cgroup.free_bytes, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A file system, as this user may fill it."""
+    """A file system, and what this user may write there."""
 
     device: int
-    """Two paths with one number share their free space."""
+    """Paths with the same number share their free space."""
     total_bytes: int
     free_bytes: int
 
 
 @dataclass(frozen=True)
 class FreeResources:
-    """What is free on this machine now; None for what could not be found out."""
+    """What is free on a machine now; None for what is unknown."""
 
     memory_bytes: int | None = None
-    """What the kernel calls available."""
+    """MemAvailable."""
     swap_bytes: int = 0
     cgroup: Cgroup | None = None
-    """The one that leaves the least; None if none limits."""
+    """The one with the least free memory; None if none limits."""
     shm: Disk | None = None
     shm_left_bytes: int = 0
-    """In buffers that CPU ranks of DeepSpeed made in /dev/shm; it never deletes them."""
+    """In buffers of DeepSpeed's CPU ranks in /dev/shm, which it never deletes."""
     memlock_bytes: int | None = None
-    """What one process may lock; None without a limit."""
+    """What a process may lock; None without a limit."""
     has_infiniband: bool = False
     disks: Mapping[Path, Disk] = field(default_factory=dict)
-    """Path that was asked about → where it is, or would be."""
+    """Path → its file system."""
     missing: frozenset[str] = frozenset()
-    """Packages that were asked about and cannot be imported."""
+    """Packages of the request that cannot be imported."""
     user: str = ""
     files: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
-    """Path that was asked about and is there → its inode and when that changed: the same if it is shared."""
+    """Existing path of the request → inode and time of change, which are equal on hosts that share it."""
     left_locks: frozenset[Path] = frozenset()
-    """Locks of native ops whose builds were killed: whoever needs the op waits for ever."""
+    """Locks of killed builds of native ops: ranks that need the op wait for them forever."""
 
     @property
     def available_bytes(self) -> int | None:
-        """Say what a job can have of the memory: what is available, and what the cgroup leaves."""
+        """Memory that a job can get: what is available, and what the cgroup allows."""
         limits = [self.memory_bytes, None if self.cgroup is None else self.cgroup.free_bytes]
         return min((limit for limit in limits if limit is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class HostSurvey:
-    """What another host says of itself before anything starts there."""
+    """What a host reports about itself before a job starts there."""
 
     machine: Machine
-    """Named as the hostfile names it."""
+    """Named as in the hostfile."""
     room: FreeResources
     port: int
-    """Nobody listens on it there now."""
-    debug_trouble: str | None = None
-    """Why no debugger can listen where it was asked for."""
+    """A port that was free there."""
+    debug_error: str | None = None
+    """Why a debugger cannot listen on the port that was asked for."""
+    other_debug_port: int | None = None
+    """A free port near that one."""

@@ -1,4 +1,4 @@
-"""Where torch keeps compiled ops on this machine, and the locks that builds leave there."""
+"""The directory of compiled native ops on this machine, and the locks that builds leave there."""
 
 import sys
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from zlaunch.hosts.probe import torch_cuda
 
 
 def extensions_dir(environment: Mapping[str, str]) -> Path:
-    """Where torch keeps compiled extensions (`torch/utils/cpp_extension.py`, `_get_build_directory`)."""
+    """Torch's directory of compiled extensions (`torch/utils/cpp_extension.py`, `_get_build_directory`)."""
     if (chosen := environment.get("TORCH_EXTENSIONS_DIR")) is not None:
         return Path(chosen)
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -22,7 +22,7 @@ def extensions_dir(environment: Mapping[str, str]) -> Path:
 
 
 def lock_holder(lock: Path) -> int | None:
-    """Find the process that has the lock open, as torch's FileBaton does while it builds."""
+    """The process that has the lock open, as torch's FileBaton does during a build."""
     target = str(lock.resolve())
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
@@ -34,6 +34,6 @@ def lock_holder(lock: Path) -> int | None:
 
 
 def stale_locks(environment: Mapping[str, str]) -> frozenset[Path]:
-    """Find the locks of builds that were killed: those that no process here holds open."""
+    """Locks of killed builds: those that no process here holds open."""
     locks = extensions_dir(environment).absolute().glob("*/lock")
     return frozenset(lock for lock in locks if lock_holder(lock) is None)

@@ -1,4 +1,4 @@
-"""Job and machine → which ranks run where."""
+"""Decide which ranks run where."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from zlaunch.hosts.topology import Host, Topology, select
 from zlaunch.job.spec import GpuChoice, JobSpec
 
 DEFAULT_CPU_RANKS = 2
-"""Enough for ZeRO to have something to partition."""
+"""The least with which ZeRO has something to partition."""
 
 
 def refuse_contradictions(job: JobSpec) -> None:
-    """Raise WrongUsage for options about hosts and devices that exclude each other."""
+    """Raise WrongUsage for options about hosts and devices that contradict each other."""
     if job.gpus is not None and (job.include or job.exclude):
         raise WrongUsage("`--gpus` and `--include` or `--exclude` both choose devices", "keep one of them")
     if job.gpus is not None and job.hostfile is not None:
@@ -24,16 +24,19 @@ def refuse_contradictions(job: JobSpec) -> None:
         )
 
 
-def assign_ranks(job: JobSpec, machine: Machine, hosts: Sequence[Host] | None) -> Topology:
-    """Decide which slots of which hosts a job uses; raise Unavailable if they do not exist."""
-    if hosts is not None:
-        return Topology(select(hosts, job.include, job.exclude), over_ssh=True)
+def choose_slots(job: JobSpec, hosts: Sequence[Host]) -> Topology:
+    """Choose the slots of a hostfile that a job uses; raise WrongUsage for one that is not there."""
+    return Topology(select(hosts, job.include, job.exclude), over_ssh=True)
+
+
+def assign_ranks(job: JobSpec, machine: Machine) -> Topology:
+    """Choose the devices of this machine that a job uses; raise Unavailable if they do not exist."""
     devices = _devices(job.gpus, machine) if machine.gpus else tuple(range(_cpu_ranks(job.gpus, machine)))
     return Topology(select([Host("localhost", devices)], job.include, job.exclude))
 
 
 def most_slots(num_gpus: int, num_cores: int) -> int:
-    """Say how many ranks a machine can have: one per GPU, or one per core but at least two."""
+    """Most ranks a machine can have: one per GPU, or one per core but at least two."""
     return num_gpus or max(DEFAULT_CPU_RANKS, num_cores)
 
 

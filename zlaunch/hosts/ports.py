@@ -3,18 +3,21 @@
 import socket
 
 LOOPBACK = "127.0.0.1"
-"""Where an editor is awaited: whoever reaches a debugger runs code as its user."""
+"""Where debuggers listen: who reaches a debugger can run code as its user."""
 
 
 def free_port() -> int:
-    """Find a port that nobody listens on now."""
+    """Find a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
 def why_taken(port: int) -> str | None:
-    """Try to listen on the loopback; say why that does not work. A port that was in use until now is free."""
+    """Try to listen on the loopback; return the error if that fails.
+
+    A port that was in use until a moment ago counts as free.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -23,3 +26,9 @@ def why_taken(port: int) -> str | None:
         except OSError as error:
             return error.strerror or str(error)
     return None
+
+
+def free_port_near(port: int) -> int | None:
+    """Find a free port on the loopback, just above another one and above the privileged ones."""
+    first = max(port + 1, 1 << 10)
+    return next((near for near in range(first, min(first + 100, 1 << 16)) if not why_taken(near)), None)

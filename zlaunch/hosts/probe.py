@@ -1,4 +1,4 @@
-"""What this machine has. Asks the driver and the file system; imports neither torch nor deepspeed."""
+"""Probe this machine: the driver and the file system; neither torch nor deepspeed is imported."""
 
 import contextlib
 import getpass
@@ -27,7 +27,7 @@ from zlaunch.hosts.machine import (
 
 
 def probe_machine(environ: Mapping[str, str]) -> Machine:
-    """Look at this machine; raise Unavailable if it has GPUs that this Python cannot use."""
+    """What this machine has; raise Unavailable if this Python cannot use its GPUs."""
     gpus = [] if environ.get("DS_ACCELERATOR") == "cpu" else _gpus()
     visible = _visible(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
     if visible and torch_cuda() is None:
@@ -46,21 +46,21 @@ def probe_machine(environ: Mapping[str, str]) -> Machine:
 
 
 def torch_cuda() -> str | None:
-    """Read which CUDA the installed torch was built for, without importing it."""
+    """The CUDA release the installed torch was built for, without importing it."""
     source = (_folder_of("torch") / "version.py").read_text("utf-8")
     match = re.search(r"^cuda\b[^=]*=\s*'([^']+)'", source, re.MULTILINE)
     return match.group(1) if match else None
 
 
 def model_types() -> frozenset[str]:
-    """Read which kinds of models the installed transformers knows, without importing it."""
+    """The model types of the installed transformers, without importing it."""
     auto = _folder_of("transformers") / "models" / "auto"
     text = "".join((auto / name).read_text("utf-8") for name in ("auto_mappings.py", "configuration_auto.py"))
     return frozenset(re.findall(r'"([\w.-]+)"[,:]\s*"\w+Config"', text))
 
 
 def trainer_optimizers() -> tuple[str, ...]:
-    """Read which optimizers the Trainer of the installed transformers knows by name."""
+    """The optimizers that the Trainer of the installed transformers knows by name."""
     text = (_folder_of("transformers") / "training_args.py").read_text("utf-8")
     _, _, after = text.partition("class OptimizerNames(")
     return tuple(re.findall(r'^    [A-Z_0-9]+ = "(\w+)"', after.partition("\nclass ")[0], re.MULTILINE))
@@ -74,12 +74,12 @@ def _folder_of(package: str) -> Path:
 
 
 def package_versions(names: Sequence[str]) -> dict[str, str | None]:
-    """Look up the versions of installed packages; None for one that is not there."""
+    """Versions of installed packages; None for one that is not installed."""
     return {name: _version(name) for name in names} | {"python": platform.python_version()}
 
 
 def install_location(package: str) -> tuple[str, float]:
-    """Say where a package is installed, and since when; the list of its files is too long to be read."""
+    """Where a package is installed, and the time of its installation."""
     try:
         installed = importlib.metadata.distribution(package)
     except importlib.metadata.PackageNotFoundError:
@@ -96,7 +96,7 @@ def _version(name: str) -> str | None:
 
 
 def _gpus() -> list[Gpu]:
-    """Ask NVML for all GPUs; none if there is no NVIDIA driver."""
+    """All GPUs that NVML knows; none without an NVIDIA driver."""
     import pynvml
 
     try:
@@ -135,7 +135,7 @@ def _gpu(index: int) -> Gpu:
 
 
 def _gpu_processes(handle: object) -> Iterator[GpuProcess]:
-    """Name what computes on a GPU; nothing where the driver does not say, as on MIG devices."""
+    """The processes on a GPU; none if the driver does not report them, as on MIG devices."""
     import pynvml
 
     try:
@@ -148,7 +148,7 @@ def _gpu_processes(handle: object) -> Iterator[GpuProcess]:
 
 
 def _program(pid: int) -> tuple[str | None, str | None]:
-    """Name a process's program and its user; without arguments, which may be secret."""
+    """A process's program and user, without arguments, which may be secret."""
     import psutil
 
     try:
@@ -161,7 +161,7 @@ def _program(pid: int) -> tuple[str | None, str | None]:
 
 
 def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
-    """Apply CUDA_VISIBLE_DEVICES: numbers or beginnings of UUIDs, up to the first that does not exist."""
+    """Apply CUDA_VISIBLE_DEVICES: numbers or prefixes of UUIDs, up to the first that does not exist."""
     if selection is None:
         return list(gpus)
     visible: list[Gpu] = []
@@ -174,7 +174,7 @@ def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
         ]
         if not found and name.startswith(("GPU-", "MIG-")):
             raise Unavailable(
-                f"CUDA_VISIBLE_DEVICES names `{name}`, which is no GPU here", "name GPUs by number"
+                f"CUDA_VISIBLE_DEVICES names `{name}`, which is not a GPU here", "name GPUs by number"
             )
         if not found:
             break
@@ -185,7 +185,7 @@ def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
 def free_resources(
     paths: Iterable[Path], packages: Iterable[str], proc: Path = Path("/proc")
 ) -> FreeResources:
-    """See what is free on this machine now, on the file systems of these paths too."""
+    """What is free on this machine now, and on the file systems of these paths."""
     memory, shm = _sizes(proc / "meminfo"), Path("/dev/shm")  # noqa: S108 - it is asked about
     return FreeResources(
         memory_bytes=memory.get("MemAvailable"),
@@ -202,14 +202,14 @@ def free_resources(
 
 
 def _sizes_of(files: Iterable[Path]) -> Iterator[int]:
-    """Say how large files are; another job may take one away meanwhile."""
+    """Sizes of files; one may be deleted in between."""
     for file in files:
         with contextlib.suppress(FileNotFoundError):
             yield file.stat().st_size
 
 
 def disk_of(path: Path) -> Disk | None:
-    """Find the file system a path is on, or would be if it were made; None if it cannot be asked."""
+    """The file system of a path, which need not exist; None if it is unknown."""
     found = nearest(path)
     try:
         space, device = os.statvfs(found), found.stat().st_dev
@@ -219,7 +219,7 @@ def disk_of(path: Path) -> Disk | None:
 
 
 def is_importable(package: str) -> bool:
-    """Whether a package is installed; a mere directory of its name, such as wandb leaves, is none."""
+    """Whether a package is installed; a mere directory of that name, as wandb leaves one, does not count."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -228,13 +228,13 @@ def is_importable(package: str) -> bool:
 
 
 _UNLIMITED = 1 << 60
-"""Version 1 of cgroups says a number like this where there is no limit."""
+"""Version 1 of cgroups reports a number like this if there is no limit."""
 _CAP_IPC_LOCK = 14
 _ANEW = "install zlaunch into this environment anew"
 
 
 def cgroups(process: Path) -> Iterator[Cgroup]:
-    """Read the groups that limit a process's memory, its own first; `process` is its directory in /proc."""
+    """The groups that limit a process's memory, its own first; `process` is its directory in /proc."""
     for directory, mount in _memory_groups(process):
         group = directory
         while group.is_relative_to(mount):
@@ -244,7 +244,7 @@ def cgroups(process: Path) -> Iterator[Cgroup]:
 
 
 def _memory_groups(process: Path) -> Iterator[tuple[Path, Path]]:
-    """Find a process's group in each hierarchy that counts memory, and where that is mounted."""
+    """A process's group in each hierarchy that counts memory, and the mount point of that."""
     lines = _text(process / "cgroup").splitlines()
     own = [line.split(":", 2) for line in lines if line.count(":") >= 2]
     mounts = [line.partition(" - ") for line in _text(process / "mountinfo").splitlines()]
@@ -256,7 +256,7 @@ def _memory_groups(process: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _is_counting(controllers: str, mounted: Sequence[str]) -> bool:
-    """Whether a mount shows the hierarchy of these controllers, and memory is counted there."""
+    """Whether a mount is the hierarchy of these controllers, and counts memory."""
     if not controllers:
         return mounted[:1] == ["cgroup2"]
     counts = "memory" in controllers.split(",")
@@ -264,14 +264,14 @@ def _is_counting(controllers: str, mounted: Sequence[str]) -> bool:
 
 
 def _below(path: str, root: str) -> str:
-    """Write a group's path as seen from the mount; a container may see only its own group, as the mount."""
+    """A group's path below the mount; a container may see only its own group, as the mount."""
     if ".." in path or not Path(path).is_relative_to(root):
         return "."
     return str(Path(path).relative_to(root))
 
 
 def _cgroup(directory: Path) -> Cgroup | None:
-    """Read one group, of either version; None if it does not limit memory."""
+    """Read a group of either version; None if it does not limit memory."""
     kept = _sizes(directory / "memory.stat", unit=1)
     for limit_file, used_file, prefix in (
         ("memory.max", "memory.current", ""),
@@ -285,13 +285,13 @@ def _cgroup(directory: Path) -> Cgroup | None:
 
 
 def _sizes(file: Path, unit: int = 1024) -> dict[str, int]:
-    """Read lines of a name and a number, as /proc/meminfo and memory.stat have them."""
+    """Read lines of a name and a number, as in /proc/meminfo and memory.stat."""
     words = [line.replace(":", " ").split() for line in _text(file).splitlines()]
     return {name: int(rest[0]) * unit for name, *rest in filter(None, words) if rest and rest[0].isdecimal()}
 
 
 def _memlock(process: Path) -> int | None:
-    """Say how much memory a process may lock; who has CAP_IPC_LOCK may lock all."""
+    """How much memory a process may lock; None without a limit, as with CAP_IPC_LOCK."""
     capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)", _text(process / "status"), re.MULTILINE)
     if capabilities and int(capabilities.group(1), 16) >> _CAP_IPC_LOCK & 1:
         return None

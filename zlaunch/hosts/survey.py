@@ -1,7 +1,7 @@
-"""What one host says of itself: `python -m zlaunch.hosts.survey QUESTION`, which zlaunch runs there over ssh.
+"""Survey one host: `python -m zlaunch.hosts.survey REQUEST`, which zlaunch runs on other hosts over ssh.
 
-It is this machine's own look at itself, so what is found out here is found out there. Inquiry and
-answer are JSON; what a login prints before the mark is no part of the answer.
+The local machine is surveyed by the same code. Request and answer are JSON; what a login shell prints
+before the mark is ignored.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from zlaunch.errors import ZlaunchError
 from zlaunch.hosts.machine import HostSurvey
 from zlaunch.hosts.op_cache import stale_locks
-from zlaunch.hosts.ports import free_port, why_taken
+from zlaunch.hosts.ports import free_port, free_port_near, why_taken
 from zlaunch.hosts.probe import free_resources, probe_machine
 
 MARK = "zlaunch answers "
@@ -26,41 +26,43 @@ class SurveyRequest:
     """What a host is asked besides what it has."""
 
     environ: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the ranks there will get from here."""
+    """Variables of this machine that the ranks there will get."""
     run: Path | None = None
-    """The nearest directory that exists above the run."""
+    """The nearest existing directory above the run directory."""
     paths: tuple[Path, ...] = ()
-    """Whether they are there, and what room their file systems have."""
+    """Whether they exist, and the free space of their file systems."""
     packages: tuple[str, ...] = ()
     debug_port: int | None = None
 
 
 @dataclass(frozen=True)
 class SurveyError:
-    """What keeps a host from an answer, in the words of a ZlaunchError."""
+    """Why a host cannot answer: the message and hint of a ZlaunchError."""
 
     message: str
     hint: str | None
 
 
-def survey(inquiry: SurveyRequest) -> HostSurvey:
-    """Look at this machine as a rank here would find it."""
-    environ = {**os.environ, **inquiry.environ}
-    room, locks = free_resources(inquiry.paths, inquiry.packages), stale_locks(environ)
-    asked = (*inquiry.paths, *locks, *filter(None, [inquiry.run]))
+def survey(request: SurveyRequest) -> HostSurvey:
+    """Survey this machine as a rank here would find it."""
+    environ = {**os.environ, **request.environ}
+    room, locks = free_resources(request.paths, request.packages), stale_locks(environ)
+    asked = (*request.paths, *locks, *filter(None, [request.run]))
+    debug_error = None if request.debug_port is None else why_taken(request.debug_port)
     return HostSurvey(
         machine=probe_machine(environ),
         room=replace(room, files=identities(asked), left_locks=locks),
         port=free_port(),
-        debug_trouble=None if inquiry.debug_port is None else why_taken(inquiry.debug_port),
+        debug_error=debug_error,
+        other_debug_port=free_port_near(request.debug_port) if request.debug_port and debug_error else None,
     )
 
 
 def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """Tell the files that are here from others of their name: by inode, and when that last changed.
+    """Identify files by inode and the time it last changed; hosts that share a file system agree on both.
 
-    Whoever shares a file system sees the same. An inode alone says little: the root of each tmpfs has
-    the same, and so have directories that were made in the same order on fresh disks.
+    The inode alone is not enough: the root of every tmpfs has the same one, and so have directories that
+    were made in the same order on new disks.
     """
     found = {}
     for path in paths:
@@ -71,13 +73,13 @@ def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
 
 
 def to_json(value: SurveyRequest | HostSurvey | SurveyError) -> str:
-    """Write an inquiry or an answer, in one line of ASCII."""
+    """Write a request or an answer as one line of ASCII."""
     from pydantic import TypeAdapter
 
     return json.dumps(TypeAdapter(type(value)).dump_python(value, mode="json"))
 
 
-def read_inquiry(text: str) -> SurveyRequest:
+def read_request(text: str) -> SurveyRequest:
     """Read what `to_json` wrote."""
     from pydantic import TypeAdapter
 
@@ -85,7 +87,7 @@ def read_inquiry(text: str) -> SurveyRequest:
 
 
 def read_answer(text: str) -> HostSurvey | SurveyError:
-    """Read what `to_json` wrote; raise ValueError for what another release wrote."""
+    """Read what `to_json` wrote; raise ValueError for the answer of another release."""
     from pydantic import TypeAdapter
 
     answer: TypeAdapter[HostSurvey | SurveyError] = TypeAdapter(HostSurvey | SurveyError)
@@ -95,7 +97,7 @@ def read_answer(text: str) -> HostSurvey | SurveyError:
 if __name__ == "__main__":
     answer: HostSurvey | SurveyError
     try:
-        answer = survey(read_inquiry(sys.argv[1]))
+        answer = survey(read_request(sys.argv[1]))
     except ZlaunchError as error:
         answer = SurveyError(error.message, error.hint)
     sys.stdout.write(f"{MARK}{to_json(answer)}\n")

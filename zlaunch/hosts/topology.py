@@ -1,6 +1,6 @@
-"""Hosts, their slots, and which of them a job uses; DeepSpeed's hostfile and filter grammar.
+"""Hosts and their slots; the syntax of DeepSpeed's hostfile and filters.
 
-A slot is one accelerator, or one CPU rank on a machine that has none. One host is the case of one.
+A slot is one accelerator, or one CPU rank on a machine without accelerators.
 """
 
 import re
@@ -16,7 +16,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine and the devices of it that a job may use."""
+    """A machine and the devices that a job may use there."""
 
     name: str
     devices: tuple[int, ...]
@@ -24,7 +24,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class HostLine:
-    """One host, and where the hostfile names it."""
+    """A host and its place in the hostfile."""
 
     host: Host
     place: Place
@@ -32,7 +32,7 @@ class HostLine:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one rank runs."""
+    """Where a rank runs."""
 
     rank: int
     host: str
@@ -42,15 +42,15 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """All hosts of a job, in the order of their ranks."""
+    """The hosts of a job, in the order of their ranks."""
 
     hosts: tuple[Host, ...]
     over_ssh: bool = False
-    """Started on other machines from a hostfile, even if a filter left only one."""
+    """Whether there is a hostfile, even if a filter leaves a single host."""
 
     @property
     def world_size(self) -> int:
-        """Count the ranks."""
+        """The number of ranks."""
         return sum(len(host.devices) for host in self.hosts)
 
     def slots(self) -> Iterator[Slot]:
@@ -91,7 +91,7 @@ def parse_hostfile(text: str, file: str) -> tuple[tuple[HostLine, ...], list[Fin
         if host is not None and host.name in lines:
             problem = (
                 "duplicate-host",
-                f"`{host.name}` stands on line {lines[host.name].place.line} already",
+                f"`{host.name}` is already on line {lines[host.name].place.line}",
                 None,
             )
         if problem is not None:
@@ -102,7 +102,7 @@ def parse_hostfile(text: str, file: str) -> tuple[tuple[HostLine, ...], list[Fin
 
 
 def too_many_slots(lines: Iterable[HostLine], most: Mapping[str, int]) -> list[Finding]:
-    """Find hosts that are given more slots than they can have."""
+    """Find hosts with more slots than they can have."""
     return [
         Finding(
             "too-many-slots",
@@ -120,7 +120,7 @@ def _host(line: str) -> tuple[Host | None, tuple[str, str, str | None] | None]:
     if match is None:
         return None, (
             "bad-host-line",
-            f"`{line}` is no hostfile line",
+            f"`{line}` is not a hostfile line",
             "write `HOST slots=N` with a number, without spaces around =",
         )
     name, count = match["name"], int(match["slots"])
@@ -132,7 +132,7 @@ def _host(line: str) -> tuple[Host | None, tuple[str, str, str | None] | None]:
             f"put `User {user}` for {host} into ~/.ssh/config",
         )
     if not _HOST_NAME.fullmatch(name):
-        return None, ("bad-host-line", f"`{name}` is no host name", "write `HOST slots=N`")
+        return None, ("bad-host-line", f"`{name}` is not a host name", "write `HOST slots=N`")
     if count == 0:
         return None, ("no-slots", f"`{name}` has no slots", "delete the line, or write how many GPUs it has")
     return Host(name, tuple(range(count))), None
@@ -157,7 +157,7 @@ def select(hosts: Sequence[Host], include: str | None, exclude: str | None) -> t
     else:
         return tuple(hosts)
     if not any(host.devices for host in kept):
-        raise WrongUsage("`--exclude` leaves no slot at all", "exclude less")
+        raise WrongUsage("`--exclude` leaves no slot", "exclude less")
     return tuple(host for host in kept if host.devices)
 
 

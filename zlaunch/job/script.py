@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import DEFAULTS, Argument, Value, flags
 
 
@@ -78,7 +79,7 @@ def read_script(path: Path) -> Script:
         source=source,
         interface=_interface(tree),
         defaults={
-            name: Argument(value, f"`{name}` in {path.name}:{line}")
+            name: Argument(value, Source(SourceKind.SCRIPT, f"`{name}` in {path.name}:{line}"))
             for name, value, line in arguments
             if name in DEFAULTS
         },

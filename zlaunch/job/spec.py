@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zlaunch.errors import WrongUsage
+from zlaunch.job.source import Source
 from zlaunch.units import narrowed
 
 STEP_PATIENCE_SECONDS = 60.0
@@ -135,9 +136,9 @@ class JobSpec:
     wishes: RunOptions = field(default_factory=RunOptions)
 
     @property
-    def stage_source(self) -> str:
+    def stage_source(self) -> Source:
         """The option that set the stage."""
-        return "`--stage auto`" if self.is_chosen else "`--stage`"
+        return Source.option("--stage auto" if self.is_chosen else "--stage")
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zlaunch.errors import Finding
+from zlaunch.job.source import Source, SourceKind
 
 Value = bool | int | float | str
 
@@ -80,7 +81,7 @@ class Argument:
     """An argument: its value, what set it, and whether the user gave it on the command line."""
 
     value: Value
-    source: str
+    source: Source
     given: bool = False
 
 
@@ -92,7 +93,9 @@ class TrainerArgs:
 
     def __getitem__(self, name: str) -> Argument:
         """Return an argument by its name in TrainingArguments."""
-        return self.arguments.get(name) or Argument(DEFAULTS[name], f"default of `--{name}`")
+        return self.arguments.get(name) or Argument(
+            DEFAULTS[name], Source(SourceKind.TRAINER_DEFAULT, f"default of `--{name}`")
+        )
 
     def over(self, name: str, argument: Argument) -> "TrainerArgs":
         """Return a copy with one argument replaced."""
@@ -181,8 +184,8 @@ def find_mismatches(value_at: Callable[[tuple[str, ...]], object], args: Trainer
 
 def _said(name: str, argument: Argument) -> str:
     """Describe an argument, and what set it unless it was the command line."""
-    where = {f"`--{name}`": "", f"default of `--{name}`": " by default"}
-    return f"`--{name}` is {argument.value}{where.get(argument.source, f' ({argument.source})')}"
+    whose = {SourceKind.ARGUMENT: "", SourceKind.TRAINER_DEFAULT: " by default"}
+    return f"`--{name}` is {argument.value}{whose.get(argument.source.kind, f' ({argument.source})')}"
 
 
 def _agreeing(match: Match, value: object) -> str:
@@ -208,7 +211,7 @@ def read_arguments(
             message = f"`--{name} {text}` is not {_kind(name)}"
             findings.append(Finding("bad-argument", message, where=f"--{name}"))
         else:
-            arguments[name] = Argument(value, f"`--{name}`", given=True)
+            arguments[name] = Argument(value, Source.argument(name), given=True)
     return TrainerArgs(arguments), findings
 
 

@@ -1,4 +1,4 @@
-"""Finding the newest checkpoint that is whole, among those a Trainer left."""
+"""Find the newest complete checkpoint of a Trainer."""
 
 import json
 import re
@@ -9,7 +9,7 @@ _NAME = re.compile(r"^checkpoint-(\d+)$")
 
 
 def newest_whole(output_dir: Path, world_size: int, stage: int) -> Path | None:
-    """Name the checkpoint with the highest step that nothing is missing from; None if there is none."""
+    """The complete checkpoint with the highest step, if there is one."""
     found = [
         (int(match[1]), path) for path in output_dir.glob("checkpoint-*") if (match := _NAME.match(path.name))
     ]
@@ -17,11 +17,11 @@ def newest_whole(output_dir: Path, world_size: int, stage: int) -> Path | None:
 
 
 def is_whole(checkpoint: Path, world_size: int, stage: int) -> bool:
-    """Whether a Trainer's checkpoint was written to its end, with DeepSpeed's states of every rank.
+    """Whether a Trainer's checkpoint is complete, with DeepSpeed's states of every rank.
 
-    The Trainer writes `trainer_state.json`, DeepSpeed `latest` after the states it names. A rank's
-    states are a zip archive, whose directory is written last. At stage 0 there may be none: then the
-    optimizer is in the model's file.
+    The Trainer writes `trainer_state.json`, DeepSpeed writes `latest` after the states it names. A rank's
+    states are a zip archive, whose directory is written last. At stage 0 the optimizer may be in the
+    model's file instead.
     """
     try:
         step = json.loads((checkpoint / "trainer_state.json").read_text("utf-8"))["global_step"]
@@ -30,6 +30,6 @@ def is_whole(checkpoint: Path, world_size: int, stage: int) -> bool:
         return False
     states = [file for file in (checkpoint / tag).glob("*.pt") if file.name.endswith("_optim_states.pt")]
     models = list((checkpoint / tag).glob("*_model_states.pt"))
-    whole_numbers = {world_size, 0} if stage == 0 else {world_size}
-    whole = all(zipfile.is_zipfile(file) for file in (*states, *models))
-    return checkpoint.name == f"checkpoint-{step}" and len(states) in whole_numbers and bool(models) and whole
+    counts = {world_size, 0} if stage == 0 else {world_size}
+    are_archives = all(zipfile.is_zipfile(file) for file in (*states, *models))
+    return checkpoint.name == f"checkpoint-{step}" and len(states) in counts and bool(models) and are_archives

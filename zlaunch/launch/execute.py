@@ -1,4 +1,4 @@
-"""Carrying out a plan: build ops, start the launcher, follow it to its end."""
+"""Carry out a plan: compile ops, start the launcher, follow it to its end."""
 
 import gc
 import os
@@ -8,90 +8,88 @@ import sysconfig
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from zlaunch.diagnosis.collect import collect_evidence
+from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.environment import is_exported, is_secret
 from zlaunch.job.spec import MonitorOptions
-from zlaunch.launch import rundir_writer
+from zlaunch.launch.finish import FinishedRun, finish_run, record_failed_start
+from zlaunch.launch.monitor import JobMonitor
 from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.process import Foreground
+from zlaunch.launch.reporter import Reporter
+from zlaunch.process import Foreground, ours
 from zlaunch.rundir import control
+from zlaunch.rundir.read import read_rank_records
+from zlaunch.rundir.record import RankRecord
 from zlaunch.worker.cleanup import buffers_here, delete
 from zlaunch.worker.sampling import oom_kills
-
-if TYPE_CHECKING:
-    from zlaunch.diagnosis.evidence import Evidence
-    from zlaunch.launch.finish import FinishedRun
-    from zlaunch.launch.monitor import JobMonitor
 
 GRACE_SECONDS = 8.0
 """How long a job may take to end after it was told to; each rank gets 5 s of it."""
 
 
-def execute(plan: LaunchPlan, manner: MonitorOptions) -> "FinishedRun":
-    """Run the job of a plan whose run directory was written; say how it ended."""
-    environment = {**_own(plan), **{name: variable.value for name, variable in plan.environment.items()}}
-    gc.freeze()  # what was imported stays, so it is never looked through
+def execute(plan: LaunchPlan, options: MonitorOptions, reporter: Reporter) -> FinishedRun:
+    """Run the job of a plan whose run directory is written, and record how it ended."""
+    environment = {
+        **_own_environment(plan),
+        **{name: variable.value for name, variable in plan.environment.items()},
+    }
+    gc.freeze()  # imported modules stay, so they are never searched
     gc.enable()
     started = time.time()
     try:
-        evidence = _build_and_run(plan, environment, manner)
+        evidence = _build_and_run(plan, environment, options, reporter)
     except ZlaunchError as error:
-        from zlaunch.launch.finish import record_failed_start
-
-        record_failed_start(plan, error, started)
+        record_failed_start(plan, error, started, reporter)
         raise
     finally:
         delete(plan.swap_dirs, buffers_here(plan.layout))
-    from zlaunch.launch.finish import finish_run
-
-    return finish_run(plan, manner, evidence, started)
+    return finish_run(plan, evidence, started, reporter)
 
 
-def _build_and_run(plan: LaunchPlan, environment: dict[str, str], manner: MonitorOptions) -> "Evidence":
+def _build_and_run(
+    plan: LaunchPlan, environment: dict[str, str], options: MonitorOptions, reporter: Reporter
+) -> Evidence:
     try:
-        stopped_by = build_missing(plan.ops, environment, plan.layout)
+        stopped_by = build_missing(plan.ops, environment, plan.layout, reporter)
         if stopped_by is None:
-            return _run(plan, environment, manner)
-    except KeyboardInterrupt:  # while nothing ran that could be told
+            return _run(plan, environment, options, reporter)
+    except KeyboardInterrupt:  # between two programs, when there is no child to pass it on to
         stopped_by = signal.SIGINT
     except OSError as error:
         raise Unavailable(f"the job cannot be started: {error.strerror}: {error.filename}") from None
-    from zlaunch.diagnosis.evidence import Evidence
-
     return Evidence(stopped_by=stopped_by, by_command=control.was_commanded(plan.layout))
 
 
-def _own(plan: LaunchPlan) -> dict[str, str]:
-    """Take the environment over, but for secrets that DeepSpeed's runner would log with its exports."""
+def _own_environment(plan: LaunchPlan) -> dict[str, str]:
+    """Inherit the environment, except for secrets that DeepSpeed's runner would log with its exports."""
     if not plan.topology.over_ssh:
         return dict(os.environ)
     return {name: value for name, value in os.environ.items() if not (is_secret(name) and is_exported(name))}
 
 
-def _run(plan: LaunchPlan, environment: dict[str, str], manner: MonitorOptions) -> "Evidence":
+def _run(
+    plan: LaunchPlan, environment: dict[str, str], options: MonitorOptions, reporter: Reporter
+) -> Evidence:
     layout, over_ssh = plan.layout, plan.topology.over_ssh
-    guard = [sys.executable, "-m", "zlaunch.worker.guard", str(layout.root)]
     launcher = [_find_program(plan.watched_argv[0]), *plan.watched_argv[1:]]
+    guard = ours("zlaunch.worker.guard", str(layout.root), *launcher)
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
     tell = partial(control.write_stop, layout) if over_ssh else None
     killed_before = oom_kills()
     with layout.launcher_log.open("wb") as log:
-        job = Foreground([*guard, *launcher], environment, log, GRACE_SECONDS, tell)
-    # These take a while to import; the launcher begins meanwhile.
-    from zlaunch.diagnosis.collect import collect_evidence
-    from zlaunch.launch.monitor import JobMonitor
-
-    watch = JobMonitor(layout, plan.topology.world_size, manner, lambda: job.on_signal(signal.SIGTERM, None))
+        job = Foreground(guard, environment, log, GRACE_SECONDS, tell)
+    stop = partial(job.on_signal, signal.SIGTERM, None)
+    monitor = JobMonitor(layout, plan.topology.world_size, options, stop, reporter)
     try:
-        returncode = job.wait(partial(_follow, plan, watch, job))
+        returncode = job.wait(partial(_follow, plan, monitor, job))
     finally:
-        watch.end()
-    stopped_by = None if watch.stall and watch.stall.ended_job else job.stopped_by
+        monitor.end()
+    stopped_by = None if monitor.stall and monitor.stall.ended_job else job.stopped_by
     killed = (oom_kills() or 0) - (killed_before or 0)
-    return collect_evidence(layout, returncode, stopped_by, watch.stall, killed)
+    return collect_evidence(layout, returncode, stopped_by, monitor.stall, killed)
 
 
 def _find_program(name: str) -> str:
@@ -104,17 +102,17 @@ def _find_program(name: str) -> str:
     return str(program)
 
 
-def _follow(plan: LaunchPlan, watch: "JobMonitor", job: Foreground) -> None:
-    """Watch; when a rank has failed, end the other hosts: pdsh would wait for them; stop if told so."""
-    if not watch.tick():
+def _follow(plan: LaunchPlan, monitor: JobMonitor, job: Foreground) -> None:
+    """Monitor the job; end it if the run directory says so, or if a rank of several hosts has failed."""
+    if not monitor.tick():
         return
     if job.stopped_by is signal.SIGINT:
-        watch.answer_interrupt()
+        monitor.confirm_interrupt()
     if plan.topology.over_ssh and any(
         record.get("returncode") and record.get("stopped_by") is None
-        for record in rundir_writer.read_ranks(plan.layout)
+        for record in read_rank_records(plan.layout, RankRecord).values()
     ):
-        control.write_stop(plan.layout, signal.SIGTERM)
+        control.write_stop(plan.layout, signal.SIGTERM)  # pdsh would wait for the other hosts
         job.end_within(GRACE_SECONDS)  # a host that is gone would keep its ssh connection for hours
     elif job.stopped_by is None and (number := control.read_stop(plan.layout)) is not None:
         job.on_signal(number, None)

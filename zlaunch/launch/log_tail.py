@@ -1,27 +1,25 @@
-"""Passing on what is new in a log that another process writes."""
+"""Follow a log that another process writes."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-from zlaunch import console
-
 LONGEST_LINE_BYTES = 64 * 1024
-"""A line that is longer is passed on in pieces."""
+"""A longer line is passed on in pieces."""
 
 
 class LogTail:
-    """Shows a rank's output: byte for byte, or whole lines with a prefix where several are shown."""
+    """Passes on a rank's output: byte for byte, or, with a prefix, in whole lines."""
 
-    def __init__(self, file: Path, prefix: str = "") -> None:
+    def __init__(self, file: Path, show: Callable[[bytes], None], prefix: str = "") -> None:
         """Begin at the start of the file, which need not exist yet."""
         self._file = file
+        self._show = show
         self._offset = 0
         self._prefix = prefix.encode()
         self._rest = b""
-        self.is_within_a_line = False
-        """Whether the last byte that was shown ended no line."""
 
     def pump(self) -> None:
-        """Show what was added since the last call."""
+        """Pass on what was added since the last call."""
         try:
             with self._file.open("rb") as log:
                 log.seek(self._offset)
@@ -29,29 +27,25 @@ class LogTail:
         except OSError:
             return
         self._offset += len(chunk)
-        self._show(self._whole_lines(chunk) if self._prefix else chunk)
+        if chunk := self._whole_lines(chunk) if self._prefix else chunk:
+            self._show(chunk)
 
     def _whole_lines(self, chunk: bytes) -> bytes:
         *lines, rest = (self._rest + chunk).split(b"\n")
-        # Of a bar that is drawn again and again only the last one counts; a \r at the end may become \r\n.
+        # Of a progress bar only the last state counts; a \r at the end may become \r\n.
         self._rest = rest[rest.rfind(b"\r", 0, -1) + 1 :]
         if len(self._rest) > LONGEST_LINE_BYTES:
             lines, self._rest = [*lines, self._rest], b""
-        return b"".join(self._prefix + _as_left(line) + b"\n" for line in lines)
+        return b"".join(self._prefix + _visible(line) + b"\n" for line in lines)
 
     def finish(self) -> None:
-        """Show the rest."""
+        """Pass on the rest."""
         self.pump()
         if self._rest:
-            self._show(self._prefix + _as_left(self._rest) + b"\n")
+            self._show(self._prefix + _visible(self._rest) + b"\n")
             self._rest = b""
 
-    def _show(self, chunk: bytes) -> None:
-        if chunk:
-            console.job_output(chunk)
-            self.is_within_a_line = not chunk.endswith(b"\n")
 
-
-def _as_left(line: bytes) -> bytes:
-    """Take what a terminal would show of a line in the end."""
+def _visible(line: bytes) -> bytes:
+    """Keep what a terminal would still show of a line."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1]

@@ -1,23 +1,22 @@
-"""Compiling native ops once, visibly, before the ranks start.
+"""Compile native ops once and visibly, before the ranks start.
 
-Left to the ranks, the first compiles for minutes while all others wait without a word, and a build
-that was killed leaves a `lock` file for which every later run waits forever.
+Otherwise the first rank compiles for minutes while all others wait silently, and a build that was killed
+leaves a `lock` file that every later run waits for.
 """
 
 import re
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zlaunch import console
 from zlaunch.config.native_ops import NativeOp
 from zlaunch.diagnosis.log_text import compiler_error
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.op_cache import extensions_dir, lock_holder
 from zlaunch.hosts.probe import install_location
-from zlaunch.process import Foreground
+from zlaunch.launch.reporter import Reporter
+from zlaunch.process import Foreground, ours
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
 
@@ -32,7 +31,7 @@ _ADVICE = {
     r"[cg]\+\+: (command )?not found|No such file or directory: '[^']*[cg]\+\+'": "install a C++ compiler"
     " (Debian: `apt-get install g++`)",
 }
-"""A pattern in the output of a failed build → what to do; the first that fits."""
+"""Pattern in the output of a failed build → what to do; the first match counts."""
 
 
 class NotBuilt(Unavailable):
@@ -40,13 +39,13 @@ class NotBuilt(Unavailable):
 
 
 def missing_ops(ops: Sequence[NativeOp], environment: Mapping[str, str]) -> list[NativeOp]:
-    """Name the ops that were not compiled yet from the sources of the installed DeepSpeed."""
+    """List the ops that are not compiled yet from the sources of the installed DeepSpeed."""
     folder = extensions_dir(environment)
     return [op for op in ops if not _is_built(folder / op.name)]
 
 
 def build_missing(
-    ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunDir
+    ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunDir, reporter: Reporter
 ) -> signal.Signals | None:
     """Compile what is missing; return the signal that ended it, if one did.
 
@@ -55,53 +54,52 @@ def build_missing(
     folder = extensions_dir(environment)
     missing = missing_ops(ops, environment)
     if missing:
-        console.say(f"compiling {plural(len(missing), 'native op')}, once; kept in {folder}")
+        reporter.note(f"compiling {plural(len(missing), 'native op')}, once; kept in {folder}")
     for number, op in enumerate(missing, start=1):
         title = f"{op.name} ({number} of {len(missing)})"
-        console.say(f"{title}: {op.why}")
+        reporter.note(f"{title}: {op.why}")
         for name in (op.name, *op.along):
-            clear_stale_lock(folder / name / "lock")
-        stopped_by = _build(op, title, environment, layout)
+            clear_stale_lock(folder / name / "lock", reporter)
+        stopped_by = _build(op, title, environment, layout, reporter)
         if stopped_by is not None:
-            clear_stale_lock(folder / op.name / "lock")
+            clear_stale_lock(folder / op.name / "lock", reporter)
             return stopped_by
     return None
 
 
-def _build(op: NativeOp, title: str, environment: Mapping[str, str], layout: RunDir) -> signal.Signals | None:
+def _build(
+    op: NativeOp, title: str, environment: Mapping[str, str], layout: RunDir, reporter: Reporter
+) -> signal.Signals | None:
     started = time.time()
     with layout.build_log(op.name).open("wb") as log:
-        argv = [sys.executable, "-u", "-m", "zlaunch.worker.build_op", op.builder]
-        child = Foreground(argv, environment, log, GRACE_SECONDS)
-    progress = console.ProgressLine()
+        argv = ours("zlaunch.worker.build_op", op.builder)
+        child = Foreground(argv, {**environment, "PYTHONUNBUFFERED": "1"}, log, GRACE_SECONDS)
     folder = extensions_dir(environment) / op.name
-    returncode = child.wait(lambda: progress.show(*_so_far(title, folder, started)))
+    returncode = child.wait(lambda: reporter.compiling(*_so_far(title, folder, started)))
     took = duration(time.time() - started)
-    if child.stopped_by is not None:
-        progress.end(f"{title}: stopped after {took}")
-    elif returncode != 0:
-        progress.end(f"{title}: failed after {took}")
+    is_stopped = child.stopped_by is not None
+    how = "stopped after" if is_stopped else "failed after" if returncode else "compiled in"
+    reporter.note(f"{title}: {how} {took}")
+    if returncode and not is_stopped:
         raise _failure(op, layout)
-    else:
-        progress.end(f"{title}: compiled in {took}")
     return child.stopped_by
 
 
-def clear_stale_lock(lock: Path) -> None:
-    """Remove the lock of a build that was killed: one that no process holds open."""
+def clear_stale_lock(lock: Path, reporter: Reporter) -> None:
+    """Remove the lock of a killed build: one that no process holds open."""
     if not lock.exists():
         return
     holder = lock_holder(lock)
     if holder is None:
         age = duration(time.time() - lock.stat().st_mtime)
         lock.unlink(missing_ok=True)
-        console.say(f"removed {lock}, {age} old: its build was killed, and every run would wait for it")
+        reporter.note(f"removed {lock}, {age} old: its build was killed, and every run would wait for it")
     else:
-        console.say(f"process {holder} is building {lock.parent.name} already; waiting for it")
+        reporter.note(f"process {holder} is already building {lock.parent.name}; waiting for it")
 
 
 def _is_built(folder: Path) -> bool:
-    """Torch compiles anew when the sources are newer or, with another environment, elsewhere."""
+    """Whether torch would not compile again, as it does for newer sources or sources in another place."""
     library, recipe = folder / f"{folder.name}.so", folder / "build.ninja"
     if not library.exists() or (folder / "lock").exists() or not recipe.exists():
         return False
@@ -110,7 +108,7 @@ def _is_built(folder: Path) -> bool:
 
 
 def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:
-    """Say how many of the files that ninja is to make it has made, and for how long it has worked."""
+    """Count the files that ninja has made of those it is to make."""
     plan = folder / "build.ninja"
     named = _MADE.findall(plan.read_text("utf-8", "replace")) if plan.exists() else []
     made = [name for name in named if (folder / name).exists() and (folder / name).stat().st_mtime > started]
@@ -129,6 +127,6 @@ def _failure(op: NativeOp, layout: RunDir) -> NotBuilt:
 
 
 def advice_on(output: str) -> str:
-    """Say what to do about a build that failed with an output."""
+    """Advice for a failed build with this output."""
     fitting = (advice for sign, advice in _ADVICE.items() if re.search(sign, output))
     return next(fitting, "see what the compiler says")

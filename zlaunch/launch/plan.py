@@ -1,4 +1,4 @@
-"""Everything a job will do, decided before anything starts: the value that is shown, then carried out."""
+"""The plan of a job: everything it will do, decided before anything starts."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from zlaunch.rundir.layout import RunDir
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """All that a plan is made from; the plan is a function of it."""
+    """All that a plan depends on."""
 
     job: JobSpec
     script: Script
@@ -46,7 +46,7 @@ class PlanInputs:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where a rank listens for a debugger: on its host's loopback, so only who is there gets in."""
+    """Where a rank listens for a debugger: on the loopback interface of its host."""
 
     rank: int
     host: str
@@ -63,7 +63,7 @@ class LaunchPlan:
     launcher: Launcher
     values: Values
     left: Mapping[str, str]
-    """ds_config keys that stay for the script to fill in → who does it."""
+    """ds_config keys that stay "auto" → who fills them in."""
     script: tuple[str, ...]
     """The script and all its arguments; of a module, its file."""
     argv: tuple[str, ...]
@@ -76,28 +76,26 @@ class LaunchPlan:
     """Directories on NVMe that belong to this run alone."""
     precision: str
     warnings: tuple[Finding, ...]
-    """What the user's own ds_config says and DeepSpeed will not do, and a ds_config that is not used."""
+    """What DeepSpeed silently ignores or changes of the user's ds_config."""
     module: str | None = None
-    """What `python -m` runs, if not the script's file."""
+    """What `python -m` runs instead of the script's file."""
     debug: Listener | None = None
 
 
 def make_plan(inputs: PlanInputs) -> LaunchPlan:
-    """Decide everything; raise Refused with every reason if the job cannot work."""
+    """Plan a job; raise Refused with all findings if it cannot work."""
     job, script, topology = inputs.job, inputs.script, inputs.topology
     launcher: Launcher = "deepspeed" if topology.over_ssh else job.launcher or "torchrun"
     args, findings = read_arguments(job.script_args, script.defaults)
     given = ResolveContext(
         inputs.base, args, inputs.model, inputs.machine, topology.world_size, script.interface
     )
-    settled = resolve_config(job, given, [*findings, *_removed(inputs), *_no_optimizer(inputs)])
-    resolved = _leave_total(_in_own_swap_dirs(settled.values, inputs.layout), settled.left, inputs)
+    config = resolve_config(job, given, [*findings, *_removed(inputs), *_no_optimizer(inputs)])
+    resolved = _leave_total(_in_own_swap_dirs(config.values, inputs.layout), config.left, inputs)
 
-    words = script_arguments(
-        settled.agreement, script.interface, inputs.layout.ds_config, script.config_flags
-    )
+    words = script_arguments(config.agreement, script.interface, inputs.layout.ds_config, script.config_flags)
     command = (str(script.path), *job.script_args, *words)
-    variables = _variables(script, inputs.layout, settled.precision)
+    variables = _variables(script, inputs.layout, config.precision)
     return LaunchPlan(
         layout=inputs.layout,
         topology=topology,
@@ -111,19 +109,17 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
             launcher, Target("zlaunch.worker.rank", (str(inputs.layout.root),), is_module=True), inputs
         ),
         environment=job_environment(inputs.machine, topology, inputs.environ, variables),
-        ops=needed_ops(
-            settled.config, inputs.machine.accelerator, str(settled.agreement.args["optim"].value)
-        ),
+        ops=needed_ops(config.config, inputs.machine.accelerator, str(config.agreement.args["optim"].value)),
         swap_dirs=tuple(sorted({Path(path) for path in _swap_paths(resolved.values)})),
-        precision=settled.precision,
-        warnings=(*_own_engine_config(script), *settled.warnings),
+        precision=config.precision,
+        warnings=(*_own_engine_config(script), *config.warnings),
         module=job.module,
         debug=None if job.debug is None else listener(job.debug, topology),
     )
 
 
 def _variables(script: Script, layout: RunDir, precision: str) -> dict[str, Variable]:
-    """Write the variables by which a script takes the ds_config, if its command line does not."""
+    """Variables that name the ds_config, for scripts that take no flag for it."""
     if script.interface is ConfigInterface.ACCELERATE:
         return accelerate_variables(layout, precision)
     if script.interface is ConfigInterface.DEEPSPEED and not script.config_flags:
@@ -133,12 +129,12 @@ def _variables(script: Script, layout: RunDir, precision: str) -> dict[str, Vari
 
 
 def target_of(script: Sequence[str], module: str | None) -> Target:
-    """Say what a launcher is to start in each rank."""
+    """What a launcher starts in each rank."""
     return Target(module or script[0], tuple(script[1:]), is_module=module is not None)
 
 
 def listener(debug: Debug, topology: Topology) -> Listener:
-    """Find out where a rank listens; raise WrongUsage for one that will not be there."""
+    """Where a rank listens; raise WrongUsage for a rank the job does not have."""
     if debug.rank >= topology.world_size:
         ranks = "rank 0" if topology.world_size == 1 else f"ranks 0 to {topology.world_size - 1}"
         raise WrongUsage(f"`--debug {debug.rank}`: there are {ranks}", "write `--debug 0`")
@@ -153,17 +149,18 @@ def _argv(launcher: Launcher, target: Target, inputs: PlanInputs) -> tuple[str, 
 
 
 def _in_own_swap_dirs(values: Values, layout: RunDir) -> Values:
-    """Give each run a directory of its own on NVMe."""
+    """Give each run its own directory on NVMe."""
     for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
         if isinstance(directory := values[path], str) and directory != "auto":
-            source = f"{values.leaves[path].source}, and a directory of this run's own"
+            given = values.leaves[path].source
+            source = replace(given, text=f"{given}, and a directory of this run's own")
             own = Path(directory) / swap_name(layout)
             values = values.put(path, str(own), source)
     return values
 
 
 def _leave_total(values: Values, left: Mapping[str, str], inputs: PlanInputs) -> ResolvedAutos:
-    """Leave a global batch that was judged to DeepSpeed where it would be compared with one rank's."""
+    """Drop the global batch where DeepSpeed would compare it with that of one rank."""
     if not _counts_one_rank(values, inputs):
         return ResolvedAutos(values, left)
     total = values[TOTAL]
@@ -175,13 +172,13 @@ def _leave_total(values: Values, left: Mapping[str, str], inputs: PlanInputs) ->
 
 
 def swap_name(layout: RunDir) -> str:
-    """Name a run's own directory on NVMe; runs of the same name in different places have different ones."""
+    """Name a run's own directory on NVMe; it differs between runs of the same name in different places."""
     mark = hashlib.sha256(str(layout.root).encode()).hexdigest()[:8]
     return f"zlaunch-{layout.root.name}-{mark}"
 
 
 def _counts_one_rank(values: Values, inputs: PlanInputs) -> bool:
-    """On a CPU, TrainingArguments start torch's communication only, and `zero.Init` sees one rank."""
+    """On a CPU, TrainingArguments initialize only torch's communication, and `zero.Init` sees one rank."""
     return (
         inputs.machine.accelerator == "cpu"
         and inputs.script.interface is ConfigInterface.TRAINER
@@ -192,7 +189,7 @@ def _counts_one_rank(values: Values, inputs: PlanInputs) -> bool:
 
 
 def _removed(inputs: PlanInputs) -> list[Finding]:
-    """Find arguments that the Trainer no longer takes, unless the script has them itself."""
+    """Find arguments that the Trainer no longer takes, unless the script defines them itself."""
     if inputs.script.interface is not ConfigInterface.TRAINER:
         return []
     gone = removed_arguments(inputs.job.script_args)
@@ -200,7 +197,7 @@ def _removed(inputs: PlanInputs) -> list[Finding]:
 
 
 def _no_optimizer(inputs: PlanInputs) -> list[Finding]:
-    """Find an engine that nobody gives an optimizer: it fails in its first step, or when it is made."""
+    """Find an engine without an optimizer: it fails when it is created, or in its first step."""
     place = inputs.script.wants_optimizer
     is_set = any(key.partition(".")[0] == "optimizer" for key, _ in inputs.job.overrides)
     is_written = inputs.base is not None and inputs.base.value.get("optimizer") is not None
@@ -212,7 +209,7 @@ def _no_optimizer(inputs: PlanInputs) -> list[Finding]:
 
 
 def _own_engine_config(script: Script) -> Iterator[Finding]:
-    """Find an engine that will not use the ds_config of this plan."""
+    """Find an engine that does not use the ds_config of this plan."""
     if script.own_engine_config is None:
         return
     hint = '`config=os.environ["ZLAUNCH_DS_CONFIG"]`'

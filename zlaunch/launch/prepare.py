@@ -1,47 +1,32 @@
-"""Job → plan: look at the files, the machine and the hosts it names, then decide.
+"""Check a job against what was found out about it, and turn both into the inputs of a plan.
 
-Nothing is written and nothing is started here. Every file that is missing and every directory that
-cannot be written comes out now.
+Nothing is written and nothing is started here.
 """
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-from zlaunch import console
-from zlaunch.config.resolve.compose import OFFLOADS
-from zlaunch.dsconfig.keys.read_at import ZERO
-from zlaunch.dsconfig.read import read
-from zlaunch.dsconfig.text.document import Document
-from zlaunch.errors import InputMissing, Refused, Unavailable, WrongUsage
-from zlaunch.estimate.forecast import Forecast
-from zlaunch.files import nearest
-from zlaunch.hosts.machine import Machine, weakest
+from zlaunch.errors import Refused, Unavailable, WrongUsage
+from zlaunch.estimate.query import Estimate
+from zlaunch.hosts.machine import HostSurvey, weakest
 from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions
-from zlaunch.hosts.ports import free_port
-from zlaunch.hosts.probe import probe_machine
-from zlaunch.hosts.ssh import HostSurveys, survey_hosts
-from zlaunch.hosts.survey import SurveyRequest
-from zlaunch.hosts.topology import Host, read_hostfile, select, too_many_slots
+from zlaunch.hosts.ssh import HostSurveys
+from zlaunch.hosts.topology import too_many_slots
 from zlaunch.job.argument_checks import check_config_reaches_script, check_script_args
-from zlaunch.job.hub import HUB_ID, fetch_model
-from zlaunch.job.model import ModelConfig, model_flag, read_model
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.model_checks import wrong_sizes
-from zlaunch.job.script import Script, read_script
-from zlaunch.job.spec import JobSpec
+from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.job.trainer_args import take_ds_config
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.debugger import PACKAGE, check_debugger
-from zlaunch.launch.plan import LaunchPlan, PlanInputs, listener, make_plan
+from zlaunch.launch.inspect import DEBUGGER, Facts, inspect, read_sources
+from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, listener, make_plan
 from zlaunch.rundir.layout import RUNS, RunDir
-from zlaunch.rundir.record import FIRST, Lineage
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job that was looked into, and the directory that was asked for."""
+    """A job that passed all checks without a plan, and where its run is to be recorded."""
 
     inputs: PlanInputs
     run_dir: Path | None
@@ -50,22 +35,24 @@ class Prepared:
     """The model the script will load, if that is known."""
     beside: Path = RUNS
     """Where its run directory is made, if none was asked for."""
-    decide: Callable[[PlanInputs], LaunchPlan] = make_plan
+    make_plan: Callable[[PlanInputs], LaunchPlan] = make_plan
+    model_error: str | None = None
+    """Why the model's config.json could not be fetched."""
+    estimate: Estimate | None = None
+    """What it needs of the memory, once that was estimated."""
 
-    def plan(self) -> LaunchPlan:
-        """Decide everything, for the next free run directory."""
-        plan = self.decide(self.inputs)
-        _refuse_idle_nvme(self.inputs.job, plan)
+    def plan(self, layout: RunDir | None = None) -> LaunchPlan:
+        """Plan the job for a run directory; the next free one if it is left out."""
+        plan = self.make_plan(self.inputs if layout is None else replace(self.inputs, layout=layout))
+        if self.inputs.job.nvme_dir is not None and not plan.swap_dirs:
+            raise WrongUsage(
+                "`--nvme` names a directory, but nothing is offloaded to NVMe", "add `--offload nvme`"
+            )
         return plan
 
 
-def default_recipe() -> Path:
-    """Find the training program that comes with zlaunch."""
-    return (Path(__file__).parents[1] / "recipes" / "causal_lm.py").resolve()
-
-
 def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, ...], Path | None]:
-    """Take a ds_config that the script's command line names, as it would be under another launcher."""
+    """Take the ds_config from the script's arguments, if they name one as other launchers want it."""
     rest, named = take_ds_config(argv)
     if named is not None and chosen is not None:
         raise WrongUsage(
@@ -75,20 +62,24 @@ def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, .
 
 
 def prepare(job: JobSpec, run_dir: Path | None, beside: Path = RUNS) -> Prepared:
-    """Look at all that the job names; raise the first thing that is missing."""
+    """Inspect and check a job; the command line is checked before anything slow is inspected."""
     refuse_contradictions(job)
-    script = read_script(job.script)
-    check_script_args(script, job.script_args)
-    base = None if job.ds_config is None else read(job.ds_config)
+    sources = read_sources(job)
+    check_script_args(sources.script, job.script_args)
     layout = next(rundir_writer.candidates(run_dir, job.name, beside))
-    named, machine, hosts = _hosts(
-        job, probe_machine(os.environ), partial(_inquiry, job, script, base, layout)
+    _check_directories(job, run_dir, layout)
+    facts = inspect(job, sources, layout)
+    return Prepared(
+        check_facts(job, facts, layout),
+        run_dir,
+        facts.hosts,
+        facts.model,
+        beside,
+        model_error=facts.model_error,
     )
-    check_config_reaches_script(script, machine.accelerator)
-    topology = assign_ranks(job, machine, named)
-    if job.debug is not None:
-        listening = listener(job.debug, topology)
-        check_debugger(listening, hosts.others.get(listening.host))
+
+
+def _check_directories(job: JobSpec, run_dir: Path | None, layout: RunDir) -> None:
     if job.nvme_dir is not None:
         if not job.nvme_dir.is_dir():
             raise Unavailable(
@@ -98,108 +89,47 @@ def prepare(job: JobSpec, run_dir: Path | None, beside: Path = RUNS) -> Prepared
     rundir_writer.check_writable(run_dir or layout.root, "--run-dir")
     if run_dir is not None:
         rundir_writer.check_unused(run_dir)
-    model = _model(job, script)
-    if model is not None and (wrong := list(wrong_sizes(model))):
+
+
+def check_facts(job: JobSpec, facts: Facts, layout: RunDir) -> PlanInputs:
+    """Check a job against the facts and assign its ranks; raise what makes it impossible."""
+    script, hosts, others = facts.sources.script, facts.sources.hosts, facts.hosts.others
+    machines = facts.hosts.machines([] if hosts is None else [host.name for host in hosts.hosts])
+    most = {name: most_slots(len(one.gpus), one.num_cores) for name, one in machines.items()}
+    wrong = too_many_slots(facts.sources.hostfile, most)
+    wrong += wrong_sizes(facts.model) if facts.model is not None else ()
+    if wrong:
         raise Refused(wrong)
-    shape = None if model is None else model.shape
-    first = hosts.others.get(topology.hosts[0].name)
-    port = free_port() if first is None else first.port
-    inputs = PlanInputs(job, script, base, shape, machine, topology, port, layout, dict(os.environ))
-    return Prepared(inputs, run_dir, hosts, model, beside)
-
-
-def reserve(
-    prepared: Prepared,
-    asked: Sequence[str],
-    look: Callable[[LaunchPlan], None] = lambda _: None,
-    lineage: Lineage = FIRST,
-    forecast: Forecast | None = None,
-) -> LaunchPlan:
-    """Write the run directory; if another run takes the name first, plan for the next one.
-
-    `look` sees the plan before anything is written, and raises what speaks against it. A directory
-    that cannot be written whole is taken back: nothing ran in it.
-    """
-    for layout in rundir_writer.candidates(prepared.run_dir, prepared.inputs.job.name, prepared.beside):
-        plan = replace(prepared, inputs=replace(prepared.inputs, layout=layout)).plan()
-        look(plan)
-        try:
-            rundir_writer.claim(plan)
-            rundir_writer.write_run_files(plan, prepared.inputs, asked, lineage)
-            if forecast is not None:
-                rundir_writer.write_forecast(layout, forecast)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise _unwritable(plan, error) from None
-        return plan
-    taken = os.path.relpath(prepared.run_dir or prepared.beside)
-    raise Unavailable(f"another run took the run directory `{taken}`", "name another with `--run-dir DIR`")
-
-
-def _unwritable(plan: LaunchPlan, error: OSError) -> Unavailable:
-    """Take back a run directory that cannot be written, and say which."""
-    rundir_writer.release(plan)
-    directory = os.path.relpath(plan.layout.root)
-    return Unavailable(
-        f"the run directory `{directory}`: {error.strerror}", "name another with `--run-dir DIR`"
+    machine = weakest(list(machines.values())) if machines else facts.here.machine
+    check_config_reaches_script(script, machine.accelerator)
+    topology = hosts or assign_ranks(job, machine)
+    ranks_to_show(job.wishes.show_ranks, topology.world_size, interactive=False)  # raises for a wrong rank
+    if job.debug is not None:
+        listening = listener(job.debug, topology)
+        _check_debugger(listening, others.get(listening.host, facts.here), listening.host in others)
+    return PlanInputs(
+        job=job,
+        script=script,
+        base=facts.sources.ds_config,
+        model=None if facts.model is None else facts.model.shape,
+        machine=machine,
+        topology=topology,
+        port=others.get(topology.hosts[0].name, facts.here).port,
+        layout=layout,
+        environ=facts.environ,
     )
 
 
-def _inquiry(job: JobSpec, script: Script, base: Document | None, layout: RunDir) -> SurveyRequest:
-    """Say what other hosts are asked: what ranks will read and write there, and listen on."""
-    own = {} if base is None else base.value.get(ZERO)
-    sections = [own.get(name) for name in OFFLOADS] if isinstance(own, Mapping) else []
-    swaps = [one.get("nvme_path") for one in sections if isinstance(one, Mapping)]
-    swaps += [job.nvme_dir, *(value for key, value in job.overrides if key.endswith(".nvme_path"))]
-    named = [script.path, script.output_dir(job.script_args), *swaps]
-    return SurveyRequest(
-        run=nearest(layout.root),
-        paths=tuple(Path(path).absolute() for path in named if isinstance(path, str | Path)),
-        packages=() if job.debug is None else (PACKAGE,),
-        debug_port=None if job.debug is None else job.debug.port,
-    )
-
-
-def _hosts(
-    job: JobSpec, here: Machine, inquire: Callable[[], SurveyRequest]
-) -> tuple[list[Host] | None, Machine, HostSurveys]:
-    """Read the hosts of a job and say what each has at least; without a hostfile, what this machine has."""
-    if job.hostfile is None:
-        return None, here, HostSurveys(here)
-    lines = read_hostfile(job.hostfile)
-    chosen = {host.name for host in select([line.host for line in lines], job.include, job.exclude)}
-    names = [line.host.name for line in lines if line.host.name in chosen]
-    hosts = survey_hosts(names, here, inquire())
-    machines = hosts.machines(names)
-    most = {name: most_slots(len(machine.gpus), machine.num_cores) for name, machine in machines.items()}
-    if findings := too_many_slots(lines, most):
-        raise Refused(findings)
-    return [line.host for line in lines], weakest(list(machines.values())), hosts
-
-
-def _model(job: JobSpec, script: Script) -> ModelConfig | None:
-    """Find the model the script will load: its config.json, local or from the hub."""
-    name = model_flag(job.script_args)
-    if name is None:
-        return read_model(default_recipe().parent / "small_llama") if job.script == default_recipe() else None
-    if Path(name).exists():
-        return read_model(Path(name))
-    if not script.mentions("from_pretrained"):
-        return None
-    if not HUB_ID.fullmatch(name):
-        raise InputMissing(f"there is no model directory `{name}`")
-    try:
-        return fetch_model(name)
-    except Unavailable as error:
-        told = f"{error.message}; the Trainer fills in what depends on the model"
-        for line in console.table([("model    ", told)], indent=""):  # as wide as `left open`, which follows
-            console.say(line)
-        return None
-
-
-def _refuse_idle_nvme(job: JobSpec, plan: LaunchPlan) -> None:
-    if job.nvme_dir is not None and not plan.swap_dirs:
-        raise WrongUsage(
-            "`--nvme` names a directory, but nothing is offloaded to NVMe", "add `--offload nvme`"
+def _check_debugger(listener: Listener, survey: HostSurvey, is_remote: bool) -> None:
+    if DEBUGGER in survey.room.missing:
+        where = f"on {listener.host}" if is_remote else "here"
+        raise Unavailable(
+            f"`--debug` needs {DEBUGGER}, which is not installed {where}", f"`pip install {DEBUGGER}`"
+        )
+    if survey.debug_error is not None:
+        where = f"on {listener.host}" if is_remote else "there"
+        other = survey.other_debug_port
+        raise Unavailable(
+            f"`--debug {listener.rank}:{listener.port}`: cannot listen {where}: {survey.debug_error}",
+            f"write `--debug {listener.rank}:{other}`" if other else None,
         )

@@ -1,17 +1,16 @@
-"""What to try after a failure: the same once more, or a job that needs less memory; or nothing."""
+"""Restart policy: after a failure, try the same job again, or one that needs less memory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from zlaunch.job.spec import STAGES, JobSpec, Offload, RestartPolicy
-from zlaunch.units import largest_piece, plural
-
-if TYPE_CHECKING:
-    from zlaunch.diagnosis.evidence import Evidence, JobEvidence
-    from zlaunch.diagnosis.outcome import Outcome
-    from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.diagnosis.advice import state_of
+from zlaunch.diagnosis.evidence import Evidence, JobEvidence
+from zlaunch.diagnosis.outcome import Outcome
+from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.estimate.changes import memory_changes
+from zlaunch.job.spec import JobSpec, RestartPolicy
+from zlaunch.units import plural
 
 HEALS = frozenset(
     {
@@ -27,10 +26,10 @@ HEALS = frozenset(
         "stalled",
     }
 )
-"""Codes of endings that may not come again: a lost rank, a fault of the network or of a device."""
+"""Failures that may not recur: a lost rank, a fault of the network or of a device."""
 
 DETERMINED = frozenset({"script-exception"})
-"""Codes of endings that come again unless they had to do with the moment: never healed at step 0."""
+"""Failures that recur, unless a transient condition caused them: never restarted at step 0."""
 
 RESUME = "--resume_from_checkpoint"
 
@@ -41,13 +40,13 @@ OUT_OF_MEMORY = frozenset({"gpu-out-of-memory", "host-out-of-memory", "host-allo
 class FailedAttempt:
     """One attempt that failed."""
 
-    outcome: "Outcome"
+    outcome: Outcome
     step: int
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A job to try next, and why; with the same stage it can go on from a checkpoint."""
+    """A job to try next, and why; if the stage is the same, it can resume from a checkpoint."""
 
     job: JobSpec
     why: str
@@ -55,15 +54,15 @@ class Retry:
 
 
 def propose_retries(
-    job: JobSpec, evidence: "Evidence", failures: Sequence[FailedAttempt], policy: RestartPolicy
+    job: JobSpec, evidence: Evidence, failures: Sequence[FailedAttempt], policy: RestartPolicy
 ) -> Iterator[Retry]:
-    """Propose what may work, what changes least first; the last failure is the one to mend."""
+    """Propose jobs to try after the last failure, the least intrusive change first."""
     last = failures[-1].outcome
     if last.how not in ("failed", "stalled") or last.verdict is None:
         return
     if last.verdict.code in OUT_OF_MEMORY:
         if policy.on_oom == "retry":
-            yield from smaller(job, evidence.job, last.verdict.code)
+            yield from smaller_jobs(job, evidence.job, last.verdict.code)
         return
     restarts = sum(1 for failed in failures if not _is_oom(failed.outcome.verdict))
     if restarts <= policy.max_restarts and can_heal(failures):
@@ -71,7 +70,7 @@ def propose_retries(
 
 
 def can_heal(failures: Sequence[FailedAttempt]) -> bool:
-    """Whether the same job may work the next time."""
+    """Whether the same job may work next time."""
     last = failures[-1]
     verdict = last.outcome.verdict
     if verdict is None:
@@ -86,51 +85,29 @@ def can_heal(failures: Sequence[FailedAttempt]) -> bool:
     return verdict.code in DETERMINED and last.step > 0 and not again
 
 
-def _is_oom(verdict: "Verdict | None") -> bool:
+def _is_oom(verdict: Verdict | None) -> bool:
     return verdict is not None and verdict.code in OUT_OF_MEMORY
 
 
-def smaller(job: JobSpec, ran: "JobEvidence", code: str) -> Iterator[Retry]:
-    """Walk the ladder; the global batch and the learning rate stay what they are.
+def smaller_jobs(job: JobSpec, ran: JobEvidence, code: str) -> Iterator[Retry]:
+    """Propose jobs that need less memory and train the same model with the same global batch.
 
-    Moving states to the host helps a GPU that is full. A host that is full has no room for them.
+    Offloading helps if a GPU was full. A host that was full has no room for more.
     """
-    yield from _smaller_micro_batch(job, ran)
-    if ran.uses_trainer and ran.gradient_checkpointing is False:
-        args = (*job.script_args, "--gradient_checkpointing")
-        yield Retry(replace(job, script_args=args), "activation checkpointing: `--gradient_checkpointing`")
-    if ran.stage < 3 and ran.world_size > 1:
-        stage = STAGES[str(ran.stage + 1)]
-        yield Retry(replace(job, stage=stage), f"the next stage: `--stage {stage}`", resumes=False)
-    if code != "gpu-out-of-memory":
-        return
-    if "optimizer" not in ran.moved and ran.stage > 0:
-        offload = Offload("cpu", "none")
-        yield Retry(replace(job, offload=offload), "the optimizer on the host: `--offload optimizer:cpu`")
-    if "param" not in ran.moved and ran.stage == 3:
-        offload = Offload("nvme" if ran.moved.get("optimizer") == "nvme" else "cpu", "cpu")
-        yield Retry(replace(job, offload=offload), "the parameters on the host, too: `--offload cpu`")
-
-
-def _smaller_micro_batch(job: JobSpec, ran: "JobEvidence") -> Iterator[Retry]:
-    """Cut the batch of a step into more and smaller pieces, as few as will do."""
-    micro = largest_piece(ran.micro_batch)
-    if micro is None:
-        return
-    pieces = ran.grad_accum * (ran.micro_batch // micro)
-    flags = ("--per_device_train_batch_size", str(micro), "--gradient_accumulation_steps", str(pieces))
-    keys = (("train_micro_batch_size_per_gpu", micro), ("gradient_accumulation_steps", pieces))
-    why = f"a smaller micro-batch: {micro} x {pieces} accumulated, the same global batch"
-    changed = replace(job, script_args=(*job.script_args, *flags)) if ran.uses_trainer else job
-    if not ran.uses_trainer or job.ds_config is not None:
-        changed = replace(changed, overrides=(*changed.overrides, *keys))
-    yield Retry(changed, why)
+    for change in memory_changes(state_of(ran), only_first=True):
+        row, options = change.row, change.options
+        if not row.keeps_training or (row.uses_host and code != "gpu-out-of-memory"):
+            continue
+        changed = options.apply(job, uses_trainer=ran.uses_trainer)
+        if changed is not None:
+            why = f"{row.name}: `{options.for_train(uses_trainer=ran.uses_trainer)}`"
+            yield Retry(changed, why, resumes=options.stage is None)
 
 
 def resumed(asked: JobSpec, proposal: Retry, checkpoint: Path | None) -> JobSpec | None:
-    """Go on from a checkpoint, as Trainer scripts that know the flag do; None if that cannot be.
+    """Resume from a checkpoint, in Trainer scripts that know the flag; None if that is impossible.
 
-    What the first attempt was asked to go on from stays; what a later one went on from does not.
+    A checkpoint that the user asked for stays; one that an earlier attempt was given is replaced.
     """
     job = replace(proposal.job, script_args=_without(proposal.job.script_args, asked.script_args))
     if checkpoint is not None:
@@ -139,7 +116,6 @@ def resumed(asked: JobSpec, proposal: Retry, checkpoint: Path | None) -> JobSpec
 
 
 def _without(argv: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
-    """Take out the checkpoint that an earlier attempt was given."""
     if RESUME in asked or RESUME not in argv:
         return tuple(argv)
     at = argv.index(RESUME)
@@ -147,7 +123,7 @@ def _without(argv: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def resume_note(checkpoint: Path | None, step: int) -> str:
-    """Say where the next attempt begins."""
+    """Tell where the next attempt begins."""
     if checkpoint is not None:
-        return f"it goes on from {checkpoint}"
-    return f"it begins anew: {plural(step, 'step')} lost" if step else "it begins anew"
+        return f"it resumes from {checkpoint}"
+    return f"it starts over: {plural(step, 'step')} lost" if step else "it starts over"

@@ -1,20 +1,16 @@
-"""The only writer: one directory per run, of the shape that `layout` describes, and what a user asks for."""
+"""Create a run directory and write its records."""
 
 import contextlib
 import hashlib
-import json
 import os
 import shlex
-import socket
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import psutil
+from typing import TYPE_CHECKING, cast
 
 from zlaunch import __version__
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
@@ -22,15 +18,19 @@ from zlaunch.config.resolve.compose import OFFLOADS, to_json
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.files import nearest, read_object, write_whole
+from zlaunch.files import nearest
 from zlaunch.hosts.environment import inherited
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.probe import package_versions
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
 from zlaunch.process import output_of
-from zlaunch.rundir.layout import ROOM_BYTES, RUNS, RunDir, write_ending
+from zlaunch.rundir import record
+from zlaunch.rundir.layout import RESERVE_BYTES, RUNS, RunDir
+from zlaunch.rundir.owner import own_identity
+from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import FIRST, Lineage
+from zlaunch.rundir.write import record_text, write_ending, write_record
 from zlaunch.units import whole
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ def candidates(chosen: Path | None, name: str, beside: Path = RUNS) -> Iterator[
     root = beside.absolute()
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     for attempt in range(1, 1000):
-        layout = RunDir(root / (name if attempt == 1 else f"{name}-{attempt}"))
-        if not layout.root.exists():
-            yield layout
+        run_dir = RunDir(root / (name if attempt == 1 else f"{name}-{attempt}"))
+        if not run_dir.root.exists():
+            yield run_dir
 
 
 def check_writable(directory: Path, flag: str) -> None:
-    """Raise Unavailable if a directory does not exist and cannot be made, or cannot be written."""
+    """Raise Unavailable if a directory cannot be created or written."""
     found, said = nearest(directory), f"`{flag} {os.path.normpath(directory)}`"
     there = os.path.normpath(found)
     if not found.is_dir():
@@ -64,7 +64,7 @@ def check_writable(directory: Path, flag: str) -> None:
 
 
 def check_unused(directory: Path) -> None:
-    """Raise Unavailable if a run directory holds anything already."""
+    """Raise Unavailable if a run directory is not empty."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Unavailable(
             f"`--run-dir {os.path.normpath(directory)}` is not empty",
@@ -73,10 +73,9 @@ def check_unused(directory: Path) -> None:
 
 
 def claim(plan: LaunchPlan) -> None:
-    """Make a run's directories; raise FileExistsError if another run was faster."""
-    layout = plan.layout
-    layout.root.mkdir(parents=True, exist_ok=True)
-    layout.logs.mkdir()
+    """Create the directories of a run; raise FileExistsError if another run was faster."""
+    plan.layout.root.mkdir(parents=True, exist_ok=True)
+    plan.layout.logs.mkdir()
     for directory in plan.swap_dirs:
         try:
             directory.mkdir(parents=True)
@@ -88,18 +87,18 @@ def claim(plan: LaunchPlan) -> None:
             ) from None
 
 
-def write_forecast(layout: RunDir, forecast: Forecast) -> None:
-    """Keep what was predicted, so that it can be compared with what the ranks measure."""
-    write_whole(layout.forecast, json.dumps({**asdict(forecast), "curve": []}, indent=2) + "\n")
+def write_forecast(run_dir: RunDir, forecast: Forecast) -> None:
+    """Record the forecast, to be compared with what the ranks measure."""
+    write_record(run_dir.forecast, {**asdict(forecast), "curve": []})
 
 
 def release(plan: LaunchPlan) -> None:
-    """Take back a claim on directories, and what was written in them before the start."""
-    layout = plan.layout
+    """Delete the directories of a run that does not start, and what was written in them."""
+    run_dir = plan.layout
     with contextlib.suppress(OSError):
-        for file in layout.first_files:
+        for file in run_dir.first_files:
             file.unlink(missing_ok=True)
-    for directory in (*plan.swap_dirs, layout.ranks, layout.logs, layout.root):
+    for directory in (*plan.swap_dirs, run_dir.ranks, run_dir.logs, run_dir.root):
         with contextlib.suppress(OSError):
             directory.rmdir()
 
@@ -108,41 +107,42 @@ def write_run_files(
     plan: LaunchPlan, inputs: PlanInputs, asked: Sequence[str], lineage: Lineage = FIRST
 ) -> None:
     """Write all that is known of a run before it starts."""
-    layout = plan.layout
-    layout.ranks.mkdir()
-    layout.ds_config.write_text(to_json(plan.values.config()))
-    _write(layout.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
-    _write(layout.job, {**_job(plan, asked), "spec": _spec(inputs.job), **_identity(plan), **asdict(lineage)})
-    _write(layout.environment, _environment(inputs.machine))
+    run_dir = plan.layout
+    run_dir.ranks.mkdir()
+    run_dir.ds_config.write_text(to_json(plan.values.config()))
+    write_record(run_dir.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
+    write_record(run_dir.job, {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()})
+    write_record(run_dir.environment, _environment(inputs.machine))
     if plan.topology.over_ssh:
         hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
-        layout.hostfile.write_text("".join(hosts))
-    layout.command.write_text(command_script(plan))
-    layout.command.chmod(0o755)
-    layout.room.write_bytes(b"\n" * ROOM_BYTES)
+        run_dir.hostfile.write_text("".join(hosts))
+    run_dir.command.write_text(command_script(plan))
+    run_dir.command.chmod(0o755)
+    run_dir.reserve.write_bytes(b"\n" * RESERVE_BYTES)
 
 
-def append_metrics(layout: RunDir, facts: Mapping[str, Any]) -> None:
-    """Add a line to what was seen of the job; on a full disk there is none."""
-    with contextlib.suppress(OSError), layout.metrics.open("a") as file:
-        file.write(json.dumps(facts) + "\n")
+def append_metrics(run_dir: RunDir, metrics: record.MetricsRecord) -> None:
+    """Add a line of metrics; on a full disk there is none."""
+    with contextlib.suppress(OSError), run_dir.metrics.open("a") as file:
+        file.write(record_text(metrics, indent=None))
 
 
 def write_outcome(
-    layout: RunDir, outcome: "Outcome", started: float, stall: "StallEvidence | None" = None
+    run_dir: RunDir, outcome: "Outcome", started: float, stall: "StallEvidence | None" = None
 ) -> None:
-    """Write how the run ended, and where its ranks stood still before."""
-    times = {"started": started, "seconds": time.time() - started}
-    told = {"stall": None if stall is None else asdict(stall)}
-    ending = {**asdict(outcome), **times, **told, "ranks": read_ranks(layout)}
-    write_ending(layout, json.dumps(ending, indent=2) + "\n")
-
-
-def read_ranks(layout: RunDir) -> list[dict[str, Any]]:
-    """Read the records that the ranks left; one that a full disk cut short is left out."""
-    files = [file for file in layout.ranks.glob("rank-*.json") if file.name.count(".") == 1]
-    records = (read_object(file) for file in files)
-    return sorted((record for record in records if "rank" in record), key=lambda record: int(record["rank"]))
+    """Record how the run ended, and where its ranks were if it stalled."""
+    verdict = None if outcome.verdict is None else asdict(outcome.verdict)
+    ending: record.EndingRecord = {
+        "how": outcome.how,
+        "exit_status": outcome.exit_status,
+        "returncode": outcome.returncode,
+        "verdict": cast("record.VerdictRecord | None", verdict),
+        "started": started,
+        "seconds": time.time() - started,
+        "stall": None if stall is None else cast("record.StallRecord", asdict(stall)),
+        "ranks": list(read_rank_records(run_dir, record.RankRecord).values()),
+    }
+    write_ending(run_dir, ending)
 
 
 def command_script(plan: LaunchPlan) -> str:
@@ -167,60 +167,32 @@ def command_script(plan: LaunchPlan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _job(plan: LaunchPlan, asked: Sequence[str]) -> dict[str, Any]:
+def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRecord:
+    values = plan.values
+    devices = {name.partition("_")[2]: values[(ZERO, name, "device")] for name in OFFLOADS}
+    micro, accumulated = whole(values[MICRO]), whole(values[ACCUMULATION])
+    total = micro * accumulated * plan.topology.world_size if micro and accumulated else None
     return {
         "asked": list(asked),
         "started": time.time(),
         "working_directory": str(Path.cwd()),
         "script": list(plan.script),
         "module": plan.module,
-        "debug": None if plan.debug is None else asdict(plan.debug),
+        "debug": None if plan.debug is None else cast("record.DebugRecord", asdict(plan.debug)),
         "argv": list(plan.watched_argv),
         "launcher": plan.launcher,
         "accelerator": plan.accelerator,
         "precision": plan.precision,
-        "ranks": [asdict(slot) for slot in plan.topology.slots()],
+        "ranks": [cast("record.SlotRecord", asdict(slot)) for slot in plan.topology.slots()],
         "environment": {name: variable.value for name, variable in plan.environment.items()},
         "swap_dirs": [str(directory) for directory in plan.swap_dirs],
         "native_ops": [op.name for op in plan.ops],
-        **_sizes(plan),
-    }
-
-
-def _spec(job: JobSpec) -> dict[str, Any]:
-    """Keep what was asked for, as far as the plan does not say it, so that it can be asked for again."""
-    return {
-        "script_args": job.script_args,
-        "stage": job.stage,
-        "offload": None if job.offload is None else asdict(job.offload),
-        "precision": job.precision,
-        "ds_config": None if job.ds_config is None else str(job.ds_config),
-        "overrides": job.overrides,
-        "wishes": asdict(job.wishes),
-    }
-
-
-def _sizes(plan: LaunchPlan) -> dict[str, Any]:
-    """Say in a few numbers what kind of job it is."""
-    values = plan.values
-    devices = {name.partition("_")[2]: values[(ZERO, name, "device")] for name in OFFLOADS}
-    micro, accumulated = whole(values[MICRO]), whole(values[ACCUMULATION])
-    total = micro * accumulated * plan.topology.world_size if micro and accumulated else None
-    return {
         "stage": whole(values[(ZERO, "stage")]) or 0,
         "offload": {part: None if device == "none" else device for part, device in devices.items()},
         "micro_batch": micro,
         "grad_accum": accumulated,
         "train_batch_size": whole(values[TOTAL]) or total,
-    }
-
-
-def _identity(plan: LaunchPlan) -> dict[str, Any]:
-    """Tell the run from every other: its process, its place, its script, and what it inherited."""
-    return {
-        "host": socket.gethostname(),
-        "zlaunch_pid": os.getpid(),
-        "zlaunch_started": psutil.Process().create_time(),
+        "spec": _spec(spec),
         "run_directory": str(plan.layout.root),
         "over_ssh": plan.topology.over_ssh,
         "script_sha256": file_sha256(Path(plan.script[0])),
@@ -228,29 +200,42 @@ def _identity(plan: LaunchPlan) -> dict[str, Any]:
     }
 
 
+def _spec(spec: JobSpec) -> dict[str, object]:
+    """Record the options that the plan does not show, so that the run can be planned again."""
+    return {
+        "script_args": list(spec.script_args),
+        "stage": spec.stage,
+        "offload": None if spec.offload is None else asdict(spec.offload),
+        "precision": spec.precision,
+        "ds_config": None if spec.ds_config is None else str(spec.ds_config),
+        "overrides": [list(override) for override in spec.overrides],
+        "wishes": asdict(spec.wishes),
+    }
+
+
 def file_sha256(file: Path) -> str | None:
-    """Sum a file up; None if it cannot be read."""
+    """Hash a file; None if it cannot be read."""
     with contextlib.suppress(OSError):
         return hashlib.sha256(file.read_bytes()).hexdigest()
     return None
 
 
-def _environment(machine: Machine) -> dict[str, Any]:
+def _environment(machine: Machine) -> record.EnvironmentRecord:
     return {
         "zlaunch": __version__,
         "packages": package_versions(PACKAGES),
         "python": sys.executable,
-        "machine": asdict(machine),
+        "machine": cast("record.MachineRecord", asdict(machine)),
         "git": git_state(),
     }
 
 
-def git_state() -> dict[str, Any] | None:
+def git_state() -> record.GitRecord | None:
     """Read the state of the repository the job is started from; None outside of one."""
-    named = _ask_git("rev-parse", "HEAD", "--abbrev-ref", "HEAD")
-    if named is None:
+    head = _ask_git("rev-parse", "HEAD", "--abbrev-ref", "HEAD")
+    if head is None:
         return None
-    commit, branch = named.splitlines()
+    commit, branch = head.splitlines()
     changed = _ask_git("status", "--porcelain") or ""
     difference = changed and (_ask_git("diff", "--no-ext-diff", "HEAD") or "")
     return {
@@ -263,7 +248,3 @@ def git_state() -> dict[str, Any] | None:
 
 def _ask_git(*args: str) -> str | None:
     return output_of(["git", *args], timeout=10)
-
-
-def _write(file: Path, value: Any) -> None:
-    write_whole(file, json.dumps(value, indent=2) + "\n")

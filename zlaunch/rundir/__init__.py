@@ -1,1 +1,1 @@
-"""The run directory: its files, and how they are read."""
+"""The run directory: its files, records and control files."""

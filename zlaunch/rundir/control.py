@@ -1,4 +1,4 @@
-"""What the ranks of a run are told, on all hosts: through files in its directory."""
+"""Control files: how zlaunch tells the ranks of a run, on all hosts, to stop or to write their stacks."""
 
 import signal
 
@@ -6,36 +6,36 @@ from zlaunch.files import write_whole
 from zlaunch.rundir.layout import RunDir
 
 COMMAND = "zlaunch runs stop"
-"""Who told a run to stop, if a person asked for just that."""
+"""Written into the stop file by that command."""
 
 
-def write_stop(layout: RunDir, number: int, by: str = "zlaunch") -> None:
-    """Tell the ranks on all hosts to stop, as a signal would, and who says so."""
-    if not layout.stop.exists():
-        write_whole(layout.stop, f"{int(number)} {by}")
+def write_stop(run_dir: RunDir, number: int, by: str = "zlaunch") -> None:
+    """Ask the ranks on all hosts to stop, as a signal would."""
+    if not run_dir.stop.exists():
+        write_whole(run_dir.stop, f"{int(number)} {by}")
 
 
-def read_stop(layout: RunDir) -> int | None:
-    """Read the signal that somebody told the run to stop with; None if nobody did."""
+def read_stop(run_dir: RunDir) -> int | None:
+    """Read the signal that the run was asked to stop with, if any."""
     try:
-        return signal.Signals(int(layout.stop.read_text().partition(" ")[0]))
+        return signal.Signals(int(run_dir.stop.read_text().partition(" ")[0]))
     except (OSError, ValueError):
         return None
 
 
-def was_commanded(layout: RunDir) -> bool:
-    """Whether `zlaunch runs stop` told the run to stop."""
+def was_commanded(run_dir: RunDir) -> bool:
+    """Whether `zlaunch runs stop` asked the run to stop."""
     try:
-        return layout.stop.read_text().endswith(f" {COMMAND}")
+        return run_dir.stop.read_text().endswith(f" {COMMAND}")
     except (OSError, ValueError):
         return False
 
 
-def ask_for_stacks(layout: RunDir) -> None:
-    """Ask all ranks, on all hosts, to write down where they are."""
-    write_whole(layout.ask_stacks, str(times_asked(layout) + 1))
+def ask_for_stacks(run_dir: RunDir) -> None:
+    """Ask all ranks, on all hosts, to write their stacks."""
+    write_whole(run_dir.ask_stacks, str(times_asked(run_dir) + 1))
 
 
-def times_asked(layout: RunDir) -> int:
-    """Read how often the ranks were asked for that; raise ValueError if somebody wrote something else."""
-    return int(layout.ask_stacks.read_text()) if layout.ask_stacks.exists() else 0
+def times_asked(run_dir: RunDir) -> int:
+    """Count the requests for stacks; raise ValueError if the file holds no number."""
+    return int(run_dir.ask_stacks.read_text()) if run_dir.ask_stacks.exists() else 0

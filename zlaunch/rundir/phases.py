@@ -1,4 +1,4 @@
-"""What a rank can be doing, in the words that are shown. Imports nothing: it is read inside the ranks."""
+"""Phases of a rank, in the words that are shown. Imports nothing: the ranks read it."""
 
 STARTING = "starting"
 ATTACHING = "waiting for the debugger"
@@ -17,11 +17,11 @@ RESUMING = "resuming"
 EXITING = "exiting"
 
 STEPS = (TRAINING, FORWARD, BACKWARD, STEPPING)
-"""Those that make up a training step."""
+"""The phases of a training step."""
 
 ALL = (
     *(STARTING, ATTACHING, IMPORTING, JOINING, BUILDING, LOADING, INITIALIZING),
     *STEPS,
     *(EVALUATING, SAVING, RESUMING, EXITING),
 )
-"""All of them, in the order in which a run comes to them."""
+"""All phases, in the order of a run."""

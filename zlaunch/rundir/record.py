@@ -1,235 +1,281 @@
-"""What the files of a run directory say: which state the run is in, how far it came, and why it ended."""
+"""The type of each record in a run directory. A member of a wrong type is left out when a record is read.
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from pathlib import Path
-from typing import Any
+They are `TypedDict`s because ranks use them too: pydantic would take longer to import than all of a rank's
+program.
+"""
 
-from zlaunch.units import whole
+from typing import Annotated, NamedTuple, TypedDict
 
-SIGN_SECONDS = 60.0
-"""A running job writes more often than this."""
-
-_MOST = 1e18
-"""Beyond this a number of seconds or bytes is none."""
+Finite = Annotated[float, "finite"]
+"""A time or an amount; a loss may be NaN or infinite, and is a plain float."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """Which run a run comes from."""
+class Lineage(NamedTuple):
+    """Which run a run continues or repeats."""
 
     attempt: int = 1
     continues: str | None = None
-    """The run it takes up after a failure."""
+    """The failed run that this one continues."""
     repeats: str | None = None
-    """The run it repeats from the beginning."""
+    """The run that `zlaunch runs rerun` repeats."""
     why: str | None = None
-    """What is different this time."""
+    """What differs from that run."""
 
 
 FIRST = Lineage()
-"""The lineage of a run that comes from none."""
 
 
-class State(Enum):
-    """What a run is doing, or how it ended."""
+class SlotRecord(TypedDict, total=False):
+    """Where a rank runs."""
 
-    RUNNING = "running"
-    FINISHED = "finished"
-    STUMBLED = "stumbled"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    STALLED = "stalled"
-    LOST = "lost"
-    """zlaunch was killed; what ran below it may have written down that it is gone."""
-    UNKNOWN = "unknown"
-    """It was started on another host, and has written nothing for a while."""
-    BROKEN = "broken"
-    """The directory does not say what ran."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing of the run works any more, as far as can be known."""
-        return self not in (State.RUNNING, State.UNKNOWN)
+    rank: int
+    host: str
+    local_rank: int
+    device: int
 
 
-_ENDINGS = {
-    state.value: state
-    for state in (
-        State.FINISHED,
-        State.STUMBLED,
-        State.FAILED,
-        State.STOPPED,
-        State.STALLED,
-        State.LOST,
-    )
-}
+class DebugRecord(TypedDict, total=False):
+    """Which rank waits for a debugger, and where it listens."""
+
+    rank: int
+    host: str
+    port: int
 
 
-@dataclass(frozen=True)
-class RunFiles:
-    """What was read from a run directory; a file that is not there, or is broken, is empty."""
+class JobRecord(TypedDict, total=False):
+    """`job.json`: what runs, where, and which zlaunch started it."""
 
-    root: Path
-    changed: float = 0.0
-    """When one of its files was last written: the last sign of life."""
-    job: Mapping[str, Any] = field(default_factory=dict)
-    ending: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """The ds_config."""
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    forecast: Mapping[str, Any] = field(default_factory=dict)
-    last_metrics: Mapping[str, Any] = field(default_factory=dict)
-    ranks: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    pulses: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    samples: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    errors: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    troubles: tuple[str, ...] = ()
-    """Files that should be there, or cannot be read."""
-    verdict: Mapping[str, Any] = field(default_factory=dict)
-    """Why it ended, found again from what is left, where none was written."""
+    asked: list[str]
+    started: Finite
+    working_directory: str
+    script: list[str]
+    module: str | None
+    debug: DebugRecord | None
+    argv: list[str]
+    launcher: str
+    accelerator: str
+    precision: str
+    ranks: list[SlotRecord]
+    environment: dict[str, str]
+    swap_dirs: list[str]
+    native_ops: list[str]
+    stage: int
+    offload: dict[str, str | None]
+    micro_batch: int | None
+    grad_accum: int | None
+    train_batch_size: int | None
+    spec: dict[str, object]
+    """Members of `JobSpec`, so that the run can be planned again."""
+    host: str
+    zlaunch_pid: int
+    zlaunch_started: Finite
+    run_directory: str
+    over_ssh: bool
+    script_sha256: str | None
+    inherited: dict[str, str]
+    attempt: int
+    continues: str | None
+    repeats: str | None
+    why: str | None
 
-    @property
-    def told(self) -> Mapping[str, Any]:
-        """The verdict that was written, or else the one that was found again."""
-        written = section(self.ending, "verdict")
-        return written if text(written, "cause") else self.verdict
+
+class GitRecord(TypedDict, total=False):
+    """State of the repository the run was started from."""
+
+    commit: str
+    branch: str
+    changed: list[str]
+    diff_sha256: str | None
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """One run as far as its files tell."""
+class GpuRecord(TypedDict, total=False):
+    """One GPU of the machine."""
 
-    found: RunFiles
-    state: State
-    started: float | None
-    seconds: float | None
-    """How long it took, has been running, or gave signs of life."""
-    script: str | None
-    stage: int | None
-    offload: Mapping[str, str]
-    """`optimizer` or `param` → where it is; what stays on the GPU is not there."""
-    world_size: int | None
+    name: str
+
+
+class MachineRecord(TypedDict, total=False):
+    """The machine that zlaunch ran on."""
+
+    gpus: list[GpuRecord]
+
+
+class EnvironmentRecord(TypedDict, total=False):
+    """`environment.json`: software and hardware the run depended on."""
+
+    zlaunch: str
+    packages: dict[str, str | None]
+    python: str
+    machine: MachineRecord
+    git: GitRecord | None
+
+
+class ProvenanceRecord(TypedDict, total=False):
+    """`provenance.json`: key of the ds_config → where its value comes from, or who will fill it in."""
+
+    set: dict[str, str]
+    left: dict[str, str]
+
+
+class PhaseRecord(TypedDict, total=False):
+    """Predicted memory of one rank in one phase: pool → bytes."""
+
+    name: str
+    peak: dict[str, int]
+
+
+class ForecastRecord(TypedDict, total=False):
+    """`forecast.json`: the memory forecast."""
+
+    phases: list[PhaseRecord]
+
+
+class RankRecord(TypedDict, total=False):
+    """`rank-N.json`: how a rank started and ended."""
+
+    rank: int
+    local_rank: int
+    host: str
+    started: Finite
+    pid: int
+    buffer: str
+    """File in shared memory that DeepSpeed leaves behind."""
+    ended: Finite
+    returncode: int
+    stopped_by: int | None
+    stopped_at: Finite | None
+    peak_rss_bytes: int
+    oom_kills: int | None
+
+
+class HeartbeatRecord(TypedDict, total=False):
+    """`rank-N.pulse.json`: what the script is doing, written from inside its process."""
+
+    phase: str
+    since: Finite
+    time: Finite
+    step: int
+    steps: int | None
+    first_step: int
+    trained: bool
+    loss: float | None
+    first_loss: float | None
+    loss_step: int
+    loss_lost: int
+    """The first step at which the loss was not a finite number."""
+    grad_norm: float | None
+    grad_norm_lost: int
+    learning_rate: float | None
+    loss_scale: float | None
+    skipped_steps: int
+    tokens: int
+    gpu_allocated_bytes: int
+    gpu_reserved_bytes: int
+
+
+class GpuSample(TypedDict, total=False):
+    """Memory of a rank's GPU."""
+
+    used_bytes: int
+    total_bytes: int
+    uncorrected_errors: int
+
+
+class MachineSample(TypedDict, total=False):
+    """Memory and disk of a host."""
+
+    memory_bytes: int
+    memory_available_bytes: int
+    cgroup_bytes: int | None
+    cgroup_limit_bytes: int | None
+    oom_kills: int | None
+    shm_bytes: int | None
+    shm_free_bytes: int | None
+    disk_free_bytes: int | None
+
+
+class SampleRecord(TypedDict, total=False):
+    """`rank-N.sample.json`: resources that a rank and its host use."""
+
+    time: Finite
+    host: str
+    rss_bytes: int
+    peak_rss_bytes: int | None
+    status: str
+    cpu_seconds: Finite
+    gpu: GpuSample | None
+    machine: MachineSample | None
+
+
+class FrameRecord(TypedDict, total=False):
+    """One call in a traceback."""
+
+    file: str
+    line: int | None
+    function: str
+
+
+class ErrorRecord(TypedDict, total=False):
+    """`rank-N.error.json`: the exception that ended a script."""
+
+    type: str
+    module: str
+    message: str
+    traceback: str
+    frame: FrameRecord | None
+    """The deepest frame in the user's own code."""
+    phase: str
+    step: int
+    rank: int
+    host: str
+    time: Finite
+
+
+class MetricsRecord(TypedDict, total=False):
+    """One line of `metrics.jsonl`: the state of the job at one moment."""
+
+    time: Finite
     step: int | None
     steps: int | None
-    """How many it was to take in all."""
-    exit_status: int | None
-    cause: str | None
-    """Why it ended, in one sentence; None if it runs or finished."""
-
-    @property
-    def id(self) -> str:
-        """The name of its directory."""
-        return self.found.root.name
+    phase: str | None
+    loss: float | None
+    learning_rate: float | None
+    tokens_per_second: Finite | None
+    seconds_left: Finite | None
+    ranks: list[dict[str, int | str | None]]
+    machines: dict[str, MachineSample]
 
 
-def record_of(found: RunFiles, alive: bool | None, now: float) -> RunRecord:
-    """Judge a run; `alive` says whether its zlaunch works, None if that cannot be seen from this host."""
-    job, state = found.job, state_of(found, alive, now)
-    started = number(job, "started")
-    step, steps = _progress(found)
-    devices = section(job, "offload")
-    return RunRecord(
-        found=found,
-        state=state,
-        started=started,
-        seconds=_seconds(found, state, started, now),
-        script=script_of(job),
-        stage=whole(job.get("stage")),
-        offload={part: str(device) for part, device in devices.items() if device},
-        world_size=len(job["ranks"]) if isinstance(job.get("ranks"), list) else None,
-        step=step,
-        steps=steps,
-        exit_status=whole(found.ending.get("exit_status")),
-        cause=cause_of(found, state),
-    )
+class VerdictRecord(TypedDict, total=False):
+    """Why a run ended."""
+
+    code: str
+    cause: str
+    rank: int | None
+    host: str | None
+    phase: str | None
+    facts: list[str]
+    advice: list[str]
 
 
-def state_of(found: RunFiles, alive: bool | None, now: float) -> State:
-    """Judge the state of a run: an ending that was written counts, then whether its zlaunch works."""
-    if not found.job:
-        return State.BROKEN
-    if (how := text(found.ending, "how")) in _ENDINGS:
-        return _ENDINGS[how]
-    if alive is None:
-        return State.RUNNING if now - found.changed < SIGN_SECONDS else State.UNKNOWN
-    return State.RUNNING if alive else State.LOST
+class StallRecord(TypedDict, total=False):
+    """Where the ranks of a stalled run were."""
+
+    seconds: Finite
+    step: int
+    where: dict[str, str]
+    odd: list[int]
+    ended_job: bool
 
 
-def is_same_process(job: Mapping[str, Any], created: float) -> bool:
-    """Whether the process with a run's process id, created at a time, is that run's zlaunch.
+class EndingRecord(TypedDict, total=False):
+    """`how-it-ended.json`: how a run ended, and why."""
 
-    Linux reckons the time from the moment of booting, which shifts when the clock is set. Without
-    that time in the record, whoever has the id and is older than the run is it.
-    """
-    known = number(job, "zlaunch_started")
-    if known is not None:
-        return abs(created - known) < 2.0
-    started = number(job, "started")
-    return started is not None and created <= started
-
-
-def cause_of(found: RunFiles, state: State) -> str | None:
-    """Say in one sentence why a run ended; None if there is nothing to explain."""
-    if state in (State.RUNNING, State.FINISHED):
-        return None
-    if said := text(found.told, "cause"):
-        return said
-    if state is State.BROKEN:
-        return "; ".join(found.troubles) or "`job.json` is empty"
-    if state is State.LOST:
-        pid, host = found.job.get("zlaunch_pid"), found.job.get("host")
-        where = f" on {host}" if host else ""
-        gone = f"zlaunch (process {pid}{where}) is gone"
-        broken = next((trouble for trouble in found.troubles if "how-it-ended" in trouble), None)
-        return f"{gone}, and {broken}" if broken else f"{gone} and left no ending: it was killed"
-    if state is State.UNKNOWN:
-        return f"it was started on {found.job.get('host')}, and has written nothing for a while"
-    return str(state.value)
-
-
-def script_of(job: Mapping[str, Any]) -> str | None:
-    """Name the script or the module of a run, as it was given."""
-    if module := text(job, "module"):
-        return module
-    words = job.get("script")
-    return str(words[0]) if isinstance(words, list) and words else None
-
-
-def _progress(found: RunFiles) -> tuple[int | None, int | None]:
-    """Say how many steps were taken, of how many, by the ranks' own account or the watch's."""
-    seen: Sequence[Mapping[str, Any]] = [*found.pulses.values(), found.last_metrics]
-    taken = [step for one in seen if (step := whole(one.get("step"))) is not None]
-    planned = [steps for one in seen if (steps := whole(one.get("steps"))) is not None]
-    return max(taken, default=None), max(planned, default=None)
-
-
-def _seconds(found: RunFiles, state: State, started: float | None, now: float) -> float | None:
-    if (seconds := number(found.ending, "seconds")) is not None:
-        return max(0.0, seconds)
-    if started is None:
-        return None
-    return max(0.0, (now if state is State.RUNNING else found.changed) - started)
-
-
-def number(members: Mapping[str, Any], name: str) -> float | None:
-    """Read a number that can be counted with; None for anything else."""
-    value = members.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST < value < _MOST:
-        return None
-    return float(value) if math.isfinite(value) else None
-
-
-def text(members: Mapping[str, Any], name: str) -> str | None:
-    """Read a text that is not empty; None for anything else."""
-    value = members.get(name)
-    return value if isinstance(value, str) and value else None
-
-
-def section(members: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Read an object; anything else is an empty one."""
-    value = members.get(name)
-    return value if isinstance(value, Mapping) else {}
+    how: str
+    exit_status: int
+    returncode: int
+    verdict: VerdictRecord | None
+    started: Finite
+    seconds: Finite
+    stall: StallRecord | None
+    ranks: list[RankRecord]

@@ -1,7 +1,7 @@
-"""`python -m zlaunch.worker.build_op BUILDER`: compile one of DeepSpeed's native ops and say how far it is.
+"""`zlaunch.worker.build_op BUILDER`: compile one of DeepSpeed's native ops and show the progress.
 
-Runs in a process of its own, before the ranks start, so that a person sees the compiler at work
-and a crash of it takes nothing along. Ninja prints `[n/m]` for each object it made.
+Runs in a process of its own before the ranks start, so that the compiler's output is seen and a crash of it
+ends nothing else. Ninja prints `[n/m]` for each object.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""What a job leaves outside of its run directory, because DeepSpeed forgets it: deleted when the job is over.
+"""Delete files that DeepSpeed leaves outside of the run directory.
 
-Ranks delete what is theirs when they end. zlaunch does so when nothing of the job runs any more, or its guard
-if zlaunch was killed: they outlive ranks that are killed.
+Each rank deletes its own when it ends. For ranks that were killed, zlaunch does so when the job is over; if
+zlaunch was killed too, the guard does.
 """
 
 import contextlib
@@ -9,28 +9,28 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from zlaunch.files import read_object
 from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.read import read_rank_records
+from zlaunch.rundir.record import RankRecord
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - DeepSpeed chose it
 
 
 def buffer_of(rank: int, environment: Mapping[str, str]) -> Path:
-    """Name the 66 MiB of a rank that stay in shared memory on a CPU (`csrc/cpu/comm/shm.cpp`)."""
+    """Name the buffer of 66 MiB that a rank leaves in shared memory on a CPU (`csrc/cpu/comm/shm.cpp`)."""
     where = "_".join(environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     return SHARED_MEMORY / f"deepspeed_allreduce_buffer_{os.getuid()}_{where}_{rank}"
 
 
-def buffers_here(layout: RunDir) -> Iterator[str]:
-    """Name those of all ranks of a run that have started on this host."""
-    for file in layout.ranks.glob("rank-*.json"):
-        record = read_object(file)
-        if record.get("buffer") and record.get("host") == os.uname().nodename:
-            yield str(record["buffer"])
+def buffers_here(run_dir: RunDir) -> Iterator[str]:
+    """Name the buffers of all ranks of a run that have started on this host."""
+    for record in read_rank_records(run_dir, RankRecord).values():
+        if record.get("host") == os.uname().nodename and (buffer := record.get("buffer")):
+            yield buffer
 
 
 def delete(swap_dirs: Iterable[str | Path], buffers: Iterable[str | Path]) -> None:
-    """Delete a run's own directories on NVMe, and buffers."""
+    """Delete the NVMe directories of a run, and buffers."""
     import shutil
 
     for directory in swap_dirs:

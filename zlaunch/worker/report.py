@@ -1,9 +1,9 @@
-"""For training programs without a Trainer or a DeepSpeed engine: tell the watch how far it is.
+"""Report progress from training programs that use neither a Trainer nor a DeepSpeed engine.
 
     from zlaunch.worker.report import report
     report(step=12, steps=1000, loss=2.31)
 
-Where no zlaunch watches, the call does nothing.
+Without zlaunch the call does nothing.
 """
 
 import contextlib
@@ -14,20 +14,20 @@ from zlaunch.worker.hook.heartbeat import current_heartbeat
 
 
 def report(step: int, steps: int | None = None, **numbers: SupportsFloat) -> None:
-    """Say that a step is done: its number from 1, how many there will be; `loss`, `learning_rate`.
+    """Report a finished step, counted from 1; the planned number of steps; `loss`, `learning_rate`.
 
-    A number may be a tensor of one element, or whatever else `float` takes; anything else is left out.
+    A number may be a tensor of one element, or anything else that `float` takes; others are ignored.
     """
-    pulse = current_heartbeat()
-    if pulse is None:
+    heartbeat = current_heartbeat()
+    if heartbeat is None:
         return
     facts: dict[str, float] = {}
     for name, number in numbers.items():
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             facts[name] = float(number)
-    if pulse.counts_steps:
-        pulse.counts_steps = False
-        pulse.heed_exit()
+    if heartbeat.counts_steps:
+        heartbeat.counts_steps = False
+        heartbeat.register_exit()
     total = {} if steps is None else {"steps": int(steps)}
-    phase = phases.TRAINING if pulse.phase == phases.STARTING else pulse.phase
-    pulse.enter(phase, step=int(step), **total, **facts)
+    phase = phases.TRAINING if heartbeat.phase == phases.STARTING else heartbeat.phase
+    heartbeat.enter(phase, step=int(step), **total, **facts)

@@ -1,20 +1,21 @@
-"""What a rank and its host use right now, read from the kernel and from NVML. Runs beside every rank.
+"""Sample the resources that a rank and its host use, from the kernel and from NVML. Runs beside every rank.
 
-What takes a while to import is imported by the first sample: the script has begun by then.
+Slow packages are imported by the first sample: the script has started by then.
 """
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from zlaunch.rundir.record import GpuSample, MachineSample, SampleRecord
 
 if TYPE_CHECKING:
     import psutil
 
 
-def rank_sample(process: "psutil.Process") -> dict[str, Any]:
-    """Read memory, state and CPU time of a script's process; empty once it is gone."""
+def rank_sample(process: "psutil.Process") -> SampleRecord:
+    """Read memory, state and CPU time of a script's process; empty once it has ended."""
     import psutil
 
     with contextlib.suppress(psutil.Error), process.oneshot():
@@ -35,7 +36,7 @@ def _peak_rss(pid: int) -> int | None:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal; one that replaced itself by another program has none."""
+    """Whether a process has a handler for a signal; after `exec` it has none."""
     text = _status_line(pid, "SigCgt")
     return text is not None and bool(int(text, 16) >> (number - 1) & 1)
 
@@ -48,35 +49,37 @@ def _status_line(pid: int, name: str) -> str | None:
     return None
 
 
-def machine_sample(directory: Path) -> dict[str, Any]:
-    """Read what is left of a host's memory, of its shared memory and of the disk a directory is on."""
+def machine_sample(directory: Path) -> MachineSample:
+    """Read the memory of a host, its shared memory and the free space of the disk of a directory."""
     import psutil
 
     from zlaunch.hosts.machine import tightest
     from zlaunch.hosts.probe import cgroups
 
     memory, group = psutil.virtual_memory(), tightest(cgroups(Path("/proc/self")))
+    shm_bytes, shm_free = disk_space(Path("/dev/shm"))  # noqa: S108 - read, not written
     return {
         "memory_bytes": memory.total,
         "memory_available_bytes": memory.available,
         "cgroup_bytes": None if group is None else group.used_bytes,
         "cgroup_limit_bytes": None if group is None else group.limit_bytes,
         "oom_kills": oom_kills(),
-        **dict(disk_space("shm", Path("/dev/shm"))),  # noqa: S108 - read, not written
-        **{name: value for name, value in disk_space("disk", directory) if name == "disk_free_bytes"},
+        "shm_bytes": shm_bytes,
+        "shm_free_bytes": shm_free,
+        "disk_free_bytes": disk_space(directory)[1],
     }
 
 
-def disk_space(name: str, directory: Path) -> Iterator[tuple[str, int]]:
-    """Read how large the file system of a directory is, and how much of it is free; nothing if it is gone."""
+def disk_space(directory: Path) -> tuple[int, int] | tuple[None, None]:
+    """Read size and free bytes of the file system of a directory; None if it is gone."""
     with contextlib.suppress(OSError):
         stats = os.statvfs(directory)
-        yield f"{name}_bytes", stats.f_blocks * stats.f_frsize
-        yield f"{name}_free_bytes", stats.f_bavail * stats.f_frsize
+        return stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
+    return None, None
 
 
 def oom_kills() -> int | None:
-    """Count the processes that the kernel has killed for want of memory, on this host since it started."""
+    """Count the processes that the kernel has killed for lack of memory since this host was booted."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -85,11 +88,11 @@ def oom_kills() -> int | None:
 
 
 class GpuSampler:
-    """Asks NVML about the GPU of one rank; says nothing where there is no driver."""
+    """Samples the GPU of one rank through NVML; None where there is no driver."""
 
     def __init__(self, visible: str | None, local_rank: int) -> None:
         """`visible` is CUDA_VISIBLE_DEVICES of the rank."""
-        self._handle: Any = None
+        self._handle: object = None
         import pynvml
 
         with contextlib.suppress(pynvml.NVMLError, IndexError, ValueError):
@@ -102,8 +105,8 @@ class GpuSampler:
                 else pynvml.nvmlDeviceGetHandleByUUID(device)
             )
 
-    def sample(self) -> dict[str, Any] | None:
-        """Read used and whole memory, in bytes, and the errors of the memory that were not corrected."""
+    def sample(self) -> GpuSample | None:
+        """Read used and total memory, and the uncorrected memory errors."""
         if self._handle is None:
             return None
         import pynvml
@@ -112,7 +115,7 @@ class GpuSampler:
             memory = pynvml.nvmlDeviceGetMemoryInfo(self._handle)
         except pynvml.NVMLError:
             return None
-        found = {"used_bytes": int(memory.used), "total_bytes": int(memory.total)}
+        found: GpuSample = {"used_bytes": int(memory.used), "total_bytes": int(memory.total)}
         with contextlib.suppress(pynvml.NVMLError):
             found["uncorrected_errors"] = int(
                 pynvml.nvmlDeviceGetTotalEccErrors(

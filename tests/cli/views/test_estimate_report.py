@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from tests.asking import SITE, answer, forecast, question
-from zlaunch.cli.views.estimate_report import Asking
+from tests.asking import answer, forecast, question
+from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.speed import time_lines
-from zlaunch.cli.views.strategies import ladder_lines, nothing_fits
+from zlaunch.cli.views.strategies import nothing_fits, table_lines
+from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.communication import Communication
-from zlaunch.estimate.memory.roofline import Roofline, Term
-from zlaunch.estimate.query import Speed
+from zlaunch.estimate.memory.roofline import Roofline, Speed, Term
 from zlaunch.estimate.rehearse import Done
 from zlaunch.estimate.rehearse import Found as Told
-from zlaunch.estimate.strategies import STRATEGIES, apply_strategy
+from zlaunch.estimate.strategies import STRATEGIES, StrategyTable, apply_strategy
 from zlaunch.estimate.workload import Workload
 
 REHEARSED = forecast(10.0, seconds=1.0)
@@ -26,23 +26,24 @@ def by_formula(why: str) -> Forecast:
     return replace(REHEARSED, method="closed form", error=0.15, why_not_rehearsed=why)
 
 
-def ladder(*forecasts: Forecast) -> str:
+def table(*forecasts: Forecast) -> str:
     told = [*forecasts, *[REHEARSED] * (len(STRATEGIES) - len(forecasts))]
-    answers = [
-        answer(apply_strategy(question(), rung), one, 1.0) for rung, one in zip(STRATEGIES, told, strict=True)
+    rows = [
+        (strategy, answer(apply_strategy(question(), strategy), one, 1.0))
+        for strategy, one in zip(STRATEGIES, told, strict=True)
     ]
-    return " ".join(" ".join(ladder_lines(answers[0], answers, None, SITE)).split())
+    return " ".join(" ".join(table_lines(StrategyTable(tuple(rows)))).split())
 
 
-def test_a_ladder_says_of_which_rungs_the_numbers_come_from_elsewhere() -> None:
-    said = ladder(by_formula("too large"), REHEARSED, KEPT)
-    assert "method rehearsed: DeepSpeed itself took two steps without memory but `--stage 0`: " in said
+def test_a_table_says_for_which_strategies_the_numbers_come_from_elsewhere() -> None:
+    said = table(by_formula("too large"), REHEARSED, KEPT)
+    assert "method rehearsed: two steps of DeepSpeed on fake tensors but `--stage 0`: " in said
     assert "but `--stage 0`: closed form, up to 15% off; no rehearsal: too large" in said
     assert "but `--stage 2`: rehearsed by an earlier command; " in said
 
 
-def test_a_ladder_gives_one_of_many_reasons_not_to_rehearse_and_says_whose_it_is() -> None:
-    said = ladder(*(by_formula(f"it takes {number}") for number in range(len(STRATEGIES))))
+def test_a_table_gives_one_of_many_reasons_not_to_rehearse_and_says_whose_it_is() -> None:
+    said = table(*(by_formula(f"it takes {number}") for number in range(len(STRATEGIES))))
     assert "up to 15% off; no rehearsal of `--stage 0`: it takes 0 (`--json` has the reasons" in said
     assert "it takes 1" not in said
     assert "but " not in said
@@ -51,7 +52,7 @@ def test_a_ladder_gives_one_of_many_reasons_not_to_rehearse_and_says_whose_it_is
 @pytest.mark.parametrize(
     ("tried", "said"), [(None, "leave out `--no-levers`"), ((), "no change that was tried helps")]
 )
-def test_a_ladder_on_which_nothing_fits_says_what_was_tried(tried: tuple[()] | None, said: str) -> None:
+def test_a_table_in_which_nothing_fits_says_what_was_tried(tried: tuple[()] | None, said: str) -> None:
     assert said in " ".join(nothing_fits(tried))
 
 
@@ -70,18 +71,15 @@ def test_what_takes_longest_is_told_by_the_time_it_probably_takes() -> None:
 
 
 def test_of_one_job_no_more_jobs_are_counted_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Quick:
-        def __call__(self, workloads: Sequence[Workload], done: Done | None = None) -> list[Told]:
-            if done is not None:
-                done(0, len(workloads))
-            return [REHEARSED for _ in workloads]
-
-        def close(self) -> None: ...
+    def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Told]:
+        if done is not None:
+            done(0, len(workloads))
+        return [REHEARSED for _ in workloads]
 
     said: list[str] = []
-    monkeypatch.setattr("zlaunch.estimate.run.rehearser", Quick)
     monkeypatch.setattr("zlaunch.console.ProgressLine.show", lambda _, *words: said.append(" ".join(words)))
-    with Asking(SITE) as ask:
-        ask([question(stage=2)])
-        ask([question(stage=1), question(stage=2)])
+    with RehearsalLine() as line:
+        estimator = Estimator(line, rehearse)
+        estimator.rehearse([question(stage=2)])
+        estimator.rehearse([question(stage=1), question(stage=2)])
     assert said == ["rehearsing 1 job (0 of 2 ranks done)", "rehearsing 2 jobs (0 of 2 done)"]

@@ -17,19 +17,19 @@ from zlaunch.estimate.strategies import STRATEGIES
 
 def chosen(micro: int) -> Candidate:
     listed = candidates(question(), 8)
-    return next(one for one in listed if one.rung == STRATEGIES[2] and one.micro_batch == micro)
+    return next(one for one in listed if one.strategy == STRATEGIES[2] and one.micro_batch == micro)
 
 
 def sized(one: Candidate, gib: float, seconds: float, **changes: object) -> tuple[Candidate, Estimate]:
-    return one, answer(one.question, replace(forecast(gib), **changes), seconds)  # type: ignore[arg-type]
+    return one, answer(one.query, replace(forecast(gib), **changes), seconds)  # type: ignore[arg-type]
 
 
 def test_a_plan_names_what_is_faster_and_may_not_fit_but_nothing_slower() -> None:
     listed = reversed(candidates(question(), 8))  # so that the one without checkpointing is kept
-    rungs = {one.rung: one for one in listed if one.micro_batch == 8}
-    close = [sized(rungs[STRATEGIES[number]], 77.0, 0.5) for number in (0, 1)]
-    slower = [sized(rungs[STRATEGIES[3]], 77.0, 2.0)]
-    large = [sized(rungs[STRATEGIES[4]], 500.0, 1.0)]
+    by_strategy = {one.strategy: one for one in listed if one.micro_batch == 8}
+    close = [sized(by_strategy[STRATEGIES[number]], 77.0, 0.5) for number in (0, 1)]
+    slower = [sized(by_strategy[STRATEGIES[3]], 77.0, 2.0)]
+    large = [sized(by_strategy[STRATEGIES[4]], 500.0, 1.0)]
     own = sized(chosen(4), 10.0, 1.0)
     reasons = list(_reasons(SearchResult(*own, (*close, *slower, *large, own), (), None)))
     assert reasons == [
@@ -43,12 +43,12 @@ def test_where_nothing_fits_a_plan_counts_what_was_rehearsed_and_names_what_is_r
 ) -> None:
     one = chosen(1)
     late = (Finding("no-lamb", "why not"),)
-    remarked = replace(one.question, remarks=(Finding("own-remark", "what was remarked"),))
+    remarked = replace(one.query, remarks=(Finding("own-remark", "what was remarked"),))
     smallest = (
-        sized(replace(one, question=remarked), 500.0, 1.0),
+        sized(replace(one, query=remarked), 500.0, 1.0),
         sized(one, 900.0, 1.0, method="closed form"),
     )
-    _show_nothing(NothingFits(smallest, ((STRATEGIES[3], Rejected(one.question, late)),)), one.question)
+    _show_nothing(NothingFits(smallest, ((STRATEGIES[3], Rejected(one.query, late)),)), one.query)
     said = " ".join(capsys.readouterr().err.split())
     assert "combinations of stage and offload tried: 1 rehearsed, 1 by the closed form" in said
     assert "`--stage 3` cannot work: why not" in said

@@ -210,7 +210,7 @@ def test_findings_come_in_the_order_of_the_text() -> None:
     [
         ("zero_optimization:\n  stage: 2\n", "python -c "),
         ('{"zero_optimization": {"stage": 2}}', "`zlaunch train --ds-config a.yaml` uses it"),
-        ("lr: 1\n", "`accelerate config` writes one"),
+        ("lr: 1\n", "create one with `accelerate config`"),
     ],
 )
 def test_another_kind_of_file_is_refused_with_what_to_do(text: str, hint: str) -> None:

@@ -6,6 +6,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from tests.making import json_objects
 from zlaunch.config.accelerate.yaml_reader import parse, read
 from zlaunch.dsconfig.text.parser import MAX_DEPTH
@@ -45,7 +46,7 @@ def refused(text: str) -> Refused:
     return caught.value
 
 
-@pytest.mark.parametrize(("text", "line", "column"), BROKEN)
+@each(("text", "line", "column"), BROKEN)
 def test_what_cannot_be_a_configuration_is_refused_where_it_stands(text: str, line: int, column: int) -> None:
     assert [finding.place for finding in refused(text).findings] == [Place("a.yaml", line, column)]
 

@@ -6,18 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.making import SHAPE
+from tests.each import each
+from tests.making import SHAPE, WRITTEN
 from zlaunch.config.resolve.autos import (
     ACCUMULATION,
     MICRO,
     TOTAL,
-    KnownFacts,
+    OpenReason,
     ResolvedAutos,
     derive_batch,
     resolve_autos,
 )
 from zlaunch.config.resolve.compose import preset
 from zlaunch.config.resolve.values import Values
+from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import STAGES, Device, Offload
@@ -30,13 +32,13 @@ AT_STAGE_3 = {"stage": 3, "stage3_prefetch_bucket_size": "auto", "stage3_param_p
 counts = st.integers(1, 10_000)
 
 
-def _known(*argv: str, **changes: Any) -> KnownFacts:
-    known = KnownFacts(read_arguments(argv)[0], SHAPE, 2, ConfigInterface.TRAINER)
+def _known(*argv: str, **changes: Any) -> Context:
+    known = Context(2, read_arguments(argv)[0], SHAPE)
     return replace(known, **changes)
 
 
 def _resolved(config: dict[str, Any], *argv: str, **changes: Any) -> ResolvedAutos:
-    return resolve_autos(Values.of(config, "test"), _known(*argv, **changes))
+    return resolve_autos(Values.of(config, WRITTEN), _known(*argv, **changes))
 
 
 def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
 
 def _derived(config: dict[str, Any], *argv: str, world_size: int = 2) -> dict[str, Any]:
     return derive_batch(
-        Values.of(config, "test"), read_arguments(argv)[0], world_size, ConfigInterface.TRAINER
+        Values.of(config, WRITTEN), read_arguments(argv)[0], world_size, ConfigInterface.TRAINER
     ).config()
 
 
@@ -91,34 +93,34 @@ ARGV = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value"), FILLED)
+@each(("path", "value"), FILLED)
 def test_an_auto_becomes_a_value(path: KeyPath, value: Any) -> None:
     assert _resolved(_nested(path, "auto"), *ARGV).values[path] == value
 
 
-@pytest.mark.parametrize(("path", "_value"), FILLED)
-def test_a_value_that_was_an_auto_names_its_source(path: KeyPath, _value: Any) -> None:
-    assert _resolved(_nested(path, "auto"), *ARGV).values.leaves[path].source not in ("", "test")
+@each(("path", "value"), FILLED)
+def test_a_value_that_was_an_auto_names_its_source(path: KeyPath, value: Any) -> None:
+    assert _resolved(_nested(path, "auto"), *ARGV).values.leaves[path].source not in ("", WRITTEN)
 
 
-@pytest.mark.parametrize(("stage", "device"), list(product(STAGES.values(), DEVICES)))
+@each(("stage", "device"), list(product(STAGES.values(), DEVICES)))
 def test_every_auto_of_a_preset_becomes_a_value(stage: Any, device: Device) -> None:
     assert _resolved(preset(stage, Offload(optimizer=device), "/nvme")).values.autos() == []
 
 
-@pytest.mark.parametrize(("stage", "device"), list(product(STAGES.values(), DEVICES)))
+@each(("stage", "device"), list(product(STAGES.values(), DEVICES)))
 def test_nothing_of_a_preset_is_left_open(stage: Any, device: Device) -> None:
     assert _resolved(preset(stage, Offload(optimizer=device), "/nvme")).left == {}
 
 
 def test_what_is_no_auto_stays() -> None:
     config = {"train_batch_size": 7, "bf16": {"enabled": False}, "steps_per_print": 3}
-    assert _resolved(config, *ARGV).values == Values.of(config, "test")
+    assert _resolved(config, *ARGV).values == Values.of(config, WRITTEN)
 
 
 def test_a_switch_names_the_argument_that_turned_it_on() -> None:
     resolved = _resolved({"bf16": {"enabled": "auto"}}, "--bf16_full_eval")
-    assert resolved.values.leaves["bf16", "enabled"].source == "`--bf16_full_eval`"
+    assert resolved.values.leaves["bf16", "enabled"].source.text == "`--bf16_full_eval`"
 
 
 def test_stage_3_sizes_follow_the_model() -> None:
@@ -160,12 +162,12 @@ def test_sizes_are_deepspeeds_own_for_a_script_without_a_trainer(stage: int) -> 
 
 def test_no_argument_of_the_trainers_is_the_source_of_a_size_for_a_script_without_it() -> None:
     resolved = _resolved(_autos(), interface=ConfigInterface.DEEPSPEED)
-    assert resolved.values.leaves[MICRO].source == "zlaunch's default"
+    assert resolved.values.leaves[MICRO].source.text == "zlaunch's default"
 
 
-def test_an_auto_that_nobody_fills_in_is_left_without_a_name() -> None:
+def test_an_auto_that_is_never_filled_in_says_so() -> None:
     assert _resolved({"zero_optimization": {"sub_group_size": "auto"}}).left == {
-        "zero_optimization.sub_group_size": ""
+        "zero_optimization.sub_group_size": OpenReason.NEVER_FILLED
     }
 
 
@@ -215,7 +217,7 @@ def test_the_total_is_the_product_of_its_parts_in_the_config(
 
 def test_the_total_shows_how_it_was_worked_out() -> None:
     resolved = _resolved({"train_batch_size": "auto", **_autos(4, 3)})
-    assert resolved.values.leaves[TOTAL].source == "4 per rank x 3 accumulated x 2 ranks"
+    assert resolved.values.leaves[TOTAL].source.text == "4 per rank x 3 accumulated x 2 ranks"
 
 
 def test_the_batch_of_an_accelerate_script_is_left_to_its_data_loader() -> None:

@@ -32,7 +32,7 @@ def _file(text: str) -> Document:
 
 
 def _source(values: Values, *path: str) -> str:
-    return values.leaves[path].source
+    return str(values.leaves[path].source)
 
 
 @pytest.mark.parametrize("stage", STAGES.values())

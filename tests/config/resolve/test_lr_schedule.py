@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from zlaunch.config.resolve.compose import to_json
-from zlaunch.config.resolve.fill import fill_autos
 from zlaunch.config.resolve.lr_schedule import Schedule, schedule_of
+from zlaunch.config.resolve.resolve import resolve_file
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import WrongUsage
@@ -21,7 +21,7 @@ def schedule(line: str = "", interface: ConfigInterface = ConfigInterface.TRAINE
     argv = line.split()
     args, _ = read_arguments(argv)
     document = parse(to_json(config), "ds_config.json")
-    return schedule_of(fill_autos(document, Context(args=args, interface=interface)), interface, argv)
+    return schedule_of(resolve_file(document, Context(args=args, interface=interface)), interface, argv)
 
 
 def test_without_a_scheduler_the_trainers_counts() -> None:
@@ -114,7 +114,7 @@ def test_options_of_a_schedule_are_read() -> None:
 
 
 def test_options_that_are_no_object_are_wrong_usage() -> None:
-    with pytest.raises(WrongUsage, match="is no JSON object"):
+    with pytest.raises(WrongUsage, match="is not a JSON object"):
         schedule("--lr_scheduler_kwargs [1]")
 
 

@@ -2,15 +2,15 @@
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from tests.estimate.memory.jobs import CONFIGS
 from zlaunch.config.resolve.nvme_buffers import (
     MOST_DISTANCE,
     ParameterUse,
-    max_gathered,
+    most_gathered,
     nvme_buffers,
     parameter_order,
 )
@@ -41,15 +41,15 @@ def sizes(name: str) -> Transformer:
     return read_transformer(json.loads((CONFIGS / f"{name}.json").read_text()))
 
 
-@pytest.mark.parametrize(("name", "ranks", "checkpointing", "held"), REHEARSED)
+@each(("name", "ranks", "checkpointing", "held"), REHEARSED)
 def test_what_is_gathered_at_once_is_what_rehearsals_saw_but_for_one(
     name: str, ranks: int, checkpointing: bool, held: int
 ) -> None:
     uses = list(parameter_order(sizes(name), checkpointing))
-    assert abs(max_gathered(uses, MOST_DISTANCE, ranks * MIB_OF_HALVES) - held) <= 1
+    assert abs(most_gathered(uses, MOST_DISTANCE, ranks * MIB_OF_HALVES) - held) <= 1
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in CONFIGS.glob("*.json")))
+@each("name", sorted(file.stem for file in CONFIGS.glob("*.json")))
 def test_a_dozen_buffers_are_enough_for_every_model(name: str) -> None:
     assert 5 <= nvme_buffers(sizes(name), 8, 2).buffer_count <= 12
 
@@ -83,7 +83,7 @@ def test_a_parameter_is_kept_exactly_while_its_next_use_is_near(
     used: list[int], numels: list[int], distance: int
 ) -> None:
     uses = [ParameterUse(one, numels[one]) for one in used]
-    assert max_gathered(uses, distance, 3) == most_by_walking(uses, distance, 3)
+    assert most_gathered(uses, distance, 3) == most_by_walking(uses, distance, 3)
 
 
 def most_by_walking(uses: list[ParameterUse], distance: int, least: int) -> int:

@@ -11,7 +11,8 @@ from tests.asking import model
 from tests.making import CPU_MACHINE, TWO_GPUS
 from zlaunch.config.resolve.autos import MICRO
 from zlaunch.config.resolve.compose import PREFETCH, REUSE, SURE_BUFFERS
-from zlaunch.config.resolve.resolve import COUNT, SIZE, ResolveContext, resolve_config
+from zlaunch.config.resolve.nvme_buffers import COUNT, SIZE
+from zlaunch.config.resolve.resolve import ResolveContext, resolve_config
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.text.parser import parse
@@ -48,7 +49,7 @@ def test_a_model_that_is_known_gets_the_buffers_it_needs() -> None:
 
 def test_every_number_about_buffers_says_where_it_comes_from() -> None:
     values = settled(stage=3, **NVME)
-    assert all("m/config.json" in values.leaves[path].source for path in (COUNT, REUSE, SIZE))
+    assert all("m/config.json" in str(values.leaves[path].source) for path in (COUNT, REUSE, SIZE))
 
 
 def test_a_model_of_unknown_sizes_gets_what_is_enough_for_every_model() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from tests.making import CPU_MACHINE, TWO_GPUS, gpu, machine
+from tests.making import CPU_MACHINE, TWO_GPUS, WRITTEN, gpu, machine
 from zlaunch.config.resolve.trainer_agreement import (
     TrainerAgreement,
     reconcile_with_trainer,
@@ -13,6 +13,7 @@ from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.hosts.machine import Machine
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import Argument, TrainerArgs, Value, read_arguments
 
 AUTO_FORMATS = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
@@ -40,7 +41,7 @@ def _agree(
     interface: ConfigInterface = ConfigInterface.TRAINER,
 ) -> TrainerAgreement:
     return reconcile_with_trainer(
-        Values.of(config, "ds.json:1"), read_arguments(argv)[0], precision, on, interface
+        Values.of(config, WRITTEN), read_arguments(argv)[0], precision, on, interface
     )
 
 
@@ -57,7 +58,7 @@ def test_what_the_config_fixes_is_passed_on(path: KeyPath, name: str) -> None:
 
 @pytest.mark.parametrize(("path", "name"), MATCHED)
 def test_what_is_passed_on_names_its_key(path: KeyPath, name: str) -> None:
-    assert _agree(_nested(path, 7)).args[name].source == f"`{'.'.join(map(str, path))}` in the ds_config"
+    assert _agree(_nested(path, 7)).args[name].source.text == f"`{'.'.join(map(str, path))}` in the ds_config"
 
 
 @pytest.mark.parametrize(("path", "_name"), MATCHED)
@@ -92,8 +93,10 @@ def test_what_is_the_trainers_default_anyway_is_not_passed_on() -> None:
 
 
 def test_what_the_config_fixes_goes_before_the_scripts_own_default() -> None:
-    args = TrainerArgs({"max_grad_norm": Argument(0.5, "`max_grad_norm` in train.py:3")})
-    values = Values.of({"gradient_clipping": 1.0}, "ds.json:1")
+    args = TrainerArgs(
+        {"max_grad_norm": Argument(0.5, Source(SourceKind.SCRIPT, "`max_grad_norm` in train.py:3"))}
+    )
+    values = Values.of({"gradient_clipping": 1.0}, WRITTEN)
     agreement = reconcile_with_trainer(values, args, None, TWO_GPUS, ConfigInterface.TRAINER)
     assert agreement.added == (("max_grad_norm", 1.0),)
 

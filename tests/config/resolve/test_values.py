@@ -3,18 +3,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.making import json_objects, nested_objects
+from tests.making import WRITTEN, json_objects, nested_objects
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.job.source import Source
 
-FILE = Values.of({"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": True}}, "file")
+UPPER, LOWER, FLAG = (Source.option(text) for text in ("--upper", "--lower", "--flag"))
+FILE = Values.of({"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": True}}, WRITTEN)
 STAGE: KeyPath = ("zero_optimization", "stage")
 
 paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(tuple)
 
 
 def _values(config: dict[str, Any]) -> Values:
-    return Values.of(config, "test")
+    return Values.of(config, WRITTEN)
 
 
 def test_a_value_is_found_by_its_path() -> None:
@@ -26,10 +28,10 @@ def test_an_absent_value_is_none() -> None:
 
 
 def test_every_value_remembers_its_source() -> None:
-    assert FILE.put(STAGE, 3, "`--stage`").sources() == {
-        "train_batch_size": "file",
+    assert FILE.put(STAGE, 3, Source.option("--stage")).sources() == {
+        "train_batch_size": "ds.json:1",
         "zero_optimization.stage": "`--stage`",
-        "zero_optimization.overlap_comm": "file",
+        "zero_optimization.overlap_comm": "ds.json:1",
     }
 
 
@@ -42,19 +44,19 @@ def test_a_key_is_not_there_because_of_one_that_begins_alike() -> None:
 
 
 def test_a_value_stays_in_its_place_when_it_changes() -> None:
-    assert list(FILE.put(("train_batch_size",), 16, "flag").config()) == list(FILE.config())
+    assert list(FILE.put(("train_batch_size",), 16, FLAG).config()) == list(FILE.config())
 
 
 def test_putting_below_a_value_replaces_the_value() -> None:
-    assert _values({"a": 1}).put(("a", "b"), 2, "flag").config() == {"a": {"b": 2}}
+    assert _values({"a": 1}).put(("a", "b"), 2, FLAG).config() == {"a": {"b": 2}}
 
 
 def test_putting_above_a_value_replaces_the_value() -> None:
-    assert _values({"a": {"b": 2, "c": 3}}).put(("a",), 1, "flag").config() == {"a": 1}
+    assert _values({"a": {"b": 2, "c": 3}}).put(("a",), 1, FLAG).config() == {"a": 1}
 
 
 def test_putting_below_an_empty_section_fills_it() -> None:
-    assert _values({"a": {}}).put(("a", "b"), 2, "flag").config() == {"a": {"b": 2}}
+    assert _values({"a": {}}).put(("a", "b"), 2, FLAG).config() == {"a": {"b": 2}}
 
 
 def test_leaving_out_a_section_leaves_out_all_of_it() -> None:
@@ -77,14 +79,14 @@ def test_flattening_keeps_the_order(config: dict[str, Any]) -> None:
 
 @given(nested_objects, nested_objects)
 def test_a_later_layer_wins(upper: dict[str, Any], lower: dict[str, Any]) -> None:
-    both = Values.of(upper, "upper").over(Values.of(lower, "lower"))
+    both = Values.of(upper, UPPER).over(Values.of(lower, LOWER))
     assert all(both[path] == leaf.value for path, leaf in _values(upper).leaves.items())
 
 
 @given(nested_objects, nested_objects)
 def test_every_value_of_two_layers_is_one_of_theirs(upper: dict[str, Any], lower: dict[str, Any]) -> None:
-    layers = {"upper": Values.of(upper, "upper"), "lower": Values.of(lower, "lower")}
-    both = layers["upper"].over(layers["lower"])
+    layers = {UPPER: Values.of(upper, UPPER), LOWER: Values.of(lower, LOWER)}
+    both = layers[UPPER].over(layers[LOWER])
     assert all(layers[leaf.source].leaves[path] == leaf for path, leaf in both.leaves.items())
 
 
@@ -107,7 +109,7 @@ def test_layers_nest_into_an_object_without_loss(upper: dict[str, Any], lower: d
 
 @given(nested_objects, paths)
 def test_what_is_put_is_there(config: dict[str, Any], path: KeyPath) -> None:
-    assert _values(config).put(path, 7, "flag").leaves[path] == Sourced(7, "flag")
+    assert _values(config).put(path, 7, FLAG).leaves[path] == Sourced(7, FLAG)
 
 
 @given(nested_objects, paths)

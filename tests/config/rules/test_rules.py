@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.each import each
 from tests.running import CONFIGS
 from zlaunch.config.resolve.autos import _FILL
 from zlaunch.config.resolve.compose import preset
@@ -21,6 +22,7 @@ from zlaunch.errors import Finding, Severity
 from zlaunch.job.model import ModelShape
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import STAGES, Offload, Stage
+from zlaunch.job.trainer_args import read_arguments
 
 Config = dict[str, Any]
 BATCH = {"train_micro_batch_size_per_gpu": 1}
@@ -42,7 +44,7 @@ FINE: list[Config] = [
 CORPUS = sorted(Path(__file__).with_name("corpus").glob("*.json"))
 """ds_config files as people have them; a name says which of them are for the Trainer."""
 
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+each_rule = each("rule", RULES, ids=lambda rule: rule.code)
 
 
 def broken(rule: Rule) -> Config:
@@ -120,6 +122,15 @@ def test_no_rule_fires_on_what_is_fine(config: Config) -> None:
     assert found(config, Context(world_size=2)) == []
 
 
+def test_a_warmup_does_not_outlast_a_run_of_unknown_length() -> None:
+    """Without `--max_steps` the Trainer's default is -1: the epochs decide."""
+    scheduler = {"type": "WarmupLR", "params": {"warmup_num_steps": 100}}
+    optimizer = {"type": "AdamW", "params": {"lr": 1e-3}}
+    config = {**BATCH, "optimizer": optimizer, "scheduler": scheduler}
+    findings = found(config, Context(world_size=2, args=read_arguments(["--learning_rate", "1e-3"])[0]))
+    assert "warmup-outlasts-the-run" not in {finding.code for finding in findings}
+
+
 @pytest.mark.parametrize("stage", STAGES.values())
 def test_no_rule_fires_on_a_preset(stage: Stage) -> None:
     assert found(preset(stage, Offload(), None)) == []
@@ -139,8 +150,8 @@ def interface_of(file: Path) -> ConfigInterface:
     )
 
 
-@pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
-@pytest.mark.parametrize("world_size", [None, 8])
+@each("file", CORPUS, ids=lambda file: file.stem)
+@each("world_size", [None, 8])
 def test_nothing_but_advice_is_found_in_what_people_write(file: Path, world_size: int | None) -> None:
     context = Context(world_size=world_size, interface=interface_of(file))
     findings = validate_document(read(file), context)

@@ -30,7 +30,7 @@ def test_what_a_misspelled_key_brings_about_is_told_of_the_key_alone() -> None:
     (found,) = validate_document(parse(config, "ds.json"))
     assert (found.code, found.severity) == ("unknown-key", Severity.ERROR)
     assert (found.where, found.hint) == ("zero_optimisation", "did you mean `zero_optimization`?")
-    assert "the Trainer wants `zero_optimization`" in found.message
+    assert "the Trainer requires `zero_optimization`" in found.message
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_a_misspelled_key_brings_about_is_told_of_the_key_alone() -> None:
 def test_a_key_whose_right_place_is_taken_is_not_put_there(keys: str, hint: str) -> None:
     found = validate_document(parse(f'{{"train_batch_size": 8,\n{keys}}}', "ds.json"))
     (told,) = (one.hint or "" for one in found if one.code == "unknown-key")
-    assert told.startswith(f"{hint} is there already (line ")
+    assert told.startswith(f"{hint} is already on line ")
 
 
 def test_what_another_misspelled_key_brings_about_is_not_blamed_on_it() -> None:

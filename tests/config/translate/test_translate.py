@@ -7,6 +7,7 @@ import typer.main
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from zlaunch.cli import app
 from zlaunch.config.accelerate import AccelerateConfig, interpret
 from zlaunch.config.accelerate.yaml_reader import parse
@@ -244,13 +245,13 @@ def notes(text: str, config: str | None = None) -> dict[str, str]:
     return {note.about: note.text for note in translated(text, config).notes}
 
 
-@pytest.mark.parametrize("name", SAME)
+@each("name", SAME)
 def test_the_command_line_does_the_same(name: str) -> None:
     text, line = SAME[name]
     assert translated(text).line == line
 
 
-@pytest.mark.parametrize("name", SAME)
+@each("name", SAME)
 def test_zlaunch_takes_all_before_the_dashes_for_its_own(name: str) -> None:
     words = shlex.split(SAME[name][1])
     words = words[words.index("train") + 1 :]
@@ -259,7 +260,7 @@ def test_zlaunch_takes_all_before_the_dashes_for_its_own(name: str) -> None:
     assert context.args == (words[words.index("--") + 1 :] if "--" in words else [])
 
 
-@pytest.mark.parametrize("name", SAME)
+@each("name", SAME)
 def test_every_flag_is_answered_for(name: str) -> None:
     command = parse_command(shlex.split(SAME[name][0]))
     about = " ".join(note.about for note in translate(command).notes)
@@ -344,21 +345,21 @@ def test_only_accelerate_reads_a_default_config(text: str, reads: bool) -> None:
 NOTES = [
     ("torchrun --nnodes 2 --nproc_per_node 4 t.py", "--nnodes 2", "write a line `HOST slots=4` for each host into `hosts`"),
     ("torchrun --nnodes 2 --nproc_per_node gpu t.py", "--nnodes 2", "`HOST slots=N`"),
-    ("torchrun --nnodes 2:4 -t 3 t.py", "--nnodes 2:4", "lost: the number of hosts is fixed"),
+    ("torchrun --nnodes 2:4 -t 3 t.py", "--nnodes 2:4", "lost: the number of hosts cannot change"),
     ("torchrun --standalone t.py", "--standalone", "left out: zlaunch picks a free port"),
     ("torchrun --max_restarts 3 t.py", "--max_restarts 3", "lost: "),
-    ("torchrun --max_restarts 0 t.py", "--max_restarts 0", "left out: it says what is so anyway"),
+    ("torchrun --max_restarts 0 t.py", "--max_restarts 0", "left out: it is the default"),
     ("torchrun --nproc_per_node cpu t.py", "--nproc_per_node cpu", "lost: "),
     ("deepspeed t.py", "--local_rank", "LOCAL_RANK"),
     ("deepspeed t.py", "deepspeed", "--ds-config FILE"),
     ("deepspeed t.py --deepspeed", "--deepspeed", "left out: "),
-    ("deepspeed --num_gpus -1 t.py", "--num_gpus -1", "left out: it says what is so anyway"),
+    ("deepspeed --num_gpus -1 t.py", "--num_gpus -1", "left out: it is the default"),
     ("deepspeed -H hf --num_nodes 2 t.py", "--num_nodes 2", "lost: "),
     ("CUDA_VISIBLE_DEVICES=1,2 deepspeed --num_gpus 1 t.py", "--num_gpus 1", "itself would take the first GPUs of all"),
     ("CUDA_VISIBLE_DEVICES=1,2 deepspeed -H hf t.py", "CUDA_VISIBLE_DEVICES=1,2", "lost: with a hostfile"),
     ("accelerate launch --use_deepspeed t.py", "--use_deepspeed", "left out: zlaunch always does"),
     ("accelerate launch --use_deepspeed t.py", "accelerate launch", "`--precision fp32`"),
-    ("accelerate launch --use_deepspeed --num_machines 1 t.py", "--num_machines 1", "left out: one host"),
+    ("accelerate launch --use_deepspeed --num_machines 1 t.py", "--num_machines 1", "left out: without a hostfile"),
     ("accelerate launch --use_deepspeed --num_processes 4 --gpu_ids 0,1 t.py", "--num_processes 4", "lost: only 2"),
     ("accelerate launch --zero_stage 3 t.py", "--zero_stage 3", "ignores it without `--use_deepspeed`"),
     ("accelerate launch --use_deepspeed --mixed_precision fp8 t.py", "--mixed_precision fp8", "lost: "),
@@ -404,18 +405,18 @@ WRONG = [
     ("torchrun --nnodes --standalone t.py", None),
     ("torchrun --nnodes -- t.py", None),
     ("torchrun --standalone=1 t.py", None),
-    ("torchrun --standalone", "copy the whole of it, with its script"),
-    ("torchrun", "copy the whole of it, with its script"),
-    ("python t.py", "begin with `deepspeed`, `torchrun` or `accelerate launch`"),
-    ("python -m mine t.py", "begin with `deepspeed`, `torchrun` or `accelerate launch`"),
-    ("python -m", "begin with `deepspeed`, `torchrun` or `accelerate launch`"),
-    ("accelerate config", "begin with `deepspeed`, `torchrun` or `accelerate launch`"),
-    ("X=1", "begin with `deepspeed`, `torchrun` or `accelerate launch`"),
+    ("torchrun --standalone", "copy the whole command with its script"),
+    ("torchrun", "copy the whole command with its script"),
+    ("python t.py", "start with `deepspeed`, `torchrun` or `accelerate launch`"),
+    ("python -m mine t.py", "start with `deepspeed`, `torchrun` or `accelerate launch`"),
+    ("python -m", "start with `deepspeed`, `torchrun` or `accelerate launch`"),
+    ("accelerate config", "start with `deepspeed`, `torchrun` or `accelerate launch`"),
+    ("X=1", "start with `deepspeed`, `torchrun` or `accelerate launch`"),
     ("'torchrun \"t.py'", None),
 ]
 
 
-@pytest.mark.parametrize(("text", "hint"), WRONG)
+@each(("text", "hint"), WRONG)
 def test_what_no_launcher_would_understand_is_wrong_usage(text: str, hint: str | None) -> None:
     with pytest.raises(WrongUsage) as caught:
         translated(text)

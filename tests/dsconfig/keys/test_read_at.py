@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.each import each
 from zlaunch.dsconfig.keys.catalogue import entries
 from zlaunch.dsconfig.keys.read_at import OFF_BY_DEFAULT, SWITCHES, stages_reading, switches_over
 
@@ -26,7 +27,7 @@ def test_every_key_that_is_called_enabled_is_a_switch() -> None:
     }
 
 
-@pytest.mark.parametrize("section", SWITCHES)
+@each("section", SWITCHES)
 def test_a_switch_has_the_default_that_is_said_of_it(section: str) -> None:
     (entry,) = entries()[f"{section}.{SWITCHES[section]}"]
     assert entry.field.default is (section not in OFF_BY_DEFAULT)

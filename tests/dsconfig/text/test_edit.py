@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.making import json_objects
 from zlaunch.dsconfig.text.document import KeyPath
-from zlaunch.dsconfig.text.edit import mend
+from zlaunch.dsconfig.text.edit import fix_text
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Fix, FixKind
 
@@ -21,8 +21,8 @@ TEXT = """{
 DELETE = Fix(FixKind.DELETE)
 
 
-def mended(text: str, path: KeyPath, mending: Fix) -> str:
-    return mend(parse(text, "ds.json"), path, mending)
+def mended(text: str, path: KeyPath, fix: Fix) -> str:
+    return fix_text(parse(text, "ds.json"), path, fix)
 
 
 def members(value: dict[str, Any], path: KeyPath = ()) -> list[KeyPath]:

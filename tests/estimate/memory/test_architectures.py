@@ -1,5 +1,6 @@
 import pytest
 
+from tests.each import each
 from tests.estimate.memory.architectures import HELD_OUT, SET, SETTINGS, Cell, cells, job, recorded
 from tests.estimate.memory.record_architectures import PAGE, page
 from zlaunch.estimate.memory.closed_form import KNOWN_ERROR, UNKNOWN_ERROR
@@ -25,7 +26,7 @@ def test_thirty_architectures_were_rehearsed_under_three_settings_and_more() -> 
     assert not {*SET} & {*HELD_OUT}
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda one: f"{one.architecture}, {one.setting}")
+@each("cell", CELLS, ids=lambda one: f"{one.architecture}, {one.setting}")
 def test_a_rehearsal_lies_within_what_the_closed_form_claims(cell: Cell) -> None:
     assert cell.is_true, f"{cell.off:+.1%}"
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.each import each
 from tests.estimate.memory.jobs import CPU, LADDER, LOADS, TEN, config, job
 from tests.estimate.memory.record import recorded
 from zlaunch.errors import Refused
@@ -124,7 +125,7 @@ OTHERWISE: list[tuple[str, int, dict[str, Any], float]] = [
 ]
 
 
-@pytest.mark.parametrize(("model", "stage", "rest", "gigabytes"), OTHERWISE)
+@each(("model", "stage", "rest", "gigabytes"), OTHERWISE)
 def test_the_peak_is_within_5_percent_of_the_rehearsed_under_other_settings(
     model: str, stage: int, rest: dict[str, Any], gigabytes: float
 ) -> None:
@@ -161,14 +162,14 @@ def on(model: str, load: str, rung: str) -> Workload:
     return job(model, stage, **LOADS[load], **rest)
 
 
-@pytest.mark.parametrize(("model", "load", "rung", "peaks"), CELLS)
+@each(("model", "load", "rung", "peaks"), CELLS)
 def test_the_peak_is_within_5_percent_of_the_rehearsed(
     model: str, load: str, rung: str, peaks: dict[str, int]
 ) -> None:
     assert forecast(on(model, load, rung)).peak("gpu") == pytest.approx(peaks["gpu"], rel=0.05)
 
 
-@pytest.mark.parametrize(("model", "load", "rung", "peaks"), CELLS)
+@each(("model", "load", "rung", "peaks"), CELLS)
 def test_the_host_holds_what_was_rehearsed(model: str, load: str, rung: str, peaks: dict[str, int]) -> None:
     found = forecast(on(model, load, rung))
     assert found.peak("pinned") == pytest.approx(peaks["pinned"], rel=0.01)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from zlaunch.estimate.memory.cuda_allocator import CachingAllocator, OutOfMemory
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -48,7 +49,7 @@ def played(allocator: CachingAllocator, asked: list[tuple[int, int, int]]) -> li
     return living
 
 
-@pytest.mark.parametrize(("asked", "allocated", "reserved"), FIRST_REQUESTS)
+@each(("asked", "allocated", "reserved"), FIRST_REQUESTS)
 def test_a_first_request_takes_what_torch_takes(asked: int, allocated: int, reserved: int) -> None:
     allocator = CachingAllocator()
     allocator.malloc(asked)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from zlaunch.estimate.memory.model_states import OPTIMIZER_BYTES, model_states, state_bytes
 
 SIZES = (7.5e9, 128e9, 1e12)
@@ -39,7 +40,7 @@ def as_printed(gigabytes: float) -> float:
     return round(gigabytes, 2 if gigabytes < 2 else 1)
 
 
-@pytest.mark.parametrize(("ranks", "size", "stage", "printed"), CELLS)
+@each(("ranks", "size", "stage", "printed"), CELLS)
 def test_a_cell_of_table_1_is_what_the_paper_prints(
     ranks: int, size: float, stage: int, printed: float
 ) -> None:

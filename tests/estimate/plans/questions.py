@@ -8,8 +8,9 @@ from typing import Any
 
 from zlaunch.config.resolve.resolve import ResolveContext
 from zlaunch.estimate.candidates import Candidate
+from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Cluster
-from zlaunch.estimate.query import EstimateQuery, TrainingOptions, training_of
+from zlaunch.estimate.query import EstimateQuery, training_of
 from zlaunch.estimate.request import _machine_with
 from zlaunch.estimate.workload import Lora
 from zlaunch.hosts.gpu_catalog import GPUS
@@ -67,9 +68,9 @@ class Asked:
         args, _ = read_arguments(())
         machine = _machine_with(gpu.name, gpu.has_bf16, self.ranks)
         given = ResolveContext(None, args, model.shape, machine, site.world_size)
-        options = TrainingOptions(self.seq_len, lora=self.lora)
+        options = Options(seq_len=self.seq_len, lora=self.lora)
         training = training_of(model, (), options)
-        return EstimateQuery(JobSpec(script=Path()), given, model, training, self.ranks)
+        return EstimateQuery(JobSpec(script=Path()), given, model, training, site)
 
 
 QUESTIONS: dict[str, Asked] = {
@@ -92,4 +93,4 @@ QUESTIONS: dict[str, Asked] = {
 
 def label(one: Candidate) -> str:
     """Name a configuration in the record."""
-    return f"{one.rung.words}{', checkpointed' * one.checkpointing}, {one.micro_batch}, bucket {one.bucket}"
+    return f"{one.strategy.options}{', checkpointed' * one.checkpointing}, {one.micro_batch}, bucket {one.bucket}"

@@ -11,10 +11,10 @@ from typing import Any
 
 from tests.estimate.plans.questions import QUESTIONS, label
 from zlaunch.estimate.candidates import candidates
+from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.forecast import POOLS
 from zlaunch.estimate.query import Estimate
 from zlaunch.estimate.rehearse import Rehearser
-from zlaunch.estimate.run import estimate_by_rehearsal
 
 FILE = Path(__file__).parent / "rehearsed.json"
 """question → configuration → bytes at the peak of each pool, operations of a step, parameters."""
@@ -33,6 +33,7 @@ def main() -> None:
     """Rehearse what is not there yet, of the questions that contain a word, or of all."""
     known = recorded()
     with Rehearser() as rehearser:
+        estimator = Estimator(rehearse=rehearser)
         for name, asked in QUESTIONS.items():
             if not any(word in name for word in sys.argv[1:] or [""]):
                 continue
@@ -40,9 +41,7 @@ def main() -> None:
             missing = [one for one in candidates(asked.question, asked.per_rank) if label(one) not in rows]
             for start in range(0, len(missing), AT_ONCE):
                 batch = missing[start : start + AT_ONCE]
-                answers = estimate_by_rehearsal(
-                    [one.question for one in batch], asked.site, rehearse=rehearser
-                )
+                answers = estimator.rehearse([one.query for one in batch])
                 for one, answer in zip(batch, answers, strict=True):
                     rows[label(one)] = _row(answer) if isinstance(answer, Estimate) else None
                 FILE.write_text(json.dumps(known, indent=0) + "\n")

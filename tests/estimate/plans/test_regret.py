@@ -4,18 +4,17 @@ The oracle is a look through the whole table; nothing of the search is in it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import pytest
-
+from tests.each import each
 from tests.estimate.plans.questions import QUESTIONS, Asked, label
 from tests.estimate.plans.record import recorded
 from zlaunch.estimate.candidates import candidates
+from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
-from zlaunch.estimate.forecast import Forecast, Phase
+from zlaunch.estimate.forecast import Phase
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
-from zlaunch.estimate.run import Appraiser, estimate_closed_form
 from zlaunch.estimate.search import SearchResult, search
 
 MOST_REGRET = 0.05
@@ -23,23 +22,19 @@ SOON = {1.0: 8, 0.65: 16, 1.5: 16}
 """By which factor the closed form is off → rehearsals that a person waits for."""
 
 
-@dataclass
-class Table:
+class Table(Estimator):
     """Answers rehearsals from the record, and counts them."""
 
-    asked: Asked
-    rows: Mapping[str, Any]
-    off: float = 1.0
-    """What the closed form's memory is multiplied by."""
-
-    def __post_init__(self) -> None:
-        self.looked_up = Appraiser(self.asked.site, lambda *_: [])
-        listed = candidates(self.asked.question, self.asked.per_rank)
-        self.labels = {_settings(one.question): label(one) for one in listed}
+    def __init__(self, asked: Asked, rows: Mapping[str, Any], off: float = 1.0) -> None:
+        """Multiply the closed form's memory by `off`."""
+        super().__init__()
+        self.rows, self.off = rows, off
+        listed = candidates(asked.question, asked.per_rank)
+        self.labels = {_settings(one.query): label(one) for one in listed}
         self.seen: set[str] = set()
 
-    def estimate(self, questions: Sequence[EstimateQuery]) -> Sequence[Estimate | Rejected]:
-        return [self.worse(one) for one in estimate_closed_form(questions, self.asked.site)]
+    def closed_form(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
+        return [self.worse(one) for one in super().closed_form(queries)]
 
     def worse(self, answer: Estimate | Rejected) -> Estimate | Rejected:
         if isinstance(answer, Rejected) or self.off == 1.0:
@@ -56,15 +51,15 @@ class Table:
         )
         return self.revise(answer, replace(answer.forecast, phases=tuple(phases)))
 
-    def rehearse(self, questions: Sequence[EstimateQuery]) -> Sequence[Estimate | Rejected]:
-        self.seen.update(self.labels[_settings(one)] for one in questions)
-        return [self.answer(one) for one in questions]
+    def rehearse(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
+        self.seen.update(self.labels[_settings(one)] for one in queries)
+        return [self.answer(one) for one in queries]
 
     def answer(self, one: EstimateQuery) -> Estimate | Rejected:
         row = self.rows[self.labels[_settings(one)]]
         if row is None:
             return Rejected(one, ())
-        (closed,) = self.estimate([one])
+        (closed,) = self.closed_form([one])
         assert isinstance(closed, Estimate)
         peaks = {pool: size for pool, size in row.items() if pool != "flops"}
         told = replace(
@@ -75,9 +70,6 @@ class Table:
             error=0.0,
         )
         return self.revise(closed, told)
-
-    def revise(self, answer: Estimate, told: Forecast) -> Estimate:
-        return self.looked_up.revise(answer, told)
 
 
 def _settings(one: EstimateQuery) -> str:
@@ -91,18 +83,18 @@ def outcome(name: str, off: float = 1.0) -> tuple[str, str, float, int]:
     found = search(asked.question, asked.per_rank, table)
     assert isinstance(found, SearchResult)
     best, words = min(
-        (answer.seconds or 0.0, number, one.words)
+        (answer.seconds or 0.0, number, str(one.options))
         for number, one in enumerate(candidates(asked.question, asked.per_rank))
-        if isinstance(answer := table.answer(one.question), Estimate) and answer.verdict.fit is Fit.YES
+        if isinstance(answer := table.answer(one.query), Estimate) and answer.fit is Fit.YES
     )[::2]
-    seconds = table.answer(found.candidate.question)
+    seconds = table.answer(found.candidate.query)
     assert isinstance(seconds, Estimate)
     assert seconds.seconds is not None
-    return found.candidate.words, words, seconds.seconds / best - 1, len(table.seen)
+    return str(found.candidate.options), words, seconds.seconds / best - 1, len(table.seen)
 
 
-@pytest.mark.parametrize("off", SOON)
-@pytest.mark.parametrize("name", QUESTIONS)
+@each("off", SOON)
+@each("name", QUESTIONS)
 def test_what_is_chosen_is_hardly_slower_than_the_best_of_all(name: str, off: float) -> None:
     *_, regret, num_rehearsed = outcome(name, off)
     assert regret <= MOST_REGRET

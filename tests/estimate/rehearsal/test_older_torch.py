@@ -1,11 +1,6 @@
 """Rehearsals with an older torch than the installed one, whose newer features are removed."""
 
 import pytest
-import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils import flop_counter
-
-from zlaunch.estimate.rehearsal import fake_tensors, patches
 
 Shape = tuple[int, ...]
 
@@ -13,6 +8,11 @@ Shape = tuple[int, ...]
 def test_a_tensor_has_its_device_where_an_older_torch_names_it_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    from zlaunch.estimate.rehearsal import fake_tensors
+
     monkeypatch.delattr(FakeTensor, "fake_device")
     fake_tensors.define_fake_device()
     with FakeTensorMode():
@@ -23,6 +23,10 @@ def test_a_tensor_has_its_device_where_an_older_torch_names_it_otherwise(
 def test_attention_with_fewer_keys_is_counted_where_an_older_torch_refuses_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from torch.utils import flop_counter
+
+    from zlaunch.estimate.rehearsal import patches
+
     def old(*shapes: Shape) -> int:
         assert len({shape[1] for shape in shapes}) == 1
         return len(shapes) * shapes[0][1]

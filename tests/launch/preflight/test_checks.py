@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from tests.asking import forecast, model
+from tests.each import each
 from tests.making import CPU_MACHINE, LAYOUT, gpu, local, machine, over_ssh, script
 from zlaunch.errors import Severity
 from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.memory.host_memory import SHARED_BYTES
 from zlaunch.hosts.machine import Cgroup, Disk, FreeResources, Gpu, GpuProcess, Machine
 from zlaunch.hosts.probe import _folder_of
 from zlaunch.hosts.topology import Host, Topology
@@ -20,7 +22,6 @@ from zlaunch.launch.plan import PlanInputs, make_plan
 from zlaunch.launch.preflight.checks import check_resources
 from zlaunch.launch.preflight.reporters import REPORTERS, Reporter, parse_report_to
 from zlaunch.launch.preflight.requirements import (
-    SHM_COMM_BYTES,
     Amount,
     DiskUse,
     ResourceRequirements,
@@ -46,7 +47,7 @@ DEMAND = ResourceRequirements(
     ),
     script_args=("--report_to", "tensorboard"),
 )
-CPU_DEMAND = replace(DEMAND, gpus=(), gpu_bytes=None, shm_users=(), shm_bytes=2 * SHM_COMM_BYTES)
+CPU_DEMAND = replace(DEMAND, gpus=(), gpu_bytes=None, shm_users=(), shm_bytes=2 * SHARED_BYTES)
 HEALTHY = FreeResources(
     memory_bytes=64 * GIB,
     shm=Disk(9, 32 * GIB, 32 * GIB),
@@ -98,7 +99,7 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
     ),
     "no /dev/shm left for CPU ranks": (
         *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, MIB)), "shm-too-small", Severity.LATE),
-        *("132 MiB; 1 of 64 are free", "size=195m /dev/shm`"),
+        *("132 MiB; 1 of 64 are free", "size=196m /dev/shm`"),
     ),
     "buffers of ended jobs in /dev/shm": (
         *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 200 * MIB, 68 * MIB), shm_left_bytes=132 * MIB)),
@@ -153,7 +154,7 @@ def test_what_cannot_be_found_out_gives_no_cause_for_words() -> None:
     assert check_resources(replace(DEMAND, memory=None), FreeResources()) == ()
 
 
-@pytest.mark.parametrize("ailment", AILMENTS)
+@each("ailment", AILMENTS)
 def test_each_ailment_is_the_one_thing_that_is_found(ailment: str) -> None:
     demand, room, code, severity, said, hinted = AILMENTS[ailment]
     (finding,) = check_resources(demand, room)
@@ -247,9 +248,9 @@ def test_a_forecast_says_what_the_hosts_memory_takes() -> None:
 @pytest.mark.parametrize(
     ("launcher", "environ", "num_bytes"),
     [
-        ("deepspeed", {}, 2 * SHM_COMM_BYTES),
+        ("deepspeed", {}, 2 * SHARED_BYTES),
         ("torchrun", {}, 0),
-        ("torchrun", {"LOCAL_SIZE": "2"}, 2 * SHM_COMM_BYTES),
+        ("torchrun", {"LOCAL_SIZE": "2"}, 2 * SHARED_BYTES),
     ],
 )
 def test_cpu_ranks_use_shared_memory_only_where_local_size_is_set(

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from tests.asking import forecast, model
+from tests.asking import MadeUp, answer, forecast, model
 from tests.making import CPU_MACHINE, LAYOUT, TWO_GPUS, local, script
-from zlaunch.cli.start import examine
+from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Refused, Unavailable, WrongUsage
-from zlaunch.estimate.fit import Cluster, check_fit, memory_need
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, workload_of
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.hosts.ssh import HostSurveys
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.plan import PlanInputs
-from zlaunch.launch.preflight.memory import SHORT_SEQ_LEN, Ask, check_memory, choose_stage, query_for
+from zlaunch.launch.preflight.memory import SHORT_SEQ_LEN, check_memory, choose_stage, query_for
 from zlaunch.launch.prepare import Prepared
+from zlaunch.launch.run import LaunchOptions, run
 
 
 def prepared(
@@ -30,23 +30,16 @@ def prepared(
     return Prepared(inputs, None, HostSurveys(inputs.machine), one)
 
 
-def gpus_that_hold(sizes: dict[int, float]) -> Ask:
+def gpus_that_hold(sizes: dict[int, float]) -> MadeUp:
     """Answer by ZeRO stage; whatever is offloaded or checkpointed is tiny."""
 
-    def ask(questions: Sequence[EstimateQuery], site: Cluster) -> list[Estimate | Rejected]:
-        return [_answer(one, site) for one in questions]
-
-    def _answer(one: EstimateQuery, site: Cluster) -> Estimate:
-        settled = one.settled()
-        zero = settled.config.zero_optimization
+    def told(one: EstimateQuery) -> Estimate:
+        zero = one.resolve().config.zero_optimization
         stage = zero.stage if isinstance(zero.stage, int) else 0
         small = bool(zero.offloads) or one.training.activation_checkpointing
-        told = forecast(1.0 if small else sizes[stage])
-        return Estimate(
-            one, settled, workload_of(one, settled), told, memory_need(told, site), check_fit(told, site)
-        )
+        return answer(one, forecast(1.0 if small else sizes[stage]))
 
-    return ask
+    return MadeUp(lambda queries: [told(one) for one in queries])
 
 
 ROOMY = gpus_that_hold({0: 60, 1: 30, 2: 20, 3: 10})
@@ -64,19 +57,19 @@ def test_a_job_that_cannot_fit_is_refused_with_what_to_type_in_train() -> None:
     assert finding.code == "does-not-fit"
     assert finding.hint is not None
     assert "`-- --activation_checkpointing`, or with `--stage 2`" in finding.hint
-    assert finding.hint.endswith("`--force` starts it all the same")
+    assert finding.hint.endswith("`--force` starts it anyway")
 
 
-def test_a_start_goes_on_where_nobody_can_tell_and_a_rehearsal_does_not(
+def test_a_job_that_cannot_be_estimated_starts_unless_a_rehearsal_was_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     split = prepared(stage=1, overrides=(("tensor_parallel.autotp_size", 2),))
-    assert examine(split, rehearse=False, force=False).forecast is None
-    assert (
-        "cannot tell how much memory this job takes: `tensor_parallel.autotp_size`" in capsys.readouterr().err
-    )
+    assert run(split, LaunchOptions(interactive=False, dry_run=True), LaunchView()) == 0
+    said = capsys.readouterr()
+    assert "cannot tell how much memory this job takes: `tensor_parallel.autotp_size`" in said.err
+    assert "memory, as a start looks at it" not in said.out
     with pytest.raises(Unavailable, match="autotp_size"):
-        examine(split, rehearse=True, force=False)
+        run(split, LaunchOptions(interactive=False, dry_run=True, rehearse=True), LaunchView())
 
 
 def test_a_model_that_is_not_known_is_not_asked_about() -> None:
@@ -87,7 +80,7 @@ def test_a_length_that_nobody_said_counts_as_a_short_one() -> None:
     for argv, length in (((), SHORT_SEQ_LEN), (("--max_seq_length", "512"), 512)):
         asked = query_for(prepared(*argv))
         assert asked is not None
-        assert asked[0].training.seq_len.value == length
+        assert asked.training.seq_len.value == length
 
 
 @pytest.mark.parametrize(
@@ -103,7 +96,7 @@ def test_a_raw_script_partitions_at_birth_only_if_it_says_so(
 ) -> None:
     asked = query_for(prepared(source=source, interface=interface))
     assert asked is not None
-    assert asked[0].training.partitioned_at_birth is partitioned
+    assert asked.training.partitioned_at_birth is partitioned
 
 
 @pytest.mark.parametrize("trusts", [True, False])
@@ -113,10 +106,10 @@ def test_the_code_of_a_model_runs_only_if_the_script_would_run_it(trusts: bool, 
     inputs = replace(one.inputs, script=replace(one.inputs.script, trusts_code=trusts))
     asked = query_for(replace(one, inputs=inputs, model=own))
     assert asked is not None
-    assert asked[0].training.remote_code == (str(tmp_path) if trusts else None)
+    assert asked.training.remote_code == (str(tmp_path) if trusts else None)
 
 
-def test_auto_takes_the_lowest_rung_that_fits() -> None:
+def test_auto_takes_the_first_strategy_that_fits() -> None:
     job, why = choose_stage(prepared(), NARROW)
     assert why.startswith("`--stage 2` is the fastest that fits: 3")
     assert (job.stage, job.offload) == (2, None)
@@ -140,16 +133,16 @@ def test_auto_chooses_the_offload_too() -> None:
 def test_auto_refuses_nothing_where_nobody_can_tell() -> None:
     one = prepared()
     here = replace(one, inputs=replace(one.inputs, machine=CPU_MACHINE))
-    with pytest.raises(Unavailable, match="nobody can tell what fits: no GPU is named"):
+    with pytest.raises(Unavailable, match="cannot tell what fits: no GPU is named"):
         choose_stage(here, ROOMY)  # answers about a GPU, as the closed form's are
 
 
 def test_auto_is_refused_where_nothing_fits() -> None:
-    def ask(questions: Sequence[EstimateQuery], site: Cluster) -> list[Estimate | Rejected]:
-        return [Rejected(one, ()) for one in questions]
+    def reject(queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
+        return [Rejected(one, ()) for one in queries]
 
     with pytest.raises(Refused):
-        choose_stage(prepared(), ask)
+        choose_stage(prepared(), MadeUp(reject))
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,10 @@ def resolve(
     from zlaunch import console
     from zlaunch.cli.views.resolved_config import REPORTS
     from zlaunch.config.report import context_of, load_config
-    from zlaunch.config.resolve.fill import fill_autos, refuse
     from zlaunch.config.resolve.lr_schedule import schedule_of
+    from zlaunch.config.resolve.resolve import batch_equation, resolve_file
     from zlaunch.config.rules.validate import validate_document, validate_mapping
+    from zlaunch.errors import refuse_fatal
     from zlaunch.units import plural
 
     context, wrong = context_of(trainer.args, world_size, model, runner, None)
@@ -42,12 +43,12 @@ def resolve(
     found = load_config(file)
     document = found.needed(file)
     findings = [*wrong, *found.findings, *validate_document(document, replace(context, args=None))]
-    refuse(findings)
-    filling = fill_autos(document, context)
-    agreed = context if context.args is None else replace(context, args=filling.args)
-    refuse(map(document.locate, validate_mapping(filling.values.config(), agreed)))
-    schedule = schedule_of(filling, context.interface, trainer.args)
-    for line in REPORTS[output](filling, schedule):
+    refuse_fatal(findings)
+    resolved = resolve_file(document, context)
+    agreed = context if context.args is None else replace(context, args=resolved.agreement.args)
+    refuse_fatal(map(document.locate, validate_mapping(resolved.values.config(), agreed)))
+    schedule = schedule_of(resolved, context.interface, trainer.args)
+    for line in REPORTS[output](resolved, batch_equation(resolved.values, context), schedule):
         console.data(line)
     if findings:
         console.say(f"{plural(len(findings), 'finding')} besides: see `zlaunch config validate {file}`")

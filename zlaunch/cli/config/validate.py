@@ -20,9 +20,7 @@ def validate(
     model: Model = None,
     runner: Runner = None,
     deepspeed: Release = None,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Mend what has one safe mending; show the diff.")
-    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply every safe fix; show the diff.")] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Only show what --fix would change.")] = False,
     deep: Annotated[
         bool, typer.Option("--deep", help="Ask the installed DeepSpeed too; takes some seconds.")
@@ -50,8 +48,8 @@ def validate(
     if fix and diff:
         raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")
     context, wrong = context_of(trainer.args, world_size, model, runner, deepspeed)
-    wish = ReportOptions(context, deep=deep, mend=fix, show_diff=fix or diff)
-    reports = [inspect_config(name, wish) for name in files]
+    options = ReportOptions(context, deep=deep, fix=fix, show_diff=fix or diff)
+    reports = [inspect_config(name, options) for name in files]
     if rehearse:
         from zlaunch.estimate.config_check import add_rehearsal_findings
 

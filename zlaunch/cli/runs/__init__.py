@@ -1,4 +1,4 @@
-"""`zlaunch runs`: what runs left behind, read back."""
+"""`zlaunch runs`: look at recorded runs."""
 
 import typer
 

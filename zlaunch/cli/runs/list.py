@@ -11,19 +11,19 @@ import typer
 from zlaunch.cli.runs.options import AsJson, RunsDir
 
 if TYPE_CHECKING:
-    from zlaunch.rundir.record import RunRecord
+    from zlaunch.runs.state import RunSummary
 
 HEADER = ("run", "when", "state", "ZeRO", "ranks", "step", "took")
 
 
 def list_runs(
     runs_dir: RunsDir = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List runs, with how they ended and why.
 
-    Under ZeRO stand the stage and where the optimizer and the parameters were offloaded to.
+    The column ZeRO shows the stage and where the optimizer and the parameters were offloaded to.
     """
     from zlaunch import console
     from zlaunch.cli.views.run import members, to_json
@@ -31,11 +31,11 @@ def list_runs(
     from zlaunch.runs.store import all_runs, load_run
 
     roots = all_runs(runs_dir)
-    records = [load_run(root) for root in roots[:limit]]
+    runs = [load_run(root) for root in roots[:limit]]
     if as_json:
-        console.data(to_json([members(record) for record in records]))
+        console.data(to_json([members(run) for run in runs]))
         return
-    for line in lines_about(records, time.time(), console.width()):
+    for line in lines_about(runs, time.time(), console.width()):
         console.data(line)
     if not roots:
         console.say(f"no runs in `{RUNS if runs_dir is None else runs_dir}`")
@@ -43,43 +43,43 @@ def list_runs(
         console.say(f"{len(roots) - limit} older; `--limit {len(roots)}` lists all")
 
 
-def lines_about(records: "Sequence[RunRecord]", now: float, width: int) -> Iterator[str]:
+def lines_about(runs: "Sequence[RunSummary]", now: float, width: int) -> Iterator[str]:
     """Write a line about each run, and below it the script and why it ended."""
-    if not records:
+    if not runs:
         return
-    header, *rows = _aligned([HEADER, *(_row(record, now) for record in records)], width)
+    header, *rows = _aligned([HEADER, *(_row(run, now) for run in runs)], width)
     yield header
-    for row, record in zip(rows, records, strict=True):
+    for row, run in zip(rows, runs, strict=True):
         yield row
-        parts = [Path(record.script).name if record.script else None, record.cause]
+        parts = [Path(run.script).name if run.script else None, run.cause]
         below = "".join(c if c.isprintable() else " " for c in ": ".join(part for part in parts if part))
         if below:
             yield f"    {textwrap.shorten(below, width - 4, placeholder=' …')}"
 
 
 def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Align columns; if they do not fit, the first one is cut, which need not be typed to its end."""
+    """Align columns; if they do not fit, cut the name, whose beginning is enough to find a run."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[0] = max(8, min(widths[0], width - sum(widths[1:]) - 2 * len(widths) + 2))
     for first, *rest in rows:
         cells = [_cut(first, widths[0]), *rest]
-        yield "  ".join(f"{cell:<{room}}" for cell, room in zip(cells, widths, strict=True)).rstrip()
+        yield "  ".join(f"{cell:<{columns}}" for cell, columns in zip(cells, widths, strict=True)).rstrip()
 
 
-def _cut(name: str, room: int) -> str:
-    return name if len(name) <= room else f"{name[: room - 1]}…"
+def _cut(name: str, columns: int) -> str:
+    return name if len(name) <= columns else f"{name[: columns - 1]}…"
 
 
-def _row(record: "RunRecord", now: float) -> tuple[str, ...]:
+def _row(run: "RunSummary", now: float) -> tuple[str, ...]:
     from zlaunch.cli.views.run import moment, steps, zero
     from zlaunch.units import clock
 
     return (
-        record.id,
-        moment(record.started, now),
-        record.state.value,
-        zero(record),
-        "?" if record.world_size is None else str(record.world_size),
-        steps(record),
-        "-" if record.seconds is None else clock(min(record.seconds, 1e9)),
+        run.id,
+        moment(run.started, now),
+        run.state.value,
+        zero(run),
+        "?" if run.world_size is None else str(run.world_size),
+        steps(run),
+        "-" if run.seconds is None else clock(min(run.seconds, 1e9)),
     )

@@ -1,4 +1,4 @@
-"""`zlaunch runs logs`: what a rank or the launcher printed."""
+"""`zlaunch runs logs`: the log of a rank or of the launcher."""
 
 import signal
 from typing import TYPE_CHECKING, Annotated
@@ -13,47 +13,45 @@ if TYPE_CHECKING:
 
 def logs(
     run: LatestRun = "latest",
-    rank: Annotated[int | None, typer.Option(min=0, metavar="N", help="Which rank; 0 if left out.")] = None,
-    launcher: Annotated[bool, typer.Option("--launcher", help="What the launcher itself printed.")] = False,
+    rank: Annotated[int | None, typer.Option(min=0, metavar="N", help="Rank (default: 0).")] = None,
+    launcher: Annotated[bool, typer.Option("--launcher", help="Show the log of the launcher.")] = False,
     tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last lines.")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what is added, until the run is over.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow the log until the run is over.")] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a rank printed, byte for byte."""
+    """Print the log of a rank, byte for byte."""
     from zlaunch import console
     from zlaunch.cli.views.run import to_json
     from zlaunch.errors import WrongUsage
-    from zlaunch.runs.store import find_run, log_of, read_log
+    from zlaunch.runs.logs import log_of, read_log
+    from zlaunch.runs.store import find_run
 
     if launcher and rank is not None:
-        raise WrongUsage("`--launcher` and `--rank` name two logs", "keep one of them")
+        raise WrongUsage("`--launcher` and `--rank` name different logs", "keep one of them")
     if as_json and follow:
-        raise WrongUsage(
-            "`--json` writes one object, and `--follow` never knows the last", "keep one of them"
-        )
+        raise WrongUsage("`--json` writes one object, but `--follow` has no end", "keep one of them")
     root = find_run(run, runs_dir)
     log = log_of(root, rank, launcher)
-    said = read_log(log, tail)
+    text = read_log(log, tail)
     if as_json:
-        lines = said.decode("utf-8", "replace").splitlines()
+        lines = text.decode("utf-8", "replace").splitlines()
         console.data(to_json({"id": root.name, "log": str(log), "lines": lines}))
         return
-    size = log.stat().st_size if tail is not None else len(said)
-    console.raw_data(said)
+    size = log.stat().st_size if tail is not None else len(text)
+    console.raw_data(text)
     if follow:
         _follow(root, log, size)
 
 
 def _follow(root: "Path", log: "Path", offset: int) -> None:
-    """Print what is added; Ctrl-C ends the looking on, not the run."""
+    """Print what is added to a log; Ctrl-C ends the following, not the run."""
     from zlaunch import console
-    from zlaunch.runs.store import follow, is_done_with
+    from zlaunch.runs.logs import follow
+    from zlaunch.runs.stop import has_stopped
 
     try:
-        for chunk in follow(log, offset, is_done_with(root)):
+        for chunk in follow(log, offset, has_stopped(root)):
             console.raw_data(chunk)
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None

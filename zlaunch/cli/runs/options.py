@@ -1,4 +1,4 @@
-"""Options that the verbs of `zlaunch runs` share, each with one meaning."""
+"""Options that the commands of `zlaunch runs` share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,8 +16,6 @@ Run = Annotated[
     str, typer.Argument(metavar="ID", help="Name of the run, its beginning, its directory, or `latest`.")
 ]
 
-RunsDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where the runs are recorded; runs if left out.")
-]
+RunsDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of the runs (default: runs).")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object.")]

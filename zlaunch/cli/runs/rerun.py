@@ -1,34 +1,38 @@
-"""`zlaunch runs rerun`: a run once more, exactly as it was."""
+"""`zlaunch runs rerun`: repeat a run exactly."""
 
 import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, Run, RunsDir
-
-if TYPE_CHECKING:
-    from zlaunch.errors import Finding
-    from zlaunch.job.spec import JobSpec
-    from zlaunch.launch.rerun import Change
-    from zlaunch.rundir.record import RunRecord
+from zlaunch.cli.views.launch import LaunchView
+from zlaunch.cli.views.run import members
+from zlaunch.errors import Finding, InputMissing, Refused, Unavailable, WrongUsage
+from zlaunch.launch.rerun import Change, prepare_rerun, restore_environment, what_changed
+from zlaunch.launch.run import LaunchOptions
+from zlaunch.launch.run import run as launch
+from zlaunch.rundir.record import Lineage
+from zlaunch.runs.state import RunSummary, State
+from zlaunch.runs.store import find_run, load_run
 
 
 def rerun(
     run: Run,
     run_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where it is recorded; beside the old one if left out."),
+        typer.Option(metavar="DIR", help="Run directory (default: beside the old one)."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Start even if something is not what it was, or is short.")
+        bool, typer.Option("--force", help="Start even if something changed or a resource is short.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show everything; write and start nothing.")
+        bool, typer.Option("--dry-run", help="Show the complete plan; write and start nothing.")
     ] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
@@ -37,77 +41,53 @@ def rerun(
 
     With --json, the last line of the output is an object about the new run.
     """
-    from zlaunch.cli.start import Examined, examine, see, show
-    from zlaunch.errors import Refused, WrongUsage
-    from zlaunch.launch.prepare import prepare
-    from zlaunch.launch.rerun import prepare_rerun, recorded_run, restore_environment, what_changed
-    from zlaunch.rundir.record import Lineage
-    from zlaunch.runs.store import find_run, load_run
-
     if dry_run and as_json:
-        raise WrongUsage("`--json` is about a new run, and `--dry-run` starts none", "keep one of them")
-    record = load_run(find_run(run, runs_dir))
-    _refuse_early(record, force)
-    run_dir = None if run_dir is None else run_dir.absolute()
-    past = recorded_run(record.found)
-    variables = restore_environment(past)
-    prepared = prepare_rerun(record.found, run_dir)
-    changed = what_changed(past, prepared)
+        raise WrongUsage("`--json` describes a new run, but `--dry-run` starts none", "keep one of them")
+    repeated = load_run(find_run(run, runs_dir))
+    _check_repeatable(repeated, force)
+    files, run_dir = repeated.files, None if run_dir is None else run_dir.absolute()
+    variables = restore_environment(files.job)
+    prepared = prepare_rerun(files, run_dir)
+    changed = what_changed(files, prepared)
     if changed and not force:
         raise Refused(_findings(changed))
-    _tell(record, changed, variables)
-    rehearse = bool(record.found.forecast) and not force
-
-    def look_into(job: "JobSpec", directory: Path | None) -> Examined:
-        return examine(prepare(job, directory, prepared.beside), rehearse, force)
-
-    first = examine(prepared, rehearse, force)
-    if dry_run:
-        show(first)
-        return
-    tried = see(first, look_into, Lineage(repeats=record.id))
-    if as_json:
-        _describe(tried.run, record.id, [*changed, *variables])
-    raise typer.Exit(tried.ended.outcome.exit_status)
-
-
-def _refuse_early(record: "RunRecord", force: bool) -> None:
-    """Raise what speaks against a repetition before anything of it is looked into."""
-    from zlaunch.errors import InputMissing, Unavailable
-    from zlaunch.rundir.record import State
-
-    if record.state is State.BROKEN:
-        root = os.path.relpath(record.found.root)
-        raise InputMissing(f"{root} holds no run that could be repeated: {record.cause}")
-    if not record.state.is_over and not force:
-        raise Unavailable(f"{record.id} is {record.state.value}", f"`zlaunch runs stop {record.id}` first")
+    _say_changes(repeated, changed, variables)
+    options = LaunchOptions(
+        interactive=console.is_interactive(),
+        rehearse=bool(files.forecast) and not force,
+        force=force,
+        dry_run=dry_run,
+        origin=Lineage(repeats=repeated.id),
+    )
+    view = LaunchView()
+    status = launch(prepared, options, view)
+    if as_json and view.run is not None:
+        changes = [asdict(change) for change in (*changed, *variables)]
+        new = members(load_run(view.run))
+        console.data(json.dumps({**new, "repeats": repeated.id, "changed": changes}))
+    raise typer.Exit(status)
 
 
-def _tell(record: "RunRecord", changed: "Sequence[Change]", variables: "Sequence[Change]") -> None:
-    from zlaunch import console
+def _check_repeatable(run: RunSummary, force: bool) -> None:
+    if run.state is State.BROKEN:
+        root = os.path.relpath(run.files.root)
+        raise InputMissing(f"{root} holds no run to repeat: {run.cause}")
+    if not run.state.is_over and not force:
+        raise Unavailable(f"{run.id} is {run.state.value}", f"`zlaunch runs stop {run.id}` first")
 
-    console.say(f"repeats    {record.id}, in {Path.cwd()}")
+
+def _say_changes(run: RunSummary, changed: Sequence[Change], variables: Sequence[Change]) -> None:
+    console.say(f"repeats    {run.id}, in {Path.cwd()}")
     for one in changed:
         console.say(f"differs    {one.what}: was {one.then}, is {one.now}")
     for one in variables:
-        console.say(f"set back   {one.what}: {one.now} → {one.then}")
+        console.say(f"restored   {one.what}: {one.now} → {one.then}")
 
 
-def _describe(root: Path, repeated: str, differences: "Sequence[Change]") -> None:
-    from zlaunch import console
-    from zlaunch.cli.views.run import members
-    from zlaunch.runs.store import load_run
-
-    new = members(load_run(root))
-    console.data(json.dumps({**new, "repeats": repeated, "changed": [asdict(one) for one in differences]}))
-
-
-def _findings(changed: "Sequence[Change]") -> "list[Finding]":
-    """Refuse with everything that is not what it was."""
-    from zlaunch.errors import Finding
-
+def _findings(changed: Sequence[Change]) -> list[Finding]:
+    """Make a finding of each change; the hint stands under the last."""
     last = len(changed) - 1
-    hint = "`--force` starts it all the same"
+    hint = "`--force` starts it anyway"
     return [
         Finding(
             "not-as-it-was",

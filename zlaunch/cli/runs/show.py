@@ -1,15 +1,19 @@
-"""`zlaunch runs show`: all about one run, and its memory beside what was predicted."""
+"""`zlaunch runs show`: everything about one run, and its memory compared with the forecast."""
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
 
 if TYPE_CHECKING:
-    from zlaunch.rundir.record import RunFiles, RunRecord
+    from zlaunch.rundir.record import EnvironmentRecord, JobRecord
     from zlaunch.runs.memory import MemoryComparison
+    from zlaunch.runs.state import RunSummary
+
+_PACKAGES = ("python", "torch", "deepspeed", "transformers", "accelerate")
 
 
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
@@ -20,110 +24,85 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
     from zlaunch.runs.memory import compare_with_forecast
     from zlaunch.runs.store import find_run, load_run
 
-    record = load_run(find_run(run, runs_dir))
-    memory = compare_with_forecast(record)
+    found = load_run(find_run(run, runs_dir))
+    memory = compare_with_forecast(found)
     if as_json:
-        console.data(to_json(_members(record, memory)))
+        console.data(to_json(_members(found, memory)))
         return
-    for line in console.table(list(_facts(record)), indent=""):
+    for line in console.table(list(_facts(found)), indent=""):
         console.data(line)
-    for line in ["", *explained(record), *_stall(record), "", *_memory(memory), *_experience()]:
+    for line in ["", *explained(found), *_stall(found), "", *_memory(memory), *_accuracy()]:
         console.data(line)
 
 
-def _facts(record: "RunRecord") -> Iterator[tuple[str, str]]:
+def _facts(run: "RunSummary") -> Iterator[tuple[str, str]]:
     from zlaunch.cli.views.run import long_moment, steps
 
-    found = record.found
-    status = "" if record.exit_status is None else f", exit status {record.exit_status}"
-    yield "run", os.path.relpath(found.root)
-    yield "state", f"{record.state.value}{status}"
-    yield "started", long_moment(record.started)
-    yield from _asked(found.job)
-    yield from _place(record)
-    yield from _configuration(record)
-    yield "step", steps(record).replace("/", " of ").replace("-", "none was told of")
-    yield from _origin(found)
-    for trouble in found.troubles:
+    status = "" if run.exit_status is None else f", exit status {run.exit_status}"
+    yield "run", os.path.relpath(run.files.root)
+    yield "state", f"{run.state.value}{status}"
+    yield "started", long_moment(run.started)
+    yield from _asked(run.files.job)
+    yield from _place(run)
+    yield from _configuration(run)
+    yield "step", steps(run).replace("/", " of ").replace("-", "none was reported")
+    yield from _origin(run.files.environment)
+    for trouble in run.files.troubles:
         yield "trouble", trouble
 
 
-def _asked(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if isinstance(asked := job.get("asked"), list) and asked:
-        yield "asked", shlex.join(["zlaunch", *map(str, asked[1:])])
-    if isinstance(script := job.get("script"), list):
-        yield "script", shlex.join(map(str, script))
+def _asked(job: "JobRecord") -> Iterator[tuple[str, str]]:
+    if asked := job.get("asked"):
+        yield "asked", shlex.join(["zlaunch", *asked[1:]])
+    if "script" in job:
+        yield "script", shlex.join(job["script"])
     if "working_directory" in job:
-        yield "in", str(job["working_directory"])
-    for label, name in (("repeats", "repeats"), ("continues", "continues"), ("differs", "why")):
-        if job.get(name):
-            yield label, str(job[name])
+        yield "in", job["working_directory"]
+    lineage = {"repeats": job.get("repeats"), "continues": job.get("continues"), "differs": job.get("why")}
+    yield from ((label, text) for label, text in lineage.items() if text)
 
 
-def _place(record: "RunRecord") -> Iterator[tuple[str, str]]:
+def _place(run: "RunSummary") -> Iterator[tuple[str, str]]:
     from zlaunch.units import plural
 
-    job = record.found.job
-    slots = [slot for slot in job.get("ranks") or [] if isinstance(slot, Mapping)]
-    hosts = {str(slot.get("host")): 0 for slot in slots}
-    for slot in slots:
-        hosts[str(slot.get("host"))] += 1
-    where = ", ".join(f"{count} on {host}" for host, count in hosts.items())
-    if slots:
+    job, gpus = run.files.job, run.files.environment.get("machine", {}).get("gpus", [])
+    if slots := job.get("ranks"):
+        hosts = Counter(slot.get("host") for slot in slots)
+        where = ", ".join(f"{count} on {host}" for host, count in hosts.items())
+        names = ", ".join(sorted({gpu.get("name", "") for gpu in gpus}))
         yield "ranks", f"{plural(len(slots), 'rank')} by {job.get('launcher')}: {where}"
-        yield "device", f"{job.get('accelerator')}{_gpu_names(record.found)}"
+        yield "device", f"{job.get('accelerator')}{f': {names}' if names else ''}"
 
 
-def _gpu_names(found: "RunFiles") -> str:
-    from zlaunch.rundir.record import section
-
-    gpus = section(found.environment, "machine").get("gpus")
-    names = {str(gpu.get("name")) for gpu in gpus or [] if isinstance(gpu, Mapping)}
-    return f": {', '.join(sorted(names))}" if names else ""
-
-
-def _configuration(record: "RunRecord") -> Iterator[tuple[str, str]]:
-    job = record.found.job
-    if record.stage is not None:
-        places = [f"{part} on {place}" for part, place in record.offload.items()]
-        yield (
-            "ZeRO",
-            f"stage {record.stage}, {', '.join(places) or 'nothing offloaded'}, {job.get('precision')}",
-        )
-    sizes = [job.get(name) for name in ("train_batch_size", "micro_batch", "grad_accum")]
-    if all(sizes):
-        yield (
-            "batch",
-            f"{sizes[0]} = {sizes[1]} per rank x {sizes[2]} accumulated x {record.world_size} ranks",
-        )
+def _configuration(run: "RunSummary") -> Iterator[tuple[str, str]]:
+    job = run.files.job
+    if run.stage is not None:
+        places = ", ".join(f"{part} on {place}" for part, place in run.offload.items())
+        yield "ZeRO", f"stage {run.stage}, {places or 'nothing offloaded'}, {job.get('precision')}"
+    total, micro, pieces = job.get("train_batch_size"), job.get("micro_batch"), job.get("grad_accum")
+    if total and micro and pieces:
+        yield "batch", f"{total} = {micro} per rank x {pieces} accumulated x {run.world_size} ranks"
 
 
-def _origin(found: "RunFiles") -> Iterator[tuple[str, str]]:
-    """Name the versions and the commit a run was made with."""
-    from zlaunch.rundir.record import section, text
+def _origin(environment: "EnvironmentRecord") -> Iterator[tuple[str, str]]:
     from zlaunch.units import plural
 
-    packages = section(found.environment, "packages")
-    versions = [f"{name} {packages[name]}" for name in _TOLD if packages.get(name)]
+    packages, git = environment.get("packages", {}), environment.get("git") or {}
+    versions = [f"{name} {packages[name]}" for name in _PACKAGES if packages.get(name)]
     if versions:
         yield "versions", ", ".join(versions)
-    git = section(found.environment, "git")
-    if commit := text(git, "commit"):
+    if commit := git.get("commit"):
         changed = git.get("changed")
-        files = f", {plural(len(changed), 'file')} changed" if isinstance(changed, list) and changed else ""
+        files = f", {plural(len(changed), 'file')} changed" if changed else ""
         yield "commit", f"{commit[:12]} on {git.get('branch')}{files}"
 
 
-_TOLD = ("python", "torch", "deepspeed", "transformers", "accelerate")
-
-
-def _stall(record: "RunRecord") -> Iterator[str]:
-    """Say where all ranks stood still."""
+def _stall(run: "RunSummary") -> Iterator[str]:
     from zlaunch import console
     from zlaunch.diagnosis.stall import stall_lines
-    from zlaunch.runs.verdict import stall_of
+    from zlaunch.runs.state import recorded_stall
 
-    if (stall := stall_of(record.found)) is not None:
+    if (stall := recorded_stall(run.files.ending)) is not None:
         yield from ["", *stall_lines(stall, None, console.width(), is_over=True)]
 
 
@@ -139,8 +118,7 @@ def _memory(memory: "MemoryComparison") -> Iterator[str]:
         yield from console.paragraph(remark, "  ")
 
 
-def _experience() -> Iterator[str]:
-    """Say how good forecasts have been on this machine."""
+def _accuracy() -> Iterator[str]:
     from zlaunch import console
     from zlaunch.runs.accuracy import default_accuracy_file, forecast_errors, read_accuracy
 
@@ -152,31 +130,26 @@ def _amount(num_bytes: int | None) -> str:
     return "-" if num_bytes is None else f"{num_bytes / (1 << 30):.2f}"
 
 
-def _members(record: "RunRecord", memory: "MemoryComparison") -> dict[str, Any]:
+def _members(run: "RunSummary", memory: "MemoryComparison") -> dict[str, object]:
     from dataclasses import asdict
 
     from zlaunch.cli.views.run import members
 
-    found = record.found
+    files = run.files
+    ranks = {*files.ranks, *files.heartbeats, *files.samples, *files.errors}
     return {
-        **members(record),
-        "job": found.job,
-        "environment": found.environment,
-        "ending": found.ending or None,
-        "memory": {
-            "pools": [asdict(pool) for pool in memory.pools],
-            "remarks": list(memory.remarks),
-        },
+        **members(run),
+        "job": files.job,
+        "environment": files.environment,
+        "ending": files.ending or None,
+        "memory": asdict(memory),
         "rank_files": {
             rank: {
-                name: files.get(rank)
-                for name, files in {
-                    "record": found.ranks,
-                    "pulse": found.pulses,
-                    "sample": found.samples,
-                    "error": found.errors,
-                }.items()
+                "record": files.ranks.get(rank),
+                "pulse": files.heartbeats.get(rank),
+                "sample": files.samples.get(rank),
+                "error": files.errors.get(rank),
             }
-            for rank in sorted({*found.ranks, *found.pulses, *found.samples, *found.errors})
+            for rank in sorted(ranks)
         },
     }

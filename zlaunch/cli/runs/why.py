@@ -1,11 +1,11 @@
-"""`zlaunch runs why`: why a run ended, in ten lines at most."""
+"""`zlaunch runs why`: why a run ended, in at most ten lines."""
 
 from typing import TYPE_CHECKING
 
 from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
 
 if TYPE_CHECKING:
-    from zlaunch.rundir.record import RunRecord
+    from zlaunch.runs.state import RunSummary
 
 
 def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
@@ -15,26 +15,27 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
 
     from zlaunch import console
     from zlaunch.cli.views.run import members, to_json
+    from zlaunch.runs.state import recorded_stall
     from zlaunch.runs.store import find_run, load_run
-    from zlaunch.runs.verdict import stall_of, verdict_of
+    from zlaunch.runs.verdict import verdict_of
 
-    record = load_run(find_run(run, runs_dir))
+    found = load_run(find_run(run, runs_dir))
     if as_json:
-        known = {"verdict": verdict_of(record, time.time()), "stall": stall_of(record.found)}
-        told = {name: None if value is None else asdict(value) for name, value in known.items()}
-        console.data(to_json({**members(record), **told}))
+        known = {"verdict": verdict_of(found, time.time()), "stall": recorded_stall(found.files.ending)}
+        written = {name: None if value is None else asdict(value) for name, value in known.items()}
+        console.data(to_json({**members(found), **written}))
         return
-    for line in explained(record):
+    for line in explained(found):
         console.data(line)
 
 
-def explained(record: "RunRecord") -> list[str]:
-    """Write how a run ended, ten lines at most."""
+def explained(run: "RunSummary") -> list[str]:
+    """Say how a run ended, in at most ten lines."""
     import time
 
     from zlaunch import console
     from zlaunch.diagnosis.render import verdict_lines
     from zlaunch.runs.verdict import headline, verdict_of
 
-    verdict, name = verdict_of(record, time.time()), f"{record.id} {headline(record)}"
-    return [name] if verdict is None else verdict_lines(verdict, name, console.width())
+    verdict, head = verdict_of(run, time.time()), f"{run.id} {headline(run)}"
+    return [head] if verdict is None else verdict_lines(verdict, head, console.width())

@@ -2,85 +2,91 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from zlaunch.errors import Finding
-from zlaunch.estimate.changes import ChangeEffect
-from zlaunch.estimate.fit import Cluster
+from zlaunch.estimate.effects import ChangeEffect
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
-from zlaunch.estimate.strategies import STRATEGIES
+from zlaunch.estimate.strategies import StrategyTable
+
+Json = dict[str, object]
 
 
-def of_ladder(
-    question: EstimateQuery, site: Cluster, answers: Sequence[Estimate | Rejected], chosen: int | None
-) -> dict[str, Any]:
-    """Describe every rung, and which one to take."""
-    rungs = []
-    for rung, answer in zip(STRATEGIES, answers, strict=True):
-        told = _refusal(answer) if isinstance(answer, Rejected) else _answer(answer)
-        told.get("forecast", {}).pop("curve", None)
-        rungs.append({"options": rung.words, "stage": rung.stage, "offload": asdict(rung.offload), **told})
-    return {
-        **_asked(question, site),
-        "ladder": rungs,
-        "chosen": None if chosen is None else STRATEGIES[chosen].words,
-    }
+def of_strategies(query: EstimateQuery, table: StrategyTable) -> Json:
+    """Describe a job under every strategy, and which one to take."""
+    rows: list[Json] = []
+    for strategy, result in table.rows:
+        told = _refusal(result) if isinstance(result, Rejected) else _estimate(result, with_curve=False)
+        offload = asdict(strategy.offload)
+        rows.append({"options": str(strategy.options), "stage": strategy.stage, "offload": offload, **told})
+    chosen = None if table.chosen is None else str(table.chosen[0].options)
+    return {**_job(query), "remarks": _findings(query.remarks), "ladder": rows, "chosen": chosen}
 
 
-def of_one(answer: Estimate, site: Cluster, effects: Sequence[ChangeEffect] | None) -> dict[str, Any]:
+def of_one(estimate: Estimate, effects: Sequence[ChangeEffect] | None) -> Json:
     """Describe one job and what each change to it would do; null if none was tried."""
-    changes = None if effects is None else [{**asdict(one), "fit": one.fit.value} for one in effects]
-    asked, told = _asked(answer.question, site), _answer(answer)
-    return {**asked, **told, "remarks": [*asked["remarks"], *told["remarks"]], "changes": changes}
+    changes = None if effects is None else [_effect(one) for one in effects]
+    remarks = _findings([*estimate.query.remarks, *estimate.remarks])
+    return {**_job(estimate.query), **_estimate(estimate), "remarks": remarks, "changes": changes}
 
 
-def _asked(question: EstimateQuery, site: Cluster) -> dict[str, Any]:
-    training, gpu = question.training, site.gpu
+def _effect(one: ChangeEffect) -> Json:
+    figures = {"gpu": one.gpu, "host": one.host, "pace": one.pace, "fit": one.fit.value, "parts": one.parts}
+    return {"words": str(one.options), **figures}
+
+
+def _job(query: EstimateQuery) -> Json:
+    training, cluster = query.training, query.cluster
+    gpu = cluster.gpu
     return {
-        "model": question.model.source,
-        "sequence": {"tokens": training.seq_len.value, "source": training.seq_len.source},
+        "model": query.model.source,
+        "sequence": {"tokens": training.seq_len.value, "source": str(training.seq_len.source)},
         "attention": training.attention,
         "activation_checkpointing": training.activation_checkpointing,
         "lora": None if training.lora is None else asdict(training.lora),
         "load_dtype": training.load_dtype,
-        "hosts": site.num_hosts,
-        "ranks_per_host": site.ranks_per_host,
-        "host_bytes": site.host_bytes,
+        "hosts": cluster.num_hosts,
+        "ranks_per_host": cluster.ranks_per_host,
+        "host_bytes": cluster.host_bytes,
         "gpu": None
         if gpu is None
         else {
             "name": gpu.name,
             "total_bytes": gpu.total_bytes,
-            "usable_bytes": gpu.usable_bytes(site.world_size),
+            "usable_bytes": gpu.usable_bytes(cluster.world_size),
         },
-        "remarks": [_finding(one) for one in question.remarks],
     }
 
 
-def _refusal(refusal: Rejected) -> dict[str, Any]:
-    return {"fit": "refused", "findings": [_finding(one) for one in refusal.findings]}
+def _refusal(refusal: Rejected) -> Json:
+    return {"fit": "refused", "findings": _findings(refusal.findings)}
 
 
-def _answer(answer: Estimate) -> dict[str, Any]:
+def _estimate(estimate: Estimate, *, with_curve: bool = True) -> Json:
+    forecast = asdict(estimate.forecast)
+    if not with_curve:
+        del forecast["curve"]
     return {
-        "fit": answer.verdict.fit.value,
-        "reasons": list(answer.verdict.reasons),
-        "need": asdict(answer.need),
-        "step_seconds": answer.seconds,
-        "speed": None if answer.speed is None else asdict(answer.speed),
-        "ds_config": answer.workload.ds_config,
-        "forecast": asdict(answer.forecast),
-        "warnings": [_finding(one) for one in answer.settled.warnings],
-        "remarks": [_finding(one) for one in answer.remarks],
+        "fit": estimate.fit.value,
+        "reasons": list(estimate.verdict.reasons),
+        "need": asdict(estimate.need),
+        "step_seconds": estimate.seconds,
+        "speed": None if estimate.speed is None else asdict(estimate.speed),
+        "ds_config": estimate.workload.ds_config,
+        "forecast": forecast,
+        "warnings": _findings(estimate.resolved.warnings),
+        "remarks": _findings(estimate.remarks),
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "code": finding.code,
-        "severity": finding.severity.value,
-        "path": finding.where,
-        "place": None if finding.place is None else str(finding.place),
-        "message": finding.message,
-        "hint": finding.hint,
-    }
+def _findings(findings: Sequence[Finding]) -> list[Json]:
+    return [
+        {
+            "code": finding.code,
+            "severity": finding.severity.value,
+            "path": finding.where,
+            "place": None if finding.place is None else str(finding.place),
+            "message": finding.message,
+            "hint": finding.hint,
+        }
+        for finding in findings
+    ]

@@ -1,18 +1,20 @@
-"""An estimate, asked for and shown: the ladder of a job, or one job in all its phases."""
+"""Show an estimate: a job under every strategy, or one job in all its phases."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch import console
 from zlaunch.cli.views import estimate_json, estimate_text, strategies
+from zlaunch.cli.views.memory_plot import draw, refuse_without_matplotlib
 from zlaunch.errors import ExitStatus, WrongUsage
-from zlaunch.estimate.changes import ChangeEffect, try_changes, worth_saying
-from zlaunch.estimate.fit import Cluster, Fit
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, refuse_if_none_works
-from zlaunch.estimate.remedies import Remedy
-from zlaunch.estimate.strategies import STRATEGIES, apply_strategy, fastest_that_fits
+from zlaunch.estimate.effects import ChangeEffect, find_remedies, try_changes, worth_saying
+from zlaunch.estimate.estimator import Estimator, RehearsalProgress
+from zlaunch.estimate.fit import Fit
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
+from zlaunch.estimate.strategies import STRATEGIES, compare_strategies
+from zlaunch.files import check_new, write_new
 from zlaunch.units import plural
 
 NAME_A_GPU = "no GPU is here to compare with; name those you mean: `--on 8xH100-80GB`"
@@ -20,131 +22,91 @@ NAME_A_GPU = "no GPU is here to compare with; name those you mean: `--on 8xH100-
 
 @dataclass(frozen=True)
 class EstimateView:
-    """How an estimate is to be shown."""
+    """How to show an estimate."""
 
     as_json: bool = False
     levers: bool = True
-    """Whether changes to one job are tried."""
+    """Whether to try changes to the job."""
     plot: Path | None = None
 
 
-def report(question: EstimateQuery, site: Cluster, wishes: EstimateView) -> ExitStatus:
-    """Answer the question, show the answer, and say what the program exits with."""
-    job = question.job
+class RehearsalLine:
+    """A line on the terminal that shows how far a batch of rehearsals is."""
+
+    def __init__(self) -> None:
+        self.noun = "job"
+        self._line = console.ProgressLine()
+
+    def __call__(self, progress: RehearsalProgress) -> None:
+        """Show the progress; take the line away at the end."""
+        if progress.done == progress.total:
+            self._line.clear()
+            return
+        total = plural(progress.total, "rank") if progress.jobs == 1 else str(progress.total)
+        milestone = f"rehearsing {plural(progress.jobs, self.noun)}"
+        self._line.show(milestone, f"({progress.done} of {total} done)")
+
+    def __enter__(self) -> "RehearsalLine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.clear()
+
+
+def report(query: EstimateQuery, view: EstimateView) -> ExitStatus:
+    """Estimate, show the result, and return the exit status."""
+    job = query.job
     is_one = not (job.stage is None and job.offload is None and job.ds_config is None)
-    if wishes.plot is not None:
-        _refuse_plot(wishes.plot, is_one)
-    with Asking(site) as ask:
-        status = (_one if is_one else _ladder)(question, ask, wishes)
-    if site.gpu is None:
+    if view.plot is not None:
+        if not is_one:
+            raise WrongUsage("`--plot` draws one job, and this estimates several", "add `--stage 2`")
+        refuse_without_matplotlib()
+        check_new(view.plot)
+    with RehearsalLine() as line, Estimator(line) as estimator:
+        status = _one(query, estimator, view, line) if is_one else _strategies(query, estimator, view)
+    if query.cluster.gpu is None:
         console.say(NAME_A_GPU)
     return status
 
 
-def _refuse_plot(file: Path, is_one: bool) -> None:
-    """Raise what keeps a picture from being drawn before anything is worked out for it."""
-    from zlaunch.cli.views.memory_plot import refuse_without_matplotlib
-    from zlaunch.files import check_new
-
-    if not is_one:
-        raise WrongUsage("`--plot` draws one job, and this asks for all of them", "add `--stage 2`")
-    refuse_without_matplotlib()
-    check_new(file)
-
-
-class Asking:
-    """Asks about jobs on a site, one after the other, and lets the person see how many are left."""
-
-    def __init__(self, site: Cluster) -> None:
-        """Start nothing before the first question."""
-        from zlaunch.estimate.run import rehearser
-
-        self.site = site
-        self._rehearser = rehearser()
-
-    def __enter__(self) -> "Asking":
-        """Give itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the program that rehearses."""
-        self._rehearser.close()
-
-    def __call__(self, questions: Sequence[EstimateQuery], what: str = "job") -> list[Estimate | Rejected]:
-        """Rehearse jobs; `what` they are is shown meanwhile."""
-        from zlaunch.estimate.run import estimate_by_rehearsal
-
-        is_one = len(questions) == 1  # of which two ranks may be rehearsed
-        progress, milestone = console.ProgressLine(), f"rehearsing {plural(len(questions), what)}"
-
-        def show(done: int, total: int) -> None:
-            if done < total:
-                progress.show(milestone, f"({done} of {plural(total, 'rank') if is_one else total} done)")
-
-        try:
-            return estimate_by_rehearsal(questions, self.site, show, self._rehearser)
-        finally:
-            progress.clear()
+def _strategies(query: EstimateQuery, estimator: Estimator, view: EstimateView) -> ExitStatus:
+    table = compare_strategies(query, estimator)
+    if view.as_json:
+        console.data(json.dumps(estimate_json.of_strategies(query, table), indent=2))
+        return table.fit.status
+    _show(strategies.table_lines(table))
+    if query.cluster.gpu is not None and table.fit is Fit.NO:
+        remedies = find_remedies(query, STRATEGIES, estimator) if view.levers else None
+        _show(strategies.nothing_fits(remedies))
+    remarks = (remark for _, one in table.estimates for remark in one.remarks)
+    console.say_findings(dict.fromkeys([*query.remarks, *remarks]))
+    return table.fit.status
 
 
-def _ladder(question: EstimateQuery, ask: Asking, wishes: EstimateView) -> ExitStatus:
-    site = ask.site
-    answers = ask([apply_strategy(question, rung) for rung in STRATEGIES])
-    refuse_if_none_works(answers)
-    known = [one for one in answers if isinstance(one, Estimate)]
-    chosen = fastest_that_fits(answers)
-    if wishes.as_json:
-        console.data(json.dumps(estimate_json.of_ladder(question, site, answers, chosen), indent=2))
+def _one(query: EstimateQuery, estimator: Estimator, view: EstimateView, line: RehearsalLine) -> ExitStatus:
+    """Show the estimate as soon as it is there, and then what each change does."""
+    (estimate,) = estimator.rehearse([query])
+    if isinstance(estimate, Rejected):
+        raise estimate.error
+    line.noun = "change"
+    if view.as_json:
+        effects = _effects(estimate, estimator) if view.levers else None
+        console.data(json.dumps(estimate_json.of_one(estimate, effects), indent=2))
     else:
-        _show(strategies.ladder_lines(known[0], answers, chosen, site))
-        if site.gpu is not None and all(answer.verdict.fit is Fit.NO for answer in known):
-            _show(strategies.nothing_fits(_remedies(question, ask) if wishes.levers else None))
-        console.say_findings(
-            dict.fromkeys([*question.remarks, *(remark for one in known for remark in one.remarks)])
-        )
-    fits = {answer.verdict.fit for answer in known}
-    return next(fit for fit in (Fit.YES, Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in fits).status
+        _show(estimate_text.estimate_lines(estimate))
+        console.say_findings(estimate.findings)
+    if view.plot is not None:
+        gpu = query.cluster.gpu
+        limit = None if gpu is None else gpu.total_bytes
+        write_new(view.plot, draw(estimate.forecast.curve, estimate_text.title(estimate), limit))
+        console.say(f"wrote {view.plot}")
+    if view.levers and not view.as_json:
+        _show(estimate_text.change_lines(estimate, _effects(estimate, estimator)))
+    return estimate.fit.status
 
 
-def _remedies(question: EstimateQuery, ask: Asking) -> list[Remedy]:
-    """Look for changes that let a job fit on one rung or another."""
-    from zlaunch.estimate.remedies import remedies
-    from zlaunch.estimate.run import estimate_closed_form
-
-    return remedies(question, STRATEGIES, lambda some: estimate_closed_form(some, ask.site), ask)
-
-
-def _one(question: EstimateQuery, ask: Asking, wishes: EstimateView) -> ExitStatus:
-    """Show the answer as soon as it is there, and then what each change does."""
-    (answer,) = ask([question])
-    if isinstance(answer, Rejected):
-        raise answer.error
-    if wishes.as_json:
-        effects = _effects(answer, ask) if wishes.levers else None
-        console.data(json.dumps(estimate_json.of_one(answer, ask.site, effects), indent=2))
-    else:
-        _show(estimate_text.answer_lines(answer, ask.site))
-        console.say_findings(answer.findings)
-    if wishes.plot is not None:
-        _plot(answer, ask.site, wishes.plot)
-    if wishes.levers and not wishes.as_json:
-        _show(estimate_text.change_lines(answer, _effects(answer, ask)))
-    return answer.verdict.fit.status
-
-
-def _effects(answer: Estimate, ask: Asking) -> list[ChangeEffect]:
-    """Try every lever."""
-    effects = try_changes(answer, lambda questions: ask(questions, "change"))
-    return worth_saying(effects, answer.need.allocated)
-
-
-def _plot(answer: Estimate, site: Cluster, file: Path) -> None:
-    from zlaunch.cli.views.memory_plot import draw
-    from zlaunch.files import write_new
-
-    limit = None if site.gpu is None else site.gpu.total_bytes
-    write_new(file, draw(answer.forecast.curve, estimate_text.title(answer), limit))
-    console.say(f"wrote {file}")
+def _effects(estimate: Estimate, estimator: Estimator) -> list[ChangeEffect]:
+    return worth_saying(try_changes(estimate, estimator), estimate.need.allocated)
 
 
 def _show(lines: Iterable[str]) -> None:

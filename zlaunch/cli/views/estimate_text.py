@@ -1,42 +1,45 @@
-"""The answer about one job as a person reads it: its phases, what fills the GPU, what changes that."""
+"""The estimate of one job as text: its phases, what fills the GPU, and what changes would save."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from zlaunch import console
 from zlaunch.cli.views.speed import time_lines, traffic_lines
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.keys.read_at import ZERO
-from zlaunch.estimate.changes import ChangeEffect, mover, words_that_fit
+from zlaunch.estimate.effects import ChangeEffect, fitting, most_reduced
 from zlaunch.estimate.fit import Cluster, Fit
-from zlaunch.estimate.forecast import Forecast, Phase
+from zlaunch.estimate.forecast import Forecast, Phase, Pool
 from zlaunch.estimate.query import Estimate, EstimateQuery
 from zlaunch.units import brief, count, gib, in_gib, memory, plural
 
-BAR_COLUMNS = 20
-PLACES = {"cpu": "the CPU", "nvme": "NVMe"}
-PARTS = {"optimizer": "optimizer", "param": "parameters"}
-WHAT_POOLS = {"pageable": "pageable", "pinned": "pinned", "shm": "shm", "nvme": "NVMe"}
+BAR_COLUMNS: Final = 20
+MOST_HINTS: Final = 3
+PLACES: Final = {"cpu": "the CPU", "nvme": "NVMe"}
+PARTS: Final = {"optimizer": "optimizer", "param": "parameters"}
+POOLS: Final[Mapping[Pool, str]] = {"pageable": "pageable", "pinned": "pinned", "shm": "shm", "nvme": "NVMe"}
+FITS: Final = {Fit.YES: "yes", Fit.NO: "no", Fit.TIGHT: "close", Fit.UNKNOWN: "?"}
 
 
-def answer_lines(answer: Estimate, site: Cluster) -> Iterator[str]:
+def estimate_lines(estimate: Estimate) -> Iterator[str]:
     """Write everything about one job."""
-    yield from console.table([*asked(answer.question, site, answer.forecast), *_job(answer)], indent="")
+    yield from console.table([*job_rows(estimate), *_settings(estimate)], indent="")
     blocks = (
-        phase_lines(answer, site),
-        part_lines(answer.forecast),
-        traffic_lines(answer),
-        time_lines(answer.speed),
-        verdict_lines(answer, site),
+        _phases(estimate),
+        _parts(estimate.forecast),
+        traffic_lines(estimate),
+        time_lines(estimate.speed),
+        _verdict(estimate),
     )
     yield from _apart(blocks)
 
 
-def change_lines(answer: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
-    """Write what each change does, which parts it moves, and which would make a job fit that does not."""
+def change_lines(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
+    """Write what each change does, which parts it reduces, and which make a job fit that does not."""
     blocks = (
-        effect_lines(effects, answer.seconds is not None),
-        moved_lines(answer.forecast, effects),
-        hint_lines(answer, effects),
+        _effects(effects, estimate.seconds is not None),
+        _reduced(estimate.forecast, effects),
+        _hint(estimate, effects),
     )
     yield from _apart(blocks)
 
@@ -47,72 +50,80 @@ def _apart(blocks: Iterable[Iterator[str]]) -> Iterator[str]:
         yield from ["", *lines] if lines else []
 
 
-def verdict_lines(answer: Estimate, site: Cluster) -> Iterator[str]:
-    """Say whether it fits, and why not."""
-    verdict = answer.verdict
-    if verdict.fit is Fit.UNKNOWN:
+def _verdict(estimate: Estimate) -> Iterator[str]:
+    if estimate.fit is Fit.UNKNOWN:
         return
-    if verdict.fit is Fit.YES:
-        unchecked = unchecked_host(answer, site)
+    if estimate.fit is Fit.YES:
+        unchecked = unchecked_host(estimate)
         yield from console.paragraph(f"it fits; it {unchecked}" if unchecked else "it fits")
         return
-    yield from console.paragraph(f"{verdict.fit.value}: {'; '.join(verdict.reasons)}")
+    yield from console.paragraph(f"{estimate.fit.value}: {'; '.join(estimate.verdict.reasons)}")
 
 
-def hint_lines(answer: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
-    """Say which change lets a job fit that does not, the least intrusive first."""
-    is_open = answer.verdict.fit in (Fit.NO, Fit.TIGHT)
-    if is_open and (fitting := words_that_fit(effects)):
-        yield from console.paragraph(f"hint: it fits with {fitting}")
+def _hint(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
+    if estimate.fit in (Fit.NO, Fit.TIGHT) and (changes := fitting(effects)[:MOST_HINTS]):
+        words = ", or with ".join(f"`{options}`" for options in changes)
+        yield from console.paragraph(f"hint: it fits with {words}")
 
 
-def unchecked_host(answer: Estimate, site: Cluster) -> str | None:
-    """Say what an offloading job needs of hosts that nobody named; None if there is nothing to be said."""
-    values = answer.settled.values
-    is_moved = any(values[ZERO, f"offload_{key}", "device"] in PLACES for key in PARTS.values())
-    if site.host_bytes is not None or not is_moved:
+def unchecked_host(estimate: Estimate) -> str | None:
+    """Say what an offloading job needs of hosts whose memory is unknown; None if nothing is unchecked."""
+    values = estimate.resolved.values
+    is_offloaded = any(values[ZERO, f"offload_{key}", "device"] in PLACES for key in PARTS)
+    if estimate.query.cluster.host_bytes is not None or not is_offloaded:
         return None
-    need = f"needs {memory(answer.need.host)} of host memory on each host"
+    need = f"needs {memory(estimate.need.host)} of host memory on each host"
     return f"{need} (not checked: `--on` says nothing of the hosts)"
 
 
-def start_lines(answer: Estimate) -> Iterator[str]:
-    """Say what a start would find out about a job's memory; a job that cannot fit was refused."""
-    need, verdict = answer.need, answer.verdict
-    told = verdict.fit.value if verdict.fit is not Fit.UNKNOWN else "DeepSpeed takes two steps"
+def start_lines(estimate: Estimate) -> Iterator[str]:
+    """Write what a start finds out about a job's memory; a job that cannot fit was refused."""
+    need, fit = estimate.need, estimate.fit
+    told = fit.value if fit is not Fit.UNKNOWN else "two steps could be rehearsed"
     yield "\nmemory, as a start looks at it"
-    rows = [("host", f"{memory(need.host)} of each"), ("fit", "; ".join([told, *verdict.reasons]))]
-    if answer.forecast.on_gpu and verdict.fit is not Fit.UNKNOWN:
-        phase = answer.forecast.peak_phase("gpu")
+    rows = [
+        ("host", f"{memory(need.host)} of each"),
+        ("fit", "; ".join([told, *estimate.verdict.reasons])),
+    ]
+    if estimate.forecast.on_gpu and fit is not Fit.UNKNOWN:
+        phase = estimate.forecast.peak_phase("gpu")
         rows[:0] = [("GPU", f"{memory(need.process[1])} of each, fullest in {phase}")]
     yield from console.table(rows)
 
 
-def asked(question: EstimateQuery, site: Cluster, forecast: Forecast) -> list[tuple[str, str]]:
-    """Say what the numbers are about."""
-    seq_len = question.training.seq_len
+def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
+    """Write what the numbers are about: model, ranks and sequence length."""
+    query = estimate.query
+    seq_len = query.training.seq_len
     return [
-        ("model", _model(question, forecast)),
-        ("ranks", _ranks(site)),
+        ("model", _model(query, estimate.forecast)),
+        ("ranks", _ranks(query.cluster)),
         ("sequence", f"{seq_len.value} tokens ({seq_len.source})"),
     ]
 
 
-def _job(answer: Estimate) -> Iterator[tuple[str, str]]:
-    """Say which job of the many possible ones this is."""
-    values = answer.settled.values
-    stage = f"ZeRO stage {values[ZERO, 'stage']}"
-    yield "job", ", ".join([stage, *_offloaded(values), *trained(answer.question), answer.settled.precision])
-    batch = values.leaves.get(("train_batch_size",))
+def batch_rows(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """Write the global batch, if it is known."""
+    batch = estimate.resolved.values.leaves.get(("train_batch_size",))
     if batch is not None:
         yield "batch", f"{batch.value} = {batch.source}"
-    yield "optimizer", answer.forecast.optimizer
-    yield "method", method(answer.forecast)
 
 
-def trained(question: EstimateQuery) -> Iterator[str]:
+def _settings(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    values = estimate.resolved.values
+    stage = f"ZeRO stage {values[ZERO, 'stage']}"
+    yield (
+        "job",
+        ", ".join([stage, *_offloaded(values), *trained(estimate.query), estimate.resolved.precision]),
+    )
+    yield from batch_rows(estimate)
+    yield "optimizer", estimate.forecast.optimizer
+    yield "method", _method(estimate.forecast)
+
+
+def trained(query: EstimateQuery) -> Iterator[str]:
     """Name what is unusual about the training."""
-    training = question.training
+    training = query.training
     if training.activation_checkpointing:
         yield "activation checkpointing"
     if training.attention != "sdpa":
@@ -121,8 +132,7 @@ def trained(question: EstimateQuery) -> Iterator[str]:
         yield f"LoRA of rank {training.lora.rank}"
 
 
-def method(forecast: Forecast) -> str:
-    """Say where the numbers of one job come from, how far off they may be, and how long they took."""
+def _method(forecast: Forecast) -> str:
     if forecast.method == "rehearsal" and not forecast.kept:
         return f"{origin(forecast)}, in {brief(forecast.seconds)}"
     why = f"; no rehearsal: {forecast.why_not_rehearsed}" if forecast.why_not_rehearsed else ""
@@ -130,37 +140,37 @@ def method(forecast: Forecast) -> str:
 
 
 def origin(forecast: Forecast) -> str:
-    """Say where numbers come from, and how far off they may be."""
+    """Write where numbers come from, and how far off they may be."""
     if forecast.kept:
         return "rehearsed by an earlier command; `ZLAUNCH_CACHE=off` does it again"
     if forecast.method == "rehearsal":
-        return "rehearsed: DeepSpeed itself took two steps without memory"
+        return "rehearsed: two steps of DeepSpeed on fake tensors"
     off = f"up to {error:.0%}" if (error := forecast.error) < 1 else f"up to a factor of {1 + error:g}"
     return f"closed form, {off} off"
 
 
-def title(answer: Estimate) -> str:
+def title(estimate: Estimate) -> str:
     """Name a job in one line."""
-    values = answer.settled.values
-    name = answer.question.model.source.removesuffix("/config.json")
-    return f"{name}, ZeRO stage {values[ZERO, 'stage']}, {', '.join(_offloaded(values))}"
+    values = estimate.resolved.values
+    return f"{_name(estimate.query)}, ZeRO stage {values[ZERO, 'stage']}, {', '.join(_offloaded(values))}"
 
 
-def _model(question: EstimateQuery, forecast: Forecast) -> str:
-    name = question.model.source.removesuffix("/config.json")
-    trained = (
-        "all of them trained"
-        if forecast.trainable == forecast.parameters
-        else f"{count(forecast.trainable)} of them trained"
-    )
-    return f"{name}: {count(forecast.parameters)} parameters, {trained}"
+def _name(query: EstimateQuery) -> str:
+    return query.model.source.removesuffix("/config.json")
 
 
-def _ranks(site: Cluster) -> str:
-    text = f"{plural(site.world_size, 'rank')} on {plural(site.num_hosts, 'host')}"
-    if site.gpu is None:
+def _model(query: EstimateQuery, forecast: Forecast) -> str:
+    is_whole = forecast.trainable == forecast.parameters
+    trained = "all of them trained" if is_whole else f"{count(forecast.trainable)} of them trained"
+    return f"{_name(query)}: {count(forecast.parameters)} parameters, {trained}"
+
+
+def _ranks(cluster: Cluster) -> str:
+    text = f"{plural(cluster.world_size, 'rank')} on {plural(cluster.num_hosts, 'host')}"
+    if cluster.gpu is None:
         return f"{text}; no GPU is named and none is here"
-    return f"{text} of {site.ranks_per_host} x {site.gpu.name}, {gib(site.gpu.total_bytes)} GiB each"
+    gpu = f"{cluster.gpu.name}, {gib(cluster.gpu.total_bytes)} GiB each"
+    return f"{text} of {cluster.ranks_per_host} x {gpu}"
 
 
 def _offloaded(values: Values) -> list[str]:
@@ -170,16 +180,16 @@ def _offloaded(values: Values) -> list[str]:
     ]
 
 
-def phase_lines(answer: Estimate, site: Cluster) -> Iterator[str]:
-    """Write phases by pools, with a bar for the GPU."""
-    forecast = answer.forecast
-    pools = [pool for pool in WHAT_POOLS if forecast.peak(pool) or pool == "pageable"]  # type: ignore[arg-type]
-    header = ("GiB of a rank", "used", "reserved", "process", *(WHAT_POOLS[pool] for pool in pools))
-    overhead = answer.need.process[1] - answer.need.reserved
+def _phases(estimate: Estimate) -> Iterator[str]:
+    """Write each phase by pools, with a bar for the GPU."""
+    forecast, need, gpu = estimate.forecast, estimate.need, estimate.query.cluster.gpu
+    pools = [pool for pool in POOLS if forecast.peak(pool) or pool == "pageable"]
+    header = ("GiB of a rank", "used", "reserved", "process", *(POOLS[pool] for pool in pools))
+    overhead = need.process[1] - need.reserved
     later = forecast.resume and forecast.resume.phase
     phases = [*forecast.phases, *([later] if later else [])]
     rows = [header, *(_phase(phase, overhead, pools) for phase in phases)]
-    full = max(site.gpu.total_bytes if site.gpu else 0, answer.need.process[1])
+    full = max(gpu.total_bytes if gpu else 0, need.process[1])
     lines = console.figures(rows)
     width = max(map(len, lines)) + 2
     yield lines[0]
@@ -187,27 +197,26 @@ def phase_lines(answer: Estimate, site: Cluster) -> Iterator[str]:
         used = min(BAR_COLUMNS, round((phase.peak.get("reserved", 0) + overhead) / full * BAR_COLUMNS))
         bar = "#" * used + "." * (BAR_COLUMNS - used)
         yield f"{line:<{width}}{bar}" if width + BAR_COLUMNS <= 80 else line
-    yield from _hosts(answer, site)
+    yield _host(estimate)
 
 
-def _phase(phase: Phase, overhead: int, pools: Sequence[str]) -> tuple[str, ...]:
+def _phase(phase: Phase, overhead: int, pools: Sequence[Pool]) -> tuple[str, ...]:
     reserved = phase.peak.get("reserved", 0)
     amounts = (phase.peak.get("gpu", 0), reserved, reserved + overhead)
     return (phase.name, *map(in_gib, amounts), *(in_gib(phase.peak.get(pool, 0)) for pool in pools))
 
 
-def _hosts(answer: Estimate, site: Cluster) -> Iterator[str]:
-    need, ranks = answer.need, plural(site.ranks_per_host, "rank")
+def _host(estimate: Estimate) -> str:
+    need, ranks = estimate.need, plural(estimate.query.cluster.ranks_per_host, "rank")
     text = f"a host with its {ranks}: {memory(need.host)} of memory"
     if need.pinned:
         text += f", {memory(need.pinned)} of it pinned"
     if need.nvme:
         text += f", and {memory(need.nvme)} on NVMe"
-    yield text
+    return text
 
 
-def part_lines(forecast: Forecast) -> Iterator[str]:
-    """Say what fills the GPU when it is fullest."""
+def _parts(forecast: Forecast) -> Iterator[str]:
     parts = forecast.parts.get("gpu", {})
     total = sum(parts.values())
     if not total:
@@ -220,29 +229,25 @@ def part_lines(forecast: Forecast) -> Iterator[str]:
 
 
 def _large(parts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Leave out what is less than a thousandth of the whole."""
+    """Leave out parts below a thousandth of the whole."""
     total = sum(parts.values())
     return [item for item in sorted(parts.items(), key=lambda item: -item[1]) if item[1] * 1000 > total]
 
 
-def moved_lines(forecast: Forecast, effects: Sequence[ChangeEffect]) -> Iterator[str]:
-    """Say which change leaves least of each part."""
-    moved = [
-        (part, size, found)
+def _reduced(forecast: Forecast, effects: Sequence[ChangeEffect]) -> Iterator[str]:
+    """Write which change leaves least of each part."""
+    rows = [
+        (f"{part:<20}{in_gib(size):>9} -> {in_gib(found[1])}", f"`{found[0]}`")
         for part, size in _large(forecast.parts.get("gpu", {}))
-        if (found := mover(part, size, effects)) is not None
+        if (found := most_reduced(part, size, effects)) is not None
     ]
-    if moved:
+    if rows:
         yield "what leaves least of each part at the peak, in GiB"
-        rows = [
-            (f"{part:<20}{in_gib(size):>9} -> {in_gib(left)}", f"`{words}`")
-            for part, size, (words, left) in moved
-        ]
         yield from console.notes(rows)
 
 
-def effect_lines(effects: Sequence[ChangeEffect], known_speed: bool) -> Iterator[str]:
-    """Say what each change does, the one that saves most first."""
+def _effects(effects: Sequence[ChangeEffect], known_speed: bool) -> Iterator[str]:
+    """Write what each change does, the one that saves most first."""
     if not effects:
         return
     yield "what a change does, in GiB"
@@ -250,7 +255,7 @@ def effect_lines(effects: Sequence[ChangeEffect], known_speed: bool) -> Iterator
     rows = [header]
     for one in sorted(effects, key=lambda one: one.gpu):
         pace = () if not known_speed else (_pace(one.pace),)
-        rows.append((one.words, _signed(one.gpu), _signed(one.host), *pace, _FITS[one.fit]))
+        rows.append((str(one.options), _signed(one.gpu), _signed(one.host), *pace, FITS[one.fit]))
     yield from (f"  {line}" for line in console.figures(rows))
 
 
@@ -264,6 +269,3 @@ def _signed(num_bytes: int) -> str:
     if num_bytes == 0:
         return "0"
     return f"{'-' if num_bytes < 0 else '+'}{in_gib(abs(num_bytes))}"
-
-
-_FITS = {Fit.YES: "yes", Fit.NO: "no", Fit.TIGHT: "close", Fit.UNKNOWN: "?"}

@@ -1,8 +1,9 @@
-"""A plan as a person reads it, before anything starts."""
+"""Plans as text."""
 
 import json
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.hosts.environment import Variable
+from zlaunch.hosts.machine import local_names
 from zlaunch.hosts.ports import LOOPBACK
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.units import plural
@@ -22,7 +24,7 @@ PLACES = {"cpu": "the CPU", "nvme": "NVMe"}
 
 
 def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
-    """Write a plan: in a few lines before a start, with everything in a dry run."""
+    """Write a plan: a summary before a start, everything in a dry run."""
     yield from console.table(list(_summary(plan)), indent="")
     for finding in plan.warnings:
         yield from console.finding_lines(finding, sys.stderr)
@@ -89,7 +91,7 @@ def _patience() -> dict[str, Variable]:
 
 
 def _config_lines(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
-    """Write each value with its source, below the names of the sections around it."""
+    """Write each value with its source, below the names of its sections."""
     yield from _section_lines(plan.values, plan.values.config(), ())
 
 
@@ -98,7 +100,29 @@ def _section_lines(values: Values, section: Mapping[str, Any], path: KeyPath) ->
         leaf = values.leaves.get((*path, key))
         indent = "  " * len(path)
         if leaf is not None:
-            yield f"{indent}{key} = {json.dumps(value)}", leaf.source
+            yield f"{indent}{key} = {json.dumps(value)}", str(leaf.source)
         else:
             yield f"{indent}{key}", ""
             yield from _section_lines(values, value, (*path, key))
+
+
+def attach_lines(plan: LaunchPlan, directory: str) -> Iterator[str]:
+    """Write the configuration for an editor that speaks the Debug Adapter Protocol."""
+    listener = plan.debug
+    if listener is None:
+        return
+    if listener.host not in local_names(socket.gethostname()):
+        tunnel = f"ssh -N -L {listener.port}:{LOOPBACK}:{listener.port} {listener.host}"
+        yield f"where the editor runs, keep this open: `{tunnel}`"
+    name = plan.module or plan.script[0].rpartition("/")[2]
+    yield "paste into `configurations` of .vscode/launch.json, which nvim-dap reads too:"
+    configuration = {
+        "name": f"zlaunch: rank {listener.rank} of {name}",
+        "type": "debugpy",
+        "request": "attach",
+        "connect": {"host": LOOPBACK, "port": listener.port},
+        "pathMappings": [{"localRoot": directory, "remoteRoot": directory}],
+        "justMyCode": False,
+        "subProcess": False,
+    }
+    yield from json.dumps(configuration, indent=2).splitlines()

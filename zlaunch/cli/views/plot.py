@@ -1,6 +1,7 @@
 """A curve as a few lines of plain text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import pairwise
 
 MARK = "*"
 
@@ -10,45 +11,26 @@ def plot(
 ) -> list[str]:
     """Draw a curve from 0 over its steps, columns by rows; `ends` are written below it."""
     columns, rows = size
-    spans = [_span(curve, *_steps(column, columns, num_steps)) for column in range(columns)]
-    top = max((high for _, high in spans), default=0.0)
-    levels = _joined([(_level(low, top, rows), _level(high, top, rows)) for low, high in spans])
+    bounds = [column * num_steps // columns for column in range(columns + 1)]
+    spans = [_span(curve, first, max(first + 1, end)) for first, end in pairwise(bounds)]
+    top = max(high for _, high in spans)
+    levels = [tuple(round(value / (top or 1.0) * (rows - 1)) for value in span) for span in spans]
+    marks: list[range] = []
+    for (low, high), (before_low, before_high) in zip(levels, [levels[0], *levels], strict=False):
+        marks.append(range(min(low, before_high + 1), max(high, before_low - 1) + 1))  # meets the one before
     labels = {rows - 1: f"{top:.3g}", 0: "0"}
     margin = max(map(len, labels.values()))
-    lines = []
-    for row in reversed(range(rows)):
-        marks = "".join(MARK if low <= row <= high else " " for low, high in levels)
-        lines.append(f"{labels.get(row, ''):>{margin}} |{marks}".rstrip())
-    start, end = ends
-    return [
-        *lines,
-        f"{'':>{margin}} +{'-' * columns}",
-        f"{'':>{margin}}  {start}{end:>{columns - len(start)}}",
+    lines = [
+        f"{labels.get(row, ''):>{margin}} |{''.join(MARK if row in one else ' ' for one in marks)}".rstrip()
+        for row in reversed(range(rows))
     ]
-
-
-def _steps(column: int, columns: int, num_steps: int) -> tuple[int, int]:
-    """Say which steps a column shows: at least one, and every step somewhere."""
-    first = column * num_steps // columns
-    return first, max(first + 1, (column + 1) * num_steps // columns)
+    start, end = ends
+    axis = f"{'':>{margin}} +{'-' * columns}"
+    return [*lines, axis, f"{'':>{margin}}  {start}{end:>{columns - len(start)}}"]
 
 
 def _span(curve: Callable[[int], float], first: int, end: int) -> tuple[float, float]:
-    """Find the lowest and highest value in a column, without asking for every one of a million steps."""
+    """Find the lowest and highest value in a column from at most about 50 of its steps."""
     stride = max(1, (end - first) // 50)
     values = [max(0.0, curve(step)) for step in (*range(first, end, stride), end - 1)]
     return min(values), max(values)
-
-
-def _level(value: float, top: float, rows: int) -> int:
-    return 0 if top <= 0 else round(value / top * (rows - 1))
-
-
-def _joined(levels: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Stretch each column so that it meets the one before it."""
-    joined: list[tuple[int, int]] = []
-    before = levels[0] if levels else (0, 0)
-    for low, high in levels:
-        joined.append((min(low, before[1] + 1), max(high, before[0] - 1)))
-        before = (low, high)
-    return joined

@@ -6,26 +6,28 @@ from typing import Any
 
 from zlaunch import console
 from zlaunch.cli.views.plot import plot
-from zlaunch.config.resolve.fill import FilledConfig
+from zlaunch.config.resolve.autos import OpenReason
 from zlaunch.config.resolve.lr_schedule import Schedule
+from zlaunch.config.resolve.resolve import ResolvedValues
 from zlaunch.dsconfig.text.document import dotted
 
 PLOT_COLUMNS, PLOT_ROWS = 60, 10
 NUM_POINTS = 100
 
 
-def as_text(filling: FilledConfig, schedule: Schedule) -> Iterator[str]:
+def as_text(resolved: ResolvedValues, batch: str, schedule: Schedule) -> Iterator[str]:
     """Write values with their sources, then the batch, what is left, and the learning rate."""
-    yield 'filled in, for "auto" or for what was left out' if filling.filled else "nothing is filled in"
+    yield 'filled in, for "auto" or for what was left out' if resolved.filled else "nothing is filled in"
     rows = [
-        (f"{dotted(path)} = {json.dumps(leaf.value)}", leaf.source) for path, leaf in filling.filled.items()
+        (f"{dotted(path)} = {json.dumps(leaf.value)}", str(leaf.source))
+        for path, leaf in resolved.filled.items()
     ]
     yield from console.notes(rows)
-    yield f"\nbatch\n  {filling.batch}"
-    if filling.left:
+    yield f"\nbatch\n  {batch}"
+    if resolved.left:
         yield "\nstill open"
-        yield from console.notes(list(filling.left.items()))
-        if any("of the model" in why for why in filling.left.values()):
+        yield from console.notes(list(resolved.left.items()))
+        if OpenReason.MODEL in resolved.left.values():
             yield "  `--model DIR` closes what depends on the model"
     yield f"\nlearning rate: {schedule.name} ({schedule.source})"
     for remark in schedule.remarks:
@@ -47,16 +49,16 @@ def _drawn(schedule: Schedule) -> Iterator[str]:
         yield f"  {line}"
 
 
-def as_json(filling: FilledConfig, schedule: Schedule) -> Iterator[str]:
+def as_json(resolved: ResolvedValues, batch: str, schedule: Schedule) -> Iterator[str]:
     """Write the same as one JSON object."""
     told = {
-        "config": filling.values.config(),
+        "config": resolved.values.config(),
         "filled": {
-            dotted(path): {"value": leaf.value, "source": leaf.source}
-            for path, leaf in filling.filled.items()
+            dotted(path): {"value": leaf.value, "source": str(leaf.source)}
+            for path, leaf in resolved.filled.items()
         },
-        "open": dict(filling.left),
-        "batch": filling.batch,
+        "open": dict(resolved.left),
+        "batch": batch,
         "learning_rate": {
             "schedule": schedule.name,
             "source": schedule.source,

@@ -1,40 +1,39 @@
-"""A run in a few values: what every verb of `zlaunch runs` tells about it."""
+"""Show a run: what all commands of `zlaunch runs` have in common."""
 
 import json
 import math
 import time
 from collections.abc import Mapping
-from typing import Any
 
-from zlaunch.rundir.record import RunRecord
+from zlaunch.runs.state import RunSummary
 
 
-def members(record: RunRecord) -> dict[str, Any]:
+def members(run: RunSummary) -> dict[str, object]:
     """Describe a run for a program."""
     return {
-        "id": record.id,
-        "directory": str(record.found.root.absolute()),
-        "state": record.state.value,
-        "started": record.started,
-        "seconds": record.seconds,
-        "script": record.script,
-        "stage": record.stage,
-        "offload": dict(record.offload),
-        "ranks": record.world_size,
-        "step": record.step,
-        "steps": record.steps,
-        "exit_status": record.exit_status,
-        "cause": record.cause,
-        "troubles": list(record.found.troubles),
+        "id": run.id,
+        "directory": str(run.files.root.absolute()),
+        "state": run.state.value,
+        "started": run.started,
+        "seconds": run.seconds,
+        "script": run.script,
+        "stage": run.stage,
+        "offload": dict(run.offload),
+        "ranks": run.world_size,
+        "step": run.step,
+        "steps": run.steps,
+        "exit_status": run.exit_status,
+        "cause": run.cause,
+        "troubles": list(run.files.troubles),
     }
 
 
-def to_json(value: Any) -> str:
-    """Write strict JSON; numbers that it does not know are written as words."""
+def to_json(value: object) -> str:
+    """Write strict JSON; NaN and infinity become strings."""
     return json.dumps(_strict(value), indent=2)
 
 
-def _strict(value: Any) -> Any:
+def _strict(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -42,25 +41,25 @@ def _strict(value: Any) -> Any:
     return [_strict(child) for child in value] if isinstance(value, list | tuple) else value
 
 
-def zero(record: RunRecord) -> str:
+def zero(run: RunSummary) -> str:
     """Write stage and offload in short: `3`, `3 cpu`, `3 cpu/nvme`, `2 cpu/-`; optimizer first."""
-    if record.stage is None:
+    if run.stage is None:
         return "?"
-    places = [record.offload.get(part, "-") for part in ("optimizer", "param")]
+    places = [run.offload.get(part, "-") for part in ("optimizer", "param")]
     if places == ["-", "-"]:
-        return str(record.stage)
-    return f"{record.stage} {places[0] if places[0] == places[1] else '/'.join(places)}"
+        return str(run.stage)
+    return f"{run.stage} {places[0] if places[0] == places[1] else '/'.join(places)}"
 
 
-def steps(record: RunRecord) -> str:
-    """Write how far a run came: `12/100`, `12`, or `-`, also if it never told of a step."""
-    if record.steps is None:
-        return str(record.step) if record.step else "-"
-    return f"{record.step or 0}/{record.steps}"
+def steps(run: RunSummary) -> str:
+    """Write how far a run came: `12/100`, `12`, or `-` if it reported no step."""
+    if run.steps is None:
+        return str(run.step) if run.step else "-"
+    return f"{run.step or 0}/{run.steps}"
 
 
 def moment(seconds: float | None, now: float) -> str:
-    """Write when something was, in six columns: the time of today, or the day, or the month."""
+    """Write a time in six columns: the time of day if it is today, else the day or the month."""
     if seconds is None or not 0 <= seconds < 1e11:
         return "?"
     then, today = time.localtime(seconds), time.localtime(now)
@@ -70,7 +69,7 @@ def moment(seconds: float | None, now: float) -> str:
 
 
 def long_moment(seconds: float | None) -> str:
-    """Write when something was, to the second."""
+    """Write a time to the second."""
     if seconds is None or not 0 <= seconds < 1e11:
         return "unknown"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

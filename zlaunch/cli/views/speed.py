@@ -1,22 +1,23 @@
-"""What a rank sends in a step and how long a step takes, as a person reads it."""
+"""Traffic and time of a step, as text."""
 
 from collections.abc import Iterator
 
 from zlaunch import console
 from zlaunch.config.resolve.resolve import ResolvedConfig
 from zlaunch.estimate.memory.communication import paper_volume
-from zlaunch.estimate.query import Estimate, Speed
+from zlaunch.estimate.memory.roofline import Speed
+from zlaunch.estimate.query import Estimate
 from zlaunch.units import brief, decimal
 
 HALF, FULL = 2, 4
 """Bytes of an element that is sent."""
 
 
-def traffic_lines(answer: Estimate) -> Iterator[str]:
-    """Write what is sent, beside what the ZeRO paper counts."""
-    if answer.speed is None:
+def traffic_lines(estimate: Estimate) -> Iterator[str]:
+    """Write what a rank sends in a step, and what the ZeRO paper counts."""
+    if estimate.speed is None:
         return
-    traffic = answer.speed.traffic
+    traffic = estimate.speed.traffic
     yield "a rank sends in a step"
     rows = [
         (f"{one.kind} of {one.of}", decimal(one.sent(traffic.world_size), "B"), f"{one.times} x")
@@ -35,7 +36,10 @@ def traffic_lines(answer: Estimate) -> Iterator[str]:
     yield from (f"  {line}" for line in console.figures(rows))
     if traffic.collectives:
         paper = paper_volume(
-            answer.forecast.trainable, _stage(answer.settled), traffic.world_size, _item(answer.settled)
+            estimate.forecast.trainable,
+            _stage(estimate.resolved),
+            traffic.world_size,
+            _item(estimate.resolved),
         )
         yield from console.paragraph(
             f"{decimal(traffic.sent, 'B')} to other ranks; the ZeRO paper counts {decimal(paper, 'B')} "
@@ -45,7 +49,7 @@ def traffic_lines(answer: Estimate) -> Iterator[str]:
 
 
 def time_lines(speed: Speed | None) -> Iterator[str]:
-    """Write how long a step takes, and what each kind of work takes of it."""
+    """Write how long a step takes, and the share of each kind of work."""
     if speed is None:
         return
     roof = speed.roofline
@@ -71,10 +75,10 @@ def _range(seconds: tuple[float, float]) -> str:
     return " to ".join(dict.fromkeys(map(brief, seconds)))
 
 
-def _stage(settled: ResolvedConfig) -> int:
-    stage = settled.config.zero_optimization.stage
+def _stage(resolved: ResolvedConfig) -> int:
+    stage = resolved.config.zero_optimization.stage
     return stage if isinstance(stage, int) else 0
 
 
-def _item(settled: ResolvedConfig) -> int:
-    return FULL if settled.precision == "fp32" else HALF
+def _item(resolved: ResolvedConfig) -> int:
+    return FULL if resolved.precision == "fp32" else HALF

@@ -1,13 +1,13 @@
-"""The ladder as a person reads it: one row for each stage and offload, and which one to take."""
+"""A job under every strategy as a table, and which one to take."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from zlaunch import console
-from zlaunch.cli.views.estimate_text import asked, origin, trained, unchecked_host
-from zlaunch.estimate.fit import Cluster, Fit
+from zlaunch.cli.views.estimate_text import FITS, batch_rows, job_rows, origin, trained, unchecked_host
+from zlaunch.estimate.changes import Options
+from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, Rejected
-from zlaunch.estimate.remedies import Remedy
-from zlaunch.estimate.strategies import STRATEGIES, Strategy
+from zlaunch.estimate.strategies import Strategy, StrategyTable
 from zlaunch.units import brief, in_gib
 
 HEADERS = (
@@ -16,94 +16,83 @@ HEADERS = (
 )
 WIDEST = 78
 """Columns for a row beside its mark."""
-FITS = {Fit.YES: "yes", Fit.NO: "no", Fit.TIGHT: "close", Fit.UNKNOWN: "?"}
 
 
-def ladder_lines(
-    known: Estimate, answers: Sequence[Estimate | Rejected], chosen: int | None, site: Cluster
-) -> Iterator[str]:
-    """Say what job it is, write a row for each rung, then what to take and why."""
-    yield from console.table([*asked(known.question, site, known.forecast), *_job(known, answers)], indent="")
+def table_lines(table: StrategyTable) -> Iterator[str]:
+    """Write what job it is, a row for each strategy, then which one to take and why."""
+    _, first = table.estimates[0]
+    yield from console.table([*job_rows(first), *_common_rows(first, table)], indent="")
     yield ""
-    rows = [_row(rung, answer) for rung, answer in zip(STRATEGIES, answers, strict=True)]
+    rows = [_row(strategy, result) for strategy, result in table.rows]
     lines = console.figures([*HEADERS, *rows])
     if max(map(len, lines)) > WIDEST:
         lines = console.figures([*HEADERS, *rows], gap=1)
-    for number, line in enumerate(lines):
-        mark = "> " if chosen is not None and number == chosen + len(HEADERS) else "  "
-        yield f"{mark}{line}"
+    chosen = None if table.chosen is None else table.chosen[0]
+    marks = ["  "] * len(HEADERS) + ["> " if strategy == chosen else "  " for strategy, _ in table.rows]
+    yield from (f"{mark}{line}" for mark, line in zip(marks, lines, strict=True))
     yield ""
-    yield from _conclusion(answers, chosen, site)
+    yield from _conclusion(table)
 
 
-def _job(known: Estimate, answers: Sequence[Estimate | Rejected]) -> Iterator[tuple[str, str]]:
-    """Say what is the same on every rung, and where the numbers come from."""
-    yield "job", ", ".join([*trained(known.question), known.settled.precision])
-    batch = known.settled.values.leaves.get(("train_batch_size",))
-    if batch is not None:
-        yield "batch", f"{batch.value} = {batch.source}"
-    first, *others = _methods(answers)
-    yield "method", first[0]
-    for words, rungs in others:
-        yield "", f"but {', '.join(rungs)}: {words}"
+def _common_rows(first: Estimate, table: StrategyTable) -> Iterator[tuple[str, str]]:
+    """Write what all strategies have in common, and where the numbers come from."""
+    yield "job", ", ".join([*trained(first.query), first.resolved.precision])
+    yield from batch_rows(first)
+    most, *others = _methods(table)
+    yield "method", most[0]
+    for words, strategies in others:
+        yield "", f"but {', '.join(strategies)}: {words}"
 
 
-def _methods(answers: Sequence[Estimate | Rejected]) -> list[tuple[str, list[str]]]:
-    """Say where numbers come from, and which rungs have theirs from there; what most have is first."""
+def _methods(table: StrategyTable) -> list[tuple[str, list[str]]]:
+    """Group strategies by where their numbers come from, the largest group first."""
     groups: dict[str, list[tuple[str, str | None]]] = {}
-    for rung, answer in zip(STRATEGIES, answers, strict=True):
-        if isinstance(answer, Estimate):
-            why = answer.forecast.why_not_rehearsed
-            groups.setdefault(origin(answer.forecast), []).append((f"`{rung.words}`", why))
-    found = [(f"{words}{_not_rehearsed(rows)}", [rung for rung, _ in rows]) for words, rows in groups.items()]
+    for strategy, estimate in table.estimates:
+        why = estimate.forecast.why_not_rehearsed
+        groups.setdefault(origin(estimate.forecast), []).append((f"`{strategy.options}`", why))
+    found = [(f"{words}{_not_rehearsed(rows)}", [name for name, _ in rows]) for words, rows in groups.items()]
     return sorted(found, key=lambda one: -len(one[1]))
 
 
 def _not_rehearsed(rows: Sequence[tuple[str, str | None]]) -> str:
-    """Say why rungs were not rehearsed; where reasons differ, that of the first."""
-    reasons = {why: rung for rung, why in reversed(rows) if why is not None}
+    """Say why strategies were not rehearsed; where reasons differ, that of the first."""
+    reasons = {why: name for name, why in reversed(rows) if why is not None}
     if not reasons:
         return ""
-    why, rung = list(reasons.items())[-1]
+    why, name = list(reasons.items())[-1]
     if len(reasons) == 1:
         return f"; no rehearsal: {why}"
-    return f"; no rehearsal of {rung}: {why} (`--json` has the reasons of the others)"
+    return f"; no rehearsal of {name}: {why} (`--json` has the reasons of the others)"
 
 
-def _row(rung: Strategy, answer: Estimate | Rejected) -> tuple[str, ...]:
-    name = f"{rung.stage}" if rung.where == "-" else f"{rung.stage} {rung.where}"
-    if isinstance(answer, Rejected):
+def _row(strategy: Strategy, result: Estimate | Rejected) -> tuple[str, ...]:
+    name = f"{strategy.stage}" if strategy.label == "-" else f"{strategy.stage} {strategy.label}"
+    if isinstance(result, Rejected):
         return (name, *("-",) * 6, "-", "no")
-    need = answer.need
+    need = result.need
     amounts = (need.allocated, need.reserved, need.process[1], need.host, need.pinned, need.nvme)
-    seconds = "-" if answer.seconds is None else brief(answer.seconds)
-    return (name, *map(in_gib, amounts), seconds, FITS[answer.verdict.fit])
+    seconds = "-" if result.seconds is None else brief(result.seconds)
+    return (name, *map(in_gib, amounts), seconds, FITS[result.fit])
 
 
-def _conclusion(answers: Sequence[Estimate | Rejected], chosen: int | None, site: Cluster) -> Iterator[str]:
-    yield from refused_lines(zip(STRATEGIES, answers, strict=True))
-    if site.gpu is None:
-        return
-    if chosen is None:
-        close = [rung.words for rung, one in zip(STRATEGIES, answers, strict=True) if _is(one, Fit.TIGHT)]
-        if close:
-            yield from console.paragraph(f"too close to tell: `{close[0]}`")
-        return
-    yield from console.paragraph(
-        f"`{STRATEGIES[chosen].words}` is the fastest that fits{_why(answers, chosen)}"
-    )
-    answer = answers[chosen]
-    if isinstance(answer, Estimate) and (unchecked := unchecked_host(answer, site)) is not None:
-        yield from console.paragraph(f"it {unchecked}")
+def _conclusion(table: StrategyTable) -> Iterator[str]:
+    yield from refused_lines(table.rows)
+    if table.chosen is not None:
+        strategy, estimate = table.chosen
+        yield from console.paragraph(f"`{strategy.options}` is the fastest that fits{_why(table, strategy)}")
+        if (unchecked := unchecked_host(estimate)) is not None:
+            yield from console.paragraph(f"it {unchecked}")
+    elif close := [strategy.options for strategy, one in table.estimates if one.fit is Fit.TIGHT]:
+        yield from console.paragraph(f"too close to tell: `{close[0]}`")
 
 
-def nothing_fits(found: Sequence[Remedy] | None) -> Iterator[str]:
-    """Say so, and which changes would do; None if none was tried."""
+def nothing_fits(remedies: Sequence[Options] | None) -> Iterator[str]:
+    """Say so, and which changes make the job fit; None if none was tried."""
     yield "nothing fits with this batch and this training"
-    if found is None:
+    if remedies is None:
         yield "hint: leave out `--no-levers` to look for changes that let it fit"
-    elif found:
-        words = ", or with ".join(f"`{one.words}`" for one in found)
+    elif remedies:
+        words = ", or with ".join(f"`{one}`" for one in remedies)
         yield from console.paragraph(f"hint: it fits with {words}")
     else:
         yield from console.paragraph(
@@ -111,25 +100,22 @@ def nothing_fits(found: Sequence[Remedy] | None) -> Iterator[str]:
         )
 
 
-def refused_lines(answers: Iterable[tuple[Strategy, Estimate | Rejected]]) -> Iterator[str]:
-    """Name the rungs that cannot work, those with the same reason together."""
+def refused_lines(results: Iterable[tuple[Strategy, Estimate | Rejected]]) -> Iterator[str]:
+    """Name the strategies that cannot work, those with the same reason together."""
     found: dict[str, list[str]] = {}
-    for rung, answer in answers:
-        if isinstance(answer, Rejected):
-            found.setdefault(answer.findings[0].message, []).append(f"`{rung.words}`")
-    for message, rungs in found.items():
-        yield from console.paragraph(f"{', '.join(rungs)} cannot work: {message}")
+    for strategy, result in results:
+        if isinstance(result, Rejected):
+            found.setdefault(result.findings[0].message, []).append(f"`{strategy.options}`")
+    for message, names in found.items():
+        yield from console.paragraph(f"{', '.join(names)} cannot work: {message}")
 
 
-def _why(answers: Sequence[Estimate | Rejected], chosen: int) -> str:
-    """Say what keeps the job from every rung below the chosen one."""
-    below = [
-        f"`{rung.words}` {answer.verdict.fit.value}"
-        for rung, answer in zip(STRATEGIES[:chosen], answers[:chosen], strict=True)
-        if isinstance(answer, Estimate) and answer.verdict.fit is not Fit.YES
+def _why(table: StrategyTable, chosen: Strategy) -> str:
+    """Say why no strategy before the chosen one was taken."""
+    preferred = table.rows[: [strategy for strategy, _ in table.rows].index(chosen)]
+    misses = [
+        f"`{strategy.options}` {result.fit.value}"
+        for strategy, result in preferred
+        if isinstance(result, Estimate) and result.fit is not Fit.YES
     ]
-    return f": {', '.join(below)}" if below else ""
-
-
-def _is(answer: Estimate | Rejected, fit: Fit) -> bool:
-    return isinstance(answer, Estimate) and answer.verdict.fit is fit
+    return f": {', '.join(misses)}" if misses else ""

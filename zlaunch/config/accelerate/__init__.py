@@ -1,4 +1,4 @@
-"""An accelerate config: the ds_config file that it names, or the ds_config that its fields amount to.
+"""Read an accelerate config: the ds_config file that it names, or the ds_config from its fields.
 
 `accelerate launch` hands the fields of `deepspeed_config` to the ranks as environment variables, from
 which `DeepSpeedPlugin` makes a ds_config (accelerate 1.x: `utils/launch.py`, `utils/dataclasses.py`).
@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from zlaunch.config.accelerate import checks, yaml_reader
 from zlaunch.config.accelerate.fields import (
@@ -29,34 +28,34 @@ from zlaunch.errors import Finding, Place, in_order
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One field as `accelerate launch` takes it over: under the name of its own flag."""
+    """One field, under the name of the flag of `accelerate launch`."""
 
     name: str
-    value: Any
+    value: object
     place: Place
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The ds_config file that an accelerate config names, and where."""
+    """The ds_config file that an accelerate config names."""
 
     file: str
-    """Relative to the directory in which the job is started, as accelerate opens it."""
+    """Relative to the working directory, as accelerate opens it."""
     place: Place
 
 
 @dataclass(frozen=True)
 class AccelerateConfig:
-    """What an accelerate config says, and what is wrong with it."""
+    """An accelerate config and what is wrong with it."""
 
     source: Document
     ds_config: Document | Named | None
     """None if accelerate would not use DeepSpeed."""
     findings: tuple[Finding, ...]
-    """All about the YAML; what is wrong with the ds_config itself is not among them."""
+    """Findings about the YAML, without those about the ds_config."""
 
     def settings(self) -> Iterator[Setting]:
-        """Name every field that is set; those of a section as if they stood at the top."""
+        """List every field that is set; fields of a section as if they were at the top level."""
         for key, value in self.source.value.items():
             if not isinstance(value, dict):
                 yield from self._setting((key,), key, value)
@@ -65,25 +64,25 @@ class AccelerateConfig:
             for name, member in value.items():
                 yield from self._setting((key, name), prefix + name.removeprefix(prefix), member)
 
-    def _setting(self, path: KeyPath, name: str, value: Any) -> Iterator[Setting]:
+    def _setting(self, path: KeyPath, name: str, value: object) -> Iterator[Setting]:
         if value is not None:
             yield Setting(name, value, self.source.place(path))
 
 
 def read(file: Path) -> AccelerateConfig:
-    """Read an accelerate config; raise InputMissing if there is none, Refused if it is something else."""
+    """Read an accelerate config; raise InputMissing if it cannot be read, Refused if it is something else."""
     return interpret(yaml_reader.read(file))
 
 
 def default_file(environ: Mapping[str, str]) -> Path:
-    """Say where `accelerate config` writes, and where `accelerate launch` looks if no file is named."""
+    """The default file of `accelerate config` and `accelerate launch`."""
     cache = os.path.join(environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")  # noqa: PTH118
     home = Path(environ.get("HF_HOME", cache)).expanduser()
     return home / "accelerate" / "default_config.yaml"
 
 
 def interpret(source: Document) -> AccelerateConfig:
-    """Make of a YAML document what accelerate makes of it."""
+    """Interpret a YAML document as accelerate does."""
     ds_config, findings = _understood(source)
     return AccelerateConfig(source, ds_config, tuple(sorted(findings, key=in_order)))
 
@@ -107,8 +106,8 @@ def _understood(source: Document) -> tuple[Document | Named | None, list[Finding
     return document, [*findings, *found]
 
 
-def _embedded(source: Document, fields: Mapping[str, Any]) -> tuple[Document, list[Finding]]:
-    """Make the ds_config that the fields amount to; each key stands where its field stands."""
+def _embedded(source: Document, fields: Mapping[str, object]) -> tuple[Document, list[Finding]]:
+    """Build the ds_config from the fields; each key has the place of its field."""
     findings: list[Finding] = []
     values = {name: field.default for name, field in FIELDS.items()}
     for name in [name for name in FIELDS if name in fields]:
@@ -124,7 +123,7 @@ def _embedded(source: Document, fields: Mapping[str, Any]) -> tuple[Document, li
 
 
 def _spans(source: Document) -> dict[KeyPath, Span]:
-    """Place the keys of the ds_config, and the sections around them, where the fields stand."""
+    """Give the keys and sections of the ds_config the places of their fields."""
     places: dict[KeyPath, KeyPath] = {
         **{(SECTION, name): field.path for name, field in FIELDS.items()},
         **{(SECTION, name): path for name, path in NVME_PATHS.items()},

@@ -1,4 +1,4 @@
-"""What can be wrong with an accelerate config: what accelerate refuses, and what it ignores."""
+"""Find what accelerate refuses or ignores in a config."""
 
 import difflib
 import shlex
@@ -18,21 +18,20 @@ from zlaunch.config.accelerate.fields import (
     SECTION,
     SECTION_KEYS,
 )
+from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Refused, Severity
 
 
 def refuse_another_kind(source: Document) -> None:
     """Raise Refused if this is YAML of another kind, such as a ds_config."""
-    from zlaunch.dsconfig.schema.root import DsConfig
-
     keys = source.value.keys()
     if source.value.get("compute_environment") == "AMAZON_SAGEMAKER":
-        message, hint = "this config starts jobs on SageMaker, not on machines of one's own", None
+        message, hint = "this config is for SageMaker, not for your own machines", None
     elif keys & {"compute_environment", "distributed_type", SECTION}:
         return
     elif not keys & DsConfig.model_fields.keys():
-        message, hint = "this is no accelerate config", "`accelerate config` writes one"
+        message, hint = "not an accelerate config", "create one with `accelerate config`"
     elif source.text.lstrip().startswith("{"):
         message, hint = (
             "this is a ds_config",
@@ -48,10 +47,10 @@ def refuse_another_kind(source: Document) -> None:
 
 
 def at_the_top(source: Document) -> Iterator[Finding]:
-    """Find what accelerate refuses in the fields that are not only about DeepSpeed."""
+    """Find what accelerate refuses in the top-level fields."""
     for key in [key for key in source.value if key not in (*KEYS, *OLD_KEYS)]:
         hint = f"move it into `{SECTION}`" if key in SECTION_KEYS else _close(key, KEYS)
-        yield _finding(source, (key,), "unknown-key", f"accelerate knows no field `{key}` here", hint)
+        yield _finding(source, (key,), "unknown-key", f"accelerate has no field `{key}` here", hint)
     for key in ("num_processes", "num_machines"):
         if not isinstance(source.value.get(key), int | None):
             yield wrong_type(source, (key,), "a whole number")
@@ -63,7 +62,7 @@ def at_the_top(source: Document) -> Iterator[Finding]:
 
 
 def in_the_section(source: Document, fields: Mapping[str, Any]) -> Iterator[Finding]:
-    """Find fields about DeepSpeed that accelerate ignores."""
+    """Find DeepSpeed fields that accelerate ignores."""
     for key in source.value.get(SECTION) or ():
         if key not in SECTION_KEYS:
             hint = "move it to the top" if key in KEYS else _close(key, SECTION_KEYS)
@@ -72,44 +71,44 @@ def in_the_section(source: Document, fields: Mapping[str, Any]) -> Iterator[Find
     if source.value.get("num_machines") in (None, 1):
         for key in FOR_SEVERAL_HOSTS:
             if key in fields:
-                message = f"accelerate ignores `{key}` as long as `num_machines` is 1"
+                message = f"accelerate ignores `{key}` while `num_machines` is 1"
                 yield _finding(source, (SECTION, key), "ignored-field", message, severity=Severity.SILENT)
 
 
 def beside_a_file(source: Document, fields: Mapping[str, Any]) -> Iterator[Finding]:
-    """Find what accelerate refuses when a ds_config file decides it."""
+    """Find fields that accelerate refuses together with a ds_config file."""
     paths: list[KeyPath] = [(SECTION, key) for key in REFUSED_BESIDE_A_FILE if key in fields]
     if source.value.get("mixed_precision") is not None:
         paths.append(("mixed_precision",))
     for path in paths:
-        message = f"accelerate refuses `{path[-1]}` beside `{FILE}`, which decides it"
+        message = f"accelerate refuses `{path[-1]}` together with `{FILE}`"
         yield _finding(source, path, "beside-a-file", message, "delete it")
 
 
 def unused_section(source: Document) -> Iterator[Finding]:
-    """Say that accelerate would not use DeepSpeed at all."""
+    """Report that accelerate does not use DeepSpeed at all."""
     message = f"accelerate ignores `{SECTION}` unless `distributed_type` is {DEEPSPEED}"
     hint = f"write `distributed_type: {DEEPSPEED}`"
     yield _finding(source, (SECTION,), "ignored-field", message, hint, severity=Severity.SILENT)
 
 
 def no_section(source: Document) -> Finding:
-    """Say that there are no fields where fields belong."""
+    """Report a section that is not a group of fields."""
     given = source.value[SECTION]
     hint = f"write `{FILE}: {given}` below it" if isinstance(given, str) else None
     return wrong_type(source, (SECTION,), "a group of fields", hint)
 
 
 def wrong_type(source: Document, path: KeyPath, kind: str, hint: str | None = None) -> Finding:
-    """Say that a field is not of its kind."""
+    """Report a field of the wrong type."""
     message = f"`{path[-1]}` is {_shown(source, path)}, not {kind}"
     return _finding(source, path, "bad-type", message, hint)
 
 
 def lost_path(source: Document, name: str) -> Finding:
-    """Say that accelerate does not hand a path on."""
-    message = f"accelerate does not hand `{name}` on, and DeepSpeed swaps into `./{NO_PATH}`"
-    hint = "start the job with `zlaunch train --nvme DIR`, or name a ds_config with `nvme_path`"
+    """Report a path that accelerate does not pass on."""
+    message = f"accelerate does not pass on `{name}`, so DeepSpeed swaps to `./{NO_PATH}`"
+    hint = "use `zlaunch train --nvme DIR`, or a ds_config file with `nvme_path`"
     path = (SECTION, name)
     return _finding(source, path, "lost-nvme-path", message, hint, severity=Severity.SILENT)
 
@@ -144,7 +143,7 @@ def _close(word: str, known: Sequence[str]) -> str | None:
 
 
 def _shown(source: Document, path: KeyPath) -> str:
-    """Write a value as it stands in the YAML, with what YAML made of it where that surprises."""
+    """Quote a value from the YAML, with what YAML reads where that is surprising."""
     span = source.spans[path]
     written = " ".join(source.text[span.start : span.end].split())
     value = value_at(source.value, path)

@@ -1,4 +1,4 @@
-"""The fields of an accelerate config, and what those about DeepSpeed amount to."""
+"""The fields of an accelerate config, and the ds_config from those about DeepSpeed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from zlaunch.dsconfig.text.document import KeyPath
 SECTION, FILE = "deepspeed_config", "deepspeed_config_file"
 DEEPSPEED = "DEEPSPEED"
 NO_PATH = "none"
-"""What accelerate has for a path that nobody named; to DeepSpeed it is a directory of that name."""
+"""Accelerate's value for a missing path; DeepSpeed reads it as a directory of that name."""
 
 # fmt: off
 KEYS: tuple[str, ...] = (
@@ -20,7 +20,7 @@ KEYS: tuple[str, ...] = (
     "parallelism_config", "megatron_lm_config", "mpirun_config", "downcast_bf16", "tpu_name", "tpu_zone",
     "tpu_use_cluster", "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env", "dynamo_config",
 )
-"""The keys of a config for this machine or this cluster (`ClusterConfig`)."""
+"""The keys of a config for this machine or cluster (`ClusterConfig`)."""
 
 OLD_KEYS = ("fp16", "dynamo_backend")
 """Keys of earlier releases that accelerate still reads."""
@@ -36,16 +36,16 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 # fmt: on
 
 PREFIXES: Mapping[str, str] = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
-"""Sections whose fields may be written without the beginning of their name."""
+"""Sections whose fields may be written without their prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field that becomes a key of the ds_config: which, how it is read, and what it must be."""
+    """A field that becomes a key of the ds_config."""
 
     path: KeyPath
-    read: Callable[[str], Any]
-    default: Any
+    read: Callable[[str], object]
+    default: object
     kind: str = ""
 
 
@@ -69,13 +69,13 @@ FIELDS: Mapping[str, Field] = {
     "offload_param_device": Field((ZERO, "offload_param", "device"), str.lower, "none"),
     "zero3_save_16bit_model": Field((ZERO, "stage3_gather_16bit_weights_on_model_save"), _is_true, False),
 }
-"""What goes to the ranks as text, and comes out of it as `DeepSpeedPlugin` reads it."""
+"""Fields that reach the ranks as text and are parsed by `DeepSpeedPlugin`."""
 
 NVME_PATHS: Mapping[str, KeyPath] = {
     "offload_optimizer_nvme_path": (ZERO, "offload_optimizer", "nvme_path"),
     "offload_param_nvme_path": (ZERO, "offload_param", "nvme_path"),
 }
-"""What accelerate asks for, and does not hand on."""
+"""Fields that accelerate asks for but does not pass on."""
 
 REFUSED_BESIDE_A_FILE = (*FIELDS, *NVME_PATHS)
 FOR_SEVERAL_HOSTS = ("deepspeed_hostfile", "deepspeed_inclusion_filter", "deepspeed_exclusion_filter")
@@ -90,7 +90,7 @@ SECTION_KEYS: tuple[str, ...] = (
 
 
 def amount_to(values: Mapping[str, Any], precision: str) -> dict[str, Any]:
-    """Write the ds_config as `DeepSpeedPlugin` does when it is made, and when it learns the precision."""
+    """Write the ds_config as `DeepSpeedPlugin` does."""
     config: dict[str, Any] = {
         "train_batch_size": "auto",
         "train_micro_batch_size_per_gpu": "auto",
@@ -108,5 +108,5 @@ def amount_to(values: Mapping[str, Any], precision: str) -> dict[str, Any]:
     return {**config, "fp16": fp16, "bf16": {"enabled": precision in ("bf16", "fp8")}}
 
 
-def _offload(device: str) -> dict[str, Any]:
+def _offload(device: str) -> dict[str, object]:
     return {"device": device, "nvme_path": NO_PATH if device == "nvme" else None}

@@ -1,9 +1,8 @@
-"""The learning rate at every step: DeepSpeed's own schedules, and those of the Trainer.
+"""The learning rate at every step: DeepSpeed's schedules and the Trainer's.
 
-Step 0 is the first optimizer step. DeepSpeed moves a schedule on after each step, and before the first one
-sets a rate of its own; so its schedules are one step behind what their formulas say. They follow
-`deepspeed.runtime.lr_schedules` (0.19) and `transformers.optimization` (5.x); a contract test holds both,
-step by step.
+Step 0 is the first optimizer step. The formulas follow `deepspeed.runtime.lr_schedules` (0.19) and
+`transformers.optimization` (5.x); a contract test compares them step by step. Asking the packages
+themselves would import torch, which takes several times as long as all of `config resolve`.
 """
 
 import math
@@ -21,125 +20,89 @@ from zlaunch.dsconfig.schema.scheduler import (
 
 Curve = Callable[[int], float]
 """Step → learning rate."""
-_AnyWarmup = WarmupParams | WarmupDecayParams | WarmupCosineParams
 
 
-def _first(rates: Any) -> float:
+def _first(rates: float | list[float] | str | None) -> float:
     """Take the rate of the first parameter group."""
-    return float(rates[0] if isinstance(rates, list) else rates)
+    return float(rates[0] if isinstance(rates, list) else rates or 0.0)
 
 
-def _risen(params: _AnyWarmup, iteration: int) -> float | None:
-    """Say how much of the warmup is done; None after it."""
+def _warmed_up(params: WarmupParams | WarmupDecayParams | WarmupCosineParams, at: int) -> float | None:
+    """How much of the warmup is done; None after it."""
     steps = max(2, int(params.warmup_num_steps))
-    if iteration >= steps:
+    if at >= steps:
         return None
-    return iteration / steps if params.warmup_type == "linear" else math.log(iteration + 1) / math.log(steps)
+    return at / steps if params.warmup_type == "linear" else math.log(at + 1) / math.log(steps)
 
 
-def _started(last: int, before: float, base: float, formula: Callable[[int], float]) -> Curve:
-    """Follow a formula over DeepSpeed's iterations; `before` the first, or `base` if it goes on from one."""
-
-    def rate(step: int) -> float:
-        if step == 0:
-            return before if last == -1 else base
-        return formula(last + step) if last + step >= 0 else before
-
-    return rate
-
-
-def _between(low: float, high: float, formula: Callable[[int], float]) -> Callable[[int], float]:
-    return lambda iteration: low + (high - low) * formula(iteration)
-
-
-def _warmup(params: WarmupParams, base: float) -> Curve:
+def _warmup(params: WarmupParams, base: float, at: int) -> float:
     low = _first(params.warmup_min_lr)
     high = base if params.warmup_max_lr is None else _first(params.warmup_max_lr)
-
-    def done(iteration: int) -> float:
-        risen = _risen(params, iteration)
-        return 1.0 if risen is None else risen
-
-    return _started(params.last_batch_iteration, low, base, _between(low, high, done))
+    done = _warmed_up(params, at)
+    return low + (high - low) * (1.0 if done is None else done)
 
 
-def _warmup_decay(params: WarmupDecayParams, base: float) -> Curve:
+def _warmup_decay(params: WarmupDecayParams, _: float, at: int) -> float:
     low, high, total = _first(params.warmup_min_lr), _first(params.warmup_max_lr), int(params.total_num_steps)
-    decay = max(1.0, total - max(2, int(params.warmup_num_steps)))
-
-    def done(iteration: int) -> float:
-        risen = _risen(params, iteration)
-        return max(0.0, (total - iteration) / decay) if risen is None else risen
-
-    return _started(params.last_batch_iteration, low, base, _between(low, high, done))
+    done = _warmed_up(params, at)
+    if done is None:
+        done = max(0.0, (total - at) / max(1.0, total - max(2, int(params.warmup_num_steps))))
+    return low + (high - low) * done
 
 
-def _warmup_cosine(params: WarmupCosineParams, base: float) -> Curve:
+def _warmup_cosine(params: WarmupCosineParams, base: float, at: int) -> float:
+    done = _warmed_up(params, at)
+    if done is not None:
+        return base * (params.warmup_min_ratio + done * (1.0 - params.warmup_min_ratio))
     steps = max(2, int(params.warmup_num_steps))
-    decay = max(1, int(params.total_num_steps) - steps)
-
-    def ratio(iteration: int) -> float:
-        risen = _risen(params, iteration)
-        if risen is not None:
-            return params.warmup_min_ratio + risen * (1.0 - params.warmup_min_ratio)
-        wave = (1 + math.cos(math.pi * min(1.0, (iteration - steps + 1) / decay))) / 2
-        return max(0.0, params.cos_min_ratio + (1.0 - params.cos_min_ratio) * wave)
-
-    return _started(params.last_batch_iteration, 0.0, base, lambda iteration: base * ratio(iteration))
+    fallen = min(1.0, (at - steps + 1) / max(1, int(params.total_num_steps) - steps))
+    return base * max(0.0, params.cos_min_ratio + (1.0 - params.cos_min_ratio) * _cosine(fallen))
 
 
-def _one_cycle(params: OneCycleParams, base: float) -> Curve:
-    low, high = _first(params.cycle_min_lr), _first(params.cycle_max_lr)
-    first, second = _halves(params)
-
-    def rate(iteration: int) -> float:
-        if iteration < first + second:
-            return low + (high - low) * _height(params, iteration + 1)
-        if math.isclose(params.decay_step_size, 0) or math.isclose(params.decay_lr_rate, 0):
-            return low
-        return low / (1 + params.decay_lr_rate * (iteration - first - second + 1) / params.decay_step_size)
-
-    return _started(params.last_batch_iteration, low, base, rate)
-
-
-def _halves(params: OneCycleParams) -> tuple[int, int]:
-    first, second = params.cycle_first_step_size, params.cycle_second_step_size
-    return first, first if second is None else second
-
-
-def _height(params: OneCycleParams, batch: int) -> float:
-    """Say how high in the cycle a batch is: 0 at its foot, 1 at its top; stairs are flat."""
-    first, second = _halves(params)
-    place = batch % (first + second)
+def _one_cycle(params: OneCycleParams, _: float, at: int) -> float:
+    low, high, first = _first(params.cycle_min_lr), _first(params.cycle_max_lr), params.cycle_first_step_size
+    second = first if params.cycle_second_step_size is None else params.cycle_second_step_size
+    after = at + 1 - first - second
+    if after > 0:
+        decays = params.decay_lr_rate * after
+        return low / (1 + decays / params.decay_step_size) if params.decay_step_size else low
+    place = (at + 1) % (first + second)
     rises = place <= first
-    height = place / first if rises else (first + second - place) / second
+    passed, steps = (place, first) if rises else (first + second - place, second)
     later = params.cycle_second_stair_count
     stairs = params.cycle_first_stair_count if rises or later is None else later
-    if not stairs:
-        return height
-    position = place * stairs / first if rises else (first + second - place) * stairs / second
-    return math.floor(position) / stairs
+    height = math.floor(passed * stairs / steps) / stairs if stairs else passed / steps
+    return low + (high - low) * height
 
 
-def _lr_range_test(params: LrRangeTestParams, base: float) -> Curve:
-    low = _first(params.lr_range_test_min_lr)
-
-    def rate(iteration: int) -> float:
-        interval = (iteration + 1) / params.lr_range_test_step_size
-        whole = math.floor(interval) if params.lr_range_test_staircase else interval
-        return low * (1 + params.lr_range_test_step_rate * whole)
-
-    return _started(params.last_batch_iteration, low, base, rate)
+def _lr_range_test(params: LrRangeTestParams, _: float, at: int) -> float:
+    interval = (at + 1) / params.lr_range_test_step_size
+    passed = math.floor(interval) if params.lr_range_test_staircase else interval
+    return _first(params.lr_range_test_min_lr) * (1 + params.lr_range_test_step_rate * passed)
 
 
-DEEPSPEED: Mapping[str, Callable[[Any, float], Curve]] = {
-    "WarmupLR": _warmup,
-    "WarmupDecayLR": _warmup_decay,
-    "WarmupCosineLR": _warmup_cosine,
-    "OneCycle": _one_cycle,
-    "LRRangeTest": _lr_range_test,
+_Formula = Callable[[Any, float, int], float]
+DEEPSPEED: Mapping[str, tuple[_Formula, str | None]] = {
+    "WarmupLR": (_warmup, "warmup_min_lr"),
+    "WarmupDecayLR": (_warmup_decay, "warmup_min_lr"),
+    "WarmupCosineLR": (_warmup_cosine, None),
+    "OneCycle": (_one_cycle, "cycle_min_lr"),
+    "LRRangeTest": (_lr_range_test, "lr_range_test_min_lr"),
 }
-"""`scheduler.type` → its parameters and the optimizer's own learning rate → the learning rate at a step."""
+"""`scheduler.type` → the rate from parameters, base rate and iteration; the key of the first rate."""
+
+
+def deepspeed_curve(name: str, params: Any, base: float) -> Curve:
+    """Follow a schedule of DeepSpeed, one step behind its formula; `base` is the optimizer's rate."""
+    formula, first = DEEPSPEED[name]
+    before, last = 0.0 if first is None else _first(getattr(params, first)), int(params.last_batch_iteration)
+
+    def rate(step: int) -> float:
+        if step == 0 and last != -1:
+            return base
+        return formula(params, base, last + step) if step and last + step >= 0 else before
+
+    return rate
 
 
 @dataclass(frozen=True)
@@ -162,49 +125,27 @@ class ScheduleInputs:
         """Say how much of what follows the warmup is done."""
         return (step - self.warmup) / max(1, self.total - self.warmup)
 
-    def floor(self) -> float:
-        """Say to which share of the peak a schedule falls."""
-        low = self.options.get("min_lr")
-        return self.option("min_lr_rate", 0.0) if low is None else float(low) / self.peak
+
+def _cosine(done: float, cycles: float = 0.5) -> float:
+    """Fall from 1 to 0 in half a cycle."""
+    return 0.5 * (1.0 + math.cos(math.pi * cycles * 2.0 * done))
 
 
-def _rising(after: Callable[[ScheduleInputs, int], float]) -> Callable[[ScheduleInputs], Curve]:
-    """Rise from 0 to the peak during the warmup, then go on as a share of the peak."""
-
-    def curve(run: ScheduleInputs) -> Curve:
-        def rate(step: int) -> float:
-            share = step / max(1, run.warmup) if step < run.warmup else after(run, step)
-            return run.peak * share
-
-        return rate
-
-    return curve
-
-
-def _linear(run: ScheduleInputs, step: int) -> float:
-    return max(0.0, (run.total - step) / max(1, run.total - run.warmup))
-
-
-def _wave(run: ScheduleInputs, progress: float) -> float:
-    return 0.5 * (1.0 + math.cos(math.pi * run.option("num_cycles", 0.5) * 2.0 * progress))
-
-
-def _cosine(run: ScheduleInputs, step: int) -> float:
-    return max(0.0, _wave(run, run.progress(step)))
+def _wave(run: ScheduleInputs, step: int) -> float:
+    return _cosine(run.progress(step), run.option("num_cycles", 0.5))
 
 
 def _restarts(run: ScheduleInputs, step: int) -> float:
-    progress = run.progress(step)
-    cycle = (run.option("num_cycles", 1.0) * progress) % 1.0
-    return 0.0 if progress >= 1.0 else max(0.0, 0.5 * (1.0 + math.cos(math.pi * cycle)))
+    done = run.progress(step)
+    return 0.0 if done >= 1.0 else _cosine((run.option("num_cycles", 1.0) * done) % 1.0)
 
 
 def _polynomial(run: ScheduleInputs, step: int) -> float:
     end = run.option("lr_end", 1e-7)
     if step > run.total or run.total == run.warmup:
         return end / run.peak
-    remaining = 1 - (step - run.warmup) / (run.total - run.warmup)
-    return float((run.peak - end) * remaining ** run.option("power", 1.0) + end) / run.peak
+    left = (1 - run.progress(step)) ** run.option("power", 1.0)
+    return float((run.peak - end) * left + end) / run.peak
 
 
 def _inverse_sqrt(run: ScheduleInputs, step: int) -> float:
@@ -212,65 +153,64 @@ def _inverse_sqrt(run: ScheduleInputs, step: int) -> float:
     return 1.0 / math.sqrt((step + timescale - run.warmup) / timescale)
 
 
-def _cosine_to_floor(run: ScheduleInputs, step: int) -> float:
-    return max(0.0, _wave(run, run.progress(step)) * (1 - run.floor()) + run.floor())
+def _wave_to_floor(run: ScheduleInputs, step: int) -> float:
+    low = run.options.get("min_lr")
+    floor = run.option("min_lr_rate", 0.0) if low is None else float(low) / run.peak
+    return max(0.0, _wave(run, step) * (1 - floor) + floor)
 
 
-def _cosine_warmup_to_floor(run: ScheduleInputs) -> Curve:
-    start = run.options.get("warmup_lr_rate")
-
-    def rate(step: int) -> float:
-        if step >= run.warmup:
-            return run.peak * _cosine_to_floor(run, step + 1)
-        if start is None:
-            return run.peak * (step + 1.0) / max(1.0, run.warmup)
-        return run.peak * (float(start) + (1.0 - float(start)) * step / max(1, run.warmup - 1))
-
-    return rate
+def _warmup_and_wave_to_floor(run: ScheduleInputs, step: int) -> float:
+    if step >= run.warmup:
+        return _wave_to_floor(run, step + 1)
+    if run.options.get("warmup_lr_rate") is None:
+        return (step + 1.0) / max(1.0, run.warmup)
+    start = run.option("warmup_lr_rate", 0.0)
+    return start + (1.0 - start) * step / max(1, run.warmup - 1)
 
 
-_FALLS: Mapping[str, Callable[[ScheduleInputs, float], float]] = {
-    "linear": lambda _, done: 1.0 - done,
-    "cosine": _wave,
-    "1-sqrt": lambda _, done: 1.0 - math.sqrt(done),
+_FALLS: Mapping[str, Callable[[float, float], float]] = {
+    "linear": lambda done, _: 1.0 - done,
+    "cosine": _cosine,
+    "1-sqrt": lambda done, _: 1.0 - math.sqrt(done),
 }
-_RISES: Mapping[str, Callable[[float], float]] = {
-    "linear": lambda done: done,
-    "cosine": lambda done: 0.5 * (1.0 - math.cos(math.pi * done)),
-    "1-sqrt": lambda done: 1.0 - math.sqrt(1.0 - done),
-}
+"""How a share falls from 1 to 0; the Trainer's warmups are the same backwards."""
 
 
-def _stable(run: ScheduleInputs) -> Curve:
+def _stable(run: ScheduleInputs, step: int) -> float:
     low, decay = run.option("min_lr_ratio", 0.0), int(run.option("num_decay_steps", 0))
-    rise = _RISES[str(run.options.get("warmup_type", "linear"))]
+    falling = step - run.warmup - int(run.option("num_stable_steps", run.total - run.warmup - decay))
+    rise = _FALLS[str(run.options.get("warmup_type", "linear"))]
     fall = _FALLS[str(run.options.get("decay_type", "cosine"))]
-    stable = int(run.option("num_stable_steps", run.total - run.warmup - decay))
-
-    def share(step: int) -> float:
-        falling = step - run.warmup - stable
-        if step < run.warmup:
-            return max(0.0, rise(step / max(1, run.warmup)) * (1.0 - low) + low)
-        if falling < 0:
-            return 1.0
-        return max(0.0, fall(run, falling / decay) * (1.0 - low) + low) if falling < decay else low
-
-    return lambda step: run.peak * share(step)
+    if step < run.warmup:
+        return max(0.0, rise(1.0 - step / max(1, run.warmup), 0.5) * (1.0 - low) + low)
+    if falling < 0:
+        return 1.0
+    share = fall(falling / decay, run.option("num_cycles", 0.5)) if falling < decay else 0.0
+    return max(0.0, share * (1.0 - low) + low)
 
 
-TRAINER: Mapping[str, Callable[[ScheduleInputs], Curve]] = {
-    "linear": _rising(_linear),
-    "cosine": _rising(_cosine),
-    "cosine_with_restarts": _rising(_restarts),
-    "polynomial": _rising(_polynomial),
-    "constant": lambda run: lambda _: run.peak,
-    "constant_with_warmup": _rising(lambda run, step: 1.0),
-    "inverse_sqrt": _rising(_inverse_sqrt),
-    "cosine_with_min_lr": _rising(_cosine_to_floor),
-    "cosine_warmup_with_min_lr": _cosine_warmup_to_floor,
+TRAINER: Mapping[str, Callable[[ScheduleInputs, int], float]] = {
+    "linear": lambda run, step: max(0.0, (run.total - step) / max(1, run.total - run.warmup)),
+    "cosine": lambda run, step: max(0.0, _wave(run, step)),
+    "cosine_with_restarts": _restarts,
+    "polynomial": _polynomial,
+    "constant": lambda run, step: 1.0,
+    "constant_with_warmup": lambda run, step: 1.0,
+    "inverse_sqrt": _inverse_sqrt,
+    "cosine_with_min_lr": _wave_to_floor,
+    "cosine_warmup_with_min_lr": _warmup_and_wave_to_floor,
     "warmup_stable_decay": _stable,
 }
-"""`--lr_scheduler_type` → the learning rate at a step."""
+"""`--lr_scheduler_type` → the share of the peak at a step."""
+
+_WITHOUT_LINEAR_WARMUP = frozenset({"constant", "cosine_warmup_with_min_lr", "warmup_stable_decay"})
+
+
+def trainer_curve(name: str, run: ScheduleInputs) -> Curve:
+    """Follow a schedule of the Trainer; most rise linearly from 0 during the warmup."""
+    warmup = 0 if name in _WITHOUT_LINEAR_WARMUP else run.warmup
+    return lambda step: run.peak * (step / warmup if step < warmup else TRAINER[name](run, step))
+
 
 UNPREDICTABLE = frozenset({"reduce_lr_on_plateau", "greedy"})
 """Schedules of the Trainer that follow how training goes."""

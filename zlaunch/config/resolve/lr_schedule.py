@@ -1,4 +1,4 @@
-"""Which learning-rate schedule a job follows, and over how many steps: DeepSpeed's, or else the Trainer's."""
+"""Find the learning-rate schedule of a job, DeepSpeed's or else the Trainer's, and its number of steps."""
 
 import json
 import math
@@ -6,10 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
-from zlaunch.config.resolve.fill import FilledConfig
-from zlaunch.config.resolve.lr_curves import DEEPSPEED, ENDLESS, TRAINER, UNPREDICTABLE, Curve, ScheduleInputs
+from zlaunch.config.resolve.lr_curves import (
+    ENDLESS,
+    TRAINER,
+    UNPREDICTABLE,
+    Curve,
+    ScheduleInputs,
+    deepspeed_curve,
+    trainer_curve,
+)
+from zlaunch.config.resolve.resolve import ResolvedValues
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.keys.lookup import field_at
 from zlaunch.dsconfig.schema.root import DsConfig
@@ -52,66 +58,92 @@ class Schedule:
         return step, self.rate(step)
 
 
-def schedule_of(filling: FilledConfig, interface: ConfigInterface, argv: Sequence[str]) -> Schedule:
+@dataclass(frozen=True)
+class _Steps:
+    number: int
+    is_whole: bool = False
+    is_share: bool = False
+
+
+@dataclass(frozen=True)
+class _Job:
+    values: Values
+    args: TrainerArgs
+    interface: ConfigInterface
+
+    @property
+    def total(self) -> int | None:
+        """The number of steps: as the arguments say, or as the scheduler was told."""
+        steps, written = int(self.args["max_steps"].value), self.values[_TOTAL]
+        return steps if steps > 0 else written if isinstance(written, int) and written > 0 else None
+
+    @property
+    def base(self) -> float | None:
+        """The learning rate that the optimizer starts with; None where only the script knows."""
+        rate = self.values[_LR]
+        if rate is None and self.values.has(("optimizer",)):
+            field = field_at(self.values.config(), _LR)
+            rate = None if field is None else field.default
+        if rate is None and self.interface is ConfigInterface.TRAINER:
+            rate = self.args["learning_rate"].value
+        rate = rate[0] if isinstance(rate, list) and rate else rate
+        return float(rate) if isinstance(rate, int | float) else None
+
+
+def schedule_of(resolved: ResolvedValues, interface: ConfigInterface, argv: Sequence[str]) -> Schedule:
     """Find out which schedule a job follows."""
-    values, args = filling.values, filling.args
-    name = values[("scheduler", "type")]
+    job = _Job(resolved.values, resolved.agreement.args, interface)
+    name = job.values[("scheduler", "type")]
     if isinstance(name, str):
-        source = f"`scheduler.type`, {values.leaves[('scheduler', 'type')].source}"
-        return _of_deepspeed(name, source, values, args, interface)
+        return _of_deepspeed(
+            name, f"`scheduler.type`, {job.values.leaves[('scheduler', 'type')].source}", job
+        )
     if interface is ConfigInterface.TRAINER:
-        return _of_trainer(values, args, argv)
+        return _of_trainer(job, argv)
     own = "the script's own, or the rate of the optimizer throughout"
     return Schedule("no schedule", "no `scheduler` in the ds_config", (own,), None)
 
 
-_ODD = "its settings give no number at every step"
-
-
-def _tried(make: Callable[[], Curve], num_steps: int) -> Curve | None:
-    """Make a curve and try every part of it once; settings can be such that there is none."""
-    steps = [num_steps * part // 20 for part in range(20)]
+def _schedule(named: tuple[str, str], make: Callable[[], Curve], steps: _Steps, *remarks: str) -> Schedule:
+    """Make a curve and try it at 20 steps; some settings give no number there."""
     try:
         curve = make()
-        return curve if all(math.isfinite(curve(step)) for step in steps) else None
+        is_sound = all(math.isfinite(curve(steps.number * part // 20)) for part in range(20))
     except (ArithmeticError, ValueError, TypeError, KeyError):
-        return None
+        is_sound = False
+    if not is_sound:
+        return Schedule(*named, ("its settings give no number at every step",), None)
+    return Schedule(*named, remarks, curve, steps.number, steps.is_whole, steps.is_share)
 
 
-def _of_deepspeed(
-    name: str, source: str, values: Values, args: TrainerArgs, interface: ConfigInterface
-) -> Schedule:
-    params = {str(path[-1]): leaf.value for path, leaf in values.leaves.items() if path[:-1] == _PARAMS}
-    if reason := _hidden(name, params, interface):
+def _of_deepspeed(name: str, source: str, job: _Job) -> Schedule:
+    params = {str(path[-1]): leaf.value for path, leaf in job.values.leaves.items() if path[:-1] == _PARAMS}
+    if reason := _hidden(name, params, job.interface):
         return Schedule(name, source, (reason,), None)
     warmup = params.get("warmup_num_steps", 1000)
-    warmup = float(args["warmup_steps"].value if warmup == AUTO else warmup)
-    total = _total(values, args)
-    counted = warmup if name.startswith("Warmup") else 0.0
-    who = _DATASET if interface is ConfigInterface.TRAINER else "the script decides"
-    steps, remarks, is_share = _length(name, total, counted, params, who)
-    base = _base_rate(values, args, interface)
-    if base is None and (
-        name == "WarmupCosineLR" or (name == "WarmupLR" and not params.get("warmup_max_lr"))
-    ):
+    warmup = float(job.args["warmup_steps"].value if warmup == AUTO else warmup)
+    who = _DATASET if job.interface is ConfigInterface.TRAINER else "the script decides"
+    steps, remarks = _steps(name, job.total, warmup if name.startswith("Warmup") else 0.0, params, who)
+    base = job.base
+    takes_base = name == "WarmupCosineLR" or (name == "WarmupLR" and not params.get("warmup_max_lr"))
+    if base is None and takes_base:
         remarks = (*remarks, "as a multiple of the rate of the script's own optimizer")
     open_numbers = {
-        "total_num_steps": steps,
-        "warmup_num_steps": max(1, _warmup_steps(warmup, steps)),
+        "total_num_steps": steps.number,
+        "warmup_num_steps": max(1, _warmup_steps(warmup, steps.number)),
         "warmup_max_lr": base,
     }
     numbers = {key: open_numbers.get(key, 0) if value == AUTO else value for key, value in params.items()}
-    try:
+
+    def curve() -> Curve:
         read: Any = DsConfig.model_validate({"scheduler": {"type": name, "params": numbers}}).scheduler
-    except ValidationError:
-        return Schedule(name, source, (_ODD,), None)
-    curve = _tried(lambda: DEEPSPEED[name](read.params, 1.0 if base is None else base), steps)
-    remarks = remarks if curve is not None else (_ODD,)
-    return Schedule(name, source, remarks, curve, steps, total is not None, is_share)
+        return deepspeed_curve(name, read.params, 1.0 if base is None else base)
+
+    return _schedule((name, source), curve, steps, *remarks)
 
 
-def _hidden(name: str, params: Mapping[str, Any], interface: ConfigInterface) -> str | None:
-    """Say who knows a schedule, where that is nobody but the running job."""
+def _hidden(name: str, params: Mapping[str, object], interface: ConfigInterface) -> str | None:
+    """Say what computes a schedule that only the running job knows."""
     if name not in DEEPSPEED_SCHEDULERS:
         return "`torch.optim.lr_scheduler` computes it while it trains"
     if AUTO in params.values() and interface is not ConfigInterface.TRAINER:
@@ -119,33 +151,26 @@ def _hidden(name: str, params: Mapping[str, Any], interface: ConfigInterface) ->
     return None
 
 
-def _of_trainer(values: Values, args: TrainerArgs, argv: Sequence[str]) -> Schedule:
-    kind = args["lr_scheduler_type"]
-    name = str(kind.value)
+def _of_trainer(job: _Job, argv: Sequence[str]) -> Schedule:
+    kind, given = job.args["lr_scheduler_type"], job.args["warmup_steps"]
+    name, warmup = str(kind.value), float(given.value)
     if name in UNPREDICTABLE:
-        return Schedule(name, kind.source, ("it follows how training goes",), None)
+        return Schedule(name, str(kind.source), ("it follows how training goes",), None)
     if name not in TRAINER:
-        raise WrongUsage(
-            f"the Trainer has no schedule `{name}`",
-            f"write one of {', '.join(f'`{one}`' for one in TRAINER)}",
-        )
-    total, warmup = _total(values, args), float(args["warmup_steps"].value)
-    steps, remarks, is_share = _length(name, total, warmup, {}, _DATASET)
-    base = _base_rate(values, args, ConfigInterface.TRAINER) or 0.0
-    run = ScheduleInputs(base, _warmup_steps(warmup, total or steps), total or steps, _options(argv))
+        names = ", ".join(f"`{one}`" for one in TRAINER)
+        raise WrongUsage(f"the Trainer has no schedule `{name}`", f"write one of {names}")
+    steps, remarks = _steps(name, job.total, warmup, {}, _DATASET)
+    run = ScheduleInputs(job.base or 0.0, _warmup_steps(warmup, steps.number), steps.number, _options(argv))
     said = "no warmup" if run.warmup == 0 else f"{run.warmup} steps of warmup"
     if name == "constant":
         said = "warmup is not read"
-    elif is_share and warmup:
+    elif steps.is_share and warmup:
         said = f"{warmup:.3g} of the run is warmup"
-    remarks = (f"{said} ({args['warmup_steps'].source})", *remarks)
-    curve = _tried(lambda: TRAINER[name](run), steps)
-    remarks = remarks if curve is not None else (_ODD,)
-    return Schedule(name, kind.source, remarks, curve, steps, total is not None, is_share)
+    remarks = (f"{said} ({given.source})", *remarks)
+    return _schedule((name, str(kind.source)), lambda: trainer_curve(name, run), steps, *remarks)
 
 
-def _options(argv: Sequence[str]) -> Mapping[str, Any]:
-    """Read `--lr_scheduler_kwargs`, which is a JSON object."""
+def _options(argv: Sequence[str]) -> Mapping[str, object]:
     text = dict(flags(argv)).get("lr_scheduler_kwargs")
     if not text:
         return {}
@@ -154,40 +179,35 @@ def _options(argv: Sequence[str]) -> Mapping[str, Any]:
     except ValueError:
         options = None
     if not isinstance(options, dict):
-        raise WrongUsage(f"`--lr_scheduler_kwargs {text}` is no JSON object", """write `'{"name": value}'`""")
+        raise WrongUsage(
+            f"`--lr_scheduler_kwargs {text}` is not a JSON object", """write `'{"name": value}'`"""
+        )
     return options
 
 
-def _total(values: Values, args: TrainerArgs) -> int | None:
-    """Say how long the run is: as the arguments tell, or as the scheduler was told."""
-    steps = int(args["max_steps"].value)
-    told = values[_TOTAL]
-    return steps if steps > 0 else told if isinstance(told, int) and told > 0 else None
-
-
-def _warmup_steps(warmup: Any, total: int) -> int:
+def _warmup_steps(warmup: float, total: int) -> int:
     """Count the steps of a warmup as `TrainingArguments.get_warmup_steps` does."""
-    return int(warmup) if float(warmup) >= 1 else math.ceil(total * float(warmup))
+    return int(warmup) if warmup >= 1 else math.ceil(total * warmup)
 
 
 _DATASET = "the dataset decides, or `--max_steps`,"
 
 
-def _length(
+def _steps(
     name: str, total: int | None, warmup: float, params: Mapping[str, Any], who: str
-) -> tuple[int, tuple[str, ...], bool]:
-    """Say how many steps to show, what is to be said about that, and whether only shares mean anything."""
+) -> tuple[_Steps, tuple[str, ...]]:
+    """Decide how many steps to show, and what to say about that."""
     if total is not None:
-        return total, (), False
+        return _Steps(total, is_whole=True), ()
     unknown = f"{who} how long the run is"
     if name in ENDLESS and (warmup >= 1 or warmup == 0):
         shape = _SHAPES[name](params) if name in _SHAPES else 2 * warmup
-        steps = int(shape) or ASSUMED_STEPS
-        return steps, (f"{unknown}; these are its first {steps} steps",), False
+        number = int(shape) or ASSUMED_STEPS
+        return _Steps(number), (f"{unknown}; these are its first {number} steps",)
     if warmup >= 1:
-        steps = max(ASSUMED_STEPS, 10 * int(warmup))
-        return steps, (f"{unknown}; drawn as if it were {steps} steps",), False
-    return ASSUMED_STEPS, (f"{unknown}; so this is over a share of it",), True
+        number = max(ASSUMED_STEPS, 10 * int(warmup))
+        return _Steps(number), (f"{unknown}; drawn as if it were {number} steps",)
+    return _Steps(ASSUMED_STEPS, is_share=True), (f"{unknown}; so this is over a share of it",)
 
 
 def _cycle(params: Mapping[str, Any]) -> float:
@@ -200,16 +220,4 @@ _SHAPES: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
     "OneCycle": _cycle,
     "LRRangeTest": lambda params: 5.0 * int(params.get("lr_range_test_step_size", 2000)),
 }
-"""`scheduler.type` → the steps in which it shows its shape."""
-
-
-def _base_rate(values: Values, args: TrainerArgs, interface: ConfigInterface) -> float | None:
-    """Say the learning rate that the optimizer starts with; None where only the script knows."""
-    rate = values[_LR]
-    if rate is None and values.has(("optimizer",)):
-        field = field_at(values.config(), _LR)
-        rate = None if field is None else field.default
-    if rate is None and interface is ConfigInterface.TRAINER:
-        rate = args["learning_rate"].value
-    rate = rate[0] if isinstance(rate, list) and rate else rate
-    return float(rate) if isinstance(rate, int | float) else None
+"""`scheduler.type` → the number of steps that shows its shape."""

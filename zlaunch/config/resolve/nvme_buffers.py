@@ -1,41 +1,54 @@
-"""Settings for swapping parameters to NVMe: number and size of buffers, and reuse distance.
+"""Size the buffers with which DeepSpeed swaps parameters to NVMe.
 
-Derived from the source of DeepSpeed 0.19.8 (files are relative to deepspeed/runtime) and checked by
-rehearsals. A parameter occupies a buffer from its read until it is partitioned again
-(swap_tensor/partitioned_param_swapper.py), so there must be as many buffers as parameters are gathered at
-once. Stage 3 keeps a parameter gathered if it is used again within `stage3_max_reuse_distance` elements
-(zero/partitioned_param_coordinator.py, __params_to_release). Prefetching takes every free buffer, and
-requests a parameter twice if it is soon used twice, as with activation checkpointing; it then fails with
-"already assigned swap buffer" (__prefetch_nvme_param_partitions). The number of buffers is therefore only
-sufficient without prefetching.
+From DeepSpeed 0.19.8, files within deepspeed/runtime, and measured by rehearsal. A parameter holds a buffer
+from when it is read until it is partitioned again (swap_tensor/partitioned_param_swapper.py), so there must
+be as many buffers as parameters are gathered at once. Stage 3 keeps a parameter gathered if it is used
+again within `stage3_max_reuse_distance` elements (zero/partitioned_param_coordinator.py,
+__params_to_release). Prefetching takes every free buffer, and asks twice for a parameter that is used twice
+soon, as with activation checkpointing; it then fails with "already assigned swap buffer"
+(__prefetch_nvme_param_partitions). So a number of buffers is only sufficient without prefetching.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, count
 from typing import Final
 
-from zlaunch.job.transformer import Transformer, Weight
+from zlaunch.config.resolve.compose import REUSE
+from zlaunch.config.resolve.values import Values
+from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.zero import OffloadParam
+from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.errors import Refused
+from zlaunch.job.model import ModelShape
+from zlaunch.job.source import Source, SourceKind
+from zlaunch.job.transformer import Transformer, Weight, read_transformer
+from zlaunch.units import plural, whole
+
+DEVICE: KeyPath = (ZERO, "offload_param", "device")
+COUNT: KeyPath = (ZERO, "offload_param", "buffer_count")
+SIZE: KeyPath = (ZERO, "offload_param", "buffer_size")
 
 MOST_DISTANCE: Final = 1_000_000_000
-"""Default of `stage3_max_reuse_distance`."""
+"""DeepSpeed's own `stage3_max_reuse_distance`."""
 _LEAST_BYTES: Final = 1 << 20
-"""Smaller partitions of a parameter stay in host memory (swap_tensor/utils.py)."""
+"""A rank's part of a parameter that is smaller stays in host memory (swap_tensor/utils.py)."""
 _FEWEST: Final = 5
-"""Default of `buffer_count`."""
+"""DeepSpeed's own `buffer_count`."""
 _SPARE: Final = 2
-"""Additional buffers: models differ by one from the computed number."""
+"""Extra buffers; models need up to one more than is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NvmeBuffers:
-    """Settings that can swap a model's parameters; sizes in elements."""
+    """Settings for swapping a model's parameters; sizes in elements."""
 
     buffer_count: int
     buffer_size: int
     reuse_distance: int
     is_exact: bool
-    """Whether the model type is known."""
+    """Whether the parameters of the model's type are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +58,76 @@ class ParameterUse:
     parameter: int
     numel: int
     in_block: bool = False
-    """Whether it is in a block of experts, which DeepSpeed treats as one module: it does not count in the
-    distances of parameters outside."""
+    """Whether it is in a block of experts, which DeepSpeed treats as one unit that adds nothing to the
+    distances outside of it."""
+
+
+def fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> Values:
+    """Size the buffers for parameters that are swapped to NVMe, where the user's file does not."""
+    if values[DEVICE] != "nvme" or model is None:
+        return values
+    kept = whole(values[REUSE])
+    distance = None if _is_preset(values, REUSE) else MOST_DISTANCE if kept is None else kept
+    needed = _needed(values, model, world_size, distance)
+    size = _size(model, needed, world_size)
+    if size is not None and not values.has(SIZE):
+        values = values.put(SIZE, size[0], Source.computed(size[1]))
+    if needed is None:
+        return values
+    if distance is None:
+        text = f"twice a layer of {model.source}"
+        values = values.put(REUSE, needed.reuse_distance, Source.computed(text))
+    if _is_preset(values, COUNT) or not values.has(COUNT):
+        text = f"more than a step of {model.source} gathers at once"
+        values = values.put(COUNT, needed.buffer_count, Source.computed(text))
+    return values
+
+
+def _needed(values: Values, model: ModelShape, world_size: int, distance: int | None) -> NvmeBuffers | None:
+    halved = any(values[(name, "enabled")] is True for name in ("bf16", "fp16"))
+    with suppress(Refused):
+        return nvme_buffers(read_transformer(model.config), world_size, 2 if halved else 4, distance)
+    return None
+
+
+def _size(model: ModelShape, needed: NvmeBuffers | None, world_size: int) -> tuple[int, str] | None:
+    """Make every partitioned parameter fit into one buffer; None where DeepSpeed's default is enough."""
+    largest = -(-(model.largest_parameter or 0) // world_size)
+    ranks = f"divided by {plural(world_size, 'rank')}"
+    if needed is not None and needed.is_exact:
+        size = max(largest, needed.buffer_size)
+        return size + size // 16, f"the largest matrix in {model.source} and a sixteenth, {ranks}"
+    largest = max(largest, 0 if needed is None else needed.buffer_size)
+    if largest <= OffloadParam().buffer_size:
+        return None
+    return largest, f"the largest matrix in {model.source}, {ranks}"
+
+
+def _is_preset(values: Values, path: KeyPath) -> bool:
+    leaf = values.leaves.get(path)
+    return leaf is not None and leaf.source.kind is SourceKind.PRESET
 
 
 def nvme_buffers(
     model: Transformer, world_size: int, item: int, reuse_distance: int | None = None
 ) -> NvmeBuffers:
-    """Compute the settings for a model; `item` is bytes per element.
+    """Size the buffers for a model; without a distance, it covers what a layer recomputes.
 
-    Without `reuse_distance`, it is two layers: parameters stay gathered between recomputation and
-    backward pass. Models of unknown type get twice as many buffers.
+    A model of unknown type gets twice as many buffers.
     """
     layer = max(sum(one.numel for one in stack.weights if not _in_block(one.name)) for stack in model.stacks)
     distance = min(MOST_DISTANCE, 2 * layer) if reuse_distance is None else reuse_distance
     least = -(-world_size * _LEAST_BYTES // item)
     orders = (list(parameter_order(model, checkpointing)) for checkpointing in (False, True))
-    at_once = max(max_gathered(uses, distance, least) for uses in orders)
-    # transformers gathers a module with all its children to initialize it.
-    initialized = max(sum(weight.numel >= least for weight in stack.weights) for stack in model.stacks)
-    buffers = max(at_once + _SPARE, initialized + _SPARE, _FEWEST) * (1 if model.known else 2)
+    at_once = max(most_gathered(uses, distance, least) for uses in orders)
+    # transformers gathers a module and what is in it to give it its first values.
+    made = max(sum(weight.numel >= least for weight in stack.weights) for stack in model.stacks)
+    buffers = max(at_once + _SPARE, made + _SPARE, _FEWEST) * (1 if model.known else 2)
     return NvmeBuffers(buffers, -(-model.largest // world_size), distance, model.known)
 
 
-def max_gathered(uses: Sequence[ParameterUse], distance: int, least: int) -> int:
-    """Return the largest number of parameters with at least `least` elements that are gathered at once."""
+def most_gathered(uses: Sequence[ParameterUse], distance: int, least: int) -> int:
+    """Count the parameters of at least `least` elements that are gathered at the same time."""
     outside, all_of_it = [0], [0]
     for use in uses:
         outside.append(outside[-1] + (0 if use.in_block else use.numel))
@@ -91,15 +149,15 @@ def _in_block(name: str) -> bool:
 
 
 def parameter_order(model: Transformer, checkpointing: bool) -> Iterator[ParameterUse]:
-    """Yield the parameters in the order in which a step uses them."""
+    """List the parameters in the order in which a step uses them."""
     numbers = count()
 
-    def uses(weights: Sequence[Weight]) -> list[ParameterUse]:
+    def numbered(weights: Sequence[Weight]) -> list[ParameterUse]:
         return [ParameterUse(next(numbers), one.numel, _in_block(one.name)) for one in weights]
 
-    start = uses(model.embedding)
-    layers = [uses(stack.weights) for stack in model.stacks for _ in range(stack.num_layers)]
-    end = [*uses(model.head), *(start[:1] if model.tied else ())]
+    start = numbered(model.embedding)
+    layers = [numbered(stack.weights) for stack in model.stacks for _ in range(stack.num_layers)]
+    end = [*numbered(model.head), *(start[:1] if model.tied else ())]
     yield from start
     yield from chain.from_iterable(layers)
     yield from end

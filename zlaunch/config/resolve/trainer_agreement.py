@@ -1,8 +1,8 @@
-"""What a script must be told so that it agrees with its ds_config.
+"""Reconcile Trainer arguments with the ds_config.
 
-The Trainer refuses a ds_config whose numbers differ from its arguments, whoever set them. So what
-the config fixes and the command line leaves open is passed on as an argument, and what still
-differs then is a finding before anything starts.
+The Trainer refuses a ds_config whose numbers differ from its arguments, even from their defaults. So a
+value that only the config sets is passed on as an argument, and what still differs is reported before
+the job starts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +14,7 @@ from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Finding
 from zlaunch.hosts.machine import Machine
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import MATCHED, Argument, TrainerArgs, Value, find_mismatches
 
 PRECISIONS = ("bf16", "fp16")
@@ -22,7 +23,7 @@ FORMATS = tuple(f"{name}.enabled" for name in PRECISIONS)
 
 @dataclass(frozen=True)
 class TrainerAgreement:
-    """The arguments after both sides were heard, what to add to the command line, and disputes."""
+    """The reconciled arguments, what to add to the command line, and what cannot be reconciled."""
 
     args: TrainerArgs
     added: tuple[tuple[str, Value], ...]
@@ -30,28 +31,32 @@ class TrainerAgreement:
 
 
 def reconcile_with_trainer(
-    values: Values, args: TrainerArgs, precision: str | None, machine: Machine, interface: ConfigInterface
+    values: Values,
+    args: TrainerArgs,
+    precision: str | None,
+    machine: Machine | None,
+    interface: ConfigInterface,
 ) -> TrainerAgreement:
-    """Bring the Trainer arguments and the ds_config together; what cannot agree is a dispute."""
-    findings = list(precision_disputes(args, precision))
-    if _formats_on(args) == list(PRECISIONS):  # told; nothing else is to stumble over it
+    """Reconcile the Trainer arguments with the ds_config; `machine` is None where no job is started."""
+    findings = list(precision_conflicts(args, precision))
+    if _formats_on(args) == list(PRECISIONS):  # reported already; do not report what follows from it
         for name in ("fp16", "fp16_full_eval"):
-            args = args.over(name, Argument(False, "`--bf16`"))
+            args = args.over(name, Argument(False, Source.argument("bf16")))
     added = _format(values, args, precision, machine)
     if interface is ConfigInterface.TRAINER:
         added |= from_config(values, args)
-    if machine.accelerator == "cpu" and not args["use_cpu"].value:
-        added["use_cpu"] = Argument(True, "this machine has no accelerator")
+    if machine is not None and machine.accelerator == "cpu" and not args["use_cpu"].value:
+        added["use_cpu"] = Argument(True, Source(SourceKind.MACHINE, "this machine has no accelerator"))
     for name, argument in added.items():
         args = args.over(name, argument)
     if interface is ConfigInterface.TRAINER:
-        findings += [one for one in _disputes(values, args) if not findings or one.where not in FORMATS]
+        findings += [one for one in _differences(values, args) if not findings or one.where not in FORMATS]
     words = tuple((name, argument.value) for name, argument in added.items())
     return TrainerAgreement(args, words if interface is ConfigInterface.TRAINER else (), tuple(findings))
 
 
 def write_formats(values: Values, args: TrainerArgs) -> Values:
-    """Write out the section that accelerate would add for a number format the config does not mention."""
+    """Write the section that accelerate adds for a precision that the config does not mention."""
     for name in PRECISIONS:
         old = "bfloat16" if name == "bf16" else name
         if args.is_on(name, f"{name}_full_eval") and not (values.has((name,)) or values.has((old,))):
@@ -62,7 +67,7 @@ def write_formats(values: Values, args: TrainerArgs) -> Values:
 def script_arguments(
     agreement: TrainerAgreement, interface: ConfigInterface, ds_config: Path, config_flags: Sequence[str]
 ) -> tuple[str, ...]:
-    """Write what is appended to the script's own arguments; `config_flags` are those of its own loop."""
+    """List what is appended to the script's arguments; `config_flags` are those of a loop of its own."""
     words: list[str] = []
     for name, value in agreement.added:
         words += [f"--{name}"] if value is True else [f"--{name}", f"{value}"]
@@ -74,7 +79,7 @@ def script_arguments(
 
 
 def from_config(values: Values, args: TrainerArgs) -> dict[str, Argument]:
-    """Find the arguments that nobody gave and that the config decides."""
+    """Find the arguments that were not given and that the config decides."""
     added: dict[str, Argument] = {}
     for path, match in MATCHED.items():
         value = values[path]
@@ -83,27 +88,32 @@ def from_config(values: Values, args: TrainerArgs) -> dict[str, Argument]:
         parts = value if isinstance(value, list) else [value]
         for name, part in zip(match.names, parts, strict=False):
             if not args[name].given and args[name].value != part:
-                added.setdefault(name, Argument(part, f"`{dotted(path)}` in the ds_config"))
+                added.setdefault(name, Argument(part, _in_the_config(dotted(path))))
     return added
 
 
+def _in_the_config(key: str) -> Source:
+    return Source(SourceKind.CONFIG_FILE, f"`{key}` in the ds_config")
+
+
 def _format(
-    values: Values, args: TrainerArgs, precision: str | None, machine: Machine
+    values: Values, args: TrainerArgs, precision: str | None, machine: Machine | None
 ) -> dict[str, Argument]:
-    """Switch on the number format that a flag, the config or the machine decides, if no argument did."""
+    """Switch on the precision that an option, the config or the machine decides, if no argument does."""
     if args.is_on(*PRECISIONS, *(f"{name}_full_eval" for name in PRECISIONS)):
         return {}
     if precision is not None:
-        return {precision: Argument(True, "`--precision`")} if precision in PRECISIONS else {}
+        return {precision: Argument(True, Source.option("--precision"))} if precision in PRECISIONS else {}
     if on := [name for name in PRECISIONS if values[(name, "enabled")] is True]:
-        return {on[0]: Argument(True, f"`{on[0]}.enabled` in the ds_config")}
-    best = machine.best_precision
-    if best not in PRECISIONS or values[(best, "enabled")] != AUTO:
+        return {on[0]: Argument(True, _in_the_config(f"{on[0]}.enabled"))}
+    best = None if machine is None else machine.best_precision
+    if machine is None or best not in PRECISIONS or values[(best, "enabled")] != AUTO:
         return {}
-    return {best: Argument(True, f"the best format of {machine.gpus[0].name if machine.gpus else 'a CPU'}")}
+    device = machine.gpus[0].name if machine.gpus else "a CPU"
+    return {best: Argument(True, Source(SourceKind.MACHINE, f"the best format of {device}"))}
 
 
-def _disputes(values: Values, args: TrainerArgs) -> Iterator[Finding]:
+def _differences(values: Values, args: TrainerArgs) -> Iterator[Finding]:
     for one in find_mismatches(lambda path: values[path], args):
         yield Finding(
             "differs-from-argument",
@@ -117,8 +127,8 @@ def _formats_on(args: TrainerArgs) -> list[str]:
     return [name for name in PRECISIONS if args.is_on(name, f"{name}_full_eval")]
 
 
-def precision_disputes(args: TrainerArgs, precision: str | None = None) -> Iterator[Finding]:
-    """Find number formats on the command line that exclude each other."""
+def precision_conflicts(args: TrainerArgs, precision: str | None = None) -> Iterator[Finding]:
+    """Find precisions on the command line that exclude each other."""
     given = _formats_on(args)
     if len(given) == len(PRECISIONS):
         yield Finding("both-precisions", "`--bf16` and `--fp16` exclude each other", hint="keep one of them")

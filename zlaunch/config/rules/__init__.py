@@ -1,4 +1,4 @@
-"""Rules between keys of a ds_config: one function, one code, one case that breaks it."""
+"""Rules between the keys of a ds_config: one function, one code, one config that breaks it."""
 
 from zlaunch.config.rules import (
     auto_values,

@@ -1,4 +1,4 @@
-"""Rules about "auto": who fills it in, and what DeepSpeed makes of it where nobody does."""
+"""Rules about "auto": who fills it in, and what DeepSpeed does with one that is left."""
 
 from collections.abc import Iterator
 
@@ -9,11 +9,11 @@ from zlaunch.job.script import ConfigInterface
 
 _RAW = Context(interface=ConfigInterface.DEEPSPEED)
 _OTHERS = (zero("stage"), zero("offload_optimizer", "device"), zero("offload_param", "device"))
-"""Keys that have a rule of their own."""
+"""Keys with a rule of their own."""
 
 
 def _left(subject: Subject, fate: Fate) -> Iterator[tuple[Keys, str]]:
-    """Find the words that a script without the Trainer and accelerate leaves to DeepSpeed."""
+    """Find each "auto" that reaches DeepSpeed because the script uses neither the Trainer nor accelerate."""
     if subject.context.interface is ConfigInterface.DEEPSPEED:
         for keys in subject.autos:
             if FILLED.get(keys) == fate and ".".join(keys) not in _OTHERS:
@@ -26,11 +26,11 @@ def _left(subject: Subject, fate: Fate) -> Iterator[tuple[Keys, str]]:
     RuleCase({"train_batch_size": "auto"}, {"train_batch_size": 8}, _RAW),
 )
 def auto_is_no_number(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed compares batch sizes with numbers, and ends in a TypeError."""
+    """DeepSpeed compares batch sizes with numbers and raises a TypeError for "auto"."""
     for keys, key in _left(subject, "refused"):
         yield Violation(
             key,
-            f'nobody fills in "auto" without the Trainer; DeepSpeed wants `{keys[-1]}` as a number',
+            f'without the Trainer nothing fills in "auto": DeepSpeed requires a number for `{keys[-1]}`',
             "write a number",
         )
 
@@ -41,11 +41,11 @@ def auto_is_no_number(subject: Subject) -> Iterator[Violation]:
     RuleCase({"gradient_clipping": "auto"}, {"gradient_clipping": 1.0}, _RAW),
 )
 def auto_ends_in_a_type_error(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed hands the word on, and the optimizer, the schedule or the first step ends in a TypeError."""
+    """DeepSpeed passes "auto" on; the optimizer, the schedule or the first step raises a TypeError."""
     for keys, key in _left(subject, "crash"):
-        when = "at the first step" if len(keys) == 1 else f"when the {keys[0]} is made"
+        when = "at the first step" if len(keys) == 1 else f"when the {keys[0]} is created"
         yield Violation(
-            key, f'nobody fills in "auto" without the Trainer: a TypeError {when}', "write a number"
+            key, f'without the Trainer nothing fills in "auto": TypeError {when}', "write a number"
         )
 
 
@@ -55,9 +55,11 @@ def auto_ends_in_a_type_error(subject: Subject) -> Iterator[Violation]:
     RuleCase({"bf16": {"enabled": "auto"}}, {"bf16.enabled": True}, _RAW),
 )
 def auto_becomes_the_default(subject: Subject) -> Iterator[Violation]:
-    """In its closed sections DeepSpeed drops an "auto" that is left, and takes the default."""
+    """DeepSpeed drops an "auto" from sections that it validates strictly, and uses the default."""
     for keys, key in _left(subject, "default"):
-        yield Violation(key, f'without the Trainer "auto" is false for `{keys[-1]}`', "write true or false")
+        yield Violation(
+            key, f'without the Trainer, "auto" means false for `{keys[-1]}`', "write true or false"
+        )
 
 
 @rule(
@@ -70,10 +72,10 @@ def auto_becomes_the_default(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def auto_bucket(subject: Subject) -> Iterator[Violation]:
-    """Without the Trainer nobody derives buckets from the model's width; DeepSpeed takes its default."""
+    """Only the Trainer derives bucket sizes from the hidden size; DeepSpeed alone uses its default."""
     for _, key in _left(subject, "bucket"):
         yield Violation(
-            key, 'without the Trainer "auto" is DeepSpeed\'s default', "write a number, or leave it out"
+            key, 'without the Trainer, "auto" means DeepSpeed\'s default', "write a number, or delete the key"
         )
 
 
@@ -86,7 +88,7 @@ def auto_bucket(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def auto_offload_is_none(subject: Subject) -> Iterator[Violation]:
-    """Accelerate and DeepSpeed both take "auto" for "none", and nothing is offloaded."""
+    """Accelerate and DeepSpeed both read "auto" as "none", so nothing is offloaded."""
     sections = {
         "offload_optimizer": subject.zero.offload_optimizer,
         "offload_param": subject.zero.offload_param,
@@ -108,10 +110,10 @@ def auto_offload_is_none(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def auto_nobody_fills(subject: Subject) -> Iterator[Violation]:
-    """The Trainer and accelerate do not know the key and stop at the word; without them torch does."""
+    """The Trainer and accelerate refuse an "auto" they cannot fill in; without them torch fails on it."""
     for keys in subject.autos:
         if keys not in FILLED:
-            yield Violation(".".join(keys), f'nobody fills in "auto" for `{keys[-1]}`', "write a value")
+            yield Violation(".".join(keys), f'nothing fills in "auto" for `{keys[-1]}`', "write a value")
 
 
 @rule(
@@ -127,11 +129,11 @@ def auto_nobody_fills(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def auto_of_deepspeeds_own(subject: Subject) -> Iterator[Violation]:
-    """Accelerate stops at every "auto" it does not know, and so at those that are DeepSpeed's own words."""
+    """Accelerate refuses an "auto" that it cannot fill in, even where DeepSpeed accepts the word."""
     for keys, value in subject.written.items():
         if subject.for_trainer and value == "auto" and keys in OWN_WORDS:
             yield Violation(
                 ".".join(keys),
-                'the Trainer stops at this "auto", which is DeepSpeed\'s own',
+                'DeepSpeed accepts "auto" here, but the Trainer raises an error for it',
                 "delete the key",
             )

@@ -17,7 +17,7 @@ from zlaunch.units import plural, whole
     ),
 )
 def batch_equation(subject: Subject) -> Iterator[Violation]:
-    """The global batch is the micro-batch times accumulation times ranks. DeepSpeed asserts it."""
+    """DeepSpeed asserts that the global batch is micro-batch x accumulation steps x data-parallel ranks."""
     config, world = subject.config, subject.data_ranks
     total, micro = whole(config.train_batch_size), whole(config.train_micro_batch_size_per_gpu)
     accumulation = whole(config.gradient_accumulation_steps)
@@ -36,7 +36,7 @@ def batch_equation(subject: Subject) -> Iterator[Violation]:
     RuleCase({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}, {"train_batch_size": 32}),
 )
 def batch_not_divisible(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed divides the global batch by what else is given, and asserts that nothing was lost."""
+    """DeepSpeed divides the global batch by the other sizes and asserts that there is no remainder."""
     config, known = subject.config, subject.data_ranks
     world = known or 1
     total, micro = whole(config.train_batch_size), whole(config.train_micro_batch_size_per_gpu)
@@ -49,8 +49,8 @@ def batch_not_divisible(subject: Subject) -> Iterator[Violation]:
     if total % divisor:
         yield Violation(
             "train_batch_size",
-            f"train_batch_size {total} cannot be divided by {' x '.join(parts)}",
-            f"write {-(-total // divisor) * divisor}, or leave train_batch_size out",
+            f"train_batch_size {total} is not divisible by {' x '.join(parts)}",
+            f"write {-(-total // divisor) * divisor}, or delete train_batch_size",
         )
 
 
@@ -60,11 +60,11 @@ def batch_not_divisible(subject: Subject) -> Iterator[Violation]:
     RuleCase({"gradient_accumulation_steps": 2}, {"train_micro_batch_size_per_gpu": 4}),
 )
 def no_batch_size(subject: Subject) -> Iterator[Violation]:
-    """Without a global batch or a micro-batch DeepSpeed refuses the config."""
+    """DeepSpeed refuses a config with neither a global batch nor a micro-batch."""
     config = subject.config
     if config.train_batch_size is None and config.train_micro_batch_size_per_gpu is None:
         yield Violation(
             "gradient_accumulation_steps" if subject.has("gradient_accumulation_steps") else "",
-            "neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is there",
-            'add `"train_micro_batch_size_per_gpu": "auto"`, or a number without the Trainer',
+            "`train_batch_size` and `train_micro_batch_size_per_gpu` are both missing",
+            'add `"train_micro_batch_size_per_gpu": "auto"`; without the Trainer, write a number',
         )

@@ -1,4 +1,4 @@
-"""Rules about `optimizer.params`: one name stands for several classes, and each has its own arguments."""
+"""Rules about `optimizer.params`: one name stands for several classes with different arguments."""
 
 from collections.abc import Iterator, Mapping
 
@@ -30,7 +30,7 @@ _CLASSES = {
 
 
 def class_of(subject: Subject) -> str | None:
-    """Name the class that DeepSpeed will make."""
+    """Name the class that DeepSpeed creates."""
     name = subject.optimizer
     if name in ("adam", "adamw") and subject.has_torch_adam:
         return "torch.optim.AdamW"
@@ -46,7 +46,7 @@ def class_of(subject: Subject) -> str | None:
     ),
 )
 def argument_of_another_class(subject: Subject) -> Iterator[Violation]:
-    """Adam, Lion and Adagrad have a class for the GPU and one for the host, with keys of their own."""
+    """Adam, Lion and Adagrad use one class on the GPU and another on the CPU, with different arguments."""
     if (chosen := class_of(subject)) is None:
         return
     for keys in subject.written:
@@ -54,7 +54,7 @@ def argument_of_another_class(subject: Subject) -> Iterator[Violation]:
             torch = subject.optimizer in ("adam", "adamw") and keys[2] in TAKES["torch.optim.AdamW"]
             yield Violation(
                 ".".join(keys),
-                f"{chosen} is made here, and takes no `{keys[2]}`",
+                f"DeepSpeed creates {chosen} here, which has no argument `{keys[2]}`",
                 'delete it, or add `"torch_adam": true`' if torch else "delete it",
             )
 
@@ -68,11 +68,13 @@ def argument_of_another_class(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def amsgrad_not_there(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed's Adam and Lamb on the GPU refuse `amsgrad`."""
+    """DeepSpeed's GPU implementations of Adam and Lamb raise an error for `amsgrad`."""
     refuses = class_of(subject) == "FusedAdam" or subject.optimizer == "lamb"
     if refuses and subject.param("amsgrad") is True:
         hint = "delete it" if subject.optimizer == "lamb" else 'delete it, or add `"torch_adam": true`'
-        yield Violation("optimizer.params.amsgrad", "DeepSpeed's own optimizers refuse `amsgrad`", hint)
+        yield Violation(
+            "optimizer.params.amsgrad", "DeepSpeed's GPU optimizers do not support `amsgrad`", hint
+        )
 
 
 @rule(
@@ -87,11 +89,9 @@ def amsgrad_not_there(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def amsgrad_not_on_the_host(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed's Adagrad on the host takes `amsgrad` and does not compute it."""
+    """DeepSpeedCPUAdagrad accepts `amsgrad` and ignores it."""
     if class_of(subject) == "DeepSpeedCPUAdagrad" and subject.param("amsgrad") is True:
-        yield Violation(
-            "optimizer.params.amsgrad", "Adagrad on the host does not compute `amsgrad`", "delete it"
-        )
+        yield Violation("optimizer.params.amsgrad", "DeepSpeedCPUAdagrad ignores `amsgrad`", "delete it")
 
 
 @rule(
@@ -106,7 +106,7 @@ def amsgrad_not_on_the_host(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def momentum_argument_unread(subject: Subject) -> Iterator[Violation]:
-    """Only the host's Adam reads `fp32_optimizer_states`; the engine drops it for the others."""
+    """Only DeepSpeedCPUAdam reads `fp32_optimizer_states`; the engine drops it for other optimizers."""
     reads = class_of(subject) in ("DeepSpeedCPUAdam", None)
     if (
         subject.optimizer in ("adam", "adamw")
@@ -115,6 +115,6 @@ def momentum_argument_unread(subject: Subject) -> Iterator[Violation]:
     ):
         yield Violation(
             "optimizer.params.fp32_optimizer_states",
-            "only an optimizer on the host reads `fp32_optimizer_states`; the states stay in fp32",
+            "only a CPU optimizer reads `fp32_optimizer_states`; the states stay in fp32",
             'delete it, or add `"offload_optimizer": {"device": "cpu"}`',
         )

@@ -29,13 +29,13 @@ def _sampling(subject: Subject) -> DataSampling | None:
     ),
 )
 def curriculum_needs_metrics(subject: Subject) -> Iterator[Violation]:
-    """A curriculum must say what makes a sample difficult. DeepSpeed asserts it."""
+    """DeepSpeed asserts that curriculum learning has `curriculum_metrics`."""
     sampling = _sampling(subject)
     section = sampling.curriculum_learning if sampling else None
     if section is not None and section.enabled and section.curriculum_metrics is None:
         yield Violation(
             f"{_SAMPLING}.curriculum_learning",
-            "a curriculum needs `curriculum_metrics`",
+            "curriculum learning needs `curriculum_metrics`",
             'add `"curriculum_metrics": {…}`, or write `"enabled": false`',
         )
 
@@ -54,7 +54,7 @@ def curriculum_needs_metrics(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def dynamic_batching_needs_max_tokens(subject: Subject) -> Iterator[Violation]:
-    """Batches of equal tokens must know how many. DeepSpeed asserts it."""
+    """DeepSpeed asserts that dynamic batching has `max_tokens`."""
     sampling = _sampling(subject)
     section = sampling.dynamic_batching if sampling else None
     if section is not None and section.enabled and section.max_tokens is None:

@@ -1,4 +1,4 @@
-"""Rules about how gradients are reduced, averaged, clipped and accumulated."""
+"""Rules about reducing, averaging, clipping and accumulating gradients."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ _NO_NORM = {"stage": 2, "compute_grad_norm": False}
 
 
 def _clipping(subject: Subject) -> float | None:
-    """Say where gradients will be clipped; None while that is open."""
+    """The norm at which gradients are clipped; None while it is unknown."""
     written = subject.config.gradient_clipping
     clipping = subject.argument("max_grad_norm") if written == "auto" else written
     return None if clipping is None else float(clipping)
@@ -24,12 +24,12 @@ def _clipping(subject: Subject) -> float | None:
     ),
 )
 def odd_allgather_bucket(subject: Subject) -> Iterator[Violation]:
-    """Stages 1 and 2 align the bucket to two elements, and assert that it is even."""
+    """Stages 1 and 2 assert that `allgather_bucket_size` is even."""
     size = subject.zero.allgather_bucket_size
     if subject.stage in (1, 2) and size % 2:
         yield Violation(
             zero("allgather_bucket_size"),
-            f"`allgather_bucket_size` must be even, and {size} is odd",
+            f"`allgather_bucket_size` must be even, not {size}",
             f"write {size + 1}",
             Fix(FixKind.WRITE, size + 1),
         )
@@ -41,7 +41,7 @@ def odd_allgather_bucket(subject: Subject) -> Iterator[Violation]:
     RuleCase({"zero_optimization": {"stage": 2}, "prescale_gradients": True}, {"prescale_gradients": None}),
 )
 def reduce_scatter_averages_plainly(subject: Subject) -> Iterator[Violation]:
-    """With `reduce_scatter`, stages 2 and 3 assert that gradients are divided once, after the sum."""
+    """With `reduce_scatter`, stages 2 and 3 assert that gradients are neither prescaled nor predivided."""
     config = subject.config
     sums = config.gradient_allreduce_op == "sum" and subject.stage == 2
     if subject.stage not in (2, 3) or not subject.zero.reduce_scatter or sums:
@@ -52,7 +52,7 @@ def reduce_scatter_averages_plainly(subject: Subject) -> Iterator[Violation]:
         if is_wrong:
             yield Violation(
                 key,
-                f"`{key}` does not work with `reduce_scatter`, which is on, at stage {subject.stage}",
+                f"`{key}` does not work with `reduce_scatter` at stage {subject.stage}; it is on by default",
                 f"delete it, or turn `{zero('reduce_scatter')}` off",
             )
 
@@ -66,7 +66,7 @@ def reduce_scatter_averages_plainly(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def grad_norm_needs_stage_1_or_2(subject: Subject) -> Iterator[Violation]:
-    """Only stages 1 and 2 can do without the norm; DeepSpeed refuses to read the rest."""
+    """DeepSpeed refuses `compute_grad_norm` false at other stages than 1 and 2."""
     if subject.stage in (0, 3) and not subject.zero.compute_grad_norm:
         yield Violation(
             zero("compute_grad_norm"), f"stage {subject.stage} always computes the gradient norm", "delete it"
@@ -79,7 +79,7 @@ def grad_norm_needs_stage_1_or_2(subject: Subject) -> Iterator[Violation]:
     RuleCase({"zero_optimization": _NO_NORM}, {"gradient_clipping": 0}),
 )
 def clipping_needs_the_norm(subject: Subject) -> Iterator[Violation]:
-    """Clipping is on at 1.0 unless it is written as 0, and the optimizer refuses it without the norm."""
+    """Clipping needs the gradient norm, and is on at 1.0 unless `gradient_clipping` is 0."""
     clipping = _clipping(subject)
     if (
         subject.stage in (1, 2)
@@ -90,8 +90,8 @@ def clipping_needs_the_norm(subject: Subject) -> Iterator[Violation]:
         default = "" if subject.has("gradient_clipping") else ", its default"
         yield Violation(
             zero("compute_grad_norm"),
-            f"`gradient_clipping` is {clipping:g}{default}, and cannot do without the norm",
-            'write `"gradient_clipping": 0`, or compute the norm',
+            f"`gradient_clipping` is {clipping:g}{default}, and clipping needs the gradient norm",
+            'write `"gradient_clipping": 0`, or delete `compute_grad_norm`',
         )
 
 
@@ -104,12 +104,12 @@ def clipping_needs_the_norm(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def no_norm_on_the_host(subject: Subject) -> Iterator[Violation]:
-    """An optimizer on the host, ZenFlow's too, always computes the norm."""
+    """Offloaded optimizers, including ZenFlow, always compute the gradient norm."""
     on_host = "offload_optimizer" in subject.offloads or subject.zero.zenflow is not None
     if subject.stage in (1, 2) and not subject.zero.compute_grad_norm and on_host:
         yield Violation(
             zero("compute_grad_norm"),
-            "an offloaded optimizer cannot do without the gradient norm",
+            "an offloaded optimizer needs the gradient norm",
             "delete it",
         )
 
@@ -120,7 +120,7 @@ def no_norm_on_the_host(subject: Subject) -> Iterator[Violation]:
     RuleCase({"zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"}, {zero("stage"): 2}),
 )
 def sum_of_gradients(subject: Subject) -> Iterator[Violation]:
-    """Stage 3, ZenFlow and DeepCompile can only average gradients."""
+    """Stage 3, ZenFlow and DeepCompile can only average gradients; DeepSpeed refuses "sum"."""
     averaging = {
         "stage 3": subject.stage == 3,
         "ZenFlow": subject.zero.zenflow is not None,
@@ -142,7 +142,7 @@ def sum_of_gradients(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def own_accumulation(subject: Subject) -> Iterator[Violation]:
-    """A script that finds its own boundaries cannot overlap below stage 2, compile, or be a pipeline."""
+    """Without managed accumulation the engine refuses overlap below stage 2, DeepCompile and pipelines."""
     if subject.config.managed_gradient_accumulation:
         return
     obstacles = {
@@ -153,7 +153,9 @@ def own_accumulation(subject: Subject) -> Iterator[Violation]:
     for key, is_there in obstacles.items():
         if is_there:
             yield Violation(
-                key, f"`managed_gradient_accumulation` false does not work with `{key}`", f"drop `{key}`"
+                key,
+                f"`managed_gradient_accumulation` false does not work with `{key}`",
+                f"turn `{key}` off or delete it",
             )
 
 
@@ -166,12 +168,12 @@ def own_accumulation(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def host_wants_contiguous_gradients(subject: Subject) -> Iterator[Violation]:
-    """With offload, stages 1 and 2 turn `contiguous_gradients` on, whatever it says."""
+    """With optimizer offload, stages 1 and 2 turn `contiguous_gradients` on regardless of its value."""
     offloads = subject.stage in (1, 2) and "offload_optimizer" in subject.offloads
     if offloads and not subject.zero.contiguous_gradients:
         yield Violation(
             zero("contiguous_gradients"),
-            "offload keeps gradients contiguous, whatever this says",
+            "ignored: gradients are always contiguous with optimizer offload",
             "delete it",
         )
 
@@ -182,9 +184,11 @@ def host_wants_contiguous_gradients(subject: Subject) -> Iterator[Violation]:
     RuleCase({"gradient_clipping": -1.0}, {"gradient_clipping": 1.0}),
 )
 def negative_clipping(subject: Subject) -> Iterator[Violation]:
-    """A negative norm turns clipping off, as 0 does."""
+    """A negative value turns clipping off, like 0."""
     clipping = subject.config.gradient_clipping
     if clipping != "auto" and clipping < 0:
         yield Violation(
-            "gradient_clipping", f"{clipping:g} turns clipping off", "write 0 to turn it off, or a norm"
+            "gradient_clipping",
+            f"{clipping:g} turns clipping off",
+            "write 0 to turn clipping off, or a positive norm",
         )

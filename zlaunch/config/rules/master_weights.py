@@ -1,4 +1,4 @@
-"""Rules about master weights and optimizer states in 16 bits."""
+"""Rules about 16-bit master weights and optimizer states."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ _MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
 
 
 def _masters(subject: Subject) -> Iterator[tuple[str, str]]:
-    """Find the formats whose master weights are to have 16 bits as well: the format, and the key."""
+    """Find the precisions with 16-bit master weights: the precision and its key."""
     bf16 = subject.config.brain_float
     if subject.config.fp16.fp16_master_weights_and_grads:
         yield "fp16", "fp16.fp16_master_weights_and_grads"
@@ -31,11 +31,11 @@ def _states_in_bf16(subject: Subject) -> bool:
     ),
 )
 def masters_need_partitioning(subject: Subject) -> Iterator[Violation]:
-    """Only ZeRO's optimizers can keep master weights in 16 bits. DeepSpeed asserts it."""
+    """DeepSpeed asserts stage 1 or higher for 16-bit master weights."""
     for _, key in _masters(subject):
         if subject.stage == 0:
             yield Violation(
-                key, "master weights in 16 bits need stage 1, 2 or 3", "use stage 1 or more, or delete it"
+                key, "16-bit master weights need stage 1, 2 or 3", "use stage 1 or higher, or delete it"
             )
 
 
@@ -48,7 +48,7 @@ def masters_need_partitioning(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def bf16_states_need_masters(subject: Subject) -> Iterator[Violation]:
-    """Optimizer states in bf16 go with master weights in bf16. DeepSpeed asserts it."""
+    """DeepSpeed asserts bf16 master weights for bf16 optimizer states."""
     bf16 = subject.config.brain_float
     if bf16 is not None and bf16.bf16_optimizer_states and not bf16.bf16_master_weights_and_grads:
         yield Violation(
@@ -64,7 +64,7 @@ def bf16_states_need_masters(subject: Subject) -> Iterator[Violation]:
     RuleCase({"zero_optimization": {"stage": 2}, "bf16": _MASTERS}, {zero("offload_optimizer"): CPU}),
 )
 def masters_need_offload(subject: Subject) -> Iterator[Violation]:
-    """Master weights in 16 bits are DeepSpeedCPUAdam's, unless the states are in bf16 as well."""
+    """16-bit master weights need DeepSpeedCPUAdam, unless the optimizer states are in bf16 too."""
     if subject.stage == 0 or "offload_optimizer" in subject.offloads:
         return
     for name, key in _masters(subject):
@@ -72,7 +72,7 @@ def masters_need_offload(subject: Subject) -> Iterator[Violation]:
             states = ", or `bf16_optimizer_states`" if name == "bf16" else ""
             yield Violation(
                 key,
-                "master weights in 16 bits need the optimizer on the host",
+                "16-bit master weights need optimizer offload",
                 f'add `"offload_optimizer": {{"device": "cpu"}}`{states}',
             )
 
@@ -90,13 +90,11 @@ def masters_need_offload(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def masters_need_adam(subject: Subject) -> Iterator[Violation]:
-    """On the host only DeepSpeedCPUAdam can keep master weights in 16 bits."""
+    """With optimizer offload, only DeepSpeedCPUAdam supports 16-bit master weights."""
     wrong = subject.optimizer not in (None, "adam", "adamw") or subject.has_torch_adam
     for _, key in _masters(subject):
         if wrong and "offload_optimizer" in subject.offloads:
-            yield Violation(
-                key, "master weights in 16 bits need DeepSpeed's own Adam", 'write `"type": "AdamW"`'
-            )
+            yield Violation(key, "16-bit master weights need DeepSpeed's own Adam", 'write `"type": "AdamW"`')
 
 
 @rule(
@@ -112,6 +110,6 @@ def masters_need_adam(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def masters_in_both_formats(subject: Subject) -> Iterator[Violation]:
-    """Master weights are in fp16 or in bf16, even if one format is off."""
+    """The engine refuses master weights in both fp16 and bf16, even if one of the precisions is off."""
     if len(keys := [key for _, key in _masters(subject)]) > 1:
-        yield Violation(keys[0], "master weights cannot be in fp16 and in bf16", f"delete `{keys[0]}`")
+        yield Violation(keys[0], "master weights cannot be in both fp16 and bf16", f"delete `{keys[0]}`")

@@ -1,4 +1,4 @@
-"""Rules about offloading: what needs which stage, and which path."""
+"""Rules about offloading: stages, devices, paths and buffers."""
 
 from collections.abc import Iterator
 
@@ -15,12 +15,12 @@ _NVME = {"device": "nvme", "nvme_path": "/nvme"}
     RuleCase({"zero_optimization": {"stage": 0, "offload_optimizer": CPU}}, {zero("stage"): 2}),
 )
 def offload_needs_partitioning(subject: Subject) -> Iterator[Violation]:
-    """At stage 0 the optimizer goes to the CPU and the parameters do not: the first step crashes."""
+    """At stage 0 the optimizer moves to the CPU but the parameters do not, so the first step crashes."""
     if subject.stage == 0 and subject.offloads:
         yield Violation(
             zero(next(iter(subject.offloads))),
-            "nothing can be offloaded at stage 0: the first optimizer step would crash",
-            "use stage 2 or 3, or offload nothing",
+            "offload does not work at stage 0: the first optimizer step crashes",
+            "use stage 2 or 3, or delete the section",
         )
 
 
@@ -30,12 +30,12 @@ def offload_needs_partitioning(subject: Subject) -> Iterator[Violation]:
     RuleCase({"zero_optimization": {"stage": 2, "offload_param": CPU}}, {zero("stage"): 3}),
 )
 def offload_param_needs_stage_3(subject: Subject) -> Iterator[Violation]:
-    """Below stage 3 every rank keeps all parameters, and `offload_param` is ignored."""
+    """Below stage 3 every rank keeps all parameters, and DeepSpeed ignores `offload_param`."""
     if subject.stage in (1, 2) and "offload_param" in subject.offloads:
         yield Violation(
             zero("offload_param"),
-            f"parameters stay on the GPU at stage {subject.stage}: this section is ignored",
-            "use stage 3, or offload the optimizer alone",
+            f"ignored at stage {subject.stage}: parameters stay on the GPU",
+            "use stage 3, or delete the section",
         )
 
 
@@ -45,13 +45,13 @@ def offload_param_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     RuleCase({"zero_optimization": {"stage": 2, "offload_optimizer": _NVME}}, {zero("stage"): 3}),
 )
 def nvme_needs_stage_3(subject: Subject) -> Iterator[Violation]:
-    """At stages 1 and 2 DeepSpeed takes `nvme` for `cpu` and never touches the drive."""
+    """At stages 1 and 2 DeepSpeed treats `nvme` as `cpu` and does not use the drive."""
     section = subject.offloads.get("offload_optimizer")
     if subject.stage in (1, 2) and section is not None and section.device == "nvme":
         yield Violation(
             zero("offload_optimizer", "device"),
-            f"at stage {subject.stage} DeepSpeed offloads to the CPU and never touches the NVMe drive",
-            "use stage 3, or offload to the CPU",
+            f"at stage {subject.stage} DeepSpeed offloads to the CPU and does not use the NVMe drive",
+            'use stage 3, or write "cpu"',
         )
 
 
@@ -64,13 +64,13 @@ def nvme_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def nvme_needs_a_path(subject: Subject) -> Iterator[Violation]:
-    """Offload to NVMe has no default directory."""
+    """Offload to NVMe has no default directory, and fails without `nvme_path`."""
     for name, section in subject.offloads.items():
         if subject.stage == 3 and section.device == "nvme" and section.nvme_path is None:
             yield Violation(
                 zero(name),
-                f"`{name}` goes to NVMe, but no directory is named",
-                "name a directory on the drive: `nvme_path`, or `--nvme DIR`",
+                f"`{name}` uses NVMe but has no `nvme_path`",
+                "add `nvme_path` with a directory on the drive, or give `--nvme DIR`",
             )
             return
 
@@ -84,13 +84,13 @@ def nvme_needs_a_path(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def nvme_path_is_none(subject: Subject) -> Iterator[Violation]:
-    """Accelerate writes the word "none" for "auto", and DeepSpeed swaps to a directory of that name."""
+    """Accelerate replaces "auto" by "none", and DeepSpeed swaps to a directory of that name."""
     for name, section in subject.offloads.items():
         if section.device == "nvme" and section.nvme_path in ("none", "auto"):
             yield Violation(
                 zero(name, "nvme_path"),
-                f'"{section.nvme_path}" becomes a directory named none where the job is started',
-                "name a directory on the drive",
+                f'"{section.nvme_path}" becomes a directory named "none" in the working directory',
+                "write a directory on the drive",
             )
 
 
@@ -103,14 +103,14 @@ def nvme_path_is_none(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def too_few_buffers(subject: Subject) -> Iterator[Violation]:
-    """Adam on NVMe needs four buffers: parameter, gradient, and two moments. The first step asserts it."""
+    """Adam on NVMe needs four buffers (parameter, gradient, two moments); the first step asserts it."""
     section = subject.zero.offload_optimizer
     if subject.stage == 3 and section is not None and section.device == "nvme" and section.buffer_count < 4:
         yield Violation(
             zero("offload_optimizer", "buffer_count"),
-            f"Adam needs 4 buffers for NVMe, not {section.buffer_count}: "
-            "parameter, gradient, two moments. The first step would end with an empty AssertionError",
-            "write 4, or leave it out",
+            f"{section.buffer_count} NVMe buffers are too few: Adam needs 4, for the parameter, the gradient "
+            "and two moments; the first step fails with an empty AssertionError",
+            "write 4, or delete the key",
             Fix(FixKind.WRITE, 4),
         )
 
@@ -125,7 +125,7 @@ def too_few_buffers(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def buffer_too_small(subject: Subject) -> Iterator[Violation]:
-    """Every parameter, as it is partitioned over the ranks, must fit into one staging buffer."""
+    """Each rank's part of every parameter must fit into one staging buffer."""
     section, model, world = subject.zero.offload_param, subject.context.model, subject.context.world_size
     if section is None or section.device != "nvme" or subject.stage != 3:
         return
@@ -150,13 +150,13 @@ def buffer_too_small(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def ratio_needs_stage_3(subject: Subject) -> Iterator[Violation]:
-    """Part of the optimizer steps can stay on the GPU at stage 3 alone; DeepSpeed asserts it."""
+    """DeepSpeed asserts stage 3 for a `ratio` below 1, which keeps part of the optimizer on the GPU."""
     section = subject.zero.offload_optimizer
     if subject.stage in (0, 1, 2) and section is not None and section.ratio < 1:
         yield Violation(
             zero("offload_optimizer", "ratio"),
             f"a `ratio` of {section.ratio:g} needs stage 3",
-            "use stage 3, or leave it out",
+            "use stage 3, or delete the key",
         )
 
 
@@ -175,11 +175,11 @@ _NVME_KEYS = {
     ),
 )
 def nvme_keys_without_nvme(subject: Subject) -> Iterator[Violation]:
-    """Buffers and directories are for NVMe; offload to the CPU does not read them."""
+    """Offload to the CPU does not read the keys for NVMe buffers and directories."""
     for name, keys in _NVME_KEYS.items():
         section = subject.offloads.get(name)
         for key in keys:
             if section and section.device == "cpu" and (*zero(name).split("."), key) in subject.changed:
                 yield Violation(
-                    zero(name, key), f"`{key}` is read for NVMe alone", "delete it, or offload to NVMe"
+                    zero(name, key), f"`{key}` is only read for NVMe", "delete it, or offload to NVMe"
                 )

@@ -12,7 +12,7 @@ _LAMB = {"type": "Lamb", "params": _LR}
 _MUON = {"type": "Muon", "params": _LR}
 
 TESTED = ("adam", "adamw", "adagrad", "lion", "muon")
-"""Optimizers that ZeRO was tested with (`deepspeed/runtime/zero/utils.py`), as a config names them."""
+"""Optimizers that ZeRO was tested with (`deepspeed/runtime/zero/utils.py`), by their names in a config."""
 
 
 @rule(
@@ -24,12 +24,12 @@ TESTED = ("adam", "adamw", "adagrad", "lion", "muon")
     ),
 )
 def adam_means_adamw(subject: Subject) -> Iterator[Violation]:
-    """Type Adam decays weights as AdamW does, unless `adam_w_mode` is false."""
+    """Type Adam uses decoupled weight decay, like AdamW, unless `adam_w_mode` is false."""
     decay = number(subject.param("weight_decay"), subject.argument("weight_decay"))
     if subject.optimizer == "adam" and decay and not subject.has("optimizer.params.adam_w_mode"):
         yield Violation(
             "optimizer.type",
-            f"this Adam is AdamW: its weight decay of {decay:g} is decoupled",
+            f"`Adam` means AdamW here: its weight decay of {decay:g} is decoupled",
             'write `"type": "AdamW"`, or `"adam_w_mode": false` for Adam',
         )
 
@@ -43,11 +43,11 @@ def adam_means_adamw(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def adamw_stays_adamw(subject: Subject) -> Iterator[Violation]:
-    """Type AdamW does not read `adam_w_mode`."""
+    """DeepSpeed ignores `adam_w_mode` for type AdamW."""
     if subject.optimizer == "adamw" and subject.param("adam_w_mode") is False:
         yield Violation(
             "optimizer.params.adam_w_mode",
-            "type AdamW stays AdamW, whatever `adam_w_mode` says",
+            "type AdamW ignores `adam_w_mode`",
             'write `"type": "Adam"`, or delete it',
         )
 
@@ -61,9 +61,9 @@ def adamw_stays_adamw(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def untested_optimizer(subject: Subject) -> Iterator[Violation]:
-    """ZeRO asserts that its optimizer is one it was tested with, or that this is allowed.
+    """ZeRO refuses optimizers that it was not tested with, unless `zero_allow_untested_optimizer` is set.
 
-    The Trainer allows it for its own optimizers, and not for one that the config names.
+    The Trainer sets it for its own optimizers, but not for one in the config.
     """
     config = subject.config
     if config.optimizer is None or subject.optimizer in TESTED or config.zero_allow_untested_optimizer:
@@ -71,8 +71,8 @@ def untested_optimizer(subject: Subject) -> Iterator[Violation]:
     if subject.stage:
         yield Violation(
             "optimizer.type",
-            f"ZeRO was not tested with {config.optimizer.type}, and refuses it",
-            'add `"zero_allow_untested_optimizer": true`, or take AdamW',
+            f"ZeRO refuses {config.optimizer.type}, with which it was not tested",
+            'add `"zero_allow_untested_optimizer": true`, or use AdamW',
         )
 
 
@@ -82,7 +82,7 @@ def untested_optimizer(subject: Subject) -> Iterator[Violation]:
     RuleCase({"optimizer": _LAMB, "fp16": {"enabled": True, "loss_scale": 128}}, {"fp16.loss_scale": 0}),
 )
 def lamb_scales_dynamically(subject: Subject) -> Iterator[Violation]:
-    """Lamb asserts dynamic loss scaling, even where fp16 is off."""
+    """Lamb asserts dynamic loss scaling, even if fp16 is off."""
     scale = subject.config.fp16.loss_scale
     if subject.optimizer == "lamb" and scale:
         yield Violation("fp16.loss_scale", f"Lamb needs a dynamic loss scale, not {scale:g}", "write 0")
@@ -101,10 +101,10 @@ def lamb_scales_dynamically(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def lamb_on_the_host(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed's Lamb is a CUDA kernel, and offload gives it parameters on the host."""
+    """DeepSpeed's Lamb is a CUDA kernel and fails on offloaded parameters."""
     if subject.optimizer == "lamb" and "offload_optimizer" in subject.offloads:
         yield Violation(
-            "optimizer.type", "Lamb runs on the GPU alone", "take AdamW, or do not offload the optimizer"
+            "optimizer.type", "Lamb only runs on the GPU", "use AdamW, or do not offload the optimizer"
         )
 
 
@@ -120,14 +120,14 @@ def lamb_on_the_host(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def part_offload_needs_adam(subject: Subject) -> Iterator[Violation]:
-    """The steps of a part on the GPU are AdamW's; the engine asserts DeepSpeedCPUAdam for the rest."""
+    """With a `ratio` below 1 the engine asserts DeepSpeedCPUAdam for the offloaded part."""
     section = subject.zero.offload_optimizer
     other = subject.optimizer not in (None, "adam", "adamw") or subject.has_torch_adam
     if subject.stage == 3 and section is not None and section.ratio < 1 and other and subject.offloads:
         yield Violation(
             zero("offload_optimizer", "ratio"),
-            "a `ratio` below 1 works with DeepSpeed's own Adam alone",
-            'write `"type": "AdamW"`, or leave the ratio out',
+            "a `ratio` below 1 only works with DeepSpeed's own Adam",
+            'write `"type": "AdamW"`, or delete the ratio',
         )
 
 
@@ -137,7 +137,7 @@ def part_offload_needs_adam(subject: Subject) -> Iterator[Violation]:
     RuleCase({"zero_optimization": {"stage": 3}, "optimizer": _MUON}, {zero("reduce_scatter"): False}),
 )
 def muon_reduces_otherwise(subject: Subject) -> Iterator[Violation]:
-    """At stage 3 Muon refuses `reduce_scatter`, which is on by default, and quantized gradients."""
+    """At stage 3 Muon refuses quantized gradients and `reduce_scatter`, which is on by default."""
     if subject.optimizer != "muon" or subject.stage != 3:
         return
     if subject.zero.zero_quantized_gradients:
@@ -147,14 +147,14 @@ def muon_reduces_otherwise(subject: Subject) -> Iterator[Violation]:
     elif subject.zero.reduce_scatter:
         yield Violation(
             zero("reduce_scatter") if subject.has(zero("reduce_scatter")) else ZERO,
-            "Muon does not work with `reduce_scatter` at stage 3, and it is on",
+            "Muon does not work with `reduce_scatter` at stage 3, and it is on by default",
             'write `"reduce_scatter": false`',
         )
 
 
 _OWN_RATE: Mapping[str, float] = {"adagrad": 0.01}
 SETS_THE_RATE = ("WarmupLR", "WarmupDecayLR", "OneCycle", "LRRangeTest")
-"""Schedules that set a learning rate of their own."""
+"""Schedules that set their own learning rate."""
 
 
 def _schedule_sets_it(subject: Subject) -> bool:
@@ -170,7 +170,7 @@ def _schedule_sets_it(subject: Subject) -> bool:
     RuleCase({"optimizer": {"type": "AdamW"}}, {"optimizer.params": _LR}, Context()),
 )
 def no_learning_rate(subject: Subject) -> Iterator[Violation]:
-    """An optimizer without `lr` takes its constructor's, and the Trainer's does not reach it."""
+    """Without `lr` the optimizer uses its constructor's default, not the Trainer's learning rate."""
     if subject.config.optimizer is None or subject.param("lr") is not None or _schedule_sets_it(subject):
         return
     own = subject.config.optimizer
@@ -181,8 +181,8 @@ def no_learning_rate(subject: Subject) -> Iterator[Violation]:
     )
     yield Violation(
         "optimizer",
-        f"the learning rate of {own.type} is {default}, whatever the script says",
-        'add `"params": {"lr": "auto"}`, or a number without the Trainer',
+        f"the learning rate of {own.type} is {default}: `--learning_rate` does not reach it",
+        'add `"params": {"lr": "auto"}`; without the Trainer, write a number',
     )
 
 

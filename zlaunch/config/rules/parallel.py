@@ -12,12 +12,12 @@ from zlaunch.errors import Severity
     RuleCase({"sequence_parallel_size": 2}, {"data_parallel_size": 2}),
 )
 def half_a_device_mesh(subject: Subject) -> Iterator[Violation]:
-    """Only both sizes together make a mesh; one alone shrinks the batch and splits no sequence."""
+    """DeepSpeed builds a device mesh only if both sizes are set; one alone splits no sequences."""
     sizes = ("sequence_parallel_size", "data_parallel_size")
     given = [key for key in sizes if getattr(subject.config, key) is not None]
     if len(given) == 1 and getattr(subject.config, given[0]) > 1:
         other = sizes[given[0] == sizes[0]]
-        yield Violation(given[0], f"`{given[0]}` makes no groups without `{other}`", f"add `{other}`")
+        yield Violation(given[0], f"`{given[0]}` has no effect without `{other}`", f"add `{other}`")
 
 
 @rule(
@@ -28,13 +28,13 @@ def half_a_device_mesh(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def two_tensor_parallel_sizes(subject: Subject) -> Iterator[Violation]:
-    """The engine raises unless `tp.tp_size` is 1 or the same as `autotp_size`."""
+    """The engine raises an error unless `tp.tp_size` is 1 or equal to `autotp_size`."""
     section = subject.config.tensor_parallel
     if section.autotp_size > 1 and section.tp.tp_size not in (1, section.autotp_size):
         yield Violation(
             "tensor_parallel.tp.tp_size",
             f"`tp_size` is {section.tp.tp_size}, but `autotp_size` is {section.autotp_size}",
-            "leave `tp_size` out",
+            "delete `tp_size`",
         )
 
 
@@ -44,12 +44,14 @@ def two_tensor_parallel_sizes(subject: Subject) -> Iterator[Violation]:
     RuleCase({"tensor_parallel": {"tp": {"tp_size": 2}}}, {"tensor_parallel.autotp_size": 2}),
 )
 def tensor_parallel_is_off(subject: Subject) -> Iterator[Violation]:
-    """Only `autotp_size` splits a model in training; `tp_size` alone is for inference."""
+    """In training only `autotp_size` splits the model; `tp_size` alone is for inference."""
     section = subject.config.tensor_parallel
     if section.autotp_size <= 1 and section.tp.tp_size > 1:
         size = section.tp.tp_size
         yield Violation(
-            "tensor_parallel.tp.tp_size", "`tp_size` alone splits nothing", f'add `"autotp_size": {size}`'
+            "tensor_parallel.tp.tp_size",
+            "`tp_size` alone does not split the model",
+            f'add `"autotp_size": {size}`',
         )
 
 
@@ -62,9 +64,11 @@ def tensor_parallel_is_off(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def pipeline_below_stage_2(subject: Subject) -> Iterator[Violation]:
-    """Stages 2 and 3 partition what pipeline stages must have whole; the pipeline engine asserts it."""
+    """The pipeline engine asserts a ZeRO stage below 2."""
     if subject.config.pipeline is not None and subject.stage in (2, 3):
-        yield Violation("pipeline", f"a pipeline does not work with stage {subject.stage}", "use stage 1")
+        yield Violation(
+            "pipeline", f"pipeline parallelism does not work with stage {subject.stage}", "use stage 1"
+        )
 
 
 @rule(
@@ -73,7 +77,7 @@ def pipeline_below_stage_2(subject: Subject) -> Iterator[Violation]:
     RuleCase({"compile": {"deepcompile": True, "passes": ["autotp", "z3"]}}, {"compile.passes": ["autotp"]}),
 )
 def autotp_pass_alone(subject: Subject) -> Iterator[Violation]:
-    """DeepCompile cannot combine its tensor-parallel pass with others yet."""
+    """DeepCompile cannot combine its tensor-parallel pass with other passes."""
     section = subject.config.compile
     if section.deepcompile and section.passes and "autotp" in section.passes and len(set(section.passes)) > 1:
         others = ", ".join(f'"{name}"' for name in section.passes if name != "autotp")
@@ -94,7 +98,7 @@ def autotp_pass_alone(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def two_compiled_offloads(subject: Subject) -> Iterator[Violation]:
-    """At stage 3 DeepCompile offloads one kind of state, and the optimizer's only where ZeRO does not."""
+    """At stage 3 DeepCompile offloads one kind of state, and optimizer states only if ZeRO does not."""
     section = subject.config.compile
     if not section.deepcompile or subject.stage != 3:
         return
@@ -105,9 +109,11 @@ def two_compiled_offloads(subject: Subject) -> Iterator[Violation]:
     ]
     if len(on) > 1:
         yield Violation(
-            f"compile.{on[1]}", f"DeepCompile offloads one of {', '.join(on)}", "turn the others off"
+            f"compile.{on[1]}", f"DeepCompile supports only one of {', '.join(on)}", "turn the others off"
         )
     elif on == ["offload_opt_states"] and "offload_optimizer" in subject.offloads:
         yield Violation(
-            "compile.offload_opt_states", f"`{zero('offload_optimizer')}` does it already", "turn one off"
+            "compile.offload_opt_states",
+            f"`{zero('offload_optimizer')}` already offloads the optimizer",
+            "turn one of them off",
         )

@@ -1,4 +1,4 @@
-"""Rules about number formats."""
+"""Rules about training precision."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ _ON = {"enabled": True}
 
 @rule("both-formats", Severity.ERROR, RuleCase({"fp16": _ON, "bf16": _ON}, {"fp16.enabled": False}))
 def both_formats(subject: Subject) -> Iterator[Violation]:
-    """Training is in fp16 or in bf16. DeepSpeed asserts it."""
+    """DeepSpeed asserts that fp16 and bf16 are not both enabled."""
     if subject.has_both_formats:
         yield Violation(
             "fp16.enabled",
@@ -25,12 +25,12 @@ def both_formats(subject: Subject) -> Iterator[Violation]:
     RuleCase({"fp16": _ON}, {"fp16.enabled": False}, Context(device_fp16=False)),
 )
 def fp16_unsupported(subject: Subject) -> Iterator[Violation]:
-    """On a CPU without fp16 kernels (AVX512-FP16, AVX-NE-CONVERT) the engine raises a ValueError."""
+    """On a CPU without AVX512-FP16 or AVX-NE-CONVERT the engine raises a ValueError for fp16."""
     if subject.context.device_fp16 is False and subject.format == "fp16":
         yield Violation(
             "fp16.enabled",
-            "this CPU has no fp16 kernels, and DeepSpeed does not train in fp16 without them",
-            "train in bf16, which works on every CPU: `--precision bf16`, or `--bf16` instead of `--fp16`",
+            "this CPU does not support fp16 training",
+            "use bf16, which works on every CPU: `--precision bf16`, or `--bf16` instead of `--fp16`",
         )
 
 
@@ -40,12 +40,12 @@ def fp16_unsupported(subject: Subject) -> Iterator[Violation]:
     RuleCase({"bf16": _ON, "data_types": {"param_dtype": "fp16"}}, {"data_types.param_dtype": "bf16"}),
 )
 def param_dtype_differs(subject: Subject) -> Iterator[Violation]:
-    """`param_dtype` cannot choose a format; the engine asserts that it repeats the one that is on."""
+    """The engine asserts that `param_dtype` matches the enabled precision; it cannot choose one."""
     wanted = subject.config.data_types.param_dtype
     if wanted and subject.format and _format(wanted) != subject.format:
         yield Violation(
             "data_types.param_dtype",
-            f"`param_dtype` is {wanted}, but the model is in {subject.format}",
+            f"`param_dtype` is {wanted}, but the model trains in {subject.format}",
             f"enable `{_format(wanted)}`, or delete it" if _format(wanted) != "fp32" else "delete it",
         )
 
@@ -63,13 +63,13 @@ def _format(name: str) -> str:
     ),
 )
 def accumulation_needs_partitioning(subject: Subject) -> Iterator[Violation]:
-    """At stage 0 gradients are accumulated in the model's format; another is not implemented."""
+    """At stage 0 DeepSpeed can only accumulate gradients in the model's precision."""
     wanted = subject.config.data_types.grad_accum_dtype
     if wanted and subject.stage == 0 and subject.format and _format(wanted) != subject.format:
         yield Violation(
             "data_types.grad_accum_dtype",
-            f"at stage 0 gradients of a {subject.format} model cannot be accumulated in {wanted}",
-            "use stage 1 or more, or delete it",
+            f"at stage 0 a {subject.format} model cannot accumulate gradients in {wanted}",
+            "use stage 1 or higher, or delete it",
         )
 
 
@@ -87,12 +87,12 @@ def accumulation_needs_partitioning(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def norm_needs_zeros_own_optimizer(subject: Subject) -> Iterator[Violation]:
-    """Stage 1 in bf16 that accumulates in fp32 runs another optimizer, which needs the norm."""
+    """Stage 1 in bf16 with fp32 accumulation uses an optimizer that always computes the gradient norm."""
     if subject.zero.compute_grad_norm or not _runs_bf16_optimizer(subject):
         return
     yield Violation(
         zero("compute_grad_norm"),
-        "stage 1 in bf16 with fp32 gradients always computes the gradient norm",
+        "stage 1 in bf16 with fp32 accumulation always computes the gradient norm",
         "use stage 2, or delete it",
     )
 
@@ -112,7 +112,7 @@ def _runs_bf16_optimizer(subject: Subject) -> bool:
     ),
 )
 def immediate_update_not_read(subject: Subject) -> Iterator[Violation]:
-    """Only stage 1 with fp32 gradients, and pipelines, read `immediate_grad_update`."""
+    """Only stage 1 with fp32 accumulation, and pipelines, read `immediate_grad_update`."""
     bf16 = subject.config.bf16
     if bf16 is None or not bf16.immediate_grad_update or subject.config.pipeline is not None:
         return
@@ -133,7 +133,7 @@ def immediate_update_not_read(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def overflow_unchecked_at_stage_3(subject: Subject) -> Iterator[Violation]:
-    """Stage 3 is never told of `check_grad_overflow`, whatever it is."""
+    """DeepSpeed does not pass `check_grad_overflow` to the stage 3 optimizer."""
     key = "bf16.check_grad_overflow"
     if (
         subject.stage == 3
@@ -153,12 +153,12 @@ def overflow_unchecked_at_stage_3(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def autocast_twice(subject: Subject) -> Iterator[Violation]:
-    """A format that is on converts the model itself, and leaves `torch_autocast` nothing to choose."""
+    """With bf16 or fp16 enabled the whole model is converted, so `torch_autocast` has no effect."""
     autocast = subject.config.torch_autocast
     if autocast is not None and autocast.enabled and subject.format in ("bf16", "fp16"):
         yield Violation(
             "torch_autocast.enabled",
-            f"the model is in {subject.format} already; `torch_autocast` is for models in fp32",
+            f"no effect: the whole model is in {subject.format}; `torch_autocast` is for models in fp32",
             f"turn `torch_autocast` off, or `{subject.format}`",
         )
 
@@ -169,12 +169,12 @@ def autocast_twice(subject: Subject) -> Iterator[Violation]:
     RuleCase({"torch_autocast": _ON}, {"torch_autocast.dtype": "bfloat16"}),
 )
 def autocast_without_dtype(subject: Subject) -> Iterator[Violation]:
-    """Without a format PyTorch takes its own, fp16 on CUDA, and nothing scales the loss for it."""
+    """Without `dtype` PyTorch uses its default, fp16 on CUDA, without loss scaling."""
     autocast = subject.config.torch_autocast
     if autocast is not None and autocast.enabled and autocast.dtype is None:
         yield Violation(
             "torch_autocast",
-            "without `dtype` autocast is fp16 on CUDA, with no loss scaling",
+            "without `dtype`, autocast uses fp16 on CUDA, without loss scaling",
             'add `"dtype": "bfloat16"`',
         )
 
@@ -185,12 +185,12 @@ def autocast_without_dtype(subject: Subject) -> Iterator[Violation]:
     RuleCase({"fp16": {**_ON, "loss_scale": 128, "initial_scale_power": 8}}, {"fp16.loss_scale": 0}),
 )
 def loss_scale_is_fixed(subject: Subject) -> Iterator[Violation]:
-    """A fixed loss scale does not read the settings of a dynamic one."""
+    """With a fixed loss scale DeepSpeed ignores the settings for dynamic loss scaling."""
     dynamic = ("initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
     for key in dynamic:
         if subject.config.fp16.loss_scale and ("fp16", key) in subject.changed:
             yield Violation(
                 f"fp16.{key}",
-                f"`{key}` is not read: the loss scale is fixed at {subject.config.fp16.loss_scale:g}",
-                'write `"loss_scale": 0` to adapt it, or delete this',
+                f"ignored: the loss scale is fixed at {subject.config.fp16.loss_scale:g}",
+                'write `"loss_scale": 0` for dynamic loss scaling, or delete this key',
             )

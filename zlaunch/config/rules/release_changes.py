@@ -1,20 +1,19 @@
-"""Rules about defaults that a newer DeepSpeed release has changed, for who comes from an older one."""
+"""Rules about defaults that changed between DeepSpeed releases."""
 
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 from zlaunch.config.rules.rule import Context, Keys, RuleCase, Subject, Violation, rule
 from zlaunch.dsconfig.releases import NEWEST, Release, release
 from zlaunch.errors import Severity
 
 BENIGN = {("steps_per_print",)}
-"""Changes that only show in the log."""
+"""Changes that only affect the log."""
 
 
 @functools.cache
-def _changed_since(older: Release) -> dict[Keys, tuple[Any, Any]]:
-    """Find the defaults that are not what they were: key → then, now."""
+def _changed_since(older: Release) -> dict[Keys, tuple[object, object]]:
+    """Find the defaults that changed: key → then, now."""
     then, now = older.reads.keys, NEWEST.reads.keys
     both = [path for path in then if path in now and path not in BENIGN]
     return {
@@ -42,7 +41,7 @@ def _in_use(subject: Subject, section: Keys) -> bool:
     ),
 )
 def default_changed(subject: Subject) -> Iterator[Violation]:
-    """A key that is left out becomes another value after an upgrade; what is written stays."""
+    """The default of a missing key is different in the newest DeepSpeed release."""
     older = subject.context.release
     if older is None or older == NEWEST:
         return
@@ -53,9 +52,9 @@ def default_changed(subject: Subject) -> Iterator[Violation]:
             yield Violation(
                 ".".join(section),
                 f"`{name}` is {_shown(then)} by default in {older.name}, and {_shown(now)} in {NEWEST.name}",
-                f'write `"{key}": {_shown(then)}` to keep it, or {_shown(now)} for the new one',
+                f'write `"{key}": {_shown(then)}` to keep the old value, or {_shown(now)} for the new one',
             )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value}"

@@ -1,8 +1,7 @@
-"""Rules about names that DeepSpeed has replaced, and still reads."""
+"""Rules about old names of keys that DeepSpeed still reads."""
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
 from zlaunch.dsconfig.keys.read_at import ZERO
@@ -11,14 +10,14 @@ from zlaunch.errors import Fix, FixKind, Severity
 
 
 def _written(subject: Subject) -> Iterator[tuple[str, str, OldName]]:
-    """Find the old names in `zero_optimization` that were written: the old key, and the new one."""
+    """Find the old names used in `zero_optimization`: the old key and the new one."""
     for name in OLD_NAMES:
         old, new = str(name.old[-1]), str(name.new[-1])
         if name.old[0] == ZERO and subject.has(zero(old)):
             yield old, new, name
 
 
-def _renamed(name: OldName, value: Any) -> tuple[str, Fix]:
+def _renamed(name: OldName, value: object) -> tuple[str, Fix]:
     new = str(name.new[-1])
     if name.section is None:
         return f"write `{new}`", Fix(FixKind.RENAME, new)
@@ -37,11 +36,11 @@ def _renamed(name: OldName, value: Any) -> tuple[str, Fix]:
     ),
 )
 def old_name(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed warns of the old name and reads it as the new one; its next release may not."""
+    """DeepSpeed still reads the old name, with a deprecation warning."""
     for old, new, name in _written(subject):
         if not subject.has(zero(new)):
-            hint, mending = _renamed(name, getattr(subject.zero, old))
-            yield Violation(zero(old), f"`{old}` is the old name of `{new}`", hint, mending)
+            hint, fix = _renamed(name, getattr(subject.zero, old))
+            yield Violation(zero(old), f"`{old}` is the old name of `{new}`", hint, fix)
 
 
 @rule(
@@ -53,14 +52,14 @@ def old_name(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def old_and_new_name(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed refuses an old name beside the new one, even if both say the same."""
+    """DeepSpeed refuses a config with both the old and the new name, even with equal values."""
     for old, new, _ in _written(subject):
         if subject.has(zero(new)):
             is_on = new in subject.offloads or getattr(subject.zero, new) is True
             agree = bool(getattr(subject.zero, old)) == is_on
             yield Violation(
                 zero(old),
-                f"`{old}` and `{new}` are one key under two names, and are refused together",
+                f"`{old}` is the old name of `{new}`; DeepSpeed refuses both together",
                 f"delete `{old}`",
                 Fix(FixKind.DELETE) if agree else None,
             )
@@ -75,12 +74,12 @@ def old_and_new_name(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def old_pinning(subject: Subject) -> Iterator[Violation]:
-    """The old key for pinned memory is accepted with a warning, and then nobody reads it."""
+    """DeepSpeed accepts the old key for pinned memory with a warning and ignores it."""
     if subject.has(zero("cpu_offload_use_pin_memory")):
         yield Violation(
             zero("cpu_offload_use_pin_memory"),
-            "nobody reads `cpu_offload_use_pin_memory` any more",
-            "write `pin_memory` in the offload section; it is on by default since DeepSpeed 0.19",
+            "DeepSpeed ignores `cpu_offload_use_pin_memory`",
+            "use `pin_memory` in the offload section; it is on by default since DeepSpeed 0.19",
         )
 
 
@@ -96,18 +95,18 @@ def old_pinning(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def old_offload_unseen(subject: Subject) -> Iterator[Violation]:
-    """The Trainer looks for `offload_optimizer` alone, and hands DeepSpeed an optimizer that it refuses."""
+    """The Trainer only knows `offload_optimizer`, so it creates an optimizer that DeepSpeed refuses."""
     if subject.for_trainer and subject.zero.cpu_offload and subject.config.optimizer is None:
         yield Violation(
             zero("cpu_offload"),
-            "the Trainer does not know `cpu_offload`; DeepSpeed then refuses the Trainer's optimizer",
+            "the Trainer ignores `cpu_offload`, and DeepSpeed then refuses the Trainer's optimizer",
             'write `"offload_optimizer": {"device": "cpu"}`',
         )
 
 
 @rule("bf16-by-its-old-name", Severity.ADVICE, RuleCase({"bfloat16": {"enabled": True}}, {"bfloat16": None}))
 def bf16_by_its_old_name(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed still reads `bfloat16` if `bf16` is absent; the Trainer never does."""
+    """DeepSpeed reads `bfloat16` only if `bf16` is missing; the Trainer never reads it."""
     if subject.config.bfloat16 is not None and subject.config.bf16 is None:
         rename = None if subject.has("bf16") else Fix(FixKind.RENAME, "bf16")
         yield Violation("bfloat16", "`bfloat16` is the old name of `bf16`", "write `bf16`", rename)
@@ -119,8 +118,8 @@ def bf16_by_its_old_name(subject: Subject) -> Iterator[Violation]:
     RuleCase({"bf16": {"enabled": False}, "bfloat16": {"enabled": True}}, {"bfloat16": None}),
 )
 def bf16_under_both_names(subject: Subject) -> Iterator[Violation]:
-    """Beside `bf16`, DeepSpeed does not read `bfloat16`."""
+    """DeepSpeed ignores `bfloat16` if `bf16` is present."""
     old, new = subject.config.bfloat16, subject.config.bf16
     if old is not None and new is not None:
-        mending = Fix(FixKind.DELETE) if old.enabled == new.enabled else None
-        yield Violation("bfloat16", "`bfloat16` is not read beside `bf16`", "delete it", mending)
+        fix = Fix(FixKind.DELETE) if old.enabled == new.enabled else None
+        yield Violation("bfloat16", "`bfloat16` is ignored because `bf16` is present", "delete it", fix)

@@ -1,4 +1,4 @@
-"""What a rule is: one pure function, one code, one case that breaks it and is mended by one change."""
+"""A rule: one pure function, one code, and one config that breaks it with its smallest repair."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from zlaunch.job.trainer_args import TrainerArgs
 
 Keys = tuple[str, ...]
 CONSTRUCTORS = (("optimizer", "params"), ("scheduler", "params"))
-"""Sections whose keys a constructor takes."""
+"""Sections whose keys are arguments of a constructor."""
 
 CPU = {"device": "cpu"}
-"""An offload, as short as it can be."""
+"""A minimal offload section."""
 
 FORMATS: Mapping[str, str] = {
     "fp16": "fp16",
@@ -38,30 +38,30 @@ class Context:
     """As much of the job as is known."""
 
     world_size: int | None = None
-    """Data-parallel ranks; None if nobody said."""
+    """Data-parallel ranks; None if unknown."""
     args: TrainerArgs | None = None
     model: ModelShape | None = None
     interface: ConfigInterface = ConfigInterface.TRAINER
     device_fp16: bool | None = None
-    """Whether the device trains in fp16; None if that is unknown."""
+    """Whether the device supports fp16 training; None if unknown."""
     release: Release | None = None
     """The DeepSpeed release that the user asks about; None means the newest."""
     strict_json: bool = False
-    """Whether it was said that a reader of strict JSON will read the text as it is."""
+    """Whether a reader of strict JSON is known to read the text as it is."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a rule judges: a ds_config, and the job it is for."""
+    """What a rule checks: a ds_config and its job."""
 
     config: DsConfig
     context: Context = Context()
 
     @property
     def data_ranks(self) -> int | None:
-        """Count the ranks by which a batch is divided; None if nobody knows them.
+        """The ranks that divide a batch; None if unknown.
 
-        Where ranks share a sequence, it depends on accelerate's settings what the Trainer makes of it.
+        With sequence parallelism it depends on accelerate's settings what the Trainer does.
         """
         world, shared = self.context.world_size, self.config.sequence_parallel_size
         if world is None or ((shared or 1) > 1 and self.context.interface is not ConfigInterface.DEEPSPEED):
@@ -70,34 +70,34 @@ class Subject:
 
     @property
     def zero(self) -> Zero:
-        """Say what is partitioned."""
+        """The section `zero_optimization`."""
         return self.config.zero_optimization
 
     @property
     def stage(self) -> int | None:
-        """Say the ZeRO stage; None while it is "auto"."""
+        """The ZeRO stage; None while it is "auto"."""
         return self.zero.stage if isinstance(self.zero.stage, int) else None
 
     @cached_property
     def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:
-        """Find the offload sections that move something."""
+        """The offload sections that are in use."""
         return self.zero.offloads
 
     @cached_property
-    def written(self) -> Mapping[Keys, Any]:
-        """Find every value that was written."""
+    def written(self) -> Mapping[Keys, object]:
+        """Every value in the config."""
         return {keys: value for keys, value, _ in _leaves(self.config, ())}
 
     @cached_property
-    def changed(self) -> Mapping[Keys, Any]:
-        """Find every value that was written and is neither the default nor "auto"."""
+    def changed(self) -> Mapping[Keys, object]:
+        """Every value in the config that is neither the default nor "auto"."""
         return {
             keys: value for keys, value, default in _leaves(self.config, ()) if value not in (default, "auto")
         }
 
     @cached_property
     def autos(self) -> tuple[Keys, ...]:
-        """Find the keys whose "auto" somebody must fill in."""
+        """The keys whose "auto" must be filled in."""
         return tuple(
             keys
             for keys, value in self.written.items()
@@ -106,26 +106,26 @@ class Subject:
 
     @property
     def for_trainer(self) -> bool:
-        """Whether the config is visibly for the Trainer."""
+        """Whether the config is known to be for the Trainer."""
         context = self.context
         return context.interface is ConfigInterface.TRAINER and (context.args is not None or bool(self.autos))
 
     @property
     def optimizer(self) -> str | None:
-        """Name the optimizer that DeepSpeed builds, in lower case."""
+        """The optimizer that DeepSpeed creates, in lower case."""
         return None if self.config.optimizer is None else self.config.optimizer.type.lower()
 
-    def param(self, name: str) -> Any:
-        """Look up an argument of the optimizer, if it was written."""
+    def param(self, name: str) -> object:
+        """An argument of the optimizer, if it is in the config."""
         return self.written.get(("optimizer", "params", name))
 
     @property
     def has_torch_adam(self) -> bool:
-        """Whether torch's Adam stands in for DeepSpeed's."""
+        """Whether torch's Adam replaces DeepSpeed's."""
         return self.param("torch_adam") is True
 
     def argument(self, name: str) -> Any:
-        """Look up what the Trainer will be told; None while nobody knows."""
+        """An argument of the Trainer; None if unknown."""
         args = self.context.args
         return args[name].value if args is not None and self.for_trainer else None
 
@@ -136,7 +136,7 @@ class Subject:
         return self.config.fp16.enabled is True and bf16 is not None and bf16.enabled is True
 
     def is_on(self, name: str) -> bool | None:
-        """Whether a format is switched on; None while an argument can still do it."""
+        """Whether a precision is on; None while an argument can still turn it on."""
         section = self.config.fp16 if name == "fp16" else self.config.brain_float
         if section is not None and section.enabled != "auto" and section.model_fields_set:
             return section.enabled
@@ -148,14 +148,14 @@ class Subject:
 
     @property
     def format(self) -> str | None:
-        """Name the format of the model; None while it is open."""
+        """The precision of the model; None while it is unknown."""
         switches = {name: self.is_on(name) for name in ("bf16", "fp16")}
         on = [name for name, is_on in switches.items() if is_on]
         return on[0] if on else None if None in switches.values() else "fp32"
 
     def has(self, where: str) -> bool:
-        """Whether a key was written, whatever its value."""
-        node: Any = self.config
+        """Whether the config has a key, whatever its value."""
+        node: object = self.config
         for part in where.split("."):
             if not isinstance(node, Section) or part not in node.model_fields_set:
                 return False
@@ -163,8 +163,8 @@ class Subject:
         return True
 
 
-def _leaves(node: Section | Mapping[str, Any], above: Keys) -> Iterator[tuple[Keys, Any, Any]]:
-    """Find what was written below a section: its keys, its value and its default."""
+def _leaves(node: Section | Mapping[str, object], above: Keys) -> Iterator[tuple[Keys, object, object]]:
+    """List the written values below a section: keys, value and default."""
     if isinstance(node, Section):
         fields = type(node).model_fields
         items = [
@@ -181,23 +181,23 @@ def _leaves(node: Section | Mapping[str, Any], above: Keys) -> Iterator[tuple[Ke
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What a rule finds; the rule itself adds its code and its severity."""
+    """What a rule finds; the rule adds its code and severity."""
 
     where: str
     message: str
     hint: str
-    mending: Fix | None = None
+    fix: Fix | None = None
 
 
 @dataclass(frozen=True)
 class RuleCase:
-    """A ds_config that breaks a rule, and the smallest change that mends it."""
+    """A ds_config that breaks a rule, and its smallest repair."""
 
-    broken: Mapping[str, Any]
-    repair: Mapping[str, Any]
-    """Dotted key → its new value; None leaves the key out."""
+    broken: Mapping[str, object]
+    repair: Mapping[str, object]
+    """Dotted key → new value; None deletes the key."""
     context: Context = Context()
-    """What else the rule must know."""
+    """Context that the rule needs."""
 
 
 Check = Callable[[Subject], Iterator[Violation]]
@@ -205,25 +205,23 @@ Check = Callable[[Subject], Iterator[Violation]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that can be wrong between keys."""
+    """One rule between keys."""
 
     code: str
     severity: Severity
     why: str
-    """What DeepSpeed does, in one sentence or a few."""
+    """What DeepSpeed does, in a few sentences."""
     case: RuleCase
     check: Check
 
     def __call__(self, subject: Subject) -> Iterator[Finding]:
         """Apply the rule."""
         for fault in self.check(subject):
-            yield Finding(
-                self.code, fault.message, fault.hint, fault.where, self.severity, mending=fault.mending
-            )
+            yield Finding(self.code, fault.message, fault.hint, fault.where, self.severity, fix=fault.fix)
 
 
 def rule(code: str, severity: Severity, case: RuleCase) -> Callable[[Check], Rule]:
-    """Make a rule of a function; its docstring says what DeepSpeed does."""
+    """Turn a function into a rule; its docstring says what DeepSpeed does."""
     return lambda check: Rule(code, severity, check.__doc__ or "", case, check)
 
 
@@ -232,8 +230,8 @@ def zero(*keys: str) -> str:
     return ".".join((ZERO, *keys))
 
 
-def number(value: Any, filled: Any = None) -> float | None:
-    """Read a number; `filled` is what "auto" will become."""
+def number(value: object, filled: object = None) -> float | None:
+    """Read a number; `filled` replaces "auto"."""
     if value == "auto":
         value = filled
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

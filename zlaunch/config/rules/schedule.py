@@ -19,7 +19,7 @@ _CYCLE = {"cycle_min_lr": 1e-5, "cycle_max_lr": 1e-4}
 
 
 def _key(subject: Subject, name: str) -> str:
-    """Point at a key, or at its section if its default is meant."""
+    """The key, or its section if the key is missing."""
     return f"{_PARAMS}.{name}" if subject.has(f"{_PARAMS}.{name}") else _PARAMS
 
 
@@ -35,7 +35,7 @@ def _key(subject: Subject, name: str) -> str:
     ),
 )
 def two_learning_rates(subject: Subject) -> Iterator[Violation]:
-    """The schedule replaces the optimizer's learning rate by its own, which is 0.001 for WarmupDecayLR."""
+    """The schedule replaces the optimizer's learning rate by its own; WarmupDecayLR defaults to 0.001."""
     scheduler = subject.config.scheduler
     if not isinstance(scheduler, WarmupLR | WarmupDecayLR):
         return
@@ -48,7 +48,7 @@ def two_learning_rates(subject: Subject) -> Iterator[Violation]:
         default = ", its default" if is_default else ""
         yield Violation(
             _key(subject, "warmup_max_lr"),
-            f"the schedule rises to {highest:g}{default}, not to the optimizer's lr, {written}",
+            f"the schedule warms up to {highest:g}{default}, not to the optimizer's `lr` of {written}",
             f'write `"warmup_max_lr": {written}`' if rate is not None else 'write `"warmup_max_lr": "auto"`',
         )
 
@@ -65,7 +65,7 @@ def two_learning_rates(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def warmup_outlasts_the_run(subject: Subject) -> Iterator[Violation]:
-    """A warmup of more steps than the run never reaches the learning rate; without a number it has 1000."""
+    """A warmup longer than the run never reaches the full learning rate; the default is 1000 steps."""
     scheduler = subject.config.scheduler
     if not isinstance(scheduler, WarmupLR | WarmupDecayLR | WarmupCosineLR):
         return
@@ -76,7 +76,7 @@ def warmup_outlasts_the_run(subject: Subject) -> Iterator[Violation]:
     if total is not None and warmup is not None and warmup > total:
         yield Violation(
             _key(subject, "warmup_num_steps"),
-            f"the warmup takes {plural(int(warmup), 'step')}, the run {int(total)}",
+            f"the warmup takes {plural(int(warmup), 'step')}, but the run has {int(total)}",
             f'write `"warmup_num_steps": {max(1, int(total) // 10)}`',
         )
 
@@ -93,14 +93,16 @@ def warmup_outlasts_the_run(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def cycle_upside_down(subject: Subject) -> Iterator[Violation]:
-    """OneCycle does not compare its bounds, and starts at `cycle_min_lr`."""
+    """OneCycle does not check its bounds and starts at `cycle_min_lr`."""
     scheduler = subject.config.scheduler
     if not isinstance(scheduler, OneCycle):
         return
     low, high = number(scheduler.params.cycle_min_lr), number(scheduler.params.cycle_max_lr)
     if low is not None and high is not None and low > high:
         yield Violation(
-            f"{_PARAMS}.cycle_min_lr", f"the cycle falls from {low:g} to {high:g} first", "exchange the two"
+            f"{_PARAMS}.cycle_min_lr",
+            f"`cycle_min_lr` {low:g} is larger than `cycle_max_lr` {high:g}",
+            "swap the two values",
         )
 
 
@@ -113,7 +115,7 @@ def cycle_upside_down(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def cycle_never_decays(subject: Subject) -> Iterator[Violation]:
-    """With `decay_step_size` 0, its default, OneCycle reads neither of its decay rates."""
+    """OneCycle ignores its decay rates while `decay_step_size` is 0, the default."""
     scheduler = subject.config.scheduler
     if not isinstance(scheduler, OneCycle) or scheduler.params.decay_step_size:
         return
@@ -121,8 +123,8 @@ def cycle_never_decays(subject: Subject) -> Iterator[Violation]:
         if getattr(scheduler.params, key):
             yield Violation(
                 f"{_PARAMS}.{key}",
-                f"`{key}` is not read while `decay_step_size` is 0",
-                "write a `decay_step_size`",
+                f"`{key}` is ignored while `decay_step_size` is 0",
+                "add `decay_step_size`",
             )
 
 
@@ -138,16 +140,14 @@ def cycle_never_decays(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def cycle_without_momentum(subject: Subject) -> Iterator[Violation]:
-    """OneCycle moves `betas`; for an optimizer without them it warns and leaves the momentum alone."""
+    """OneCycle changes the momentum through `betas`; for optimizers without them it only warns."""
     key = f"{_PARAMS}.cycle_momentum"
     without = subject.optimizer in ("sgd", "adagrad", "rmsprop", "adadelta", "asgd", "rprop", "lbfgs")
-    wished = (
+    asked = (
         isinstance(subject.config.scheduler, OneCycle) and subject.written.get(tuple(key.split("."))) is True
     )
-    if without and wished:
-        yield Violation(
-            key, f"`{subject.optimizer}` has no betas for the cycle to move", "write false, or take AdamW"
-        )
+    if without and asked:
+        yield Violation(key, f"no effect: `{subject.optimizer}` has no `betas`", "write false, or use AdamW")
 
 
 @rule(
@@ -156,10 +156,10 @@ def cycle_without_momentum(subject: Subject) -> Iterator[Violation]:
     RuleCase({"optimizer": _ADAMW, "scheduler": {"type": "LRRangeTest", "params": {}}}, {"scheduler": None}),
 )
 def range_test_never_ends(subject: Subject) -> Iterator[Violation]:
-    """LRRangeTest raises the learning rate for ever, to find where training breaks."""
+    """LRRangeTest raises the learning rate without limit, to find where training diverges."""
     if isinstance(subject.config.scheduler, LRRangeTest):
         yield Violation(
             "scheduler.type",
-            "LRRangeTest raises the learning rate until training breaks; it is a test",
+            "LRRangeTest raises the learning rate until training diverges; it is a test, not a schedule",
             "train with WarmupLR or WarmupCosineLR",
         )

@@ -1,4 +1,4 @@
-"""Rules about whole sections: those that are not on, do nothing here, or do too much."""
+"""Rules about whole sections: disabled ones, ones without effect, and ones that do too much."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,7 +13,7 @@ DEAD: Mapping[tuple[str, ...], str] = {
     ("pipeline", "partition"): "give `partition_method` to `PipelineModule`",
     ("pipeline", "seed_layers"): "give `seed_layers` to `PipelineModule`",
 }
-"""Keys that DeepSpeed parses and then never uses → what to do instead."""
+"""Keys that DeepSpeed parses but never uses → what to do instead."""
 
 
 @rule(
@@ -22,13 +22,15 @@ DEAD: Mapping[tuple[str, ...], str] = {
     RuleCase({"tensorboard": {"output_path": "logs"}}, {"tensorboard.enabled": True}),
 )
 def section_not_enabled(subject: Subject) -> Iterator[Violation]:
-    """A section whose switch is left out is off, whatever else it says."""
+    """A section without its switch is off, and DeepSpeed ignores its other keys."""
     for section, switch in OFF_BY_DEFAULT.items():
         keys = tuple(section.split("."))
         says_more = any(path[:-1] == keys for path in subject.changed)
         if says_more and (*keys, switch) not in subject.written:
             yield Violation(
-                section, f"`{section}` is off: it has no `{switch}`", f'add `"{switch}": true`, or delete it'
+                section,
+                f"`{section}` is off because `{switch}` is missing",
+                f'add `"{switch}": true`, or delete it',
             )
 
 
@@ -46,26 +48,24 @@ def section_not_enabled(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def section_in_a_section_that_is_off(subject: Subject) -> Iterator[Violation]:
-    """A section within one that is off is not read."""
+    """DeepSpeed ignores a section inside one that is off."""
     for section, key in OFF_BY_DEFAULT.items():
         switch = (*section.split("."), key)
         *_, around = (), *switches_over(switch)
         if around and subject.written.get(switch) is True and subject.written.get(around) is not True:
             inner, outer = switch[-2], dotted(around[:-1])
             yield Violation(
-                section, f"`{inner}` is on, but `{outer}` around it is off", f"turn `{outer}` on as well"
+                section, f"`{inner}` has no effect because `{outer}` is off", f"turn `{outer}` on as well"
             )
 
 
 @rule("dead-key", Severity.SILENT, RuleCase({"disable_allgather": True}, {"disable_allgather": None}))
 def dead_key(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed still parses some keys that nothing in it uses any more."""
+    """DeepSpeed parses some keys that it no longer uses."""
     for keys, instead in DEAD.items():
         if keys in subject.changed:
-            mending = Fix(FixKind.DELETE) if instead == "delete it" else None
-            yield Violation(
-                ".".join(keys), f"nothing in DeepSpeed uses `{keys[-1]}` any more", instead, mending
-            )
+            fix = Fix(FixKind.DELETE) if instead == "delete it" else None
+            yield Violation(".".join(keys), f"DeepSpeed no longer uses `{keys[-1]}`", instead, fix)
 
 
 @rule(
@@ -74,24 +74,24 @@ def dead_key(subject: Subject) -> Iterator[Violation]:
     RuleCase({"autotuning": {"enabled": True}}, {"autotuning.enabled": False}),
 )
 def autotuning_ends_the_job(subject: Subject) -> Iterator[Violation]:
-    """With autotuning on, an ordinary job exits after its profiled steps, with status 0."""
+    """With autotuning enabled, a normal job exits with status 0 after the profiled steps."""
     section = subject.config.autotuning
     if section is not None and section.enabled:
         yield Violation(
             "autotuning.enabled",
-            f"the job will end after {section.end_profile_step + 1} steps, as if it had succeeded",
-            "write false, unless `deepspeed --autotuning` reads this file",
+            f"autotuning ends the job after {section.end_profile_step + 1} steps with status 0",
+            "write false, unless this file is for `deepspeed --autotuning`",
         )
 
 
 @rule("datastates-is-on", Severity.SILENT, RuleCase({"datastates_ckpt": {}}, {"datastates_ckpt": False}))
 def datastates_is_on(subject: Subject) -> Iterator[Violation]:
-    """Any value but false turns the DataStates checkpoint engine on, null and {} as well."""
+    """Any value except false enables the DataStates checkpoint engine, even null and {}."""
     value = subject.config.datastates_ckpt
     if subject.has("datastates_ckpt") and not value and value is not False:
         yield Violation(
             "datastates_ckpt",
-            "the key alone turns DataStates checkpoints on",
+            "any value except false enables DataStates checkpoints",
             "write false, or delete it",
         )
 
@@ -102,11 +102,11 @@ def datastates_is_on(subject: Subject) -> Iterator[Violation]:
     RuleCase({"aio": {"queue_depth": 16}}, {"aio": None}),
 )
 def aio_without_nvme(subject: Subject) -> Iterator[Violation]:
-    """Only offload to NVMe reads `aio`."""
+    """DeepSpeed reads `aio` only for offload to NVMe."""
     reads = any(section.device == "nvme" for section in subject.offloads.values())
     may_read = any(keys[-1] == "device" for keys in subject.autos)
     if subject.config.aio is not None and not (reads or may_read):
-        yield Violation("aio", "nothing is offloaded to NVMe, and nothing else reads `aio`", "delete it")
+        yield Violation("aio", "`aio` has no effect without offload to NVMe", "delete it")
 
 
 @rule(
@@ -118,7 +118,7 @@ def aio_without_nvme(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def contiguous_checkpoints(subject: Subject) -> Iterator[Violation]:
-    """`deepspeed.checkpointing.configure` asserts partitioned activations and their number for one buffer."""
+    """`deepspeed.checkpointing.configure` asserts two other keys for `contiguous_memory_optimization`."""
     section, key = subject.config.activation_checkpointing, "activation_checkpointing"
     if section is None or not section.contiguous_memory_optimization or subject.for_trainer:
         return
@@ -130,7 +130,7 @@ def contiguous_checkpoints(subject: Subject) -> Iterator[Violation]:
         if not value:
             yield Violation(
                 f"{key}.contiguous_memory_optimization",
-                f"one buffer for all checkpoints needs `{name}`",
+                f"`contiguous_memory_optimization` needs `{name}`",
                 f"add `{name}`, or turn it off",
             )
 
@@ -143,12 +143,12 @@ def contiguous_checkpoints(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def all_collectives_anyway(subject: Subject) -> Iterator[Violation]:
-    """While `prof_all` is on, as it is by default, `prof_ops` selects nothing."""
+    """DeepSpeed ignores `prof_ops` while `prof_all` is on, the default."""
     section = subject.config.comms_logger
     if section.enabled and section.prof_ops and section.prof_all:
         yield Violation(
             "comms_logger.prof_ops",
-            "`prof_all` is on, and all collectives are logged",
+            "ignored: `prof_all` is on, so all collectives are logged",
             'add `"prof_all": false`',
         )
 
@@ -159,8 +159,10 @@ def all_collectives_anyway(subject: Subject) -> Iterator[Violation]:
     RuleCase({"comet": {"enabled": True, "api_key": "0123"}}, {"comet.api_key": None}),
 )
 def key_in_the_file(subject: Subject) -> Iterator[Violation]:
-    """Comet reads its key from the environment as well, where it is in no repository."""
+    """A config file with an API key ends up in repositories; Comet also reads it from the environment."""
     if subject.config.comet.api_key:
         yield Violation(
-            "comet.api_key", "the key of an account stands in a file", "export it as `COMET_API_KEY`"
+            "comet.api_key",
+            "the file contains an API key",
+            "delete it and set `COMET_API_KEY` in the environment",
         )

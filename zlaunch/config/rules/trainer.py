@@ -1,4 +1,4 @@
-"""Rules about what the Trainer, and accelerate in it, make of a ds_config."""
+"""Rules about how the Trainer and accelerate read a ds_config."""
 
 import math
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from zlaunch.config.rules.rule import CPU, Context, RuleCase, Subject, Violation
 from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading
 from zlaunch.errors import Fix, FixKind, Severity
 from zlaunch.job.model import ModelShape
+from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import Argument, TrainerArgs, find_mismatches
 from zlaunch.units import plural
 
@@ -15,7 +16,7 @@ _AUTO = {"train_micro_batch_size_per_gpu": "auto", **_STAGE_2}
 
 
 def _told(**arguments: bool | float | str) -> Context:
-    given = {name: Argument(value, f"`--{name}`", given=True) for name, value in arguments.items()}
+    given = {name: Argument(value, Source.argument(name), given=True) for name, value in arguments.items()}
     return Context(args=TrainerArgs(given))
 
 
@@ -25,12 +26,12 @@ def _told(**arguments: bool | float | str) -> Context:
     RuleCase({**_AUTO, "gradient_clipping": 0.5}, {"gradient_clipping": "auto"}, _told(max_grad_norm=1.0)),
 )
 def differs_from_argument(subject: Subject) -> Iterator[Violation]:
-    """The Trainer refuses a number that differs from its argument, given or not, when training starts."""
+    """The Trainer refuses a number that differs from its argument, even from the argument's default."""
     if not subject.for_trainer or subject.context.args is None:
         return
     for one in find_mismatches(subject.written.get, subject.context.args):
         key = ".".join(one.path)
-        if subject.has_both_formats and one.path[0] in ("bf16", "fp16"):  # told by a rule of its own
+        if subject.has_both_formats and one.path[0] in ("bf16", "fp16"):  # reported by `both-formats`
             continue
         yield Violation(key, f"`{key}` is {one.value}, but {one.said}", one.remedy)
 
@@ -45,7 +46,7 @@ def differs_from_argument(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def batch_differs_from_arguments(subject: Subject) -> Iterator[Violation]:
-    """The Trainer works the global batch out from its own arguments, and refuses another."""
+    """The Trainer computes the global batch from its arguments and refuses a different one."""
     total, world = subject.config.train_batch_size, subject.context.world_size
     micro, steps = (
         subject.argument("per_device_train_batch_size"),
@@ -68,12 +69,12 @@ def batch_differs_from_arguments(subject: Subject) -> Iterator[Violation]:
     RuleCase(_AUTO, {"gradient_accumulation_steps": "auto"}, _told(gradient_accumulation_steps=4)),
 )
 def accumulation_does_not_arrive(subject: Subject) -> Iterator[Violation]:
-    """Where the key is absent accelerate writes 1, and DeepSpeed steps that often."""
+    """If the key is missing, accelerate writes 1, so DeepSpeed does not accumulate."""
     steps = subject.argument("gradient_accumulation_steps")
     if steps is not None and steps > 1 and not subject.has("gradient_accumulation_steps"):
         yield Violation(
             "",
-            f"`--gradient_accumulation_steps {steps}` does not arrive: DeepSpeed accumulates 1 step",
+            f"`--gradient_accumulation_steps {steps}` has no effect: DeepSpeed does not accumulate",
             'add `"gradient_accumulation_steps": "auto"`',
         )
 
@@ -84,11 +85,11 @@ def accumulation_does_not_arrive(subject: Subject) -> Iterator[Violation]:
     RuleCase({"train_micro_batch_size_per_gpu": "auto"}, _STAGE_2),
 )
 def no_zero_section(subject: Subject) -> Iterator[Violation]:
-    """Accelerate, and so TrainingArguments, refuses a ds_config without `zero_optimization`."""
+    """Accelerate, and therefore TrainingArguments, refuses a ds_config without `zero_optimization`."""
     if subject.for_trainer and not subject.has(ZERO):
         yield Violation(
             "",
-            "the Trainer wants `zero_optimization`, even for stage 0",
+            "the Trainer requires `zero_optimization`, even for stage 0",
             'add `"zero_optimization": {"stage": 0}`',
         )
 
@@ -102,11 +103,13 @@ def no_zero_section(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def null_offload(subject: Subject) -> Iterator[Violation]:
-    """Accelerate asks the section for its device, and crashes on null if the Trainer brings the optimizer."""
+    """If the Trainer creates the optimizer, accelerate reads the section's device and crashes on null."""
     key = zero("offload_optimizer")
     is_null = subject.has(key) and subject.zero.offload_optimizer is None
     if subject.for_trainer and subject.config.optimizer is None and is_null:
-        yield Violation(key, "accelerate crashes on a null section", "delete it", Fix(FixKind.DELETE))
+        yield Violation(
+            key, "accelerate crashes if `offload_optimizer` is null", "delete it", Fix(FixKind.DELETE)
+        )
 
 
 @rule(
@@ -117,11 +120,11 @@ def null_offload(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def activation_checkpointing_not_read(subject: Subject) -> Iterator[Violation]:
-    """Only `deepspeed.checkpointing.configure` reads the section, and the Trainer never calls it."""
+    """The Trainer never calls `deepspeed.checkpointing.configure`, the only reader of the section."""
     if subject.for_trainer and subject.has("activation_checkpointing"):
         yield Violation(
             "activation_checkpointing",
-            "the Trainer does not read `activation_checkpointing`",
+            "the Trainer ignores `activation_checkpointing`",
             "delete it, and give `--activation_checkpointing` to the script",
         )
 
@@ -136,7 +139,7 @@ def activation_checkpointing_not_read(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def optimizer_replaced(subject: Subject) -> Iterator[Violation]:
-    """With offload, accelerate puts DeepSpeedCPUAdam in place of whatever `--optim` names."""
+    """With optimizer offload, accelerate replaces the optimizer of `--optim` by DeepSpeedCPUAdam."""
     optim, config = subject.argument("optim"), subject.config
     if optim is None or config.optimizer is not None or "offload_optimizer" not in subject.offloads:
         return
@@ -145,7 +148,7 @@ def optimizer_replaced(subject: Subject) -> Iterator[Violation]:
         yield Violation(
             zero("offload_optimizer"),
             f"`--optim {optim}` is replaced by DeepSpeedCPUAdam",
-            'give `--optim adamw_torch`, offload nothing, or write `"zero_force_ds_cpu_optimizer": false`',
+            'use `--optim adamw_torch`, turn off offload, or write `"zero_force_ds_cpu_optimizer": false`',
         )
 
 
@@ -158,7 +161,7 @@ def optimizer_replaced(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def no_gathered_weights(subject: Subject) -> Iterator[Violation]:
-    """At stage 3 the Trainer then saves a partitioned DeepSpeed checkpoint instead of the model's weights."""
+    """At stage 3 the Trainer saves a partitioned DeepSpeed checkpoint instead of the model's weights."""
     key = zero("stage3_gather_16bit_weights_on_model_save")
     settings = subject.zero
     gathers = settings.stage3_gather_16bit_weights_on_model_save is True
@@ -166,7 +169,7 @@ def no_gathered_weights(subject: Subject) -> Iterator[Violation]:
     if subject.for_trainer and subject.stage == 3 and not gathers:
         yield Violation(
             key if subject.has(key) else ZERO,
-            "`save_model` will write a partitioned checkpoint, not the weights",
+            "`save_model` writes a partitioned checkpoint, not the model's weights",
             f'add `"{key.rpartition(".")[2]}": true`, or run `zero_to_fp32.py` afterwards',
         )
 
@@ -184,7 +187,7 @@ def no_gathered_weights(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def no_hidden_size(subject: Subject) -> Iterator[Violation]:
-    """The Trainer makes bucket sizes of the model's width, and stops where its config names none."""
+    """The Trainer derives bucket sizes from `hidden_size`, and fails if the model's config has none."""
     model = subject.context.model
     if not subject.for_trainer or model is None or model.hidden_size is not None:
         return
@@ -192,7 +195,9 @@ def no_hidden_size(subject: Subject) -> Iterator[Violation]:
         is_made = section == [ZERO] and key.endswith(("bucket_size", "threshold"))
         if is_made and subject.stage in stages_reading(key):
             yield Violation(
-                zero(key), f'{model.source} names no hidden_size to fill in "auto"', "write a number"
+                zero(key),
+                f'{model.source} has no `hidden_size` from which to fill in "auto"',
+                "write a number",
             )
 
 
@@ -202,9 +207,9 @@ def no_hidden_size(subject: Subject) -> Iterator[Violation]:
     RuleCase({**_AUTO, "steps_per_print": 100}, {"steps_per_print": None}),
 )
 def steps_per_print_unread(subject: Subject) -> Iterator[Violation]:
-    """Accelerate always turns DeepSpeed's own progress lines off."""
+    """Accelerate always turns off DeepSpeed's progress lines."""
     steps = subject.config.steps_per_print
     if subject.for_trainer and steps is not None and math.isfinite(steps):
         yield Violation(
-            "steps_per_print", "the Trainer turns these lines off", "delete it; `--logging_steps` is its own"
+            "steps_per_print", "the Trainer turns off these lines", "delete it; use `--logging_steps`"
         )

@@ -1,8 +1,7 @@
-"""ds_config → every finding about it: what its text, its keys, its values and their rules get wrong."""
+"""Validate a ds_config: its text, keys, values and the rules between them."""
 
 import copy
 from dataclasses import replace
-from typing import Any
 
 from zlaunch.config.rules import apply_rules
 from zlaunch.config.rules.rule import Context, Subject
@@ -10,7 +9,7 @@ from zlaunch.dsconfig.check import Checked, check
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.strict_numbers import imprecise_numbers
 from zlaunch.dsconfig.text.document import Document, value_at
-from zlaunch.dsconfig.text.edit import mend_value
+from zlaunch.dsconfig.text.edit import fix_value
 from zlaunch.errors import FATAL, Finding, FixKind, Severity, in_order
 from zlaunch.job.script import ConfigInterface
 
@@ -18,18 +17,18 @@ NOTHING_KNOWN = Context()
 
 
 def validate_document(document: Document, context: Context = NOTHING_KNOWN) -> list[Finding]:
-    """Find everything that is wrong with a document, in the order of its lines."""
+    """Find everything wrong with a document, in the order of its lines."""
     findings = [*_about_text(document, context), *validate_mapping(document.value, context)]
     return sorted(map(document.locate, findings), key=in_order)
 
 
-def validate_mapping(value: dict[str, Any], context: Context = NOTHING_KNOWN) -> list[Finding]:
-    """Find everything that is wrong with a plain value; the findings have no place."""
+def validate_mapping(value: dict[str, object], context: Context = NOTHING_KNOWN) -> list[Finding]:
+    """Find everything wrong with a plain value; the findings have no place."""
     return list(validate_value(value, context).findings)
 
 
-def validate_value(value: dict[str, Any], context: Context) -> Checked:
-    """Read a plain value, and apply the rules to what it means, and to what DeepSpeed reads of it."""
+def validate_value(value: dict[str, object], context: Context) -> Checked:
+    """Apply the rules to a plain value, as it was meant and as DeepSpeed reads it."""
     checked = check(value, context.release)
     rules, found = _by_rules(checked.config, context), list(checked.findings)
     if checked.as_read != checked.config:
@@ -45,14 +44,14 @@ def validate_value(value: dict[str, Any], context: Context) -> Checked:
 
 
 def _with_blame(
-    value: dict[str, Any], found: list[Finding], follows: list[Finding], context: Context
+    value: dict[str, object], found: list[Finding], follows: list[Finding], context: Context
 ) -> tuple[list[Finding], list[Finding]]:
-    """Blame on a wrong name what ends with it: whoever mends the name, mends that too."""
+    """Attribute to a misspelled key the findings that fixing it removes."""
     told = []
     for one in found:
-        if follows and one.mending is not None and one.mending.act in (FixKind.RENAME, FixKind.MOVE):
+        if follows and one.fix is not None and one.fix.kind in (FixKind.RENAME, FixKind.MOVE):
             mended = copy.deepcopy(value)
-            mend_value(mended, one.path or (), one.mending)
+            fix_value(mended, one.path or (), one.fix)
             left = {each.code for each in _by_rules(check(mended, context.release).as_read, context)}
             gone = [each for each in follows if each.code not in left]
             follows = [each for each in follows if each.code in left]
@@ -72,13 +71,13 @@ def _by_rules(config: DsConfig | None, context: Context) -> list[Finding]:
     return [] if config is None else apply_rules(Subject(config, context))
 
 
-def _stands_in(value: dict[str, Any], finding: Finding) -> bool:
-    """Whether a rule is about a key that was written, and not about one that was only meant."""
+def _stands_in(value: dict[str, object], finding: Finding) -> bool:
+    """Whether a finding is about a written key, not about one that was only meant."""
     return value_at(value, tuple(finding.where.split("."))) is not None
 
 
 def _about_text(document: Document, context: Context) -> list[Finding]:
-    """Find what readers of strict JSON stumble over, as far as one of them reads it."""
+    """Find what strict JSON readers do not accept, if one of them reads the file."""
     if context.interface is ConfigInterface.DEEPSPEED:
         return [one for one in document.remarks if one.severity is not Severity.ADVICE]
     remarks = [

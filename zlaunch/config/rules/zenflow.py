@@ -1,7 +1,6 @@
 """Rules about `zenflow` (`deepspeed/runtime/zenflow/engine.py`)."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
 from zlaunch.dsconfig.schema.zero import ZenFlow
@@ -11,13 +10,12 @@ _ADAMW = {"type": "AdamW", "params": {"lr": 1e-4}}
 _OF_ADAMW = frozenset({"lr", "betas", "eps", "weight_decay", "amsgrad"})
 
 
-def _with(zenflow: dict[str, Any], **zero_keys: Any) -> dict[str, Any]:
+def _with(zenflow: dict[str, object], **zero_keys: object) -> dict[str, object]:
     section = {"stage": 2, "offload_optimizer": CPU, "zenflow": zenflow, **zero_keys}
     return {"zero_optimization": section, "optimizer": _ADAMW}
 
 
 def _settings(subject: Subject) -> ZenFlow | None:
-    """Find the section where it is in use."""
     return subject.zero.zenflow if subject.stage in (1, 2, 3) else None
 
 
@@ -30,11 +28,11 @@ def _settings(subject: Subject) -> ZenFlow | None:
     ),
 )
 def zenflow_needs_offload(subject: Subject) -> Iterator[Violation]:
-    """ZenFlow moves optimizer steps to the host, and raises if the optimizer is not there."""
+    """ZenFlow raises an error unless the optimizer is offloaded to the CPU."""
     if _settings(subject) is not None and "offload_optimizer" not in subject.offloads:
         yield Violation(
             zero("zenflow"),
-            "ZenFlow needs an optimizer on the host",
+            "ZenFlow needs optimizer offload to the CPU",
             'add `"offload_optimizer": {"device": "cpu"}`',
         )
 
@@ -45,13 +43,13 @@ def zenflow_needs_offload(subject: Subject) -> Iterator[Violation]:
     RuleCase(_with({"select_interval": 10}), {zero("zenflow", "select_strategy"): "step"}),
 )
 def zenflow_chooses_its_interval(subject: Subject) -> Iterator[Violation]:
-    """With `select_strategy` "auto" an interval would be overwritten, and DeepSpeed raises a Warning."""
+    """DeepSpeed refuses `select_interval` with `select_strategy` "auto", which would overwrite it."""
     zenflow = _settings(subject)
     if zenflow and zenflow.select_strategy == "auto" and zenflow.select_interval != "auto":
         yield Violation(
             zero("zenflow", "select_interval"),
-            f'DeepSpeed stops at `select_interval` {zenflow.select_interval} with `select_strategy` "auto"',
-            'write `"select_strategy": "step"`, or leave the interval out',
+            f'`select_interval` {zenflow.select_interval} does not work with `select_strategy` "auto"',
+            'write `"select_strategy": "step"`, or delete the interval',
         )
 
 
@@ -61,13 +59,13 @@ def zenflow_chooses_its_interval(subject: Subject) -> Iterator[Violation]:
     RuleCase(_with({"select_strategy": "step"}), {zero("zenflow", "select_interval"): 10}),
 )
 def zenflow_needs_an_interval(subject: Subject) -> Iterator[Violation]:
-    """A strategy that was chosen needs an interval in numbers."""
+    """Any `select_strategy` except "auto" needs a number as `select_interval`."""
     zenflow = _settings(subject)
     if zenflow and zenflow.select_strategy != "auto" and zenflow.select_interval == "auto":
         yield Violation(
             zero("zenflow", "select_strategy"),
             f'`select_strategy` "{zenflow.select_strategy}" needs `select_interval` as a number',
-            'add `"select_interval": …`, or leave the strategy out',
+            'add `"select_interval": …`, or delete the strategy',
         )
 
 
@@ -80,7 +78,7 @@ def zenflow_needs_an_interval(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def zenflow_updates_within_a_choice(subject: Subject) -> Iterator[Violation]:
-    """Columns may not be chosen anew more often than the host updates."""
+    """DeepSpeed refuses a `select_interval` shorter than `update_interval`."""
     zenflow = _settings(subject)
     if zenflow is None or zenflow.select_strategy != "step":
         return
@@ -99,7 +97,7 @@ def zenflow_updates_within_a_choice(subject: Subject) -> Iterator[Violation]:
     RuleCase(_with({"offload": True}), {zero("overlap_comm"): True}),
 )
 def zenflow_offload_needs_overlap(subject: Subject) -> Iterator[Violation]:
-    """At stages 1 and 2, where `overlap_comm` is off by default, `offload` asserts that it is on."""
+    """At stages 1 and 2 `offload` asserts `overlap_comm`, which is off by default."""
     zenflow = _settings(subject)
     if zenflow and zenflow.offload and subject.stage != 3 and not subject.zero.overlap_comm:
         yield Violation(
@@ -122,13 +120,13 @@ def zenflow_offload_needs_overlap(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def zenflow_accumulates_otherwise(subject: Subject) -> Iterator[Violation]:
-    """ZenFlow overwrites the engine's `gradient_accumulation_steps` with its `update_interval`."""
+    """ZenFlow replaces `gradient_accumulation_steps` by its `update_interval`."""
     zenflow, steps = _settings(subject), subject.config.gradient_accumulation_steps
     update = zenflow.update_interval if zenflow else "auto"
     if isinstance(steps, int) and isinstance(update, int) and steps != update:
         yield Violation(
             "gradient_accumulation_steps",
-            f"ZenFlow replaces {steps} by its `update_interval` {update}",
+            f"ZenFlow replaces {steps} by its `update_interval` of {update}",
             f"write {update}, or change `update_interval`",
         )
 
@@ -142,14 +140,14 @@ def zenflow_accumulates_otherwise(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def zenflow_is_adamw(subject: Subject) -> Iterator[Violation]:
-    """ZenFlow makes a second AdamW of `optimizer.params`, which must be there and be AdamW's alone."""
+    """ZenFlow creates a second AdamW from `optimizer.params`, which may only have AdamW's arguments."""
     if _settings(subject) is None or "offload_optimizer" not in subject.offloads:
         return
     given = [keys for keys in subject.written if keys[:2] == ("optimizer", "params")]
     if subject.optimizer not in ("adam", "adamw") or not given:
         where = "optimizer" if subject.optimizer else zero("zenflow")
         hint = 'write `"optimizer": {"type": "AdamW", "params": {"lr": …}}`'
-        yield Violation(where, "ZenFlow wants an AdamW with its `params` in the ds_config", hint)
+        yield Violation(where, "ZenFlow needs an AdamW `optimizer` with `params` in the ds_config", hint)
     for keys in given:
         if subject.optimizer in ("adam", "adamw") and keys[2] not in _OF_ADAMW:
-            yield Violation(".".join(keys), f"ZenFlow's AdamW takes no `{keys[2]}`", "delete it")
+            yield Violation(".".join(keys), f"ZenFlow's AdamW has no argument `{keys[2]}`", "delete it")

@@ -1,4 +1,4 @@
-"""Rules about ZeRO++: nearer copies of the parameters, and quantized traffic (stage 3)."""
+"""Rules about ZeRO++: secondary partitions and quantized communication (stage 3)."""
 
 from collections.abc import Iterator
 
@@ -17,13 +17,13 @@ from zlaunch.units import plural
     ),
 )
 def hpz_does_not_divide(subject: Subject) -> Iterator[Violation]:
-    """Ranks are split into groups of `zero_hpz_partition_size`; the engine asserts that none is left over."""
+    """The engine asserts that groups of `zero_hpz_partition_size` ranks divide all ranks evenly."""
     world, size = subject.context.world_size, subject.zero.zero_hpz_partition_size
     if subject.stage == 3 and world and size and world % min(size, world):
         yield Violation(
             zero("zero_hpz_partition_size"),
-            f"groups of {size} do not divide {plural(world, 'rank')}",
-            "write the number of GPUs in one host",
+            f"{plural(world, 'rank')} cannot be divided into groups of {size}",
+            "write the number of GPUs per host",
         )
 
 
@@ -36,7 +36,7 @@ def hpz_does_not_divide(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def quantized_gradients_need_reduce_scatter(subject: Subject) -> Iterator[Violation]:
-    """Quantized gradients are exchanged all-to-all, and stage 3 asserts `reduce_scatter` for it."""
+    """Stage 3 asserts `reduce_scatter` for quantized gradients."""
     if subject.stage == 3 and subject.zero.zero_quantized_gradients and not subject.zero.reduce_scatter:
         yield Violation(
             zero("reduce_scatter"), "quantized gradients need `reduce_scatter`", "delete `reduce_scatter`"
@@ -55,11 +55,11 @@ def quantized_gradients_need_reduce_scatter(subject: Subject) -> Iterator[Violat
     ),
 )
 def quantized_weights_under_autocast(subject: Subject) -> Iterator[Violation]:
-    """The engine asserts that quantized weights and `torch_autocast` are not on together."""
+    """The engine asserts that quantized weights and `torch_autocast` are not both enabled."""
     autocast = subject.config.torch_autocast
     if autocast is not None and autocast.enabled and subject.zero.zero_quantized_weights:
         yield Violation(
             zero("zero_quantized_weights"),
-            "quantized weights do not work under `torch_autocast`",
-            "delete one of them; `bf16` does without `torch_autocast`",
+            "quantized weights do not work with `torch_autocast`",
+            "delete one of them; `bf16` needs no `torch_autocast`",
         )

@@ -1,4 +1,4 @@
-"""Rules about keys of `zero_optimization` that their stage does not read."""
+"""Rules about `zero_optimization` keys that the chosen stage does not read."""
 
 from collections.abc import Iterator
 
@@ -18,10 +18,10 @@ ELSEWHERE = (
     "offload_optimizer.ratio",
     "offload_param",
 )
-"""Keys whose wrong stage is a rule of its own."""
+"""Keys for which another rule checks the stage."""
 
 HAD_ANYWAY = ("stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
-"""Keys of stage 3 whose wish is fulfilled below it."""
+"""Keys of stage 3 whose effect other stages have anyway."""
 
 
 def _changed(subject: Subject) -> Iterator[str]:
@@ -40,14 +40,14 @@ def _changed(subject: Subject) -> Iterator[str]:
     ),
 )
 def key_needs_stage_3(subject: Subject) -> Iterator[Violation]:
-    """Below stage 3 DeepSpeed accepts and ignores the keys of stage 3."""
+    """Below stage 3 DeepSpeed ignores the keys that only stage 3 reads."""
     if subject.stage is None or subject.stage == 3:
         return
     for key in _changed(subject):
         if stages_reading(key) == {3}:
             yield Violation(
                 zero(key),
-                f"`{key}` is read at stage 3 alone, not at {subject.stage}",
+                f"`{key}` is only read at stage 3, not at stage {subject.stage}",
                 "use stage 3, or delete it",
             )
 
@@ -58,11 +58,13 @@ def key_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     RuleCase({"zero_optimization": {"stage": 3, "round_robin_gradients": True}}, {zero("stage"): 2}),
 )
 def key_not_at_stage_3(subject: Subject) -> Iterator[Violation]:
-    """At stage 3 DeepSpeed accepts and ignores the keys of stages 1 and 2."""
+    """At stage 3 DeepSpeed ignores the keys that only stages 1 and 2 read."""
     for key in _changed(subject):
         if subject.stage == 3 and stages_reading(key) == {1, 2}:
             yield Violation(
-                zero(key), f"`{key}` is read at stages 1 and 2, not at 3", "delete it, or use a lower stage"
+                zero(key),
+                f"`{key}` is only read at stages 1 and 2, not at stage 3",
+                "delete it, or use a lower stage",
             )
 
 
@@ -72,7 +74,7 @@ def key_not_at_stage_3(subject: Subject) -> Iterator[Violation]:
     RuleCase({"zero_optimization": {"stage": 0, "reduce_bucket_size": 1_000_000}}, {zero("stage"): 1}),
 )
 def zero_is_off(subject: Subject) -> Iterator[Violation]:
-    """At stage 0 nothing is partitioned, and DeepSpeed reads no other key of the section."""
+    """At stage 0 nothing is partitioned, and DeepSpeed ignores the other keys of the section."""
     if subject.stage != 0:
         return
     ignored = [
@@ -81,7 +83,7 @@ def zero_is_off(subject: Subject) -> Iterator[Violation]:
     if ignored:
         listed = ", ".join(f"`{key}`" for key in ignored)
         yield Violation(
-            zero(ignored[0]), f"stage 0 does not read {listed}", "use stage 1 or more, or delete them"
+            zero(ignored[0]), f"stage 0 does not read {listed}", "use stage 1 or higher, or delete them"
         )
 
 
@@ -94,12 +96,10 @@ def zero_is_off(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def dead_zero_key(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed still accepts some keys that none of its stages reads any more."""
+    """DeepSpeed accepts some keys that no stage reads any more."""
     for key in _changed(subject):
         if not stages_reading(key):
-            yield Violation(
-                zero(key), f"`{key}` is accepted, but no stage reads it any more", "delete it", _DELETE
-            )
+            yield Violation(zero(key), f"ignored: no stage reads `{key}` any more", "delete it", _DELETE)
 
 
 @rule(
@@ -108,11 +108,11 @@ def dead_zero_key(subject: Subject) -> Iterator[Violation]:
     RuleCase({"zero_optimization": {"stage": "auto"}}, {zero("stage"): 2}),
 )
 def stage_left_open(subject: Subject) -> Iterator[Violation]:
-    """Accelerate, and so the Trainer, takes stage 2 for "auto"; DeepSpeed alone takes stage 0."""
+    """Accelerate and the Trainer read "auto" as stage 2, DeepSpeed itself as stage 0."""
     if subject.zero.stage == "auto":
         yield Violation(
             zero("stage"),
-            '"auto" is stage 2 to accelerate and the Trainer, and stage 0 to DeepSpeed',
+            '"auto" means stage 2 for accelerate and the Trainer, but stage 0 for DeepSpeed itself',
             "write the stage",
         )
 
@@ -125,12 +125,12 @@ def stage_left_open(subject: Subject) -> Iterator[Violation]:
     ),
 )
 def elastic_checkpoint_at_stage_3(subject: Subject) -> Iterator[Violation]:
-    """Stage 3 warns and writes ordinary checkpoints, which fit one number of ranks."""
+    """Stage 3 ignores `elastic_checkpoint` with a warning; its checkpoints need the same number of ranks."""
     if subject.stage == 3 and subject.zero.elastic_checkpoint:
         yield Violation(
             zero("elastic_checkpoint"),
-            "stage 3 ignores `elastic_checkpoint`: its checkpoints fit one number of ranks",
-            "delete it; `checkpoint.load_universal` reads converted checkpoints on any number of ranks",
+            "stage 3 ignores `elastic_checkpoint`: resuming needs the same number of ranks",
+            "delete it; use `checkpoint.load_universal` to resume on another number of ranks",
         )
 
 
@@ -140,11 +140,11 @@ def elastic_checkpoint_at_stage_3(subject: Subject) -> Iterator[Violation]:
     RuleCase({"zero_optimization": {"stage": 1, "legacy_stage1": True}}, {zero("legacy_stage1"): None}),
 )
 def legacy_stage_1(subject: Subject) -> Iterator[Violation]:
-    """The old stage 1 is gone, and the engine raises when it makes the optimizer."""
+    """DeepSpeed removed the old stage 1; the engine raises an error when it creates the optimizer."""
     if subject.stage != 0 and subject.zero.legacy_stage1:
         yield Violation(
             zero("legacy_stage1"),
-            "the old stage 1 is gone: the engine stops at `legacy_stage1`",
+            "the old stage 1 was removed; DeepSpeed raises an error for `legacy_stage1`",
             "delete it",
             _DELETE,
         )

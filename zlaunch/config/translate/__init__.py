@@ -1,8 +1,8 @@
-"""Another launcher's command line → the one of zlaunch that does the same, and what changed.
+"""Translate another launcher's command line to zlaunch, with notes on what changes.
 
-`command` takes the words apart as the launcher would, by the tables in `deepspeed`, `torchrun` and
-`accelerate`, which say what becomes of each flag. What is decided by several of them together is
-decided in `places` and `settings`. Nothing that was asked for goes away without a note.
+`command` parses the line as the launcher does, by the tables in `deepspeed`, `torchrun` and `accelerate`,
+which say what each flag becomes. Flags that are decided together are handled in `hosts` and `ds_config`.
+Every flag that is dropped gets a note.
 """
 
 import shlex
@@ -32,7 +32,7 @@ CONFIG_ENDINGS = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True)
 class Translation:
-    """A command line of zlaunch, and what became of all that was asked for."""
+    """A command line of zlaunch, with notes on every flag."""
 
     line: str
     """Quoted for a shell."""
@@ -40,14 +40,14 @@ class Translation:
 
 
 def parse_command(words: Sequence[str]) -> Command:
-    """Read a command line, a whole one in quotes, or an accelerate config with a script after it."""
+    """Parse a command line, as words or as one quoted string, or an accelerate config with a script."""
     if len(words) == 1 and begins_as_command(words[0]):
         words = _split(words[0])
     elif words and words[0].endswith(CONFIG_ENDINGS):
         words = ["accelerate", "launch", "--config_file", *words]
     command = read_command(words)
     if command.script is None and Role.CONFIG_FILE not in command.roles():
-        raise WrongUsage("this command line names no script", "copy the whole of it, with its script")
+        raise WrongUsage("this command line has no script", "copy the whole command with its script")
     return command
 
 
@@ -55,27 +55,26 @@ def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise WrongUsage(f"this is no command line: {str(error).lower()}") from None
+        raise WrongUsage(f"not a command line: {str(error).lower()}") from None
 
 
 def config_file(command: Command) -> str | None:
-    """Say which accelerate config a command line names."""
+    """The accelerate config that a command line names."""
     named = command.roles().get(Role.CONFIG_FILE)
     return named.value if named else None
 
 
 def reads_default_config(command: Command) -> bool:
-    """Whether accelerate would read its default config, if there is one."""
+    """Whether accelerate reads its default config if there is one."""
     return command.launcher is accelerate.LAUNCHER and not any(one.flag.key == "cpu" for one in command.given)
 
 
 def translate(
     command: Command, config: AccelerateConfig | None = None, hostfile: str | None = None
 ) -> Translation:
-    """Say the same in zlaunch's words; raise Refused with every reason if that is impossible.
+    """Translate a command; raise Refused with every reason if that is impossible.
 
-    `config` is the accelerate config that the launcher would read, `hostfile` the default one that
-    exists where it would look.
+    `config` is the accelerate config that the launcher reads, `hostfile` an existing default hostfile.
     """
     if config is not None:
         _refuse_mistakes(config)
@@ -99,7 +98,7 @@ def _with_hostfile(command: Command, hostfile: str) -> Command:
 
 
 def _refuse_what_cannot_be(command: Command) -> bool:
-    """Raise Refused for flags that nothing stands for; say whether the launcher itself brings DeepSpeed."""
+    """Raise Refused for flags without equivalent; return whether the launcher itself configures DeepSpeed."""
     refused = [(one.said, one.place, one.flag.becomes) for one in command.given]
     paradigm = accelerate.paradigm(command)
     if isinstance(paradigm, Untranslatable):
@@ -126,21 +125,21 @@ def _pieces(command: Command, uses_deepspeed: bool) -> Iterator[Piece]:
     for given in command.given:
         winner = winners.get(given.flag.becomes) if isinstance(given.flag.becomes, Role) else None
         if winner not in (None, given):
-            yield not_needed(given, f"`{winner.said}` comes later, and counts")
+            yield not_needed(given, f"`{winner.said}` comes later and takes precedence")
         yield from _alone(given)
     if command.script is None:
-        yield Note("script", "none is named, so zlaunch trains its own small model; put yours at the end")
+        yield Note("script", "none is given, so zlaunch trains its own small model; append yours")
     unless = command.launcher.passes_local_rank
     if unless and unless not in [one.flag for one in command.given]:
-        yield Note("--local_rank", "left out: the script finds it in LOCAL_RANK")
+        yield Note("--local_rank", "left out: the script can read LOCAL_RANK")
 
 
 def _without_idle(command: Command, uses_deepspeed: bool) -> tuple[dict[Role, GivenFlag], list[Note]]:
-    """Drop what says only what is so anyway, and what accelerate reads for several hosts only."""
+    """Drop flags that repeat a default, and those that accelerate only reads for several hosts."""
     roles, notes = command.roles(), []
     for role, given in command.roles().items():
         if given.value.lower() in given.flag.idle:
-            notes.append(not_needed(given, "it says what is so anyway"))
+            notes.append(not_needed(given, "it is the default"))
             del roles[role]
     hosts = roles.get(Role.HOSTS)
     if command.launcher is accelerate.LAUNCHER and (hosts is None or hosts.value == "1"):
@@ -150,10 +149,10 @@ def _without_idle(command: Command, uses_deepspeed: bool) -> tuple[dict[Role, Gi
 
 
 def _alone(given: GivenFlag) -> Iterator[Piece]:
-    """Turn a flag that is decided by itself into its pieces."""
+    """Translate a flag that does not depend on others."""
     match given.flag.becomes:
         case NotNeeded(why) | NoEquivalent(why) if given.value.lower() in given.flag.idle:
-            yield not_needed(given, "it says what is so anyway")
+            yield not_needed(given, "it is the default")
         case NotNeeded(why):
             yield not_needed(given, why)
         case NoEquivalent(why):

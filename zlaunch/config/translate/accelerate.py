@@ -1,4 +1,4 @@
-"""The flags of `accelerate launch` (accelerate/commands/launch.py), and the fields of its configs."""
+"""The flags of `accelerate launch` (accelerate/commands/launch.py) and the fields of its configs."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,18 +20,18 @@ from zlaunch.config.translate.flags import (
     switch,
 )
 
-_RENDEZVOUS = NotNeeded("zlaunch brings the ranks together itself")
+_RENDEZVOUS = NotNeeded("zlaunch does the rendezvous itself")
 _LOGS = NotNeeded("the run directory has a log for each rank")
-_NO_COMPILER = NoEquivalent("accelerate ignores it with DeepSpeed; `torch.compile` is left to the script")
+_NO_COMPILER = NoEquivalent("accelerate ignores it with DeepSpeed; call `torch.compile` in the script")
 _CPU = BecomesVariable("DS_ACCELERATOR", "cpu")
 _TPU = Untranslatable("zlaunch starts DeepSpeed, which does not run on TPUs")
 _FSDP = Untranslatable(
     "zlaunch starts DeepSpeed, not FSDP", "`zlaunch train --stage 3` partitions as FSDP does"
 )
 _MEGATRON = Untranslatable("zlaunch starts DeepSpeed, not Megatron-LM")
-_ELSEWHERE = NotNeeded("it is not about DeepSpeed")
-_PARALLEL = NoEquivalent("zlaunch knows data parallelism only")
-_FP8 = NoEquivalent("zlaunch knows bf16, fp16 and fp32")
+_ELSEWHERE = NotNeeded("it does not concern DeepSpeed")
+_PARALLEL = NoEquivalent("zlaunch only supports data parallelism")
+_FP8 = NoEquivalent("zlaunch supports bf16, fp16 and fp32")
 
 DISTRIBUTED_TYPES: Mapping[str, bool | Untranslatable] = {
     "DEEPSPEED": True,
@@ -42,9 +42,9 @@ DISTRIBUTED_TYPES: Mapping[str, bool | Untranslatable] = {
     "MEGATRON_LM": _MEGATRON,
     "XLA": _TPU,
 }
-"""Whether accelerate uses DeepSpeed by itself; other types are of hardware that zlaunch does not know."""
+"""Whether accelerate uses DeepSpeed; other types are for hardware that zlaunch does not support."""
 
-OTHER_HARDWARE = Untranslatable("zlaunch knows NVIDIA GPUs and CPUs")
+OTHER_HARDWARE = Untranslatable("zlaunch supports NVIDIA GPUs and CPUs")
 
 
 def _family(prefix: str, names: str, becomes: Becomes) -> Iterator[Flag]:
@@ -76,18 +76,18 @@ FLAGS: tuple[Flag, ...] = (
     switch("--use_megatron_lm", _MEGATRON),
     flag("--gpu_ids", Role.DEVICES, idle="all"),
     switch("--same_network", _RENDEZVOUS),
-    flag("--machine_rank", NotNeeded("zlaunch starts all hosts from one of them: run it once"), idle="0"),
+    flag("--machine_rank", NotNeeded("zlaunch starts all hosts from one of them; run it once"), idle="0"),
     flag("--main_process_ip", _RENDEZVOUS),
     flag("--main_process_port", NotNeeded("zlaunch picks a free port")),
     flag("-t --tee", _LOGS, idle="0"),
     flag("--log_dir", _LOGS),
-    flag("--role", NoEquivalent("zlaunch gives its ranks no role"), idle="default"),
+    flag("--role", NoEquivalent("zlaunch has no rank roles"), idle="default"),
     flag("--rdzv_backend", _RENDEZVOUS, idle="static"),
     flag("--rdzv_conf", _RENDEZVOUS),
-    flag("--max_restarts", NoEquivalent("zlaunch does not start ranks anew"), idle="0"),
+    flag("--max_restarts", NoEquivalent("zlaunch does not restart single ranks"), idle="0"),
     flag("--monitor_interval", NoEquivalent("zlaunch keeps torchrun's own interval")),
     switch("-m --module", Role.MODULE),
-    switch("--no_python", Untranslatable("zlaunch starts Python scripts only")),
+    switch("--no_python", Untranslatable("zlaunch only starts Python scripts")),
     switch("--tpu_cluster", _TPU),
     switch("--no_tpu_cluster", _ELSEWHERE),
     switch("--tpu_use_sudo", _ELSEWHERE),
@@ -171,18 +171,18 @@ _FIELDS: Mapping[str, Flag] = {
         for name in ("tpu_name", "tpu_zone", "tpu_vm", "tpu_env", "command_file", "commands")
     },
 }
-"""The fields of a config: the flags, and what only a config can say."""
+"""The fields of a config: the flags, and what only a config has."""
 
 
 def with_settings(command: Command, config: AccelerateConfig) -> Command:
-    """Add what a config says and the command line does not, as `accelerate launch` does."""
+    """Add the settings of a config that the command line does not override, as `accelerate launch` does."""
     said = {one.flag.key for one in command.given}
     found = [one for one in _from_config(config) if one.flag.key not in said]
     return replace(command, given=(*found, *command.given))
 
 
 def _from_config(config: AccelerateConfig) -> Iterator[GivenFlag]:
-    """Read the fields as flags; what `accelerate config` writes to say nothing is passed over."""
+    """Read the fields as flags, except placeholders that `accelerate config` writes."""
     for setting in config.settings():
         text = setting.value if isinstance(setting.value, str) else json.dumps(setting.value)
         field = _FIELDS.get(setting.name) or flag(setting.name, NotNeeded("accelerate ignores it"))
@@ -192,7 +192,7 @@ def _from_config(config: AccelerateConfig) -> Iterator[GivenFlag]:
 
 
 def paradigm(command: Command) -> bool | Untranslatable:
-    """Say whether accelerate would use DeepSpeed; a Refusal if it would do something else."""
+    """Whether accelerate uses DeepSpeed; Untranslatable if it uses something else."""
     roles = command.roles()
     chosen = {one.flag.key for one in command.given if one.place is None} & {"multi_gpu", "cpu"}
     if Role.USE_DEEPSPEED in roles:

@@ -1,7 +1,7 @@
-"""A pasted command line → the launcher, its flags, the script and its arguments, as argparse reads them.
+"""Parse a launcher's command line as argparse does: launcher, flags, script and its arguments.
 
-All three launchers end in a script followed by `argparse.REMAINDER`: the first word that is no flag
-and no flag's value is the script, and nothing after it is the launcher's.
+All three launchers end in a script followed by `argparse.REMAINDER`: the first word that is neither a flag
+nor a flag's value is the script, and everything after it belongs to the script.
 """
 
 import difflib
@@ -40,14 +40,14 @@ _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
 def begins_as_command(text: str) -> bool:
-    """Whether text that may be a file name begins with a variable, a launcher or Python."""
+    """Whether a text starts with a variable, a launcher or Python, rather than being a file name."""
     first = [*text.split(), ""][0].rpartition("/")[2]
     programs = {program.partition(" ")[0] for program in PROGRAMS}
     return first in programs or bool(_PYTHON.fullmatch(first) or _ASSIGNMENT.fullmatch(first))
 
 
 def read_command(words: Sequence[str]) -> Command:
-    """Take a launcher's command line apart; raise WrongUsage where the launcher itself would."""
+    """Parse a launcher's command line; raise WrongUsage where the launcher would fail."""
     rest = deque(words)
     environment: dict[str, str] = {}
     while rest and (assignment := _ASSIGNMENT.fullmatch(rest[0])):
@@ -72,14 +72,14 @@ def _launcher(rest: deque[str]) -> LauncherSyntax:
         program = f"{program} {rest.popleft()}"
     if program not in known:
         raise WrongUsage(
-            f"`{shlex.join(words[:3])}` starts no launcher that zlaunch knows",
-            "begin with `deepspeed`, `torchrun` or `accelerate launch`",
+            f"`{shlex.join(words[:3])}` is not a launcher that zlaunch knows",
+            "start with `deepspeed`, `torchrun` or `accelerate launch`",
         )
     return known[program]
 
 
 def _module(rest: deque[str]) -> str:
-    """Pass over the options of Python itself; an empty name if it runs no module."""
+    """Skip the options of Python itself; an empty name if it runs no module."""
     while rest and rest[0].startswith("-"):
         option = rest.popleft()
         if _MODULE.fullmatch(option):
@@ -94,7 +94,7 @@ def _stands_for_a_flag(launcher: LauncherSyntax, variable: str) -> bool:
 
 
 def _from_variables(launcher: LauncherSyntax, environment: Mapping[str, str]) -> Iterator[GivenFlag]:
-    """Read the variables by which torchrun takes its flags; those of the command line come later and win."""
+    """Read the variables that set flags of torchrun; the command line comes later and wins."""
     flags = {one.key: one for one in launcher.flags}
     for name, value in environment.items():
         key = name[len(launcher.variables) :].lower()
@@ -105,7 +105,7 @@ def _from_variables(launcher: LauncherSyntax, environment: Mapping[str, str]) ->
 
 
 def _flags(launcher: LauncherSyntax, rest: deque[str]) -> Iterator[GivenFlag]:
-    """Read flags up to the script."""
+    """Read the flags before the script."""
     spellings = launcher.spellings()
     while rest and _is_flag(rest[0], launcher, spellings):
         word = rest.popleft()
@@ -113,7 +113,7 @@ def _flags(launcher: LauncherSyntax, rest: deque[str]) -> Iterator[GivenFlag]:
         if one.takes_value:
             if value is None:
                 if not rest or rest[0] == "--" or _is_flag(rest[0], launcher, spellings):
-                    raise WrongUsage(f"`{word}` of {launcher.name} wants a value")
+                    raise WrongUsage(f"`{word}` of {launcher.name} needs a value")
                 value = rest.popleft()
                 yield GivenFlag(one, value, f"{word} {shlex.quote(value)}")
             else:
@@ -127,7 +127,7 @@ def _flags(launcher: LauncherSyntax, rest: deque[str]) -> Iterator[GivenFlag]:
 
 
 def _script(rest: deque[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Find the script; argparse takes one `--` away, before it or right after it."""
+    """Find the script; argparse drops one `--` before or right after it."""
     marked = bool(rest) and rest[0] == "--"
     if marked:
         rest.popleft()
@@ -146,7 +146,7 @@ def _is_flag(word: str, launcher: LauncherSyntax, spellings: Mapping[str, Flag])
 
 
 def _find(word: str, launcher: LauncherSyntax, spellings: Mapping[str, Flag]) -> tuple[Flag, str | None]:
-    """Find the flag that a word means, and the value that is glued to it."""
+    """Find the flag of a word, and the value attached to it."""
     found = _matches(word, launcher, spellings)
     if len({one.key for one, _ in found}) != 1:
         raise _unknown(launcher, word)
@@ -170,13 +170,13 @@ def _matches(
 
 
 def _unknown(launcher: LauncherSyntax, word: str) -> WrongUsage:
-    """Say that the launcher has no such flag; name one that is spelled alike, or means the same elsewhere."""
+    """Report an unknown flag; suggest one with a similar name, or one that means the same."""
     name = word.partition("=")[0]
-    message = f"{launcher.name} knows no flag `{name}`"
+    message = f"{launcher.name} has no flag `{name}`"
     for other in LAUNCHERS:
         meant = other.spellings().get(name)
         same = [one.names[-1] for one in launcher.flags if meant and one.becomes == meant.becomes]
         if same:
-            return WrongUsage(f"{message}, as {other.name} does", f"did you mean `{same[0]}`?")
+            return WrongUsage(f"{message}, but {other.name} does", f"did you mean `{same[0]}`?")
     close = difflib.get_close_matches(name, launcher.spellings(), n=1, cutoff=0.6)
     return WrongUsage(message, f"did you mean `{close[0]}`?" if close else None)

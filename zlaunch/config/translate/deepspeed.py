@@ -13,7 +13,7 @@ from zlaunch.config.translate.flags import (
 _FREE_PORT = NotNeeded("zlaunch picks a free port")
 _OVER_SSH = NoEquivalent("zlaunch reaches all hosts by ssh, from one of them")
 _QUIET = NotNeeded("zlaunch shows rank 0, and keeps the launcher's log in the run directory")
-_NO_BINDING = NoEquivalent("zlaunch binds no cores; it divides them among the ranks by OMP_NUM_THREADS")
+_NO_BINDING = NoEquivalent("zlaunch does not bind cores; it divides them among the ranks by OMP_NUM_THREADS")
 
 NO_LOCAL_RANK = switch("--no_local_rank", NotNeeded("zlaunch never gives `--local_rank` to a script"))
 
@@ -35,23 +35,24 @@ LAUNCHER = LauncherSyntax(
         flag("--launcher", NoEquivalent("zlaunch starts other hosts with pdsh"), idle="pdsh"),
         flag(
             "--launcher_args",
-            NoEquivalent("zlaunch starts other hosts with pdsh, without arguments of one's own"),
+            NoEquivalent("zlaunch starts other hosts with pdsh, without extra arguments"),
         ),
         switch("--module", Role.MODULE),
-        switch("--no_python", Untranslatable("zlaunch starts Python scripts only")),
+        switch("--no_python", Untranslatable("zlaunch only starts Python scripts")),
         NO_LOCAL_RANK,
         switch("--no_ssh", _OVER_SSH),
-        switch("--no_ssh_check", NotNeeded("zlaunch asks every host itself what it has")),
+        switch("--no_ssh_check", NotNeeded("zlaunch checks every host itself")),
         switch("--force_multi", NotNeeded("with `--hostfile`, zlaunch uses ssh even for one host")),
         switch(
-            "--save_pid", NoEquivalent("zlaunch writes no process id; a signal to zlaunch reaches every rank")
+            "--save_pid",
+            NoEquivalent("zlaunch does not write process ids; a signal to zlaunch reaches every rank"),
         ),
         flag("--enable_each_rank_log", NotNeeded("the run directory has a log for each rank")),
         flag("--autotuning", NoEquivalent("zlaunch does not start DeepSpeed's autotuner")),
         switch("--bind_cores_to_rank", _NO_BINDING),
         flag("--bind_core_list", _NO_BINDING),
-        flag("--ssh_port", NoEquivalent("write `Port` into ~/.ssh/config")),
-        flag("--venv_script", NoEquivalent("the Python of zlaunch is used, and must be there on all hosts")),
+        flag("--ssh_port", NoEquivalent("set `Port` in ~/.ssh/config")),
+        flag("--venv_script", NoEquivalent("zlaunch uses its own Python, which must exist on all hosts")),
         flag("--log_level", _QUIET),
         switch("-q --quiet", _QUIET),
     ),

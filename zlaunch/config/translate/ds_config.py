@@ -1,4 +1,4 @@
-"""Which ds_config, in zlaunch's words: a file, or a stage with what goes with it."""
+"""Translate flags about the ds_config: a file, or a stage with its settings."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,7 +9,7 @@ from zlaunch.job.trainer_args import flags, take_ds_config
 Roles = Mapping[Role, GivenFlag]
 
 STAGE = "2"
-"""What accelerate takes if nothing is said; zlaunch does too."""
+"""Accelerate's default stage, and zlaunch's."""
 
 _GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
 _INIT = "ACCELERATE_DEEPSPEED_ZERO3_INIT"
@@ -23,7 +23,7 @@ _SET: Mapping[Role, tuple[str, str, str | None]] = {
     Role.ACCUMULATION: ("gradient_accumulation_steps", "gradient_accumulation_steps", "1"),
     Role.CLIPPING: ("gradient_clipping", "max_grad_norm", None),
 }
-"""Keys of the ds_config, the Trainer arguments of the same meaning, and what is so anyway."""
+"""Role → key of the ds_config, Trainer argument of the same meaning, default."""
 
 _DECIDED_BY_A_FILE = (
     *(Role.STAGE, Role.OPTIMIZER_DEVICE, Role.PARAM_DEVICE, Role.OPTIMIZER_PATH, Role.PARAM_PATH),
@@ -32,18 +32,18 @@ _DECIDED_BY_A_FILE = (
 
 
 def settings(command: Command, roles: Roles, uses_deepspeed: bool) -> Iterator[Piece]:
-    """Decide the options about the ds_config; `uses_deepspeed`: whether the launcher brings one itself."""
+    """Translate flags about the ds_config; `uses_deepspeed`: whether the launcher configures DeepSpeed."""
     rest, named = take_ds_config(command.args)
     file = roles.get(Role.DS_CONFIG)
     if named is not None:
         flag = "--deepspeed_config" if "--deepspeed_config" in command.args else "--deepspeed"
         yield from becomes(implied(f"{flag} {named}", named), "--ds-config", named)
         if file:
-            yield not_needed(file, "the script's own argument names another")
+            yield not_needed(file, "the script's own argument takes precedence")
     elif file and uses_deepspeed:
         yield from becomes(file, "--ds-config", file.value)
     if named is None and len(rest) < len(command.args):
-        yield Note("--deepspeed", "left out: zlaunch gives it to scripts that take it")
+        yield Note("--deepspeed", "left out: zlaunch passes it to scripts that accept it")
     if named is not None or (file and uses_deepspeed):
         yield from _beside_a_file(command, roles)
     elif uses_deepspeed:
@@ -55,7 +55,7 @@ def settings(command: Command, roles: Roles, uses_deepspeed: bool) -> Iterator[P
 def _beside_a_file(command: Command, roles: Roles) -> Iterator[Piece]:
     for role in _DECIDED_BY_A_FILE:
         if role in roles:
-            yield not_needed(roles[role], 'the ds_config decides; accelerate only fills in what is "auto"')
+            yield not_needed(roles[role], 'the ds_config decides; accelerate only fills in "auto"')
     precision = roles.get(Role.PRECISION)
     if precision and precision.value == "no":
         yield not_needed(precision, "the ds_config decides")
@@ -71,11 +71,11 @@ def _without_deepspeed(command: Command, roles: Roles) -> Iterator[Piece]:
         if role in roles:
             yield not_needed(roles[role], f"{name} ignores it without `--use_deepspeed`")
     if command.launcher.hostfile:
-        text = "no ds_config is named after the script, so zlaunch writes one for stage 2: "
-        yield Note(name, f"{text}if the script has its own, say `--ds-config FILE`")
+        text = "the script gets no ds_config, so zlaunch writes one for stage 2; "
+        yield Note(name, f"{text}if it has its own, give `--ds-config FILE`")
         return
     yield Option("--stage", "0")
-    yield Note(name, "`--stage 0`: nothing asks for ZeRO; try `--stage 2`, which needs less memory")
+    yield Note(name, "`--stage 0`: the command does not use ZeRO; `--stage 2` needs less memory")
     yield from _precision(command, roles.get(Role.PRECISION))
 
 
@@ -93,7 +93,7 @@ def _from_fields(command: Command, roles: Roles) -> Iterator[Piece]:
         elif roles[role].value != default:
             yield from becomes(roles[role], "--set", f"{key}={roles[role].value}")
         elif not roles[role].place:
-            yield not_needed(roles[role], "it says what is so anyway")
+            yield not_needed(roles[role], "it is the default")
     if Role.SAVE_16BIT in roles:
         yield from _gather(roles[Role.SAVE_16BIT], stage)
     if Role.SHARDED_INIT in roles:
@@ -109,14 +109,14 @@ def _offload(roles: Roles, stage: str) -> Iterator[Piece]:
         yield Option("--offload", text)
         yield Note(" ".join(roles[part].said for part in _DEVICES if part in roles), f"`--offload {text}`")
     if "nvme" in devices and not roles.keys() & _PATHS.keys():
-        yield Note("nvme", "add `--nvme DIR`: accelerate would swap into `./none`")
+        yield Note("nvme", "add `--nvme DIR`; accelerate would swap to `./none`")
     yield from _nvme(
         {role: roles[role] for role in _PATHS if role in roles}, dict(zip(_PATHS, devices, strict=True))
     )
 
 
 def _nvme(paths: Roles, devices: Mapping[Role, str]) -> Iterator[Piece]:
-    """Name the directory; a second one, for the parameters, is written into the ds_config."""
+    """Name the directory; a different one for the parameters goes into the ds_config."""
     used = {role: given for role, given in paths.items() if devices[role] == "nvme"}
     first = next((given.value for given in used.values()), None)
     if first is not None:
@@ -128,7 +128,7 @@ def _nvme(paths: Roles, devices: Mapping[Role, str]) -> Iterator[Piece]:
             continue
         if given.value != first:
             yield Option("--set", f"{_PATHS[role]}={given.value}")
-        yield Note(given.said, f"`{text}`; accelerate loses it, and swaps into `./none`")
+        yield Note(given.said, f"`{text}`; accelerate ignores it and swaps to `./none`")
 
 
 def _precision(command: Command, asked: GivenFlag | None) -> Iterator[Piece]:
@@ -140,20 +140,20 @@ def _precision(command: Command, asked: GivenFlag | None) -> Iterator[Piece]:
     elif said.value.lower() == "fp8":
         yield Option("--precision", "bf16")
         yield no_equivalent(
-            said, "zlaunch knows no fp8; `--precision bf16` is what accelerate uses around it"
+            said, "zlaunch does not support fp8; `--precision bf16` is what accelerate uses around it"
         )
     elif said.value.lower() in _FORMATS:
         yield from becomes(said, "--precision", said.value.lower())
     else:
         yield Option("--precision", "fp32")
-        yield Note(said.said, "`--precision fp32`: nothing asks for less; try without it")
+        yield Note(said.said, "`--precision fp32`: the command does not set a precision; try without it")
 
 
 def _gather(given: GivenFlag, stage: str) -> Iterator[Piece]:
     if stage != "3":
         yield not_needed(given, "it has no effect below stage 3")
     elif given.value.lower() == "true":
-        yield not_needed(given, "zlaunch does so at stage 3")
+        yield not_needed(given, "it is the default of zlaunch at stage 3")
     else:
         yield from becomes(given, "--set", f"{_GATHER}=false")
 
@@ -164,7 +164,7 @@ def _sharded_init(given: GivenFlag, stage: str) -> Iterator[Piece]:
     if stage != "3":
         yield not_needed(given, "it has no effect below stage 3")
     elif given.value.lower() == "true":
-        yield not_needed(given, "zlaunch does so at stage 3")
+        yield not_needed(given, "it is the default of zlaunch at stage 3")
     else:
         yield Assignment(_INIT, "false")
-        yield Note(given.said, f"`{_INIT}=false`, in front")
+        yield Note(given.said, f"`{_INIT}=false` in front of the command")

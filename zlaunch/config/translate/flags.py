@@ -1,4 +1,4 @@
-"""What a launcher's flags are, and what becomes of each. The tables of the launchers are made of these."""
+"""Describe the flags of launchers, and what each becomes in zlaunch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from zlaunch.errors import Place
 
 @dataclass(frozen=True, slots=True)
 class NotNeeded:
-    """It is not needed: zlaunch does so by itself, or nothing changes."""
+    """It is not needed: zlaunch does it by itself, or nothing changes."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class NoEquivalent:
-    """There is no equivalent; the person must know."""
+    """It has no equivalent; the user must know."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Untranslatable:
-    """No command line of zlaunch does the same."""
+    """No zlaunch command does the same, so the translation is refused."""
 
     why: str
     hint: str | None = None
@@ -31,14 +31,14 @@ class Untranslatable:
 
 @dataclass(frozen=True, slots=True)
 class BecomesVariable:
-    """It becomes a variable in front of the command; with the flag's own value if none is named."""
+    """It becomes a variable in front of the command, by default with the flag's value."""
 
     name: str
     value: str | None = None
 
 
 class Role(Enum):
-    """It is decided together with others: what it says about the job."""
+    """It is decided together with others; this is its meaning."""
 
     RANKS = auto()
     """How many on each host."""
@@ -75,9 +75,9 @@ Becomes = NotNeeded | NoEquivalent | Untranslatable | BecomesVariable | Role
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag: its spellings, the usual one last; whether a value follows; what becomes of it.
+    """One flag: its spellings, the usual one last; whether it takes a value; what it becomes.
 
-    Idle values say what is so anyway.
+    Idle values repeat a default.
     """
 
     names: tuple[str, ...]
@@ -87,46 +87,46 @@ class Flag:
 
     @property
     def key(self) -> str:
-        """Name the flag as configuration files do."""
+        """The name of the flag in config files."""
         return max(self.names, key=len).lstrip("-")
 
 
 def flag(names: str, becomes: Becomes, idle: str = "") -> Flag:
-    """Describe a flag that a value follows."""
+    """Describe a flag that takes a value."""
     return Flag(tuple(names.split()), True, becomes, tuple(idle.split()))
 
 
 def switch(names: str, becomes: Becomes) -> Flag:
-    """Describe a flag that stands alone."""
+    """Describe a flag without a value."""
     return Flag(tuple(names.split()), False, becomes)
 
 
-HELP = switch("-h --help", Untranslatable("it only shows a help text"))
+HELP = switch("-h --help", Untranslatable("it only prints help"))
 
 
 @dataclass(frozen=True)
 class LauncherSyntax:
-    """A launcher: its flags, and how it differs from the others in reading them."""
+    """A launcher: its flags, and how it parses them."""
 
     name: str
     flags: tuple[Flag, ...]
     either_dash: bool = True
-    """Whether `--num-gpus` is as good as `--num_gpus`."""
+    """Whether `--num-gpus` is accepted for `--num_gpus`."""
     shortens: bool = True
-    """Whether the beginning of a flag is as good as the whole."""
+    """Whether flags may be abbreviated."""
     variables: str = ""
-    """How variables begin that stand for its flags."""
+    """Prefix of environment variables that set its flags."""
     ranks: str | None = None
-    """How many ranks it starts on a host if nothing is said; None for one on each GPU."""
+    """Default number of ranks per host; None for one per GPU."""
     passes_local_rank: Flag | None = None
-    """The flag without which the script gets `--local_rank`."""
+    """The flag that turns off passing `--local_rank` to the script."""
     counts_hosts: bool = False
-    """Whether it can use the first hosts of a hostfile only."""
+    """Whether it can use only the first hosts of a hostfile."""
     hostfile: str | None = None
-    """The hostfile that it reads, if it exists, when none is named."""
+    """Its default hostfile, read if it exists."""
 
     def spellings(self) -> Mapping[str, Flag]:
-        """List every way to write a flag."""
+        """Map every spelling to its flag."""
         found: dict[str, Flag] = {}
         for one in (*self.flags, HELP):
             for name in one.names:
@@ -138,23 +138,23 @@ class LauncherSyntax:
 
 @dataclass(frozen=True, slots=True)
 class GivenFlag:
-    """A flag that was given, with its value, as it was written."""
+    """A given flag with its value, as written."""
 
     flag: Flag
     value: str
     said: str
     place: Place | None = None
-    """Where a configuration file says it; None on the command line."""
+    """Where a config file has it; None on the command line."""
 
 
 def implied(said: str, value: str) -> GivenFlag:
-    """Describe what is asked for without a flag."""
+    """Describe a setting that is implied without a flag."""
     return GivenFlag(Flag((said,), True, NotNeeded("")), value, said)
 
 
 @dataclass(frozen=True)
 class Command:
-    """A launcher's command line, taken apart."""
+    """A parsed command line of a launcher."""
 
     launcher: LauncherSyntax
     environment: Mapping[str, str]
@@ -163,5 +163,5 @@ class Command:
     args: tuple[str, ...]
 
     def roles(self) -> dict[Role, GivenFlag]:
-        """Look up what is decided together; of two that say the same, the last counts."""
+        """The flags with a role; of two with the same role, the last counts."""
         return {one.flag.becomes: one for one in self.given if isinstance(one.flag.becomes, Role)}

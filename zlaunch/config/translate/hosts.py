@@ -1,4 +1,4 @@
-"""Which hosts and devices, in zlaunch's words."""
+"""Translate flags about hosts and devices."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,25 +8,25 @@ from zlaunch.config.translate.parts import Note, Option, Piece, becomes, no_equi
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HOSTFILE = "hosts"
-"""How the hostfile is called that has yet to be written."""
+"""Name of a hostfile that the user must write."""
 
 Roles = Mapping[Role, GivenFlag]
 
 
 def num_hosts(roles: Roles) -> int:
-    """Say how many hosts are asked for; of a range, the most."""
+    """The number of hosts; of a range, the largest."""
     hosts = roles.get(Role.HOSTS)
     most = hosts.value.rpartition(":")[2] if hosts else "1"
     return int(most) if most.isdigit() else 1
 
 
 def is_for_several_hosts(roles: Roles) -> bool:
-    """Whether hosts are reached over the network, even if it should be only one."""
+    """Whether hosts are reached over the network, even if there is only one."""
     return num_hosts(roles) > 1 or Role.HOSTFILE in roles
 
 
 def visible_devices(command: Command) -> GivenFlag | None:
-    """Read the devices that a variable in front of the command chooses, if it gives numbers."""
+    """Read the device numbers from a variable in front of the command."""
     value = command.environment.get(VISIBLE, "")
     if not re.fullmatch(r"\d+(,\d+)*", value):
         return None
@@ -34,7 +34,7 @@ def visible_devices(command: Command) -> GivenFlag | None:
 
 
 def host_options(command: Command, roles: Roles) -> Iterator[Piece]:
-    """Decide the options about hosts and devices."""
+    """Translate flags about hosts and devices."""
     for role, name in ((Role.INCLUDE, "--include"), (Role.EXCLUDE, "--exclude")):
         if role in roles:
             yield from becomes(roles[role], name, roles[role].value)
@@ -42,7 +42,7 @@ def host_options(command: Command, roles: Roles) -> Iterator[Piece]:
         yield from _several_hosts(command, roles)
     else:
         if Role.HOSTS in roles:
-            yield not_needed(roles[Role.HOSTS], "one host is what zlaunch uses without a hostfile")
+            yield not_needed(roles[Role.HOSTS], "without a hostfile zlaunch uses one host")
         yield from _one_host(command, roles)
 
 
@@ -56,10 +56,10 @@ def _several_hosts(command: Command, roles: Roles) -> Iterator[Piece]:
         yield from _count_of_hosts(command, roles, name)
     for role in (Role.RANKS, Role.ALL_RANKS):
         if role in roles:
-            yield not_needed(roles[role], f"`slots=` in `{name}` says how many ranks a host has")
+            yield not_needed(roles[role], f"`slots=` in `{name}` sets the ranks per host")
     for devices in (roles.get(Role.DEVICES), visible_devices(command)):
         if devices:
-            yield no_equivalent(devices, "with a hostfile, `--include HOST:0,1` chooses devices")
+            yield no_equivalent(devices, "with a hostfile, use `--include HOST:0,1`")
 
 
 def _count_of_hosts(command: Command, roles: Roles, name: str) -> Iterator[Piece]:
@@ -73,7 +73,7 @@ def _count_of_hosts(command: Command, roles: Roles, name: str) -> Iterator[Piece
     else:
         yield not_needed(hosts, f"`{name}` names the hosts")
     if ":" in hosts.value:
-        yield no_equivalent(hosts, "the number of hosts is fixed while zlaunch runs")
+        yield no_equivalent(hosts, "the number of hosts cannot change while a job runs")
 
 
 def _ranks_per_host(roles: Roles) -> str | None:
@@ -87,7 +87,7 @@ def _one_host(command: Command, roles: Roles) -> Iterator[Piece]:
     visible, chosen = visible_devices(command), roles.get(Role.DEVICES)
     filtered = Role.INCLUDE in roles or Role.EXCLUDE in roles
     if visible and (chosen or filtered):
-        yield not_needed(visible, f"{command.launcher.name} itself ignores it here")
+        yield not_needed(visible, f"{command.launcher.name} ignores it here")
         visible = None
     ranks = roles.get(Role.RANKS) or roles.get(Role.ALL_RANKS)
     if ranks is None and command.launcher.ranks and not filtered:
@@ -106,11 +106,11 @@ def _in_words(ranks: GivenFlag) -> Iterator[Piece]:
     if ranks.value in ("gpu", "auto"):
         yield not_needed(ranks, "zlaunch starts a rank on each GPU")
     else:
-        yield no_equivalent(ranks, "zlaunch starts a rank on each GPU, or on the CPU where there is none")
+        yield no_equivalent(ranks, "zlaunch starts a rank on each GPU, or one on the CPU without GPUs")
 
 
 def _named(command: Command, devices: GivenFlag, ranks: GivenFlag | None) -> Iterator[Piece]:
-    """Choose devices by number, as many as there are ranks."""
+    """Choose devices by number, one for each rank."""
     numbers = devices.value.replace(" ", "").rstrip(",").split(",")
     used = numbers[: int(ranks.value)] if ranks else numbers
     text = ",".join(used) + ("," if len(used) == 1 else "")

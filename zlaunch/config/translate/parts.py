@@ -1,4 +1,4 @@
-"""What a translation is put together from."""
+"""The pieces of a translation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What became of something that was asked for, and why."""
+    """What a flag became, and why."""
 
     about: str
     text: str
@@ -34,16 +34,16 @@ Piece = Option | Assignment | Note
 
 
 def becomes(given: GivenFlag, name: str, value: str) -> Iterator[Piece]:
-    """Turn what was given into an option of zlaunch, and say so."""
+    """Translate a flag to an option of zlaunch."""
     yield Option(name, value)
     yield Note(given.said, f"`{name} {value}`")
 
 
 def not_needed(given: GivenFlag, why: str) -> Note:
-    """Say that something is not needed."""
+    """Note that a flag is not needed."""
     return Note(given.said, f"left out: {why}")
 
 
 def no_equivalent(given: GivenFlag, why: str) -> Note:
-    """Say that something has no equivalent."""
+    """Note that a flag has no equivalent."""
     return Note(given.said, f"lost: {why}")

@@ -1,19 +1,21 @@
-"""DeepSpeed or the Trainer refused, in the ranks, what the config or the arguments say."""
+"""DeepSpeed or the Trainer refused the ds_config or the arguments in the ranks."""
 
 import re
+from dataclasses import replace
 
 from zlaunch.diagnosis.advice import named_in, setting
 from zlaunch.diagnosis.case import Case, Reading
+from zlaunch.diagnosis.config_rules import broken_rule
 from zlaunch.diagnosis.log_text import matching_line, tidy
-from zlaunch.diagnosis.signature import signature
-from zlaunch.units import plural
+from zlaunch.diagnosis.signature import signature, signature_of
 
 ZERO = "zero_optimization"
 
 
-@signature("config-disagrees", "`config values that mismatch TrainingArguments`")
+@signature(
+    "config-disagrees", "`config values that mismatch TrainingArguments`", rule="differs-from-argument"
+)
 def config_disagrees(case: Case) -> Reading | None:
-    """The ds_config and the Trainer's arguments say different things."""
     if "DeepSpeed config values that mismatch TrainingArguments" not in case.words:
         return None
     pairs = re.findall(r"(?m)^- (ds [^\n]{1,200})$", case.words)
@@ -22,36 +24,39 @@ def config_disagrees(case: Case) -> Reading | None:
     return Reading("the ds_config and the Trainer's arguments disagree", tuple(pairs[:3]), advice)
 
 
-@signature("batch-mismatch", "`Check batch related parameters`")
+@signature("batch-mismatch", "`Check batch related parameters`", rule="batch-equation")
 def batch_mismatch(case: Case) -> Reading | None:
-    """The three batch sizes and the number of ranks do not go together."""
     found = re.search(r"Check batch related parameters[^\n]*?(\d+) != (\d+) \* (\d+) \* (\d+)", case.words)
     if found is None:
         return None
     total, micro, pieces, ranks = map(int, found.groups())
-    product = f"{micro} per rank * {plural(pieces, 'step')} * {plural(ranks, 'rank')}"
-    facts = (f"train_batch_size {total} is not {product}",)
-    cause = "the batch sizes do not go together"
+    sizes = {
+        "train_batch_size": total,
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": pieces,
+    }
+    cause = broken_rule(
+        "batch-equation", replace(case.job, config=sizes, world_size=ranks, uses_trainer=False)
+    )
     if ranks == 1 < case.job.world_size:
-        return Reading(f"{cause}: DeepSpeed counted one rank of {case.job.world_size}", facts)
-    return Reading(cause, facts, (f"`--set train_batch_size={micro * pieces * ranks}`",))
+        return Reading(cause, (f"DeepSpeed counted one rank of {case.job.world_size}",))
+    return Reading(cause, advice=(f"`--set train_batch_size={micro * pieces * ranks}`",))
 
 
 @signature("removed-setting", "`DeepSpeedConfigError: … has been removed`")
 def removed_setting(case: Case) -> Reading | None:
-    """The ds_config has a section that this DeepSpeed took away; even switched off it is refused."""
+    """The ds_config has a section that this DeepSpeed refuses, even if it is switched off."""
     error = case.error
     if error is None or error.type != "DeepSpeedConfigError" or "has been removed" not in error.message:
         return None
     named = re.findall(r"'([a-z_.]{1,60})'", error.message)
     there = next((key for key in named if setting(case.job.config, *key.split(".")) is not None), None)
-    advice = (f"leave `{there}` out of the ds_config",) if there else ()
-    return Reading("the ds_config has what this DeepSpeed no longer has", (tidy(error.message),), advice)
+    advice = (f"delete `{there}` from the ds_config",) if there else ()
+    return Reading("the ds_config has a section that this DeepSpeed refuses", (tidy(error.message),), advice)
 
 
-@signature("no-hidden-size", "`config file has neither`, then `hidden_size`")
+@signature_of("no-hidden-size", "`config file has neither`, then `hidden_size`")
 def no_hidden_size(case: Case) -> Reading | None:
-    """The Trainer cannot fill in "auto" because the model's config does not say how wide it is."""
     if not re.search(r"neither `?hidden_size`? nor `?hidden_sizes`? entry", case.words):
         return None
     listed = named_in(case.words, r"\[([^\]\n]{1,400})\]")
@@ -61,33 +66,35 @@ def no_hidden_size(case: Case) -> Reading | None:
         if keys
         else ()
     )
-    cause = 'the Trainer cannot fill in "auto": the model\'s config does not say how wide the model is'
+    cause = 'the Trainer cannot fill in "auto": the model\'s config has no `hidden_size`'
     return Reading(cause, tuple(keys) or (matching_line("neither `?hidden_size", case.words),), advice)
 
 
 @signature("bad-warmup", "`warmup_num_steps must be a positive integer`")
 def bad_warmup(case: Case) -> Reading | None:
-    """The scheduler wants a whole number of steps to warm up, at least one."""
+    """`warmup_num_steps` of the scheduler must be a whole number of at least 1."""
     line = matching_line(r"warmup_num_steps must be a positive integer", case.words)
     if line is None:
         return None
     advice = (
-        ("`--set scheduler.params.warmup_num_steps=1`: as good as none",) if line.endswith("got 0") else ()
+        ("`--set scheduler.params.warmup_num_steps=1`: practically no warmup",)
+        if line.endswith("got 0")
+        else ()
     )
-    return Reading("the scheduler's `warmup_num_steps` is no whole number above 0", (line,), advice)
+    return Reading("`warmup_num_steps` of the scheduler is not a whole number of at least 1", (line,), advice)
 
 
 @signature("client-optimizer", "`You are using ZeRO-Offload with a client provided optimizer`")
 def client_optimizer(case: Case) -> Reading | None:
-    """The optimizer is offloaded, and the script brings one that runs on the GPU."""
+    """The optimizer is offloaded, but the script creates one that runs on the GPU."""
     if "ZeRO-Offload with a client provided optimizer" not in case.words:
         return None
     brought = named_in(case.words, r"client provided optimizer \((.{1,100}?)\) which")
-    own = "build `deepspeed.ops.adam.DeepSpeedCPUAdam` in the script: it takes the same arguments"
-    keep = "`--set zero_force_ds_cpu_optimizer=false` keeps it, and is slow"
+    own = "create `deepspeed.ops.adam.DeepSpeedCPUAdam` in the script; it takes the same arguments"
+    keep = "`--set zero_force_ds_cpu_optimizer=false` keeps it, but is slow"
     advice = (own, keep) if brought and "adam" in brought.lower() else (keep,)
-    cause = "the optimizer is offloaded, and the script brings one that DeepSpeed does not run on the CPU"
-    return Reading(cause, (f"it is {brought}" if brought else None,), advice)
+    cause = "the optimizer is offloaded, but DeepSpeed cannot run the script's optimizer on the CPU"
+    return Reading(cause, (f"the script's optimizer is {brought}" if brought else None,), advice)
 
 
 @signature(
@@ -96,7 +103,7 @@ def client_optimizer(case: Case) -> Reading | None:
     "`'DeepSpeedZeRoOffload' object has no attribute`",
 )
 def no_optimizer(case: Case) -> Reading | None:
-    """Neither the script nor the ds_config brings an optimizer; which words say so depends on the stage."""
+    """Neither the script nor the ds_config defines an optimizer; the error depends on the stage."""
     line = matching_line(
         r"zero stage \d requires an optimizer|must provide optimizer during init"
         r"|'DeepSpeedZeRoOffload' object has no attribute 'set_gradient_accumulation_boundary'"
@@ -106,36 +113,36 @@ def no_optimizer(case: Case) -> Reading | None:
     if line is None or setting(case.job.config, "optimizer") is not None:
         return None
     advice = (
-        "`--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`: DeepSpeed builds one",
-        "or give `optimizer=` to `deepspeed.initialize`",
+        "`--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`: DeepSpeed creates one",
+        "or pass `optimizer=` to `deepspeed.initialize`",
     )
-    return Reading("neither the script nor the ds_config brings an optimizer", (line,), advice)
+    return Reading("neither the script nor the ds_config defines an optimizer", (line,), advice)
 
 
 @signature("optimizer-on-gpu", "`CPUAdam param is on cuda:0 and must be 'cpu'`")
 def optimizer_on_gpu(case: Case) -> Reading | None:
-    """DeepSpeed's CPU optimizer was given parameters that are on a GPU."""
+    """DeepSpeed's CPU optimizer was given parameters on a GPU."""
     line = matching_line(r"CPU\w+ param is on \S+ and must be 'cpu'", case.words)
     if line is None:
         return None
     advice = ("`--stage 2 --offload optimizer:cpu`",) if case.job.stage == 0 else ()
-    return Reading("DeepSpeed's CPU optimizer was given parameters that are on a GPU", (line,), advice)
+    return Reading("DeepSpeed's CPU optimizer was given parameters on a GPU", (line,), advice)
 
 
-@signature("no-nvme-path", "`nvme_path`, or `join() … not 'NoneType'` in DeepSpeed's swapping")
+@signature(
+    "no-nvme-path",
+    "`nvme_path`, or `join() … not 'NoneType'` in DeepSpeed's swapping",
+    rule="nvme-needs-a-path",
+)
 def no_nvme_path(case: Case) -> Reading | None:
-    """Something is offloaded to NVMe, and nobody said where that is."""
     parts = [part for part in ("offload_optimizer", "offload_param") if _is_without_a_path(case, part)]
     about = re.search(
         r"nvme_path|(?:join\(\) argument|path should be|expected str, bytes).{0,60}NoneType", case.words
     )
     if not parts or about is None:
         return None
-    facts = (
-        matching_line(r"nvme_path|NoneType", case.words),
-        *(f"{part} has no `nvme_path`" for part in parts),
-    )
-    return Reading("something is offloaded to NVMe, and nobody said where that is", facts, ("`--nvme DIR`",))
+    line = matching_line(r"nvme_path|NoneType", case.words)
+    return Reading(broken_rule("nvme-needs-a-path", case.job), (line,), ("`--nvme DIR`",))
 
 
 def _is_without_a_path(case: Case, part: str) -> bool:
@@ -143,9 +150,8 @@ def _is_without_a_path(case: Case, part: str) -> bool:
     return isinstance(section, dict) and section.get("device") == "nvme" and not section.get("nvme_path")
 
 
-@signature("too-few-buffers", "a bare AssertionError in `swap_tensor`, `ran out of swap buffers`")
+@signature_of("too-few-buffers", "a bare AssertionError in `swap_tensor`, `ran out of swap buffers`")
 def too_few_buffers(case: Case) -> Reading | None:
-    """The offload of the optimizer to NVMe needs at least four buffers."""
     swapping = case.error is not None and case.error.type == "AssertionError" and "swap_tensor" in case.story
     if not re.search(r"ran out of swap buffers", case.words) and not (
         swapping and "_buffers is not None" in case.story
@@ -157,14 +163,13 @@ def too_few_buffers(case: Case) -> Reading | None:
     )
     line = matching_line(r"ran out of swap buffers|assert \w+_buffers is not None", case.story)
     facts = (line, f"buffer_count: {count}" if isinstance(count, int) else None)
-    return Reading("there are too few buffers to swap the optimizer's states", facts, advice)
+    return Reading(broken_rule("too-few-buffers", case.job), facts, advice)
 
 
-@signature(
+@signature_of(
     "null-offload", "`'NoneType' object has no attribute 'get'` in accelerate, with a section that is null"
 )
 def null_offload(case: Case) -> Reading | None:
-    """An offload section is null, and accelerate stumbles over it."""
     parts = [part for part in ("offload_optimizer", "offload_param") if _is_null(case, part)]
     if (
         "'NoneType' object has no attribute 'get'" not in case.words
@@ -172,8 +177,8 @@ def null_offload(case: Case) -> Reading | None:
         or "accelerat" not in case.story
     ):
         return None
-    advice = (f"leave `{ZERO}.{parts[0]}` out of the ds_config",)
-    return Reading("accelerate stumbled over an offload section that is null", (f"{parts[0]}: null",), advice)
+    advice = (f"delete `{ZERO}.{parts[0]}` from the ds_config",)
+    return Reading(f"accelerate crashed because `{parts[0]}` is null", (f"{parts[0]}: null",), advice)
 
 
 def _is_null(case: Case, part: str) -> bool:
@@ -185,45 +190,45 @@ def _is_null(case: Case, part: str) -> bool:
     "precision-unsupported", "`Type bf16 is not supported on your device`, `setup doesn't support bf16`"
 )
 def precision_unsupported(case: Case) -> Reading | None:
-    """This device does not calculate in the format that was asked for."""
+    """The device does not support the training precision."""
     line = matching_line(
         r"Type \w+ is not supported on your device|[Yy]our setup doesn't support bf16", case.words
     )
     return (
         None
         if line is None
-        else Reading(f"the device of {case.who} does not have this number format", (line,))
+        else Reading(f"the device of {case.who} does not support this precision", (line,))
     )
 
 
 @signature("no-sync", "`no_sync context manager is incompatible with gradient partitioning`")
 def no_sync(case: Case) -> Reading | None:
-    """Something delays the exchange of gradients, which stages 2 and 3 cannot do."""
+    """The script uses `no_sync`, which delays gradient reduction; stages 2 and 3 do not support it."""
     line = matching_line("no_sync context manager is incompatible", case.words)
     if line is None:
         return None
-    advice = ("`--stage 1` can do it",) if case.job.stage >= 2 else ()
-    return Reading(f"`no_sync` cannot be had at stage {case.job.stage}", (line,), advice)
+    advice = ("`--stage 1` supports it",) if case.job.stage >= 2 else ()
+    return Reading(f"stage {case.job.stage} does not support `no_sync`", (line,), advice)
 
 
 @signature("reduced-twice", "`The parameter N has already been reduced`")
 def reduced_twice(case: Case) -> Reading | None:
-    """A parameter got its gradient twice in one backward pass, which ZeRO cannot handle."""
+    """A parameter received two gradients in one backward pass, which ZeRO does not support."""
     line = matching_line(r"The parameter .{0,200}? has already been reduced", case.words)
     if line is None:
         return None
     advice = ("with gradient checkpointing: `--gradient_checkpointing_kwargs '{\"use_reentrant\": false}'`",)
     known = case.job.gradient_checkpointing is True and case.job.uses_trainer
     return Reading(
-        "a parameter got its gradient twice in one backward pass", (line,), advice if known else ()
+        "a parameter received two gradients in one backward pass", (line,), advice if known else ()
     )
 
 
 @signature(
-    "config-refused", "DeepSpeedConfigError; a ValidationError or an assertion out of DeepSpeed's reader"
+    "config-refused", "DeepSpeedConfigError; a ValidationError or an assertion in DeepSpeed's config reader"
 )
 def config_refused(case: Case) -> Reading | None:
-    """DeepSpeed refused the ds_config when a rank gave it to it."""
+    """DeepSpeed refused the ds_config."""
     error = case.error
     if error is None:
         return None
@@ -246,17 +251,20 @@ def _was_raised_in(traceback: str, pattern: str) -> bool:
     return bool(places) and re.search(pattern, places[-1]) is not None
 
 
-@signature("autotuning-left-on", "every rank returned 0 after a few steps, with `autotuning.enabled`")
+@signature(
+    "autotuning-left-on",
+    "every rank returned 0 after a few steps, with `autotuning.enabled`",
+    rule="autotuning-ends-the-job",
+)
 def autotuning_left_on(case: Case) -> Reading | None:
-    """DeepSpeed's autotuning is still switched on: it ends the job, as if well, after a few steps."""
     ranks = case.evidence.ranks
     if setting(case.job.config, "autotuning", "enabled") is not True or not ranks:
         return None
     if any(rank.returncode != 0 for rank in ranks):
         return None
-    steps, total = max(rank.step for rank in ranks), ranks[0].pulse.get("steps")
+    steps, total = max(rank.step for rank in ranks), ranks[0].heartbeat.get("steps")
     if not isinstance(total, int) or steps >= total:
         return None
     advice = ("`--set autotuning.enabled=false`",)
-    cause = f"autotuning, which is still switched on, ended the job after {steps} of {total} steps"
-    return Reading(cause, ("autotuning.enabled: true",), advice, is_local=False)
+    facts = (f"the job ended after {steps} of {total} steps",)
+    return Reading(broken_rule("autotuning-ends-the-job", case.job), facts, advice, is_local=False)

@@ -12,6 +12,7 @@ from zlaunch.diagnosis.advice import (
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line
 from zlaunch.diagnosis.signature import signature
+from zlaunch.estimate.changes import BUCKET, SMALL_BUCKET
 from zlaunch.estimate.forecast import written_peak, written_resident
 from zlaunch.rundir import phases
 from zlaunch.units import gib
@@ -132,7 +133,7 @@ def _wanted(asked: str, total: str | None, free: str | None) -> str:
 
 def _torch_holds(held: str | None, between: str | None, case: Case) -> str | None:
     if held is None:
-        allocated = case.rank.pulse.get("gpu_allocated_bytes") if case.rank is not None else None
+        allocated = case.rank.heartbeat.get("gpu_allocated_bytes") if case.rank is not None else None
         return (
             f"{gib(allocated)} GiB in tensors at most"
             if isinstance(allocated, int) and allocated > 0
@@ -168,11 +169,16 @@ def _on_the_same_gpu(words: str, asked: str | None, free: str | None) -> tuple[s
 def _smaller_bucket(case: Case, asked: str | None) -> tuple[str, ...]:
     """Recognize ZeRO's bucket by its size; elements of two or four bytes."""
     elements = setting(case.job.config, "zero_optimization", "reduce_bucket_size")
-    if not asked or not isinstance(elements, int) or elements <= 50_000_000 or case.phase != phases.BACKWARD:
+    if (
+        not asked
+        or not isinstance(elements, int)
+        or elements <= SMALL_BUCKET
+        or case.phase != phases.BACKWARD
+    ):
         return ()
     if not any(abs(num_bytes(asked) - width * elements) < 0.02 * width * elements for width in (2, 4)):
         return ()
-    return ("`--set zero_optimization.reduce_bucket_size=50000000`: a bucket is what was asked for",)
+    return (f"`--set {BUCKET}={SMALL_BUCKET}`: a bucket is what was asked for",)
 
 
 def num_bytes(size: str) -> int:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Any
+from collections.abc import Mapping
 
 from zlaunch.diagnosis.advice import setting
 from zlaunch.diagnosis.case import Case, Reading
@@ -55,15 +55,20 @@ def loss_not_a_number(case: Case) -> Reading | None:
         f"{skipped:.0f} steps were skipped" if skipped else None,
         _in_words(rank, "learning_rate"),
     )
-    return Reading(f"the {word} became {_word(rank.pulse[lost])}", facts, _bf16(case), rank=rank)
+    return Reading(f"the {word} became {_word(_fact(rank, lost))}", facts, _bf16(case), rank=rank)
 
 
 def _is_fp16(case: Case) -> bool:
     return case.job.precision == "fp16" or setting(case.job.config, "fp16", "enabled") is True
 
 
+def _fact(rank: RankEvidence | None, name: str) -> object:
+    facts: Mapping[str, object] = {} if rank is None else rank.heartbeat
+    return facts.get(name)
+
+
 def _is_lost(rank: RankEvidence | None, name: str) -> bool:
-    value = rank.pulse.get(name) if rank is not None else None
+    value = _fact(rank, name)
     return isinstance(value, float) and not math.isfinite(value)
 
 
@@ -74,19 +79,14 @@ def _since(rank: RankEvidence, name: str) -> str:
 
 
 def _number(rank: RankEvidence | None, name: str) -> float | None:
-    value: Any = rank.pulse.get(name) if rank is not None else None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return value if is_number else None
+    value = _fact(rank, name)
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _in_words(rank: RankEvidence | None, name: str) -> str | None:
-    value: Any = rank.pulse.get(name) if rank is not None else None
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    return f"{name}: {_word(value)}"
+    value = _fact(rank, name)
+    return f"{name}: {_word(value)}" if isinstance(value, int | float) else None
 
 
-def _word(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return f"{value}" if math.isfinite(value) else "infinite"
+def _word(value: object) -> str:
+    return {"nan": "NaN", "inf": "infinite", "-inf": "infinite"}.get(str(value), str(value))

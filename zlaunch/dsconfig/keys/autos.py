@@ -1,4 +1,4 @@
-"""Where "auto" means something: to DeepSpeed itself, or to those who fill it in."""
+"""Keys whose "auto" has a meaning, for DeepSpeed itself or for the Trainer and accelerate."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -22,7 +22,7 @@ OWN_WORDS: frozenset[tuple[str | int, ...]] = frozenset(
         ),
     }
 )
-"""Keys for which "auto" is DeepSpeed's own word; accelerate, and so the Trainer, still refuses it."""
+"""Keys for which DeepSpeed accepts "auto"; accelerate, and therefore the Trainer, refuses it."""
 
 Fate = Literal["refused", "crash", "default", "bucket"]
 
@@ -46,8 +46,8 @@ FILLED: Mapping[tuple[str | int, ...], Fate] = {
     (ZERO, "offload_optimizer", "device"): "default",
     (ZERO, "offload_param", "device"): "default",
 }
-"""Keys that the Trainer or accelerate fills in → what DeepSpeed alone makes of their "auto".
+"""Keys that the Trainer or accelerate fills in → what DeepSpeed alone does with their "auto".
 
-`refused`: it compares the word with a number when it reads the config. `crash`: the constructor or the
-first step does. `default` and `bucket`: it takes its own default; for a bucket that is only a size.
+`refused`: fails when it reads the config. `crash`: the constructor or the first step fails. `default` and
+`bucket`: uses its own default, which for a bucket only affects sizes.
 """

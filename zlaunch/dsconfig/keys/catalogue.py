@@ -1,10 +1,10 @@
-"""Every key of a ds_config by its name, and how a name that somebody types is found."""
+"""Every key of a ds_config by name, and the search for a name that a user types."""
 
 import difflib
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin
+from typing import get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -14,19 +14,19 @@ from zlaunch.dsconfig.schema.section import Section
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 
 ANY = "*"
-"""Stands in a path for the names and numbers that a user chooses."""
+"""Placeholder in a path for names and numbers that users choose."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One key in one section; the settings of optimizers and schedulers have one for each that knows it."""
+    """One key in one section; a setting of optimizers or schedulers has an entry for each that has it."""
 
     path: KeyPath
     section: type[Section]
 
     @property
     def field(self) -> FieldInfo:
-        """What the section says about it."""
+        """Its field."""
         return self.section.model_fields[str(self.path[-1])]
 
 
@@ -48,8 +48,8 @@ def _walk(section: type[Section], above: KeyPath) -> Iterator[Entry]:
             yield from _walk(child, (*path, *between))
 
 
-def _sections_in(annotation: Any, between: KeyPath) -> Iterator[tuple[type[Section], KeyPath]]:
-    """Find the models in a type, and whether they are elements of a list or a table."""
+def _sections_in(annotation: object, between: KeyPath) -> Iterator[tuple[type[Section], KeyPath]]:
+    """Find the models in a type, with a placeholder below lists and tables."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation, between
     deeper = (*between, ANY) if get_origin(annotation) in (list, dict) else between
@@ -59,7 +59,7 @@ def _sections_in(annotation: Any, between: KeyPath) -> Iterator[tuple[type[Secti
 
 @functools.cache
 def _other_names() -> Mapping[str, str]:
-    """Name the second spellings of keys, and what they are another name of."""
+    """Other spelling of a key → its name."""
     return {
         ".".join((*map(str, entry.path[:-1]), str(choice))): name
         for name, same in entries().items()
@@ -71,14 +71,14 @@ def _other_names() -> Mapping[str, str]:
 
 @functools.cache
 def renamed_entry() -> frozenset[str]:
-    """Name the keys that only older releases read."""
+    """List the keys that only older releases read."""
     names = {dotted(path) for release in RELEASES for path in Release(release).reads.keys}
     kept = {dotted(path) for path in NEWEST.reads.keys}
     return frozenset(names - kept - {*entries()} - {*_other_names()})
 
 
 def find(text: str) -> list[str]:
-    """Find the keys that a name can mean: the whole path, or how it ends."""
+    """Find the keys that a name can mean: the whole path or the end of it."""
     asked = text.strip().strip(".").replace("-", "_")
     others = _other_names()
     names = [*entries(), *others, *sorted(renamed_entry())]
@@ -88,7 +88,7 @@ def find(text: str) -> list[str]:
 
 
 def near(text: str) -> list[str]:
-    """Name the keys that somebody may have meant, best first."""
+    """List similar keys, best first."""
     last = text.rpartition(".")[2].lower()
     ends: dict[str, str] = {}
     for name in [*entries(), *_other_names()]:

@@ -1,4 +1,4 @@
-"""What each key means: the words below its field, read from the source when somebody asks."""
+"""The meaning of each key: the docstring below its field, read from the source on request."""
 
 import ast
 import functools
@@ -10,7 +10,7 @@ from zlaunch.dsconfig.schema.section import Section
 
 
 def meaning(section: type[Section], key: str) -> str:
-    """Find the words below a field, in the class itself or in one that it is made from."""
+    """Find the docstring of a field, in the class or its bases."""
     for owner in section.__mro__:
         if words := _words(owner.__module__).get((owner.__name__, key)):
             return words
@@ -18,7 +18,7 @@ def meaning(section: type[Section], key: str) -> str:
 
 
 def sections() -> Iterator[type[Section]]:
-    """Walk all models of sections."""
+    """List all models of sections."""
     waiting = [Section]
     while waiting:
         following = waiting.pop().__subclasses__()
@@ -28,7 +28,6 @@ def sections() -> Iterator[type[Section]]:
 
 @functools.cache
 def _words(module: str) -> Mapping[tuple[str, str], str]:
-    """Read the words below all fields of a module."""
     if not module.startswith("zlaunch."):
         return {}
     tree = ast.parse(inspect.getsource(sys.modules[module]))

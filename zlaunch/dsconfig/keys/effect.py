@@ -1,16 +1,15 @@
 """What one key does."""
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
 class KeyEffect:
-    """What a key does to memory and speed, and which keys go with it."""
+    """The effect of a key on memory and speed, and related keys."""
 
     memory: str
     speed: str
     related: tuple[str, ...] = ()
     """Dotted keys, from the top."""
-    example: Any = None
-    """A value that somebody would write; None for one made from the type."""
+    example: object = None
+    """A typical value; None to derive one from the type."""

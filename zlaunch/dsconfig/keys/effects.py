@@ -1,8 +1,8 @@
-"""What keys do to memory and speed, for those that do something to them.
+"""Effects of keys on memory and speed.
 
 Sources: measurements of DeepSpeed 0.19 (allocations per stage, on the device and on the host), its source,
-and the ZeRO papers. P is the number of parameters, N the number of ranks; formats are 16-bit with Adam
-unless something else is said.
+and the ZeRO papers. P is the number of parameters, N the number of ranks; 16-bit training with Adam
+unless stated otherwise.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
-"""Which keys an object of a ds_config may have, found by walking the models along a path."""
+"""Find the model, fields and keys of an object in a ds_config by its path."""
 
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Mapping
+from typing import Annotated, get_args, get_origin
 
 from pydantic import Discriminator, Tag
 from pydantic.fields import FieldInfo
@@ -10,16 +11,16 @@ from zlaunch.dsconfig.schema.section import Section
 from zlaunch.dsconfig.text.document import KeyPath
 
 
-def known_keys(whole: dict[str, Any], path: KeyPath) -> list[str]:
-    """Name the keys DeepSpeed knows in the object at `path` of this config."""
+def known_keys(whole: Mapping[str, object], path: KeyPath) -> list[str]:
+    """List the keys that DeepSpeed knows in the object at `path`."""
     section = section_at(whole, path)
     return [] if section is None else list(section.model_fields)
 
 
-def section_at(whole: dict[str, Any], path: KeyPath) -> type[Section] | None:
-    """Find the model of the object at `path`; None where anything goes."""
+def section_at(whole: Mapping[str, object], path: KeyPath) -> type[Section] | None:
+    """Find the model of the object at `path`; None where any key is allowed."""
     section: type[Section] | None = DsConfig
-    value: Any = whole
+    value: object = whole
     for part in path:
         value = _child(value, part)
         if section is None:
@@ -31,20 +32,20 @@ def section_at(whole: dict[str, Any], path: KeyPath) -> type[Section] | None:
     return section
 
 
-def _child(value: Any, part: str | int) -> Any:
+def _child(value: object, part: str | int) -> object:
     if isinstance(value, dict):
         return value.get(part)
     return value[part] if isinstance(value, list) and isinstance(part, int) else None
 
 
-def field_at(whole: dict[str, Any], path: KeyPath) -> FieldInfo | None:
-    """Find the field that describes the key at `path`."""
+def field_at(whole: Mapping[str, object], path: KeyPath) -> FieldInfo | None:
+    """Find the field of the key at `path`."""
     section = section_at(whole, path[:-1])
     return None if section is None else section.model_fields.get(str(path[-1]))
 
 
-def _section_of(annotation: Any, value: Any) -> type[Section] | None:
-    """Find the model in a type; in a union of models, the one this value chooses."""
+def _section_of(annotation: object, value: object) -> type[Section] | None:
+    """Find the model in a type; in a union, the one that this value selects."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     if get_origin(annotation) is Annotated:
@@ -56,7 +57,7 @@ def _section_of(annotation: Any, value: Any) -> type[Section] | None:
     return next((found for arm in get_args(annotation) if (found := _section_of(arm, value))), None)
 
 
-def _arm(union: Any, tag: object) -> type[Section] | None:
+def _arm(union: object, tag: object) -> type[Section] | None:
     for arm in get_args(union):
         model, *notes = get_args(arm)
         if Tag(str(tag)) in notes:

@@ -1,6 +1,6 @@
-"""When DeepSpeed reads a key, which it otherwise accepts and ignores: at which stages, under which switch.
+"""At which stages, and under which switch, DeepSpeed reads a key; otherwise it ignores it.
 
-Stages as `DeepSpeedEngine._configure_zero_optimizer` hands the keys on, and `zero.Init` reads them.
+The stages follow `DeepSpeedEngine._configure_zero_optimizer` and `zero.Init`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -87,7 +87,7 @@ READ_AT: Mapping[str, frozenset[int]] = {
 
 
 def stages_reading(key: str) -> frozenset[int]:
-    """Say which stages read a dotted key below `zero_optimization`; raise KeyError if none is known."""
+    """Find the stages that read a dotted key below `zero_optimization`; raise KeyError if unknown."""
     parts = key.split(".")
     for end in range(len(parts), 0, -1):
         if (name := ".".join(parts[:end])) in READ_AT:
@@ -133,7 +133,7 @@ SWITCHES: Mapping[str, str] = {
 
 
 def switches_over(path: tuple[Part, ...]) -> Iterator[tuple[Part | str, ...]]:
-    """Name the switches of the sections around a key, from the outermost in; none turns itself off."""
+    """List the switches of the sections around a key, outermost first; a switch is not its own."""
     for end in range(1, len(path)):
         key = SWITCHES.get(dotted(path[:end]))
         if key is not None and (*path[:end], key) != path:

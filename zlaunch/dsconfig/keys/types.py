@@ -1,4 +1,4 @@
-"""A piece of JSON Schema in words: what can be written for a key."""
+"""Describe a piece of JSON Schema in words."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ _BOUNDS = ((_LOW, "at least"), (_ABOVE, "above"), (_HIGH, "at most"), (_BELOW, "
 
 
 def nodes_at(schema: Node, path: tuple[str | int, ...]) -> list[Node]:
-    """Find what a schema says about a key: one piece, or one for each kind of section around it."""
+    """Find the pieces of a schema about a key, one for each kind of section around it."""
     nodes = [schema]
     for part in path:
         below = [piece for node in nodes for piece in _pieces(node)]
@@ -34,19 +34,18 @@ def _child(piece: Node, part: str) -> Node | None:
 
 
 def _pieces(node: Node) -> Iterator[Node]:
-    """Take a choice apart."""
     yield node
     for arm in (*node.get("anyOf", ()), *(rule["then"] for rule in node.get("allOf", ()))):
         yield from _pieces(arm)
 
 
 def in_words(node: Node) -> str:
-    """Say what can be written."""
+    """Describe the allowed values."""
     return " or ".join(dict.fromkeys(_alternatives(node)))
 
 
 def _alternatives(node: Node) -> Iterator[str]:
-    """Write each thing that can be written; the first word in the piece that says something decides how."""
+    """Describe each alternative by the first of its keywords that is in `_WORDS`."""
     if "anyOf" in node:
         for arm in node["anyOf"]:
             yield from _alternatives(arm)

@@ -11,34 +11,34 @@ class ModelInfo(Section):
     """`autotuning.model_info`."""
 
     profile: bool = False
-    """Measure rather than read the numbers below."""
+    """Measure instead of using the numbers below."""
 
     num_params: int | None = None
     """Parameters of the model."""
 
     hidden_size: int | None = None
-    """Its width."""
+    """Hidden size."""
 
     num_layers: int | None = None
-    """Its depth."""
+    """Number of layers."""
 
 
 class Autotuning(Section):
-    """`autotuning`; left on in a normal run it ends the job after a few steps, with status 0."""
+    """`autotuning`; in a normal run it ends the job after a few steps with status 0."""
 
     model_config = ConfigDict(protected_namespaces=())
 
     enabled: bool = False
-    """Tune."""
+    """Turn autotuning on."""
 
     fast: bool = True
-    """Only micro-batch sizes."""
+    """Tune only micro-batch sizes."""
 
     results_dir: str = "autotuning_results"
-    """Where results go."""
+    """Directory of the results."""
 
     exps_dir: str = "autotuning_exps"
-    """Where the tried configurations go."""
+    """Directory of the configurations tried."""
 
     overwrite: bool = True
     """Delete earlier results first."""
@@ -50,28 +50,28 @@ class Autotuning(Section):
     """Last measured step; the run ends after it."""
 
     metric: Literal["latency", "throughput", "flops", "forward", "backward", "step"] = "throughput"
-    """What is best."""
+    """Metric to optimize."""
 
     metric_path: str | None = None
-    """Where the metric is written."""
+    """File of the metric."""
 
     tuner_type: Literal["gridsearch", "random", "model_based"] = "gridsearch"
-    """How the space is searched."""
+    """Search method."""
 
     tuner_early_stopping: int = 5
     """Trials without a gain after which the search stops."""
 
     tuner_num_trials: int = 50
-    """Most trials."""
+    """Maximum number of trials."""
 
     arg_mappings: dict[str, str] | None = None
-    """Which script arguments carry which keys."""
+    """Script argument for each key."""
 
     model_info: ModelInfo | None = None
-    """What is known of the model."""
+    """Facts about the model."""
 
     model_info_path: str | None = None
-    """Where what was measured of the model is written."""
+    """File of the measured model facts."""
 
     mp_size: Positive = 1
     """Model-parallel ranks."""

@@ -1,8 +1,8 @@
-"""How the model is computed: checkpointing, compiling, generation, pipeline, quantization."""
+"""Sections about computation: checkpointing, compiling, generation, pipeline, quantization."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from zlaunch.dsconfig.schema.section import OUTDATED, Positive, Section
+from zlaunch.dsconfig.schema.section import OUTDATED, Positive, Section, Switched
 
 
 class ActivationCheckpointing(Section):
@@ -15,19 +15,19 @@ class ActivationCheckpointing(Section):
     """Spread checkpointed activations over model-parallel ranks."""
 
     number_checkpoints: Positive | None = None
-    """How many, for contiguous buffers."""
+    """Number of checkpoints, for contiguous buffers."""
 
     contiguous_memory_optimization: bool = False
-    """Keep them in one buffer."""
+    """Keep checkpoints in one buffer."""
 
     synchronize_checkpoint_boundary: bool = False
-    """Wait for the device at each boundary."""
+    """Synchronize the device at each boundary."""
 
     profile: bool = False
-    """Time each."""
+    """Time each checkpoint."""
 
     cpu_checkpointing: bool = False
-    """Move them to the host."""
+    """Offload checkpoints to the CPU."""
 
 
 class Compile(Section):
@@ -46,13 +46,13 @@ class Compile(Section):
     """Bytes above which an activation is freed early."""
 
     offload_activation: bool = False
-    """Move activations to the host."""
+    """Offload activations to the CPU."""
 
     offload_activation_pin_memory: bool = True
-    """Page-lock the host buffers of moved activations."""
+    """Page-lock the host buffers of offloaded activations."""
 
     offload_opt_states: bool = False
-    """Move optimizer states to the host."""
+    """Offload optimizer states to the CPU."""
 
     double_buffer: bool = True
     """Overlap gathering with computing."""
@@ -64,7 +64,7 @@ class Compile(Section):
     """Print what the passes do."""
 
     offload_parameters: bool = False
-    """Move parameters to the host."""
+    """Offload parameters to the CPU."""
 
     sync_before_reduce: bool = False
     """Wait before each reduction."""
@@ -85,14 +85,11 @@ class Compile(Section):
     """Keep all inputs of the graph alive."""
 
     passes: list[Literal["z1", "z3", "autosp", "autotp"]] | None = None
-    """Which passes run; chosen by stage if absent."""
+    """Compiler passes; by default chosen by stage."""
 
 
-class HybridEngine(Section):
+class HybridEngine(Switched):
     """`hybrid_engine`: switch between training and generation, for RLHF."""
-
-    enabled: bool = False
-    """Use it."""
 
     max_out_tokens: Positive = 512
     """Longest generated sequence."""
@@ -101,7 +98,7 @@ class HybridEngine(Section):
     """Tensor-parallel ranks in generation."""
 
     release_inference_cache: bool = False
-    """Free the key-value cache before training goes on."""
+    """Free the key-value cache before training continues."""
 
     pin_parameters: bool = True
     """Page-lock offloaded parameters."""
@@ -110,7 +107,7 @@ class HybridEngine(Section):
     """Parameters gathered at a time."""
 
     enable_cuda_graph: bool = False
-    """Record generation as a CUDA graph."""
+    """Capture generation as a CUDA graph."""
 
 
 class Pipeline(Section):
@@ -153,8 +150,8 @@ class WeightQuantization(Section):
     q_groups: int = 1
     """Groups per tensor."""
 
-    quantized_initialization: dict[str, Any] = {}
+    quantized_initialization: dict[str, object] = {}
     """Quantize while the model is created."""
 
-    post_init_quant: dict[str, Any] = {}
+    post_init_quant: dict[str, object] = {}
     """Quantize after the model was created."""

@@ -1,10 +1,10 @@
-"""Which data the model sees, and when: `data_efficiency`."""
+"""`data_efficiency`: curriculum learning, dynamic batching, token dropping."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ConfigDict
 
-from zlaunch.dsconfig.schema.section import Absent, Count, Positive, Section
+from zlaunch.dsconfig.schema.section import Absent, Count, Positive, Section, Switched
 
 
 class CurriculumMetric(Section):
@@ -17,7 +17,7 @@ class CurriculumMetric(Section):
     """Index from samples to metric values."""
 
     difficulty_type: Literal["value", "percentile"] | None = None
-    """What a difficulty means."""
+    """Meaning of the difficulty."""
 
     clustering_type: Literal["single_cluster", "schedule_based"] | None = None
     """How samples are grouped."""
@@ -29,36 +29,30 @@ class CurriculumMetric(Section):
     """Last difficulty."""
 
     schedule_type: Literal["fixed_discrete", "fixed_root", "fixed_linear", "custom"] | None = None
-    """How the difficulty rises."""
+    """Shape of the schedule."""
 
-    schedule_config: dict[str, Any] = {}
+    schedule_config: dict[str, object] = {}
     """Settings of the schedule."""
 
 
-class CurriculumLearning(Section):
+class CurriculumLearning(Switched):
     """`data_efficiency.data_sampling.curriculum_learning`."""
 
-    enabled: bool = False
-    """Use it."""
-
     data_cluster_path: str | None = None
-    """Where clusters are kept."""
+    """Directory of the clusters."""
 
     curriculum_metrics: dict[str, CurriculumMetric] | None = None
-    """What makes a sample difficult; required when enabled."""
+    """Difficulty metrics; required when enabled."""
 
 
-class DynamicBatching(Section):
+class DynamicBatching(Switched):
     """`data_efficiency.data_sampling.dynamic_batching`."""
 
-    enabled: bool = False
-    """Use it."""
-
     metrics_path: str | None = None
-    """Where sequence lengths are kept."""
+    """File of the sequence lengths."""
 
     lr_scaling_method: Literal["linear", "sqrt", "none"] = "linear"
-    """How the learning rate follows the batch size."""
+    """Scaling of the learning rate with the batch size."""
 
     min_batch_size: Positive = 1
     """Smallest batch."""
@@ -76,11 +70,8 @@ class DynamicBatching(Section):
     """Print each batch."""
 
 
-class DataSampling(Section):
+class DataSampling(Switched):
     """`data_efficiency.data_sampling`."""
-
-    enabled: bool = False
-    """Use it."""
 
     num_epochs: Positive = 1000
     """Epochs to prepare for."""
@@ -92,19 +83,16 @@ class DataSampling(Section):
     """Page-lock the batches."""
 
     curriculum_learning: Absent[CurriculumLearning] = None
-    """Easy samples first."""
+    """Curriculum learning: easy samples first."""
 
     dynamic_batching: Absent[DynamicBatching] = None
     """Batches of equal tokens rather than equal samples."""
 
 
-class RandomLtd(Section):
+class RandomLtd(Switched):
     """`data_efficiency.data_routing.random_ltd`."""
 
     model_config = ConfigDict(protected_namespaces=())
-
-    enabled: bool = False
-    """Use it."""
 
     total_layer_num: Positive | None = None
     """Layers of the model."""
@@ -113,7 +101,7 @@ class RandomLtd(Section):
     """Layers that drop tokens."""
 
     random_ltd_layer_id: list[int] = []
-    """Which layers."""
+    """Indices of these layers."""
 
     model_mask_name: str | None = None
     """Argument that carries the attention mask."""
@@ -130,28 +118,22 @@ class RandomLtd(Section):
     global_batch_size: Positive | None = None
     """Samples per step."""
 
-    random_ltd_schedule: dict[str, Any] = {}
-    """How many tokens are kept, and when."""
+    random_ltd_schedule: dict[str, object] = {}
+    """Schedule of the kept tokens."""
 
-    layer_token_lr_schedule: dict[str, Any] = {}
+    layer_token_lr_schedule: dict[str, object] = {}
     """Not implemented by DeepSpeed when enabled."""
 
 
-class DataRouting(Section):
+class DataRouting(Switched):
     """`data_efficiency.data_routing`."""
-
-    enabled: bool = False
-    """Use it."""
 
     random_ltd: Absent[RandomLtd] = None
     """Drop random tokens in the middle layers."""
 
 
-class DataEfficiency(Section):
+class DataEfficiency(Switched):
     """`data_efficiency`."""
-
-    enabled: bool = False
-    """Use it."""
 
     seed: int = 1234
     """Seed of the sampler."""

@@ -1,4 +1,4 @@
-"""Watching a run: monitors, loggers, profilers, timers."""
+"""Sections about monitoring: monitors, loggers, profilers, timers."""
 
 from typing import Annotated
 
@@ -65,19 +65,19 @@ class Comet(Section):
     """Workspace of the experiment."""
 
     api_key: str | None = None
-    """Key of the account; better kept in the environment."""
+    """API key; better set in the environment."""
 
     experiment_name: str | None = None
     """Name of the experiment."""
 
     experiment_key: str | None = None
-    """Key of an experiment to go on with."""
+    """Key of an experiment to continue."""
 
     online: bool | None = None
-    """Report as the run goes on."""
+    """Report during the run."""
 
     mode: str | None = None
-    """How an existing experiment is treated."""
+    """What to do with an existing experiment."""
 
 
 class CommsLogger(Section):
@@ -96,7 +96,7 @@ class CommsLogger(Section):
     """Print a line for each."""
 
     debug: bool = False
-    """Say where each was called."""
+    """Log the caller of each."""
 
 
 class FlopsProfiler(Section):
@@ -109,19 +109,19 @@ class FlopsProfiler(Section):
     """Share of the forward pass that is recomputed in backward."""
 
     profile_step: Positive = 1
-    """Which step."""
+    """Step to profile."""
 
     module_depth: Annotated[int, Field(ge=-1)] = -1
-    """How deep the table goes; -1 for all of it."""
+    """Depth of the table; -1 for all levels."""
 
     top_modules: Positive = 1
-    """How many modules of each depth."""
+    """Number of modules per level."""
 
     detailed: bool = True
     """Print the annotated model as well."""
 
     output_file: str | None = None
-    """Where the report goes; the console if absent."""
+    """File of the report; by default the console."""
 
 
 class ThroughputTimer(Section):
@@ -131,7 +131,7 @@ class ThroughputTimer(Section):
     """Measure samples per second."""
 
     synchronized: bool = True
-    """Wait for the device before each reading."""
+    """Synchronize the device before each measurement."""
 
 
 class Timers(Section):

@@ -1,10 +1,10 @@
-"""`optimizer`: the optimizers DeepSpeed builds itself, and torch's by name.
+"""`optimizer`: DeepSpeed's own optimizers, and torch's by name.
 
-DeepSpeed hands `params` to the constructor, so an unknown name there is a `TypeError` in every
-rank after the model is loaded. Each known optimizer has its parameters as a model of its own.
+DeepSpeed passes `params` to the constructor, so an unknown name is a `TypeError` in every rank after the
+model is loaded. Each known optimizer has a model of its parameters.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -15,13 +15,13 @@ Betas = Annotated[list[float], Field(min_length=2, max_length=2)]
 DEEPSPEED_OPTIMIZERS = (
     "adam", "adamw", "adagrad", "lamb", "lion", "muon", "muadam", "muadamw", "musgd",
 )  # fmt: skip
-"""Names DeepSpeed recognises whatever their case (`deepspeed/runtime/config.py`)."""
+"""Names that DeepSpeed recognizes in any case (`deepspeed/runtime/config.py`)."""
 
 TorchOptimizerName = Literal[
     "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon",
     "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam",
 ]  # fmt: skip
-"""Classes of `torch.optim`; DeepSpeed wants their exact spelling."""
+"""Classes of `torch.optim`, which need their exact spelling."""
 
 
 class _Params(Section):
@@ -32,17 +32,31 @@ class _Params(Section):
     """Weight decay."""
 
 
-class AdamParams(_Params):
+class _TorchParams(_Params):
+    foreach: bool | None = None
+    """Only for torch's own optimizer."""
+
+    fused: bool | None = None
+    """Only for torch's own optimizer."""
+
+    maximize: bool = False
+    """Only for torch's own optimizer."""
+
+    differentiable: bool = False
+    """Only for torch's own optimizer."""
+
+
+class AdamParams(_TorchParams):
     """Adam and AdamW, on the GPU (FusedAdam) or the host (DeepSpeedCPUAdam)."""
 
     betas: MaybeAuto[Betas] = [0.9, 0.999]
-    """Decay of the two moments."""
+    """Decay rates of the two moments."""
 
     eps: MaybeAuto[float] = 1e-8
     """Added to the denominator."""
 
     bias_correction: bool = True
-    """Correct the moments for their start at zero."""
+    """Correct the bias of the moments."""
 
     amsgrad: Annotated[bool, OUTDATED] = False
     """Not supported by DeepSpeed's implementations."""
@@ -51,60 +65,36 @@ class AdamParams(_Params):
     """Decoupled weight decay; on even for type `Adam` unless it is set to false."""
 
     torch_adam: bool = False
-    """Use `torch.optim` instead of DeepSpeed's kernels; nothing has to be compiled."""
-
-    foreach: bool | None = None
-    """Passed to `torch.optim` when `torch_adam` is on."""
-
-    fused: bool | None = None
-    """Passed to `torch.optim` when `torch_adam` is on."""
+    """Use `torch.optim` instead of DeepSpeed's kernels, without compiling them."""
 
     fp32_optimizer_states: bool = True
     """Keep the moments in fp32 (offload only)."""
 
     set_grad_none: bool = True
-    """FusedAdam's own; drops gradients after the step."""
-
-    maximize: bool = False
-    """Passed to `torch.optim` when `torch_adam` is on."""
+    """Set gradients to None after the step (FusedAdam)."""
 
     capturable: bool = False
-    """Passed to `torch.optim` when `torch_adam` is on."""
-
-    differentiable: bool = False
-    """Passed to `torch.optim` when `torch_adam` is on."""
+    """Only for torch's own optimizer."""
 
 
 class LionParams(_Params):
     """Lion."""
 
     betas: MaybeAuto[Betas] = [0.9, 0.999]
-    """Decay of the two averages."""
+    """Decay rates of the two averages."""
 
     set_grad_none: bool = True
-    """Drop gradients after the step (GPU)."""
+    """Set gradients to None after the step (GPU)."""
 
     fp32_optimizer_states: bool = True
     """Keep the momentum in fp32 (offload only)."""
 
 
-class AdagradParams(_Params):
+class AdagradParams(_TorchParams):
     """Adagrad, on the GPU (torch's) or the host (DeepSpeedCPUAdagrad)."""
 
     lr: MaybeAuto[Rates] = 1e-2
     """Learning rate."""
-
-    foreach: bool | None = None
-    """torch's own."""
-
-    fused: bool | None = None
-    """torch's own."""
-
-    maximize: bool = False
-    """torch's own."""
-
-    differentiable: bool = False
-    """torch's own."""
 
     eps: MaybeAuto[float] = 1e-10
     """Added to the denominator."""
@@ -123,19 +113,19 @@ class AdagradParams(_Params):
 
 
 class LambParams(_Params):
-    """LAMB; wants dynamic loss scaling and, under ZeRO, `zero_allow_untested_optimizer`."""
+    """LAMB; needs dynamic loss scaling and, with ZeRO, `zero_allow_untested_optimizer`."""
 
     betas: MaybeAuto[Betas] = [0.9, 0.999]
-    """Decay of the two moments."""
+    """Decay rates of the two moments."""
 
     eps: MaybeAuto[float] = 1e-8
     """Added to the denominator."""
 
     bias_correction: bool = True
-    """Correct the moments for their start at zero."""
+    """Correct the bias of the moments."""
 
     eps_inside_sqrt: bool = False
-    """Add `eps` before the root is taken."""
+    """Add `eps` inside the square root."""
 
     max_coeff: float = 10.0
     """Largest trust ratio."""
@@ -169,10 +159,10 @@ class MuonParams(_Params):
     """Newton-Schulz variant."""
 
     foreach: bool | None = None
-    """Passed to `torch.optim` when `torch_adam` is on."""
+    """Only for torch's own optimizer."""
 
     per_head_muon: bool | None = None
-    """Orthogonalize attention matrices head by head."""
+    """Orthogonalize attention matrices per head."""
 
     adam_w_mode: bool = True
     """Decoupled weight decay in the Adam part."""
@@ -191,33 +181,32 @@ class _Optimizer(Section):
     legacy_fusion: bool = False
     """Use the older fusion of fp16 states."""
 
+    params: object
+    """Arguments of the constructor."""
+
 
 class AdamOptimizer(_Optimizer):
     """`Adam` or `AdamW`."""
 
     params: AdamParams = AdamParams()
-    """Arguments of the constructor."""
 
 
 class LionOptimizer(_Optimizer):
     """`Lion`."""
 
     params: LionParams = LionParams()
-    """Arguments of the constructor."""
 
 
 class AdagradOptimizer(_Optimizer):
     """`Adagrad`."""
 
     params: AdagradParams = AdagradParams()
-    """Arguments of the constructor."""
 
 
 class LambOptimizer(_Optimizer):
     """`Lamb`."""
 
     params: LambParams = LambParams()
-    """Arguments of the constructor."""
 
 
 class MuonOptimizer(_Optimizer):
@@ -230,7 +219,7 @@ class MuonOptimizer(_Optimizer):
 class MupOptimizer(_Optimizer):
     """`MuAdam`, `MuAdamW` or `MuSGD` from the package `mup`."""
 
-    params: dict[str, Any] = {}
+    params: dict[str, object] = {}
     """Arguments of the constructor in `mup`."""
 
 
@@ -240,8 +229,7 @@ class TorchOptimizer(_Optimizer):
     type: TorchOptimizerName
     """Exact name of the class."""
 
-    params: dict[str, Any] = {}
-    """Arguments of the class."""
+    params: dict[str, object] = {}
 
 
 _KIND_OF = {
@@ -250,7 +238,7 @@ _KIND_OF = {
 }  # fmt: skip
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return _KIND_OF.get(str(name).lower(), "<torch>")
 

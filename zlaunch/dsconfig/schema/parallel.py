@@ -1,16 +1,16 @@
-"""Splitting the model itself: `tensor_parallel` and `expert_parallel`."""
+"""Model parallelism: `tensor_parallel` and `expert_parallel`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from zlaunch.dsconfig.schema.section import OUTDATED, AnyCase, Count, Positive, Section, Whole
+from zlaunch.dsconfig.schema.section import OUTDATED, AnyCase, Count, Positive, Section, Switched, Whole
 
 
 def data_ranks(world_size: int, sequence_parallel_size: int | None) -> int:
-    """Count the ranks by which DeepSpeed divides a global batch (`deepspeed/runtime/config.py`).
+    """Count the ranks that divide a global batch (`deepspeed/runtime/config.py`).
 
-    Ranks that share a sequence count as one; those that share a layer by AutoTP each count.
+    Ranks that share a sequence count as one; ranks that share a layer by AutoTP each count.
     """
     shared = sequence_parallel_size or 1
     return world_size if world_size % shared else world_size // shared
@@ -31,8 +31,8 @@ class LayerSpec(Section):
     grad_allreduce: bool = False
     """All-reduce the gradient of the layer."""
 
-    shape: list[Any] | None = None
-    """How a fused weight is seen before it is split."""
+    shape: list[object] | None = None
+    """Shape of a fused weight before it is split."""
 
     partition_dim: int | None = None
     """Dimension that is split."""
@@ -60,7 +60,7 @@ class PartitionConfig(Section):
     """Use the built-in specification for known models."""
 
     strict_mode: bool = False
-    """Refuse layers that no specification names."""
+    """Refuse layers without a specification."""
 
 
 class TensorParallelGroup(Section):
@@ -70,13 +70,13 @@ class TensorParallelGroup(Section):
     """1, or the same as `autotp_size`."""
 
     tp_grain_size: int = 1
-    """Smallest piece a layer is split into."""
+    """Smallest shard of a layer."""
 
 
 class TensorParallel(Section):
     """`tensor_parallel`: AutoTP training.
 
-    DeepSpeed lists a key `dtype` as well, which no JSON value can satisfy.
+    DeepSpeed also lists a key `dtype`, which no JSON value satisfies.
     """
 
     autotp_size: int = 0
@@ -89,14 +89,14 @@ class TensorParallel(Section):
     """Split the output layer over the vocabulary."""
 
     vocab_parallel_ce_backend: Literal["torch", "liger"] = "torch"
-    """Who computes the loss of a split output layer."""
+    """Backend for the loss of a split output layer."""
 
     tp: TensorParallelGroup = Field(
         TensorParallelGroup(), validation_alias=AliasChoices("tp", "tensor_parallel")
     )
     """Size and grain of the group."""
 
-    injection_policy_tuple: list[Any] | None = None
+    injection_policy_tuple: list[object] | None = None
     """Modules to split, by hand."""
 
     partition_config: PartitionConfig | None = None
@@ -114,11 +114,8 @@ class TensorParallel(Section):
     """Replace modules with DeepSpeed's kernels."""
 
 
-class ExpertParallel(Section):
+class ExpertParallel(Switched):
     """`expert_parallel`: AutoEP, experts of an MoE model spread over ranks."""
-
-    enabled: bool = False
-    """Use it."""
 
     autoep_size: Positive = 1
     """Ranks that share the experts."""
@@ -169,22 +166,22 @@ class ExpertParallel(Section):
     """How the two input products are computed."""
 
     comm_backend: Literal["comm", "deepep"] = "comm"
-    """Who exchanges the tokens."""
+    """Backend for the token exchange."""
 
     comm_num_sm: Positive = 12
     """Multiprocessors DeepEP may use."""
 
     comm_qp_margin: Count = 4
-    """Spare queue pairs for DeepEP."""
+    """Extra queue pairs for DeepEP."""
 
     comm_max_tokens_per_rank: Count = 0
-    """Tokens per rank DeepEP prepares for; 0 to find out."""
+    """Tokens per rank for which DeepEP allocates; 0 to detect."""
 
     num_expert_groups: int | None = None
     """Groups of experts the router chooses from."""
 
     num_limited_groups: int | None = None
-    """Groups a token may reach."""
+    """Groups that a token may use."""
 
     score_func: Literal["auto", "softmax", "sigmoid"] = "auto"
     """How routing scores are computed."""
@@ -208,19 +205,19 @@ class ExpertParallel(Section):
     """Name of the third weight; null if fused with the first."""
 
     num_experts_attr: str | None = None
-    """Where the model config says how many experts there are."""
+    """Model config attribute with the number of experts."""
 
     top_k_attr: str | None = None
-    """Where the model config says how many experts a token sees."""
+    """Model config attribute with the experts per token."""
 
     has_shared_experts: bool | None = None
-    """Whether there are experts that see every token."""
+    """Whether there are shared experts, which process every token."""
 
     shared_experts_pattern: str | None = None
     """Names of the shared experts."""
 
     shared_experts_gate_pattern: str | None = None
-    """Names of their gates."""
+    """Names of the gates of shared experts."""
 
     expert_activation: str | None = None
     """Activation function of the experts."""

@@ -1,4 +1,4 @@
-"""Number formats: `fp16`, `bf16`, `data_types`, `torch_autocast`."""
+"""Precision: `fp16`, `bf16`, `data_types`, `torch_autocast`."""
 
 from typing import Annotated, Literal
 
@@ -17,10 +17,10 @@ class Fp16(Section):
     """Cast the inputs of the model to fp16."""
 
     loss_scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """A fixed loss scale; 0 means that it is adapted as training goes on."""
+    """Fixed loss scale; 0 for dynamic loss scaling."""
 
     initial_scale_power: int = 16
-    """The first loss scale is 2 to this power."""
+    """Initial dynamic loss scale, as a power of 2."""
 
     loss_scale_window: Positive = 1000
     """Steps without overflow after which the loss scale is doubled."""
@@ -29,10 +29,10 @@ class Fp16(Section):
     """Overflows to tolerate before the loss scale is halved."""
 
     consecutive_hysteresis: bool = False
-    """Count anew after each step without overflow."""
+    """Reset the hysteresis after each step without overflow."""
 
     min_loss_scale: Positive = 1
-    """The loss scale never falls below this."""
+    """Smallest dynamic loss scale."""
 
     fp16_master_weights_and_grads: bool = False
     """Keep master weights and gradients in fp16 as well (offload with DeepSpeedCPUAdam)."""
@@ -58,36 +58,36 @@ class Bf16(Section):
 
 
 class OldBf16(Bf16):
-    """`bfloat16`, the old name of `bf16`, which nobody fills in."""
+    """`bfloat16`, the old name of `bf16`; it takes no "auto"."""
 
     enabled: bool = False
     """Train in bf16."""
 
 
 class DataTypes(Section):
-    """`data_types`: formats that differ from the model's."""
+    """`data_types`: data types that differ from the model's."""
 
     grad_accum_dtype: DtypeName | None = None
-    """Format in which gradients are accumulated; the model's own if absent."""
+    """Data type of accumulated gradients; by default the model's."""
 
     param_dtype: DtypeName | None = None
-    """Format of the parameters; must agree with `fp16` or `bf16`."""
+    """Data type of the parameters; must match `fp16` or `bf16`."""
 
     buffer_dtype: DtypeName | None = None
-    """Format of the module buffers."""
+    """Data type of the module buffers."""
 
     keep_in_fp32_modules: Literal["auto"] | list[str] = "auto"
     """Modules that stay in fp32; `auto` asks the model."""
 
 
 class TorchAutocast(Section):
-    """`torch_autocast`: let PyTorch choose the format of each operation."""
+    """`torch_autocast`: let PyTorch choose the data type of each operation."""
 
     enabled: bool = False
     """Run forward under `torch.autocast`."""
 
     dtype: Absent[DtypeName] = None
-    """The lower format; always name it, PyTorch's own default differs by device."""
+    """The lower-precision data type; set it, because PyTorch's default depends on the device."""
 
     lower_precision_safe_modules: Absent[list[str]] = None
-    """Module classes whose gradients may be reduced in the lower format."""
+    """Module classes whose gradients may be reduced in lower precision."""

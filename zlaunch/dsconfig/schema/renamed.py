@@ -1,4 +1,4 @@
-"""Keys that DeepSpeed has renamed, and still reads under their old names."""
+"""Keys that DeepSpeed renamed and still reads under their old names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from zlaunch.dsconfig.text.document import KeyPath
 
 @dataclass(frozen=True)
 class OldName:
-    """Where a key stood, and where it stands today."""
+    """The old and the new path of a key."""
 
     old: KeyPath
     new: KeyPath
     section: Mapping[str, Any] | None = None
-    """What `true` has become, where a switch has become a section."""
+    """The section that replaces `true`, where a switch became a section."""
 
-    def today(self, value: Any) -> Any:
-        """Write a value of the old key as the new one has it; None if it says nothing."""
+    def today(self, value: object) -> object:
+        """Convert a value of the old key to the new one; None if it has no effect."""
         if self.section is None:
             return value
         return {**self.section} if value is True else None

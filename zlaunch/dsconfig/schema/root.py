@@ -1,6 +1,6 @@
-"""The whole ds_config: its top level, and where each section belongs."""
+"""The whole ds_config: its top-level keys and sections."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from zlaunch.dsconfig.schema.autotuning import Autotuning
 from zlaunch.dsconfig.schema.compute import (
@@ -47,10 +47,10 @@ class DsConfig(Section):
     """DeepSpeed finds the accumulation boundary itself."""
 
     optimizer: Absent[Optimizer] = None
-    """The optimizer DeepSpeed builds; absent when the script brings its own."""
+    """The optimizer that DeepSpeed creates; leave it out if the script creates its own."""
 
     scheduler: Absent[Scheduler] = None
-    """The learning-rate schedule DeepSpeed builds."""
+    """The learning-rate schedule that DeepSpeed creates."""
 
     gradient_clipping: MaybeAuto[float] = 1.0
     """Largest gradient norm; 0 turns clipping off. The default was 0 before 0.19."""
@@ -59,70 +59,70 @@ class DsConfig(Section):
     """What is partitioned over the ranks."""
 
     fp16: Fp16 = Fp16()
-    """Half precision with loss scaling."""
+    """fp16 precision with loss scaling."""
 
     bf16: Bf16 | None = None
-    """Half precision with the range of fp32."""
+    """bf16 precision."""
 
     bfloat16: Annotated[Absent[OldBf16], OUTDATED] = None
     """Old name of `bf16`; not read when `bf16` is there."""
 
     torch_autocast: Absent[TorchAutocast] = None
-    """Let PyTorch choose the format of each operation."""
+    """Let PyTorch choose the data type of each operation."""
 
     data_types: DataTypes = DataTypes()
-    """Formats that differ from the model's."""
+    """Data types that differ from the model's."""
 
     steps_per_print: Positive | None = None
     """Steps between progress lines; the Trainer always turns them off."""
 
     wall_clock_breakdown: bool = False
-    """Time forward, backward and step apart."""
+    """Time forward, backward and step separately."""
 
     memory_breakdown: bool = False
-    """Print memory use as the engine goes through its phases."""
+    """Print memory use in each phase of the engine."""
 
     dump_state: bool = False
     """Print the engine's state at start."""
 
     log_level: Literal["debug", "info", "warning", "error", "critical"] | None = None
-    """How much DeepSpeed says."""
+    """Log level of DeepSpeed."""
 
     disable_python_gc: bool = False
     """Collect Python's garbage only between steps."""
 
     disable_allgather: Annotated[bool, OUTDATED] = False
-    """Not used by DeepSpeed any more."""
+    """No longer used by DeepSpeed."""
 
     communication_data_type: CommunicationDtype | None = None
-    """Format of gradients on the wire; the model's own if absent."""
+    """Data type for gradient communication; by default the model's."""
 
     seq_parallel_communication_data_type: CommunicationDtype = "fp32"
-    """Format of gradients between sequence-parallel ranks."""
+    """Data type for gradients between sequence-parallel ranks."""
 
     prescale_gradients: bool = False
     """Divide gradients before they are summed (stages 0 and 1)."""
 
     gradient_predivide_factor: float = 1.0
-    """Divide gradients by this before and by the rest after they are summed."""
+    """Divide gradients by this before the sum, and by the remaining factor after it."""
 
     gradient_allreduce_op: AnyCase[Literal["mean", "sum"]] = "mean"
-    """Average gradients or sum them."""
+    """Whether gradients are averaged or summed."""
 
     zero_allow_untested_optimizer: bool = False
-    """Let ZeRO work with any optimizer; the Trainer turns it on."""
+    """Allow any optimizer with ZeRO; the Trainer turns this on."""
 
     zero_force_ds_cpu_optimizer: bool = True
     """With offload, refuse optimizers other than DeepSpeed's own."""
 
     dataloader_drop_last: bool = False
-    """For the data loader `deepspeed.initialize` makes."""
+    """For the data loader that `deepspeed.initialize` creates."""
 
     use_data_before_expert_parallelism: bool = False
     """Order of ranks in MoE groups."""
 
     vocabulary_size: int | None = None
-    """Only for a warning when it is not a multiple of 8."""
+    """Only used to warn if it is not a multiple of 8."""
 
     sequence_parallel_size: Positive | None = None
     """Ranks that share a sequence; read only together with `data_parallel_size`."""
@@ -142,7 +142,7 @@ class DsConfig(Section):
     checkpoint: Checkpoint = Checkpoint()
     """How checkpoints are written and read."""
 
-    datastates_ckpt: dict[str, Any] | bool | None = None
+    datastates_ckpt: dict[str, object] | bool | None = None
     """The DataStates checkpoint engine's settings; any value but false turns it on."""
 
     tensorboard: TensorBoard = TensorBoard()
@@ -164,7 +164,7 @@ class DsConfig(Section):
     """One profiled step."""
 
     timers: Timers = Timers()
-    """What is timed."""
+    """Timers."""
 
     compile: Compile = Compile()
     """DeepCompile."""
@@ -192,5 +192,5 @@ class DsConfig(Section):
 
     @property
     def brain_float(self) -> Bf16 | None:
-        """What is said about bf16; under its old name, if that is alone."""
+        """The section `bf16`, or `bfloat16` if only that is present."""
         return self.bf16 or self.bfloat16

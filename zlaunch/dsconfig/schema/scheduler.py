@@ -1,6 +1,6 @@
-"""`scheduler`: the learning-rate schedules DeepSpeed builds itself, and torch's by name."""
+"""`scheduler`: DeepSpeed's own learning-rate schedules, and torch's by name."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Tag
 
@@ -16,15 +16,17 @@ TorchSchedulerName = Literal[
 DEEPSPEED_SCHEDULERS = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 
 
-class _Warmup(Section):
+class _Params(Section):
+    last_batch_iteration: int = -1
+    """Iteration to continue from."""
+
+
+class _Warmup(_Params):
     warmup_num_steps: MaybeAuto[Positive] = 1000
-    """Steps until the full learning rate; a whole number, at least 1."""
+    """Steps until the full learning rate; at least 1."""
 
     warmup_type: Literal["log", "linear"] = "log"
-    """How the learning rate rises."""
-
-    last_batch_iteration: int = -1
-    """Where to go on from."""
+    """Shape of the warmup."""
 
 
 class _WarmupFrom(_Warmup):
@@ -33,14 +35,14 @@ class _WarmupFrom(_Warmup):
 
 
 class WarmupParams(_WarmupFrom):
-    """Rise, then stay."""
+    """Warm up, then stay constant."""
 
     warmup_max_lr: MaybeAuto[Rates] | None = None
-    """Learning rate after the warmup; the optimizer's own if absent."""
+    """Learning rate after the warmup; by default the optimizer's."""
 
 
 class WarmupDecayParams(_WarmupFrom):
-    """Rise, then fall to zero."""
+    """Warm up, then decay linearly to zero."""
 
     total_num_steps: MaybeAuto[Positive]
     """Steps of the whole run."""
@@ -50,7 +52,7 @@ class WarmupDecayParams(_WarmupFrom):
 
 
 class WarmupCosineParams(_Warmup):
-    """Rise, then fall along a cosine."""
+    """Warm up, then decay along a cosine."""
 
     total_num_steps: MaybeAuto[Positive]
     """Steps of the whole run."""
@@ -62,8 +64,8 @@ class WarmupCosineParams(_Warmup):
     """Learning rate at the end, as a share of the optimizer's."""
 
 
-class OneCycleParams(Section):
-    """Up, down, and away."""
+class OneCycleParams(_Params):
+    """Raise and lower the learning rate in a cycle, then decay it."""
 
     cycle_min_lr: Rates
     """Lowest learning rate of the cycle."""
@@ -75,22 +77,22 @@ class OneCycleParams(Section):
     """Decay after the cycle."""
 
     cycle_first_step_size: Positive = 2000
-    """Steps of the rise."""
+    """Steps of the first half."""
 
     cycle_second_step_size: Positive | None = None
-    """Steps of the fall; as many as the rise if absent."""
+    """Steps of the second half; by default like the first."""
 
     cycle_first_stair_count: Count = 0
-    """Stairs in the rise; 0 for a smooth one."""
+    """Stairs in the first half; 0 for a smooth one."""
 
     cycle_second_stair_count: Count | None = None
-    """Stairs in the fall; as many as the rise if absent."""
+    """Stairs in the second half; by default like the first."""
 
     decay_step_size: Count = 0
     """Steps between decays after the cycle."""
 
     cycle_momentum: bool = True
-    """Move the momentum against the learning rate."""
+    """Cycle the momentum inversely to the learning rate."""
 
     cycle_min_mom: float = 0.8
     """Lowest momentum."""
@@ -101,12 +103,9 @@ class OneCycleParams(Section):
     decay_mom_rate: float = 0.0
     """Decay of the momentum after the cycle."""
 
-    last_batch_iteration: int = -1
-    """Where to go on from."""
 
-
-class LrRangeTestParams(Section):
-    """Raise the learning rate step by step, to find where training breaks."""
+class LrRangeTestParams(_Params):
+    """Raise the learning rate step by step, to find where training diverges."""
 
     lr_range_test_min_lr: Rates = 1e-3
     """First learning rate."""
@@ -115,76 +114,63 @@ class LrRangeTestParams(Section):
     """Steps between raises."""
 
     lr_range_test_step_rate: float = 1.0
-    """How steep the rise is."""
+    """Steepness."""
 
     lr_range_test_staircase: bool = False
-    """Raise in stairs rather than at every step."""
-
-    last_batch_iteration: int = -1
-    """Where to go on from."""
+    """Raise in stairs instead of at every step."""
 
 
-class WarmupLR(Section):
+class _Scheduler(Section):
+    type: str
+    """Name of the schedule."""
+
+    params: object
+    """Settings of the schedule."""
+
+
+class WarmupLR(_Scheduler):
     """`WarmupLR`."""
 
     type: Literal["WarmupLR"]
-    """Name of the schedule."""
-
     params: WarmupParams
-    """Settings of the schedule."""
 
 
-class WarmupDecayLR(Section):
+class WarmupDecayLR(_Scheduler):
     """`WarmupDecayLR`."""
 
     type: Literal["WarmupDecayLR"]
-    """Name of the schedule."""
-
     params: WarmupDecayParams
-    """Settings of the schedule."""
 
 
-class WarmupCosineLR(Section):
+class WarmupCosineLR(_Scheduler):
     """`WarmupCosineLR`."""
 
     type: Literal["WarmupCosineLR"]
-    """Name of the schedule."""
-
     params: WarmupCosineParams
-    """Settings of the schedule."""
 
 
-class OneCycle(Section):
+class OneCycle(_Scheduler):
     """`OneCycle`."""
 
     type: Literal["OneCycle"]
-    """Name of the schedule."""
-
     params: OneCycleParams
-    """Settings of the schedule."""
 
 
-class LRRangeTest(Section):
+class LRRangeTest(_Scheduler):
     """`LRRangeTest`."""
 
     type: Literal["LRRangeTest"]
-    """Name of the schedule."""
-
     params: LrRangeTestParams
-    """Settings of the schedule."""
 
 
-class TorchScheduler(Section):
+class TorchScheduler(_Scheduler):
     """Any class of `torch.optim.lr_scheduler`."""
 
     type: TorchSchedulerName
-    """Name of the schedule."""
-
-    params: dict[str, Any]
-    """Settings of the schedule."""
+    params: dict[str, object]
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return f"<{name}>" if name in DEEPSPEED_SCHEDULERS else "<torch>"
 

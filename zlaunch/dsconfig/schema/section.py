@@ -1,10 +1,10 @@
-"""What all sections of a ds_config share: unknown keys are refused, `"auto"` is in the types.
+"""Types that all sections of a ds_config share: strict, closed, with "auto" where it is allowed.
 
-Types are strict: DeepSpeed takes `"3"` for 3 in some sections and crashes on it in others, so a
-string is never a number here. Integers written as `2e8` were already made integers by `source`.
+DeepSpeed converts `"3"` to 3 in some sections and crashes on it in others, so a string is never a number
+here. The parser has already made integers of numbers like `2e8`.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError, PydanticKnownError
@@ -21,7 +21,14 @@ class Section(BaseModel):
     )
 
 
-def _auto_or_value(value: Any) -> str:
+class Switched(Section):
+    """A section that is off by default."""
+
+    enabled: bool = False
+    """Turn this on; the other keys have no effect otherwise."""
+
+
+def _auto_or_value(value: object) -> str:
     return "<auto>" if value == "auto" else "<value>"
 
 
@@ -35,16 +42,16 @@ The tags are in angle brackets so that `check` can tell them from keys in pydant
 """
 
 
-def in_lower_case(value: Any) -> Any:
-    """Read a word as DeepSpeed does where its case does not count."""
+def in_lower_case(value: object) -> object:
+    """Lower the case of a word, as DeepSpeed does for some keys."""
     return value.lower() if isinstance(value, str) else value
 
 
 AnyCase = Annotated[T, BeforeValidator(in_lower_case)]
-"""A word that DeepSpeed reads in upper or lower case."""
+"""A word in any case."""
 
 
-def not_null(value: Any) -> Any:
+def not_null(value: object) -> object:
     """Refuse null."""
     if value is None:
         raise PydanticCustomError("null", "DeepSpeed crashes on null")
@@ -52,20 +59,20 @@ def not_null(value: Any) -> Any:
 
 
 Absent = Annotated[T | None, BeforeValidator(not_null)]
-"""A key that may be left out, but not be null."""
+"""A key that may be missing, but not null."""
 
 
-def _not_bool(value: Any) -> Any:
+def _not_bool(value: object) -> object:
     if isinstance(value, bool):
         raise PydanticKnownError("int_type")
     return value
 
 
 Whole = Annotated[T, BeforeValidator(_not_bool)]
-"""A choice of whole numbers; Python takes true for 1."""
+"""A choice of whole numbers; excludes true, which equals 1 in Python."""
 
 OUTDATED = Field(json_schema_extra={"deprecated": True})
-"""Marks a key that nobody should write: an old name, or one that DeepSpeed does not read or support."""
+"""Marks a key to avoid: an old name, or one that DeepSpeed does not read or support."""
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]

@@ -1,4 +1,4 @@
-"""Disks: `aio` and `checkpoint`."""
+"""Storage: `aio` and `checkpoint`."""
 
 from typing import Literal
 
@@ -38,16 +38,16 @@ class Writer(Section):
     """`checkpoint.writer`."""
 
     type: AnyCase[Literal["mock", "python", "fast"]] = "fast"
-    """Which writer."""
+    """Kind of writer."""
 
     decoupled: bool = False
-    """Write while training goes on."""
+    """Write in the background during training."""
 
     io_buffer_size: Positive = 67_108_864
     """Bytes of the write buffer."""
 
     io_buffer_double: bool = True
-    """Fill one buffer while the other is written."""
+    """Use two buffers: fill one while the other is written."""
 
     show_statistics: bool = False
     """Print write speeds."""
@@ -63,16 +63,16 @@ class Checkpoint(Section):
     """`checkpoint`."""
 
     tag_validation: AnyCase[Literal["warn", "ignore", "fail"]] = "warn"
-    """What to do when ranks disagree on the tag of a checkpoint."""
+    """What to do if ranks have different checkpoint tags."""
 
     load_universal: bool = False
-    """Load a universal checkpoint, which fits any number of ranks."""
+    """Load a universal checkpoint, which works with any number of ranks."""
 
     use_node_local_storage: bool = False
     """Each host saves to its own disk."""
 
     parallel_write: ParallelWrite = ParallelWrite()
-    """How pipeline stages write."""
+    """Writing of pipeline stages."""
 
     checkpoint_serialization: bool = True
     """Use PyTorch's newer file format."""

@@ -1,4 +1,4 @@
-"""`zero_optimization`: what is partitioned over the ranks, and where it goes when it leaves the GPU."""
+"""`zero_optimization`: what is partitioned over the ranks, and what is offloaded."""
 
 import sys
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ class OffloadParam(Section):
     """Keep the 16-bit parameters on the host or on NVMe between uses (stage 3)."""
 
     device: MaybeAuto[Device] = "none"
-    """Where parameters go when they leave the GPU."""
+    """Device for offloaded parameters."""
 
     nvme_path: MaybeAuto[str] | None = None
     """Directory on the NVMe drive; required when `device` is `nvme`."""
 
     buffer_count: Count = 5
-    """How many staging buffers on the host NVMe reads and writes go through."""
+    """Number of staging buffers on the host for NVMe."""
 
     buffer_size: Count = 100_000_000
     """Elements in one staging buffer; the largest partitioned parameter must fit."""
@@ -37,14 +37,14 @@ class OffloadParam(Section):
     """Parameter elements that may stay on the host when `device` is `nvme`."""
 
     pin_memory: bool = True
-    """Page-lock host buffers: faster copies, but they can never be swapped out."""
+    """Page-lock host buffers: copies are faster, but the memory cannot be swapped out."""
 
 
 class OffloadOptimizer(Section):
     """Keep the optimizer states and run its step on the host (stage 1 and up)."""
 
     device: MaybeAuto[Device] = "none"
-    """Where optimizer states live; `nvme` needs stage 3."""
+    """Device for optimizer states; `nvme` needs stage 3."""
 
     nvme_path: MaybeAuto[str] | None = None
     """Directory on the NVMe drive; required when `device` is `nvme`."""
@@ -53,13 +53,13 @@ class OffloadOptimizer(Section):
     """Staging buffers for NVMe; Adam needs four: parameter, gradient and two moments."""
 
     pin_memory: bool = True
-    """Page-lock host buffers: faster copies, but they can never be swapped out."""
+    """Page-lock host buffers: copies are faster, but the memory cannot be swapped out."""
 
     pipeline_read: bool = False
-    """Read the next tile from NVMe while this one is updated."""
+    """Read the next tile from NVMe during the update of this one."""
 
     pipeline_write: bool = False
-    """Write the last tile to NVMe while this one is updated."""
+    """Write the last tile to NVMe during the update of this one."""
 
     fast_init: bool = False
     """Initialize optimizer states on NVMe without going through a pinned buffer."""
@@ -68,35 +68,35 @@ class OffloadOptimizer(Section):
     """Share of the parameters whose step runs on the host; below 1 needs stage 3."""
 
     super_offload: bool = False
-    """Overlap host and GPU steps on hosts with a fast link to the GPU (CUDA, stage 3)."""
+    """Overlap CPU and GPU steps on hosts with a fast CPU-GPU link (CUDA, stage 3)."""
 
     cpuadam_cores_perc: Fraction = 0.8
     """Share of the cores that the host optimizer may use under `super_offload`."""
 
 
 class ZenFlow(Section):
-    """Update the most important gradients on the GPU and the rest on the host, later."""
+    """Update the most important gradients on the GPU, and the rest later on the CPU."""
 
     topk_ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     """Share of gradient columns updated on the GPU at every step."""
 
     select_strategy: Literal["auto", "step", "epoch"] = "auto"
-    """When the important columns are chosen anew."""
+    """When the important columns are selected again."""
 
     select_interval: Literal["auto"] | int = "auto"
-    """Steps or epochs between choices."""
+    """Steps or epochs between selections."""
 
     update_interval: Literal["auto"] | Positive = "auto"
     """Steps between host updates."""
 
     overlap_step: bool = False
-    """Run the host update while the GPU goes on."""
+    """Overlap the host update with GPU work."""
 
     offload: bool = False
     """Keep the selected optimizer states on the host as well."""
 
     auto_ratio: Fraction = 0.99
-    """How sure the automatic interval must be."""
+    """Confidence required for the automatic interval."""
 
     full_warm_up_rounds: int = 0
     """Rounds at the start in which everything is updated."""
@@ -105,11 +105,11 @@ class ZenFlow(Section):
     """Share of the cores kept for PyTorch."""
 
     steps_per_epoch: int | None = None
-    """Needed when `select_strategy` is `epoch`."""
+    """Required when `select_strategy` is `epoch`."""
 
 
 class LeafModule(Section):
-    """Modules that stage 3 gathers as a whole, such as blocks of experts."""
+    """Modules that stage 3 gathers as a whole, such as MoE blocks."""
 
     classes: list[str] = [
         "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
@@ -122,7 +122,7 @@ class LeafModule(Section):
     """Full module names."""
 
     name_suffixes: list[str] = []
-    """Ends of module names."""
+    """Suffixes of module names."""
 
 
 class Zero(Section):
@@ -132,25 +132,25 @@ class Zero(Section):
     """0: plain data parallel; 1: optimizer states partitioned; 2: gradients too; 3: parameters too."""
 
     contiguous_gradients: bool = True
-    """Copy gradients into one buffer as they are produced, against fragmentation."""
+    """Copy gradients into one buffer as they are produced, to reduce fragmentation."""
 
     reduce_scatter: bool = True
     """Reduce gradients to their owner only, instead of all-reducing them."""
 
     reduce_bucket_size: MaybeAuto[Positive] = 500_000_000
-    """Gradient elements reduced at once: more is faster and takes more GPU memory."""
+    """Gradient elements reduced at once; larger is faster but takes more GPU memory."""
 
     use_multi_rank_bucket_allreduce: bool = True
     """Reduce buckets that belong to several ranks in one call (stages 1 and 2)."""
 
     allgather_partitions: Annotated[bool, OUTDATED] = True
-    """Not read at any stage: updated parameters are always gathered with all-gather."""
+    """Ignored: updated parameters are always gathered with all-gather."""
 
     allgather_bucket_size: Count = 500_000_000
     """Parameter elements gathered at once after the step (stages 1 and 2); must be even."""
 
     overlap_comm: bool | None = None
-    """Reduce gradients while the backward pass goes on; on by default at stage 3 only."""
+    """Overlap gradient reduction with the backward pass; on by default at stage 3 only."""
 
     compute_grad_norm: bool = True
     """Compute the global gradient norm; off needs stage 1 or 2 and `gradient_clipping` 0."""
@@ -162,10 +162,10 @@ class Zero(Section):
     """Save merged optimizer states, to resume on another number of ranks (stages 1 and 2)."""
 
     offload_param: OffloadParam | None = None
-    """Where parameters go when they leave the GPU (stage 3)."""
+    """Parameter offload (stage 3)."""
 
     offload_optimizer: OffloadOptimizer | None = None
-    """Where optimizer states live (stage 1 and up)."""
+    """Optimizer offload (stage 1 and up)."""
 
     zenflow: ZenFlow | None = None
     """Stall-free offloading; needs `offload_optimizer` on the CPU."""
@@ -215,7 +215,7 @@ class Zero(Section):
     stage3_module_granularity_threshold: int = Field(
         0, validation_alias=_either("stage3_module_granularity_threshold")
     )
-    """Treat modules finer than this as leaves (stage 3)."""
+    """Treat modules smaller than this as leaves (stage 3)."""
 
     stage3_use_all_reduce_for_fetch_params: bool = Field(
         False, validation_alias=_either("stage3_use_all_reduce_for_fetch_params")
@@ -229,10 +229,10 @@ class Zero(Section):
     """Old name of `stage3_gather_16bit_weights_on_model_save`."""
 
     ignore_unused_parameters: bool = True
-    """Accept parameters that get no gradient (stages 1 and 2)."""
+    """Allow parameters without gradients (stages 1 and 2)."""
 
     legacy_stage1: Annotated[bool, OUTDATED] = False
-    """Gone: DeepSpeed refuses `true`."""
+    """Removed: DeepSpeed refuses `true`."""
 
     round_robin_gradients: bool = False
     """Spread gradient copies to the host over the ranks (stages 1 and 2)."""
@@ -241,7 +241,7 @@ class Zero(Section):
     """Align each parameter in the flat buffers (stages 1 and 2)."""
 
     zero_hpz_partition_size: Count = 1
-    """Ranks that share a second, nearer copy of the parameters (ZeRO++, stage 3)."""
+    """Ranks that share a secondary partition of the parameters (ZeRO++, stage 3)."""
 
     zero_quantized_weights: bool = False
     """Gather parameters quantized to 8 bits (ZeRO++, stage 3, CUDA)."""
@@ -256,13 +256,13 @@ class Zero(Section):
     """Use a linear layer that does not keep the gathered weight for backward (stage 3)."""
 
     pipeline_loading_checkpoint: bool = False
-    """Load checkpoints one rank after another, to spare the host (stage 3)."""
+    """Load checkpoints one rank after another, to save host memory (stage 3)."""
 
     override_module_apply: bool = True
     """Let `Module.apply` see gathered parameters (stage 3)."""
 
     log_trace_cache_warnings: bool = False
-    """Warn when the order of modules changes and prefetching starts over (stage 3)."""
+    """Warn when the order of modules changes and prefetching restarts (stage 3)."""
 
     enable_sanity_checks: bool = False
     """Check internal invariants at every step; slow (stage 3)."""
@@ -275,7 +275,7 @@ class Zero(Section):
 
     @property
     def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:
-        """Find the sections that move something; their old names count."""
+        """The offload sections in use, including their old names."""
         sections: dict[str, OffloadOptimizer | OffloadParam | None] = {
             "offload_optimizer": self.offload_optimizer,
             "offload_param": self.offload_param,

@@ -1,6 +1,6 @@
-"""A ds_config as it was written: its value, and where everything in it stands."""
+"""A parsed ds_config: its value, and the position of everything in it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,12 +19,12 @@ class Span:
     start: int
     end: int
     key_end: int = 0
-    """Where the key ends; 0 for what has none."""
+    """Where the key ends; 0 for list items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A piece of text to put in place of another."""
+    """Replacement of a piece of text."""
 
     start: int
     end: int
@@ -40,11 +40,11 @@ class Document:
     value: dict[str, Any]
     spans: Mapping[KeyPath, Span]
     remarks: tuple[Finding, ...] = ()
-    plainings: tuple[Edit, ...] = ()
-    """What would make the text strict JSON."""
+    strict_edits: tuple[Edit, ...] = ()
+    """Edits that make the text strict JSON."""
 
     def place(self, path: KeyPath) -> Place:
-        """Say where a key stands, or the innermost object around it when it is absent."""
+        """Locate a key, or the innermost object around it if it is missing."""
         while path not in self.spans:
             path = path[:-1]
         span = self.spans[path]
@@ -52,13 +52,13 @@ class Document:
         return place_at(self.file, self.text, span.key, len(written) if "\n" not in written else None)
 
     def locate(self, finding: Finding) -> Finding:
-        """Give a finding its place."""
+        """Add its place to a finding."""
         if finding.place:
             return finding
         path, hint, beside = self.path_to(finding), finding.hint, finding.beside
         if beside is not None and beside in self.spans:
             together = "merge the two" if isinstance(value_at(self.value, path), dict) else "keep one of them"
-            hint = f"{together}: `{dotted(beside)}` is there already (line {self.place(beside).line})"
+            hint = f"{together}: `{dotted(beside)}` is already on line {self.place(beside).line}"
         return replace(finding, place=self.place(path), hint=hint)
 
     def path_to(self, finding: Finding) -> KeyPath:
@@ -66,7 +66,7 @@ class Document:
         return self.path_of(finding.where) if finding.path is None else finding.path
 
     def path_of(self, where: str) -> KeyPath:
-        """Find the key path of a dotted name; a key may have dots in it, or leave `stage3_` out."""
+        """Find the key path of a dotted name; a key may contain dots or omit `stage3_`."""
         return (
             self._paths.get(where)
             or self._paths.get(where.replace(".stage3_", "."))
@@ -74,7 +74,7 @@ class Document:
         )
 
     def has(self, where: str) -> bool:
-        """Whether the key stands in the text."""
+        """Whether the text has the key."""
         return where in self._paths
 
     @cached_property
@@ -82,7 +82,23 @@ class Document:
         return {dotted(path): path for path in self.spans if path}
 
 
-def value_at(value: Any, path: KeyPath) -> Any:
+def leaves(value: Mapping[str, object], above: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+    """List the path and value of everything that is not an object with keys of its own."""
+    for key, child in value.items():
+        if isinstance(child, Mapping) and child:
+            yield from leaves(child, (*above, key))
+        else:
+            yield (*above, key), child
+
+
+def put(value: dict[str, Any], path: KeyPath, leaf: object) -> None:
+    """Set a key in place; objects on the way to it are created."""
+    for part in path[:-1]:
+        value = value.setdefault(str(part), {})
+    value[str(path[-1])] = leaf
+
+
+def value_at(value: object, path: KeyPath) -> object:
     """Follow a path into a plain value; None where it leads nowhere."""
     for part in path:
         inside = dict(enumerate(value)) if isinstance(value, list) else value
@@ -96,7 +112,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def place_at(file: str, text: str, offset: int, length: int | None = 1) -> Place:
-    """Say where an offset is; without a length, the name that starts there is meant."""
+    """Turn an offset into a place; without a length it covers the name that starts there."""
     begin, end = text.rfind("\n", 0, offset) + 1, text.find("\n", offset)
     begin += text.startswith(BYTE_ORDER_MARK) and begin == 0
     line = text[begin : len(text) if end < 0 else end].rstrip("\r")

@@ -1,4 +1,4 @@
-"""Changes to the text of a ds_config that leave everything else as it was written."""
+"""Change the text of a ds_config and leave everything else as it was written."""
 
 import json
 from collections.abc import Iterable
@@ -16,23 +16,23 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
     return text
 
 
-def mend(document: Document, path: KeyPath, mending: Fix) -> str:
-    """Write the text anew with one key mended; raise KeyError if the key does not stand in it."""
-    if mending.act is FixKind.PLAIN:
-        return apply(document.text, document.plainings)
+def fix_text(document: Document, path: KeyPath, fix: Fix) -> str:
+    """Apply a fix to one key and return the new text; raise KeyError if the text lacks the key."""
+    if fix.kind is FixKind.PLAIN:
+        return apply(document.text, document.strict_edits)
     span = document.spans[path]
-    match mending.act:
+    match fix.kind:
         case FixKind.RENAME:
-            edits = [_renamed(span, str(mending.to))]
+            edits = [_renamed(span, str(fix.to))]
         case FixKind.WRITE:
-            edits = [Edit(span.start, span.end, json.dumps(mending.to))]
+            edits = [Edit(span.start, span.end, json.dumps(fix.to))]
         case FixKind.REPLACE:
-            key, value = mending.to
+            key, value = fix.to
             edits = [_renamed(span, key), Edit(span.start, span.end, json.dumps(value))]
         case FixKind.DELETE:
             edits = [_without(document, path)]
         case FixKind.MOVE:
-            return _moved(document, path, mending.to)
+            return _moved(document, path, fix.to)
     return apply(document.text, edits)
 
 
@@ -41,7 +41,7 @@ def _renamed(span: Span, key: str) -> Edit:
 
 
 def _without(document: Document, path: KeyPath) -> Edit:
-    """Take a member out with the comma that belongs to it, and with its line if nothing else is on it."""
+    """Delete a member with its comma, and with its line if it is alone on it."""
     text, span = document.text, document.spans[path]
     start, end = span.key, span.end
     after = end + len(text[end:]) - len(text[end:].lstrip())
@@ -58,7 +58,7 @@ def _without(document: Document, path: KeyPath) -> Edit:
 
 
 def _moved(document: Document, path: KeyPath, section: str) -> str:
-    """Move a member into a section, which is made if it is not there."""
+    """Move a member into a section, which is created if missing."""
     text, span = document.text, document.spans[path]
     member = text[span.key : span.end]
     rest = parse(apply(text, [_without(document, path)]), document.file)
@@ -69,7 +69,7 @@ def _moved(document: Document, path: KeyPath, section: str) -> str:
 
 
 def _added(document: Document, target: KeyPath, member: str) -> str:
-    """Write a member as the last one of an object, indented like the others."""
+    """Append a member to an object, indented like the others."""
     text, span = document.text, document.spans[target]
     members = [s for path, s in document.spans.items() if path[:-1] == target and path]
     if not members:
@@ -80,31 +80,31 @@ def _added(document: Document, target: KeyPath, member: str) -> str:
     return apply(text, [Edit(last.end, last.end, f",{between}{member}")])
 
 
-def mend_value(value: dict[str, Any], path: KeyPath, mending: Fix | None, instead: str | None = None) -> None:
-    """Do to a plain value what a mending does to its text; without one the key is replaced or left out."""
+def fix_value(value: dict[str, Any], path: KeyPath, fix: Fix | None, instead: str | None = None) -> None:
+    """Apply a fix to a plain value; without a fix the key is replaced by `instead` or deleted."""
     whole = next((depth for depth, part in enumerate(path) if isinstance(part, int)), len(path))
-    path, mending = path[:whole], mending if whole == len(path) else None
+    path, fix = path[:whole], fix if whole == len(path) else None
     node = value_at(value, path[:-1])
     if not path or not isinstance(node, dict):
         return
     key, old = str(path[-1]), node.pop(path[-1], None)
-    if mending is None:
+    if fix is None:
         node |= {} if instead is None else {key: instead}
-    elif mending.act is FixKind.MOVE:
-        target = value.setdefault(mending.to, {}) if mending.to else value
+    elif fix.kind is FixKind.MOVE:
+        target = value.setdefault(fix.to, {}) if fix.to else value
         if isinstance(target, dict):
             target.setdefault(key, old)
     else:
-        for name, new in _in_its_place(key, old, mending).items():
+        for name, new in _in_its_place(key, old, fix).items():
             node.setdefault(name, new)
 
 
-def _in_its_place(key: str, old: Any, mending: Fix) -> dict[str, Any]:
-    match mending.act:
+def _in_its_place(key: str, old: Any, fix: Fix) -> dict[str, Any]:
+    match fix.kind:
         case FixKind.RENAME:
-            return {mending.to: old}
+            return {fix.to: old}
         case FixKind.REPLACE:
-            return dict([mending.to])
+            return dict([fix.to])
         case FixKind.WRITE:
-            return {key: mending.to}
+            return {key: fix.to}
     return {}

@@ -1,8 +1,8 @@
-"""JSON as people write it → values that know where they stand.
+"""Parse JSON as people write it, keeping the position of every value.
 
-The grammar is that of hjson, which DeepSpeed reads. Where hjson takes something for a string that
-its writer meant otherwise (`True`, `.5`, `auto, "next": 1`), the value is what was meant and the
-difference is a finding.
+The grammar is that of hjson, which DeepSpeed uses. Where hjson reads a string that was meant as
+something else (`True`, `.5`, `auto, "next": 1`), the value is what was meant, and the difference is
+a finding.
 """
 
 import math
@@ -24,14 +24,14 @@ _JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _MEMBER = re.compile(r"""(?:"[^"]*"|'[^']*'|\w+)\s*:""")
 _UNDERSCORES = re.compile(r"[+-]?\d[\d_]*\d")
 _BARE_VALUE = re.compile(r"[^,}\]\n]*")
-_WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
-_PYTHON_WORDS: Mapping[str, Any] = {"True": True, "False": False, "None": None}
-_TEXT_TO_DEEPSPEED = "DeepSpeed takes it and the rest of its line for text"
+_WORDS: Mapping[str, object] = {"true": True, "false": False, "null": None}
+_PYTHON_WORDS: Mapping[str, object] = {"True": True, "False": False, "None": None}
+_TEXT_TO_DEEPSPEED = "DeepSpeed reads it and the rest of the line as text"
 _NO_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
 def parse(text: str, file: str) -> Document:
-    """Parse the text of a ds_config; raise Refused with the place if it is none."""
+    """Parse the text of a ds_config; raise Refused with the place of a syntax error."""
     parser = _Parser(text, file)
     value = parser.document()
     return Document(file, text, value, parser.spans, tuple(parser.notes.findings), tuple(parser.notes.edits))
@@ -39,7 +39,7 @@ def parse(text: str, file: str) -> Document:
 
 @dataclass
 class _Parser:
-    """One reading of one text: the value, and on the way spans, remarks and what would make it plain."""
+    """One pass over a text: the value, spans, remarks, and the edits to strict JSON."""
 
     text: str
     file: str
@@ -59,23 +59,24 @@ class _Parser:
         self._advance(0)
 
     def document(self) -> dict[str, Any]:
-        """Read the one object that a ds_config is; raise Refused with the place where it breaks."""
+        """Read the one object of a ds_config; raise Refused with the place of a syntax error."""
         start = self._token.start
         if self._token.text == "{":
-            value: dict[str, Any] = self._value(())
+            value = self._value(())
+            assert isinstance(value, dict), "an object begins with a brace"
         elif self._token.kind in ("word", "string"):
             self.notes.remark("no-braces", "an object without braces is", start)
             self.notes.edits += [Edit(start, start, "{\n"), Edit(len(self.text), len(self.text), "}\n")]
             value = self._object((), closing="")
         else:
-            self._fail("a ds_config is one JSON object", "begin the file with `{`")
+            self._fail("a ds_config must be one JSON object", "begin the file with `{`")
         self.spans[()] = Span(start, start, self._end)
         if self._token.kind != "end":
-            self._fail(f"there is more after the end of the object: {self._token.quoted}")
+            self._fail(f"unexpected {self._token.quoted} after the end of the object")
         return value
 
     def _advance(self, position: int) -> None:
-        """Read the next token from a position on; comments and space are skipped."""
+        """Read the next token, skipping comments and whitespace."""
         self._end = position
         while position < len(self.text):
             match = TOKEN.match(self.text, position)
@@ -93,19 +94,19 @@ class _Parser:
     def _next(self) -> None:
         self._advance(self._token.end)
 
-    def _value(self, path: KeyPath) -> Any:
+    def _value(self, path: KeyPath) -> object:
         token = self._token
         if len(path) > MAX_DEPTH:
-            self._fail(f"this is nested more than {MAX_DEPTH} deep")
+            self._fail(f"nested more than {MAX_DEPTH} levels deep")
         if token.text in ("{", "["):
             self._next()
             value = self._object(path, closing="}") if token.text == "{" else self._array(path)
             self._next()
             return value
         if token.kind in ("mark", "end"):
-            self._fail(f"a value is missing before {token.quoted}")
+            self._fail(f"missing value before {token.quoted}")
         if token.text in ("'", '"'):
-            self._fail(f"the text that begins here has no closing `{token.text}`")
+            self._fail(f"unterminated string: the closing `{token.text}` is missing")
         is_plain = token.kind == "number" or token.text in _WORDS
         if is_plain and (self._ends_value(token.end) or isinstance(path[-1], int)):
             self._next()
@@ -116,25 +117,25 @@ class _Parser:
         return self._bare_value(token)
 
     def _ends_value(self, position: int) -> bool:
-        """Whether a number or a word ends here; otherwise hjson reads on to the end of the line.
+        """Whether a number or a word ends here; otherwise hjson reads to the end of the line.
 
-        Where the rest of the line is another member, a comma was forgotten.
+        If the rest of the line is another member, a comma is missing.
         """
         rest = self.text[position:].split("\n", 1)[0].lstrip(" \t\r")
         ends = not rest or rest.startswith((",", "}", "]", "#", "//", "/*"))
         return ends or _MEMBER.match(rest) is not None
 
-    def _object(self, path: KeyPath, closing: str) -> dict[str, Any]:
-        """Read members up to the closing brace, or to the end of the text, and leave that for the caller."""
-        members: dict[str, Any] = {}
+    def _object(self, path: KeyPath, closing: str) -> dict[str, object]:
+        """Read members up to the closing brace or the end of the text, which the caller consumes."""
+        members: dict[str, object] = {}
         while self._token.text != closing:
             key_token = self._token
             if key_token.kind not in ("string", "word"):
-                self._fail(f"a key is expected here, not {key_token.quoted}")
+                self._fail(f"expected a key, not {key_token.quoted}")
             key = self._string(key_token)
             here = (*path, key)
             self._next()
-            self._expect(":", f"a `:` is missing after the key `{key}`")
+            self._expect(":", f"missing `:` after the key `{key}`")
             start = self._token.start
             if key in members:
                 self.notes.duplicate(here, key_token, self.spans[here].key)
@@ -147,8 +148,8 @@ class _Parser:
             self._separator(closing)
         return members
 
-    def _array(self, path: KeyPath) -> list[Any]:
-        items: list[Any] = []
+    def _array(self, path: KeyPath) -> list[object]:
+        items: list[object] = []
         while self._token.text != "]":
             start = self._token.start
             item_path = (*path, len(items))
@@ -186,13 +187,13 @@ class _Parser:
         if token.kind == "lines":
             lines = token.text[3:-3].strip("\n").split("\n")
             text = "\n".join(line.strip() for line in lines)
-            self.notes.lenient("single-quotes", "text in three quotes is", token, text)
+            self.notes.lenient("single-quotes", "a string in triple quotes is", token, text)
             return text
         text = unescape(token.text[1:-1])
         if token.text[0] == "'":
-            self.notes.lenient("single-quotes", "text in single quotes is", token, text)
+            self.notes.lenient("single-quotes", "a string in single quotes is", token, text)
         elif not is_strict(token.text):
-            self.notes.lenient("loose-text", "a tab or an odd escape inside of text is", token, text)
+            self.notes.lenient("loose-text", "a tab or an invalid escape in a string is", token, text)
         return text
 
     def _number(self, token: Token) -> int | float:
@@ -201,11 +202,11 @@ class _Parser:
         whole = re.fullmatch(r"[+-]?\d+", token.text) is not None
         number = int(token.text) if whole else narrowed(value)
         if not _JSON_NUMBER.fullmatch(token.text):
-            self.notes.misread(token, number, f"is no JSON number: {_TEXT_TO_DEEPSPEED}")
+            self.notes.misread(token, number, f"is not a JSON number: {_TEXT_TO_DEEPSPEED}")
         return number
 
-    def _bare_value(self, token: Token) -> Any:
-        """Read text without quotes: all of the line to hjson, up to the next mark to who wrote it."""
+    def _bare_value(self, token: Token) -> object:
+        """Read text without quotes: hjson takes the whole line, the writer meant it up to the next mark."""
         line_end = self.text.find("\n", token.start)
         line = self.text[token.start : line_end if line_end >= 0 else len(self.text)].rstrip()
         bare = str(_BARE_VALUE.match(line).group()).rstrip()  # type: ignore[union-attr]
@@ -220,14 +221,14 @@ class _Parser:
             return bare
         if bare != line:
             self.notes.misread(
-                meant, bare, f"has no quotes, so DeepSpeed takes the whole rest of the line for it: `{line}`"
+                meant, bare, f"has no quotes, so DeepSpeed reads the rest of the line as its value: `{line}`"
             )
         else:
-            self.notes.lenient("no-quotes", "text without quotes is", meant, bare)
+            self.notes.lenient("no-quotes", "a string without quotes is", meant, bare)
         return bare
 
-    def _python(self, token: Token, value: Any) -> Any:
-        self.notes.misread(token, value, f"is Python: {_TEXT_TO_DEEPSPEED}")
+    def _python(self, token: Token, value: object) -> object:
+        self.notes.misread(token, value, f"is Python, not JSON: {_TEXT_TO_DEEPSPEED}")
         return value
 
     def _fail(self, message: str, hint: str | None = None, offset: int | None = None) -> NoReturn:

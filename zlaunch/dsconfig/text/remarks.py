@@ -1,9 +1,8 @@
-"""What a text has that not everybody reads, and the edits that would make it strict JSON."""
+"""Collect what is not strict JSON in a text, and the edits that make it so."""
 
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from zlaunch.dsconfig.text.document import Edit, KeyPath, dotted, place_at
 from zlaunch.dsconfig.text.tokens import Token
@@ -14,7 +13,7 @@ _PLAIN = Fix(FixKind.PLAIN)
 
 @dataclass
 class ParseRemarks:
-    """What one reading of one text finds."""
+    """Findings and edits from one pass over a text."""
 
     file: str
     text: str
@@ -22,40 +21,40 @@ class ParseRemarks:
     edits: list[Edit] = field(default_factory=list)
 
     def space(self, match: re.Match[str]) -> None:
-        """Say what looks like a space and is none to JSON."""
+        """Report a character that looks like a space but is not whitespace in JSON."""
         odd = re.search(r"[^ \t\r\n\ufeff]+", match.group())
         if odd is not None:
             start = match.start() + odd.start()
-            self.remark("odd-space", "a space of another alphabet is", start)
+            self.remark("odd-space", "a non-ASCII space is", start)
             self.edits.append(Edit(start, match.start() + odd.end(), " "))
 
     def no_number(self, token: Token) -> None:
-        """Report what is text for DeepSpeed and a number for others; which one was meant is a choice."""
+        """Report `NaN` and the like, which DeepSpeed reads as text and other readers as a number."""
         self.findings.append(
             Finding(
                 code="misread-value",
-                message=f"JSON has no `{token.text}`: DeepSpeed takes it for text, the Trainer for a number",
+                message=f"JSON has no `{token.text}`: DeepSpeed reads it as text, the Trainer as a number",
                 hint="write a number",
                 place=self._at(token),
             )
         )
 
     def duplicate(self, path: KeyPath, token: Token, first_offset: int) -> None:
-        """Report a key that stands a second time in its object."""
+        """Report a duplicate key."""
         first = place_at(self.file, self.text, first_offset)
         self.findings.append(
             Finding(
                 code="duplicate-key",
                 where=dotted(path),
-                message=f"`{path[-1]}` stands here a second time; the first is on line {first.line}. "
-                "DeepSpeed refuses both, the Trainer takes the last",
+                message=f"duplicate key `{path[-1]}`; the first is on line {first.line}. "
+                "DeepSpeed refuses duplicates, the Trainer uses the last",
                 hint="keep one of the two",
                 place=self._at(token),
             )
         )
 
     def comment(self, start: int, end: int) -> None:
-        """Drop a comment, with its line if nothing else is on it."""
+        """Report a comment; the edit deletes it, with its line if it is alone on it."""
         self.remark("comment", "a comment is", start)
         line_start = self.text.rfind("\n", 0, start) + 1
         begin = start - len(self.text[line_start:start]) + len(self.text[line_start:start].rstrip(" \t"))
@@ -63,27 +62,27 @@ class ParseRemarks:
         self.edits.append(Edit(begin, end + 1 if alone else end, ""))
 
     def lenient(self, code: str, what: str, token: Token, value: str) -> None:
-        """Put a piece of text into double quotes."""
+        """Report text that is not in double quotes; the edit quotes it."""
         self.remark(code, what, token.start)
         self.edits.append(Edit(token.start, token.end, json.dumps(value, ensure_ascii=False)))
 
     def remark(self, code: str, what: str, offset: int) -> None:
-        """Say once for each kind what only DeepSpeed reads."""
+        """Report what only DeepSpeed reads, once for each kind."""
         if any(remark.code == code for remark in self.findings):
             return
         self.findings.append(
             Finding(
                 code=code,
-                message=f"{what} read by DeepSpeed, but not by transformers or accelerate",
-                hint="write strict JSON, or start the job with `zlaunch train`, which does",
+                message=f"{what} accepted by DeepSpeed, but not by transformers or accelerate",
+                hint="write strict JSON, or start the job with `zlaunch train`, which writes it",
                 severity=Severity.ADVICE,
                 place=place_at(self.file, self.text, offset),
-                mending=_PLAIN,
+                fix=_PLAIN,
             )
         )
 
-    def misread(self, token: Token, meant: Any, why: str) -> None:
-        """Report what DeepSpeed does not read as it was meant."""
+    def misread(self, token: Token, meant: object, why: str) -> None:
+        """Report a value that DeepSpeed reads differently from what was meant."""
         written = json.dumps(meant, ensure_ascii=False)
         self.edits.append(Edit(token.start, token.end, written))
         self.findings.append(
@@ -92,7 +91,7 @@ class ParseRemarks:
                 message=f"`{token.text}` {why}",
                 hint=f"write `{written}`",
                 place=self._at(token),
-                mending=_PLAIN,
+                fix=_PLAIN,
             )
         )
 

@@ -1,4 +1,4 @@
-"""The words and marks of hjson."""
+"""The tokens of hjson."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ class Token:
 
     @property
     def end(self) -> int:
-        """Say where it ends."""
+        """The offset of its end."""
         return self.start + len(self.text) if self.kind != "end" else self.start
 
     @property
@@ -44,7 +44,7 @@ _ESCAPED: Mapping[str, str] = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": 
 
 
 def unescape(text: str) -> str:
-    """Read the inside of a string as JSON does; what JSON would refuse, as JavaScript does."""
+    """Read the inside of a string as JSON does, invalid escapes as JavaScript does."""
 
     def plain(match: re.Match[str]) -> str:
         code = match.group(1)
@@ -56,7 +56,7 @@ def unescape(text: str) -> str:
 
 
 def is_strict(written: str) -> bool:
-    """Whether a quoted text is what strict JSON takes."""
+    """Whether strict JSON accepts a quoted string."""
     try:
         json.loads(written)
     except ValueError:

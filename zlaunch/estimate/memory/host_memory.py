@@ -124,7 +124,7 @@ def _pinned(settings: Settings, weights: Trained) -> dict[str, int]:
             pinned["buckets"] = _power_of_two(item * weights.largest)
             pinned["gradients"] += _partitions(settings, weights) if settings.accumulation > 1 else 0
     if settings.optimizer_on == "nvme":
-        pinned["buckets"] = settings.buffer_count * 4 * min(settings.sub_group, share)
+        pinned["swap buffers"] = settings.buffer_count * 4 * min(settings.sub_group, share)
     return _with_parameters(pinned, settings, weights)
 
 
@@ -146,11 +146,11 @@ def _with_parameters(pinned: dict[str, int], settings: Settings, weights: Traine
     if settings.parameters_on == "cpu":
         pinned["parameters"] = _power_of_two(item * share) + _partitions(settings, weights)
     if settings.parameters_on == "nvme":
-        pinned["buckets"] = pinned.get("buckets", 0) + item * settings.parameter_buffers
+        pinned["swap buffers"] = pinned.get("swap buffers", 0) + item * settings.parameter_buffers
         pinned["parameters"] = _power_of_two(item * min(share, settings.most_in_cpu))
         if share > settings.most_in_cpu:
             # A buffer for the rest, which stage3.py sizes by whole parameters instead of partitions.
-            pinned["buckets"] += _power_of_two(item * weights.total)
+            pinned["buckets"] = _power_of_two(item * weights.total)
     return pinned
 
 

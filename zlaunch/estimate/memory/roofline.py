@@ -125,13 +125,30 @@ def geometric_mean(likely: Range) -> float:
     return sqrt(likely[0] * likely[1])
 
 
-def roofline(workload: Workload, machine: DeviceSpeed, flops: float) -> Roofline:
-    """Compute the time of a step with `flops` operations per rank.
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The communication of a rank in a step, and the time of the step."""
+
+    traffic: Communication
+    roofline: Roofline
+
+
+def step_speed(workload: Workload, machine: DeviceSpeed, flops: float) -> Speed:
+    """Compute communication and time of a step with `flops` operations per rank.
 
     Raise Refused if config.json has no sizes.
     """
+    traffic = communication(workload)
+    return Speed(traffic, _roofline(workload, traffic, machine, flops))
+
+
+def roofline(workload: Workload, machine: DeviceSpeed, flops: float) -> Roofline:
+    """Compute only the time of a step; raise Refused if config.json has no sizes."""
+    return step_speed(workload, machine, flops).roofline
+
+
+def _roofline(workload: Workload, volume: Communication, machine: DeviceSpeed, flops: float) -> Roofline:
     model, settings = read_transformer(workload.model), read_settings(workload)
-    volume = communication(workload)
     kernels = (_compute(flops, settings, machine.gpu), _memory(workload, model, settings, machine.gpu))
     launches = _launches(model, settings)
     links = (_network(workload, volume, machine), _pcie(volume, machine.gpu))

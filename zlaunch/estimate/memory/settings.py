@@ -1,13 +1,15 @@
-"""What of a job decides its memory, read once: the ds_config's keys with DeepSpeed 0.19's defaults.
+"""The settings of a job that decide its memory: ds_config keys, with the schema's defaults.
 
-A ds_config comes here without "auto"; a value of another kind than DeepSpeed reads counts as absent.
+The ds_config has no "auto" any more; a value of a type that DeepSpeed does not read counts as absent.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from zlaunch.estimate.memory.model_states import OPTIMIZER_BYTES
+from zlaunch.dsconfig.schema.section import Section
+from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
+from zlaunch.estimate.memory.model_states import MASTER_BYTES, OPTIMIZER_BYTES, StateBytes
 from zlaunch.estimate.workload import Workload
 from zlaunch.units import whole
 
@@ -19,7 +21,7 @@ _OPTIMIZER_NAMES: Final = {
     "fusedadam": "adam",
     "rmsprop": "adagrad",
 }
-"""Optimizers that keep what another one keeps."""
+"""Optimizers that keep as much as another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Settings:
     """Bytes of a gradient while it is accumulated."""
     is_bf16: bool
     zero_init: bool
-    """Whether the model is shared out while it is made."""
+    """Whether the model is sharded while it is created."""
     world_size: int
     rank: int
     micro_batch: int
@@ -51,25 +53,31 @@ class Settings:
     pins_parameters: bool
     buffer_count: int
     parameter_buffers: int
-    """Elements in all buffers for parameters on their way to and from NVMe."""
+    """Elements in all buffers for parameters that move to and from NVMe."""
     most_in_cpu: int
-    """Elements of parameters that stay in the host's memory beside NVMe."""
+    """Elements of parameters that stay in host memory beside NVMe."""
     state_bytes: int
-    """What the optimizer keeps for a parameter, without its copy in fp32."""
+    """Bytes the optimizer keeps for a parameter, without its fp32 copy."""
 
     @property
     def is_half(self) -> bool:
-        """Say whether parameters are trained in bf16 or fp16."""
+        """Whether parameters are trained in bf16 or fp16."""
         return self.item == 2
 
     @property
+    def per_parameter(self) -> StateBytes:
+        """Bytes of the model states of a parameter."""
+        master = MASTER_BYTES if self.is_half else 0
+        return StateBytes(self.item, self.gradient_item, master + self.state_bytes)
+
+    @property
     def widens_all(self) -> bool:
-        """Say whether a copy of all gradients is kept in fp32, as BF16_Optimizer does at stage 1."""
+        """Whether an fp32 copy of all gradients is kept, as BF16_Optimizer does at stage 1."""
         widened = self.is_bf16 and self.gradient_item == 4
         return self.stage == 1 and widened and self.optimizer_on == "gpu"
 
     def share(self, numel: int) -> int:
-        """Say how much of so many elements a rank has, with what is filled up."""
+        """Elements of a rank's share, padding included."""
         return -(-numel // self.world_size)
 
 
@@ -93,38 +101,42 @@ def read_settings(workload: Workload) -> Settings:
         rank=workload.rank,
         micro_batch=whole(config.get("train_micro_batch_size_per_gpu")) or 1,
         accumulation=whole(config.get("gradient_accumulation_steps")) or 1,
-        reduce_bucket=_count(zero, "reduce_bucket_size", 500_000_000),
+        reduce_bucket=_count(zero, Zero, "reduce_bucket_size"),
         num_buckets=2 if overlap and stage in (1, 2) else 1,
-        sub_group=_count(zero, "sub_group_size", 1_000_000_000),
-        reuse_distance=_count(zero, "stage3_max_reuse_distance", 1_000_000_000),
-        prefetch=_count(zero, "stage3_prefetch_bucket_size", 50_000_000),
+        sub_group=_count(zero, Zero, "sub_group_size"),
+        reuse_distance=_count(zero, Zero, "stage3_max_reuse_distance"),
+        prefetch=_count(zero, Zero, "stage3_prefetch_bucket_size"),
         optimizer_on=_place(optimizer, stage, at_least=1),
         parameters_on=_place(parameters, stage, at_least=3),
-        pins_optimizer=bool(optimizer.get("pin_memory", True)),
-        pins_parameters=bool(parameters.get("pin_memory", True)),
-        buffer_count=_count(optimizer, "buffer_count", 4),
-        parameter_buffers=_count(parameters, "buffer_count", 5)
-        * _count(parameters, "buffer_size", 100_000_000),
-        most_in_cpu=_count(parameters, "max_in_cpu", 1_000_000_000),
+        pins_optimizer=bool(optimizer.get("pin_memory", _default(OffloadOptimizer, "pin_memory"))),
+        pins_parameters=bool(parameters.get("pin_memory", _default(OffloadParam, "pin_memory"))),
+        buffer_count=_count(optimizer, OffloadOptimizer, "buffer_count"),
+        parameter_buffers=_count(parameters, OffloadParam, "buffer_count")
+        * _count(parameters, OffloadParam, "buffer_size"),
+        most_in_cpu=_count(parameters, OffloadParam, "max_in_cpu"),
         state_bytes=_state_bytes(workload),
     )
 
 
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _section(config: Mapping[str, object], name: str) -> Mapping[str, object]:
     found = config.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
-def _count(section: Mapping[str, Any], key: str, default: int) -> int:
+def _default(schema: type[Section], key: str) -> object:
+    return schema.model_fields[key].default
+
+
+def _count(section: Mapping[str, object], schema: type[Section], key: str) -> int:
     """Read a number of elements, which may be written as 5e8."""
-    value = section.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return default
-    return int(value)
+    for value in (section.get(key), _default(schema, key)):
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return int(value)
+    raise TypeError(f"the schema has no number for `{key}`")
 
 
-def _place(section: Mapping[str, Any], stage: int, *, at_least: int) -> str:
-    """Say where what could be offloaded is; below stage 3 NVMe means CPU, as DeepSpeed takes it."""
+def _place(section: Mapping[str, object], stage: int, *, at_least: int) -> str:
+    """Return where states are; below stage 3 DeepSpeed takes NVMe as CPU."""
     device = str(section.get("device", "none"))
     if device not in ("cpu", "nvme") or stage < at_least:
         return "gpu"
@@ -132,7 +144,7 @@ def _place(section: Mapping[str, Any], stage: int, *, at_least: int) -> str:
 
 
 def _state_bytes(workload: Workload) -> int:
-    """Say what the optimizer keeps per parameter: the ds_config's, or else the Trainer's."""
+    """Return what the optimizer keeps per parameter: the ds_config's, or else the Trainer's."""
     section = _section(workload.ds_config, "optimizer")
     name = str(section.get("type") or workload.optimizer or "adamw").lower()
     if name == "sgd":

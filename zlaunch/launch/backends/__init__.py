@@ -1,4 +1,4 @@
-"""The launchers a job can be started with: a table of modules, each with the same function."""
+"""The launchers: a table of modules with the same function."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -10,10 +10,10 @@ from zlaunch.launch.backends.target import Target
 
 
 class Backend(Protocol):
-    """What a module here provides."""
+    """A module of this package."""
 
     def build_argv(self, target: Target, topology: Topology, accelerator: str, port: int) -> tuple[str, ...]:
-        """Write the command line that runs the target on every slot."""
+        """Command line that runs the target on every slot."""
 
 
 BACKENDS: Mapping[Launcher, Backend] = {"torchrun": torchrun, "deepspeed": deepspeed}

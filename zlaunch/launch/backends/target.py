@@ -1,4 +1,4 @@
-"""What a launcher is to run in each rank."""
+"""What a launcher runs in each rank."""
 
 from dataclasses import dataclass
 
@@ -11,4 +11,4 @@ class Target:
     args: tuple[str, ...]
     is_module: bool = False
     hostfile: str | None = None
-    """Where the hosts are written down, for launchers that reach them themselves."""
+    """The hostfile, for launchers that reach other hosts themselves."""

@@ -6,7 +6,7 @@ from zlaunch.launch.backends.target import Target
 PROGRAM = "torchrun"
 
 NO_LOGS = "/dev/null"
-"""Ranks keep their own logs; without a place for its, torchrun leaves a directory in /tmp for each job."""
+"""Ranks write their own logs; by default torchrun leaves a directory in /tmp for each job."""
 
 
 def build_argv(target: Target, topology: Topology, accelerator: str, port: int) -> tuple[str, ...]:

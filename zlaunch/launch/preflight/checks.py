@@ -1,6 +1,6 @@
-"""Whether a machine has, at this moment, what a job will take from it.
+"""Compare what a job needs on a machine with what is free there.
 
-What cannot work is late: the job would fail after its model is loaded. What might not is advice.
+Findings are late if the job would fail after its model is loaded, and advice if it may work.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,50 +13,49 @@ from zlaunch.launch.preflight.requirements import DiskUse, ResourceRequirements
 from zlaunch.units import gib, plural
 
 CONTAINER_SHM_BYTES = 64 << 20
-"""What containers have in /dev/shm if nobody asked for more."""
+"""Size of /dev/shm in a container by default."""
 
 RECOMMENDED_SHM = "1g"
-"""What NVIDIA tells users of NCCL in containers to ask for (NCCL's user guide, "Troubleshooting")."""
+"""What NVIDIA recommends for NCCL in containers (NCCL user guide, "Troubleshooting")."""
 
 LEAST_SHM_BYTES = 2 << 20
-"""What a CPU rank's small messages take there."""
+"""What the small messages of a CPU rank take there."""
 
 _MIB = 1 << 20
 _SHM = "/dev/shm"  # noqa: S108 - nothing is written there
 
 
-def check_resources(demand: ResourceRequirements, room: FreeResources) -> tuple[Finding, ...]:
-    """Find everything that is short, the worst first."""
+def check_resources(needs: ResourceRequirements, free: FreeResources) -> tuple[Finding, ...]:
+    """Find everything that is short, late findings first."""
     found = [
-        *_gpus(demand, room),
-        *_memory(demand, room),
-        *_shm(demand, room),
-        *_memlock(demand, room),
-        *_disks(demand, room),
-        *(finding for monitor in demand.monitors for finding in check_reporter(monitor, room.missing)),
-        *unknown_reporters(demand.script_args),
+        *_gpus(needs, free),
+        *_memory(needs, free),
+        *_shm(needs, free),
+        *_memlock(needs, free),
+        *_disks(needs, free),
+        *(finding for monitor in needs.monitors for finding in check_reporter(monitor, free.missing)),
+        *unknown_reporters(needs.script_args),
     ]
     return tuple(sorted(found, key=lambda finding: finding.severity is Severity.ADVICE))
 
 
-def _gpus(demand: ResourceRequirements, room: FreeResources) -> Iterator[Finding]:
-    """Name who is on each GPU of the job; what others hold cannot be had."""
-    for gpu in demand.gpus:
-        need, free = demand.gpu_bytes, gpu.free_bytes
-        is_short = need is not None and free is not None and need > free
-        # A GPU that nobody uses and that is too small is the business of the estimate.
+def _gpus(needs: ResourceRequirements, free: FreeResources) -> Iterator[Finding]:
+    for gpu in needs.gpus:
+        need, left = needs.gpu_bytes, gpu.free_bytes
+        is_short = need is not None and left is not None and need > left
+        # Whether an idle GPU is large enough is for the memory estimate.
         if not gpu.is_busy:
             continue
         holders = ", ".join(_holder(process) for process in gpu.processes) or "a program that cannot be seen"
         parts = [f"GPU {gpu.index} is in use: {holders}"]
-        if free is not None:
-            parts.append(f"{gib(free)} of {gib(gpu.memory_bytes)} GiB are free")
+        if left is not None:
+            parts.append(f"{gib(left)} of {gib(gpu.memory_bytes)} GiB are free")
         if need is not None:
-            parts.append(f"this job takes at least {gib(need)}")
+            parts.append(f"this job needs at least {gib(need)}")
         yield Finding(
             "gpu-busy",
             "; ".join(parts),
-            _another_gpu(gpu, demand, room.user),
+            _another_gpu(gpu, needs, free.user),
             severity=_severity(is_short),
         )
 
@@ -68,22 +67,21 @@ def _holder(process: GpuProcess) -> str:
     return f"{name}{user} (pid {process.pid}){held}"
 
 
-def _another_gpu(gpu: Gpu, demand: ResourceRequirements, user: str) -> str:
+def _another_gpu(gpu: Gpu, needs: ResourceRequirements, user: str) -> str:
     own = [str(process.pid) for process in gpu.processes if process.command and process.user == user]
     words = [f"`kill {' '.join(own)}` ends what is yours"] if own else []
-    if len(demand.idle) >= len(demand.gpus):
-        devices = ",".join(map(str, demand.idle[: len(demand.gpus)]))
-        words.append(f"`--gpus {devices}{',' * (len(demand.gpus) == 1)}` takes idle ones")
+    if len(needs.idle) >= len(needs.gpus):
+        devices = ",".join(map(str, needs.idle[: len(needs.gpus)]))
+        words.append(f"`--gpus {devices}{',' * (len(needs.gpus) == 1)}` takes idle ones")
     return ", ".join(words) or "`nvidia-smi` shows when it is free"
 
 
-def _memory(demand: ResourceRequirements, room: FreeResources) -> Iterator[Finding]:
-    """Compare what the ranks take with what is available here, and what the control group leaves."""
-    need, available = demand.memory, room.available_bytes
+def _memory(needs: ResourceRequirements, free: FreeResources) -> Iterator[Finding]:
+    need, available = needs.memory, free.available_bytes
     if need is None or available is None or need.likely <= available:
         return
-    group = room.cgroup if room.cgroup is not None and room.cgroup.free_bytes == available else None
-    cannot = need.least > available + room.swap_bytes
+    group = free.cgroup if free.cgroup is not None and free.cgroup.free_bytes == available else None
+    cannot = need.least > available + free.swap_bytes
     bytes_needed = need.least if need.least > available else need.likely
     verb = "take at least" if need.least > available else "may take"
     yield Finding(
@@ -107,31 +105,31 @@ def _more_memory(need: int, available: int, group: Cgroup | None) -> str:
     return f"raise the limit: `docker run --memory {limit}g`, `memory: {limit}Gi`, or `memory.max` itself"
 
 
-def _shm(demand: ResourceRequirements, room: FreeResources) -> Iterator[Finding]:
-    """Compare /dev/shm with what is known to be written there.
+def _shm(needs: ResourceRequirements, free: FreeResources) -> Iterator[Finding]:
+    """Compare the buffers of CPU ranks with /dev/shm.
 
-    DeepSpeed maps what it could write there: with nothing written it crashes at once, and with a part of
-    it as soon as a larger message comes.
+    DeepSpeed maps whole buffers: without any free space it crashes at once, with too little as soon as a
+    larger message comes.
     """
-    shm = room.shm
+    shm = free.shm
     if shm is None:
         return
-    if demand.shm_bytes > shm.free_bytes:
-        size = -(-(demand.shm_bytes + shm.total_bytes - shm.free_bytes) // _MIB)
+    if needs.shm_bytes > shm.free_bytes:
+        size = -(-(needs.shm_bytes + shm.total_bytes - shm.free_bytes) // _MIB)
         message = (
-            f"DeepSpeed's launcher lets {plural(demand.ranks, 'CPU rank')} talk through {_SHM}, which takes "
-            f"{demand.shm_bytes // _MIB} MiB; {shm.free_bytes // _MIB} of {shm.total_bytes // _MIB} are free"
+            f"DeepSpeed's launcher lets {plural(needs.ranks, 'CPU rank')} talk through {_SHM}, which takes "
+            f"{needs.shm_bytes // _MIB} MiB; {shm.free_bytes // _MIB} of {shm.total_bytes // _MIB} are free"
         )
-        dies = shm.free_bytes < demand.ranks * LEAST_SHM_BYTES
+        dies = shm.free_bytes < needs.ranks * LEAST_SHM_BYTES
         hint = f"`mount -o remount,size={size}m {_SHM}`, `docker run --shm-size {size}m`"
-        hint += "" if demand.over_ssh else ", or `--launcher torchrun`"
-        if room.shm_left_bytes:
-            left = f"`rm {_SHM}/deepspeed_allreduce_buffer_*` gives back {_mib(room.shm_left_bytes)}"
+        hint += "" if needs.over_ssh else ", or `--launcher torchrun`"
+        if free.shm_left_bytes:
+            left = f"`rm {_SHM}/deepspeed_allreduce_buffer_*` gives back {_mib(free.shm_left_bytes)}"
             hint = f"{left} if no job of DeepSpeed runs; {hint}"
         yield Finding("shm-too-small", message, hint, severity=_severity(dies))
-    elif demand.shm_users and shm.total_bytes <= CONTAINER_SHM_BYTES:
-        users = " and ".join(demand.shm_users)
-        verb = "passes" if demand.shm_users == ("NCCL",) or users.startswith("1 ") else "pass"
+    elif needs.shm_users and shm.total_bytes <= CONTAINER_SHM_BYTES:
+        users = " and ".join(needs.shm_users)
+        verb = "passes" if needs.shm_users == ("NCCL",) or users.startswith("1 ") else "pass"
         yield Finding(
             "shm-too-small",
             f"{_SHM} has {shm.total_bytes // _MIB} MiB, as containers do; {users} {verb} data through it",
@@ -140,21 +138,21 @@ def _shm(demand: ResourceRequirements, room: FreeResources) -> Iterator[Finding]
         )
 
 
-def _memlock(demand: ResourceRequirements, room: FreeResources) -> Iterator[Finding]:
-    """Compare the limit of locked memory with what counts against it, which cudaHostAlloc does not."""
-    limit = room.memlock_bytes
+def _memlock(needs: ResourceRequirements, free: FreeResources) -> Iterator[Finding]:
+    """Compare mlock'ed buffers with the limit; cudaHostAlloc does not count against it."""
+    limit = free.memlock_bytes
     if limit is None:
         return
-    if demand.locked_bytes > limit:
+    if needs.locked_bytes > limit:
         yield Finding(
             "memlock-too-small",
-            f"each rank locks {_mib(demand.locked_bytes)} of buffers for NVMe, and a process may lock "
+            f"each rank locks {_mib(needs.locked_bytes)} of buffers for NVMe, and a process may lock "
             f"{_mib(limit)}: DeepSpeed aborts",
             "`ulimit -l unlimited` as root, or `docker run --ulimit memlock=-1`; or start with smaller "
             "buffers, `--set zero_optimization.offload_param.buffer_size=N`",
             severity=Severity.LATE,
         )
-    elif demand.crosses_hosts and room.has_infiniband:
+    elif needs.crosses_hosts and free.has_infiniband:
         yield Finding(
             "memlock-too-small",
             f"a process may lock {_mib(limit)}; what NCCL sends over InfiniBand is locked",
@@ -163,27 +161,26 @@ def _memlock(demand: ResourceRequirements, room: FreeResources) -> Iterator[Find
         )
 
 
-def _disks(demand: ResourceRequirements, room: FreeResources) -> Iterator[Finding]:
-    """Compare each file system with all that is to be written there."""
-    placed = [(room.disks[one.path], one) for one in demand.writes if one.path in room.disks]
+def _disks(needs: ResourceRequirements, free: FreeResources) -> Iterator[Finding]:
+    placed = [(free.disks[one.path], one) for one in needs.writes if one.path in free.disks]
     placed.sort(key=lambda pair: pair[0].device)
     for _, group in groupby(placed, key=lambda pair: pair[0].device):
         pairs = list(group)
-        disk, writings = pairs[0][0], [writing for _, writing in pairs]
-        if sum(one.num_bytes for one in writings) > disk.free_bytes:
-            yield _full(disk, writings)
+        disk, uses = pairs[0][0], [use for _, use in pairs]
+        if sum(one.num_bytes for one in uses) > disk.free_bytes:
+            yield _full(disk, uses)
 
 
-def _full(disk: Disk, writings: Sequence[DiskUse]) -> Finding:
-    """Name what takes the most first; the record of a run is worth a word only where it is all."""
-    largest = sorted(writings, key=lambda one: -one.num_bytes)
-    told = [one for one in largest if one.num_bytes > largest[0].num_bytes // 100]
-    takes = ", ".join(f"{_mib(one.num_bytes)} for {one.what}" for one in told)
+def _full(disk: Disk, uses: Sequence[DiskUse]) -> Finding:
+    """List the largest first; the record of a run is mentioned only if nothing else is written."""
+    largest = sorted(uses, key=lambda one: -one.num_bytes)
+    named = [one for one in largest if one.num_bytes > largest[0].num_bytes // 100]
+    takes = ", ".join(f"{_mib(one.num_bytes)} for {one.what}" for one in named)
     left = f"{_mib(disk.free_bytes)} are free" if disk.total_bytes else "nothing can be kept"
     return Finding(
         "disk-too-small",
-        f"{left} where `{told[0].path}` is; needed are {takes}",
-        f"{' or '.join(one.elsewhere for one in told)} on a larger disk",
+        f"{left} where `{named[0].path}` is; needed are {takes}",
+        f"{' or '.join(one.elsewhere for one in named)} on a larger disk",
         severity=Severity.LATE,
     )
 

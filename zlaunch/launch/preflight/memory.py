@@ -1,23 +1,21 @@
-"""Before a start: whether the job fits, and which stage it should have.
+"""Memory checks before a start: whether the job fits, and which strategy it should have.
 
-A sequence whose length nobody said counts as a short one: what does not fit then fits with none.
+A sequence length that is not given counts as a short one: what does not fit then fits with no other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from zlaunch.config.resolve.resolve import ResolveContext
-from zlaunch.config.resolve.values import Sourced
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
-from zlaunch.estimate.changes import for_train, try_changes, words_that_fit
+from zlaunch.estimate.changes import Options
+from zlaunch.estimate.effects import find_remedies, fitting, try_changes
+from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster, Fit
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, TrainingOptions, training_of
-from zlaunch.estimate.remedies import remedies
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, training_of
 from zlaunch.estimate.request import code_of, smallest_gpu
-from zlaunch.estimate.run import estimate_closed_form as closed
-from zlaunch.estimate.strategies import apply_strategy, fastest_that_fits, within_reach
-from zlaunch.hosts.machine import Machine
-from zlaunch.job.model import model_flag
+from zlaunch.estimate.strategies import available, compare_strategies
+from zlaunch.job.model import ModelConfig, model_flag
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import flags, is_switched_on, read_arguments
@@ -26,20 +24,18 @@ from zlaunch.launch.prepare import Prepared
 from zlaunch.units import memory
 
 SHORT_SEQ_LEN = 128
+MOST_HINTS = 3
 
 _ELSE = ("`zlaunch plan MODEL` looks for what fits", "take a smaller model, or fewer ranks: `--gpus 1`")
-"""What to do if no change of the job alone helps: with GPUs, and without."""
-
-Ask = Callable[[Sequence[EstimateQuery], Cluster], Sequence[Estimate | Rejected]]
+"""What to do if no single change helps: with GPUs, and without."""
 
 
-def query_for(prepared: Prepared) -> tuple[EstimateQuery, Cluster] | None:
-    """Ask about a job that is about to start; None without a model that is known."""
+def query_for(prepared: Prepared) -> EstimateQuery | None:
+    """Describe a job that is about to start; None if its model is unknown."""
     inputs, model = prepared.inputs, prepared.model
     if model is None:
         return None
     hosts = inputs.topology.hosts
-    ranks = max(len(host.devices) for host in hosts)
     args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
     given = ResolveContext(
         inputs.base,
@@ -49,45 +45,36 @@ def query_for(prepared: Prepared) -> tuple[EstimateQuery, Cluster] | None:
         inputs.topology.world_size,
         inputs.script.interface,
     )
-    gpu = smallest_gpu(_machines(prepared)) if inputs.machine.gpus else None
-    site = Cluster(len(hosts), ranks, gpu, inputs.machine.memory_bytes)
-    return EstimateQuery(inputs.job, given, model, _training(prepared), ranks), site
+    machines = prepared.hosts.machines([host.name for host in hosts]).values()
+    gpu = smallest_gpu(list(machines)) if inputs.machine.gpus else None
+    ranks = max(len(host.devices) for host in hosts)
+    cluster = Cluster(len(hosts), ranks, gpu, inputs.machine.memory_bytes)
+    return EstimateQuery(inputs.job, given, model, _training(prepared, model), cluster)
 
 
-def _question(option: str, prepared: Prepared) -> tuple[EstimateQuery, Cluster]:
-    """Ask about a job; raise Unavailable where an answer would be about another one."""
-    asked = query_for(prepared)
-    if asked is None:
-        raise _unknown_model(option, prepared)
+def _query(option: str, prepared: Prepared) -> EstimateQuery:
+    """Describe a job; raise Unavailable where an estimate would be about another one."""
+    query = query_for(prepared)
+    if query is None:
+        makes_it = prepared.inputs.script.interface is ConfigInterface.DEEPSPEED
+        raise Unavailable(
+            f"`{option}` needs a model it can look at",
+            f"leave `{option}` out for this script"
+            if makes_it
+            else "name it as `-- --model_name_or_path DIR`",
+        )
     if not trains_all(prepared.inputs.script, prepared.inputs.job.script_args):
         raise Unavailable(
             "cannot tell what this job needs: the script may train adapters only, or quantize the model",
             f"leave `{option}` out; `zlaunch estimate MODEL --lora RANK` tells what adapters need",
         )
-    return asked
+    return query
 
 
-def _unknown_model(option: str, prepared: Prepared) -> Unavailable:
-    """Say how a script names its model; a loop of its own makes one itself."""
-    makes_it = prepared.inputs.script.interface is ConfigInterface.DEEPSPEED
-    return Unavailable(
-        f"`{option}` needs a model it can look at",
-        f"leave `{option}` out for this script" if makes_it else "name it as `-- --model_name_or_path DIR`",
-    )
-
-
-def _machines(prepared: Prepared) -> list[Machine]:
-    names = [host.name for host in prepared.inputs.topology.hosts]
-    return list(prepared.hosts.machines(names).values())
-
-
-def _training(prepared: Prepared) -> Training:
+def _training(prepared: Prepared, model: ModelConfig) -> Training:
     inputs = prepared.inputs
-    assert prepared.model is not None, "the caller has one"
-    training = training_of(prepared.model, inputs.job.script_args, TrainingOptions())
-    if not training.seq_len.source.startswith("`--"):
-        training = replace(training, seq_len=Sourced(SHORT_SEQ_LEN, "nobody said; a short one"))
-    if "auto_map" in prepared.model.value and _trusts_code(prepared):
+    training = training_of(model, inputs.job.script_args, Options(), SHORT_SEQ_LEN)
+    if "auto_map" in model.value and _trusts_code(prepared):
         named = model_flag(inputs.job.script_args)
         training = replace(training, remote_code=None if named is None else str(code_of(named)))
     partitioned = (
@@ -97,7 +84,7 @@ def _training(prepared: Prepared) -> Training:
 
 
 def _trusts_code(prepared: Prepared) -> bool:
-    """Whether the script runs the model's own code, because it was told to or by itself."""
+    """Whether the script runs the model's own code, by its arguments or by itself."""
     inputs = prepared.inputs
     said = dict(flags(inputs.job.script_args))
     if "trust_remote_code" in said:
@@ -105,66 +92,52 @@ def _trusts_code(prepared: Prepared) -> bool:
     return inputs.script.trusts_code
 
 
-def check_memory(prepared: Prepared, ask: Ask) -> Estimate:
-    """Take two steps without memory; raise Refused if DeepSpeed gives up or the job cannot fit."""
-    question, site = _question("--rehearse", prepared)
-    (answer,) = ask([question], site)
-    if isinstance(answer, Rejected):
-        raise answer.error
-    if answer.verdict.fit is Fit.NO:
-        raise Refused([_misfit(answer, site, ask)])
-    return answer
+def check_memory(prepared: Prepared, estimator: Estimator) -> Estimate:
+    """Rehearse a job; raise Refused if DeepSpeed gives up or the job cannot fit."""
+    (estimate,) = estimator.rehearse([_query("--rehearse", prepared)])
+    if isinstance(estimate, Rejected):
+        raise estimate.error
+    if estimate.fit is Fit.NO:
+        message = "; ".join(estimate.verdict.reasons)
+        hint = _hint(estimate.query, fitting(try_changes(estimate, estimator)))
+        hint += "; `--force` starts it anyway"
+        raise Refused([Finding("does-not-fit", message, hint, severity=Severity.LATE)])
+    return estimate
 
 
-def _misfit(answer: Estimate, site: Cluster, ask: Ask) -> Finding:
-    effects = try_changes(answer, lambda questions: ask(questions, site))
-    fitting = words_that_fit(effects, in_train=True)
-    hint = f"it fits with {fitting}" if fitting else _ELSE[site.gpu is None]
-    return Finding(
-        "does-not-fit",
-        "; ".join(answer.verdict.reasons),
-        f"{hint}; `--force` starts it all the same",
-        severity=Severity.LATE,
-    )
+def choose_stage(prepared: Prepared, estimator: Estimator) -> tuple[JobSpec, str]:
+    """Give a job the fastest strategy that fits, and say why.
 
-
-def choose_stage(prepared: Prepared, ask: Ask, estimate: Ask = closed) -> tuple[JobSpec, str]:
-    """Put a job on the fastest rung that fits, and say why.
-
-    Raises Unavailable if nobody can tell, Refused if none does.
+    Raise Unavailable if that cannot be told, Refused if none fits.
     """
     if prepared.inputs.job.offload is not None:
         raise WrongUsage("`--stage auto` chooses the offload too", "drop `--offload`, or choose the stage")
-    question, site = _question("--stage auto", prepared)
-    rungs = within_reach(question)
-    answers = ask([apply_strategy(question, rung) for rung in rungs], site)
-    chosen = fastest_that_fits(answers)
-    if chosen is None:
-        if untold := next(
-            (one.unknown for one in answers if isinstance(one, Rejected) and one.unknown), None
-        ):
-            raise untold
-        verdicts = [one.verdict for one in answers if isinstance(one, Estimate)]
-        if unknown := next((one for one in verdicts if one.fit is Fit.UNKNOWN), None):
-            raise Unavailable(f"nobody can tell what fits: {'; '.join(unknown.reasons)}", "give `--stage 2`")
-        raise Refused([_nowhere(question, site, ask, estimate)])
-    answer = answers[chosen]
-    assert isinstance(answer, Estimate), "what fits was answered"
-    job = replace(apply_strategy(question, rungs[chosen]).job, is_chosen=True)
-    return job, f"`{rungs[chosen].words}` is the fastest that fits: {_filled(answer)}"
+    query = _query("--stage auto", prepared)
+    table = compare_strategies(query, estimator, available(query))
+    if table.chosen is not None:
+        strategy, estimate = table.chosen
+        job = replace(estimate.query.job, is_chosen=True)
+        return job, f"`{strategy.options}` is the fastest that fits: {_need(estimate)}"
+    unknown = [one.unknown for _, one in table.rows if isinstance(one, Rejected) and one.unknown is not None]
+    if unknown:
+        raise unknown[0]
+    for _, estimate in table.estimates:
+        if estimate.fit is Fit.UNKNOWN:
+            reasons = "; ".join(estimate.verdict.reasons)
+            raise Unavailable(f"cannot tell what fits: {reasons}", "give `--stage 2`")
+    hint = _hint(query, find_remedies(query, available(query), estimator))
+    raise Refused([Finding("does-not-fit", "no stage and no offload makes this job fit", hint)])
 
 
-def _filled(answer: Estimate) -> str:
-    need = answer.need
-    if answer.forecast.on_gpu:
-        return f"{memory(need.process[1])} of each GPU, {memory(need.host)} of each host"
-    return f"{memory(need.host)} of each host"
+def _need(estimate: Estimate) -> str:
+    host = f"{memory(estimate.need.host)} of each host"
+    return f"{memory(estimate.need.process[1])} of each GPU, {host}" if estimate.forecast.on_gpu else host
 
 
-def _nowhere(question: EstimateQuery, site: Cluster, ask: Ask, estimate: Ask) -> Finding:
-    found = remedies(
-        question, within_reach(question), lambda some: estimate(some, site), lambda some: ask(some, site)
-    )
-    typed = [f"`{words}`" for one in found if (words := for_train(one.words))]
-    hint = f"it fits with {', or with '.join(typed)}" if typed else _ELSE[site.gpu is None]
-    return Finding("does-not-fit", "no stage and no offload makes this job fit", hint)
+def _hint(query: EstimateQuery, changes: Sequence[Options]) -> str:
+    """Name the changes after which a job fits, as `zlaunch train` takes them."""
+    uses_trainer = query.given.interface is ConfigInterface.TRAINER
+    typed = [text for one in changes if (text := one.for_train(uses_trainer=uses_trainer))][:MOST_HINTS]
+    if not typed:
+        return _ELSE[query.cluster.gpu is None]
+    return f"it fits with {', or with '.join(f'`{text}`' for text in typed)}"

@@ -1,4 +1,4 @@
-"""Whether the other hosts of a job have what it takes, and see what they must see."""
+"""Preflight checks for remote hosts: resources and shared paths."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,45 +11,45 @@ from zlaunch.launch.preflight.requirements import ResourceRequirements
 
 NOT_SHARED, DISK = "not-shared", "disk-too-small"
 _TYPED_HERE = (NOT_SHARED, DISK)
-"""What mends these belongs to the command that starts the job."""
+"""These are fixed in the command line, not on the host."""
 
 
 @dataclass(frozen=True)
 class SharedPaths:
-    """What hosts have to do with files."""
+    """Files that hosts must have or share."""
 
     run: Path | None
-    """What is there already of the run directory's path: the same directory on all hosts."""
+    """The nearest existing directory above the run directory: the same one on all hosts."""
     own: tuple[Path, ...]
-    """What must be there too, shared or not."""
+    """What must exist on every host, shared or not."""
     ops: frozenset[str]
-    """Build folders of the native ops that the ranks will load."""
+    """Build folders of the native ops of this job."""
     files: Mapping[Path, tuple[int, int]]
-    """The run's, and the locks found elsewhere, as far as they are on this machine → which file that is."""
+    """Paths of this machine, the run's and those of locks on other hosts → identity of the file."""
 
 
 def check_remote_hosts(
-    demands: Mapping[str, ResourceRequirements],
-    rooms: Mapping[str, FreeResources],
-    common: SharedPaths,
+    needs: Mapping[str, ResourceRequirements],
+    free: Mapping[str, FreeResources],
+    shared: SharedPaths,
     here: Collection[Finding] = (),
 ) -> list[Finding]:
-    """Find what is short on each host; hosts of which the same is to be said are named together.
+    """Find what is short on each host; equal findings of several hosts become one.
 
-    A full disk that was found here, to the same byte, is the one that all share.
+    A disk that was found full here, to the same byte, is the one that all share.
     """
     known = {finding for finding in here if finding.code == DISK}
     named: dict[Finding, list[str]] = {}
-    for host, demand in demands.items():
-        found = (*_judge(demand, rooms[host]), *_locks(common, rooms[host]), *_files(common, rooms[host]))
+    for host, need in needs.items():
+        found = (*_judge(need, free[host]), *_locks(shared, free[host]), *_files(shared, free[host]))
         for finding in (one for one in found if one not in known):
             named.setdefault(finding, []).append(host)
     return [_on(hosts, finding) for finding, hosts in named.items()]
 
 
-def _judge(demand: ResourceRequirements, room: FreeResources) -> tuple[Finding, ...]:
-    """Judge a host as this machine is; what the job reports to is judged once, here."""
-    return check_resources(replace(demand, monitors=(), script_args=()), room)
+def _judge(need: ResourceRequirements, resources: FreeResources) -> tuple[Finding, ...]:
+    """Check a host like this machine, except for monitors, which run on one host only."""
+    return check_resources(replace(need, monitors=(), script_args=()), resources)
 
 
 def _on(hosts: Sequence[str], finding: Finding) -> Finding:
@@ -59,25 +59,25 @@ def _on(hosts: Sequence[str], finding: Finding) -> Finding:
     return replace(finding, where=where, hint=hint)
 
 
-def _files(common: SharedPaths, room: FreeResources) -> Iterator[Finding]:
-    """Compare what a host sees with what is here.
+def _files(shared: SharedPaths, resources: FreeResources) -> Iterator[Finding]:
+    """Compare the files of a host with those here.
 
-    A directory in which somebody writes meanwhile looks like another one: that is no more than advice.
+    A directory that changes in between looks like another one, so a difference is only advice.
     """
-    shared = "put the run where all hosts see it, with `--run-dir DIR`"
-    if common.run is not None and common.run not in room.files:
-        yield Finding(NOT_SHARED, f"there is no `{common.run}`", shared, severity=Severity.LATE)
-    elif common.run is not None and room.files[common.run] != common.files.get(common.run):
-        message = f"`{common.run}` seems to be another directory than here, and the run is recorded in it"
-        yield Finding(NOT_SHARED, message, shared, severity=Severity.ADVICE)
-    for path in common.own:
-        if path not in room.files:
+    hint = "put the run where all hosts see it, with `--run-dir DIR`"
+    if shared.run is not None and shared.run not in resources.files:
+        yield Finding(NOT_SHARED, f"there is no `{shared.run}`", hint, severity=Severity.LATE)
+    elif shared.run is not None and resources.files[shared.run] != shared.files.get(shared.run):
+        message = f"`{shared.run}` seems to be another directory than here, and the run is recorded in it"
+        yield Finding(NOT_SHARED, message, hint, severity=Severity.ADVICE)
+    for path in shared.own:
+        if path not in resources.files:
             yield Finding(NOT_SHARED, f"there is no `{path}`", "put it there", severity=Severity.LATE)
 
 
-def _locks(common: SharedPaths, room: FreeResources) -> Iterator[Finding]:
-    """Find what keeps ranks waiting there; what is here too is removed before they start."""
-    for lock in sorted(room.left_locks):
-        if lock.parent.name in common.ops and room.files.get(lock) != common.files.get(lock):
-            message = f"a build of {lock.parent.name} was killed, and the ranks would wait for it for ever"
+def _locks(shared: SharedPaths, resources: FreeResources) -> Iterator[Finding]:
+    """Find stale build locks; those that are shared with this machine are removed before the start."""
+    for lock in sorted(resources.left_locks):
+        if lock.parent.name in shared.ops and resources.files.get(lock) != shared.files.get(lock):
+            message = f"a build of {lock.parent.name} was killed, and the ranks would wait for it forever"
             yield Finding("build-lock", message, f"`rm {lock}`", severity=Severity.LATE)

@@ -1,4 +1,4 @@
-"""Which packages the monitors of a job need: those of the ds_config, and those of `--report_to`."""
+"""The packages that a job's monitors need: those of the ds_config and of `--report_to`."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from zlaunch.errors import Finding
 
 SECTIONS: Mapping[str, str] = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
-"""Section of the ds_config → the package it imports in rank 0 (`deepspeed/monitor/utils.py`)."""
+"""Section of the ds_config → the package that rank 0 imports for it (`deepspeed/monitor/utils.py`)."""
 
 REPORTERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "azure_ml": (("azureml",),),
@@ -34,18 +34,18 @@ PROJECTS: Mapping[str, str] = {
     "comet_ml": '"comet_ml>=3.41.0"',
     "neptune": '"neptune<2"',
 }
-"""What pip calls a package, where it is another name or not any release."""
+"""Package → what to `pip install`, where that is another name or a range of releases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """A monitor that a job switches on."""
+    """A monitor that a job enables."""
 
     where: str
-    """The key or the flag that does."""
+    """The key or flag that enables it."""
     said: str
     packages: tuple[str, ...]
-    """Any of these is enough."""
+    """One of these is enough."""
     instead: str
     """How to do without it."""
 
@@ -53,7 +53,7 @@ class Reporter:
 def reporters_of(
     config: Mapping[str, Any], script_args: Sequence[str], is_trainer: bool
 ) -> Iterator[Reporter]:
-    """List what the ds_config and, of a script for the Trainer, the arguments switch on."""
+    """List the monitors that the ds_config and, for a Trainer script, its arguments enable."""
     for section, package in SECTIONS.items():
         values = config.get(section)
         if isinstance(values, Mapping) and values.get("enabled") is True:
@@ -80,7 +80,7 @@ def parse_report_to(script_args: Sequence[str]) -> tuple[str, ...]:
 
 
 def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:
-    """Find names that transformers does not know, which it says only when the Trainer is made."""
+    """Find names that transformers does not know, which it reports only when it makes the Trainer."""
     for name in parse_report_to(script_args):
         if name not in REPORTERS and name not in ("all", "none"):
             meant = difflib.get_close_matches(name, REPORTERS, 1)
@@ -91,7 +91,7 @@ def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:
 
 
 def check_reporter(monitor: Reporter, missing: frozenset[str]) -> Iterator[Finding]:
-    """Find that none of the packages that would do is installed."""
+    """Find that none of the packages a monitor can use is installed."""
     if not missing.issuperset(monitor.packages):
         return
     names = " or ".join(f"`{package}`" for package in monitor.packages)

@@ -1,19 +1,24 @@
-"""What a job asks of the machine it is started on, as far as it can be told before it runs.
+"""What a job needs of each machine it runs on, as far as that is known before it starts.
 
-Bytes here are the least that a job takes: what is refused for them could not have worked.
+Bytes are the least that a job takes: a job that is refused for them could not have worked.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from zlaunch.errors import Refused
+from zlaunch.estimate.fit import Cluster, memory_need
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.memory.model_states import MASTER_BYTES
+from zlaunch.estimate.memory import closed_form
+from zlaunch.estimate.memory.host_memory import SHARED_BYTES
+from zlaunch.estimate.memory.model_states import MASTER_BYTES, model_states
 from zlaunch.estimate.memory.settings import Settings, read_settings
 from zlaunch.estimate.workload import Workload
+from zlaunch.hosts.gpu_catalog import overhead_bytes
 from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
@@ -23,27 +28,24 @@ from zlaunch.launch.preflight.reporters import Reporter, reporters_of
 from zlaunch.units import count, plural
 
 LEAST_PROGRAM_BYTES: Final = 320 << 20
-"""A rank on a CPU before it has a tensor: torch, transformers and DeepSpeed, measured, rounded down."""
-
-SHM_COMM_BYTES: Final = 66 << 20
-"""What each rank writes to /dev/shm (`deepspeed/ops/csrc/cpu/comm/shm.cpp`: 2 x 1 MiB and 2 x 32 MiB)."""
+"""Host memory of a CPU rank without a tensor: torch, transformers and DeepSpeed, measured, rounded down."""
 
 RUN_BYTES: Final = 4 << 20
-"""What zlaunch itself writes about a run, and the beginning of its logs."""
+"""Disk space for zlaunch's own files in a run directory, and the first logs."""
 
 PARTLY_TRAINED = (
     *("requires_grad", "requires_grad_", "get_peft_model", "peft_config", "LoraConfig"),
     *("BitsAndBytesConfig", "load_in_4bit", "load_in_8bit"),
 )
-"""Words of a script that trains or keeps less than all of a model."""
+"""Words in scripts that train only a part of a model, or quantize it."""
 
 _SAVES_NOTHING = re.compile(r"""\bsave_strategy\b[^\n]{0,40}=\s*["']no["']""")
-"""A script whose own default is to save nothing."""
+"""In a script that saves nothing by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How many bytes: surely, and most likely; and why."""
+    """Bytes: at least, and most likely; and why."""
 
     least: int
     likely: int
@@ -52,62 +54,65 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """What a job puts into a directory."""
+    """What a job writes into a directory."""
 
     path: Path
     num_bytes: int
     what: str
     elsewhere: str
-    """What to type to have it somewhere else."""
+    """The option that puts it somewhere else."""
 
 
 @dataclass(frozen=True)
 class ResourceRequirements:
-    """What a job takes on one machine; None for what nobody can tell."""
+    """What a job needs on one machine; None for what is not known."""
 
     ranks: int
-    """On this machine."""
+    """Ranks on this machine."""
     gpus: tuple[Gpu, ...] = ()
-    """Those of it that the job will use."""
+    """GPUs that the job will use."""
     idle: tuple[int, ...] = ()
-    """Those that nobody uses, this job included, and that `--gpus` can name."""
+    """GPUs that no program uses, nor this job, and that `--gpus` can name."""
     gpu_bytes: int | None = None
-    """On each of its GPUs."""
+    """On each GPU."""
     memory: Amount | None = None
     shm_bytes: int = 0
     shm_users: tuple[str, ...] = ()
-    """What else passes data through /dev/shm, who knows how much."""
+    """What else uses /dev/shm, in unknown amounts."""
     locked_bytes: int = 0
-    """What each rank locks with mlock, whatever `pin_memory` says."""
+    """Bytes that each rank locks with mlock, whatever `pin_memory` says."""
     over_ssh: bool = False
     crosses_hosts: bool = False
     writes: tuple[DiskUse, ...] = ()
     monitors: tuple[Reporter, ...] = ()
     script_args: tuple[str, ...] = ()
-    """Those that the Trainer reads; none for other scripts."""
+    """Arguments that the Trainer reads; none for other scripts."""
 
     @property
     def packages(self) -> frozenset[str]:
-        """Name the packages that its monitors may need."""
+        """Packages that its monitors may need."""
         return frozenset(package for monitor in self.monitors for package in monitor.packages)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What the parts of a demand are worked out from."""
-
     plan: LaunchPlan
     inputs: PlanInputs
     settings: Settings
-    config: Mapping[str, Any]
-    parameters: int | None
-    trainable: int | None
-    """Elements that are trained, with no doubt; None where the script may train less than all."""
+    rehearsed: Forecast | None
+    expected: Forecast | None
+    """The rehearsed forecast, else the closed form; None where the model is unknown, or partly trained."""
     ranks: int
 
     @property
     def is_trainer(self) -> bool:
         return self.inputs.script.interface is ConfigInterface.TRAINER
+
+    def at_least(self, num_bytes: float) -> int:
+        """Reduce an expected amount where the closed form may have miscounted the parameters."""
+        if self.expected is None or self.expected.error <= closed_form.KNOWN_ERROR:
+            return int(num_bytes)
+        return self.expected.bounds(int(num_bytes))[0]
 
 
 def requirements_of(
@@ -117,7 +122,7 @@ def requirements_of(
     forecast: Forecast | None,
     machine: Machine,
 ) -> ResourceRequirements:
-    """Work out what a job takes on one of its machines, named as its topology names it."""
+    """Work out what a job needs on one of its machines, named as its topology names it."""
     over_ssh = plan.topology.over_ssh
     hosts = [host for host in plan.topology.hosts if not over_ssh or host.name == machine.hostname]
     used = {device for host in hosts for device in host.devices}
@@ -127,15 +132,15 @@ def requirements_of(
         ranks=job.ranks,
         gpus=tuple(gpu for gpu in machine.gpus if gpu.index in used),
         idle=tuple(index for index in idle if index not in used),
-        gpu_bytes=_on_each_gpu(forecast, plan),
-        memory=_memory(job, forecast) if job.ranks else None,
+        gpu_bytes=_on_each_gpu(job),
+        memory=_memory(job) if job.ranks else None,
         shm_bytes=_shm_bytes(job),
         shm_users=tuple(_shm_users(job)) if job.ranks else (),
-        locked_bytes=_locked(job, forecast) if job.ranks else 0,
+        locked_bytes=_locked(job) if job.ranks else 0,
         over_ssh=over_ssh,
         crosses_hosts=len(plan.topology.hosts) > 1 and plan.accelerator == "cuda",
-        writes=tuple(_writes(job, forecast)),
-        monitors=tuple(reporters_of(job.config, inputs.job.script_args, job.is_trainer)),
+        writes=tuple(_writes(job)),
+        monitors=tuple(reporters_of(plan.values.config(), inputs.job.script_args, job.is_trainer)),
         script_args=inputs.job.script_args if job.is_trainer else (),
     )
 
@@ -143,85 +148,59 @@ def requirements_of(
 def _job(
     plan: LaunchPlan, inputs: PlanInputs, model: ModelConfig | None, forecast: Forecast | None, ranks: int
 ) -> _Job:
-    config = plan.values.config()
     args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
     workload = Workload(
         model={} if model is None else model.value,
-        ds_config=config,
+        ds_config=plan.values.config(),
         world_size=plan.topology.world_size,
         ranks_per_host=ranks,
         seq_len=1,
         optimizer=str(args["optim"].value),
     )
-    elements, whole = _elements(model), trains_all(inputs.script, inputs.job.script_args)
-    trainable = forecast.trainable if forecast is not None else elements if whole else None
-    return _Job(plan, inputs, read_settings(workload), config, elements, trainable, ranks)
-
-
-def _elements(model: ModelConfig | None) -> int | None:
-    """Count the parameters of a model; None for one whose sizes nobody knows."""
-    if model is None:
-        return None
-    from zlaunch.job.transformer import read_transformer  # tables of all families
-
-    try:
-        return read_transformer(model.value).parameters
-    except Refused:
-        return None
+    expected = forecast
+    if forecast is None and model is not None and trains_all(inputs.script, inputs.job.script_args):
+        with suppress(Refused):
+            expected = closed_form.forecast(workload)
+    return _Job(plan, inputs, read_settings(workload), forecast, expected, ranks)
 
 
 def trains_all(script: Script, argv: Sequence[str]) -> bool:
-    """Whether nothing suggests that only adapters are trained, or that parameters are quantized."""
+    """Whether nothing suggests that only adapters are trained, or that the model is quantized."""
     words = ("lora", "peft", "4bit", "8bit", "freeze")
     named = any(word in name for name, _ in flags(argv) for word in words)
     return not named and not any(script.mentions(word) for word in PARTLY_TRAINED)
 
 
-def _on_each_gpu(forecast: Forecast | None, plan: LaunchPlan) -> int | None:
-    if forecast is None:
+def _on_each_gpu(job: _Job) -> int | None:
+    if job.rehearsed is None:
         return None
-    from zlaunch.hosts.gpu_catalog import overhead_bytes  # tables, for GPUs only
-
-    least, _ = overhead_bytes(plan.topology.world_size)
-    return forecast.bounds(forecast.peak("gpu"))[0] + least
+    least, _ = overhead_bytes(job.plan.topology.world_size)
+    return job.rehearsed.bounds(job.rehearsed.peak("gpu"))[0] + least
 
 
-def _memory(job: _Job, forecast: Forecast | None) -> Amount | None:
-    """Say what the ranks here keep in their machine's memory."""
-    if forecast is not None:
-        from zlaunch.estimate.fit import Cluster, memory_need
-
-        need = memory_need(forecast, Cluster(len(job.plan.topology.hosts), job.ranks)).host
-        return Amount(*forecast.bounds(need), f"{plural(job.ranks, 'rank')}, by {forecast.method}")
-    if job.plan.accelerator != "cpu" or job.parameters is None or job.trainable is None:
+def _memory(job: _Job) -> Amount | None:
+    """Work out the host memory of all ranks here; without a rehearsal, of CPU ranks alone."""
+    if job.rehearsed is not None:
+        need = memory_need(job.rehearsed, Cluster(len(job.plan.topology.hosts), job.ranks)).host
+        return Amount(*job.rehearsed.bounds(need), f"{plural(job.ranks, 'rank')}, by {job.rehearsed.method}")
+    expected, settings = job.expected, job.settings
+    if job.plan.accelerator != "cpu" or expected is None:
         return None
-    least = job.ranks * (LEAST_PROGRAM_BYTES + _parameter_bytes(job) + _optimizer_bytes(job))
-    why = f"{count(job.parameters)} parameters and their optimizer in {plural(job.ranks, 'rank')}"
+    states = model_states(expected.parameters, settings.stage, settings.world_size, settings.per_parameter)
+    held = states.parameters * (settings.parameters_on != "nvme")
+    held += states.optimizer * (settings.optimizer_on != "nvme")
+    least = job.ranks * (LEAST_PROGRAM_BYTES + job.at_least(held))
+    why = f"{count(expected.parameters)} parameters and their optimizer in {plural(job.ranks, 'rank')}"
     return Amount(least, least, why)
 
 
-def _parameter_bytes(job: _Job) -> int:
-    """Say what a rank holds of the parameters in its memory."""
-    settings, held = job.settings, 0 if job.settings.parameters_on == "nvme" else job.parameters or 0
-    return settings.item * (settings.share(held) if settings.stage == 3 else held)
-
-
-def _optimizer_bytes(job: _Job) -> int:
-    """Say what a rank holds for its optimizer in its memory."""
-    settings, trainable = job.settings, job.trainable or 0
-    if settings.optimizer_on == "nvme":
-        return 0
-    per_element = settings.state_bytes + (MASTER_BYTES if settings.is_half else 0)
-    return per_element * (settings.share(trainable) if settings.stage else trainable)
-
-
 def _shm_bytes(job: _Job) -> int:
-    """Say what DeepSpeed's all-reduce on a CPU takes, which LOCAL_SIZE switches on (`shm_interface.cpp`)."""
+    """Return what DeepSpeed's all-reduce on CPUs takes, which LOCAL_SIZE enables (`shm_interface.cpp`)."""
     world_size = job.plan.topology.world_size
     local_size = str(job.ranks) if job.plan.launcher == "deepspeed" else job.inputs.environ.get("LOCAL_SIZE")
     if job.plan.accelerator != "cpu" or job.ranks < 2 or local_size != str(world_size):
         return 0
-    return job.ranks * SHM_COMM_BYTES
+    return job.ranks * SHARED_BYTES
 
 
 def _shm_users(job: _Job) -> Iterator[str]:
@@ -232,50 +211,35 @@ def _shm_users(job: _Job) -> Iterator[str]:
         yield plural(job.ranks * int(workers), "dataloader worker")
 
 
-def _locked(job: _Job, forecast: Forecast | None) -> int:
-    """Add up the buffers for NVMe, which are locked with mlock; torch's pinned memory is not."""
-    settings, locked = job.settings, 0
-    if settings.parameters_on == "nvme":
-        locked += settings.item * settings.parameter_buffers
-    if settings.optimizer_on == "nvme" and job.trainable is not None:
-        locked += (
-            settings.buffer_count * MASTER_BYTES * min(settings.sub_group, settings.share(job.trainable))
-        )
+def _locked(job: _Job) -> int:
+    """Return the buffers for NVMe, which are locked with mlock; torch's pinned memory is not."""
+    pinned = {} if job.expected is None else job.expected.parts.get("pinned", {})
+    locked = job.at_least(pinned.get("swap buffers", 0))
     is_native = job.inputs.environ.get("DS_PIN_MEMORY_BACKEND", "").strip().lower() == "native"
-    return max(locked, forecast.peak("pinned")) if is_native and forecast is not None else locked
+    return max(locked, job.rehearsed.peak("pinned")) if is_native and job.rehearsed is not None else locked
 
 
-def _writes(job: _Job, forecast: Forecast | None) -> Iterator[DiskUse]:
+def _writes(job: _Job) -> Iterator[DiskUse]:
     yield DiskUse(job.plan.layout.root, RUN_BYTES, "the record of the run", "`--run-dir DIR`")
+    if job.expected is None:
+        return
     for directory in job.plan.swap_dirs[:1]:
-        if num_bytes := _nvme_bytes(job, forecast):
+        if num_bytes := job.ranks * job.at_least(job.expected.peak("nvme")):
             yield DiskUse(directory.parent, num_bytes, "what is offloaded to NVMe", "`--nvme DIR`")
-    if job.is_trainer and job.ranks and job.trainable is not None and _saves(job):
-        said = dict(flags(job.inputs.job.script_args))
+    if job.is_trainer and job.ranks and _saves(job):
+        said, trainable = dict(flags(job.inputs.job.script_args)), job.expected.trainable
         only_model = "save_only_model" in said and is_switched_on(said["save_only_model"] or "true")
         per_element = checkpoint_bytes(job.settings, only_model)
         yield DiskUse(
             job.inputs.script.output_dir(job.inputs.job.script_args).absolute(),
-            per_element * job.trainable,
-            f"a checkpoint of {count(job.trainable)} parameters with {per_element} bytes each",
+            job.at_least(per_element * trainable),
+            f"a checkpoint of {count(trainable)} parameters with {per_element} bytes each",
             "`-- --output_dir DIR`",
         )
 
 
-def _nvme_bytes(job: _Job, forecast: Forecast | None) -> int:
-    """Say what the ranks here put into files: fp32 copies, gradients and states, and parameters."""
-    if forecast is not None:
-        return job.ranks * forecast.peak("nvme")
-    settings, num_bytes = job.settings, 0
-    if settings.optimizer_on == "nvme":
-        num_bytes += (2 * MASTER_BYTES + settings.state_bytes) * settings.share(job.trainable or 0)
-    if settings.parameters_on == "nvme" and job.trainable is not None:
-        num_bytes += settings.item * settings.share(job.parameters or 0)
-    return job.ranks * num_bytes
-
-
 def _saves(job: _Job) -> bool:
-    """Whether the Trainer writes checkpoints: by default it does, at the last step too."""
+    """Whether the Trainer writes checkpoints, as it does by default."""
     said = dict(flags(job.inputs.job.script_args)).get("save_strategy")
     if said is None:
         return not _SAVES_NOTHING.search(job.inputs.script.source)
@@ -283,10 +247,10 @@ def _saves(job: _Job) -> bool:
 
 
 def checkpoint_bytes(settings: Settings, only_model: bool = False) -> int:
-    """Say what a checkpoint takes for each parameter that is trained; measured with one rank.
+    """Return the bytes of a checkpoint for each trained parameter; measured with one rank.
 
-    The Trainer writes the model, DeepSpeed once more with its states below stage 3; and the fp32 copy,
-    which stages 1 to 3 keep in fp32 too, with the optimizer's states.
+    The Trainer writes the model; below stage 3 DeepSpeed writes it once more. Then come the optimizer's
+    states and the fp32 copy, which stages 1 to 3 keep even of fp32 parameters.
     """
     if only_model:
         return settings.item

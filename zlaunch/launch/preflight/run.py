@@ -1,13 +1,11 @@
-"""Before a start: what this machine lacks for a plan, and what the other hosts lack."""
+"""Preflight: compare what a plan needs with what is free, here and on the other hosts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from zlaunch import console
-from zlaunch.errors import FATAL, Finding, Refused
-from zlaunch.estimate.forecast import Forecast
+from zlaunch.errors import Finding
 from zlaunch.hosts.machine import Machine, local_names
 from zlaunch.hosts.probe import free_resources
 from zlaunch.hosts.ssh import HostSurveys
@@ -19,43 +17,38 @@ from zlaunch.launch.preflight.requirements import ResourceRequirements, requirem
 from zlaunch.launch.prepare import Prepared
 
 
-def run_preflight(prepared: Prepared, forecast: Forecast | None, force: bool, plan: LaunchPlan) -> None:
-    """Warn of what is short; raise Refused, unless forced, if the job cannot work so."""
-    demand = partial(requirements_of, plan, prepared.inputs, prepared.model, forecast)
-    here = _here(prepared.hosts.here, plan, demand)
-    findings = [*here, *_elsewhere(prepared.hosts, plan, demand, here)]
-    wrong = [finding for finding in findings if finding.severity in FATAL and not force]
-    console.say_findings(finding for finding in findings if finding not in wrong)
-    if wrong:
-        refusal = Refused(wrong)
-        refusal.hint = "`--force` starts it all the same"
-        raise refusal
+def run_preflight(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
+    """Find everything that is short, on this machine first."""
+    forecast = None if prepared.estimate is None else prepared.estimate.forecast
+    needs_on = partial(requirements_of, plan, prepared.inputs, prepared.model, forecast)
+    here = _check_this_machine(prepared.hosts.here, plan, needs_on)
+    return [*here, *_check_other_hosts(prepared.hosts, plan, needs_on, here)]
 
 
-def _here(
-    here: Machine, plan: LaunchPlan, demand_on: Callable[[Machine], ResourceRequirements]
+def _check_this_machine(
+    here: Machine, plan: LaunchPlan, needs_on: Callable[[Machine], ResourceRequirements]
 ) -> tuple[Finding, ...]:
     named = [host.name for host in plan.topology.hosts if host.name in local_names(here.hostname)]
-    demand = demand_on(replace(here, hostname=(*named, here.hostname)[0]))
-    if plan.topology.over_ssh:  # the limit of a login is another one than that of this process
-        demand = replace(demand, locked_bytes=0)
-    return check_resources(demand, free_resources([one.path for one in demand.writes], demand.packages))
+    needs = needs_on(replace(here, hostname=(*named, here.hostname)[0]))
+    if plan.topology.over_ssh:  # ranks are started by a login, whose limit may differ from ours
+        needs = replace(needs, locked_bytes=0)
+    return check_resources(needs, free_resources([one.path for one in needs.writes], needs.packages))
 
 
-def _elsewhere(
+def _check_other_hosts(
     hosts: HostSurveys,
     plan: LaunchPlan,
-    demand_on: Callable[[Machine], ResourceRequirements],
+    needs_on: Callable[[Machine], ResourceRequirements],
     here: Sequence[Finding],
 ) -> list[Finding]:
-    run, rooms = hosts.inquiry.run, {name: survey.room for name, survey in hosts.others.items()}
-    demands = {name: demand_on(survey.machine) for name, survey in hosts.others.items()}
+    run, rooms = hosts.request.run, {name: survey.room for name, survey in hosts.others.items()}
+    needs = {name: needs_on(survey.machine) for name, survey in hosts.others.items()}
     own = (Path(plan.script[0]).absolute(), *(swap.parent for swap in plan.swap_dirs))
     locks = [lock for room in rooms.values() for lock in room.left_locks]
-    common = SharedPaths(
+    shared = SharedPaths(
         run=run,
-        own=tuple(path for path in dict.fromkeys(own) if path in hosts.inquiry.paths),
+        own=tuple(path for path in dict.fromkeys(own) if path in hosts.request.paths),
         ops=frozenset(name for op in plan.ops for name in (op.name, *op.along)),
         files=identities([*filter(None, [run]), *locks]),
     )
-    return check_remote_hosts(demands, rooms, common, here)
+    return check_remote_hosts(needs, rooms, shared, here)

@@ -1,9 +1,9 @@
-"""What runs in the user's own process, beside the script: it watches and writes down, and changes nothing.
+"""The hook in the script's process: it records phases, steps and exceptions, and changes nothing.
 
-`site/` is a folder that the rank program puts on PYTHONPATH for the script alone: Python imports
-its `sitecustomize` before the script, which takes every trace of itself away again. So `__main__`,
-`sys.argv`, import paths and the environment of programs that the script starts are what they are
-without zlaunch. Only the standard library is imported here.
+The rank program puts the folder `site/` on PYTHONPATH for the script alone. Python imports the
+`sitecustomize` in it before the script, and that removes all traces of itself. So `__main__`, `sys.argv`,
+import paths and the environment of child processes are the same as without zlaunch. Only the standard
+library is imported here.
 """
 
 import os
@@ -14,7 +14,7 @@ HOOK = Path(__file__).parent / "site"
 
 
 def hook_environment(run_dir: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Write the variables by which a script's process finds the hook; the hook removes them again."""
+    """Make the variables by which a script's process finds the hook, which removes them again."""
     before = environment.get("PYTHONPATH")
     kept = {} if before is None else {"ZLAUNCH_PYTHONPATH": before}
     paths = [str(HOOK), *filter(None, [before])]

@@ -1,8 +1,7 @@
-"""Beginning to attend the script, and writing down the exception that ends it."""
+"""Install the hook in a script's process, and record the exception that ends it."""
 
 import contextlib
 import faulthandler
-import json
 import os
 import sys
 import time
@@ -10,59 +9,63 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
-from zlaunch.files import write_whole
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
+from zlaunch.rundir.write import write_record
 from zlaunch.worker.hook.heartbeat import Heartbeat, open_apart, start_heartbeat
 from zlaunch.worker.hook.instrument import UNSEEN, Instrumentation
+
+if TYPE_CHECKING:
+    from zlaunch.rundir.record import ErrorRecord
 
 _HERE = str(Path(__file__).parent)
 _STANDARD = os.path.dirname(os.__file__)  # noqa: PTH120 - the standard library, as frames name it
 
 
-def begin(run_dir: str, is_patient: bool = False) -> None:
-    """Attend the script that is about to start in this process.
-
-    A patient one waits for the other ranks as long as somebody debugs one of them.
-    """
-    layout, rank = RunDir(Path(run_dir)), int(os.environ["RANK"])
-    pulse = start_heartbeat(layout.rank_pulse(rank))
+def install(root: str, is_debugged: bool = False) -> None:
+    """Install the hook before the script starts; if a rank is debugged, without timeouts between ranks."""
+    run_dir, rank = RunDir(Path(root)), int(os.environ["RANK"])
+    heartbeat = start_heartbeat(run_dir.rank_heartbeat(rank))
     with contextlib.suppress(OSError):
-        _show_stacks_in(layout.rank_stacks(rank))
-    tracer = Instrumentation(pulse, _patience() if is_patient else {})
-    tracer.install()
-    sys.addaudithook(_Witness(layout.rank_error(rank), rank, pulse, tracer))
+        _dump_stacks_to(run_dir.rank_stacks(rank))
+    instrumentation = Instrumentation(heartbeat, _without_timeouts() if is_debugged else {})
+    instrumentation.install()
+    sys.addaudithook(_ErrorRecorder(run_dir.rank_error(rank), rank, heartbeat, instrumentation))
 
 
-def _patience() -> dict[str, Callable[[ModuleType], None]]:
+def _without_timeouts() -> dict[str, Callable[[ModuleType], None]]:
     from zlaunch.worker.hook.debug import GROUPS, lift_timeouts
 
     return {GROUPS: lift_timeouts}
 
 
-def _show_stacks_in(file: Path) -> None:
-    """Have all stacks written at a fatal signal, unless the user wants that elsewhere, and when asked."""
+def _dump_stacks_to(file: Path) -> None:
+    """Write all stacks on request and, unless the script's user enabled faulthandler, at a fatal signal."""
     descriptor = open_apart(file)
     if not faulthandler.is_enabled():
         faulthandler.enable(descriptor)
     faulthandler.register(STACKS_SIGNAL, descriptor)
 
 
-class _Witness:
-    """Writes an uncaught exception down before any `sys.excepthook`, the script's own included, sees it.
+_Uncaught = tuple[object, type, BaseException, TracebackType | None]
+"""Arguments of the audit event `sys.excepthook`."""
 
-    It imports nothing any more: code that runs meanwhile would make Python forget that it was interrupted.
+
+class _ErrorRecorder:
+    """An audit hook that records an uncaught exception before any `sys.excepthook` sees it.
+
+    It must not import anything: after Ctrl-C, running an import would make Python forget the interrupt.
     """
 
-    def __init__(self, file: Path, rank: int, pulse: Heartbeat, tracer: Instrumentation) -> None:
+    def __init__(self, file: Path, rank: int, heartbeat: Heartbeat, instrumentation: Instrumentation) -> None:
         self._file = file
         self._rank = rank
-        self._pulse = pulse
-        self._tracer = tracer
+        self._heartbeat = heartbeat
+        self._instrumentation = instrumentation
 
-    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
-        if event == "sys.excepthook" and self._pulse.is_here():
+    def __call__(self, event: str, args: _Uncaught) -> None:
+        if event == "sys.excepthook" and self._heartbeat.is_here():
             with contextlib.suppress(Exception):
                 if sys.version_info < (3, 11):
                     _hide_wrappers(args[2])
@@ -71,23 +74,25 @@ class _Witness:
     def _write(self, error: BaseException, trace: TracebackType | None) -> None:
         frames = traceback.extract_tb(trace)
         deepest = next((frame for frame in reversed(frames) if _is_the_users(frame.filename)), None)
-        facts = {
+        record: ErrorRecord = {
             "type": type(error).__name__,
             "module": type(error).__module__,
             "message": _message(error),
             "traceback": "".join(traceback.format_exception(type(error), error, trace)),
-            "frame": deepest and {"file": deepest.filename, "line": deepest.lineno, "function": deepest.name},
-            "phase": self._tracer.phase_of(error),
-            "step": self._pulse.get("step"),
+            "frame": None
+            if deepest is None
+            else {"file": deepest.filename, "line": deepest.lineno, "function": deepest.name},
+            "phase": self._instrumentation.phase_of(error),
+            "step": self._heartbeat.step,
             "rank": self._rank,
             "host": os.uname().nodename,
             "time": time.time(),
         }
-        write_whole(self._file, json.dumps(facts) + "\n")
+        write_record(self._file, record, indent=None)
 
 
 def _hide_wrappers(error: BaseException | None) -> None:
-    """Take the wrappers out of the tracebacks, which before Python 3.11 they cannot do themselves."""
+    """Remove the wrappers from the tracebacks; before Python 3.11 they cannot do that themselves."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         link = error.__traceback__

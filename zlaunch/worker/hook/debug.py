@@ -1,6 +1,6 @@
-"""Waiting for an editor before the script's first line, in one rank; and patience in the others.
+"""Wait for an editor before the script's first line, in one rank; lift the timeouts of the others.
 
-Only the standard library is imported here; debugpy in the one rank that waits.
+Only the standard library is imported here, and debugpy in the one rank that waits.
 """
 
 import functools
@@ -8,56 +8,58 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from zlaunch.rundir import phases
 from zlaunch.worker.hook.heartbeat import current_heartbeat
 
+if TYPE_CHECKING:
+    from zlaunch.rundir.record import DebugRecord
+
 VARIABLE = "ZLAUNCH_DEBUG"
 UNAVAILABLE = 69
 
-
 PATIENCE = timedelta(days=7)
-"""How long ranks wait for one that stands at a breakpoint. In milliseconds it still fits into 32 bits."""
+"""How long ranks wait for one that is stopped at a breakpoint. In milliseconds it still fits 32 bits."""
 
 PATIENT = {
     "DEEPSPEED_TIMEOUT": str(PATIENCE // timedelta(minutes=1)),
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(PATIENCE // timedelta(seconds=1)),
 }
-"""Variables by which DeepSpeed and NCCL's watchdog give up, as they are while a rank is debugged."""
+"""Timeouts of DeepSpeed and of NCCL's watchdog while a rank is debugged."""
 
 GROUPS = "torch.distributed.distributed_c10d"
 _WITH_TIMEOUT = ("init_process_group", "new_group", "split_group", "monitored_barrier", "_set_pg_timeout")
 _QUIET = "PYDEVD_DISABLE_FILE_VALIDATION"
 
 
-def debug_environment(debug: Mapping[str, Any] | None) -> dict[str, str]:
-    """Write the variables for the script's process of a rank, where some rank is debugged."""
-    return {} if debug is None else {**PATIENT, VARIABLE: json.dumps(dict(debug))}
+def debug_environment(debug: "DebugRecord | None") -> dict[str, str]:
+    """Make the variables for the script's process of every rank if one rank is debugged."""
+    return {} if debug is None else {**PATIENT, VARIABLE: json.dumps(debug)}
 
 
 def lift_timeouts(groups: ModuleType) -> None:
-    """Make what ranks do together wait; scripts and the Trainer's `ddp_timeout` give numbers of their own."""
+    """Lift the timeouts of process groups, also those that scripts and the Trainer's `ddp_timeout` pass."""
     for name in _WITH_TIMEOUT:
         if (function := vars(groups).get(name)) is not None:
             setattr(groups, name, _patient(function))
 
 
-def _patient(function: Callable[..., Any]) -> Callable[..., Any]:
+def _patient(function: Callable[..., object]) -> Callable[..., object]:
     import inspect
 
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def patient(*args: Any, **kwargs: Any) -> Any:
+    def patient(*args: object, **kwargs: object) -> object:
         try:
             given = signature.bind(*args, **kwargs)
-        except TypeError:  # the function itself says it better
+        except TypeError:  # the function raises a better one
             return function(*args, **kwargs)
         given.arguments["timeout"] = PATIENCE
         return function(*given.args, **given.kwargs)
@@ -66,13 +68,13 @@ def _patient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def await_editor(text: str) -> None:
-    """Listen and wait for an editor, if this is the rank it wants; end the rank if that cannot be."""
-    debug = json.loads(text)
+    """Listen and wait for an editor if this is the rank to debug; end the rank if it cannot listen."""
+    debug: DebugRecord = json.loads(text)
     if int(os.environ["RANK"]) != debug["rank"]:
         return
-    from zlaunch.hosts.ports import LOOPBACK  # imports socket, which every rank would wait for
+    from zlaunch.hosts.ports import LOOPBACK  # imports socket, which would delay every rank
 
-    pulse, settrace = current_heartbeat(), sys.settrace
+    heartbeat, settrace = current_heartbeat(), sys.settrace
     try:
         with _without_warning():
             import debugpy
@@ -84,15 +86,15 @@ def await_editor(text: str) -> None:
         os.write(2, f"error: cannot listen for a debugger on {where}: {error}\n".encode())
         os._exit(UNAVAILABLE)
     os.register_at_fork(after_in_child=functools.partial(_stop_tracing, settrace))
-    before = pulse.enter(phases.ATTACHING) if pulse is not None else ""
+    before = heartbeat.enter(phases.ATTACHING) if heartbeat is not None else ""
     debugpy.wait_for_client()
-    if pulse is not None:
-        pulse.enter(before)
+    if heartbeat is not None:
+        heartbeat.enter(before)
 
 
 @contextmanager
 def _without_warning() -> Iterator[None]:
-    """Keep the debugger from warning that the standard library is frozen: it is not what is debugged."""
+    """Suppress the debugger's warning that the standard library is frozen, which is not debugged."""
     before = os.environ.get(_QUIET)
     os.environ[_QUIET] = "1"
     try:
@@ -105,10 +107,10 @@ def _without_warning() -> Iterator[None]:
 
 
 def _stop_tracing(settrace: Callable[[None], None]) -> None:
-    """Let a forked process, such as a DataLoader's worker, run past breakpoints.
+    """Let a forked process, such as a DataLoader's worker, ignore breakpoints.
 
-    The debugger's threads are not there, so nobody could ever tell it to go on. `settrace` is
-    Python's own: the debugger puts another in its place, which warns.
+    The debugger's threads do not exist there, so it would stop forever. `settrace` is Python's own: the
+    debugger replaces it by one that warns.
     """
     settrace(None)
     threading.settrace(None)

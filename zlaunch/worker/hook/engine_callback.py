@@ -1,84 +1,91 @@
-"""What DeepSpeed's engine tells of its course, without a change to the script."""
+"""Read the progress of a DeepSpeed engine, without a change to the script."""
 
 import sys
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from zlaunch.rundir import phases
 from zlaunch.worker.hook.heartbeat import Heartbeat
 
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+    from torch import Tensor
+
 GPU_SECONDS = 5.0
-"""How often the GPU is asked for a loss and for its peaks: it must finish what it does to answer."""
+"""How often loss and peak memory are read from the GPU, which has to synchronize for that."""
 
 
 class EngineFacts:
-    """Reads facts off an engine around its phases; raises nothing."""
+    """Reads facts from an engine before and after its phases; raises nothing."""
 
-    def __init__(self, pulse: Heartbeat) -> None:
-        """Begin with nothing known."""
-        self._pulse = pulse
-        self._loss: Any = None
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self._heartbeat = heartbeat
+        self._loss: Tensor | None = None
+        self._tokens = 0
         self._asked = 0.0
 
-    def before(self, phase: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Read what goes into a phase."""
+    def before(self, phase: str, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """Read the inputs of a phase."""
         try:
             if phase == phases.FORWARD:
-                return self._tokens(args, kwargs)
-            if phase == phases.BACKWARD and self._pulse.counts_steps:
-                loss = args[1] if len(args) > 1 else kwargs.get("loss")
+                return self._count_tokens(args, kwargs)
+            if phase == phases.BACKWARD and self._heartbeat.counts_steps:
+                loss = cast("Tensor | None", args[1] if len(args) > 1 else kwargs.get("loss"))
                 self._loss = loss.detach() if loss is not None and loss.numel() == 1 else None
         except Exception:  # noqa: BLE001 - a surprise here must not reach the script
             return {}
         return {}
 
-    def after(self, phase: str, args: tuple[Any, ...]) -> dict[str, Any]:
-        """Read what a phase has changed; the first argument is the engine."""
+    def after(self, phase: str, args: Sequence[object]) -> dict[str, object]:
+        """Read the results of a phase; the first argument is the engine."""
         try:
             stepped = phase == phases.STEPPING or (
                 phase == phases.TRAINING and hasattr(args[0], "train_batch")
             )
-            return self._stepped(args[0]) if stepped else {}
+            return self._stepped(cast("DeepSpeedEngine", args[0])) if stepped else {}
         except Exception:  # noqa: BLE001 - a surprise here must not reach the script
             return {}
 
-    def _tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Count what goes forward; the shape is known without asking the device."""
-        ids = kwargs.get("input_ids")
-        if ids is None and len(args) > 1:
-            ids = args[1].get("input_ids") if hasattr(args[1], "get") else args[1]
+    def _count_tokens(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """Count the tokens of a forward pass; reading a shape needs no synchronization."""
+        found = kwargs.get("input_ids")
+        if found is None and len(args) > 1:
+            found = args[1].get("input_ids") if hasattr(args[1], "get") else args[1]
+        ids = cast("Tensor | None", found)
         if ids is None or ids.is_floating_point() or ids.dim() != 2:
             return {}
-        return {"tokens": (self._pulse.get("tokens") or 0) + ids.numel()}
+        self._tokens += ids.numel()
+        return {"tokens": self._tokens}
 
-    def _stepped(self, engine: Any) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
+    def _stepped(self, engine: "DeepSpeedEngine") -> dict[str, object]:
+        facts: dict[str, object] = {}
         if (skipped := getattr(engine, "skipped_steps", None)) is not None:
             facts["skipped_steps"] = int(skipped)
         if engine.fp16_enabled():
             facts["loss_scale"] = getattr(engine.optimizer, "cur_scale", None)
         now = time.monotonic()
         asks = now - self._asked > GPU_SECONDS
-        if self._pulse.counts_steps:
+        if self._heartbeat.counts_steps:
             facts |= {"step": engine.global_steps, **_rate(engine), **self._loss_now(asks)}
         if asks:
             self._asked = now
             facts |= _gpu_peaks()
         return facts
 
-    def _loss_now(self, asks: bool) -> dict[str, Any]:
+    def _loss_now(self, asks: bool) -> dict[str, float]:
         loss, self._loss = self._loss, None
         return {"loss": float(loss)} if loss is not None and (asks or loss.device.type == "cpu") else {}
 
 
-def _rate(engine: Any) -> dict[str, float]:
+def _rate(engine: "DeepSpeedEngine") -> dict[str, float]:
     groups = getattr(engine.optimizer, "param_groups", None)
     rate = groups[0].get("lr") if groups else None
     return {"learning_rate": rate} if isinstance(rate, int | float) else {}
 
 
 def _gpu_peaks() -> dict[str, int]:
-    """Ask torch's allocator for its peaks, in bytes; nothing where there is no GPU."""
+    """Read the peaks of torch's allocator, in bytes; nothing without a GPU."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return {}

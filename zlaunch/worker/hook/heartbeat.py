@@ -1,7 +1,7 @@
-"""What the script is doing now: a few facts in a small file, overwritten in place.
+"""The heartbeat of a script: phase, step and loss in a small file that is overwritten in place.
 
-The file outlives any death, SIGKILL included. A write costs some microseconds; nothing here ever
-raises into the script, not even on a full disk.
+The file survives SIGKILL. A write takes a few microseconds. Nothing here raises into the script, not even
+when the disk is full.
 """
 
 import _thread
@@ -12,22 +12,24 @@ import json
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from zlaunch.rundir import phases
+from zlaunch.rundir.write import VERSION
 
 SIZE_BYTES = 1024
 
 FIRST_DESCRIPTOR = 200
-"""Files are kept open from here on: the first one that the script opens gets the number it always gets."""
+"""zlaunch's own file descriptors start here, so that those of the script are the same as without zlaunch."""
 
 
 class Heartbeat:
     """The phase and the progress of this process."""
 
     def __init__(self, file: Path) -> None:
-        """Begin with an empty file of full size: overwriting it needs no new room."""
+        """Start with a file of full size: overwriting it needs no more disk space."""
         self._home = (os.getpid(), _thread.get_ident())
         self._descriptor, self._identity = -1, (0, 0)
         with contextlib.suppress(OSError):
@@ -35,37 +37,37 @@ class Heartbeat:
             self._identity = _identity(self._descriptor)
         self._encode = json.JSONEncoder(default=str).encode
         self._size = SIZE_BYTES
-        self._facts: dict[str, Any] = {"step": 0}
+        self._facts: dict[str, object] = {"version": VERSION, "step": 0}
         self._known = self._encode(self._facts)
-        """The facts as text: most writes change nothing but the phase."""
+        """The facts as JSON: most writes change only the phase."""
         self._since = time.time()
         self.phase = ""
         self.counts_steps = True
-        """Whether DeepSpeed's engine counts the steps; a Trainer or the script itself may."""
+        """Whether DeepSpeed's engine counts the steps, rather than a Trainer or the script."""
         self.enter(phases.STARTING)
-        self.heed_exit()
+        self.register_exit()
 
     def is_here(self) -> bool:
-        """Whether this is the main thread of the script, and not of a process that it has forked."""
+        """Whether this is the main thread of the script itself, not of a process that it forked."""
         return self._home == (os.getpid(), _thread.get_ident())
 
-    def heed_exit(self) -> None:
-        """Be the first that is told when Python leaves: what others do then is no training any more."""
+    def register_exit(self) -> None:
+        """Run first when Python exits: handlers of others are no longer part of the training."""
         atexit.unregister(self._exiting)
         atexit.register(self._exiting)
 
     def _exiting(self) -> None:
         self.enter(phases.EXITING)
 
-    def enter(self, phase: str, **facts: Any) -> str:
-        """Begin a phase; return the one that ends."""
+    def enter(self, phase: str, **facts: object) -> str:
+        """Enter a phase; return the one that ends."""
         before, self.phase = self.phase, phase
         self._since = time.time()
         self.note(**facts)
         return before
 
-    def note(self, **facts: Any) -> None:
-        """Write facts down, beside those that are known."""
+    def note(self, **facts: object) -> None:
+        """Add facts to those that are known, and write them."""
         if os.getpid() != self._home[0]:
             return
         with contextlib.suppress(OSError, ValueError, RuntimeError):
@@ -76,12 +78,12 @@ class Heartbeat:
             times = f'"since": {self._since}, "time": {time.time()}'
             text = f'{self._known[:-1]}, "phase": "{self.phase}", {times}}}'
             self._size = max(self._size, len(text))
-            # A script may close all files, and open its own: those are never written to.
+            # A script may close all files and open its own; those must not be written to.
             if _identity(self._descriptor) == self._identity:
                 os.pwrite(self._descriptor, text.ljust(self._size).encode(), 0)
 
-    def _remember(self, facts: dict[str, Any]) -> None:
-        """Keep the first loss, the step of the last, and since which step a number is none."""
+    def _remember(self, facts: Mapping[str, object]) -> None:
+        """Keep the first loss, the step of the last, and the first step at which a number was not finite."""
         step = self._facts["step"]
         if "loss" in facts:
             self._facts["loss_step"] = step
@@ -94,15 +96,20 @@ class Heartbeat:
             elif name in facts:
                 self._facts.pop(lost, None)
 
-    def get(self, name: str) -> Any:
-        """Read back what was noted."""
+    def get(self, name: str) -> object:
+        """Return a fact; None if it is not known."""
         return self._facts.get(name)
+
+    @property
+    def step(self) -> int:
+        """The number of the last step."""
+        return cast("int", self._facts["step"])
 
 
 def open_apart(file: Path) -> int:
-    """Open a file of zlaunch's own, empty, without taking a number that the script would get."""
+    """Open a file empty, with a descriptor that the script would not get."""
     first = os.open(file, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC, 0o644)
-    with contextlib.suppress(OSError):  # where few files may be open, it stays where it is
+    with contextlib.suppress(OSError):  # with a low limit on open files, keep the first
         apart = fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
         os.close(first)
         return apart
@@ -118,11 +125,11 @@ _current: list[Heartbeat] = []
 
 
 def start_heartbeat(file: Path) -> Heartbeat:
-    """Begin the pulse of this process."""
+    """Start the heartbeat of this process."""
     _current.append(Heartbeat(file))
     return _current[-1]
 
 
 def current_heartbeat() -> Heartbeat | None:
-    """Return the pulse of this process; None where nobody watches."""
+    """Return the heartbeat of this process; None without zlaunch."""
     return _current[-1] if _current else None

@@ -1,33 +1,45 @@
-"""What a transformers Trainer tells of its course, without a change to the script."""
+"""Read the progress of a transformers Trainer, without a change to the script."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from zlaunch.rundir import phases
 from zlaunch.worker.hook.heartbeat import Heartbeat
 
+if TYPE_CHECKING:
+    from transformers import TrainerState
+
 NUMBERS = ("loss", "learning_rate", "grad_norm", "epoch")
 
 
-def make_callback(base: type, pulse: Heartbeat) -> type:
-    """Make a TrainerCallback that writes steps, loss and learning rate into a pulse."""
+def make_callback(base: type, heartbeat: Heartbeat) -> type:
+    """Make a TrainerCallback class that writes steps, loss and learning rate to a heartbeat."""
 
-    class PulseCallback(base):  # type: ignore[misc]
-        """Written by zlaunch's watch; changes nothing."""
+    class HeartbeatCallback(base):  # type: ignore[misc]
+        """Belongs to zlaunch; changes nothing."""
 
-        def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-            pulse.counts_steps = False
-            pulse.enter(phases.TRAINING)
+        def on_train_begin(self, _args: object, state: "TrainerState", _control: object, **_: object) -> None:
+            heartbeat.counts_steps = False
+            heartbeat.enter(phases.TRAINING)
             first = {"first_step": state.global_step, "first_loss": None}
-            pulse.note(step=state.global_step, steps=state.max_steps, trained=False, **first)
+            heartbeat.note(step=state.global_step, steps=state.max_steps, trained=False, **first)
 
-        def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-            pulse.note(step=state.global_step)
+        def on_step_end(self, _args: object, state: "TrainerState", _control: object, **_: object) -> None:
+            heartbeat.note(step=state.global_step)
 
-        def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
-            named = {name: logs[name] for name in NUMBERS if isinstance((logs or {}).get(name), int | float)}
-            pulse.note(step=state.global_step, **named)
+        def on_log(
+            self,
+            _args: object,
+            state: "TrainerState",
+            _control: object,
+            logs: Mapping[str, object] | None = None,
+            **_: object,
+        ) -> None:
+            logs = logs or {}
+            named = {name: logs[name] for name in NUMBERS if isinstance(logs.get(name), int | float)}
+            heartbeat.note(step=state.global_step, **named)
 
-        def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-            pulse.note(step=state.global_step, trained=True)
+        def on_train_end(self, _args: object, state: "TrainerState", _control: object, **_: object) -> None:
+            heartbeat.note(step=state.global_step, trained=True)
 
-    return PulseCallback
+    return HeartbeatCallback

@@ -1,4 +1,4 @@
-"""Begin to attend the script, take this folder's traces away, and let another sitecustomize follow."""
+"""Install the hook, remove the traces of this folder, and import the next sitecustomize."""
 
 import contextlib
 import importlib
@@ -6,8 +6,8 @@ import os
 import sys
 
 
-def _take_away() -> None:
-    """Leave PYTHONPATH and `sys.path` as they are without this folder."""
+def _remove_traces() -> None:
+    """Make PYTHONPATH and `sys.path` what they are without this folder."""
     here = os.path.dirname(__file__)  # noqa: PTH120 - as it stands in `sys.path`
     sys.path[:] = [entry for entry in sys.path if entry != here]
     sys.path_importer_cache.pop(here, None)
@@ -16,12 +16,12 @@ def _take_away() -> None:
         os.environ["PYTHONPATH"] = before
 
 
-_take_away()
+_remove_traces()
 debug = os.environ.pop("ZLAUNCH_DEBUG", None)
 with contextlib.suppress(Exception):
-    from zlaunch.worker.hook.attach import begin
+    from zlaunch.worker.hook.attach import install
 
-    begin(os.environ.pop("ZLAUNCH_RANK"), is_patient=debug is not None)
+    install(os.environ.pop("ZLAUNCH_RANK"), is_debugged=debug is not None)
 if debug is not None:
     from zlaunch.worker.hook.debug import await_editor
 

@@ -7,12 +7,13 @@ import pytest
 
 from tests.asking import GIB, SITE, forecast, question
 from tests.making import CPU_MACHINE
+from zlaunch.estimate.changes import Options
+from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.host_memory import SHARED_BYTES
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, TrainingOptions
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.estimate.rehearse import Done, Found
-from zlaunch.estimate.run import estimate_by_rehearsal, estimate_closed_form
 from zlaunch.estimate.workload import Workload
 
 
@@ -23,23 +24,24 @@ def answer(one: Estimate | Rejected) -> Estimate:
 
 def on_the_cpu(one: EstimateQuery, ranks: int) -> EstimateQuery:
     given = replace(one.given, machine=CPU_MACHINE, world_size=ranks)
-    return replace(one, given=given, ranks_per_host=ranks)
+    return replace(one, given=given, cluster=Cluster(1, ranks))
 
 
 @pytest.mark.job
 def test_the_operations_that_are_counted_are_those_that_are_worked_out() -> None:
-    plain = question(stage=2, options=TrainingOptions(seq_len=512), micro=2)
-    again = question(stage=2, options=TrainingOptions(seq_len=512, activation_checkpointing=True), micro=2)
-    eager = question(stage=2, options=TrainingOptions(seq_len=512, attention="eager"), micro=2)
-    asked = [plain, again, eager, plain.with_argument("gradient_accumulation_steps", 8, "`--grad-accum`")]
-    counted = [answer(one).forecast for one in estimate_by_rehearsal(asked, SITE)]
-    worked_out = [answer(one).forecast.flops for one in estimate_closed_form(asked, SITE)]
+    plain = question(stage=2, options=Options(seq_len=512), micro=2)
+    again = question(stage=2, options=Options(seq_len=512, activation_checkpointing=True), micro=2)
+    eager = question(stage=2, options=Options(seq_len=512, attention="eager"), micro=2)
+    asked = [plain, again, eager, plain.with_options(Options(grad_accum=8))]
+    with Estimator() as estimator:
+        counted = [answer(one).forecast for one in estimator.rehearse(asked)]
+        worked_out = [answer(one).forecast.flops for one in estimator.closed_form(asked)]
     assert {one.method for one in counted} == {"rehearsal"}
     assert [one.flops for one in counted] == pytest.approx(worked_out, rel=1e-6)
 
 
 def test_a_step_is_as_fast_as_its_operations_are_many() -> None:
-    (one,) = map(answer, estimate_closed_form([question(stage=2)], SITE))
+    (one,) = map(answer, Estimator().closed_form([question(stage=2)]))
     assert one.speed is not None
     assert SITE.gpu is not None
     compute = next(term for term in one.speed.roofline.terms if term.name == "compute")
@@ -48,13 +50,13 @@ def test_a_step_is_as_fast_as_its_operations_are_many() -> None:
 
 @pytest.mark.parametrize(("ranks", "shared"), [(1, 0), (2, SHARED_BYTES)])
 def test_cpu_ranks_share_buffers_where_there_are_several(ranks: int, shared: int) -> None:
-    (one,) = map(answer, estimate_closed_form([on_the_cpu(question(stage=2), ranks)], Cluster(1, ranks)))
+    (one,) = map(answer, Estimator().closed_form([on_the_cpu(question(stage=2), ranks)]))
     assert one.forecast.peak("shm") == shared
     assert one.need.shm == ranks * shared
 
 
 def test_gpu_ranks_share_nothing_that_is_known() -> None:
-    (one,) = map(answer, estimate_closed_form([question(stage=2)], SITE))
+    (one,) = map(answer, Estimator().closed_form([question(stage=2)]))
     assert one.need.shm == 0
 
 
@@ -64,7 +66,7 @@ def by_ranks(first: Forecast, last: Forecast) -> Estimate | Rejected:
     def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Found]:
         return [first if one.rank == 0 else last for one in workloads]
 
-    (one,) = estimate_by_rehearsal([question(stage=2)], SITE, rehearse=rehearse)
+    (one,) = Estimator(rehearse=rehearse).rehearse([question(stage=2)])
     return one
 
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from tests.making import SHAPE
+from zlaunch.config.resolve.autos import OpenReason
 from zlaunch.config.resolve.compose import to_json
-from zlaunch.config.resolve.fill import FilledConfig, fill_autos
+from zlaunch.config.resolve.resolve import ResolvedValues, batch_equation, resolve_file
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.dsconfig.text.parser import parse
@@ -18,35 +19,40 @@ BATCH: dict[str, Any] = dict.fromkeys(
 )
 
 
-def filling(
-    line: str = "",
-    world_size: int | None = 2,
-    interface: ConfigInterface = ConfigInterface.TRAINER,
-    **config: Any,
-) -> FilledConfig:
-    args, _ = read_arguments(line.split())
-    document = parse(to_json(config), "ds_config.json")
-    return fill_autos(document, Context(world_size=world_size, args=args, model=SHAPE, interface=interface))
+def asked(
+    line: str = "", world_size: int | None = 2, interface: ConfigInterface = ConfigInterface.TRAINER
+) -> Context:
+    return Context(world_size, read_arguments(line.split())[0], SHAPE, interface)
 
 
-def sources(filled: FilledConfig) -> dict[str, str]:
-    return {dotted(path): leaf.source for path, leaf in filled.filled.items()}
+def resolved(line: str = "", world_size: int | None = 2, **config: Any) -> ResolvedValues:
+    return resolve_file(parse(to_json(config), "ds_config.json"), asked(line, world_size))
+
+
+def batch_of(config: dict[str, Any], context: Context) -> str:
+    return batch_equation(resolve_file(parse(to_json(config), "ds.json"), context).values, context)
+
+
+def sources(resolved: ResolvedValues) -> dict[str, str]:
+    return {dotted(path): str(leaf.source) for path, leaf in resolved.filled.items()}
 
 
 def test_an_argument_is_named_as_the_source() -> None:
-    assert sources(filling("--max_grad_norm 2", gradient_clipping="auto")) == {
+    assert sources(resolved("--max_grad_norm 2", gradient_clipping="auto")) == {
         "gradient_clipping": "`--max_grad_norm`"
     }
 
 
 def test_a_default_is_named_as_the_source() -> None:
-    assert sources(filling(gradient_clipping="auto")) == {"gradient_clipping": "default of `--max_grad_norm`"}
+    assert sources(resolved(gradient_clipping="auto")) == {
+        "gradient_clipping": "default of `--max_grad_norm`"
+    }
 
 
 def test_the_width_of_the_model_is_named_as_the_source() -> None:
     zero = {"stage": 2, "reduce_bucket_size": "auto"}
     told = "hidden_size 64 squared, model/config.json"
-    assert sources(filling(zero_optimization=zero)) == {"zero_optimization.reduce_bucket_size": told}
+    assert sources(resolved(zero_optimization=zero)) == {"zero_optimization.reduce_bucket_size": told}
 
 
 def test_a_number_of_the_config_is_what_its_argument_must_be() -> None:
@@ -55,29 +61,29 @@ def test_a_number_of_the_config_is_what_its_argument_must_be() -> None:
         "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto"}},
     }
     told = "`optimizer.params.lr` in the ds_config"
-    assert sources(filling(**config)) == {"scheduler.params.warmup_max_lr": told}
+    assert sources(resolved(**config)) == {"scheduler.params.warmup_max_lr": told}
 
 
 def test_a_format_that_the_trainer_adds_is_told() -> None:
-    assert sources(filling("--bf16", gradient_clipping=1.0)) == {"bf16.enabled": "`--bf16`"}
+    assert sources(resolved("--bf16", gradient_clipping=1.0)) == {"bf16.enabled": "`--bf16`"}
 
 
 def test_what_was_written_is_not_told() -> None:
-    assert sources(filling(gradient_clipping=1.0)) == {}
+    assert sources(resolved(gradient_clipping=1.0)) == {}
 
 
 def test_what_only_the_dataset_decides_is_left() -> None:
     scheduler = {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}
-    assert list(filling(scheduler=scheduler).left) == ["scheduler.params.total_num_steps"]
+    assert list(resolved(scheduler=scheduler).left) == ["scheduler.params.total_num_steps"]
 
 
-def test_what_nobody_fills_in_says_so() -> None:
-    left = filling(zero_optimization={"overlap_comm": "auto"}).left
-    assert left == {"zero_optimization.overlap_comm": "nobody fills it in: write a value"}
+def test_an_auto_that_is_never_filled_in_says_so() -> None:
+    left = resolved(zero_optimization={"overlap_comm": "auto"}).left
+    assert left == {"zero_optimization.overlap_comm": OpenReason.NEVER_FILLED}
 
 
 def test_without_the_number_of_ranks_the_global_batch_is_left() -> None:
-    assert filling(world_size=None, **BATCH).left == {
+    assert resolved(world_size=None, **BATCH).left == {
         "train_batch_size": "depends on the number of ranks; give `--world-size`"
     }
 
@@ -94,15 +100,26 @@ def test_without_the_number_of_ranks_the_global_batch_is_left() -> None:
     ],
 )  # fmt: skip
 def test_the_batch_is_spelled_out(line: str, config: dict[str, Any], batch: str) -> None:
-    assert filling(line, **config).batch == batch
+    assert batch_of(config, asked(line)) == batch
 
 
 def test_a_batch_over_unknown_ranks_is_spelled_out_as_far_as_it_is_known() -> None:
-    told = filling(world_size=None, **BATCH).batch
+    told = batch_of(BATCH, asked(world_size=None))
     assert told == "8 per rank x 1 accumulated x ranks"
 
 
 def test_deepspeed_alone_works_out_the_accumulation() -> None:
     config: dict[str, Any] = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}
-    told = filling(interface=ConfigInterface.DEEPSPEED, **config).batch
+    told = batch_of(config, asked(interface=ConfigInterface.DEEPSPEED))
     assert told == "64 = 4 per rank x 8 accumulated x 2 ranks"
+
+
+def test_a_size_that_is_worked_out_is_passed_on_to_the_trainer() -> None:
+    config = {**BATCH, "train_batch_size": 64, "gradient_accumulation_steps": 2}
+    assert (
+        resolved("--learning_rate 1e-4", **config).agreement.args["per_device_train_batch_size"].value == 16
+    )
+
+
+def test_a_precision_that_the_config_turns_on_is_passed_on_to_the_trainer() -> None:
+    assert resolved("--learning_rate 1e-4", bf16={"enabled": True}).agreement.args["bf16"].value is True

@@ -1,0 +1,87 @@
+"""The progress of a job in one line."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.launch.test_progress import heartbeat, progress_of, snapshots, stepping
+from zlaunch.cli.views.progress import loss_line, plain_line, progress_line
+from zlaunch.launch.progress import Snapshot, no_progress
+from zlaunch.rundir import phases
+from zlaunch.rundir.record import HeartbeatRecord
+
+
+@given(snapshots, st.integers(0, 200), st.none() | st.integers(0, 10**13))
+def test_the_line_is_never_wider_than_asked_and_never_more_than_one(
+    seen: list[Snapshot], width: int, rss: int | None
+) -> None:
+    line = progress_line(progress_of(seen), 4, rss, width)
+    assert len(line) <= width
+    assert line.isprintable()
+    assert plain_line(progress_of(seen), 4).isprintable()
+
+
+@pytest.mark.parametrize("total", [None, 0, -1])
+def test_without_a_known_end_there_is_no_bar_and_no_time_left(total: int | None) -> None:
+    progress = stepping(1.0, 5, steps=total)
+    assert progress.seconds_left is None
+    assert progress_line(progress, 1, None, 80).startswith("step 5")
+
+
+def test_the_time_in_a_phase_is_shown_before_the_first_step() -> None:
+    waiting = progress_of([Snapshot(3.0, {0: heartbeat(1e9, phases.LOADING)})])
+    line = progress_line(waiting.after(Snapshot(10.0, {0: heartbeat(1e9, phases.LOADING)})), 1, None, 80)
+    assert "loading the model 0:07" in line
+
+
+def test_what_matters_most_comes_first_in_a_line() -> None:
+    more = {"loss": math.nan, "learning_rate": 3e-4}
+    progress = progress_of(
+        [
+            Snapshot(n, {0: heartbeat(n, phases.TRAINING, n, steps=10, tokens=n * 8192, **more)})
+            for n in range(1, 6)
+        ]
+    )
+    line = progress_line(progress, 2, 3 << 30, 200)
+    assert line == "[======>     ] 5/10  0:05 left  loss nan  lr 0.0003  16.4k tok/s  3.0 GiB a rank"
+    assert progress_line(progress, 2, 3 << 30, 40) == "[======>     ] 5/10  0:05 left  loss nan"
+    assert "5/10  nothing new for 0:15  0:05 left" in progress_line(
+        progress.after(Snapshot(20.0, {})), 2, None, 80
+    )
+    assert plain_line(progress, 2) == "step 5 of 10, 0:05 left, loss nan, lr 0.0003, 16.4k tok/s"
+
+
+def test_a_script_that_has_begun_does_not_start_again() -> None:
+    seen = (phases.STARTING, phases.IMPORTING, phases.STARTING, phases.LOADING, phases.STARTING)
+    progress, shown = no_progress(0.0), []
+    for moment, phase in enumerate(seen):
+        progress = progress.after(Snapshot(5.0 * moment, {0: heartbeat(moment, phase)}))
+        shown.append(progress_line(progress, 1, None, 80)[15:-5])
+    assert shown == ["starting", "importing", "preparing", "loading the model", "preparing"]
+
+
+@pytest.mark.parametrize(("phase", "step"), [(phases.EXITING, 3), (phases.SAVING, 10)])
+def test_a_job_that_takes_no_further_step_has_no_time_left(phase: str, step: int) -> None:
+    seen = [Snapshot(float(n), {0: heartbeat(n, phases.TRAINING, n, steps=10)}) for n in range(1, step + 1)]
+    progress = progress_of([*seen, Snapshot(step + 0.5, {0: heartbeat(step + 0.5, phase, step, steps=10)})])
+    line = progress_line(progress, 1, None, 80)
+    assert phase in line
+    assert "left" not in line
+
+
+def test_how_far_the_loss_fell_is_said_with_the_step() -> None:
+    assert (
+        loss_line({"first_loss": 5.261, "loss": 2.4961, "loss_step": 64, "step": 70})
+        == "loss 5.261 -> 2.496 at step 64"
+    )
+
+
+def test_a_loss_that_was_told_once_fell_from_nowhere() -> None:
+    assert loss_line({"first_loss": 5.261, "loss": 5.261, "loss_step": 1}) == "loss 5.261 at step 1"
+
+
+@pytest.mark.parametrize("heartbeat", [{}, {"step": 3}, {"loss": None, "first_loss": None, "step": 3}])
+def test_nothing_is_said_of_a_loss_that_was_not_reported(heartbeat: HeartbeatRecord) -> None:
+    assert loss_line(heartbeat) is None

@@ -1,0 +1,112 @@
+"""Shows a launch on the terminal."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from zlaunch import console
+from zlaunch.cli.views.estimate_text import start_lines
+from zlaunch.cli.views.launch_plan import attach_lines, plan_lines
+from zlaunch.cli.views.progress import loss_line, milestone, plain_line, progress_line
+from zlaunch.diagnosis.evidence import StallEvidence
+from zlaunch.diagnosis.outcome import Outcome
+from zlaunch.diagnosis.render import verdict_lines
+from zlaunch.diagnosis.stall import stall_lines
+from zlaunch.errors import Finding
+from zlaunch.estimate.query import Estimate
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.progress import Progress, phase_shown
+from zlaunch.launch.reporter import Reporter
+from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.runs.state import State
+from zlaunch.runs.verdict import HEADS
+from zlaunch.units import duration
+
+PLAIN_SECONDS = 30.0
+"""Time between two lines about the progress where there is no terminal."""
+
+_LABEL_WIDTHS = {"model": 9, "stage": 6}
+"""Label of a note → the width of the labels in the summary below it."""
+
+
+class LaunchView(Reporter):
+    """Prints the job's own output to stdout, and everything else but a dry run to stderr."""
+
+    def __init__(self) -> None:
+        self.run: Path | None = None
+        """The directory of the last run that was started."""
+        self._line = console.ProgressLine()
+        self._is_within_line = False
+        """Whether the job's output ended within a line."""
+        self._shows_output = False
+        self._milestone = 0
+        self._plain = 0.0
+        """When the last plain line was written."""
+
+    def _say(self, *lines: str) -> None:
+        """Print whole lines: an unfinished one of the job's output is ended first."""
+        self._line.clear()
+        if self._is_within_line and console.is_one_stream():
+            console.say("")
+            self._is_within_line = False
+        for line in lines:
+            console.say(line)
+
+    def note(self, text: str, label: str | None = None) -> None:
+        row = "" if label is None else f"{label:<{_LABEL_WIDTHS[label]}}"
+        self._say(*(console.table([(row, text)], indent="") if row else [text]))
+
+    def warn(self, findings: Sequence[Finding]) -> None:
+        console.say_findings(findings)
+
+    def dry_run(self, plan: LaunchPlan, estimate: Estimate | None) -> None:
+        for line in (*plan_lines(plan, complete=True), *(start_lines(estimate) if estimate else ())):
+            console.data(line)
+
+    def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
+        self.run, self._shows_output, self._milestone, self._plain = plan.layout.root, shows_output, 0, 0.0
+        self._say(*plan_lines(plan, complete=False), *attach_lines(plan, str(Path.cwd())))
+
+    def compiling(self, progress: str, elapsed: str) -> None:
+        self._line.show(progress, elapsed)
+
+    def job_output(self, chunk: bytes) -> None:
+        console.job_output(chunk)
+        self._is_within_line = not chunk.endswith(b"\n")
+
+    def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
+        now = progress.last.time
+        if console.is_interactive():
+            if not self._shows_output:
+                self._line.show(progress_line(progress, world_size, rss_bytes, console.width() - 1))
+        elif progress.step:
+            if now - self._plain >= PLAIN_SECONDS:
+                self._plain = now
+                self._say(plain_line(progress, world_size))
+        elif (reached := milestone(progress)) > self._milestone:
+            self._milestone, self._plain = reached, now
+            self._say(phase_shown(progress.first))
+
+    def stalled(self, stall: StallEvidence, seconds_per_step: float | None, stacks: Path) -> None:
+        lines = stall_lines(stall, seconds_per_step, console.width())
+        self._say(*lines, f"all stacks are in {os.path.relpath(stacks)}")
+
+    def restarting(self, text: str) -> None:
+        self._say("", *console.paragraph(text))
+
+    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
+        took, verdict = duration(seconds), outcome.verdict
+        about = f"all about this run is in {os.path.relpath(plan.layout.root)}"
+        loss = loss_line(heartbeat) if outcome.how == "finished" else None
+        lines = [] if loss is None else [loss]
+        if verdict is None:
+            log = [] if self._shows_output else [_log_note(plan, 0)]
+            self._say(*lines, f"finished in {took}; {about}", *log)
+            return
+        lines += verdict_lines(verdict, f"{HEADS[State(outcome.how)]} {took}", console.width())
+        lines += [] if verdict.rank is None else console.paragraph(_log_note(plan, verdict.rank))
+        self._say(*lines, *console.paragraph(about))
+
+
+def _log_note(plan: LaunchPlan, rank: int) -> str:
+    return f"what rank {rank} printed is in {os.path.relpath(plan.layout.rank_log(rank))}"

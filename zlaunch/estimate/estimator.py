@@ -1,0 +1,237 @@
+"""Estimates of jobs: memory, fit and speed, by rehearsal or in closed form."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from zlaunch.config.resolve.resolve import ResolvedConfig
+from zlaunch.dsconfig.text.document import Document
+from zlaunch.errors import Finding, Refused, Severity, Unavailable
+from zlaunch.estimate.fit import check_fit, memory_need
+from zlaunch.estimate.forecast import HOST_POOLS, Forecast
+from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
+from zlaunch.estimate.memory.activations import counted_too_much
+from zlaunch.estimate.memory.host_memory import shared
+from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, batch_of, step_speed
+from zlaunch.estimate.query import (
+    Estimate,
+    EstimateQuery,
+    Rejected,
+    check_countable,
+    rejected,
+    remarks_on,
+    workload_of,
+)
+from zlaunch.estimate.rehearse import Done, Found, Rehearser, by_formula
+from zlaunch.estimate.workload import Workload
+from zlaunch.job.transformer import read_transformer
+
+MOST_ACCUMULATED: Final = 2
+
+_COUNT, _AHEAD = (
+    "zero_optimization.offload_param.buffer_count",
+    "zero_optimization.stage3_prefetch_bucket_size",
+)
+_ABOUT = (
+    (r"Not enough buffers", _COUNT, f"give more buffers, or leave `{_COUNT}` out: zlaunch then works it out"),
+    (
+        r"already assigned swap buffer",
+        _AHEAD,
+        f"`--set {_AHEAD}=0`: DeepSpeed asked twice for what it prefetches",
+    ),
+    (r"swap_tensor/partitioned_param_swapper", "zero_optimization.offload_param", None),
+    (r"swap_tensor/", "zero_optimization.offload_optimizer", None),
+    (r"batch related parameters", "train_batch_size", None),
+    (r"runtime/zero/", "zero_optimization", None),
+    (r"\(peft/.* during load\)$", "", "name modules that the model has: `--lora RANK:q_proj,v_proj`"),
+    (r"\(transformers/.* during load\)$", "", "fix the model's config.json: it cannot be built"),
+)
+"""What DeepSpeed says, or where; the ds_config key it is about; what to do, if that is known."""
+
+
+class Rehearse(Protocol):
+    """Rehearses workloads and reports progress, as a `Rehearser` does."""
+
+    def __call__(self, workloads: Sequence[Workload], done: Done | None = None, /) -> list[Found]:
+        """Return the forecasts of workloads, in the same order."""
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalProgress:
+    """How far a batch of rehearsals is."""
+
+    jobs: int
+    done: int
+    """Rehearsals that have ended; of a single job, two ranks may be rehearsed."""
+    total: int
+
+
+class Estimator:
+    """Estimates jobs by rehearsal or in closed form.
+
+    All rehearsals share one program, which starts with the first and ends when the context exits.
+    """
+
+    def __init__(
+        self,
+        on_progress: Callable[[RehearsalProgress], None] = lambda _: None,
+        rehearse: Rehearse | None = None,
+    ) -> None:
+        """Start nothing yet; `rehearse` stands in for the usual rehearser and its cache."""
+        self._on_progress = on_progress
+        self._rehearser = Rehearser(ForecastCache(cache_directory(os.environ)))
+        self._rehearse = rehearse or self._rehearser
+
+    def __enter__(self) -> "Estimator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rehearser.close()
+
+    def closed_form(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
+        """Estimate jobs in closed form: at once, with a known error."""
+        return _estimates(queries, lambda workloads: [by_formula(one) for one in workloads])
+
+    def rehearse(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
+        """Estimate jobs by rehearsals, and reject what DeepSpeed refuses; a single job on two ranks."""
+
+        def report(done: int, total: int) -> None:
+            self._on_progress(RehearsalProgress(len(queries), done, total))
+
+        def forecasts(workloads: Sequence[Workload]) -> list[Found]:
+            short = [_shortened(one) for one in workloads]
+            found = _by_ranks(short, lambda some: self._rehearse(some, report))
+            report(len(found), len(found))
+            return [
+                _with_flops(forecast, whole, _accumulated(one))
+                if isinstance(forecast, Forecast)
+                else forecast
+                for forecast, whole, one in zip(found, workloads, short, strict=True)
+            ]
+
+        return _estimates(queries, forecasts)
+
+    def revise(self, estimate: Estimate, forecast: Forecast) -> Estimate:
+        """Estimate the same job from another forecast."""
+        cluster, speed = estimate.query.cluster, estimate.speed
+        if forecast.flops != estimate.forecast.flops:  # nothing else of a forecast decides the speed
+            speed = _speed(estimate.query, estimate.workload, forecast)
+        need, verdict = memory_need(forecast, cluster), check_fit(forecast, cluster)
+        return replace(estimate, forecast=forecast, need=need, verdict=verdict, speed=speed)
+
+
+def _estimates(
+    queries: Sequence[EstimateQuery], forecasts: Callable[[Sequence[Workload]], Sequence[Found]]
+) -> list[Estimate | Rejected]:
+    resolved = [_resolved(query) for query in queries]
+    asked = [
+        (query, one, workload_of(query, one))
+        for query, one in zip(queries, resolved, strict=True)
+        if isinstance(one, ResolvedConfig)
+    ]
+    if len(asked) > 1:  # resuming decides nothing then, unless these jobs do resume
+        asked = [(q, one, replace(workload, resume=q.training.resumes)) for q, one, workload in asked]
+    found = forecasts([workload for *_, workload in asked]) if asked else []
+    estimates: Iterator[Estimate | Rejected] = (
+        _estimate(*one, forecast) for one, forecast in zip(asked, found, strict=True)
+    )
+    return [one if isinstance(one, Rejected) else next(estimates) for one in resolved]
+
+
+def _resolved(query: EstimateQuery) -> ResolvedConfig | Rejected:
+    try:
+        resolved = query.resolve()
+        check_countable(query, resolved)
+    except (Refused, Unavailable) as error:
+        return rejected(query, error)
+    return resolved
+
+
+def _estimate(
+    query: EstimateQuery, resolved: ResolvedConfig, workload: Workload, found: Found
+) -> Estimate | Rejected:
+    if not isinstance(found, Forecast):
+        return rejected(query, found)
+    forecast, cluster = found.with_pool("shm", shared(workload)), query.cluster
+    remarks = tuple(remarks_on(forecast, cluster))
+    if query.training.resumes:
+        forecast = forecast.resumed()
+    if forecast.late_error is not None:
+        return Rejected(query, (_deepspeed_gives_up(forecast.late_error, query.given.base),))
+    need, verdict = memory_need(forecast, cluster), check_fit(forecast, cluster)
+    speed = _speed(query, workload, forecast)
+    return Estimate(query, resolved, workload, forecast, need, verdict, speed, remarks)
+
+
+def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecast:
+    """Scale the operations of the rehearsed micro-batches to all of a step."""
+    once = forecast.flops / counted
+    if forecast.method == "rehearsal":
+        with suppress(Refused):
+            model, batch = read_transformer(workload.model), batch_of(workload)
+            once -= counted_too_much(model, batch, recomputed=workload.activation_checkpointing)
+    return replace(forecast, flops=_accumulated(workload) * once)
+
+
+def _by_ranks(
+    workloads: Sequence[Workload], rehearse: Callable[[Sequence[Workload]], list[Found]]
+) -> list[Found]:
+    """Rehearse the first rank of each job; of a single job the last rank too, and take the fuller one.
+
+    Where parameters straddle rank boundaries, some ranks hold more than others. What DeepSpeed refuses on
+    one rank ends the job. A rehearsal that broke on one rank does not invalidate the other.
+    """
+    if len(workloads) != 1 or workloads[0].world_size == 1:
+        return rehearse(workloads)
+    last = replace(workloads[0], rank=workloads[0].world_size - 1, save=False)  # the first rank saves
+    first, other = rehearse([workloads[0], last])
+    if not isinstance(first, Forecast) or not isinstance(other, Forecast) or other.method != first.method:
+        return [first]
+    if first.late_error is None and other.late_error is not None:
+        return [other]
+    if first.late_error is not None or _tensors(other) <= _tensors(first):
+        return [first]
+    return [replace(other, phases=(*other.phases, *first.phases[len(other.phases) :]), resume=first.resume)]
+
+
+def _tensors(forecast: Forecast) -> int:
+    return forecast.peak("gpu") or sum(forecast.peak(pool) for pool in HOST_POOLS)
+
+
+def _shortened(workload: Workload) -> Workload:
+    """Rehearse at most two micro-batches of a step: from the second on, memory no longer grows."""
+    if _accumulated(workload) <= MOST_ACCUMULATED:
+        return workload
+    micro = int(workload.ds_config["train_micro_batch_size_per_gpu"])
+    batch = {
+        "gradient_accumulation_steps": MOST_ACCUMULATED,
+        "train_batch_size": micro * MOST_ACCUMULATED * workload.world_size,
+    }
+    return replace(workload, ds_config={**workload.ds_config, **batch})
+
+
+def _accumulated(workload: Workload) -> int:
+    return int(workload.ds_config.get("gradient_accumulation_steps", 1))
+
+
+def _deepspeed_gives_up(words: str, base: Document | None) -> Finding:
+    """Report what DeepSpeed raised, at its key in the user's file if it is there."""
+    about = ((key, hint) for pattern, key, hint in _ABOUT if re.search(pattern, words))
+    key, hint = next(about, ("", None))
+    who = next((name for name in ("transformers", "peft") if f"({name}/" in words), "DeepSpeed")
+    message = f"{who} gives up: {words}"
+    finding = Finding("deepspeed-gives-up", message, hint, where=key, severity=Severity.LATE)
+    return base.locate(finding) if base is not None and key and base.has(key) else finding
+
+
+def _speed(query: EstimateQuery, workload: Workload, forecast: Forecast) -> Speed | None:
+    """Work out the speed; None for a GPU without a data sheet, or a model of unknown sizes."""
+    gpu = query.cluster.gpu
+    if gpu is None or not gpu.half_flops:
+        return None
+    with suppress(Refused):
+        return step_speed(workload, DeviceSpeed(gpu), forecast.flops)
+    return None

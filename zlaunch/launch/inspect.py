@@ -1,0 +1,119 @@
+"""Find out what a plan depends on: the files a job names, this machine, and the hosts it runs on.
+
+Nothing is judged, written or started here. An error means that something cannot be read.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zlaunch.config.resolve.compose import OFFLOADS
+from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.read import read
+from zlaunch.dsconfig.text.document import Document
+from zlaunch.errors import InputMissing, Unavailable
+from zlaunch.files import nearest
+from zlaunch.hosts.machine import HostSurvey
+from zlaunch.hosts.placement import choose_slots
+from zlaunch.hosts.ssh import HostSurveys, survey_hosts
+from zlaunch.hosts.survey import SurveyRequest, survey
+from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
+from zlaunch.job.hub import HUB_ID, fetch_model
+from zlaunch.job.model import ModelConfig, model_flag, read_model
+from zlaunch.job.script import Script, read_script
+from zlaunch.job.spec import JobSpec
+from zlaunch.rundir.layout import RunDir
+
+DEBUGGER = "debugpy"
+"""The package that `--debug` needs on the machine of the rank."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The files that a job names."""
+
+    script: Script
+    ds_config: Document | None
+    hostfile: tuple[HostLine, ...]
+    hosts: Topology | None
+    """The slots of the hostfile that the job uses."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a plan depends on besides the job itself."""
+
+    sources: Sources
+    model: ModelConfig | None
+    """The model the script will load, if it is known."""
+    model_error: str | None
+    """Why the model's config.json could not be fetched."""
+    here: HostSurvey
+    hosts: HostSurveys
+    environ: Mapping[str, str]
+    """The environment zlaunch was started in."""
+
+
+def default_recipe() -> Path:
+    """Path of the training program that comes with zlaunch."""
+    return (Path(__file__).parents[1] / "recipes" / "causal_lm.py").resolve()
+
+
+def read_sources(job: JobSpec) -> Sources:
+    """Read the files a job names.
+
+    Raises InputMissing or Refused for one that cannot be read, WrongUsage for slots that no host has.
+    """
+    script = read_script(job.script)
+    ds_config = None if job.ds_config is None else read(job.ds_config)
+    if job.hostfile is None:
+        return Sources(script, ds_config, (), None)
+    lines = read_hostfile(job.hostfile)
+    return Sources(script, ds_config, lines, choose_slots(job, [line.host for line in lines]))
+
+
+def inspect(job: JobSpec, sources: Sources, layout: RunDir) -> Facts:
+    """Read the model's config.json and survey all machines of a job, other hosts over ssh.
+
+    Raises InputMissing for a missing model, Unavailable for a host that gives no answer.
+    """
+    model, model_error = _model(job, sources.script)
+    request = _survey_request(job, sources, layout)
+    here = survey(request)
+    names = [] if sources.hosts is None else [host.name for host in sources.hosts.hosts]
+    hosts = survey_hosts(names, here.machine, request)
+    return Facts(sources, model, model_error, here, hosts, dict(os.environ))
+
+
+def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyRequest:
+    """Ask about everything that ranks read, write and listen on."""
+    own = {} if sources.ds_config is None else sources.ds_config.value.get(ZERO)
+    sections = [own.get(name) for name in OFFLOADS] if isinstance(own, Mapping) else []
+    swaps = [section.get("nvme_path") for section in sections if isinstance(section, Mapping)]
+    swaps += [job.nvme_dir, *(value for key, value in job.overrides if key.endswith(".nvme_path"))]
+    named = [sources.script.path, sources.script.output_dir(job.script_args), *swaps]
+    return SurveyRequest(
+        run=nearest(layout.root),
+        paths=tuple(Path(path).absolute() for path in named if isinstance(path, str | Path)),
+        packages=() if job.debug is None else (DEBUGGER,),
+        debug_port=None if job.debug is None else job.debug.port,
+    )
+
+
+def _model(job: JobSpec, script: Script) -> tuple[ModelConfig | None, str | None]:
+    """Find the config.json of the model the script will load, or why it could not be fetched."""
+    name = model_flag(job.script_args)
+    if name is None:
+        is_recipe = job.script == default_recipe()
+        return read_model(default_recipe().parent / "small_llama") if is_recipe else None, None
+    if Path(name).exists():
+        return read_model(Path(name)), None
+    if not script.mentions("from_pretrained"):
+        return None, None
+    if not HUB_ID.fullmatch(name):
+        raise InputMissing(f"there is no model directory `{name}`")
+    try:
+        return fetch_model(name), None
+    except Unavailable as error:
+        return None, error.message

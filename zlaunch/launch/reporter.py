@@ -1,0 +1,47 @@
+"""The interface through which `launch` reports what happens; it prints nothing itself."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from zlaunch.diagnosis.evidence import StallEvidence
+from zlaunch.diagnosis.outcome import Outcome
+from zlaunch.errors import Finding
+from zlaunch.estimate.query import Estimate
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.progress import Progress
+from zlaunch.rundir.record import HeartbeatRecord
+
+
+class Reporter(Protocol):
+    """Shows a launch, or records it."""
+
+    def note(self, text: str, label: str | None = None) -> None:
+        """Show a sentence; `label` is the row of the plan's summary it belongs to."""
+
+    def warn(self, findings: Sequence[Finding]) -> None:
+        """Show findings that do not stop the launch."""
+
+    def dry_run(self, plan: LaunchPlan, estimate: Estimate | None) -> None:
+        """Show the plan and the memory estimate of a job that will not be started."""
+
+    def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
+        """The run directory is written; the job starts next, and the output of ranks is shown or not."""
+
+    def compiling(self, progress: str, elapsed: str) -> None:
+        """A native op is being compiled."""
+
+    def job_output(self, chunk: bytes) -> None:
+        """New output of the ranks that are shown."""
+
+    def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
+        """All ranks were sampled; `rss_bytes` is the resident memory of rank 0."""
+
+    def stalled(self, stall: StallEvidence, seconds_per_step: float | None, stacks: Path) -> None:
+        """No rank makes progress; the stacks of all are in a directory."""
+
+    def restarting(self, text: str) -> None:
+        """What is tried after a failure, or why it cannot be tried."""
+
+    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
+        """The job has ended, with this last heartbeat of rank 0, and the outcome is recorded."""

@@ -1,0 +1,69 @@
+"""Stop a running run, and wait for the end of one."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from zlaunch.errors import Unavailable
+from zlaunch.process import may_signal
+from zlaunch.rundir.control import COMMAND, write_stop
+from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.owner import is_running, owner_process
+from zlaunch.runs.state import RunSummary, State
+from zlaunch.runs.store import load_run
+
+POLL_SECONDS = 0.2
+LOOK_SECONDS = 1.0
+"""How often all records are read, which takes longer than to see whether there is an ending."""
+
+
+def stop_run(run: RunSummary) -> str:
+    """Ask a running run to stop, and say who was asked; the run records how it ended."""
+    process = owner_process(run.files.job) if is_running(run.files.job) else None
+    run_dir = RunDir(run.files.root)
+    stop = os.path.relpath(run_dir.stop)
+    if process is not None and not may_signal(process.pid):  # then its ranks must not read of it either
+        raise Unavailable(f"zlaunch (process {process.pid}) belongs to `{process.username()}`")
+    try:
+        write_stop(run_dir, signal.SIGTERM, COMMAND)
+    except OSError as error:
+        if process is None:
+            raise Unavailable(f"`{stop}` cannot be written: {error.strerror}") from None
+    if process is None:
+        return f"its ranks, through {stop}"
+    with contextlib.suppress(psutil.Error):
+        process.terminate()
+    return f"zlaunch (process {process.pid})"
+
+
+def wait_until_over(root: Path, seconds: float) -> RunSummary:
+    """Wait until a run is over, up to a number of seconds."""
+    deadline, ended = time.monotonic() + seconds, may_have_ended(root)
+    while time.monotonic() < deadline and not (ended() and load_run(root).state.is_over):
+        time.sleep(POLL_SECONDS)
+    return load_run(root)
+
+
+def may_have_ended(root: Path) -> Callable[[], bool]:
+    """Make a cheap check that says when it is worth reading all records of a run again."""
+    ending, last = RunDir(root).ending, time.monotonic()
+
+    def is_due() -> bool:
+        nonlocal last
+        if not ending.exists() and time.monotonic() < last + LOOK_SECONDS:
+            return False
+        last = time.monotonic()
+        return True
+
+    return is_due
+
+
+def has_stopped(root: Path) -> Callable[[], bool]:
+    """Make a check for followers of a run: whether it runs no longer, or cannot be seen from here."""
+    is_due = may_have_ended(root)
+    return lambda: is_due() and load_run(root).state is not State.RUNNING

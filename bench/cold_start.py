@@ -1,15 +1,16 @@
-"""Measure the time of short commands, compared with importing zlaunch's libraries and with other launchers.
+"""CPU time of `--help` and of short commands: zlaunch beside its own two libraries and the other launchers.
 
     .venv/bin/python bench/cold_start.py [ROUNDS]
 
-The commands take turns, so that a slow phase of the machine affects all of them. The ratio within a round is
-more reliable than the time. zlaunch is compiled to bytecode first, as after an installation.
+Counts user and system time of the whole process, which other work on the machine changes less than wall time.
+The commands take turns, and the result is the median of the ratios of each round. zlaunch is compiled
+first, as it is after an installation.
 """
 
+import resource
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
@@ -19,29 +20,33 @@ BASELINE = "import typer, pydantic"
 COMMANDS: dict[str, list[str | Path]] = {
     BASELINE: [sys.executable, "-c", BASELINE],
     "zlaunch --help": [BIN / "zlaunch", "--help"],
+    "zlaunch config --help": [BIN / "zlaunch", "config", "--help"],
     "zlaunch train --help": [BIN / "zlaunch", "train", "--help"],
     "zlaunch train --dry-run": [BIN / "zlaunch", "train", "--dry-run"],
     "zlaunch config validate": [BIN / "zlaunch", "config", "validate", CONFIG],
+    "zlaunch config schema": [BIN / "zlaunch", "config", "schema"],
+    "zlaunch runs list": [BIN / "zlaunch", "runs", "list"],
     "torchrun --help": [BIN / "torchrun", "--help"],
     "accelerate launch --help": [BIN / "accelerate", "launch", "--help"],
     "deepspeed --help": [BIN / "deepspeed", "--help"],
 }
 
 
-def seconds(argv: list[str | Path]) -> float:
-    """Return the wall time of a process."""
-    began = time.perf_counter()
+def cpu_seconds(argv: list[str | Path]) -> float:
+    """Run a process and return the CPU time that it and its children took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main(rounds: int) -> None:
-    """Print the medians of all commands."""
+    """Measure in turn and print medians."""
     subprocess.run([sys.executable, "-m", "compileall", "-q", ROOT / "zlaunch"], check=True)
     for argv in COMMANDS.values():
-        seconds(argv)
-    times = [{name: seconds(argv) for name, argv in COMMANDS.items()} for _ in range(rounds)]
-    print(f"{'command':<28}{'seconds':>9}{'ratio':>8}   median of {rounds} rounds")
+        cpu_seconds(argv)
+    times = [{name: cpu_seconds(argv) for name, argv in COMMANDS.items()} for _ in range(rounds)]
+    print(f"{'command':<28}{'CPU, s':>9}{'ratio':>8}   median of {rounds} rounds")
     for name in COMMANDS:
         took = statistics.median(round_[name] for round_ in times)
         ratio = statistics.median(round_[name] / round_[BASELINE] for round_ in times)

@@ -1,5 +1,6 @@
 """Settings that all tests share."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,9 +28,12 @@ def libaio() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep forecasts where no other run of the tests finds them."""
+    """Keep forecasts where no other run of the tests finds them; the workers of this one share them."""
+    base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZLAUNCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv(
+            "ZLAUNCH_CACHE", str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache")
+        )
         yield
 
 

@@ -1,8 +1,10 @@
 """The house rules that no linter knows."""
 
+import ast
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ PACKAGE = ROOT / "zlaunch"
 MODULES = sorted(file for file in PACKAGE.rglob("*.py") if "recipes" not in file.parts)
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "manager"}
 HEAVY = ("torch", "transformers", "accelerate", "datasets", "deepspeed", "huggingface_hub", "numpy", "rich")
+MOST_INNER_IMPORTS = 40
 SLOW = ("psutil", "pynvml", "dataclasses", "inspect", "socket", "shutil", "pydantic")
 
 
@@ -49,6 +52,22 @@ def test_one_room_prints() -> None:
     }  # the last three are programs
 
 
+def inner_imports(file: Path) -> set[str]:
+    """Find imports of zlaunch inside functions, as file:line."""
+    functions = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef))
+    return {
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "zlaunch"
+    }
+
+
+def test_few_functions_import_from_zlaunch() -> None:
+    found = sorted(place for file in MODULES for place in inner_imports(file))
+    assert len(found) <= MOST_INNER_IMPORTS, "\n".join(found)
+
+
 @pytest.mark.parametrize(
     "argv",
     [
@@ -62,7 +81,8 @@ def test_one_room_prints() -> None:
         ["config", "schema"],
         ["config", "translate", "--", "deepspeed", "train.py"],
         ["config", "write"],
-        ["estimate", "recipes/small_llama", "--on", "H100-80GB", "--stage", "3", "--micro-batch", "1"],
+        ["runs", "list"],
+        ["estimate", "recipes/small_llama", "--on", "H100-80GB", "--stage", "3", "--no-levers"],
     ],
 )
 def test_a_command_that_trains_nothing_imports_nothing_heavy(argv: list[str]) -> None:

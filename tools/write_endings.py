@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from zlaunch.diagnosis import MODULES, signatures_in
+from zlaunch.diagnosis.diagnose import MODULES, signatures_in
 from zlaunch.diagnosis.signature import Signature
 
 PAGE = Path(__file__).parent.parent / "docs" / "endings.md"

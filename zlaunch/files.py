@@ -4,11 +4,6 @@ import contextlib
 import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from zlaunch.errors import Unavailable
-
 
 BLOCK_BYTES = 1 << 16
 
@@ -83,7 +78,7 @@ def write_back(file: Path, text: str) -> None:
         raise _unavailable(f"`{file}` cannot be written: {error.strerror}") from None
 
 
-def _unavailable(message: str, hint: str | None = None) -> "Unavailable":
+def _unavailable(message: str, hint: str | None = None) -> Exception:
     from zlaunch.errors import Unavailable  # keeps imports of the ranks fast
 
     return Unavailable(message, hint)

@@ -1,8 +1,10 @@
 """zlaunch calls a ds_config an error exactly if the installed DeepSpeed refuses to read it."""
 
 import copy
+import functools
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -100,15 +102,28 @@ ON_A_CPU_ONLY = [("aio", "use_gds")]
 """Keys that DeepSpeed refuses only because these tests run without CUDA."""
 
 
+@dataclass(frozen=True)
+class Opinions:
+    """What both say about one value of a key."""
+
+    config: dict[str, Any]
+    refused: bool
+    severities: set[Severity]
+
+
+@functools.cache
+def _opinions(path: Path) -> tuple[Opinions, ...]:
+    configs = [_config(path, value) for value in VALUES]
+    return tuple(Opinions(config, _refused(config), _severities(config)) for config in configs)
+
+
 @each("path", [path for path in all_paths() if path not in ON_A_CPU_ONLY], ids=".".join)
 def test_what_deepspeed_refuses_is_never_valid(path: Path) -> None:
-    configs = [_config(path, value) for value in VALUES]
-    assert [config for config in configs if _refused(config) and not _severities(config)] == []
+    assert [one.config for one in _opinions(path) if one.refused and not one.severities] == []
 
 
 def _disagrees(path: Path) -> bool:
-    configs = [_config(path, value) for value in VALUES]
-    return any(_refused(config) != (Severity.ERROR in _severities(config)) for config in configs)
+    return any(one.refused != (Severity.ERROR in one.severities) for one in _opinions(path))
 
 
 @each("path", [*all_paths()], ids=".".join)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.diagnosis.deaths import CUDA_OOM, FORECAST, GIB, machine, printed, raised, run
-from zlaunch.diagnosis import diagnose
+from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.rundir import phases
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.diagnosis.table import DEATHS
-from zlaunch.diagnosis import diagnose
+from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.evidence import (
     ErrorEvidence,
     Evidence,

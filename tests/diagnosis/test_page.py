@@ -1,5 +1,5 @@
 from tools.write_endings import PAGE, page
-from zlaunch.diagnosis import SIGNATURES
+from zlaunch.diagnosis.diagnose import SIGNATURES
 
 
 def test_the_page_about_endings_is_the_one_that_the_signatures_write() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.diagnosis.deaths import run
 from tests.each import each
 from tests.running import ROOT
-from zlaunch.diagnosis import diagnose
+from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.evidence import ErrorEvidence, RankEvidence
 
 pytestmark = pytest.mark.job

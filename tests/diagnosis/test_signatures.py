@@ -8,7 +8,7 @@ import pytest
 from tests.diagnosis.table import DEATHS
 from tests.each import each
 from zlaunch.config.rules.validate import validate_mapping
-from zlaunch.diagnosis import SIGNATURES, diagnose
+from zlaunch.diagnosis.diagnose import SIGNATURES, diagnose
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.render import LINES, height, verdict_lines
 from zlaunch.units import duration, gib

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.each import each
 from tests.hub_server import hub
 from tests.running import Result, run, zlaunch
 
@@ -14,10 +15,11 @@ ASK = """
 import sys
 from zlaunch.errors import ZlaunchError
 from zlaunch.job.hub import fetch_model
-try:
-    print(fetch_model(sys.argv[1]).value)
-except ZlaunchError as error:
-    print(int(error.status), error.message, "|", error.hint)
+for model in sys.argv[1:]:
+    try:
+        print(fetch_model(model).value)
+    except ZlaunchError as error:
+        print(int(error.status), error.message, "|", error.hint)
 """
 CONFIG = {"model_type": "llama", "hidden_size": 64}
 MODELS: dict[str, Any] = {
@@ -33,8 +35,10 @@ MODELS: dict[str, Any] = {
 }
 
 
-def ask(model: str, folder: Path, **env: str) -> Result:
-    return run(sys.executable, "-c", ASK, model, cwd=folder, env={"HF_HOME": str(folder / "hf"), **env})
+def ask(models: str, folder: Path, **env: str) -> Result:
+    return run(
+        sys.executable, "-c", ASK, *models.split(), cwd=folder, env={"HF_HOME": str(folder / "hf"), **env}
+    )
 
 
 def test_only_the_config_is_fetched(tmp_path: Path) -> None:
@@ -49,26 +53,32 @@ def test_a_token_in_the_environment_is_shown(tmp_path: Path) -> None:
         assert "Bearer hf_mine" in server.tokens
 
 
-@pytest.mark.parametrize(
-    ("model", "status", "said", "hint"),
-    [
-        ("org/gated", 66, "is gated", "/org/gated, then set HF_TOKEN"),
-        ("org/nosuch", 66, "neither a directory", "for a private model, set HF_TOKEN"),
-        ("org/adapter", 66, "has no config.json", "adapters"),
-        ("org/broken", 69, "no directory `org/broken`, and http://", "a directory with"),
-        ("org/signed-out", 69, " responds with HTTP status 401", "with a valid one"),
-        ("org/forbidden", 69, " responds with HTTP status 403", "one that does"),
-        ("org/busy", 69, " responds with HTTP status 429", "wait, or set HF_TOKEN"),
-        ("org/no-hub", 69, " responds with HTTP status 404", "check HF_ENDPOINT"),
-        ("org/list", 65, "1 problem found", ""),
-    ],
-)
-def test_every_answer_of_the_hub_has_its_message(
-    model: str, status: int, said: str, hint: str, tmp_path: Path
-) -> None:
+ANSWERS: dict[str, tuple[int, str, str]] = {
+    "org/gated": (66, "is gated", "/org/gated, then set HF_TOKEN"),
+    "org/nosuch": (66, "neither a directory", "for a private model, set HF_TOKEN"),
+    "org/adapter": (66, "has no config.json", "adapters"),
+    "org/broken": (69, "no directory `org/broken`, and http://", "a directory with"),
+    "org/signed-out": (69, " responds with HTTP status 401", "with a valid one"),
+    "org/forbidden": (69, " responds with HTTP status 403", "one that does"),
+    "org/busy": (69, " responds with HTTP status 429", "wait, or set HF_TOKEN"),
+    "org/no-hub": (69, " responds with HTTP status 404", "check HF_ENDPOINT"),
+    "org/list": (65, "1 problem found", ""),
+}
+"""Model → exit status, and what the message and the hint hold."""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Ask for all of them in one program."""
     with hub(MODELS) as server:
-        done = ask(model, tmp_path, HF_ENDPOINT=server.url)
-    message, _, told = done.out.partition("|")
+        done = ask(" ".join(ANSWERS), tmp_path_factory.mktemp("asked"), HF_ENDPOINT=server.url)
+    return dict(zip(ANSWERS, done.out.splitlines(), strict=True))
+
+
+@each("model", ANSWERS)
+def test_every_answer_of_the_hub_has_its_message(model: str, answers: dict[str, str]) -> None:
+    status, said, hint = ANSWERS[model]
+    message, _, told = answers[model].partition("|")
     assert message.startswith(f"{status} ")
     assert said in message
     assert hint in told

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.diagnosis import SIGNATURES
+from zlaunch.diagnosis.diagnose import SIGNATURES
 from zlaunch.diagnosis.evidence import Evidence, JobEvidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.verdict import Verdict

@@ -114,10 +114,12 @@ def test_a_size_that_is_no_number_is_one_finding_before_anything_is_rehearsed(
     assert done.err.startswith("error: 1 problem found\nword/config.json:1:")
 
 
-@pytest.mark.parametrize("asked", [["estimate", "--stage", "0"], ["plan"]])
 @pytest.mark.parametrize(
-    ("model", "why"),
-    [("odd", "transformers rejects this model: ValueError"), ("inactive", "transformers gives up: KeyError")],
+    ("asked", "model", "why"),
+    [
+        (["estimate", "--stage", "0"], "odd", "transformers rejects this model: ValueError"),
+        (["plan"], "inactive", "transformers gives up: KeyError"),
+    ],
 )
 def test_a_model_that_transformers_refuses_fits_nowhere(
     asked: list[str], model: str, why: str, folder: Path

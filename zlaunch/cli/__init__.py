@@ -1,6 +1,6 @@
 """The command line: one verb, one file; a noun with verbs is a folder. Parse, call, show.
 
-Nothing heavy is imported here: each command imports what it needs when it runs.
+A command is imported when it runs. Until then, `COMMANDS` knows its name and its help line.
 """
 
 import os
@@ -9,33 +9,97 @@ import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.main import get_command
 
-from zlaunch import __version__
-from zlaunch.cli.config import config
-from zlaunch.cli.estimate import estimate
+from zlaunch import __version__, console
+from zlaunch.cli.lazy import LazyCommand, LazyGroup, group
 from zlaunch.cli.passthrough import ScriptCommand, no_such_option
-from zlaunch.cli.plan import plan
-from zlaunch.cli.runs import runs
-from zlaunch.cli.train import train
 from zlaunch.errors import Unavailable, ZlaunchError
+
+COMMANDS = (
+    LazyCommand(
+        "train",
+        "zlaunch.cli.train:train",
+        "Start a ZeRO job and monitor it to its end.",
+        ScriptCommand,
+        ignore_unknown_options=True,
+        allow_extra_args=True,
+    ),
+    LazyCommand(
+        "estimate",
+        "zlaunch.cli.estimate:estimate",
+        "Estimate how much memory a job needs, and whether it fits.",
+        ScriptCommand,
+    ),
+    LazyCommand("plan", "zlaunch.cli.plan:plan", "Find the fastest configuration that fits.", ScriptCommand),
+    group(
+        "config",
+        "Check, explain, compare and write ds_configs.",
+        [
+            LazyCommand(
+                "validate",
+                "zlaunch.cli.config.validate:validate",
+                "Check ds_config files and report every mistake with its place.",
+                ScriptCommand,
+            ),
+            LazyCommand(
+                "resolve",
+                "zlaunch.cli.config.resolve:resolve",
+                'Show what every "auto" in a ds_config becomes, and why.',
+                ScriptCommand,
+            ),
+            LazyCommand(
+                "write", "zlaunch.cli.config.write:write", "Write a ds_config for a ZeRO stage and offload."
+            ),
+            LazyCommand(
+                "translate",
+                "zlaunch.cli.config.translate:translate",
+                "Translate another launcher's command line to zlaunch.",
+                ignore_unknown_options=True,
+                allow_interspersed_args=False,
+            ),
+            LazyCommand(
+                "schema",
+                "zlaunch.cli.config.schema:schema",
+                "Write a JSON Schema of ds_configs, for editors.",
+            ),
+            LazyCommand("diff", "zlaunch.cli.config.diff:diff", "Compare the meaning of two ds_configs."),
+            LazyCommand(
+                "explain",
+                "zlaunch.cli.config.explain:explain",
+                "Explain a ds_config key.",
+            ),
+        ],
+    ),
+    group(
+        "runs",
+        "List, show, explain, stop and repeat runs.",
+        [
+            LazyCommand("list", "zlaunch.cli.runs.list:list_runs", "List runs, how they ended and why."),
+            LazyCommand(
+                "show", "zlaunch.cli.runs.show:show", "Show everything about a run, including its memory."
+            ),
+            LazyCommand("logs", "zlaunch.cli.runs.logs:logs", "Print the output of a rank or the launcher."),
+            LazyCommand("why", "zlaunch.cli.runs.why:why", "Explain why a run ended and what to change."),
+            LazyCommand("stop", "zlaunch.cli.runs.stop:stop", "Stop a run and wait until it has ended."),
+            LazyCommand(
+                "rerun", "zlaunch.cli.runs.rerun:rerun", "Repeat a run exactly, in a new run directory."
+            ),
+        ],
+    ),
+)
 
 _UsageError: Any = typer.BadParameter.__base__
 """What Typer's parser raises; it has no public name of its own."""
 
 app = typer.Typer(
+    cls=LazyGroup,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"token_normalize_func": lambda token: token.replace("_", "-")},
 )
-app.command(cls=ScriptCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(
-    train
-)
-app.command(cls=ScriptCommand)(estimate)
-app.command(cls=ScriptCommand)(plan)
-app.add_typer(config, name="config")
-app.add_typer(runs, name="runs")
 
 
 def _version(wanted: bool) -> None:
@@ -53,10 +117,15 @@ def zlaunch(
     """Make ZeRO runs work the first time."""
 
 
+program: Any = get_command(app)
+for command in COMMANDS:
+    program.add_command(command)
+
+
 def main() -> None:
     """Run the program; a ZlaunchError becomes its message and its exit status."""
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(program(standalone_mode=False))
     except _UsageError as error:
         if not hasattr(error, "possibilities"):
             error.message = error.message.removeprefix("Value error, ")  # pydantic's, which reads values
@@ -73,7 +142,5 @@ def main() -> None:
 
 
 def _end_with(error: ZlaunchError) -> NoReturn:
-    from zlaunch import console
-
     console.show_error(error)
     sys.exit(error.status)

@@ -1,4 +1,4 @@
-"""`zlaunch estimate`: how much memory a job takes, before anything of it exists."""
+"""`zlaunch estimate`: estimate the memory of a job before it exists."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,6 +6,12 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch.cli import options
+from zlaunch.cli.views.estimate_report import EstimateView, report
+from zlaunch.estimate.changes import Options
+from zlaunch.estimate.query import parse_lora
+from zlaunch.estimate.request import EstimateRequest, resolve_request
+from zlaunch.job.spec import STAGES, JobSpec, parse_offload, parse_override
+from zlaunch.launch.prepare import ds_config_of
 
 
 def estimate(
@@ -16,23 +22,25 @@ def estimate(
     on: options.On = None,
     hostfile: options.Hostfile = None,
     stage: Annotated[
-        Literal["0", "1", "2", "3"] | None, typer.Option(help="ZeRO stage; all of them if left out.")
+        Literal["0", "1", "2", "3"] | None, typer.Option(help="ZeRO stage (default: compare all).")
     ] = None,
     offload: options.Offload = None,
     nvme: options.Nvme = None,
     micro_batch: Annotated[
         int | None,
-        typer.Option(min=1, max=options.MOST_SAMPLES, metavar="N", help="Sequences of a rank at a time."),
+        typer.Option(
+            min=1, max=options.MOST_SAMPLES, metavar="N", help="Sequences per rank in a micro-batch."
+        ),
     ] = None,
     seq_len: options.SeqLen = None,
     grad_accum: Annotated[
         int | None,
-        typer.Option(min=1, max=options.MOST_SAMPLES, metavar="N", help="Micro-batches of a step."),
+        typer.Option(min=1, max=options.MOST_SAMPLES, metavar="N", help="Micro-batches per step."),
     ] = None,
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
     activation_checkpointing: Annotated[
-        bool, typer.Option("--activation-checkpointing", help="Compute activations again in backward.")
+        bool, typer.Option("--activation-checkpointing", help="Recompute activations in the backward pass.")
     ] = False,
     lora: options.LowRank = None,
     attention: options.Attention = None,
@@ -44,27 +52,20 @@ def estimate(
         bool | None,
         typer.Option(
             "--levers/--no-levers",
-            help="Rehearse what each change to the one job would save (default: yes, with --json no).",
+            help="Rehearse what each change would save (default: yes; no with --json).",
             show_default=False,
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw the memory of two steps; needs matplotlib.")
+        Path | None, typer.Option(metavar="FILE.png", help="Plot the memory of two steps; needs matplotlib.")
     ] = None,
 ) -> None:
-    """Say how much memory a job takes, and whether it fits.
+    """Estimate how much memory a job needs, and whether it fits.
 
-    Without --stage, --offload and --ds-config: every stage and offload, and the fastest that fits.
-    With one: every phase, what holds the memory, and then what each change would save. What was
-    rehearsed before is answered from a cache; ZLAUNCH_CACHE=off does without.
+    Without --stage, --offload and --ds-config: compares all stages and offloads, and names the
+    fastest that fits. With one of them: shows every phase, what uses the memory, and what each
+    change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
     """
-    from zlaunch.cli.views.estimate_report import EstimateView, report
-    from zlaunch.estimate.changes import Options
-    from zlaunch.estimate.query import parse_lora
-    from zlaunch.estimate.request import EstimateRequest, resolve_request
-    from zlaunch.job.spec import STAGES, JobSpec, parse_offload, parse_override
-    from zlaunch.launch.prepare import ds_config_of
-
     argv, ds_config = ds_config_of(trainer.args, ds_config)
     job = JobSpec(
         script=Path(),

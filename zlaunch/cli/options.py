@@ -1,4 +1,4 @@
-"""Options that `estimate`, `plan` and `train` share: a model, where it trains, and how."""
+"""Options that `estimate`, `plan` and `train` share: the model, where it trains, and how."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,29 +6,33 @@ from typing import Annotated, Literal
 import typer
 
 MOST_GPUS, MOST_NODES, MOST_SAMPLES, MOST_TOKENS, MOST_BATCH = 1 << 10, 1 << 17, 1 << 20, 1 << 27, 1 << 30
-"""Beyond these a number is a slip of the finger."""
+"""Larger values are refused as typing mistakes."""
 
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL [-- TRAINER ARGS]", help="Directory, config.json, or a model on the hub."),
+    typer.Argument(
+        metavar="MODEL [-- TRAINER ARGS]", help="Model directory, config.json, or a model on the Hub."
+    ),
 ]
 
-Gpus = Annotated[int | None, typer.Option(min=1, max=MOST_GPUS, metavar="N", help="GPUs of each host.")]
+Gpus = Annotated[int | None, typer.Option(min=1, max=MOST_GPUS, metavar="N", help="GPUs per host.")]
 
 Nodes = Annotated[
-    int | None, typer.Option(min=1, max=MOST_NODES, metavar="N", help="Hosts; one if left out.")
+    int | None, typer.Option(min=1, max=MOST_NODES, metavar="N", help="Number of hosts (default: 1).")
 ]
 
 On = Annotated[
     str | None,
-    typer.Option(metavar="GPUS", help="Which GPUs: 8xH100-80GB, or 4x48GiB; those here if left out."),
+    typer.Option(metavar="GPUS", help="Target GPUs: 8xH100-80GB or 4x48GiB (default: the local GPUs)."),
 ]
 
-Hostfile = Annotated[Path | None, typer.Option(metavar="FILE", help="Hosts: `HOST slots=N` on each line.")]
+Hostfile = Annotated[Path | None, typer.Option(metavar="FILE", help="Hosts, one `HOST slots=N` per line.")]
 
 Offload = Annotated[
     str | None,
-    typer.Option(metavar="WHERE", help="none, cpu, nvme, or by part: optimizer:cpu,param:nvme."),
+    typer.Option(
+        metavar="WHERE", help="Where to offload: none, cpu, nvme, or per part: optimizer:cpu,param:nvme."
+    ),
 ]
 
 DsConfig = Annotated[
@@ -39,34 +43,40 @@ DsConfig = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Set one key: --set zero_optimization.sub_group_size=1e8."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a ds_config key, such as zero_optimization.sub_group_size=1e8.",
     ),
 ]
 
-Nvme = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory on the NVMe drive.")]
+Nvme = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory on an NVMe drive, for offload.")]
 
-SeqLen = Annotated[
-    int | None, typer.Option(min=1, max=MOST_TOKENS, metavar="N", help="Tokens of a sequence.")
-]
+SeqLen = Annotated[int | None, typer.Option(min=1, max=MOST_TOKENS, metavar="N", help="Tokens per sequence.")]
 
 Precision = Annotated[
-    Literal["bf16", "fp16", "fp32"] | None, typer.Option(help="Number format; the best the GPU has.")
+    Literal["bf16", "fp16", "fp32"] | None,
+    typer.Option(help="Training precision (default: best supported by the GPU)."),
 ]
 
 Optimizer = Annotated[
-    str | None, typer.Option(metavar="NAME", help="DeepSpeed's or the Trainer's: lion, adafactor.")
+    str | None,
+    typer.Option(metavar="NAME", help="Optimizer of DeepSpeed or the Trainer, such as lion or adafactor."),
 ]
 
 LowRank = Annotated[
     str | None,
-    typer.Option("--lora", metavar="RANK[:MODULES]", help="Train adapters only: 16 or 16:q_proj,v_proj."),
+    typer.Option(
+        "--lora", metavar="RANK[:MODULES]", help="Train LoRA adapters only: 16 or 16:q_proj,v_proj."
+    ),
 ]
 
 Attention = Annotated[
     Literal["sdpa", "eager", "flash_attention_2"] | None,
-    typer.Option(help="How attention is computed; sdpa if left out."),
+    typer.Option(help="Attention implementation (default: sdpa)."),
 ]
 
-TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Let the model's own code run.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Allow the model's own code to run.")
+]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

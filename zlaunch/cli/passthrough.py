@@ -1,6 +1,7 @@
-"""A command line that ends in another program's: `[SCRIPT] [OPTIONS] [-- SCRIPT ARGS]`."""
+"""Command lines that pass arguments on to a script: `[SCRIPT] [OPTIONS] [-- SCRIPT ARGS]`."""
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from typer.core import TyperCommand
@@ -9,10 +10,10 @@ from zlaunch.errors import WrongUsage
 
 
 class ScriptCommand(TyperCommand):
-    """Takes its own options wherever they stand before `--`; what it does not know goes to the script."""
+    """Parses its own options anywhere before `--`; unknown options go to the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Cut the command line at `--`, so that what follows is never parsed."""
+        """Split the command line at `--`; what follows is not parsed."""
         own, after = args, []
         if "--" in args:
             cut = args.index("--")
@@ -27,8 +28,6 @@ class ScriptCommand(TyperCommand):
                 )
             ctx.args, ctx.params["script"], script = [script, *ctx.args], None, None
         if script is not None and str(script).startswith("-"):
-            from difflib import get_close_matches
-
             own_options = [name for option in self.params for name in option.opts]
             name = str(script).partition("=")[0]
             meant = get_close_matches(name, own_options, 1)
@@ -38,12 +37,12 @@ class ScriptCommand(TyperCommand):
 
 
 def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides: str = "") -> WrongUsage:
-    """Say that a command has no such option, and which one may be meant."""
+    """Report an unknown option, with a similar one if there is any."""
     hint = f"did you mean `{meant[0]}`?" if meant else f"{besides}see `{command} --help`"
     return WrongUsage(f"{command} has no option `{name}`", hint)
 
 
 def _follows_module(word: str, words: list[str]) -> bool:
-    """Whether a word stands behind a module's name, and so is for the module."""
+    """Whether a word follows the name of a module, and so belongs to the module."""
     places = [place for place, one in enumerate(words) if one.startswith(("-m", "--module"))]
     return word in words[places[-1] + 1 :] if places else False

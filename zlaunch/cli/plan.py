@@ -1,4 +1,4 @@
-"""`zlaunch plan`: the fastest configuration that fits, found without a trial run."""
+"""`zlaunch plan`: find the fastest configuration that fits, without a trial run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,13 @@ from typing import Annotated
 import typer
 
 from zlaunch.cli import options
-from zlaunch.cli.config.options import Output
+from zlaunch.cli.views.plan_report import report
+from zlaunch.errors import WrongUsage
+from zlaunch.estimate.changes import Options
+from zlaunch.estimate.query import parse_lora
+from zlaunch.estimate.request import EstimateRequest, resolve_request
+from zlaunch.job.spec import JobSpec
+from zlaunch.job.trainer_args import take_ds_config
 
 
 def plan(
@@ -23,7 +29,7 @@ def plan(
             min=1,
             max=options.MOST_BATCH,
             metavar="N",
-            help="Sequences of a step on all ranks together; as the Trainer's arguments say if left out.",
+            help="Sequences per step on all ranks (default: from the Trainer arguments).",
         ),
     ] = None,
     seq_len: options.SeqLen = None,
@@ -32,21 +38,16 @@ def plan(
     lora: options.LowRank = None,
     attention: options.Attention = None,
     trust_remote_code: options.TrustRemoteCode = False,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the ds_config to this file."),
+    ] = None,
 ) -> None:
-    """Choose the fastest configuration that fits.
+    """Find the fastest configuration that fits.
 
-    What trains without ZeRO does not use it, what trains with stage 2 does not use stage 3, and
-    offloading comes last. The ds_config goes to -o FILE, the reasons to the terminal.
+    Uses ZeRO only if the job does not fit without it, stage 3 only if stage 2 does not fit, and
+    offload last. Prints the choice and the reasons; -o FILE writes the ds_config.
     """
-    from zlaunch.cli.views.plan_report import report
-    from zlaunch.errors import WrongUsage
-    from zlaunch.estimate.changes import Options
-    from zlaunch.estimate.query import parse_lora
-    from zlaunch.estimate.request import EstimateRequest, resolve_request
-    from zlaunch.job.spec import JobSpec
-    from zlaunch.job.trainer_args import take_ds_config
-
     argv, named = take_ds_config(trainer.args)
     if named is not None:
         raise WrongUsage("`zlaunch plan` writes a ds_config, and reads none", "leave out `--deepspeed`")

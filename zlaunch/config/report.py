@@ -1,12 +1,18 @@
 """Report on a ds_config: read, validate and fix it, and ask DeepSpeed itself."""
 
+import difflib
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from zlaunch.config import accelerate
+from zlaunch.config.fix import fix_document
+from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
+from zlaunch.config.resolve.resolve import resolve_file
 from zlaunch.config.resolve.trainer_agreement import precision_conflicts
+from zlaunch.config.resolve.values import AUTO
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.rules.validate import validate_document
 from zlaunch.dsconfig.read import read
@@ -24,9 +30,12 @@ from zlaunch.errors import (
     ZlaunchError,
     in_order,
 )
+from zlaunch.files import write_back
 from zlaunch.job.model import model_flag, read_shape
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import read_arguments, removed_arguments, take_ds_config
+from zlaunch.process import ours, output_of
 from zlaunch.units import plural
 
 DEEP_SECONDS = 120.0
@@ -119,8 +128,6 @@ def load_config(name: str) -> LoadedConfig:
     """Read a ds_config, or the one that an accelerate YAML names or contains."""
     if not name.endswith((".yaml", ".yml")):
         return LoadedConfig(read(name))
-    from zlaunch.config import accelerate
-
     config = accelerate.read(Path(name))
     match config.ds_config:
         case accelerate.Named(file=file):
@@ -148,8 +155,6 @@ def _look(name: str, found: LoadedConfig, options: ReportOptions) -> Report:
     if options.show_diff:
         if found.is_embedded:
             raise WrongUsage(f"{name} contains the ds_config as fields of accelerate", "fix it by hand")
-        from zlaunch.config.fix import fix_document
-
         following, count = fix_document(document, options.context)
         diff = _diff(document, following)
         note = _count(count, options.fix)
@@ -171,8 +176,6 @@ def _count(count: int, is_written: bool) -> str:
 
 
 def _diff(old: Document, new: Document) -> str:
-    import difflib
-
     lines = difflib.unified_diff(
         old.text.splitlines(keepends=True), new.text.splitlines(keepends=True), old.file, new.file
     )
@@ -180,8 +183,6 @@ def _diff(old: Document, new: Document) -> str:
 
 
 def _write_back(file: str, text: str) -> None:
-    from zlaunch.files import write_back
-
     if not Path(file).is_file():
         raise WrongUsage(f"`--fix` cannot write back {file}: it is not a file", "use `--diff`")
     write_back(Path(file), text)
@@ -192,12 +193,6 @@ def _second_opinion(document: Document, context: Context) -> list[Finding]:
 
     Batch sizes that only the script knows count as one sample per rank.
     """
-    from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
-    from zlaunch.config.resolve.resolve import resolve_file
-    from zlaunch.config.resolve.values import AUTO
-    from zlaunch.job.source import Source
-    from zlaunch.process import ours, output_of
-
     world = context.world_size or 1
     values = resolve_file(document, replace(context, world_size=world)).values
     if AUTO in (values[TOTAL], values[MICRO], values[ACCUMULATION]):

@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
 from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema_errors import explain
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.text.edit import fix_value
 from zlaunch.errors import Finding, FixKind, Severity
@@ -59,8 +60,6 @@ def _faults(
     value: dict[str, Any], errors: Mapping[KeyPath, ErrorDetails], older: Release | None
 ) -> dict[KeyPath, Finding | None]:
     """Explain errors; None for what is not an error in the older release."""
-    from zlaunch.dsconfig.schema_errors import explain
-
     _, lax = _read(value, strict=False)
     return {
         path: None

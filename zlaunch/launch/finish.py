@@ -4,7 +4,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from zlaunch.diagnosis import diagnose
+from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.evidence import Evidence, StallEvidence
 from zlaunch.diagnosis.outcome import Outcome, judge_outcome
 from zlaunch.diagnosis.verdict import Verdict

@@ -6,8 +6,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from zlaunch.diagnosis import diagnose
 from zlaunch.diagnosis.collect import collect_evidence
+from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.root_cause import Role, role_of, root_cause
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.rundir.layout import RUNS, RunDir

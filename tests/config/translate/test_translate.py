@@ -3,12 +3,11 @@ from collections.abc import Sequence
 from itertools import chain
 
 import pytest
-import typer.main
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.each import each
-from zlaunch.cli import app
+from zlaunch.cli import program
 from zlaunch.config.accelerate import AccelerateConfig, interpret
 from zlaunch.config.accelerate.yaml_reader import parse
 from zlaunch.config.translate import Translation, config_file, parse_command, reads_default_config, translate
@@ -255,8 +254,7 @@ def test_the_command_line_does_the_same(name: str) -> None:
 def test_zlaunch_takes_all_before_the_dashes_for_its_own(name: str) -> None:
     words = shlex.split(SAME[name][1])
     words = words[words.index("train") + 1 :]
-    train = typer.main.get_command(app).commands["train"]  # type: ignore[attr-defined]
-    context = train.make_context("train", [*words])
+    context = program.commands["train"].load().make_context("train", [*words])
     assert context.args == (words[words.index("--") + 1 :] if "--" in words else [])
 
 

@@ -1,49 +1,42 @@
-"""`zlaunch config diff`: where two ds_configs mean something else."""
+"""`zlaunch config diff`: compare the meaning of two ds_configs."""
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.config.options import A_CONFIG, AsJson, Release
-
-if TYPE_CHECKING:
-    from zlaunch.config.diff import ConfigDiff, Difference
-    from zlaunch.dsconfig.text.document import Document
+from zlaunch.config.diff import ConfigDiff, Difference, compare
+from zlaunch.config.report import load_config
+from zlaunch.dsconfig.releases import release
+from zlaunch.dsconfig.text.document import Document
+from zlaunch.units import plural
 
 
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help=A_CONFIG)],
-    second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
-    every: Annotated[bool, typer.Option("--all", help="List harmless differences as well.")] = False,
+    second: Annotated[str, typer.Argument(metavar="B", help="Second ds_config, in any of these forms.")],
+    every: Annotated[bool, typer.Option("--all", help="Also list harmless differences.")] = False,
     deepspeed: Release = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two ds_configs by what they mean.
+    """Compare the meaning of two ds_configs.
 
-    Defaults, old names, the order of keys, and ways to write a number make no difference.
+    Defaults, old names of keys, key order and number formats are harmless differences.
     """
-    from zlaunch import console
-    from zlaunch.config.diff import compare
-    from zlaunch.dsconfig.releases import release
-
     left, right = _document(first), _document(second)
     found = compare(left, right, release(deepspeed))
     for line in [json.dumps(_members(found), indent=2)] if as_json else _lines(found, (first, second), every):
         console.data(line)
 
 
-def _document(name: str) -> "Document":
-    from zlaunch.config.report import load_config
-
+def _document(name: str) -> Document:
     return load_config(name).needed(name)
 
 
-def _lines(found: "ConfigDiff", names: Sequence[str], every: bool) -> Iterator[str]:
-    from zlaunch import console
-    from zlaunch.units import plural
-
+def _lines(found: ConfigDiff, names: Sequence[str], every: bool) -> Iterator[str]:
     if found.differences:
         yield from console.table([("", *_short(names)), *_rows(found.differences)], indent="")
     else:
@@ -57,14 +50,14 @@ def _lines(found: "ConfigDiff", names: Sequence[str], every: bool) -> Iterator[s
 
 
 def _short(names: Sequence[str]) -> tuple[str, str]:
-    """Name two files by what tells them apart."""
+    """Name two files by their base names, or A and B if those are equal or long."""
     short = [name.rpartition("/")[2] for name in names]
     first, second = short if short[0] != short[1] and max(map(len, short)) <= 24 else ("A", "B")
     return first, second
 
 
-def _rows(differences: Sequence["Difference"]) -> Iterator[tuple[str, str, str]]:
-    """Write the keys of a section below its name."""
+def _rows(differences: Sequence[Difference]) -> Iterator[tuple[str, str, str]]:
+    """Write the keys of a section indented below its name."""
     above: list[str] = []
     for one in differences:
         *sections, key = one.key.split(".")
@@ -75,13 +68,13 @@ def _rows(differences: Sequence["Difference"]) -> Iterator[tuple[str, str, str]]
         yield "  " * len(sections) + key, str(one.cells[0]), str(one.cells[1])
 
 
-def _members(found: "ConfigDiff") -> dict[str, Any]:
+def _members(found: ConfigDiff) -> dict[str, Any]:
     return {
         "differences": [_difference(one) for one in found.differences],
         "harmless": [{**_difference(one), "why": one.why} for one in found.harmless],
     }
 
 
-def _difference(one: "Difference") -> dict[str, Any]:
+def _difference(one: Difference) -> dict[str, Any]:
     sides = zip("ab", one.cells, strict=True)
     return {"key": one.key, **{side: {"value": cell.value, "note": cell.note} for side, cell in sides}}

@@ -1,17 +1,19 @@
-"""`zlaunch config explain`: what a key means and does."""
+"""`zlaunch config explain`: explain a ds_config key."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.config.options import AsJson, Release
-
-if TYPE_CHECKING:
-    from zlaunch.config.explain import Explanation, RelatedRule
-
+from zlaunch.config.explain import Explanation, RelatedRule, keys_below
+from zlaunch.config.explain import explain as explained
+from zlaunch.dsconfig.keys.catalogue import find, near
+from zlaunch.dsconfig.releases import release
+from zlaunch.errors import WrongUsage
 
 NAME_COLUMNS = 30
 
@@ -20,18 +22,17 @@ def explain(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="[KEY]", help="As stage, or offload_param.buffer_size; none for the sections."
+            metavar="[KEY]",
+            help="Key, such as stage or offload_param.buffer_size (default: list the sections).",
         ),
     ] = "",
     deepspeed: Release = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a key of a ds_config means, when it is read, and what it does to memory and speed."""
-    from zlaunch import console
-    from zlaunch.config.explain import explain as explained
-    from zlaunch.config.explain import keys_below
-    from zlaunch.dsconfig.releases import release
+    """Explain a ds_config key.
 
+    Shows what the key means, when it is read, and how it affects memory and speed.
+    """
     asked = release(deepspeed)
     if not key:
         keys = list(keys_below(""))
@@ -43,17 +44,15 @@ def explain(
         console.data(line)
 
 
-def _list(keys: Sequence["RelatedRule"]) -> Iterator[str]:
-    """Write the sections, then the keys that stand in none."""
+def _list(keys: Sequence[RelatedRule]) -> Iterator[str]:
+    """List the sections, then the keys outside of sections."""
     for title, is_section in (("sections", True), ("\nkeys outside of sections", False)):
         yield title
         yield from _beside([one for one in keys if one.is_section is is_section])
 
 
-def _beside(items: Sequence["RelatedRule"]) -> Iterator[str]:
-    """Write words beside names, and below those that are long."""
-    from zlaunch import console
-
+def _beside(items: Sequence[RelatedRule]) -> Iterator[str]:
+    """Write descriptions beside names, and below long names."""
     for one in items:
         is_long = len(one.name) > NAME_COLUMNS
         if is_long:
@@ -62,10 +61,7 @@ def _beside(items: Sequence["RelatedRule"]) -> Iterator[str]:
 
 
 def _named(key: str) -> str:
-    """Find the one key that is meant; raise WrongUsage if there is none, or more than one."""
-    from zlaunch.dsconfig.keys.catalogue import find, near
-    from zlaunch.errors import WrongUsage
-
+    """Find the only key of that name; raise WrongUsage if there is none, or more than one."""
     match find(key):
         case [name]:
             return name
@@ -82,9 +78,7 @@ def _named(key: str) -> str:
             raise WrongUsage(f"`{key}` is the name of {len(names)} keys:{listed}", "write more of the path")
 
 
-def _lines(told: "Explanation") -> Iterator[str]:
-    from zlaunch import console
-
+def _lines(told: Explanation) -> Iterator[str]:
     yield told.key
     yield from console.notes([("", told.meaning)], indent="")
     rows = [

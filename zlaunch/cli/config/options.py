@@ -1,13 +1,13 @@
-"""Options that several verbs of `zlaunch config` have, each with one meaning."""
+"""Options shared by the commands of `zlaunch config`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-A_CONFIG = "ds_config file, accelerate's YAML, - for stdin, or base64."
+A_CONFIG = "ds_config file, accelerate YAML, - for stdin, or base64."
 
-WorldSize = Annotated[int | None, typer.Option(min=1, metavar="N", help="Data-parallel ranks of the job.")]
+WorldSize = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of data-parallel ranks.")]
 
 Model = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Model directory or config.json, for buffer sizes.")
@@ -15,17 +15,17 @@ Model = Annotated[
 
 Runner = Annotated[
     Literal["trainer", "accelerate", "deepspeed"] | None,
-    typer.Option("--for", help='Who reads the file and fills in "auto".', show_default="trainer"),
+    typer.Option("--for", help='Program that reads the file and fills in "auto".', show_default="trainer"),
 ]
 
 Release = Annotated[
     str | None,
-    typer.Option("--deepspeed", metavar="RELEASE", help="Answer for this DeepSpeed release, such as 0.16."),
+    typer.Option("--deepspeed", metavar="RELEASE", help="DeepSpeed release, such as 0.16 (default: newest)."),
 ]
 
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Where to write it; stdout if left out."),
+    typer.Option("--output", "-o", metavar="FILE", help="Output file (default: stdout)."),
 ]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

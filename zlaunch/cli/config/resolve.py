@@ -1,10 +1,19 @@
-"""`zlaunch config resolve`: what every "auto" becomes, and who says so."""
+"""`zlaunch config resolve`: show what every "auto" becomes, and why."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.config.options import A_CONFIG, Model, Runner, WorldSize
+from zlaunch.cli.views.resolved_config import REPORTS
+from zlaunch.config.report import context_of, load_config
+from zlaunch.config.resolve.lr_schedule import schedule_of
+from zlaunch.config.resolve.resolve import batch_equation, resolve_file
+from zlaunch.config.rules.validate import validate_document, validate_mapping
+from zlaunch.errors import refuse_fatal
+from zlaunch.units import plural
 
 
 def resolve(
@@ -19,25 +28,13 @@ def resolve(
     world_size: WorldSize = None,
     model: Model = None,
     runner: Runner = None,
-    output: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="How the values are written.")
-    ] = "text",
+    output: Annotated[Literal["text", "json"], typer.Option("--format", help="Output format.")] = "text",
 ) -> None:
-    """Say what every "auto" in a ds_config becomes, and why.
+    """Show what every "auto" in a ds_config becomes, and why.
 
-    Then the batch, what only the dataset decides, and the learning rate over the run.
+    Also shows the batch size, the values that only the dataset decides, and the learning rate
+    over the run.
     """
-    from dataclasses import replace
-
-    from zlaunch import console
-    from zlaunch.cli.views.resolved_config import REPORTS
-    from zlaunch.config.report import context_of, load_config
-    from zlaunch.config.resolve.lr_schedule import schedule_of
-    from zlaunch.config.resolve.resolve import batch_equation, resolve_file
-    from zlaunch.config.rules.validate import validate_document, validate_mapping
-    from zlaunch.errors import refuse_fatal
-    from zlaunch.units import plural
-
     context, wrong = context_of(trainer.args, world_size, model, runner, None)
     context = replace(context, strict_json=False)
     found = load_config(file)

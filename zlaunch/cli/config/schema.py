@@ -1,18 +1,18 @@
-"""`zlaunch config schema`: what can stand in a ds_config, for editors."""
+"""`zlaunch config schema`: write a JSON Schema of ds_configs, for editors."""
 
+from zlaunch import console
 from zlaunch.cli.config.options import Output, Release
+from zlaunch.dsconfig.json_schema import json_schema, to_text
+from zlaunch.dsconfig.releases import release
+from zlaunch.files import write_new
 
 
 def schema(deepspeed: Release = None, output: Output = None) -> None:
-    """Write the JSON Schema of a ds_config: editors then complete keys and explain them.
+    """Write a JSON Schema of ds_configs, for editors.
 
-    It knows keys and values; `zlaunch config validate` also knows what they mean together.
+    Editors use it to complete and explain keys. It checks each key on its own; `zlaunch config validate`
+    also checks how keys work together.
     """
-    from zlaunch import console
-    from zlaunch.dsconfig.json_schema import json_schema, to_text
-    from zlaunch.dsconfig.releases import release
-    from zlaunch.files import write_new
-
     text = to_text(json_schema(release(deepspeed)))
     if output is None:
         console.data(text.rstrip("\n"))

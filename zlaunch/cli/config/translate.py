@@ -1,4 +1,4 @@
-"""`zlaunch config translate`: another launcher's command line, in zlaunch's words."""
+"""`zlaunch config translate`: translate another launcher's command line to zlaunch."""
 
 import os
 from pathlib import Path
@@ -6,34 +6,35 @@ from typing import Annotated
 
 import typer
 
+from zlaunch import console
+from zlaunch.config import accelerate
+from zlaunch.config import translate as translator
+from zlaunch.config.translate.parts import Note
+
 
 def translate(
     command: Annotated[
         list[str],
         typer.Argument(
             metavar="COMMAND…",
-            help="A whole command of deepspeed, torchrun, accelerate; or CONFIG.yaml [-- SCRIPT ARGS].",
+            help="Command of deepspeed, torchrun or accelerate, or CONFIG.yaml [-- SCRIPT ARGS].",
         ),
     ],
 ) -> None:
-    """Say in zlaunch's words what another launcher was told.
+    """Translate another launcher's command line to zlaunch.
 
-    The command line goes to stdout, ready to paste; what changes, and what is lost, to stderr.
+    The command line goes to stdout, ready to paste. Notes about what changes or is lost go to stderr.
     """
-    from zlaunch import console
-    from zlaunch.config import accelerate, translate
-    from zlaunch.config.translate.parts import Note
-
-    understood = translate.parse_command(command)
-    named, notes = translate.config_file(understood), []
+    understood = translator.parse_command(command)
+    named, notes = translator.config_file(understood), []
     default = accelerate.default_file(os.environ)
-    if named is None and translate.reads_default_config(understood) and default.is_file():
+    if named is None and translator.reads_default_config(understood) and default.is_file():
         named = str(default)
         notes.append(Note("accelerate launch", f"reads {named}, and so does this"))
     config = None if named is None else accelerate.read(Path(named))
     hostfile = understood.launcher.hostfile
     found = hostfile if hostfile and Path(hostfile).is_file() else None
-    translation = translate.translate(understood, config, found)
+    translation = translator.translate(understood, config, found)
     for line in console.notes([(note.about, note.text) for note in (*notes, *translation.notes)], indent=""):
         console.say(line)
     console.data(translation.line)

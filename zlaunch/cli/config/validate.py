@@ -1,10 +1,13 @@
-"""`zlaunch config validate`: every mistake in a ds_config, before anything starts."""
+"""`zlaunch config validate`: check ds_config files before anything starts."""
 
 from typing import Annotated, Literal
 
 import typer
 
 from zlaunch.cli.config.options import A_CONFIG, Model, Release, Runner, WorldSize
+from zlaunch.cli.views.findings import REPORTS
+from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
+from zlaunch.errors import WrongUsage
 
 
 def validate(
@@ -20,37 +23,35 @@ def validate(
     model: Model = None,
     runner: Runner = None,
     deepspeed: Release = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Apply every safe fix; show the diff.")] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Only show what --fix would change.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply safe fixes and show the diff.")] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Show what --fix would change; write nothing.")
+    ] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Ask the installed DeepSpeed too; takes some seconds.")
+        bool, typer.Option("--deep", help="Also ask the installed DeepSpeed; takes a few seconds.")
     ] = False,
     rehearse: Annotated[
         bool,
-        typer.Option("--rehearse", help="Let DeepSpeed take two steps without memory; takes some seconds."),
+        typer.Option(
+            "--rehearse", help="Also run two steps of DeepSpeed on fake tensors; takes a few seconds."
+        ),
     ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 65 for silent findings as well.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 65 for silent findings too.")] = False,
     output: Annotated[
-        Literal["text", "json", "github"], typer.Option("--format", help="How findings are written.")
+        Literal["text", "json", "github"], typer.Option("--format", help="Format of the findings.")
     ] = "text",
 ) -> None:
-    """Check ds_config files and name every mistake with its place.
+    """Check ds_config files and report every mistake with its place.
 
-    error: DeepSpeed refuses it. late: the job fails after the model is loaded. silent: DeepSpeed
-    does something else. advice: there is a better way.
+    error: DeepSpeed refuses the file. late: the job fails after the model is loaded. silent:
+    DeepSpeed does something else. advice: there is a better way.
     """
-    from zlaunch.cli.views.findings import REPORTS
-    from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
-    from zlaunch.errors import WrongUsage
-
     if fix and diff:
         raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")
     context, wrong = context_of(trainer.args, world_size, model, runner, deepspeed)
     options = ReportOptions(context, deep=deep, fix=fix, show_diff=fix or diff)
     reports = [inspect_config(name, options) for name in files]
-    if rehearse:
+    if rehearse:  # what estimates need would make every other check slower
         from zlaunch.estimate.config_check import add_rehearsal_findings
 
         reports = [add_rehearsal_findings(report, model, world_size, trainer.args) for report in reports]

@@ -1,17 +1,20 @@
-"""`zlaunch runs list`: every run, the newest first."""
+"""`zlaunch runs list`: list runs, newest first."""
 
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, RunsDir
-
-if TYPE_CHECKING:
-    from zlaunch.runs.state import RunSummary
+from zlaunch.cli.views.run import members, moment, steps, to_json, zero
+from zlaunch.rundir.layout import RUNS
+from zlaunch.runs.state import RunSummary
+from zlaunch.runs.store import all_runs, load_run
+from zlaunch.units import clock
 
 HEADER = ("run", "when", "state", "ZeRO", "ranks", "step", "took")
 
@@ -21,15 +24,10 @@ def list_runs(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, with how they ended and why.
+    """List runs, how they ended and why.
 
-    The column ZeRO shows the stage and where the optimizer and the parameters were offloaded to.
+    The ZeRO column shows the stage, and where the optimizer and the parameters are offloaded to.
     """
-    from zlaunch import console
-    from zlaunch.cli.views.run import members, to_json
-    from zlaunch.rundir.layout import RUNS
-    from zlaunch.runs.store import all_runs, load_run
-
     roots = all_runs(runs_dir)
     runs = [load_run(root) for root in roots[:limit]]
     if as_json:
@@ -43,8 +41,8 @@ def list_runs(
         console.say(f"{len(roots) - limit} older; `--limit {len(roots)}` lists all")
 
 
-def lines_about(runs: "Sequence[RunSummary]", now: float, width: int) -> Iterator[str]:
-    """Write a line about each run, and below it the script and why it ended."""
+def lines_about(runs: Sequence[RunSummary], now: float, width: int) -> Iterator[str]:
+    """Write a row for each run, and below it the script and the cause of its end."""
     if not runs:
         return
     header, *rows = _aligned([HEADER, *(_row(run, now) for run in runs)], width)
@@ -70,10 +68,7 @@ def _cut(name: str, columns: int) -> str:
     return name if len(name) <= columns else f"{name[: columns - 1]}…"
 
 
-def _row(run: "RunSummary", now: float) -> tuple[str, ...]:
-    from zlaunch.cli.views.run import moment, steps, zero
-    from zlaunch.units import clock
-
+def _row(run: RunSummary, now: float) -> tuple[str, ...]:
     return (
         run.id,
         moment(run.started, now),

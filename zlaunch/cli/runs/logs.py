@@ -1,32 +1,34 @@
 """`zlaunch runs logs`: the log of a rank or of the launcher."""
 
 import signal
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from zlaunch.cli.views.run import to_json
+from zlaunch.errors import WrongUsage
+from zlaunch.runs.logs import follow, log_of, read_log
+from zlaunch.runs.stop import has_stopped
+from zlaunch.runs.store import find_run
 
 
 def logs(
     run: LatestRun = "latest",
-    rank: Annotated[int | None, typer.Option(min=0, metavar="N", help="Rank (default: 0).")] = None,
-    launcher: Annotated[bool, typer.Option("--launcher", help="Show the log of the launcher.")] = False,
-    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last lines.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Follow the log until the run is over.")] = False,
+    rank: Annotated[int | None, typer.Option(min=0, metavar="N", help="Rank to print (default: 0).")] = None,
+    launcher: Annotated[
+        bool, typer.Option("--launcher", help="Print the output of the launcher itself.")
+    ] = False,
+    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Print only the last N lines.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep printing new output until the run ends.")
+    ] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the log of a rank, byte for byte."""
-    from zlaunch import console
-    from zlaunch.cli.views.run import to_json
-    from zlaunch.errors import WrongUsage
-    from zlaunch.runs.logs import log_of, read_log
-    from zlaunch.runs.store import find_run
-
+    """Print the output of a rank or the launcher."""
     if launcher and rank is not None:
         raise WrongUsage("`--launcher` and `--rank` name different logs", "keep one of them")
     if as_json and follow:
@@ -44,12 +46,8 @@ def logs(
         _follow(root, log, size)
 
 
-def _follow(root: "Path", log: "Path", offset: int) -> None:
+def _follow(root: Path, log: Path, offset: int) -> None:
     """Print what is added to a log; Ctrl-C ends the following, not the run."""
-    from zlaunch import console
-    from zlaunch.runs.logs import follow
-    from zlaunch.runs.stop import has_stopped
-
     try:
         for chunk in follow(log, offset, has_stopped(root)):
             console.raw_data(chunk)

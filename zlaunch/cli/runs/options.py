@@ -1,4 +1,4 @@
-"""Options that the commands of `zlaunch runs` share."""
+"""Options shared by the commands of `zlaunch runs`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,15 +7,11 @@ import typer
 
 LatestRun = Annotated[
     str,
-    typer.Argument(
-        metavar="[ID]", help="Name of the run, its beginning, or its directory.", show_default=True
-    ),
+    typer.Argument(metavar="[ID]", help="Run ID or prefix, or a run directory.", show_default=True),
 ]
 
-Run = Annotated[
-    str, typer.Argument(metavar="ID", help="Name of the run, its beginning, its directory, or `latest`.")
-]
+Run = Annotated[str, typer.Argument(metavar="ID", help="Run ID or prefix, a run directory, or `latest`.")]
 
 RunsDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of the runs (default: runs).")]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

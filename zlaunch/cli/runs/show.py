@@ -4,26 +4,25 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import asdict
 
+from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
-
-if TYPE_CHECKING:
-    from zlaunch.rundir.record import EnvironmentRecord, JobRecord
-    from zlaunch.runs.memory import MemoryComparison
-    from zlaunch.runs.state import RunSummary
+from zlaunch.cli.runs.why import explained
+from zlaunch.cli.views.run import long_moment, members, steps, to_json
+from zlaunch.diagnosis.stall import stall_lines
+from zlaunch.rundir.record import EnvironmentRecord, JobRecord
+from zlaunch.runs.accuracy import default_accuracy_file, forecast_errors, read_accuracy
+from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
+from zlaunch.runs.state import RunSummary, recorded_stall
+from zlaunch.runs.store import find_run, load_run
+from zlaunch.units import plural
 
 _PACKAGES = ("python", "torch", "deepspeed", "transformers", "accelerate")
 
 
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Show all about a run, its memory included."""
-    from zlaunch import console
-    from zlaunch.cli.runs.why import explained
-    from zlaunch.cli.views.run import to_json
-    from zlaunch.runs.memory import compare_with_forecast
-    from zlaunch.runs.store import find_run, load_run
-
+    """Show everything about a run, including its memory."""
     found = load_run(find_run(run, runs_dir))
     memory = compare_with_forecast(found)
     if as_json:
@@ -35,9 +34,7 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
         console.data(line)
 
 
-def _facts(run: "RunSummary") -> Iterator[tuple[str, str]]:
-    from zlaunch.cli.views.run import long_moment, steps
-
+def _facts(run: RunSummary) -> Iterator[tuple[str, str]]:
     status = "" if run.exit_status is None else f", exit status {run.exit_status}"
     yield "run", os.path.relpath(run.files.root)
     yield "state", f"{run.state.value}{status}"
@@ -51,7 +48,7 @@ def _facts(run: "RunSummary") -> Iterator[tuple[str, str]]:
         yield "trouble", trouble
 
 
-def _asked(job: "JobRecord") -> Iterator[tuple[str, str]]:
+def _asked(job: JobRecord) -> Iterator[tuple[str, str]]:
     if asked := job.get("asked"):
         yield "asked", shlex.join(["zlaunch", *asked[1:]])
     if "script" in job:
@@ -62,9 +59,7 @@ def _asked(job: "JobRecord") -> Iterator[tuple[str, str]]:
     yield from ((label, text) for label, text in lineage.items() if text)
 
 
-def _place(run: "RunSummary") -> Iterator[tuple[str, str]]:
-    from zlaunch.units import plural
-
+def _place(run: RunSummary) -> Iterator[tuple[str, str]]:
     job, gpus = run.files.job, run.files.environment.get("machine", {}).get("gpus", [])
     if slots := job.get("ranks"):
         hosts = Counter(slot.get("host") for slot in slots)
@@ -74,7 +69,7 @@ def _place(run: "RunSummary") -> Iterator[tuple[str, str]]:
         yield "device", f"{job.get('accelerator')}{f': {names}' if names else ''}"
 
 
-def _configuration(run: "RunSummary") -> Iterator[tuple[str, str]]:
+def _configuration(run: RunSummary) -> Iterator[tuple[str, str]]:
     job = run.files.job
     if run.stage is not None:
         places = ", ".join(f"{part} on {place}" for part, place in run.offload.items())
@@ -84,9 +79,7 @@ def _configuration(run: "RunSummary") -> Iterator[tuple[str, str]]:
         yield "batch", f"{total} = {micro} per rank x {pieces} accumulated x {run.world_size} ranks"
 
 
-def _origin(environment: "EnvironmentRecord") -> Iterator[tuple[str, str]]:
-    from zlaunch.units import plural
-
+def _origin(environment: EnvironmentRecord) -> Iterator[tuple[str, str]]:
     packages, git = environment.get("packages", {}), environment.get("git") or {}
     versions = [f"{name} {packages[name]}" for name in _PACKAGES if packages.get(name)]
     if versions:
@@ -97,18 +90,12 @@ def _origin(environment: "EnvironmentRecord") -> Iterator[tuple[str, str]]:
         yield "commit", f"{commit[:12]} on {git.get('branch')}{files}"
 
 
-def _stall(run: "RunSummary") -> Iterator[str]:
-    from zlaunch import console
-    from zlaunch.diagnosis.stall import stall_lines
-    from zlaunch.runs.state import recorded_stall
-
+def _stall(run: RunSummary) -> Iterator[str]:
     if (stall := recorded_stall(run.files.ending)) is not None:
         yield from ["", *stall_lines(stall, None, console.width(), is_over=True)]
 
 
-def _memory(memory: "MemoryComparison") -> Iterator[str]:
-    from zlaunch import console
-
+def _memory(memory: MemoryComparison) -> Iterator[str]:
     rows = [("memory of the fullest rank, GiB", "predicted", "measured", "difference")]
     for pool in memory.pools:
         off = "" if pool.percent is None else f"{pool.percent:+.0f} %"
@@ -119,9 +106,6 @@ def _memory(memory: "MemoryComparison") -> Iterator[str]:
 
 
 def _accuracy() -> Iterator[str]:
-    from zlaunch import console
-    from zlaunch.runs.accuracy import default_accuracy_file, forecast_errors, read_accuracy
-
     if rows := forecast_errors(read_accuracy(default_accuracy_file())):
         yield from ["", "forecasts on this machine so far", *console.table(rows)]
 
@@ -130,11 +114,7 @@ def _amount(num_bytes: int | None) -> str:
     return "-" if num_bytes is None else f"{num_bytes / (1 << 30):.2f}"
 
 
-def _members(run: "RunSummary", memory: "MemoryComparison") -> dict[str, object]:
-    from dataclasses import asdict
-
-    from zlaunch.cli.views.run import members
-
+def _members(run: RunSummary, memory: MemoryComparison) -> dict[str, object]:
     files = run.files
     ranks = {*files.ranks, *files.heartbeats, *files.samples, *files.errors}
     return {

@@ -1,26 +1,25 @@
-"""`zlaunch runs stop`: end a run from another terminal."""
+"""`zlaunch runs stop`: stop a run from another terminal."""
 
 import os
 
+from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, Run, RunsDir
+from zlaunch.cli.runs.why import explained
+from zlaunch.cli.views.run import members, to_json
+from zlaunch.errors import InputMissing, Unavailable
+from zlaunch.runs.state import State
+from zlaunch.runs.stop import stop_run, wait_until_over
+from zlaunch.runs.store import find_run, load_run
 
 WAIT_SECONDS = 12.0
 """A job has 8 s to end; cleaning up after its ranks takes a little longer."""
 
 
 def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Stop a run, and wait until it is over.
+    """Stop a run and wait until it has ended.
 
-    Stopping it again while it is ending kills it at once.
+    A second `stop` kills a run that is still ending.
     """
-    from zlaunch import console
-    from zlaunch.cli.runs.why import explained
-    from zlaunch.cli.views.run import members, to_json
-    from zlaunch.errors import InputMissing, Unavailable
-    from zlaunch.runs.state import State
-    from zlaunch.runs.stop import stop_run, wait_until_over
-    from zlaunch.runs.store import find_run, load_run
-
     root = find_run(run, runs_dir)
     found = load_run(root)
     if found.state is State.BROKEN:

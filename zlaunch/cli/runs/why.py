@@ -1,24 +1,19 @@
 """`zlaunch runs why`: why a run ended, in at most ten lines."""
 
-from typing import TYPE_CHECKING
+import time
+from dataclasses import asdict
 
+from zlaunch import console
 from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
-
-if TYPE_CHECKING:
-    from zlaunch.runs.state import RunSummary
+from zlaunch.cli.views.run import members, to_json
+from zlaunch.diagnosis.render import verdict_lines
+from zlaunch.runs.state import RunSummary, recorded_stall
+from zlaunch.runs.store import find_run, load_run
+from zlaunch.runs.verdict import headline, verdict_of
 
 
 def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Say why a run ended, and what to change."""
-    import time
-    from dataclasses import asdict
-
-    from zlaunch import console
-    from zlaunch.cli.views.run import members, to_json
-    from zlaunch.runs.state import recorded_stall
-    from zlaunch.runs.store import find_run, load_run
-    from zlaunch.runs.verdict import verdict_of
-
+    """Explain why a run ended and what to change."""
     found = load_run(find_run(run, runs_dir))
     if as_json:
         known = {"verdict": verdict_of(found, time.time()), "stall": recorded_stall(found.files.ending)}
@@ -29,13 +24,7 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
         console.data(line)
 
 
-def explained(run: "RunSummary") -> list[str]:
+def explained(run: RunSummary) -> list[str]:
     """Say how a run ended, in at most ten lines."""
-    import time
-
-    from zlaunch import console
-    from zlaunch.diagnosis.render import verdict_lines
-    from zlaunch.runs.verdict import headline, verdict_of
-
     verdict, head = verdict_of(run, time.time()), f"{run.id} {headline(run)}"
     return [head] if verdict is None else verdict_lines(verdict, head, console.width())

@@ -1,4 +1,4 @@
-"""Reports about ds_configs, as a person, a program or GitHub reads them."""
+"""Reports about ds_configs as text, JSON or GitHub annotations."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ _GITHUB = {
 
 
 def as_text(reports: Sequence[Report]) -> None:
-    """Show the findings of each file, then a line about it."""
+    """Print the findings of each file, then a summary line."""
     for report in reports:
         if report.trouble is not None:
             console.show_error(report.trouble)
@@ -45,7 +45,7 @@ def _counted(count: int, severity: Severity) -> str:
 
 
 def as_json(reports: Sequence[Report]) -> None:
-    """Write all findings as one JSON object."""
+    """Print all findings as one JSON object."""
     findings = [_members(report.name, finding) for report in reports for finding in _all(report)]
     diffs = {report.name: report.diff for report in reports if report.diff}
     console.data(json.dumps({"findings": findings, **({"diffs": diffs} if diffs else {})}, indent=2))
@@ -66,7 +66,7 @@ def _members(name: str, finding: Finding) -> dict[str, Any]:
 
 
 def as_github(reports: Sequence[Report]) -> None:
-    """Write each finding as a workflow command, which GitHub shows beside the line."""
+    """Print each finding as a workflow command, which GitHub shows beside the line."""
     for report in reports:
         for finding in _all(report):
             members = _members(report.name, finding)
@@ -86,7 +86,7 @@ def _escaped(text: str) -> str:
 
 
 def _all(report: Report) -> Sequence[Finding]:
-    """Take a file that cannot be read for a finding as well."""
+    """List the findings of a report; a file that cannot be read is one."""
     if report.trouble is None:
         return report.findings
     return [Finding("cannot-read", report.trouble.message, report.trouble.hint)]

@@ -1,4 +1,4 @@
-"""The memory of two steps as a picture, drawn by matplotlib where it is installed."""
+"""Plot the memory of two steps with matplotlib, if it is installed."""
 
 import importlib.util
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ Curve = Sequence[tuple[str, int, int]]
 
 
 def refuse_without_matplotlib() -> None:
-    """Raise Unavailable before anything is worked out for a picture that cannot be drawn."""
+    """Raise Unavailable if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise Unavailable("`--plot` needs matplotlib, which is not installed", "`pip install matplotlib`")
 
 
 def draw(curve: Curve, title: str, limit_bytes: int | None) -> bytes:
-    """Draw a curve of memory as PNG; the limit is what the GPU has."""
+    """Plot a curve of memory as PNG; the limit is the GPU's memory."""
     if not curve:
         raise WrongUsage("`--plot` draws a rehearsal, and this answer is a closed form")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -47,7 +47,7 @@ def draw(curve: Curve, title: str, limit_bytes: int | None) -> bytes:
 
 
 def _phases(curve: Curve) -> Iterator[tuple[str, int]]:
-    """Say where each phase starts."""
+    """Find where each phase starts."""
     start = 0
     for name, points in groupby(curve, key=lambda point: point[0]):
         yield name, start

@@ -1,4 +1,4 @@
-"""A curve as a few lines of plain text."""
+"""Plot a curve as plain text."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -9,7 +9,7 @@ MARK = "*"
 def plot(
     curve: Callable[[int], float], num_steps: int, ends: tuple[str, str], size: tuple[int, int]
 ) -> list[str]:
-    """Draw a curve from 0 over its steps, columns by rows; `ends` are written below it."""
+    """Plot a curve from 0 over its steps, in columns by rows, with `ends` as labels of the x axis."""
     columns, rows = size
     bounds = [column * num_steps // columns for column in range(columns + 1)]
     spans = [_span(curve, first, max(first + 1, end)) for first, end in pairwise(bounds)]

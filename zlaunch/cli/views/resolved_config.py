@@ -1,4 +1,4 @@
-"""A ds_config with every "auto" filled in, as a person or a program reads it."""
+"""A ds_config with every "auto" filled in, as text or JSON."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ NUM_POINTS = 100
 
 
 def as_text(resolved: ResolvedValues, batch: str, schedule: Schedule) -> Iterator[str]:
-    """Write values with their sources, then the batch, what is left, and the learning rate."""
+    """Write the values with their sources, then the batch, what stays open, and the learning rate."""
     yield 'filled in, for "auto" or for what was left out' if resolved.filled else "nothing is filled in"
     rows = [
         (f"{dotted(path)} = {json.dumps(leaf.value)}", str(leaf.source))
@@ -50,7 +50,7 @@ def _drawn(schedule: Schedule) -> Iterator[str]:
 
 
 def as_json(resolved: ResolvedValues, batch: str, schedule: Schedule) -> Iterator[str]:
-    """Write the same as one JSON object."""
+    """Write a JSON object with the same content."""
     told = {
         "config": resolved.values.config(),
         "filled": {

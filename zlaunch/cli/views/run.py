@@ -9,7 +9,7 @@ from zlaunch.runs.state import RunSummary
 
 
 def members(run: RunSummary) -> dict[str, object]:
-    """Describe a run for a program."""
+    """List the JSON members that every command shares."""
     return {
         "id": run.id,
         "directory": str(run.files.root.absolute()),
@@ -42,7 +42,7 @@ def _strict(value: object) -> object:
 
 
 def zero(run: RunSummary) -> str:
-    """Write stage and offload in short: `3`, `3 cpu`, `3 cpu/nvme`, `2 cpu/-`; optimizer first."""
+    """Write stage and offload, optimizer first: `3`, `3 cpu`, `3 cpu/nvme`, `2 cpu/-`."""
     if run.stage is None:
         return "?"
     places = [run.offload.get(part, "-") for part in ("optimizer", "param")]

@@ -32,8 +32,8 @@ _POLL_INTERVAL = 0.01
 """Seconds between checks whether a rehearsal has ended."""
 
 Result = dict[str, Any]
-"""`forecast`, or why there is none: `unknown` (the config.json is wrong), `untold` (the model cannot be
-estimated) or `broken` (the rehearsal failed)."""
+"""`forecast`, or why there is none: `unknown_model` (the config.json is wrong), `cannot_tell` (the model
+cannot be estimated) or `failure` (of the rehearsal)."""
 
 
 def main() -> None:
@@ -56,22 +56,22 @@ class _Task:
     workload: Workload
     checkpoint: Path
     trained: Result | None = None
-    broken: str | None = None
+    failure: str | None = None
     """Why the rehearsal with images failed, if this is the second one, without them."""
 
     def next_task(self, result: Result) -> "_Task | None":
         """Return the task that follows on a result, if there is one."""
         if self.trained is not None:
             return None
-        if "broken" in result and result.get("has_images"):
+        if "failure" in result and result.get("has_images"):
             workload = replace(self.workload, images=False)
-            return replace(self, workload=workload, broken=result["broken"])
+            return replace(self, workload=workload, failure=result["failure"])
         is_saved = self.workload.save and result.get("forecast", {}).get("late_error", "") is None
         return replace(self, trained=result) if is_saved and self.workload.resume else None
 
     def merge(self, result: Result) -> Result:
         """Merge the result of this task with those of the tasks before it."""
-        before = {} if self.broken is None else {"broken": self.broken}
+        before = {} if self.failure is None else {"failure": self.failure}
         if self.trained is None:
             return {**before, **result}
         resumed = result.get("forecast", {"phases": ()})
@@ -80,7 +80,7 @@ class _Task:
             "phase": phase,
             "parts": resumed["parts"] if phase else {},
             "error": resumed.get("late_error"),
-            "why_not_rehearsed": result.get("broken", result.get("untold")),
+            "why_not_rehearsed": result.get("failure", result.get("cannot_tell")),
         }
         trained = self.trained["forecast"]
         seconds = trained["seconds"] + resumed.get("seconds", 0.0)
@@ -187,9 +187,9 @@ def _fork(task: _Task, file: IO[str], failure: str | None) -> int:
     try:
         die_with_parent(parent)
         try:
-            write(_rehearse(task, write) if failure is None else {"broken": failure})
+            write(_rehearse(task, write) if failure is None else {"failure": failure})
         except BaseException as error:  # noqa: BLE001 - any exception ends only this rehearsal
-            write({"broken": repr(error)})
+            write({"failure": repr(error)})
         status = 0
     finally:
         os._exit(status)  # returning would run the parent's cleanup, which deletes all checkpoints
@@ -204,12 +204,12 @@ def _read_result(file: IO[str], status: int) -> Result:
             for line in file:
                 result |= json.loads(line)
         except ValueError:
-            result["broken"] = "the result of the rehearsal is incomplete"
+            result["failure"] = "the result of the rehearsal is incomplete"
     if status:
         ended = signal.Signals(-status).name if status < 0 else f"status {status}"
-        result = {**result, "broken": f"the rehearsal ended with {ended}"}
-    if "broken" in result and not result.get("is_text", True) and not result.get("has_images"):
-        return {"untold": f"it could not be rehearsed: {result['broken']}"}
+        result = {**result, "failure": f"the rehearsal ended with {ended}"}
+    if "failure" in result and not result.get("is_text", True) and not result.get("has_images"):
+        return {"cannot_tell": f"it could not be rehearsed: {result['failure']}"}
     return result
 
 
@@ -224,17 +224,17 @@ def _rehearse(task: _Task, report: Callable[[Result], None]) -> Result:
         steps.prepare(task.workload)
         (steps.train if task.trained is None else steps.resume)(task.workload, rehearsal, task.checkpoint)
     except UnknownModel as error:
-        return {"unknown": str(error)}
+        return {"unknown_model": str(error)}
     except CannotTell as error:
-        return {"untold": str(error)}
+        return {"cannot_tell": str(error)}
     except UnknownOptimizer as error:
-        return {"broken": str(error)}
+        return {"failure": str(error)}
     except Exception as error:  # noqa: BLE001 - the traceback tells which package raised it
         message = _one_line(error)
         if task.workload.remote_code is not None and not steps.is_raised_by(error, ("deepspeed",)):
-            return {"untold": f"its custom code could not be rehearsed: {message}"}
+            return {"cannot_tell": f"its custom code could not be rehearsed: {message}"}
         if not steps.is_raised_by(error) or rehearsal.has_assumed_inputs:
-            return {"broken": message}
+            return {"failure": message}
         rehearsal.late_error = steps.describe_error(error, rehearsal.log.phase)
     forecast = rehearsal.forecast(time.monotonic() - began)
     return {"forecast": TypeAdapter(Forecast).dump_python(forecast, mode="json")}

@@ -1,0 +1,65 @@
+"""Commands are listed by a table and imported when they are needed."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from zlaunch.cli import COMMANDS, program
+from zlaunch.cli.lazy import LazyCommand
+
+LIST_IMPORTS = """
+import sys, zlaunch.cli
+for argv in {lines!r}:
+    zlaunch.cli.program([*argv], prog_name="zlaunch", standalone_mode=False)
+print("imported:", *(path for path in {paths!r} if path in sys.modules))
+"""
+
+
+def lazy_commands(commands: Sequence[Any] = COMMANDS) -> Iterator[LazyCommand]:
+    for command in commands:
+        if isinstance(command, LazyCommand):
+            yield command
+        else:
+            yield from lazy_commands(list(command.commands.values()))
+
+
+PATHS = sorted(command.path.partition(":")[0] for command in lazy_commands())
+
+
+def imported_by(*lines: Sequence[str]) -> list[str]:
+    """Name the modules of commands that one process imported for all of these command lines."""
+    source = LIST_IMPORTS.format(lines=lines, paths=PATHS)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert "Usage" in done.stdout
+    return done.stdout.splitlines()[-1].split()[1:]
+
+
+def test_the_help_line_of_a_command_is_the_first_sentence_of_its_own_help() -> None:
+    lines = {command.name: command.get_short_help_str(200) for command in lazy_commands()}
+    assert lines == {command.name: command.load().get_short_help_str(200) for command in lazy_commands()}
+
+
+def test_a_list_of_commands_imports_none_of_them() -> None:
+    assert imported_by(["--help"], ["config", "--help"], ["runs", "--help"]) == []
+
+
+def test_the_help_of_a_command_imports_that_command_only() -> None:
+    assert imported_by(["config", "schema", "--help"]) == ["zlaunch.cli.config.schema"]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [("zlaunch co", "config"), ("zlaunch runs st", "stop"), ("zlaunch config diff --al", "--all")],
+)
+def test_the_shell_completes_commands_and_their_options(
+    words: str, answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_ZLAUNCH_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    with pytest.raises(SystemExit):
+        program(prog_name="zlaunch")
+    assert capsys.readouterr().out == f"{answer}\n"

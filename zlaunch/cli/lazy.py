@@ -1,0 +1,46 @@
+"""Commands that are imported when needed: to run, to show their own help, or to complete their options."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+
+class LazyCommand(TyperCommand):
+    """The name and the help line of a command, and where to import it from."""
+
+    def __init__(
+        self, name: str, path: str, help_line: str, cls: type[TyperCommand] = TyperCommand, **settings: bool
+    ) -> None:
+        """Take the path as `module:function`; class and context settings are those of the command itself."""
+        super().__init__(name, help=help_line, rich_markup_mode=None)
+        self.path = path
+        self._cls = cls
+        self._settings = settings
+
+    def load(self) -> Any:
+        """Import the command and build its parser."""
+        module, _, function = self.path.partition(":")
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        register = app.command(self.name, cls=self._cls, context_settings=self._settings)
+        register(getattr(import_module(module), function))
+        return get_command(app)
+
+
+class LazyGroup(TyperGroup):
+    """Lists and completes its commands without importing them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find the command that the arguments name, and import it."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, LazyCommand) else command, rest
+
+
+def group(name: str, help_line: str, commands: Sequence[LazyCommand]) -> LazyGroup:
+    """Build a group that shows its help when it is called without a command."""
+    return LazyGroup(
+        name=name, help=help_line, commands=commands, no_args_is_help=True, rich_markup_mode=None
+    )

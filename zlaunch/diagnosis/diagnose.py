@@ -1,0 +1,60 @@
+"""Diagnose why a run ended: evidence → verdict."""
+
+from types import ModuleType
+
+from zlaunch.diagnosis.case import Case, Reading
+from zlaunch.diagnosis.evidence import Evidence
+from zlaunch.diagnosis.log_text import tidy
+from zlaunch.diagnosis.render import shorten
+from zlaunch.diagnosis.root_cause import root_cause
+from zlaunch.diagnosis.signature import Signature
+from zlaunch.diagnosis.signatures import (
+    checkpoints,
+    config,
+    disk,
+    exits,
+    memory,
+    nan,
+    network,
+    op_build,
+    script,
+)
+from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.rundir import phases
+
+
+def signatures_in(module: ModuleType) -> tuple[Signature, ...]:
+    """List the signatures of a module in their order."""
+    return tuple(thing for thing in vars(module).values() if isinstance(thing, Signature))
+
+
+_FIRST = (
+    *(memory.host_out_of_memory, op_build.stale_build_lock, network.collective_timeout),
+    *(exits.stalled, exits.stopped, exits.stumbled),
+)
+MODULES: tuple[ModuleType, ...] = (memory, disk, network, op_build, nan, config, checkpoints, script, exits)
+SIGNATURES: tuple[Signature, ...] = tuple(
+    dict.fromkeys((*_FIRST, *(one for module in MODULES for one in signatures_in(module))))
+)
+"""The first match wins, so the more specific signatures come first."""
+
+
+def diagnose(evidence: Evidence) -> Verdict:
+    """Say why a run ended as it did."""
+    case = Case(evidence, root_cause(evidence))
+    for one in SIGNATURES:
+        if (reading := one.read(case)) is not None:
+            return shorten(_verdict(one.code, reading, case))
+    raise AssertionError("the last signature matches everything")
+
+
+def _verdict(code: str, reading: Reading, case: Case) -> Verdict:
+    facts = tuple(dict.fromkeys(text for fact in reading.facts if fact and (text := tidy(fact))))
+    cause, advice = tidy(reading.cause), tuple(map(tidy, reading.advice))
+    rank = (reading.rank or case.rank) if reading.is_local else None
+    if rank is None:
+        return Verdict(code, cause, facts=facts, advice=advice)
+    phase = case.phase if rank is case.rank else rank.phase or None
+    if phase == phases.EXITING and (rank.returncode or 0) >= 0:
+        phase = None  # it ended itself: that it was exiting says nothing
+    return Verdict(code, cause, rank.rank, rank.host or None, phase, facts, advice)

@@ -21,6 +21,6 @@ def test_a_part_that_fails_or_cannot_start_stops_no_other(
     assert main(parts) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-5:-1] for line in lines if line.startswith("fails")] == [["fails", "1", "1", "0"]]
-    assert any(line.startswith("is not there") and "pytest ended with 4" in line for line in lines)
+    assert any(line.startswith("is not there") and "pytest exited with 4" in line for line in lines)
     assert [line.split()[:4] for line in lines if line.startswith("passes")] == [["passes", "1", "0", "0"]]
     assert lines[-1] == "2 passed, 1 failed, 0 skipped"

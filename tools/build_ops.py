@@ -1,17 +1,20 @@
-"""Compile the native ops of DeepSpeed that tests use: `python -m tools.build_ops`.
+"""Compile the native ops of DeepSpeed that tests need: `python -m tools.build_ops`.
 
-Where they are compiled already, this takes seconds. Compiled while a test runs, they would count
-against its time limit.
+Compiling them in a test would count against its timeout. If they are compiled already, this takes seconds.
 """
 
 import os
+import sys
+from pathlib import Path
 
 BUILDERS = ("ShareMemCommBuilder", "CPUAdamBuilder", "FusedAdamBuilder", "CPULionBuilder", "AsyncIOBuilder")
 
 
 def main() -> None:
-    """Load each op once; those that this machine cannot compile are named, and tests that need them fail."""
+    """Load each op once; print those that cannot be compiled, and whose tests will fail."""
     os.environ["DS_ACCELERATOR"] = "cpu"
+    programs = Path(sys.executable).parent  # the ninja of the ranks: another version compiles all again
+    os.environ["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
     from deepspeed.accelerator import get_accelerator
 
     for name in BUILDERS:
@@ -19,7 +22,7 @@ def main() -> None:
         if not builder.is_compatible(verbose=True):
             print(f"{builder.name}: cannot be compiled here")
             continue
-        print(f"{builder.name}: compiling, unless it is there", flush=True)
+        print(f"{builder.name}: loading, compiling if necessary", flush=True)
         builder.load(verbose=False)
 
 

@@ -1,4 +1,4 @@
-"""Run all tests, part by part, and sum up: `python -m tools.run_tests`. A part that fails stops no other."""
+"""Run all tests in parts, and print a summary: `python -m tools.run_tests`."""
 
 import subprocess
 import sys
@@ -12,15 +12,15 @@ from xml.etree import ElementTree as ET
 PARTS = {
     "fast": ("-m", "not job and not hosts"),
     "deaths": ("--dist", "worksteal", "-m", "job", "tests/deaths"),
-    # Tests of one file share what took long to make, so one worker runs the whole file.
+    # Tests of one file share slow fixtures, so one worker runs the whole file.
     "jobs and hosts": ("--dist", "loadfile", "-m", "job or hosts", "--ignore", "tests/deaths"),
 }
-"""Part → arguments of pytest. The jobs of tests wait more than they compute, so both cores take part."""
+"""Part → arguments of pytest. Training jobs wait more than they compute, so two workers share the cores."""
 
 
 @dataclass
 class Outcome:
-    """What came of a part."""
+    """The result of a part."""
 
     status: int
     seconds: float
@@ -30,7 +30,7 @@ class Outcome:
 
 
 def run(arguments: tuple[str, ...], report: Path) -> Outcome:
-    """Run one part in a pytest of its own."""
+    """Run one part in its own pytest."""
     began = time.monotonic()
     argv = [sys.executable, "-m", "pytest", "-n", "2", f"--junitxml={report}", *arguments]
     status = subprocess.run(argv, check=False).returncode
@@ -47,7 +47,7 @@ def run(arguments: tuple[str, ...], report: Path) -> Outcome:
 
 
 def main(parts: Mapping[str, tuple[str, ...]] = PARTS) -> int:
-    """Run all parts; return 1 if any of them failed."""
+    """Run all parts, even if one fails; return 1 if any of them failed."""
     with tempfile.TemporaryDirectory() as directory:
         outcomes = {
             name: run(arguments, Path(directory) / f"{number}.xml")
@@ -55,7 +55,7 @@ def main(parts: Mapping[str, tuple[str, ...]] = PARTS) -> int:
         }
     print(f"\n{'part':16}{'passed':>8}{'failed':>8}{'skipped':>9}{'minutes':>9}")
     for name, outcome in outcomes.items():
-        ended = "" if outcome.status in (0, 1) else f"   pytest ended with {outcome.status}"
+        ended = "" if outcome.status in (0, 1) else f"   pytest exited with {outcome.status}"
         numbers = f"{outcome.passed:8}{outcome.failed:8}{outcome.skipped:9}{outcome.seconds / 60:9.1f}"
         print(f"{name:16}{numbers}{ended}")
     passed, failed, skipped = (

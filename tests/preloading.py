@@ -2,6 +2,9 @@
 
 import functools
 import importlib
+import os
+
+from tests.running import ACTIVATED
 
 _IMPORTED_LATE = (
     "accelerate",
@@ -19,6 +22,7 @@ def preload(*modules: str) -> None:
     From then on DeepSpeed takes fp16 on the CPU: torch computes in fp16 on every CPU, and DeepSpeed asks
     for one with fast kernels, which no test should depend on.
     """
+    os.environ.update(ACTIVATED)
     import cpuinfo
     from deepspeed.accelerator import get_accelerator
 

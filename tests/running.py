@@ -20,6 +20,8 @@ from tests.fork_server import NUMBER_BYTES, Request
 
 ROOT = Path(__file__).resolve().parent.parent
 ZLAUNCH = (sys.executable, "-m", "zlaunch")
+ACTIVATED = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}
+"""The environment of an activated Python, whose ninja zlaunch gives to ranks; another compiles every op again."""
 CONFIGS = ROOT / "configs"
 RECIPE = ROOT / "recipes" / "causal_lm.py"
 READ_BEFORE_THE_FIRST_LINE = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.abilities import need_root, unable
 from tests.deaths.bed import HERE, Bed
 from tests.memory_groups import memory_groups
-from tests.running import run
+from tests.running import ACTIVATED, run
 
 
 @contextlib.contextmanager
@@ -109,7 +109,7 @@ def checkpoint_of_one_rank(folder: Path) -> Iterator[Bed]:
             sys.executable,
             *(HERE / "training.py", "saves", fresh),
             cwd=folder,
-            env={**alone, "DS_ACCELERATOR": "cpu"},
+            env={**alone, **ACTIVATED, "DS_ACCELERATOR": "cpu"},
         )
         assert saved.status == 0, saved.err
         fresh.rename(place)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import CONFIGS, RECIPE, run, start, the_run, zlaunch
+from tests.running import ACTIVATED, CONFIGS, RECIPE, run, start, the_run, zlaunch
 
 pytestmark = pytest.mark.job
 
@@ -154,7 +154,7 @@ def test_the_recipe_runs_without_zlaunch(launcher: list[str], tmp_path: Path) ->
 
     program = Path(sys.executable).with_name(launcher[0])
     config = [] if launcher == ["python"] else ["--deepspeed", CONFIGS / "zero3.json"]
-    env = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    env = {**ACTIVATED, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     args = [program, *launcher[1:], RECIPE, "--use_cpu", "--bf16", *config, *SHORT]
     result = run(*args, cwd=tmp_path, env=env)
     assert result.status == 0, result.err

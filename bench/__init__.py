@@ -1,1 +1,1 @@
-"""Programs that measure zlaunch; none of them is shipped."""
+"""Benchmarks and GPU checks; not shipped."""

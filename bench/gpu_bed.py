@@ -1,4 +1,4 @@
-"""Where the jobs of `make gpu-jobs` run, and how they are started and asked about."""
+"""Start the jobs of `make gpu-jobs`, and read their results."""
 
 import json
 import os
@@ -8,33 +8,30 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.gpu_cells import MODELS, small
 from bench.gpu_device import device_use
-from bench.gpu_results import ROOT
+from bench.gpu_results import ROOT, Row
 
 SCRIPT = ROOT / "bench" / "gpu_train.py"
 ZLAUNCH = (sys.executable, "-m", "zlaunch")
 JOB_SECONDS = {"cuda": 200, "cpu": 900}
-"""How long one job may take; on a CPU it compiles first."""
-
-Answer = dict[str, Any]
+"""Seconds after which a job is killed; on a CPU it compiles native ops first."""
 
 
 class Unexpected(Exception):
-    """A job did not end as it must."""
+    """A job did not end as expected."""
 
 
 @dataclass(frozen=True)
 class Bed:
-    """Where jobs run: the device, and a folder for models and runs."""
+    """The device for jobs, and a folder for models and runs."""
 
     device: str
     folder: Path
 
     def model(self, name: str) -> Path:
-        """Write a model's directory; a small one for the CPU."""
+        """Write a model's directory; a tiny model for the CPU."""
         folder = self.folder / f"{name}-{self.device}"
         folder.mkdir(exist_ok=True)
         config = MODELS[name] if self.device == "cuda" else small(MODELS[name])
@@ -42,7 +39,7 @@ class Bed:
         return folder
 
     def argv(self, run: Path, flags: tuple[str, ...], arguments: tuple[str, ...]) -> list[str]:
-        """Write a command line of zlaunch; of arguments that are given twice the later counts."""
+        """Return a command line of zlaunch; `arguments` override the defaults."""
         length, batch = ("1024", "8") if self.device == "cuda" else ("32", "2")
         sizes = ("--sequence_length", length, "--per_device_train_batch_size", batch)
         words = ("--model", str(self.model("0.1B")), *sizes, *arguments)
@@ -54,52 +51,56 @@ class Bed:
 
     def train(
         self, flags: tuple[str, ...], arguments: tuple[str, ...] = (), environment: Mapping[str, str] = {}
-    ) -> Answer:
-        """Run a job to its end; return what `zlaunch runs show` knows of the last attempt."""
+    ) -> Row:
+        """Run a job; return the output of `zlaunch runs show --json` for the last attempt, with its log."""
         run = Path(tempfile.mkdtemp(prefix="run-", dir=self.folder)) / "run"
         done = subprocess.run(
             self.argv(run, flags, arguments),
             env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=self.patience,
+            timeout=self.timeout,
             text=True,
             errors="replace",
             check=False,
         )
         attempts = sorted(run.parent.glob("run*"))
         if not attempts:
-            raise Unexpected(f"nothing was started: {last_of(done.stdout)}")
-        return {**self.shown(attempts[-1]), "said": done.stdout, "attempts": [one.name for one in attempts]}
+            raise Unexpected(f"no run was started: {last_lines(done.stdout)}")
+        return {
+            **self.shown(attempts[-1]),
+            "output": done.stdout,
+            "attempts": [path.name for path in attempts],
+        }
 
-    def shown(self, run: Path) -> Answer:
-        """Ask zlaunch about a run."""
+    def shown(self, run: Path) -> Row:
+        """Return the output of `zlaunch runs show --json`."""
         argv = [*ZLAUNCH, "runs", "show", str(run), "--json"]
-        found: Answer = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)
+        found: Row = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)
         return found
 
     @property
-    def patience(self) -> float:
-        """How long one job may take; seconds."""
+    def timeout(self) -> float:
+        """Seconds after which a job is killed."""
         return JOB_SECONDS[self.device]
 
     def in_use(self) -> int:
-        """Say how much of the device is in use; bytes."""
+        """Return the memory of the device that is in use; bytes."""
         return device_use() if self.device == "cuda" else 0
 
 
-def last_of(text: str) -> str:
-    """Take the last lines of what a program said."""
+def last_lines(text: str) -> str:
+    """Return the last lines of a program's output."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " / ".join(lines[-3:])[-400:]
 
 
-def ends(found: Answer, how: str, code: str | None = None) -> Answer:
-    """Hold a job to its ending, and keep what is shown of it."""
+def expect(found: Row, how: str, code: str | None = None) -> Row:
+    """Return the row of a job; raise Unexpected if it did not end as expected."""
     ending = found["ending"] or {}
     verdict = (ending.get("verdict") or {}).get("code")
     if (ending.get("how"), verdict) != (how, code):
-        raise Unexpected(f"{ending.get('how')}, {verdict}: {last_of(found['said'])}")
+        raise Unexpected(f"{ending.get('how')}, {verdict}: {last_lines(found['output'])}")
     pools = {pool["name"]: pool for pool in found["memory"]["pools"] if pool["measured"]}
     job = found["job"]
     return {

@@ -1,9 +1,9 @@
-"""Do one task of a cell as a real rank: `python -m bench.gpu_cell DEVICE < TASK`, figures to stdout as JSON.
+"""Train or resume one cell of the GPU check as a real rank: `python -m bench.gpu_cell DEVICE < TASK`.
 
-A task is to train a workload and save it in a folder, or to resume what another process saved there. The job
-is made as a rehearsal makes it; what it takes is counted by the device. The process group has the right size,
-and nobody else is in it: numbers are wrong, memory is real. Until its task comes, a process imports what it
-will need and leaves the device alone, so the next one can wait beside one that is measured.
+Prints the memory figures of each phase as JSON. The job is built with the code of the rehearsal, and its
+memory is counted by the device. The process group has the right size but no other ranks, so values are
+wrong and sizes are right. Before it reads its task, the process imports packages and does not use the
+device: the next process can start while one is being measured.
 """
 
 import contextlib
@@ -15,16 +15,18 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from bench.gpu_device import DEVICES, Device
+from zlaunch.estimate.workload import Workload
 
 STEPS = 2
 TAG = "saved"
 
-_IMPORTED_LATE = (
+_SLOW_IMPORTS = (
     "accelerate",
     "peft",
     "torch._dynamo",
@@ -32,146 +34,132 @@ _IMPORTED_LATE = (
     "transformers.models.auto.modeling_auto",
     "transformers.trainer_pt_utils",
 )
+"""Without DeepSpeed, which may initialize CUDA."""
 
 
 def main() -> None:
-    """Answer with the figures of each phase, or with what was raised."""
+    """Print the result of the task, or the exception that it raised."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the packages print is no answer
-    _warm_up()
+    os.dup2(2, 1)  # prints of the packages go to stderr
+    for name in _SLOW_IMPORTS:
+        importlib.import_module(name)
     task = json.load(sys.stdin)
     try:
-        answer = measure(task, DEVICES[sys.argv[1]]())
-    except BaseException as error:  # noqa: BLE001 - what it raised is the result
+        result = measure(task, DEVICES[sys.argv[1]]())
+    except BaseException as error:  # noqa: BLE001 - the exception is the result
         traceback.print_exc()
-        answer = {"error": _told(error)}
-    print(json.dumps(answer), file=out, flush=True)
-    os._exit(0)  # an engine on the way out has nothing more to say
+        result = {"error": _describe(error)}
+    print(json.dumps(result), file=out, flush=True)
+    os._exit(0)  # skip the teardown of the engine
 
 
-def _warm_up() -> None:
-    """Import what takes long; importing DeepSpeed may set CUDA up."""
-    for name in _IMPORTED_LATE:
-        importlib.import_module(name)
-
-
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     lines = str(error).strip().splitlines() or [frame.line or ""]
     return f"{type(error).__name__}: {lines[0]} ({Path(frame.filename).name}:{frame.lineno})"
 
 
 def measure(task: dict[str, Any], device: Device) -> dict[str, Any]:
-    """Train or resume; return the peaks of each phase."""
+    """Run a task; return the peaks of each phase and the optimizer's class."""
     from pydantic import TypeAdapter
 
-    from zlaunch.estimate.rehearsal import optimizer
-    from zlaunch.estimate.workload import Workload
-
-    workload = TypeAdapter(Workload).validate_python(task["workload"])
+    rank = Rank(TypeAdapter(Workload).validate_python(task["workload"]), device)
     device.begin()
-    optimizer.join(workload)
-    gc.disable()  # what is garbage at the end of a phase is collected in it
-    rank = Rank(workload, device)
+    gc.disable()  # garbage is collected at the end of each phase
     rank.initialize()
-    RUNS[task["run"]](rank, Path(task["checkpoint"]))
+    TASKS[task["run"]](rank, Path(task["checkpoint"]))
     return {"phases": device.end(), "optimizer": type(rank.engine.optimizer).__name__}
 
 
 @dataclass
 class Rank:
-    """What a rank trains, and what counts its memory."""
+    """A rank that trains on a device. DeepSpeed is imported only in its methods, after `device.begin`."""
 
-    workload: Any
+    workload: Workload
     device: Device
     config: Any = None
     inputs: Any = None
     engine: Any = None
 
     @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count what happens meanwhile."""
+    def phase(self, name: str, _part: str = "") -> Iterator[None]:
+        """Count the memory of everything inside as one phase."""
         with self.device.phase(name):
             yield
             gc.collect()
 
     def initialize(self) -> None:
-        """Make the model, and give it to DeepSpeed."""
+        """Build the model and initialize the engine."""
         from transformers.integrations import HfDeepSpeedConfig
 
-        from zlaunch.estimate.rehearsal import model, optimizer
+        from zlaunch.estimate.rehearsal import model, training
         from zlaunch.estimate.rehearsal.inputs import inputs_of
 
+        training.join_process_group(self.workload)
         self.config = model.read_config(self.workload)
         chosen = model.choose_class(self.config, self.workload.remote_code)
         with self.phase("load"):
             stage3 = HfDeepSpeedConfig(dict(self.workload.ds_config)) if self.workload.zero_init else None
-            net = without_contents(lambda: model.build(self.workload, self.config, chosen))
+            net = with_zero_weights(lambda: model.build(self.workload, self.config, chosen))
             del stage3
             self.inputs = inputs_of(self.workload, net, self.config)
         with self.phase("initialize"):
-            self.engine = optimizer.initialize(self.workload, net)
+            self.engine = training.initialize(self.workload, net)
 
     def batch(self) -> Any:
-        """Make a micro-batch; a model that is given images counts their tokens."""
+        """Create a micro-batch, with image tokens if the model gets images: it checks their number."""
         from zlaunch.estimate.rehearsal.model import trained_dtype
 
-        made = self.inputs.make(self.device.place(), trained_dtype(self.workload.ds_config))
+        batch = self.inputs.make(self.device.place(), trained_dtype(self.workload.ds_config))
         if self.inputs.has_images:
-            made["input_ids"][:, : self.config.image_seq_length] = self.config.image_token_id
-        return made
+            batch["input_ids"][:, : self.config.image_seq_length] = self.config.image_token_id
+        return batch
 
 
 def train(rank: Rank, checkpoint: Path) -> None:
-    """Take two steps, and save if the workload asks for that."""
-    from zlaunch.estimate.rehearsal.checkpoints import save_for_others
+    """Take two steps, and save if the workload says so."""
+    from zlaunch.estimate.rehearsal.checkpoints import link_files_of_other_ranks
+    from zlaunch.estimate.rehearsal.training import take_step
 
-    engine = rank.engine
+    engine, accumulation = rank.engine, rank.workload.ds_config["gradient_accumulation_steps"]
     for step in range(STEPS):
-        names = ("second step",) * 3 if step else ("forward", "backward", "step")
-        for _ in range(rank.workload.ds_config["gradient_accumulation_steps"]):
-            with rank.phase(names[0]):
-                loss = engine(**rank.batch()).loss
-            with rank.phase(names[1]):
-                engine.backward(loss)
-                del loss
-            with rank.phase(names[2]):
-                engine.step()
+        phase = partial(rank.phase, "second step") if step else rank.phase
+        take_step(engine, rank.batch, phase, accumulation)
     if engine.global_steps != STEPS or engine.skipped_steps:
-        raise RuntimeError(f"{engine.skipped_steps} of {engine.global_steps} steps were left out")
+        raise RuntimeError(f"{engine.skipped_steps} of {engine.global_steps} steps were skipped")
     if rank.workload.save:
         with rank.phase("save"):
             save(engine, checkpoint)
-        save_for_others(engine, checkpoint, TAG)
+        link_files_of_other_ranks(engine, checkpoint, TAG)
 
 
 def resume(rank: Rank, checkpoint: Path) -> None:
-    """Load what `train` saved in another process."""
+    """Load the checkpoint that `train` saved in another process."""
     strict = not hasattr(rank.engine.module, "peft_config")
     with rank.phase("resume"):
         path, _ = rank.engine.load_checkpoint(str(checkpoint), tag=TAG, load_module_strict=strict)
     if path is None:
-        raise RuntimeError("nothing was resumed")
+        raise RuntimeError("the checkpoint was not loaded")
 
 
-RUNS = {"train": train, "resume": resume}
+TASKS = {"train": train, "resume": resume}
 
 
-def without_contents(make: Callable[[], Any]) -> Any:
-    """Make a model whose weights are zero, which takes no time and overflows nowhere, and tie them."""
+def with_zero_weights(build: Callable[[], Any]) -> Any:
+    """Build a model with all weights zero, which is fast and avoids overflows, and tie its weights."""
     from transformers import PreTrainedModel
     from transformers.initialization import no_init_weights
 
-    with no_init_weights():  # it does not tie either, and puts everything back
+    with no_init_weights():  # skips tying too, and restores everything on exit
         PreTrainedModel.init_weights = lambda self: self.tie_weights(recompute_mapping=False)
-        net = make()
+        net = build()
     for parameter in net.parameters():
         getattr(parameter, "ds_tensor", parameter).data.zero_()
     return net
 
 
 def save(engine: Any, folder: Path) -> None:
-    """Save the weights and then a checkpoint, as transformers' Trainer does."""
+    """Save like transformers' Trainer: the weights, then a checkpoint."""
     from accelerate import Accelerator, DistributedType
 
     accelerator = SimpleNamespace(
@@ -179,11 +167,11 @@ def save(engine: Any, folder: Path) -> None:
         deepspeed_config={"zero_optimization": {"stage": engine.zero_optimization_stage()}},
         unwrap_model=lambda engine: engine.module,
     )
-    adapted = hasattr(engine.module, "peft_config")
+    has_adapters = hasattr(engine.module, "peft_config")
     weights = Accelerator.get_state_dict(accelerator, engine)
     engine.module.save_pretrained(folder / "weights", state_dict=weights)
     del weights
-    engine.save_checkpoint(str(folder), tag=TAG, exclude_frozen_parameters=adapted)
+    engine.save_checkpoint(str(folder), tag=TAG, exclude_frozen_parameters=has_adapters)
 
 
 if __name__ == "__main__":

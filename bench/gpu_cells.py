@@ -1,4 +1,4 @@
-"""The cells of `make gpu-check`: models of many kinds, and ways to train them."""
+"""The cells of `make gpu-check`: models, and ways to train them."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -73,6 +73,18 @@ MODELS: dict[str, Model] = {
     },
 }
 
+LLAMA_31_8B: Model = {
+    **MODELS["8B"],
+    "max_position_embeddings": 131072,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+}
+
 _SMALL = {
     **dict.fromkeys(("hidden_size", "n_embd"), 64),
     **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), 96),
@@ -88,7 +100,7 @@ _SMALL = {
 
 
 def small(model: Model) -> Model:
-    """Make a model of the same kind that trains in an instant."""
+    """Return a tiny model of the same architecture."""
     return {
         name: small(value) if name.endswith("_config") else _SMALL.get(name, value)
         for name, value in model.items()
@@ -97,7 +109,7 @@ def small(model: Model) -> Model:
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration; `ranks` is the world size, of which one rank is there."""
+    """One configuration; `ranks` is the world size, of which only one rank runs."""
 
     model: str
     stage: int
@@ -115,7 +127,7 @@ class Cell:
     save: bool = False
 
     def workload(self) -> dict[str, Any]:
-        """Write the fields of a Workload."""
+        """Return the fields of a Workload."""
         zero: dict[str, Any] = {"stage": self.stage}
         for part in self.offload:
             zero[f"offload_{part}"] = {"device": "cpu", "pin_memory": True}
@@ -125,14 +137,16 @@ class Cell:
             "train_micro_batch_size_per_gpu": self.micro_batch,
             "gradient_accumulation_steps": self.accumulation,
             "gradient_clipping": 1.0,
-            # DeepSpeed's own CPU optimizer has to be compiled; torch's keeps the same states.
+            # DeepSpeed's CPU optimizer would have to be compiled; torch's has the same states.
             "zero_force_ds_cpu_optimizer": False,
             "zero_optimization": zero,
         }
         if self.precision != "fp32":
             ds_config[self.precision] = {"enabled": True}
         if self.precision == "fp16":
-            ds_config["fp16"]["initial_scale_power"] = 4  # with the default the first steps are left out
+            ds_config["fp16"]["initial_scale_power"] = (
+                4  # with the default, the first steps overflow and are skipped
+            )
         if self.accumulate_in:
             ds_config["data_types"] = {"grad_accum_dtype": self.accumulate_in}
         return {
@@ -174,7 +188,7 @@ _ONE = Cell("1B", 2, 8)
 _BOTH = ("optimizer", "param")
 
 CELLS: tuple[Cell, ...] = (
-    # One of each kind, which take seconds.
+    # One of each kind; these take seconds.
     replace(_ONE, stage=3),
     _ONE,
     replace(_ONE, stage=1),
@@ -191,7 +205,7 @@ CELLS: tuple[Cell, ...] = (
     replace(_HALF, attention="eager", checkpointing=False),
     Cell("3B", 3, 8),
     Cell("8B", 3, 8),
-    # Every stage without ZeRO's savings, with long sequences, with many ranks.
+    # All stages, long sequences, many ranks.
     replace(_SHORT, stage=0, ranks=1),
     _SHORT,
     replace(_SHORT, stage=3),
@@ -208,7 +222,7 @@ CELLS: tuple[Cell, ...] = (
     Cell("3B", 3, 8, offload=("optimizer",)),
     Cell("8B", 3, 64, seq_len=8192),
     Cell("8B", 2, 64),
-    # What changes how gradients, weights and states are kept.
+    # Precision, accumulation, offload, optimizers.
     replace(_HALF, stage=1, ranks=4, accumulate_in="fp32", accumulation=2),
     replace(_HALF, accumulation=4),
     replace(_HALF, stage=3, precision="fp16"),
@@ -237,8 +251,8 @@ CELLS: tuple[Cell, ...] = (
 )
 
 
-def standing_in(cell: Cell) -> dict[str, Any]:
-    """Write the fields of a Workload that is trained on the CPU in an instant, in place of a cell."""
+def cpu_workload(cell: Cell) -> dict[str, Any]:
+    """Return the fields of a Workload that replaces a cell on the CPU, with a tiny model."""
     workload = replace(cell, seq_len=32).workload()
     buckets = dict.fromkeys(
         ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size"), 50_000

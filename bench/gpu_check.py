@@ -1,9 +1,9 @@
-"""Forecasts of GPU memory beside what one CUDA device measures: `python -m bench.gpu_check OUT`.
+"""Compare predicted with measured GPU memory: `python -m bench.gpu_check OUT`.
 
-Every cell is rehearsed on the host, and trained by a fresh process on the device, one at a time; neither
-knows of the other. What that saves is resumed by one more. OUT/gpu-check.json and OUT/gpu-check.md are
-written after each answer. Started again, it goes on with what has none yet. `--device cpu` trains small
-models instead, to rehearse all of this.
+Each cell is rehearsed on the host and, independently, trained by a new process on the device, one at a
+time. Another process resumes its checkpoint. OUT/gpu-check.json and OUT/gpu-check.md are written after each
+result; a second start continues with missing results. `--device cpu` trains tiny models on the CPU, to
+test the check itself.
 """
 
 import argparse
@@ -19,47 +19,45 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
-from bench.gpu_cells import CELLS, standing_in
+from bench.gpu_cells import CELLS, cpu_workload
 from bench.gpu_device import DEVICES
-from bench.gpu_results import Results, versions, written_whole
-from bench.gpu_table import foretold, is_met, table
+from bench.gpu_results import Results, Row, versions, write_atomically
+from bench.gpu_table import is_met, predicted_row, table
 
 TASK_SECONDS = 150
-"""How long one process may take on the device."""
+"""Seconds after which a process is killed."""
 
 Process = subprocess.Popen[str]
 
 
 class Check:
-    """The cells, what is known of them, and when to stop."""
+    """The cells, their results, and the deadline."""
 
     def __init__(self, device: str, out: Path, seconds: float, first: int) -> None:
-        """Go on with what OUT holds."""
+        """Load the results in OUT."""
         self.device, self._deadline = device, time.monotonic() + seconds
-        workloads = [standing_in(cell) if device == "cpu" else cell.workload() for cell in CELLS]
-        questions = {str(cell): workload for cell, workload in zip(CELLS, workloads, strict=True)}
-        self.results = Results(
-            out / "gpu-check.json", versions(device), dict(list(questions.items())[:first])
-        )
+        workloads = [cpu_workload(cell) if device == "cpu" else cell.workload() for cell in CELLS]
+        inputs = dict(zip(map(str, CELLS[:first]), workloads, strict=False))
+        self.results = Results(out / "gpu-check.json", versions(device), inputs)
         self._page = out / "gpu-check.md"
         pools = DEVICES[device].pools
         self._quantities = (*pools, "process") if "reserved" in pools else tuple(pools)
 
     def seconds_left(self) -> float:
-        """Say how long it may still take."""
+        """Return the seconds until the deadline."""
         return self._deadline - time.monotonic()
 
     def show(self) -> str:
-        """Write the table."""
-        written_whole(self._page, text := table(self.results, self._quantities))
+        """Write the table; return it."""
+        write_atomically(self._page, text := table(self.results, self._quantities))
         return text
 
     def is_met(self) -> bool:
-        """Say whether every cell could be compared, and the forecasts are as good as they are to be."""
+        """Whether all cells were compared and all goals are met."""
         return is_met(self.results, self._quantities)
 
-    def foretell(self, name: str) -> None:
-        """Rehearse a cell, unless the time is over."""
+    def predict(self, name: str) -> None:
+        """Rehearse a cell, unless the deadline has passed."""
         from pydantic import TypeAdapter
 
         from zlaunch.estimate.rehearse import rehearse
@@ -69,31 +67,29 @@ class Check:
         if self.seconds_left() < 0:
             return
         try:
-            workload = TypeAdapter(Workload).validate_python(self.results.rows[name]["question"])
-            # Nobody is there for NCCL to talk to.
-            answer = foretold(
-                rehearse([workload])[0], DEVICES[self.device].pools, sum(overhead_bytes(1)) // 2
-            )
-        except Exception as error:  # noqa: BLE001 - the other cells go on
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        self.results.add(name, "foretold", answer)
+            workload = TypeAdapter(Workload).validate_python(self.results.rows[name]["input"])
+            context = sum(overhead_bytes(1)) // 2  # no NCCL: there are no other ranks
+            result = predicted_row(rehearse([workload])[0], DEVICES[self.device].pools, context)
+        except Exception as error:  # noqa: BLE001 - continue with the other cells
+            result = {"error": f"{type(error).__name__}: {error}"}
+        self.results.add(name, "predicted", result)
 
     def measure(self, log: IO[str]) -> None:
-        """Measure one cell after the other, until the time is over."""
+        """Measure one cell after the other, until the deadline."""
         rows = self.results.rows
-        tasks = {name: _tasks(rows[name]["question"]) for name in self.results.lacking("measured")}
+        tasks = {name: _tasks(rows[name]["input"]) for name in self.results.missing("measured")}
         with Processes(lambda: self._process(log), sum(map(len, tasks.values()))) as processes:
-            for name, those in tasks.items():
+            for name, cell_tasks in tasks.items():
                 if self.seconds_left() < 0:
                     break
-                answer = processes.answer(those)
-                self.results.add(name, "measured", answer)
+                result = processes.run(cell_tasks)
+                self.results.add(name, "measured", result)
                 self.show()
-                said = answer.get("error", "measured")
-                print(f"{self.seconds_left():4.0f} s left  {name}: {said}", flush=True)
+                status = result.get("error", "measured")
+                print(f"{self.seconds_left():4.0f} s left  {name}: {status}", flush=True)
 
     def _process(self, log: IO[str]) -> Process:
-        """Start a fresh process for a task."""
+        """Start a process that waits for a task."""
         argv, pipe = [sys.executable, "-m", "bench.gpu_cell", self.device], subprocess.PIPE
         environment = {
             **os.environ,
@@ -105,50 +101,50 @@ class Check:
 
 
 def _tasks(workload: dict[str, Any]) -> list[dict[str, Any]]:
-    """List what processes do for a cell, one after the other."""
+    """Return the tasks of a cell, for one process each."""
     runs = ("train", "resume") if workload["save"] else ("train",)
     return [{"run": run, "workload": workload} for run in runs]
 
 
 class Processes:
-    """Does each task in a process of its own; the next one imports packages meanwhile."""
+    """Runs each task in a new process, while the next process imports packages."""
 
-    def __init__(self, start: Callable[[], Process], most: int) -> None:
-        """Start that many at most, and none before it is needed."""
-        self._start, self._left = start, most
+    def __init__(self, start: Callable[[], Process], count: int) -> None:
+        """Start up to `count` processes, the first with the first task."""
+        self._start, self._remaining = start, count
         self._next: Process | None = None
 
     def __enter__(self) -> "Processes":
-        """Start nothing yet."""
+        """Return the object itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the one that waits."""
+        """Kill the waiting process."""
         if self._next is not None:
             self._next.kill()
             self._next.communicate()
 
-    def answer(self, tasks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Do the tasks of a cell, which share a checkpoint; return all phases, or the first error."""
+    def run(self, tasks: list[dict[str, Any]]) -> Row:
+        """Run the tasks of a cell, which share a checkpoint; return all phases, or the first error."""
         phases: dict[str, Any] = {}
         with tempfile.TemporaryDirectory() as checkpoint:
             for task in tasks:
-                answer = _answer(self._take(), {**task, "checkpoint": checkpoint})
-                if "error" in answer:
-                    return answer
-                phases = {**answer["phases"], **phases}  # what comes twice counts as it was at first
-        return {**answer, "phases": phases}
+                result = _run(self._take(), {**task, "checkpoint": checkpoint})
+                if "error" in result:
+                    return result
+                phases = {**result["phases"], **phases}  # `load` and `initialize` of the first task count
+        return {**result, "phases": phases}
 
     def _take(self) -> Process:
-        """Take the process that waits, and let another one wait if one will be needed."""
-        taken = self._next or self._start()
-        self._left -= 1
-        self._next = self._start() if self._left else None
-        return taken
+        """Return the waiting process, and start another one if there are more tasks."""
+        process = self._next or self._start()
+        self._remaining -= 1
+        self._next = self._start() if self._remaining else None
+        return process
 
 
-def _answer(process: Process, task: dict[str, Any]) -> dict[str, Any]:
-    """Give a process its task; when this returns, it has left the device."""
+def _run(process: Process, task: dict[str, Any]) -> Row:
+    """Send a process its task, and wait until it has ended."""
     try:
         text, _ = process.communicate(json.dumps(task), timeout=TASK_SECONDS)
     except subprocess.TimeoutExpired:
@@ -156,16 +152,14 @@ def _answer(process: Process, task: dict[str, Any]) -> dict[str, Any]:
         process.wait()
         return {"error": f"it took more than {TASK_SECONDS} s"}
     if text:
-        found: dict[str, Any] = json.loads(text)
-        return found
+        result: Row = json.loads(text)
+        return result
     status = process.returncode
-    return {
-        "error": f"it ended by {signal.Signals(-status).name}" if status < 0 else f"it ended with {status}"
-    }
+    return {"error": f"it ended with {signal.Signals(-status).name if status < 0 else f'status {status}'}"}
 
 
 def main() -> None:
-    """Rehearse on all cores but two while the device measures."""
+    """Rehearse on all but two cores, and measure at the same time."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=DEVICES, default="cuda")
@@ -175,11 +169,11 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     check = Check(options.device, options.out, options.seconds, options.first)
     pool = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
-    pending = [pool.submit(check.foretell, name) for name in check.results.lacking("foretold")]
+    pending = [pool.submit(check.predict, name) for name in check.results.missing("predicted")]
     with open(options.out / "gpu-check.log", "a") as log:  # noqa: PTH123 - processes write to it too
         check.measure(log)
-    for one in pending:
-        one.result()
+    for future in pending:
+        future.result()
     print(check.show(), flush=True)
     sys.exit(0 if check.is_met() else 1)
 

@@ -1,43 +1,42 @@
-"""Where memory is measured: a CUDA device, or the CPU in its stead when the check itself is rehearsed.
-
-Nothing but this file knows which of the two it is.
-"""
+"""Memory counters of a CUDA device, and of the CPU to test the check without a GPU."""
 
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from zlaunch.estimate.forecast import Pool
+
 Figures = dict[str, int]
-"""Quantity → the most of it, in bytes."""
+"""Quantity → peak in bytes."""
 
 
 class Device(Protocol):
     """Counts the memory of one process."""
 
-    pools: Mapping[str, str]
-    """Quantity → the pool of a forecast that it is compared with."""
+    pools: Mapping[str, Pool]
+    """Quantity → pool of the forecast."""
 
     def begin(self) -> None:
-        """Begin to count; nothing of this process is on the device yet."""
+        """Start to count, before this process uses the device."""
 
     def place(self) -> Any:
-        """Name the device to torch."""
+        """Return the `torch.device`."""
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Count what happens meanwhile as a phase, together with all others of its name."""
+        """Count the memory of everything inside as a phase, which may occur several times."""
 
     def end(self) -> dict[str, Figures]:
-        """Stop counting, and return the most that each phase held."""
+        """Stop counting; return the peaks of each phase."""
 
 
 class Cuda:
-    """torch's own counters, and the driver's."""
+    """Counters of torch and of the driver."""
 
-    pools: Mapping[str, str] = {"allocated": "gpu", "reserved": "reserved", "pinned": "pinned"}
+    pools: Mapping[str, Pool] = {"allocated": "gpu", "reserved": "reserved", "pinned": "pinned"}
 
     def begin(self) -> None:
-        """Wait until the process before has left the device, and see what else is on it."""
+        """Wait until the memory of the previous process is freed, and record what others use."""
         self._before, last = device_use(), -1
         for _ in range(50):
             if self._before == last:
@@ -47,14 +46,14 @@ class Cuda:
         self._phases: dict[str, Figures] = {}
 
     def place(self) -> Any:
-        """Name the device to torch."""
+        """Return the `torch.device`."""
         import torch
 
         return torch.device("cuda", 0)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Read the peaks since the beginning of the phase."""
+        """Record the peaks of the phase."""
         import torch
 
         torch.cuda.reset_peak_memory_stats()
@@ -72,20 +71,20 @@ class Cuda:
         self._phases[name] = {quantity: max(value, known[quantity]) for quantity, value in now.items()}
 
     def end(self) -> dict[str, Figures]:
-        """Return what was read."""
+        """Return the recorded peaks."""
         return self._phases
 
 
 class StandIn:
-    """The CPU: what torch's profiler saw being allocated there."""
+    """The CPU: allocations recorded by torch's profiler."""
 
-    pools: Mapping[str, str] = {"allocated": "pageable"}
+    pools: Mapping[str, Pool] = {"allocated": "pageable"}
 
     def begin(self) -> None:
         """Start the profiler."""
         import sys
 
-        import deepspeed.comm.torch  # noqa: F401 - found by this name only
+        import deepspeed.comm.torch  # noqa: F401 - for sys.modules
         import torch
         from deepspeed.accelerator import get_accelerator
         from torch._C._profiler import _ExperimentalConfig
@@ -94,26 +93,26 @@ class StandIn:
         from tests.estimate.rehearsal import allocations
 
         allocations.mark_reading()
-        get_accelerator().is_fp16_supported = lambda: True  # torch computes in it on every CPU
+        get_accelerator().is_fp16_supported = lambda: True  # torch supports it on every CPU
         comm: Any = sys.modules["deepspeed.comm.torch"]
-        comm.build_shm_op = lambda: None  # nobody is there to share with
+        comm.build_shm_op = lambda: None  # there are no other ranks
         torch.set_num_threads(1)
-        self._witness = torch.profiler.profile(
+        self._profile = torch.profiler.profile(
             activities=[ProfilerActivity.CPU],
             profile_memory=True,
             experimental_config=_ExperimentalConfig(capture_overload_names=True),
         )
-        self._witness.__enter__()
+        self._profile.__enter__()
 
     def place(self) -> Any:
-        """Name the device to torch."""
+        """Return the `torch.device`."""
         import torch
 
         return torch.device("cpu")
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Mark the phase for the profiler."""
+        """Mark the phase in the profile."""
         from torch.profiler import record_function
 
         from tests.estimate.rehearsal import allocations
@@ -122,11 +121,11 @@ class StandIn:
             yield
 
     def end(self) -> dict[str, Figures]:
-        """Account for what the profiler saw."""
+        """Evaluate the profile."""
         from tests.estimate.rehearsal import allocations
 
-        self._witness.__exit__(None, None, None)
-        found = allocations.account(self._witness.profiler.kineto_results)
+        self._profile.__exit__(None, None, None)
+        found = allocations.account(self._profile.profiler.kineto_results)
         return {name: {"allocated": level.peak} for name, level in found.tensors.items()}
 
 
@@ -134,7 +133,7 @@ DEVICES: Mapping[str, type[Device]] = {"cuda": Cuda, "cpu": StandIn}
 
 
 def device_use() -> int:
-    """Say how much of the device is in use by anybody, as the driver counts it; bytes."""
+    """Return the memory of the device that is in use by any process, from the driver; bytes."""
     import pynvml
 
     pynvml.nvmlInit()

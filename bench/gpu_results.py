@@ -1,58 +1,78 @@
-"""Answers that outlive the program that got them: a JSON file, written whole after each."""
+"""Results that survive an interruption: a JSON file, rewritten after each result, and Markdown tables."""
 
 import hashlib
 import importlib.metadata
 import json
 import platform
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "deepspeed", "accelerate", "peft")
 
-Answers = dict[str, Any]
-"""What is known of one question, by part."""
+Row = dict[str, Any]
+"""The results of one cell or job by name, and what was run."""
 
 
 class Results:
-    """Answers by question. Those of other versions, and of a question asked otherwise, are put aside."""
+    """Results by cell or job. Those of other versions, or of a changed cell, are set aside."""
 
-    def __init__(self, path: Path, versions: dict[str, str], questions: dict[str, Any]) -> None:
-        """Read what is there; `questions` are in the order in which they are shown."""
+    def __init__(self, path: Path, versions: dict[str, str], inputs: dict[str, Any]) -> None:
+        """Load existing results; `inputs` are what is run, by name and in the order of the table."""
         self._path, self.versions = path, versions
         self._lock = threading.Lock()
-        before: Answers = {"versions": versions, "rows": {}}
+        before: Row = {"versions": versions, "rows": {}}
         if path.exists():
             before = json.loads(path.read_text())
         if before["versions"] != versions:
             path.replace(path.with_suffix(".old.json"))
             before = {"rows": {}}
-        self.rows: dict[str, Answers] = {}
-        for name, question in questions.items():
-            known = before["rows"].get(name, {})
-            self.rows[name] = known if known.get("question") == question else {"question": question}
+        self.rows: dict[str, Row] = {}
+        for name, value in inputs.items():
+            row = before["rows"].get(name, {})
+            self.rows[name] = row if row.get("input") == value else {"input": value}
 
-    def lacking(self, part: str) -> list[str]:
-        """Name the questions that have no such answer, or an error instead."""
-        return [name for name, row in self.rows.items() if "error" in row.get(part, {"error": ""})]
+    def missing(self, kind: str) -> list[str]:
+        """Return the names without a result of this kind, or with an error."""
+        return [name for name, row in self.rows.items() if "error" in row.get(kind, {"error": ""})]
 
-    def add(self, name: str, part: str, answer: Any) -> None:
-        """Keep an answer; any thread may."""
+    def add(self, name: str, kind: str, result: Row) -> None:
+        """Save a result; thread-safe."""
         with self._lock:
-            self.rows[name][part] = answer
-            written_whole(self._path, json.dumps({"versions": self.versions, "rows": self.rows}, indent=1))
+            self.rows[name][kind] = result
+            write_atomically(self._path, json.dumps({"versions": self.versions, "rows": self.rows}, indent=1))
+
+    def page(self, title: str, note: str, *sections: Iterable[str]) -> str:
+        """Format a Markdown page with the versions of all packages."""
+        device, *others = self.versions.items()
+        versions = ", ".join(f"{name} {version}" for name, version in others)
+        lines = [f"# {title}: {device[1]}", "", f"{versions}. {note}"]
+        for section in sections:
+            lines += ["", *section]
+        return "\n".join(lines) + "\n"
 
 
-def written_whole(path: Path, text: str) -> None:
-    """Write a file that is whole or as it was, whenever this ends."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text)
-    part.replace(path)
+def table_head(*names: str) -> tuple[str, str]:
+    """Format the first two lines of a Markdown table."""
+    return table_row(names), "|---" * len(names) + "|"
+
+
+def table_row(cells: Iterable[str]) -> str:
+    """Format a line of a Markdown table."""
+    return "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in cells) + " |"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file that stays complete if the process is killed."""
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def versions(device: str) -> dict[str, str]:
-    """Say what answers depend on; nothing heavy is imported for that."""
+    """Return what the results depend on, the device first, without importing heavy packages."""
     return {
         "device": device_name() if device == "cuda" else "the CPU, standing in",
         "python": platform.python_version(),
@@ -62,7 +82,7 @@ def versions(device: str) -> dict[str, str]:
 
 
 def device_name() -> str:
-    """Ask the driver."""
+    """Return the name of the first GPU."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -70,7 +90,6 @@ def device_name() -> str:
 
 
 def _digest() -> str:
-    found = [*ROOT.glob("zlaunch/estimate/rehearsal/*.py"), *ROOT.glob("zlaunch/estimate/memory/*.py")]
-    found += [ROOT / "bench" / name for name in ("gpu_cell.py", "gpu_device.py", "gpu_train.py")]
-    text = b"".join(file.read_bytes() for file in sorted(found) if file.exists())
-    return hashlib.sha256(text).hexdigest()[:12]
+    files = [*ROOT.glob("zlaunch/estimate/rehearsal/*.py"), *ROOT.glob("zlaunch/estimate/memory/*.py")]
+    files += [ROOT / "bench" / name for name in ("gpu_cell.py", "gpu_device.py", "gpu_train.py")]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""A Trainer program for the jobs of `make gpu-jobs`: made-up tokens, and ways to go wrong when told so."""
+"""A Trainer script for `make gpu-jobs`, with random tokens and options to fail on purpose."""
 
 import json
 import time
@@ -17,18 +17,18 @@ from transformers import (
 )
 
 WARM_UP = 5
-"""Steps that are left out when the speed is measured."""
+"""Steps before the speed is measured."""
 
 
 @dataclass
 class JobArguments:
-    """What to train, and what is to go wrong."""
+    """The model, and how to fail."""
 
     model: str = field(metadata={"help": "directory with a config.json"})
     sequence_length: int = field(default=512, metadata={"help": "tokens per sample"})
-    room_gib: float = field(default=0, metadata={"help": "fill the GPU but for so much before training"})
+    room_gib: float = field(default=0, metadata={"help": "fill GPU memory except for this many GiB"})
     nan_from: int = field(default=0, metadata={"help": "step from which the loss is NaN"})
-    speed_file: str = field(default="", metadata={"help": "where steps per second are written"})
+    speed_file: str = field(default="", metadata={"help": "file for the steps per second"})
 
 
 @dataclass
@@ -41,38 +41,38 @@ class Arguments(TrainingArguments):  # type: ignore[misc]
     report_to: str = "none"
 
 
-class MadeUp(torch.utils.data.Dataset):  # type: ignore[misc]
-    """Samples of random tokens, the same in each run."""
+class RandomTokens(torch.utils.data.Dataset):  # type: ignore[misc]
+    """Random tokens, the same in each run."""
 
     def __init__(self, vocabulary: int, length: int) -> None:
-        """Make samples of so many tokens."""
+        """Set the size of the vocabulary and of a sample."""
         self._vocabulary, self._length = vocabulary, length
 
     def __len__(self) -> int:
-        """Say that there are enough."""
+        """Return a size that is never reached."""
         return 1 << 16
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        """Make one sample."""
+        """Return a sample."""
         generator = torch.Generator().manual_seed(index)
         tokens = torch.randint(self._vocabulary, (self._length,), generator=generator)
         return {"input_ids": tokens, "labels": tokens}
 
 
 class Stopwatch(TrainerCallback):  # type: ignore[misc]
-    """Writes how many steps are taken in a second, once they have warmed up."""
+    """Writes the steps per second after the warm-up."""
 
     def __init__(self, file: str) -> None:
-        """Measure for a file, or for nothing."""
+        """Write to `file`, unless it is empty."""
         self._file, self._began = file, 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Begin after the first steps."""
+        """Start after the warm-up."""
         if state.global_step == WARM_UP:
             self._began = self._now()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the speed of the others."""
+        """Write the speed."""
         if self._file and state.global_step > WARM_UP:
             speed = (state.global_step - WARM_UP) / (self._now() - self._began)
             Path(self._file).write_text(json.dumps(speed))
@@ -84,20 +84,20 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
 
 class JobTrainer(Trainer):  # type: ignore[misc]
-    """A Trainer whose loss becomes NaN when it is told so."""
+    """A Trainer whose loss can become NaN."""
 
     nan_from = 0
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Compute the loss, or spoil it."""
-        answer = super().compute_loss(model, inputs, *args, **kwargs)
+        """Compute the loss; NaN from step `nan_from` on."""
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
         if not self.nan_from or self.state.global_step + 1 < self.nan_from:
-            return answer
-        return (answer[0] * float("nan"), *answer[1:]) if isinstance(answer, tuple) else answer * float("nan")
+            return loss
+        return (loss[0] * float("nan"), *loss[1:]) if isinstance(loss, tuple) else loss * float("nan")
 
 
 def fill(room_gib: float, args: TrainingArguments) -> torch.Tensor | None:
-    """Take the GPU's memory but for some; on a CPU fail as torch would where two samples fit, and no more."""
+    """Allocate all but `room_gib` of the GPU; on a CPU, raise torch's error for more than two samples."""
     if not room_gib:
         return None
     if torch.cuda.is_available():
@@ -117,13 +117,15 @@ def main() -> None:
     if args.deepspeed and args.use_cpu:
         import deepspeed
 
-        deepspeed.init_distributed(dist_backend="gloo")  # transformers starts only torch's on a CPU
+        deepspeed.init_distributed(
+            dist_backend="gloo"
+        )  # on a CPU, transformers initializes only torch's process group
     config = AutoConfig.from_pretrained(job.model)
     model = AutoModelForCausalLM.from_config(config)
     trainer = JobTrainer(
         model=model,
         args=args,
-        train_dataset=MadeUp(config.vocab_size, job.sequence_length),
+        train_dataset=RandomTokens(config.vocab_size, job.sequence_length),
         callbacks=[Stopwatch(job.speed_file)],
     )
     trainer.nan_from = job.nan_from

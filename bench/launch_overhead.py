@@ -1,10 +1,9 @@
-"""How much later a script's first line runs under zlaunch than under the bare launcher, side by side.
+"""Measure the time until the first line of a script runs, under zlaunch and under the plain launcher.
 
     python -m bench.launch_overhead [ROUNDS]
 
-Each round starts the same empty script under both, one after the other, with two ranks; the time is
-from the start of the command to the first line of the script on rank 0. zlaunch is compiled before,
-as it is once it was installed.
+Each round starts the same script under both with two ranks, and measures from the start of the command to
+the first line on rank 0. zlaunch is compiled to bytecode first, as after an installation.
 """
 
 import statistics
@@ -29,14 +28,14 @@ BARE = {
 
 
 def seconds(argv: list[str], folder: Path) -> float:
-    """Time a command up to the first line of the script."""
+    """Return the time from the start of a command to the first line of the script."""
     began = time.time()
     subprocess.run(argv, cwd=folder, check=True, capture_output=True)
     return float((folder / "first").read_text()) - began
 
 
 def main(rounds: int) -> None:
-    """Print the medians of each launcher, and of the differences within a round."""
+    """Print the medians for each launcher, and of the differences within a round."""
     subprocess.run([sys.executable, "-m", "compileall", "-q", PACKAGE], check=True)
     print("| launcher | bare, s | zlaunch, s | difference, s |\n|---|---|---|---|")
     for launcher, arguments in BARE.items():

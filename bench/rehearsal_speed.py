@@ -1,8 +1,8 @@
-"""How long rehearsals take, beside importing what they run: `python -m bench.rehearsal_speed [WORDS]`.
+"""Measure rehearsals, compared with importing the packages: `python -m bench.rehearsal_speed [WORDS]`.
 
-Asks the questions that contain one of WORDS, else all: workloads of the rehearsal, then whole commands, each
-with an empty cache and then again with what the first left. What counts is the ratio to the import in the
-same run, not the seconds of one machine; and where others work too, the seconds of the processor.
+Runs the cases whose name contains one of WORDS, else all: workloads, then whole commands, each with an empty
+cache and again with the cache filled. The ratio to the import in the same run is more reliable than seconds,
+and CPU time more than wall time on a busy machine.
 """
 
 import json
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.gpu_cells import MODELS
+from bench.gpu_cells import LLAMA_31_8B, MODELS
 from zlaunch.estimate.rehearse import rehearse
 from zlaunch.estimate.workload import Workload
 
@@ -28,7 +28,7 @@ BIG = {
     "num_attention_heads": 64,
 }
 CPU = {"device": "cpu", "pin_memory": True}
-LADDER: tuple[tuple[int, dict[str, Any]], ...] = (
+STRATEGIES: tuple[tuple[int, dict[str, Any]], ...] = (
     (3, {"offload_optimizer": CPU, "offload_param": CPU}),
     (3, {"offload_optimizer": CPU}),
     (3, {}),
@@ -40,7 +40,7 @@ LADDER: tuple[tuple[int, dict[str, Any]], ...] = (
 
 
 def workload(model: dict[str, Any], stage: int, ranks: int, zero: dict[str, Any] | None = None) -> Workload:
-    """Describe a rank with micro-batches of one sequence of 2,048 tokens, and activation checkpointing."""
+    """Return a workload with micro-batches of one sequence of 2,048 tokens and activation checkpointing."""
     ds_config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_clipping": 1.0,
@@ -61,95 +61,84 @@ def workload(model: dict[str, Any], stage: int, ranks: int, zero: dict[str, Any]
 
 
 def deeper(num_layers: int) -> dict[str, Any]:
-    """Make the 8 B model deeper or shallower."""
+    """Return the 8 B model with another number of layers."""
     return {**MODELS["8B"], "num_hidden_layers": num_layers}
 
 
-QUESTIONS: dict[str, list[Workload]] = {
+WORKLOADS: dict[str, list[Workload]] = {
     "8 B, stage 2, 8 ranks": [workload(MODELS["8B"], 2, 8)],
     "8 B, stage 3, 8 ranks": [workload(MODELS["8B"], 3, 8)],
     "8 B, stage 3, 64 ranks": [workload(MODELS["8B"], 3, 64)],
     "8 B, stage 3, 1,024 ranks": [workload(MODELS["8B"], 3, 1024)],
     "8 B with 8 layers, stage 3, 8 ranks": [workload(deeper(8), 3, 8)],
     "8 B with 128 layers, stage 3, 8 ranks": [workload(deeper(128), 3, 8)],
-    "70 B, ladder of seven, 64 ranks": [workload(BIG, stage, 64, zero) for stage, zero in LADDER],
+    "70 B, seven strategies, 64 ranks": [workload(BIG, stage, 64, zero) for stage, zero in STRATEGIES],
 }
 
-LLAMA_31 = {
-    **MODELS["8B"],
-    "max_position_embeddings": 131072,
-    "rope_scaling": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    },
-}
 ON = ("--on", "8xH100-80GB")
 COMMANDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "estimate 8 B, one row": (LLAMA_31, ("estimate", *ON, "--stage", "2", "--no-levers")),
-    "estimate 8 B, one row and its changes": (LLAMA_31, ("estimate", *ON, "--stage", "2")),
-    "estimate 8 B, ladder": (LLAMA_31, ("estimate", *ON, "--micro-batch", "1")),
-    "estimate 70 B, ladder": (BIG, ("estimate", *ON, "--nodes", "8", "--micro-batch", "1")),
-    "plan 8 B, 8 x 80 GB": (LLAMA_31, ("plan", *ON, "--global-batch", "64")),
+    "estimate 8 B, one row": (LLAMA_31_8B, ("estimate", *ON, "--stage", "2", "--no-levers")),
+    "estimate 8 B, one row and its changes": (LLAMA_31_8B, ("estimate", *ON, "--stage", "2")),
+    "estimate 8 B, all strategies": (LLAMA_31_8B, ("estimate", *ON, "--micro-batch", "1")),
+    "estimate 70 B, all strategies": (BIG, ("estimate", *ON, "--nodes", "8", "--micro-batch", "1")),
+    "plan 8 B, 8 x 80 GB": (LLAMA_31_8B, ("plan", *ON, "--global-batch", "64")),
     "plan 8 B with LoRA, 1 x 24 GB": (
-        LLAMA_31,
+        LLAMA_31_8B,
         ("plan", "--on", "1xRTX-4090", "--lora", "16", "--seq-len", "2048", "--global-batch", "16"),
     ),
     "plan 8 B, 1 x 24 GB, nothing fits": (
-        LLAMA_31,
+        LLAMA_31_8B,
         ("plan", "--on", "1xRTX-4090", "--seq-len", "65536", "--global-batch", "1"),
     ),
 }
 EXPECTED = (0, 65, 69)
-"""It fits, it does not, or it is close: all are answers."""
+"""Exit statuses: it fits, it does not, or it is too close to tell."""
 
 
-def answered(words: tuple[str, ...], model: Path, cache: Path) -> None:
-    """Run a command to its answer."""
+def run_command(words: tuple[str, ...], model: Path, cache: Path) -> None:
+    """Run a command; raise AssertionError for an unexpected exit status."""
     argv = [sys.executable, "-m", "zlaunch", words[0], str(model), *words[1:]]
     env = {**os.environ, "ZLAUNCH_CACHE": str(cache)}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert done.returncode in EXPECTED, done.stderr
 
 
-def measured(ask: Callable[[], Any]) -> tuple[Any, float, float]:
-    """Return an answer, the seconds until it came, and those that processors worked for it."""
+def measured(call: Callable[[], Any]) -> tuple[Any, float, float]:
+    """Return a result, the wall time and the CPU time; seconds."""
     began, before = time.monotonic(), os.times()
-    answer = ask()
+    result = call()
     after = os.times()
-    return answer, time.monotonic() - began, sum(after[:4]) - sum(before[:4])
+    return result, time.monotonic() - began, sum(after[:4]) - sum(before[:4])
 
 
 def main() -> None:
-    """Print one line for each question: seconds, those of the processor, and the ratio to the import."""
+    """Print a line for each case: wall time, CPU time, and its ratio to the import."""
     argv = [sys.executable, "-W", "ignore", "-c", "import deepspeed, transformers"]
     _, seconds, imports = measured(lambda: subprocess.run(argv, check=True))
     print(f"| importing DeepSpeed and transformers | {seconds:.1f} | {imports:.1f} | 1.0 |", flush=True)
 
-    def show(name: str, ask: Callable[[], Any]) -> Any:
-        answer, seconds, worked = measured(ask)
-        print(f"| {name} | {seconds:.1f} | {worked:.1f} | {worked / imports:.1f} |", flush=True)
-        return answer
+    def show(name: str, call: Callable[[], Any]) -> Any:
+        result, seconds, cpu = measured(call)
+        print(f"| {name} | {seconds:.1f} | {cpu:.1f} | {cpu / imports:.1f} |", flush=True)
+        return result
 
-    for name, workloads in QUESTIONS.items():
-        if is_asked(name):
+    for name, workloads in WORKLOADS.items():
+        if is_selected(name):
             forecasts = show(name, partial(rehearse, workloads))
-            wrong = [one.why_not_rehearsed or one.late_error for one in forecasts]
-            print(*filter(None, wrong), end="", flush=True)
+            errors = [one.why_not_rehearsed or one.late_error for one in forecasts]
+            print(*filter(None, errors), end="", flush=True)
     for name, (config, words) in COMMANDS.items():
-        if is_asked(name):
+        if is_selected(name):
             with tempfile.TemporaryDirectory() as place:
                 model, cache = Path(place, "model"), Path(place, "cache")
                 model.mkdir()
                 (model / "config.json").write_text(json.dumps(config))
-                show(name, partial(answered, words, model, cache))
-                show(f"{name}, again", partial(answered, words, model, cache))
+                show(name, partial(run_command, words, model, cache))
+                show(f"{name}, again", partial(run_command, words, model, cache))
 
 
-def is_asked(name: str) -> bool:
-    """Whether a question contains one of the words."""
+def is_selected(name: str) -> bool:
+    """Whether a name contains one of WORDS."""
     return any(word in name for word in sys.argv[1:] or [""])
 
 

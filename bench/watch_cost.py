@@ -1,10 +1,10 @@
-"""What the watch costs a training step, within one run of `zlaunch train`.
+"""Measure the overhead of monitoring on a training step, within one run of `zlaunch train`.
 
     python -m bench.watch_cost [STEPS]    # a multiple of 4
 
-DeepSpeed trains in one process. Its engine's functions are as the hook left them in every other step, and
-as DeepSpeed made them in the others, so that both kinds see the same machine; what the programs around
-the script work meanwhile is read from the kernel.
+DeepSpeed trains in one process. Half of the steps use the engine's functions as the hook wrapped them, the
+other half the original ones, in turn and on the same machine. The CPU time of zlaunch's own processes is
+read from the kernel.
 """
 
 import json
@@ -71,7 +71,7 @@ with open(sys.argv[2], "w") as file:
 
 
 def main(steps: int) -> None:
-    """Train once, and print the median steps, the quartiles of their ratios, and what the rest worked."""
+    """Train once; print median step times, quartiles of their ratios, and the CPU time of other processes."""
     found = _measured(steps)
     pairs = zip(found["watched"], found["bare"], strict=True)
     low, ratio, high = statistics.quantiles([watched / bare for watched, bare in pairs], n=4)
@@ -80,8 +80,8 @@ def main(steps: int) -> None:
     print(f"a step: {step['bare']:.2f} ms bare, {step['watched']:.2f} ms watched")
     medians = step["watched"] / step["bare"]
     print(f"ratio: {medians:.4f} of the medians; {ratio:.4f} of pairs ({low:.3f}-{high:.3f})")
-    print(f"the {found['programs']} programs around it: {found['share']:.2%} of one core")
-    print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"{found['programs']} processes of zlaunch: {found['share']:.2%} of one core")
+    print(f"load average: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
 def _measured(steps: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What `make gpu-check` and `make gpu-jobs` keep, show and go on with; `make gpu-rehearsal` runs them whole."""
+"""Results and tables of `make gpu-check` and `make gpu-jobs`; `make gpu-rehearsal` runs both entirely."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench import gpu_bed, gpu_check, gpu_jobs, gpu_table
-from bench.gpu_cells import CELLS, Cell, standing_in
+from bench.gpu_cells import CELLS, Cell, cpu_workload
 from bench.gpu_results import Results
 from bench.gpu_table import PHASES, is_met, table
 from tests.running import ROOT
@@ -25,36 +25,36 @@ def figures(allocated: float) -> dict[str, Any]:
     return {"phases": {"load": {"allocated": 0}, "step": {"allocated": int(allocated * GIB)}}}
 
 
-def foretold(allocated: float, **said: Any) -> dict[str, Any]:
-    return {"method": "rehearsal", "broken": None, "refusal": None, **said, **figures(allocated)}
+def predicted(allocated: float, **other: Any) -> dict[str, Any]:
+    return {"method": "rehearsal", "failure": None, "late_error": None, **other, **figures(allocated)}
 
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Callable[..., Results]:
-    """Start as a check does, with what the one before it left."""
+    """Start a check again with the results of the previous one."""
     return lambda versions=VERSIONS, **questions: Results(
         tmp_path / "r.json", versions, questions or {"a": 1, "b": 2}
     )
 
 
-def test_a_check_goes_on_with_what_has_no_answer(fresh: Callable[..., Results]) -> None:
+def test_a_check_continues_with_missing_results(fresh: Callable[..., Results]) -> None:
     first = fresh()
     first.add("a", "measured", figures(1))
     first.add("b", "measured", {"error": "out of luck"})
-    assert fresh().lacking("measured") == ["b"]
+    assert fresh().missing("measured") == ["b"]
 
 
 @pytest.mark.parametrize("change", [{"versions": {**VERSIONS, "torch": "2"}}, {"a": 3, "b": 2}])
-def test_an_answer_counts_for_its_versions_and_its_question_alone(
+def test_a_result_counts_only_for_its_versions_and_its_input(
     change: dict[str, Any], fresh: Callable[..., Results]
 ) -> None:
     fresh().add("a", "measured", figures(1))
-    assert "a" in fresh(**change).lacking("measured")
+    assert "a" in fresh(**change).missing("measured")
 
 
 def test_a_table_shows_method_phase_and_error(fresh: Callable[..., Results]) -> None:
     results = fresh()
-    results.add("a", "foretold", foretold(1.02))
+    results.add("a", "predicted", predicted(1.02))
     results.add("a", "measured", figures(1))
     shown = table(results, ("allocated",))
     assert "| a | rehearsal | step / step | 1.02 / 1 (+2.0%) |" in shown
@@ -64,8 +64,8 @@ def test_a_table_shows_method_phase_and_error(fresh: Callable[..., Results]) -> 
 
 def test_a_closed_form_is_shown_with_its_reason_and_never_counted(fresh: Callable[..., Results]) -> None:
     results = fresh()
-    for name, said in (("a", {}), ("b", {"method": "closed form", "broken": "torch is another"})):
-        results.add(name, "foretold", foretold(1, **said))
+    for name, changed in (("a", {}), ("b", {"method": "closed form", "failure": "torch is another"})):
+        results.add(name, "predicted", predicted(1, **changed))
         results.add(name, "measured", figures(1 if name == "a" else 3))
     shown = table(results, ("allocated",))
     assert "| b | closed form: torch is another |" in shown
@@ -81,7 +81,7 @@ def test_a_resume_that_was_not_rehearsed_is_shown_with_its_reason_and_never_coun
     resume = Resume(None, {}, why_not_rehearsed="torch is another")
     forecast = Forecast("rehearsal", (step,), {}, 1, 1, "Adam", resume=resume)
     results = fresh(a=1)
-    results.add("a", "foretold", gpu_table.foretold(forecast, {"allocated": "gpu"}, 0))
+    results.add("a", "predicted", gpu_table.predicted_row(forecast, {"allocated": "gpu"}, 0))
     results.add("a", "measured", figures(1))
     shown = table(results, ("allocated",))
     assert "| a | rehearsal: resuming was not rehearsed: torch is another |" in shown
@@ -91,13 +91,13 @@ def test_a_resume_that_was_not_rehearsed_is_shown_with_its_reason_and_never_coun
 @pytest.mark.parametrize(("off", "met"), [(0.995, True), (0.94, False), (1.04, False)])
 def test_forecasts_are_held_to_their_goals(off: float, met: bool, fresh: Callable[..., Results]) -> None:
     results = fresh(a=1)
-    results.add("a", "foretold", foretold(off))
+    results.add("a", "predicted", predicted(off))
     results.add("a", "measured", figures(1))
     assert is_met(results, ("allocated",)) is met
 
 
 def fake_cells(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a program in the place of the one that measures: it dies of one cell, and answers the others."""
+    """Replace the measuring program by one that dies of one cell and succeeds for the others."""
     program = folder / "program.py"
     program.write_text(
         "import json, os, sys\n"
@@ -118,45 +118,45 @@ def test_a_cell_that_dies_stops_no_other(tmp_path: Path, monkeypatch: pytest.Mon
     check = gpu_check.Check("cpu", tmp_path, seconds=60, first=2)
     with (tmp_path / "log").open("w") as log:
         check.measure(log)
-    answers = [row["measured"] for row in check.results.rows.values()]
-    assert answers == [{"error": "it ended by SIGSEGV"}, figures(1)]
+    measured = [row["measured"] for row in check.results.rows.values()]
+    assert measured == [{"error": "it ended with SIGSEGV"}, figures(1)]
 
 
 @pytest.mark.job
-def test_real_processes_measure_what_is_foretold_of_training_saving_and_resuming(
+def test_real_processes_measure_the_predicted_memory_of_training_saving_and_resuming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = Cell("vision 1B", 3, 2, save=True)
     monkeypatch.setattr(gpu_check, "CELLS", (cell,))
     check = gpu_check.Check("cpu", tmp_path, seconds=600, first=1)
-    check.foretell(str(cell))
+    check.predict(str(cell))
     with (tmp_path / "log").open("w") as log:
         check.measure(log)
     row = check.results.rows[str(cell)]
-    assert row["measured"] == {name: row["foretold"][name] for name in ("phases", "optimizer")}
-    assert tuple(row["foretold"]["phases"]) == PHASES
+    assert row["measured"] == {name: row["predicted"][name] for name in ("phases", "optimizer")}
+    assert tuple(row["predicted"]["phases"]) == PHASES
 
 
-def test_a_cell_without_time_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cell_starts_after_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cells(tmp_path, monkeypatch)
     check = gpu_check.Check("cpu", tmp_path, seconds=0, first=2)
     with (tmp_path / "log").open("w") as log:
         check.measure(log)
-    assert check.results.lacking("measured") == list(check.results.rows)
+    assert check.results.missing("measured") == list(check.results.rows)
 
 
 def test_a_job_that_goes_wrong_is_a_row_with_its_reason(
     fresh: Callable[..., Results], tmp_path: Path
 ) -> None:
     def breaks(bed: gpu_bed.Bed) -> dict[str, Any]:
-        found = {"ending": {"how": "failed", "verdict": {"code": "killed"}}, "said": "one\ntwo"}
-        return gpu_bed.ends(found, "finished")
+        found = {"ending": {"how": "failed", "verdict": {"code": "killed"}}, "output": "one\ntwo"}
+        return gpu_bed.expect(found, "finished")
 
     results = fresh(a=None, b=None)
-    results.add("a", "result", gpu_jobs.done(breaks, gpu_bed.Bed("cpu", tmp_path)))
+    results.add("a", "result", gpu_jobs.run(breaks, gpu_bed.Bed("cpu", tmp_path)))
     shown = gpu_jobs.table(results)
     assert "| a | **Unexpected: failed, killed: one / two** |" in shown
-    assert "0 of 2 jobs ended as they must" in shown
+    assert "0 of 2 jobs ended as expected" in shown
 
 
 def test_cells_are_many_and_each_has_a_name_of_its_own() -> None:
@@ -167,7 +167,7 @@ def test_cells_are_many_and_each_has_a_name_of_its_own() -> None:
 
 def test_a_cell_and_its_stand_in_differ_in_size_alone() -> None:
     for cell in CELLS:
-        real, small = cell.workload(), standing_in(cell)
+        real, small = cell.workload(), cpu_workload(cell)
         assert small["model"].keys() == real["model"].keys()
         assert {name for name in real if real[name] != small[name]} == {"model", "ds_config", "seq_len"} - (
             {"seq_len"} if cell.seq_len == 32 else set()
@@ -175,15 +175,15 @@ def test_a_cell_and_its_stand_in_differ_in_size_alone() -> None:
 
 
 def needs_of(names: list[str]) -> Iterator[tuple[str, str]]:
-    return ((name, need) for name in names for need in gather_wheels.needs(name))
+    return ((name, need) for name in names for need in gather_wheels.requirements(name))
 
 
 def test_what_a_wheel_needs_is_gathered_or_comes_with_torch_and_transformers() -> None:
     gathered = gather_wheels.packages()
     given = {
-        *gather_wheels.with_needs(["torch"]),
-        *gather_wheels.needs("transformers"),
-        *gather_wheels.GIVEN,
+        *gather_wheels.with_requirements(["torch"]),
+        *gather_wheels.requirements("transformers"),
+        *gather_wheels.PREINSTALLED,
     }
     assert {need for _, need in needs_of(gathered)} <= {*gathered, *given}
     assert not {"torch", "datasets", "pyarrow", "pandas", "huggingface-hub"} & set(gathered)
@@ -191,7 +191,7 @@ def test_what_a_wheel_needs_is_gathered_or_comes_with_torch_and_transformers() -
 
 
 def test_more_wheels_than_can_be_brought_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather_wheels, "gather", lambda folder, version: gather_wheels.MOST_BYTES + 1)
+    monkeypatch.setattr(gather_wheels, "gather", lambda folder, version: gather_wheels.MAX_BYTES + 1)
     monkeypatch.setattr(sys, "argv", ["gather_wheels", str(tmp_path), "3.12"])
     with pytest.raises(SystemExit, match="more than 60 MiB"):
         gather_wheels.main()

@@ -18,6 +18,15 @@ MOST_INNER_IMPORTS = 40
 SLOW = ("psutil", "pynvml", "dataclasses", "inspect", "socket", "shutil", "pydantic")
 
 
+def test_a_class_name_is_used_once() -> None:
+    places: dict[str, list[str]] = {}
+    for file in MODULES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
 def test_no_module_is_an_attic() -> None:
     assert [
         file for file in MODULES if FORBIDDEN_NAMES & {*file.relative_to(ROOT).with_suffix("").parts}

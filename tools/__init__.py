@@ -1,1 +1,1 @@
-"""Programs for work on this repository; none of them is shipped."""
+"""Development tools for this repository; not shipped."""

@@ -1,8 +1,8 @@
-"""Make a Python that has torch and transformers, what these need, pip, and nothing else.
+"""Create a virtual environment with only torch, transformers, their dependencies, and pip.
 
     python -m tools.bare_python FOLDER
 
-What `make gpu-rehearsal` takes for the Python of a machine with a GPU. The packages are links to those here.
+`make gpu-rehearsal` uses it like the Python of a GPU machine. The packages are links to the installed ones.
 """
 
 import importlib.metadata
@@ -11,17 +11,17 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from tools.gather_wheels import GIVEN, with_needs
+from tools.gather_wheels import PREINSTALLED, with_requirements
 
 TORCHRUN = "#!{python}\nfrom torch.distributed.run import main\n\nmain()\n"
 
 
 def make(folder: Path) -> Path:
-    """Make it; return its program."""
+    """Create the environment; return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
     python = folder.resolve() / "bin" / "python"
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-    for name in with_needs(GIVEN):
+    for name in with_requirements(PREINSTALLED):
         distribution = importlib.metadata.distribution(name)
         tops = {
             file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")

@@ -1,7 +1,6 @@
-"""Compile the native ops of DeepSpeed that tests use: `python -m tools.build_ops`.
+"""Compile the native ops of DeepSpeed that tests need: `python -m tools.build_ops`.
 
-Where they are compiled already, this takes seconds. Compiled while a test runs, they would count
-against its time limit.
+Compiling them in a test would count against its timeout. If they are compiled already, this takes seconds.
 """
 
 import multiprocessing

@@ -1,9 +1,9 @@
-"""Fill a folder with wheels for a machine that has torch and transformers, and no network.
+"""Collect wheels for a machine that has torch and transformers, but no network.
 
     python -m tools.gather_wheels FOLDER PYTHON_VERSION
 
-They are what zlaunch imports and those two do not bring, in the versions that are installed here. DeepSpeed
-comes as source only: it is built here, where torch is, and compiles nothing then.
+They are zlaunch's dependencies that those two do not require, in the versions that are installed here.
+DeepSpeed is published only as source, so its wheel is built here, without native ops.
 """
 
 import importlib.metadata
@@ -16,46 +16,47 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-GIVEN = ("torch", "transformers")
-LEFT_OUT = ("datasets", "huggingface-hub")
-"""What only the recipe imports, and what must be as old as the transformers that is there."""
+PREINSTALLED = ("torch", "transformers")
+EXCLUDED = ("datasets", "huggingface-hub")
+"""A package that only the recipe needs, and one that must match the preinstalled transformers."""
 FROM_SOURCE = "deepspeed"
-MOST_BYTES = 60 << 20
+MAX_BYTES = 60 << 20
 
 
-def needs(name: str) -> Iterator[str]:
-    """Name what a package requires here, without extras."""
+def requirements(name: str) -> Iterator[str]:
+    """Yield the requirements of an installed package, without extras."""
     for line in importlib.metadata.requires(name) or ():
         requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             yield canonicalize_name(requirement.name)
 
 
-def with_needs(names: Iterable[str], given: Iterable[str] = ()) -> set[str]:
-    """Add what packages need, and what that needs; nothing that is given, nor what only that needs."""
+def with_requirements(names: Iterable[str], excluded: Iterable[str] = ()) -> set[str]:
+    """Return packages with all transitive requirements, without excluded ones and theirs."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:
-        if (name := waiting.pop()) not in found and name not in given:
+        if (name := waiting.pop()) not in found and name not in excluded:
             found.add(name)
-            waiting += needs(name)
+            waiting += requirements(name)
     return found
 
 
 def packages() -> list[str]:
-    """Name what has to be brought.
+    """Return the packages to collect.
 
-    Of what transformers needs only the first generation is sure to be there: another release of it has
+    Of transformers, only the direct requirements are certainly preinstalled: another release of it uses
     another huggingface_hub.
     """
-    own = set(needs("zlaunch")) - {*GIVEN, *LEFT_OUT}
-    given = {*with_needs(["torch"]), *GIVEN, *LEFT_OUT, *needs("transformers")}
-    return sorted(with_needs(own, given - own))
+    own = set(requirements("zlaunch")) - {*PREINSTALLED, *EXCLUDED}
+    torch = with_requirements(["torch"])
+    preinstalled = {*torch, *PREINSTALLED, *EXCLUDED, *requirements("transformers")}
+    return sorted(with_requirements(own, preinstalled - own))
 
 
 def gather(folder: Path, python_version: str) -> int:
-    """Fill a folder; return the bytes that it holds."""
-    for old in folder.glob("*.whl"):  # what else is there is not ours
+    """Collect all wheels in a folder; return their size in bytes."""
+    for old in folder.glob("*.whl"):
         old.unlink()
     pinned = [f"{name}=={importlib.metadata.version(name)}" for name in packages() if name != FROM_SOURCE]
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -68,13 +69,13 @@ def gather(folder: Path, python_version: str) -> int:
 
 
 def main() -> None:
-    """Gather, and refuse what is too much to be brought."""
+    """Collect the wheels; exit with an error if they are too large."""
     folder, version = Path(sys.argv[1]), sys.argv[2]
     nbytes = gather(folder, version)
     number = len(list(folder.glob("*.whl")))
     sys.stdout.write(f"{folder}: {number} wheels for Python {version}, {nbytes / 2**20:.1f} MiB\n")
-    if nbytes > MOST_BYTES:
-        sys.exit(f"that is more than {MOST_BYTES >> 20} MiB")
+    if nbytes > MAX_BYTES:
+        sys.exit(f"that is more than {MAX_BYTES >> 20} MiB")
 
 
 if __name__ == "__main__":

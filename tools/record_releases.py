@@ -1,8 +1,8 @@
 """Record which keys each DeepSpeed release reads, in `zlaunch/dsconfig/releases.json`.
 
-`python tools/record_releases.py 0.18.9 0.19.8`, or `make releases` for all of them. Every release is
-downloaded as source into a temporary folder and asked in a process of its own; nothing is built or
-installed. torch must be there.
+`python tools/record_releases.py 0.18.9 0.19.8`, or `make releases` for all of them. Each release is
+downloaded as source into a temporary folder and imported in its own process; nothing is built or installed.
+Requires torch.
 """
 
 import json
@@ -19,18 +19,18 @@ ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "zlaunch" / "dsconfig" / "releases.json"
 
 Recordings = Mapping[str, Mapping[str, Any]]
-"""What `tools.recorder` wrote, by release, oldest first."""
+"""Release → output of `tools.recorder`, oldest first."""
 
 
 def main(versions: Sequence[str]) -> None:
-    """Write the table anew, from these versions alone."""
+    """Record these versions, and write the table."""
     with TemporaryDirectory() as folder:
         recordings = {_release(version): _recorded(version, Path(folder)) for version in versions}
-    TABLE.write_text(written(merged(recordings)), encoding="utf-8")
+    TABLE.write_text(to_json(merge(recordings)), encoding="utf-8")
 
 
-def merged(recordings: Recordings) -> dict[str, dict[str, Any]]:
-    """Turn what each release reads into what became of each key."""
+def merge(recordings: Recordings) -> dict[str, dict[str, Any]]:
+    """Convert recordings by release to the history of each key."""
     keys = _by_path({release: recording["keys"] for release, recording in recordings.items()})
     sections = _by_path({release: recording["sections"] for release, recording in recordings.items()})
     refused = _by_path(
@@ -40,18 +40,18 @@ def merged(recordings: Recordings) -> dict[str, dict[str, Any]]:
     return {
         "releases": {release: recording["version"] for release, recording in recordings.items()},
         "sections": {path: _changes(kinds) for path, kinds in sections.items()},
-        "keys": {path: _life(path, defaults, releases) for path, defaults in keys.items()},
+        "keys": {path: _history(path, defaults, releases) for path, defaults in keys.items()},
         "refused": {path: next(iter(since)) for path, since in refused.items()},
     }
 
 
-def written(table: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write the table as JSON, with one line for each key."""
-    parts = []
+def to_json(table: Mapping[str, Mapping[str, Any]]) -> str:
+    """Format the table as JSON, with one line per key."""
+    sections = []
     for name, rows in table.items():
         lines = [f"    {json.dumps(key)}: {json.dumps(row, allow_nan=False)}" for key, row in rows.items()]
-        parts.append(f"  {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n  }")
-    return "{\n" + ",\n".join(parts) + "\n}\n"
+        sections.append(f"  {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n  }")
+    return "{\n" + ",\n".join(sections) + "\n}\n"
 
 
 def _recorded(version: str, folder: Path) -> dict[str, Any]:
@@ -66,12 +66,12 @@ def _recorded(version: str, folder: Path) -> dict[str, Any]:
     )
     found: dict[str, Any] = json.loads(recording.read_text(encoding="utf-8"))
     if found["version"] != version:
-        raise ValueError(f"DeepSpeed {version} was to be recorded, but {found['version']} was imported")
+        raise ValueError(f"DeepSpeed {found['version']} was imported instead of {version}")
     return found
 
 
 def _downloaded(version: str, folder: Path) -> Path:
-    """Fetch the source of a release; without isolation, since its setup wants the torch that is here."""
+    """Download the source of a release; without build isolation, because its setup.py imports torch."""
     options = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--quiet")
     pip = (sys.executable, "-m", "pip", "download", *options, "--dest", str(folder))
     subprocess.run([*pip, f"deepspeed=={version}"], check=True)
@@ -91,23 +91,23 @@ def _by_path(by_release: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str,
     }
 
 
-def _life(path: str, defaults: Mapping[str, Any], releases: Sequence[str]) -> dict[str, Any]:
-    """Say when a key came, when it went, and where its default changed."""
+def _history(path: str, defaults: Mapping[str, Any], releases: Sequence[str]) -> dict[str, Any]:
+    """Return when a key was added, removed, and got another default."""
     first, *_, last = (*defaults, *defaults)
     if [*defaults] != [*releases[releases.index(first) : releases.index(last) + 1]]:
-        raise ValueError(f"`{path}` went and came back, which the table cannot say")
-    life: dict[str, Any] = {}
+        raise ValueError(f"`{path}` was removed and added again, which the table cannot represent")
+    history: dict[str, Any] = {}
     if first != releases[0]:
-        life["since"] = first
+        history["since"] = first
     if last != releases[-1]:
-        life["until"] = last
+        history["until"] = last
     if any(default is not None for default in defaults.values()):
-        life["defaults"] = _changes(defaults)
-    return life
+        history["defaults"] = _changes(defaults)
+    return history
 
 
 def _changes(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep a value only where it differs from the one before; 0 and 0.0 are the same, 0 and false are not."""
+    """Drop values equal to the previous one; 0 equals 0.0, but not false."""
     changes: dict[str, Any] = {}
     before: tuple[Any, bool] | None = None
     for release, value in values.items():

@@ -1,9 +1,9 @@
-"""Write down which keys of a ds_config the imported DeepSpeed reads, from its behaviour.
+"""Record which keys of a ds_config the imported DeepSpeed reads.
 
-`python -m tools.recorder FILE`, with one DeepSpeed release on the path. The recorder starts at the top
-level and lets DeepSpeed read objects that remember what they were asked for. It then puts an object at
-every key that was asked for, and sees whether that is asked in turn: then the key is a section. A section
-that becomes a pydantic model is known by a key that nobody knows: whoever receives it is the model.
+`python -m tools.recorder FILE`, with one DeepSpeed release on the import path. The recorder lets DeepSpeed
+read an object that records which keys are read, starting at the top level. It then puts such an object at
+each of these keys: if it is read too, the key is a section. To find sections that become pydantic models,
+it adds an unknown key and sees which model receives it.
 """
 
 import inspect
@@ -30,7 +30,7 @@ KeyPath = tuple[str, ...]
 MODELS = (pydantic.BaseModel, pydantic.v1.BaseModel)
 """DeepSpeed 0.14 still has models of pydantic 1."""
 
-STRANGER = "a key that nobody knows"
+UNKNOWN_KEY = "unknown key"
 
 OPENINGS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "": ({"zero_optimization": True},),
@@ -52,9 +52,9 @@ OPENINGS: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"mode": mode} for mode in ("dense", "fixed", "variable", "bigbird", "bslongformer")
     ),
 }
-"""What must stand in a section before DeepSpeed asks for the rest; `"enabled": true` is tried everywhere."""
+"""Contents that make DeepSpeed read the rest of a section; `"enabled": true` is tried for all."""
 
-HANDED_ON: Mapping[str, str] = {
+PASSED_ON: Mapping[str, str] = {
     "amp": "the arguments of apex",
     "autotuning.arg_mappings": "the names of the script's own options",
     "compression_training": "groups of modules, with names that users choose",
@@ -67,24 +67,24 @@ HANDED_ON: Mapping[str, str] = {
     "progressive_layer_drop": "the arguments of its schedule",
     "scheduler.params": "the arguments of the scheduler",
 }
-"""Sections of which the config class reads little or nothing, and who reads the rest."""
+"""Sections of which the config class reads little or nothing, and what their keys are."""
 
 
 class Kind(str, Enum):
-    """What a release does with a key it does not know in a section."""
+    """What a release does with unknown keys in a section."""
 
     CLOSED = "closed"
-    """It refuses the config."""
+    """It rejects the config."""
 
     LENIENT = "lenient"
-    """It ignores the key."""
+    """It ignores them."""
 
     OPEN = "open"
-    """It hands the key on to somebody else."""
+    """It passes them on."""
 
 
 class Recording(NamedTuple):
-    """What one release reads: keys with their defaults, sections, and keys refused by their presence."""
+    """The keys of one release with their defaults, sections, and keys that it always rejects."""
 
     keys: dict[str, Any]
     sections: dict[str, Kind]
@@ -92,12 +92,12 @@ class Recording(NamedTuple):
 
 
 def record() -> Recording:
-    """Explore the imported DeepSpeed, from the top level down."""
+    """Explore the imported DeepSpeed, starting at the top level."""
     found = Recording({}, {"": Kind.LENIENT}, [])
     waiting: list[KeyPath] = [()]
     while waiting:
         section = waiting.pop()
-        for key, default in _asked_in(section).items():
+        for key, default in _keys_read_in(section).items():
             path = (*section, key)
             if _is_refused(path):
                 found.refused.append(_dotted(path))
@@ -112,7 +112,7 @@ def record() -> Recording:
 
 
 def read_at(path: KeyPath, block: Asked) -> None:
-    """Let DeepSpeed read a ds_config with an object at a path; whatever it raises comes through."""
+    """Let DeepSpeed read a ds_config with an object at a path; exceptions pass through."""
     whole = block
     for key in reversed(path):
         whole = Asked({key: whole})
@@ -121,8 +121,8 @@ def read_at(path: KeyPath, block: Asked) -> None:
         runtime.DeepSpeedConfig(whole)
 
 
-def _asked_in(path: KeyPath) -> dict[str, Any]:
-    """Name the keys that DeepSpeed looks for in the object at a path, with the defaults it falls back to."""
+def _keys_read_in(path: KeyPath) -> dict[str, Any]:
+    """Return the keys that DeepSpeed reads in the object at a path, with their defaults."""
     found: dict[str, Any] = {}
     for content in ({}, {"enabled": True}, *OPENINGS.get(_dotted(path), ())):
         block = Asked(content)
@@ -134,57 +134,59 @@ def _asked_in(path: KeyPath) -> dict[str, Any]:
 
 
 def _add(found: Recording, path: KeyPath, default: Any) -> None:
-    """Record a key that was asked for; as a section, if an object there is read in turn."""
+    """Record a key; as a section, if DeepSpeed reads keys of an object there."""
     found.keys[_dotted(path)] = _scalar(default)
     if model := _model_at(path):
         _add_model(found, path, model)
-    elif _dotted(path) in HANDED_ON:
+    elif _dotted(path) in PASSED_ON:
         found.sections[_dotted(path)] = Kind.OPEN
-        found.keys.update({_dotted((*path, key)): _scalar(value) for key, value in _asked_in(path).items()})
-    elif _asked_in(path):
+        found.keys.update(
+            {_dotted((*path, key)): _scalar(value) for key, value in _keys_read_in(path).items()}
+        )
+    elif _keys_read_in(path):
         found.sections[_dotted(path)] = Kind.LENIENT
 
 
 def _add_model(found: Recording, path: KeyPath, model: Any) -> None:
-    """Record the fields of a pydantic model, under both names where a field has two."""
+    """Record the fields of a pydantic model, including aliases."""
     found.sections[_dotted(path)] = Kind.CLOSED if _is_closed(model) else Kind.LENIENT
     for name, field in (getattr(model, "model_fields", None) or model.__fields__).items():
         default = field.default_factory() if field.default_factory else field.default
         for key in {name, field.alias or name}:
             child = (*path, key)
             found.keys[_dotted(child)] = _scalar(default)
-            for part in _parts(field.annotation):
-                if isinstance(part, type) and issubclass(part, MODELS):
-                    _add_model(found, child, part)
-                elif part is dict:
+            for cls in _classes(field.annotation):
+                if isinstance(cls, type) and issubclass(cls, MODELS):
+                    _add_model(found, child, cls)
+                elif cls is dict:
                     found.sections[_dotted(child)] = Kind.OPEN
 
 
-def _parts(annotation: Any) -> Iterator[Any]:
-    """Take a type apart, down to classes."""
+def _classes(annotation: Any) -> Iterator[Any]:
+    """Yield all classes in a type annotation."""
     yield get_origin(annotation) or annotation
     for argument in get_args(annotation):
-        yield from _parts(argument)
+        yield from _classes(argument)
 
 
 class _Received(Exception):
-    """A model was given the stranger."""
+    """A model received the unknown key."""
 
     def __init__(self, model: type) -> None:
         self.model = model
 
 
 def _model_at(path: KeyPath) -> type | None:
-    """Find the pydantic model that DeepSpeed makes of the object at a path."""
+    """Return the pydantic model that DeepSpeed creates from the object at a path."""
     spies = [mock.patch.object(model, "__init__", _spy(model.__init__)) for model in MODELS]
     with spies[0], spies[1]:
-        error = _error_of(path, Asked({STRANGER: None}))
+        error = _error_of(path, Asked({UNKNOWN_KEY: None}))
     return error.model if isinstance(error, _Received) else None
 
 
 def _spy(init: Callable[..., None]) -> Callable[..., None]:
     def watched(self: Any, /, **data: Any) -> None:
-        if STRANGER in data:
+        if UNKNOWN_KEY in data:
             raise _Received(type(self))
         init(self, **data)
 
@@ -193,14 +195,14 @@ def _spy(init: Callable[..., None]) -> Callable[..., None]:
 
 def _is_closed(model: Any) -> bool:
     try:
-        model(**{STRANGER: None})
+        model(**{UNKNOWN_KEY: None})
     except ValueError:
         return True
     return False
 
 
 def _is_refused(path: KeyPath) -> bool:
-    """Whether DeepSpeed refuses a key whatever its value is."""
+    """Whether DeepSpeed rejects a key with any value."""
     values: tuple[Any, ...] = (None, False, {})
     errors = [_error_of(path[:-1], Asked({path[-1]: value})) for value in values]
     return isinstance(errors[0], runtime.DeepSpeedConfigError) and len({*map(str, errors)}) == 1
@@ -209,13 +211,13 @@ def _is_refused(path: KeyPath) -> bool:
 def _error_of(path: KeyPath, block: Asked) -> Exception | None:
     try:
         read_at(path, block)
-    except Exception as error:  # noqa: BLE001  any value is tried anywhere, and DeepSpeed checks few of them
+    except Exception as error:  # noqa: BLE001  - most of these configs are invalid
         return error
     return None
 
 
 def _read_elsewhere() -> dict[str, Any]:
-    """Name the keys that are read outside the config class, from the source of who reads them."""
+    """Return the keys that are read outside the config class, found in source code."""
     early = re.findall(r'"(\w+)" in config\b', inspect.getsource(deepspeed.initialize))
     late = re.findall(r"_config\.pipeline(?:\.get\(|\[)'(\w+)'", inspect.getsource(PipelineEngine))
     pipeline = {**dict.fromkeys(late), **runtime.get_pipeline_config({})}
@@ -223,7 +225,7 @@ def _read_elsewhere() -> dict[str, Any]:
 
 
 def _scalar(default: Any) -> Any:
-    """Write a default as JSON has it; objects, lists and what no JSON can say are left out."""
+    """Return a default as a JSON scalar; None for anything else."""
     value: Any = default.value if isinstance(default, Enum) else default
     return value if isinstance(value, bool | int | float | str) else None
 

@@ -18,7 +18,7 @@ PART = "part"
 
 @dataclass
 class Outcome:
-    """What came of a part."""
+    """The result of a part."""
 
     seconds: float = 0.0
     tests: Counter[str] = field(default_factory=Counter)

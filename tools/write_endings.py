@@ -20,7 +20,7 @@ is `zlaunch-killed`.
 
 
 def page() -> str:
-    """Write the whole page."""
+    """Return the page."""
     return "\n".join(_lines()) + "\n"
 
 

@@ -118,7 +118,7 @@ ELSEWHERE: Mapping[str, str] = {
 
 
 def page() -> str:
-    """Write the whole page."""
+    """Return the page."""
     return "\n".join(_lines()) + "\n"
 
 

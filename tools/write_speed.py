@@ -56,7 +56,7 @@ epochs), SeanNaren/min-LLM (sparse attention).
 
 
 def page() -> str:
-    """Write the whole page."""
+    """Return the page."""
     return "\n".join(_lines()) + "\n"
 
 
@@ -122,7 +122,7 @@ def _summary(fitted: Sequence[Compared], held_out: Sequence[Compared]) -> Iterat
 
 
 def _width(some: Sequence[Compared]) -> float:
-    """Take the geometric mean of how many times as long as the fastest the slowest is."""
+    """Return the geometric mean of the ratios of slowest to fastest time."""
     return exp(sum(log(roof.likely[1] / roof.likely[0]) for _, roof in some) / len(some))
 
 

@@ -1,4 +1,4 @@
-"""Reading and writing files that must be whole, new, or left as they are."""
+"""Atomic writes, writes that never overwrite, and reads of files that may be incomplete."""
 
 import contextlib
 import io
@@ -9,7 +9,7 @@ BLOCK_BYTES = 1 << 16
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a file that others read meanwhile: they see all of it, or what was there before."""
+    """Write a file atomically: other processes read the old or the new text. Raise OSError if it fails."""
     partial = file.with_name(f".{file.name}.partial")
     try:
         partial.write_text(text, "utf-8")
@@ -37,7 +37,7 @@ def last_lines(file: Path, count: int) -> list[bytes]:
 
 
 def nearest(path: Path) -> Path:
-    """Find what exists of a path: itself, or the nearest above it."""
+    """Return the path if it exists, or its nearest existing parent."""
     found = path.absolute()
     while not os.path.exists(found) and found != found.parent:  # noqa: PTH110 - Path's raises below a closed one
         found = found.parent
@@ -45,15 +45,15 @@ def nearest(path: Path) -> Path:
 
 
 def check_new(file: Path) -> None:
-    """Raise Unavailable if a file exists already, or cannot be made where it is to be."""
+    """Raise Unavailable if a file exists already or cannot be created."""
     if file.exists():
-        raise _unavailable(f"`{file}` exists already", "name another file: nothing is ever overwritten")
+        raise _unavailable(f"`{file}` exists already", "name another file: zlaunch overwrites none")
     if not (file.parent.is_dir() and os.access(file.parent, os.W_OK | os.X_OK)):
         raise _unavailable(f"`{file}` cannot be written: `{file.parent}` is not a writable directory")
 
 
 def write_new(file: Path, text: str | bytes) -> None:
-    """Write a file that does not exist yet; raise Unavailable if it does, or cannot be written."""
+    """Write a new file; raise Unavailable if it exists or cannot be written."""
     check_new(file)
     try:
         with file.open("xb") as new:
@@ -63,7 +63,10 @@ def write_new(file: Path, text: str | bytes) -> None:
 
 
 def write_back(file: Path, text: str) -> None:
-    """Swap a new text in for an old one, whole, with the permissions the file had; links are followed."""
+    """Replace the text of a file atomically; keep its permissions and follow links.
+
+    Raise Unavailable if it cannot be written.
+    """
     target = file.resolve()
     if not os.access(target, os.W_OK):
         raise _unavailable(f"`{file}` cannot be written", "change its permissions first")
@@ -76,6 +79,6 @@ def write_back(file: Path, text: str) -> None:
 
 
 def _unavailable(message: str, hint: str | None = None) -> Exception:
-    from zlaunch.errors import Unavailable  # the ranks import this module, and wait for all it imports
+    from zlaunch.errors import Unavailable  # keeps imports of the ranks fast
 
     return Unavailable(message, hint)

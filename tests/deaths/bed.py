@@ -105,7 +105,7 @@ class Job:
         """Find the process of the job that runs a program, if need be that of a rank."""
         for process in self.left():
             with contextlib.suppress(psutil.Error):
-                words = process.cmdline()[:4]
+                words = process.cmdline()[:5]
                 runs = name in words or any(word.endswith(f"/{name}") for word in words)
                 if runs and rank in (None, int(process.environ().get("RANK", "-1"))):
                     return process

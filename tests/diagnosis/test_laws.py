@@ -20,7 +20,7 @@ from zlaunch.diagnosis.evidence import (
     StallEvidence,
 )
 from zlaunch.diagnosis.render import LINES, height
-from zlaunch.diagnosis.root_cause import Role, role_of
+from zlaunch.diagnosis.root_cause import RankRole, role_of
 from zlaunch.rundir import phases
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord
@@ -150,7 +150,7 @@ def test_every_run_gets_a_verdict_of_ten_lines_that_can_be_written_down(evidence
 @given(evidences)
 def test_a_rank_that_was_dragged_down_is_not_blamed_when_another_failed_of_itself(evidence: Evidence) -> None:
     verdict = diagnose(evidence)
-    failed = {rank.rank for rank in evidence.ranks if role_of(rank, evidence) is Role.FAILED}
+    failed = {rank.rank for rank in evidence.ranks if role_of(rank, evidence) is RankRole.FAILED}
     assert not failed or verdict.rank is None or verdict.rank in failed
 
 

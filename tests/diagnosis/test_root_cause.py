@@ -7,7 +7,7 @@ import pytest
 from tests.diagnosis.deaths import GLOO_CLOSED, GLOO_TIMEOUT, WATCHDOG, printed, raised, run, stopped
 from tests.each import each
 from zlaunch.diagnosis.evidence import Evidence, RankEvidence
-from zlaunch.diagnosis.root_cause import Role, role_of, root_cause
+from zlaunch.diagnosis.root_cause import RankRole, role_of, root_cause
 
 FAILED = {
     "its own exception": raised("KeyError", "'x'"),
@@ -79,7 +79,7 @@ def test_ranks_that_were_only_told_to_stop_are_not_blamed() -> None:
 
 
 def test_a_kill_after_a_persons_signal_is_part_of_stopping() -> None:
-    assert role_of(printed("", -9), Evidence(stopped_by=signal.SIGINT)) is Role.STOPPED
+    assert role_of(printed("", -9), Evidence(stopped_by=signal.SIGINT)) is RankRole.STOPPED
 
 
 def test_a_crash_is_a_failure_even_if_a_person_then_stopped_the_rest() -> None:

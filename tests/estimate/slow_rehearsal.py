@@ -1,4 +1,4 @@
-"""`python -m tests.estimate.slow_rehearsal WORKLOAD`: a rehearsal without anything that only saves time."""
+"""`python -m tests.estimate.slow_rehearsal WORKLOAD`: a rehearsal without the patches that only save time."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from zlaunch.estimate.workload import Workload
 
 
 def main() -> None:
-    """Print the ledger's entries: pool and bytes. The fast way must have needed no compiler and no algebra."""
+    """Print pool and bytes of all allocations. The fast way must not have imported torch's compiler or sympy."""
     from zlaunch.estimate.rehearsal.imports import import_packages
 
     workload = TypeAdapter(Workload).validate_json(sys.argv[1])
@@ -20,14 +20,14 @@ def main() -> None:
     os.dup2(2, 1)
     fast = len(sys.argv) > 2
     import_packages(fast=fast)
-    from zlaunch.estimate.rehearsal import run
+    from zlaunch.estimate.rehearsal import steps
 
-    seen = run.RehearsedRun()
-    run.prepare(workload, fast=fast)
+    rehearsal = steps.Rehearsal()
+    steps.prepare(workload, fast=fast)
     with tempfile.TemporaryDirectory() as checkpoint:
-        run.train(workload, seen, Path(checkpoint))
+        steps.train(workload, rehearsal, Path(checkpoint))
     assert not fast or not {"torch._dynamo.eval_frame", "sympy.core"} & set(sys.modules)
-    print(json.dumps([(pool, nbytes) for pool, _, nbytes in seen.ledger.entries]), file=out, flush=True)
+    print(json.dumps([(pool, nbytes) for pool, _, nbytes in rehearsal.log.entries]), file=out, flush=True)
     os._exit(0)
 
 

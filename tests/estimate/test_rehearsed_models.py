@@ -89,11 +89,11 @@ KINDS = {
 }
 
 REMARKS = {
-    "an encoder of images alone": "`ViTModel` has no loss of its own: counted as `ViTForImageClassification`",
-    "an encoder alone": "`BertModel` has no loss of its own: counted as `BertForMaskedLM`",
+    "an encoder of images alone": "`ViTModel` computes no loss: counted as `ViTForImageClassification`",
+    "an encoder alone": "`BertModel` computes no loss: counted as `BertForMaskedLM`",
     "a class that nobody knows": "`LlamaForRewardModel` is not in transformers: counted as `LlamaForCausalLM`",
-    "images of one size": "counted with one image of 56 x 56 in each sequence, its tokens among the others",
-    "images of any size": "counted without images: what training on them adds is missing",
+    "images of one size": "counted with one image of 56 x 56 in each sequence, its tokens included",
+    "images of any size": "counted without images: the memory for training on them is not included",
 }
 
 
@@ -121,7 +121,7 @@ def test_infinity_in_a_config_is_read_as_python_does(tmp_path: Path) -> None:
     [
         (of(SPEECH, "Wav2Vec2ForCTC"), "masked_select"),
         (of({"model_type": "no_such_type"}), "no_such_type"),
-        (of({"model_type": "resnet", "architectures": ["ResNetForImageClassification"]}), "how large"),
+        (of({"model_type": "resnet", "architectures": ["ResNetForImageClassification"]}), "image_size"),
     ],
     ids=["speech", "unknown", "images of unknown size"],
 )
@@ -181,7 +181,7 @@ def test_a_model_s_own_code_goes_before_a_built_in_of_the_same_type(kind: str, t
 
 def test_a_model_s_own_code_that_may_not_run_is_not_taken_for_the_built_in(tmp_path: Path) -> None:
     asked = replace(with_code(tmp_path, "mine"), remote_code=None)
-    with pytest.raises(Unavailable, match="knows no model type `mine`"):
+    with pytest.raises(Unavailable, match="has no model type `mine`"):
         rehearse([asked])
 
 

@@ -58,10 +58,10 @@ ANSWERS: dict[str, tuple[int, str, str]] = {
     "org/nosuch": (66, "neither a directory", "for a private model, set HF_TOKEN"),
     "org/adapter": (66, "has no config.json", "adapters"),
     "org/broken": (69, "no directory `org/broken`, and http://", "a directory with"),
-    "org/signed-out": (69, " answers 401 ", "one that is valid"),
-    "org/forbidden": (69, " answers 403 ", "one that does"),
-    "org/busy": (69, " answers 429 ", "wait, and set HF_TOKEN"),
-    "org/no-hub": (69, " answers 404 ", "no hub's answer: see HF_ENDPOINT"),
+    "org/signed-out": (69, " responds with HTTP status 401", "with a valid one"),
+    "org/forbidden": (69, " responds with HTTP status 403", "one that does"),
+    "org/busy": (69, " responds with HTTP status 429", "wait, or set HF_TOKEN"),
+    "org/no-hub": (69, " responds with HTTP status 404", "check HF_ENDPOINT"),
     "org/list": (65, "1 problem found", ""),
 }
 """Model → exit status, and what the message and the hint hold."""
@@ -88,7 +88,7 @@ def test_a_hub_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     done = ask("org/open", tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
     said = "69 there is no directory `org/open`, no model of that name in the cache, and "
     assert done.out.startswith(
-        f"{said}http://127.0.0.1:9 cannot be asked: Connection refused | name a directory"
+        f"{said}http://127.0.0.1:9 cannot be reached: Connection refused | name a directory"
     )
     assert "HF_ENDPOINT" in done.out
     assert "Retrying" not in done.err
@@ -96,7 +96,7 @@ def test_a_hub_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_name_that_nobody_knows_is_told_as_such(tmp_path: Path) -> None:
     done = ask("org/open", tmp_path, HF_ENDPOINT="http://hub.invalid")
-    assert re.search(r"http://hub\.invalid cannot be asked: [^|]*(name|Name)", done.out), done.out
+    assert re.search(r"http://hub\.invalid cannot be reached: [^|]*(name|Name)", done.out), done.out
 
 
 def test_a_model_in_the_cache_needs_no_hub(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_model_in_the_cache_needs_no_hub(tmp_path: Path) -> None:
 def test_offline_and_not_in_the_cache_says_so(tmp_path: Path) -> None:
     done = ask("org/open", tmp_path, HF_HUB_OFFLINE="1")
     assert done.out.startswith("69 there is no directory `org/open`, no model of that name in the cache")
-    assert "cannot be asked: HF_HUB_OFFLINE is set |" in done.out
+    assert "cannot be reached: HF_HUB_OFFLINE is set |" in done.out
     assert "unset HF_HUB_OFFLINE" in done.out
 
 

@@ -74,8 +74,8 @@ def test_the_working_directory_does_not_count_where_python_leaves_it_out(folder:
     [
         ("pack.trian", "did you mean `-m pack.train`?"),
         ("pcak.train", "did you mean `-m pack.train`?"),
-        ("pack", "write `-m pack.NAME`; there is `other`, `train`"),
-        ("pack.zzz", "there is `other`, `train`"),
+        ("pack", "write `-m pack.NAME`; it has `other`, `train`"),
+        ("pack.zzz", "it has `other`, `train`"),
         ("pack.train.zzz", "pack.train is a module, not a package"),
         ("pack/train.py", "write `zlaunch train pack/train.py`"),
         ("alone.py", "write `-m alone`"),
@@ -83,7 +83,7 @@ def test_the_working_directory_does_not_count_where_python_leaves_it_out(folder:
         (".train", "write it as in `import`: `-m package.module`"),
         ("", "write it as in `import`: `-m package.module`"),
         ("pack..train", "write it as in `import`: `-m package.module`"),
-        ("zzzqqq", "start where `python -m` finds it, or name its file: `zlaunch train FILE`"),
+        ("zzzqqq", "change to its directory, or name its file: `zlaunch train FILE`"),
     ],
 )
 def test_a_module_that_is_not_there_comes_with_what_to_type(name: str, hint: str, folder: Path) -> None:

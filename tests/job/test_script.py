@@ -180,7 +180,7 @@ def test_a_script_that_is_no_python_is_refused_with_its_place(
 
 def test_a_ds_config_in_the_place_of_the_script_is_wrong_usage(tmp_path: Path) -> None:
     (tmp_path / "ds_config.json").write_text("{}")
-    with pytest.raises(WrongUsage, match="no training script"):
+    with pytest.raises(WrongUsage, match="not a training script"):
         read_script(tmp_path / "ds_config.json")
 
 

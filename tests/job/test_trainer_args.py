@@ -60,13 +60,13 @@ def test_a_scripts_default_goes_before_the_trainers() -> None:
 @pytest.mark.parametrize(
     ("argv", "kind"),
     [
-        (["--max_steps", "many"], "a whole number"),
-        (["--max_steps", "1.5"], "a whole number"),
-        (["--max_steps"], "a whole number"),
+        (["--max_steps", "many"], "an integer"),
+        (["--max_steps", "1.5"], "an integer"),
+        (["--max_steps"], "an integer"),
         (["--learning_rate", "fast"], "a number"),
         (["--bf16", "maybe"], "true or false"),
-        (["--optim"], "a word"),
-        (["--max_steps", "9" * 5000], "a whole number"),
+        (["--optim"], "a string"),
+        (["--max_steps", "9" * 5000], "an integer"),
     ],
 )
 def test_an_argument_of_the_wrong_type_is_found(argv: list[str], kind: str) -> None:

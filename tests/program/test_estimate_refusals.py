@@ -37,7 +37,7 @@ CASES: dict[str, Case] = {
     "a config that is not JSON": (["broken"], 65, "broken/config.json:1"),
     "a config that is no object": (["list"], 65, "list/config.json:1"),
     "a config without a type": (["untyped"], 65, "model_type"),
-    "a type that is no name": (["listed"], 65, "`model_type` is missing or is not a name"),
+    "a type that is no name": (["listed"], 65, "`model_type` is missing or not a string"),
     "a type that transformers does not know": (["unknown"], 65, "did you mean `llama`?"),
     "a model with its own code": (["own"], 65, "--trust-remote-code"),
     "a negative size": (["negative"], 65, "negative/config.json:1"),
@@ -118,7 +118,7 @@ def test_a_size_that_is_no_number_is_one_finding_before_anything_is_rehearsed(
 @pytest.mark.parametrize(
     ("asked", "model", "why"),
     [
-        (["estimate", "--stage", "0"], "odd", "transformers refuses this model: ValueError"),
+        (["estimate", "--stage", "0"], "odd", "transformers rejects this model: ValueError"),
         (["plan"], "inactive", "transformers gives up: KeyError"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench.gpu_cells import LLAMA_31_8B
 from tests.asking import LLAMA
 from tests.running import Result, zlaunch
 
@@ -18,30 +19,6 @@ TALKATIVE: dict[str, Any] = {**LLAMA, "vocab_size": 4_000_000}
 
 LARGE: dict[str, Any] = {**LLAMA, "hidden_size": 4096, "num_hidden_layers": 12}
 """Its optimizer states are larger than a T4."""
-
-LLAMA_31_8B: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-05,
-    "rope_theta": 500000.0,
-    "rope_scaling": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    },
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
-
 
 MODELS = {"small": LLAMA, "talkative": TALKATIVE, "large": LARGE, "llama-3.1-8b": LLAMA_31_8B}
 

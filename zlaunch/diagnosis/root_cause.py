@@ -26,7 +26,7 @@ WAITED_IN_VAIN = re.compile(
 )
 
 
-class Role(IntEnum):
+class RankRole(IntEnum):
     """The part of a rank in the end of a run, the most responsible first."""
 
     FAILED = 0
@@ -43,32 +43,32 @@ class Role(IntEnum):
     """It finished, or never started."""
 
 
-def role_of(rank: RankEvidence, evidence: Evidence) -> Role:
+def role_of(rank: RankEvidence, evidence: Evidence) -> RankRole:
     """Determine the part of a rank."""
     if rank.returncode == 0:
-        return Role.NONE
+        return RankRole.NONE
     error = error_of(rank)
     if error is None and rank.returncode is None:
         return _without_an_end(rank)
     if rank.stopped_by is not None and not _raised_before(rank):
-        return Role.STOPPED
+        return RankRole.STOPPED
     if error is None and -(rank.returncode or 0) in ENDS_PROGRAMS:
         return _ended_from_outside(rank, evidence)
     return _by_its_words(words_of(rank), error.type if error is not None else None)
 
 
-def _by_its_words(words: str, exception: str | None) -> Role:
+def _by_its_words(words: str, exception: str | None) -> RankRole:
     if exception == "KeyboardInterrupt":
-        return Role.STOPPED
+        return RankRole.STOPPED
     if WAITED_IN_VAIN.search(words):
-        return Role.DRAGGED
-    return Role.CUT_OFF if LOST_PEER.search(words) else Role.FAILED
+        return RankRole.DRAGGED
+    return RankRole.CUT_OFF if LOST_PEER.search(words) else RankRole.FAILED
 
 
-def _without_an_end(rank: RankEvidence) -> Role:
+def _without_an_end(rank: RankEvidence) -> RankRole:
     if rank.stopped_by is not None:
-        return Role.STOPPED
-    return Role.LOST if rank.log or rank.phase or rank.heartbeat or rank.step else Role.NONE
+        return RankRole.STOPPED
+    return RankRole.LOST if rank.log or rank.phase or rank.heartbeat or rank.step else RankRole.NONE
 
 
 def _raised_before(rank: RankEvidence) -> bool:
@@ -77,14 +77,14 @@ def _raised_before(rank: RankEvidence) -> bool:
     return error is not None and error.type not in {"KeyboardInterrupt", "SystemExit", "SignalException"}
 
 
-def _ended_from_outside(rank: RankEvidence, evidence: Evidence) -> Role:
+def _ended_from_outside(rank: RankEvidence, evidence: Evidence) -> RankRole:
     """Judge a rank that was ended by a signal: if zlaunch was stopped, that was the reason."""
     if evidence.stopped_by is not None:
-        return Role.STOPPED
-    return Role.FAILED if rank.returncode == -signal.SIGKILL else Role.DRAGGED
+        return RankRole.STOPPED
+    return RankRole.FAILED if rank.returncode == -signal.SIGKILL else RankRole.DRAGGED
 
 
-def roles(evidence: Evidence) -> Mapping[int, Role]:
+def roles(evidence: Evidence) -> Mapping[int, RankRole]:
     """Determine the part of each rank."""
     return {rank.rank: role_of(rank, evidence) for rank in evidence.ranks}
 
@@ -92,7 +92,7 @@ def roles(evidence: Evidence) -> Mapping[int, Role]:
 def root_cause(evidence: Evidence) -> RankEvidence | None:
     """Find the rank that failed first; None if no rank failed."""
     guilty = [(role_of(rank, evidence), rank) for rank in evidence.ranks]
-    failed = [(part, rank) for part, rank in guilty if part <= Role.CUT_OFF]
+    failed = [(part, rank) for part, rank in guilty if part <= RankRole.CUT_OFF]
     return min(failed, key=lambda each: (each[0], _when(each[1]), each[1].rank), default=(None, None))[1]
 
 

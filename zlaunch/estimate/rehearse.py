@@ -48,12 +48,12 @@ class _Reply(TypedDict, total=False):
 
     index: int
     forecast: object
-    unknown: str
-    """Why transformers refuses the model."""
-    untold: str
-    """Why its memory cannot be told."""
-    broken: str
-    """Why the rehearsal broke."""
+    unknown_model: str
+    """Why transformers rejects the model."""
+    cannot_tell: str
+    """Why its memory cannot be estimated."""
+    failure: str
+    """Why the rehearsal failed."""
 
 
 class Cache(Protocol):
@@ -105,7 +105,7 @@ class Rehearser:
         for place, reply in self._ask([workloads[number] for number in missing]):
             number = missing[place]
             found[number] = told = _forecast(workloads[number], reply)
-            if self._cache is not None and isinstance(told, Forecast) and "broken" not in reply:
+            if self._cache is not None and isinstance(told, Forecast) and "failure" not in reply:
                 self._cache.keep(workloads[number], told)
             tell(len(found), len(workloads))
         if len(found) < len(workloads):
@@ -115,7 +115,7 @@ class Rehearser:
     def _at_once(self, workload: Workload) -> Found | None:
         """Return a cached forecast, or the closed form for a job too large for a rehearsal."""
         if (why := too_large(workload)) is not None:
-            return _forecast(workload, {"broken": why})
+            return _forecast(workload, {"failure": why})
         return None if self._cache is None else self._cache.find(workload)
 
     def _ask(self, workloads: Sequence[Workload]) -> Iterator[tuple[int, _Reply]]:
@@ -213,11 +213,11 @@ def _forecast(workload: Workload, reply: _Reply) -> Found:
     if "forecast" in reply:
         forecast: Forecast = TypeAdapter(Forecast).validate_python(reply["forecast"])
         return forecast
-    if "unknown" in reply:
-        return Refused([Finding("unknown-model", reply["unknown"], "fix the model's config.json")])
-    if "untold" in reply:
-        return Unavailable(f"{_CANNOT_TELL}: {reply['untold']}", _TRY_IT)
-    why = reply.get("broken", "the rehearsal's program died")
+    if "unknown_model" in reply:
+        return Refused([Finding("unknown-model", reply["unknown_model"], "fix the model's config.json")])
+    if "cannot_tell" in reply:
+        return Unavailable(f"{_CANNOT_TELL}: {reply['cannot_tell']}", _TRY_IT)
+    why = reply.get("failure", "the rehearsal's program died")
     found = by_formula(workload)
     if isinstance(found, ZlaunchError):
         return Unavailable(f"{found.message}; no rehearsal: {why}", found.hint)

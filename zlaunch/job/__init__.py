@@ -1,1 +1,1 @@
-"""What the user asks for: options, script, Trainer arguments, model."""
+"""The user's input: options, script, Trainer arguments, model."""

@@ -1,4 +1,4 @@
-"""What a script and its command line do behind the launcher's back."""
+"""Checks that a script understands its arguments and receives its ds_config."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -37,27 +37,26 @@ INSTEAD: Mapping[str, str] = {
     "num_nodes": "--hostfile FILE",
     "num_machines": "--hostfile FILE",
 }
-"""Flags of deepspeed, torchrun, accelerate and zlaunch → what to type; empty where nothing is needed."""
-
+"""Flags of deepspeed, torchrun, accelerate and zlaunch → what to type; empty if nothing is needed."""
 
 OWN = (
     *("stage", "offload", "nvme", "precision", "gpus", "launcher", "hostfile", "include", "exclude"),
     *("ds_config", "dry_run", "run_dir", "rehearse", "show_ranks", "on_stall", "stall_after"),
     *("max_restarts", "on_oom"),
 )
-"""Options of zlaunch that a slip of the finger sends to the script."""
+"""Options of zlaunch that are often misspelled, and then passed to the script."""
 
 OF_THE_TRAINER: Mapping[str, str] = {
     "micro_batch": "--per_device_train_batch_size",
     "grad_accum": "--gradient_accumulation_steps",
 }
-"""Options of `estimate` and `plan` → what a Trainer's script calls them."""
+"""Options of `estimate` and `plan` → Trainer arguments."""
 
 
 def check_script_args(script: Script, argv: Sequence[str]) -> None:
-    """Raise WrongUsage for a launcher flag that the script would not understand.
+    """Raise WrongUsage for a launcher flag that the script does not define.
 
-    Only scripts whose own parser is in sight are judged; others may read their flags anywhere.
+    Only scripts that contain a parser are checked; others may read their flags anywhere.
     """
     if not any(script.mentions(parser) for parser in ("ArgumentParser", "HfArgumentParser", "TrlParser")):
         return
@@ -66,41 +65,42 @@ def check_script_args(script: Script, argv: Sequence[str]) -> None:
             whole := [known for known in DEFAULTS if _is_short_for(name, known)]
         ):
             raise WrongUsage(
-                f"`--{name}` is short for `--{whole[0]}`", "write it out: zlaunch reads whole names"
+                f"`--{name}` is an abbreviation of `--{whole[0]}`",
+                "write the full name: zlaunch reads no others",
             )
         is_known = name in OWN or name in DEFAULTS or script.mentions(name)
         if meant := [] if is_known else difflib.get_close_matches(name, OWN, 1, 0.85):
             raise WrongUsage(
-                f"neither zlaunch nor {script.path.name} knows `--{name}`",
+                f"unrecognized argument `--{name}`: neither zlaunch nor {script.path.name} defines it",
                 f"did you mean `--{meant[0].replace('_', '-')}`?",
             )
         if name in OF_THE_TRAINER and not script.mentions(name):
             raise WrongUsage(
                 f"`--{name.replace('_', '-')}` is an option of `zlaunch estimate` and `plan`",
-                f"to a script with a Trainer it is `{OF_THE_TRAINER[name]}`",
+                f"Trainer scripts use `{OF_THE_TRAINER[name]}`",
             )
         if name in INSTEAD and not script.mentions(name):
             raise WrongUsage(
-                f"`--{name}` stands among the arguments of {script.path.name}, which does not know it",
-                f"put `{INSTEAD[name]}` before the script" if INSTEAD[name] else "leave it out",
+                f"unrecognized argument `--{name}`: {script.path.name} does not define it",
+                f"put `{INSTEAD[name]}` before the script" if INSTEAD[name] else "remove it",
             )
 
 
 def _is_short_for(name: str, known: str) -> bool:
-    """Argparse takes a beginning for the whole; four letters are no accident."""
+    """Whether argparse would accept it as an abbreviation; at least four letters, to avoid accidents."""
     return known.startswith(name) and name not in DEFAULTS and len(name) >= 4
 
 
 def check_config_reaches_script(script: Script, accelerator: str) -> None:
-    """Raise if a ds_config would not reach the script, and it would train without it in silence."""
+    """Raise WrongUsage or Unavailable if the script would silently train without the ds_config."""
     if script.own_ds_config is not None:
         raise WrongUsage(
-            f"{script.path}:{script.own_ds_config} gives TrainingArguments a ds_config of its own, "
+            f"{script.path}:{script.own_ds_config} passes its own ds_config to TrainingArguments, "
             "which would be used instead of zlaunch's",
-            "drop `deepspeed=` there",
+            "remove `deepspeed=` there",
         )
     if script.interface is ConfigInterface.ACCELERATE and accelerator == "cpu":
         raise Unavailable(
-            f"{script.path.name} takes its ds_config through accelerate, which runs DeepSpeed on GPUs only",
-            "on a CPU, read TrainingArguments with HfArgumentParser, as `recipes/causal_lm.py` does",
+            f"{script.path.name} gets its ds_config from accelerate, which supports DeepSpeed only on GPUs",
+            "on a CPU, parse TrainingArguments with HfArgumentParser like `recipes/causal_lm.py`",
         )

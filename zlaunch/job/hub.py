@@ -1,4 +1,4 @@
-"""Model hub → `config.json`, and the model's own code where that is allowed; never a weight."""
+"""Download a model's `config.json` and its custom code from the model hub; never its weights."""
 
 import contextlib
 import re
@@ -12,51 +12,51 @@ HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 _SIGN_IN = "set HF_TOKEN, or `hf auth login`"
 _DIRECTORY = "name a directory with the model's config.json"
 _HINTS = {
-    401: f"the hub does not take the token: {_SIGN_IN} with one that is valid",
-    403: f"the token does not let you read it: {_SIGN_IN} with one that does",
-    404: "this is no hub's answer: see HF_ENDPOINT",
-    429: f"wait, and {_SIGN_IN}: then more may be asked",
+    401: f"the hub rejects the token: {_SIGN_IN} with a valid one",
+    403: f"the token has no access to it: {_SIGN_IN} with one that does",
+    404: "check HF_ENDPOINT: this does not look like a model hub",
+    429: f"wait, or {_SIGN_IN}: that raises the rate limit",
 }
-"""Status that the hub answers with → what to do."""
+"""HTTP status of the hub → hint."""
 
 CODE = ("*.py", "*.json")
-"""What is fetched of a model that brings its own code."""
+"""Patterns of the files that custom code needs."""
 
 
 def fetch_model(model_id: str) -> ModelConfig:
-    """Fetch a model's config.json through `huggingface_hub`, with its cache, tokens and settings.
+    """Download a config.json with `huggingface_hub`, which has the cache, tokens and settings.
 
-    Raises InputMissing if there is no such model for this user, Unavailable if the hub cannot be asked.
+    Raise InputMissing if the user can see no such model, Unavailable if the hub cannot be reached.
     """
     name = f"{model_id}/config.json"
     return parse_model(_fetch(model_id, "config.json").read_bytes(), name, name)
 
 
 def fetch_code(model_id: str) -> Path:
-    """Fetch the code that a model brings with it, and its configs; return their directory."""
+    """Download the custom code and the configs of a model; return their directory."""
     from huggingface_hub import snapshot_download
 
     file = _fetch(model_id, "config.json")
-    with contextlib.suppress(*_foreign()):
+    with contextlib.suppress(*_hub_errors()):
         return Path(snapshot_download(model_id, allow_patterns=list(CODE)))
     return file.parent
 
 
 def _fetch(model_id: str, name: str) -> Path:
-    """Fetch one file, or take it from the cache; asks first, as a download would try for half a minute."""
+    """Download a file, or use the cached one; a metadata request fails faster than a download."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
     try:
         get_hf_file_metadata(hf_hub_url(model_id, name))
         return Path(hf_hub_download(model_id, name))
-    except _foreign() as error:
-        with contextlib.suppress(*_foreign()):
+    except _hub_errors() as error:
+        with contextlib.suppress(*_hub_errors()):
             return Path(hf_hub_download(model_id, name, local_files_only=True))
-        raise _meant(model_id, error) from None
+        raise _translated(model_id, error) from None
 
 
-def _foreign() -> tuple[type[Exception], ...]:
-    """Name the errors of `huggingface_hub`, and of the client it uses; they are imported with it."""
+def _hub_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of `huggingface_hub` and of its HTTP client."""
     from huggingface_hub.errors import (  # type: ignore[attr-defined]
         EntryNotFoundError,
         HTTPError,
@@ -65,8 +65,7 @@ def _foreign() -> tuple[type[Exception], ...]:
     return (OSError, ValueError, EntryNotFoundError, HTTPError)
 
 
-def _meant(model_id: str, error: Exception) -> ZlaunchError:
-    """Say what an error of `huggingface_hub` means for the user."""
+def _translated(model_id: str, error: Exception) -> ZlaunchError:
     from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -84,30 +83,30 @@ def _meant(model_id: str, error: Exception) -> ZlaunchError:
         case RepositoryNotFoundError():
             return InputMissing(
                 f"there is neither a directory `{model_id}` nor a model of that name at {ENDPOINT}",
-                f"look for a slip in the name; for a private model, {_SIGN_IN}",
+                f"check the spelling; for a private model, {_SIGN_IN}",
             )
         case RemoteEntryNotFoundError():
             return InputMissing(
                 f"the model `{model_id}` has no config.json at {ENDPOINT}",
-                "name the model it was made from: adapters and GGUF files do not say how it is built",
+                "name its base model: adapters and GGUF files have no architecture",
             )
         case HfHubHTTPError() if (response := getattr(error, "response", None)) is not None:
             status = response.status_code
             return Unavailable(
-                f"there is no directory `{model_id}`, and {ENDPOINT} answers {status} when asked about it",
+                f"there is no directory `{model_id}`, and {ENDPOINT} responds with HTTP status {status}",
                 _HINTS.get(status, _DIRECTORY),
             )
-    why, instead = _reason(error), "set HF_ENDPOINT to a hub that answers"
+    why, instead = _reason(error), "set HF_ENDPOINT to a hub that is reachable"
     if HF_HUB_OFFLINE:
         why, instead = "HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"
     return Unavailable(
         f"there is no directory `{model_id}`, no model of that name in the cache, "
-        f"and {ENDPOINT} cannot be asked: {why}",
+        f"and {ENDPOINT} cannot be reached: {why}",
         f"{_DIRECTORY}, or {instead}",
     )
 
 
 def _reason(error: Exception) -> str:
-    """Take out of an error what the system said: of a name, a connection or a certificate."""
+    """Return the first line of an error, without its errno."""
     words = str(error).strip().splitlines() or [type(error).__name__]
     return re.sub(r"^\[Errno -?\d+\] ", "", words[0]).rstrip(".")

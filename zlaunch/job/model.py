@@ -1,4 +1,4 @@
-"""What a model's `config.json` tells about its shape; never its weights."""
+"""A model's `config.json`: reading it, and the sizes that the ds_config depends on."""
 
 import json
 import os
@@ -12,78 +12,78 @@ from zlaunch.errors import Finding, InputMissing, Place, Refused
 from zlaunch.job.trainer_args import flags
 
 MODEL_FLAGS = ("model", "model_name_or_path", "model_id", "model_name", "model_path", "base_model")
-"""How scripts name the flag that takes a model."""
+"""Names of the flag for a model in training scripts."""
 
 UNMAPPED = frozenset({"omdet-turbo"})
-"""Model types whose `d_model` is not their width to transformers."""
+"""Model types whose `d_model` transformers does not map to `hidden_size`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes that decide buckets, and where they were read."""
+    """The sizes that bucket sizes depend on, and where they were read."""
 
     hidden_size: int | None
     largest_parameter: int | None
-    """Elements in the largest single matrix, as far as config.json tells."""
+    """Elements of the largest matrix, as far as config.json tells."""
     source: str
     config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """All of config.json, for what depends on more than two sizes."""
+    """All of config.json."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A model's config.json as it was written."""
+    """A model's config.json."""
 
     value: Mapping[str, Any]
     text: str
     source: str
-    """Where it stands, as a person would name it."""
+    """Its file or hub id, for messages."""
 
     @property
     def kind(self) -> str:
-        """Name the type of the model; nothing if it is no text."""
-        named = self.value.get("model_type")
-        return named if isinstance(named, str) else ""
+        """The `model_type`; empty if it is missing or not a string."""
+        kind = self.value.get("model_type")
+        return kind if isinstance(kind, str) else ""
 
     @property
     def shape(self) -> ModelShape:
-        """Take out the sizes that decide buckets."""
+        """The sizes that bucket sizes depend on."""
         return shape(self.value, self.source)
 
     @property
-    def parts(self) -> Iterator[Mapping[str, Any]]:
-        """Give the model's own keys, then those of the text model inside of it."""
+    def sections(self) -> Iterator[Mapping[str, Any]]:
+        """The top-level keys, then those of `text_config`."""
         yield self.value
-        part = self.value.get("text_config")
-        if isinstance(part, Mapping):
-            yield part
+        text = self.value.get("text_config")
+        if isinstance(text, Mapping):
+            yield text
 
     def first(self, *keys: str) -> Any:
-        """Look up the first of these keys that has a value, in the model or in its text model."""
-        found = (part[key] for part in self.parts for key in keys if part.get(key) is not None)
+        """Return the first of these keys that has a value, in the model or in its text model; else None."""
+        found = (section[key] for section in self.sections for key in keys if section.get(key) is not None)
         return next(found, None)
 
     @property
     def num_positions(self) -> int | None:
-        """Say how many tokens a sequence may have, if the model says so."""
+        """The maximum number of positions; None if the config has none."""
         number = self.first(
             "max_position_embeddings", "n_positions", "max_sequence_length", "max_target_positions"
         )
         return number if isinstance(number, int) and number > 0 else None
 
     def locate(self, finding: Finding) -> Finding:
-        """Give a finding its place in the file."""
+        """Add the position in the file to a finding."""
         return parse(self.text, self.source).locate(finding)
 
 
 def model_flag(argv: Sequence[str]) -> str | None:
-    """Find the model a script's command line names."""
+    """Return the model that a script's command line names; None if there is none."""
     given = {name: value for name, value in flags(argv) if value is not None}
     return next((given[name] for name in MODEL_FLAGS if name in given), None)
 
 
 def read_model(directory: Path) -> ModelConfig:
-    """Read a local model; raise InputMissing without a config.json, Refused if it is no JSON."""
+    """Read a local model; raise InputMissing without a config.json, Refused if it is not a JSON object."""
     file = directory if directory.is_file() else directory / "config.json"
     try:
         data = file.read_bytes()
@@ -96,15 +96,15 @@ def read_model(directory: Path) -> ModelConfig:
 
 
 def parse_model(data: bytes, file: str, source: str) -> ModelConfig:
-    """Read what a config.json holds; raise Refused if it is no JSON object."""
+    """Parse a config.json; raise Refused if it is not a JSON object."""
     problem: tuple[str, int] | None = None
     try:
         text = data.decode()
         value = json.loads(text)
     except ValueError as error:
-        problem = f"this is no JSON: {error}", getattr(error, "lineno", 1)
+        problem = f"this is not JSON: {error}", getattr(error, "lineno", 1)
     except RecursionError:
-        problem = "this is nested too deep", 1
+        problem = "this is nested too deeply", 1
     else:
         if isinstance(value, dict):
             return ModelConfig(value, text, source)
@@ -114,27 +114,27 @@ def parse_model(data: bytes, file: str, source: str) -> ModelConfig:
 
 
 def read_shape(directory: Path) -> ModelShape:
-    """Read the sizes of a local model."""
+    """Read the sizes of a local model; raise like `read_model`."""
     return read_model(directory).shape
 
 
-def shape(config: Mapping[str, Any], source: str) -> ModelShape:
-    """Read the sizes as `transformers.integrations.deepspeed` does: the model's, then its text model's.
+def shape(config: Mapping[str, object], source: str) -> ModelShape:
+    """Read the sizes like `transformers.integrations.deepspeed`: from the model, then from its text model.
 
-    Older models call the width `n_embd` or `d_model`, which transformers maps to `hidden_size`.
+    Older models name the width `n_embd` or `d_model`, which transformers maps to `hidden_size`.
     """
-    part = config.get("text_config")
-    text: Mapping[str, Any] = part if isinstance(part, Mapping) else {}
+    section = config.get("text_config")
+    text: Mapping[str, object] = section if isinstance(section, Mapping) else {}
     older = () if str(config.get("model_type")) in UNMAPPED else ("n_embd", "d_model")
     named = [(config, key) for key in ("hidden_size", "hidden_sizes", *older)]
     named += [(text, key) for key in ("hidden_size", "hidden_sizes")]
-    hidden = next((size for part, key in named if (size := _largest(part.get(key)))), None)
+    hidden = next((size for section, key in named if (size := _largest(section.get(key)))), None)
     sizes = {**text, **config}
     widest = max((_largest(sizes.get(key)) or 0) for key in ("vocab_size", "intermediate_size"))
     return ModelShape(hidden, hidden * widest if hidden and widest else None, source, config)
 
 
-def _largest(size: Any) -> int | None:
-    """Some models give one size, some one for each layer."""
+def _largest(size: object) -> int | None:
+    """Return a size, or the largest of sizes for each layer."""
     sizes = size if isinstance(size, list) else [size]
     return max((number for number in sizes if isinstance(number, int)), default=None)

@@ -1,7 +1,7 @@
-"""How the models of each `model_type` are built: their weights in order, and what decides memory.
+"""The structure of each `model_type` in transformers 5: its weights in order, and what affects memory.
 
-One line per family, as transformers 5 builds it. A layer is a list of names from `SHAPES`; after a
-name `+` says that it has a bias, `?` that the config key in `biased` decides.
+A layer is a list of names from `SHAPES`. `+` after a name means that it has a bias, `?` that the config key
+in `biased` decides.
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ SHAPES: Final[dict[str, tuple[str, str]]] = {
     "lm": ("hidden", "vocab"),
     "vocab_bias": ("one", "vocab"),
 }
-"""A weight's rows and columns by name; a vector has one row."""
+"""Name of a weight → rows and columns, as names of widths; a vector has one row."""
 
 LINEAR: Final = frozenset(
     {
@@ -44,36 +44,37 @@ LINEAR: Final = frozenset(
         *("shared_gate", "shared_up", "shared_down", "shared_router"),
     }
 )
-"""Matrices that a LoRA adapter can be put on."""
+"""Matrices that can have a LoRA adapter."""
 
-_LLAMA_NAMES: Final = (
-    ("q", "q_proj"),
-    ("k", "k_proj"),
-    ("v", "v_proj"),
-    ("qkv", "qkv_proj"),
-    ("o", "o_proj"),
-    ("gate", "gate_proj"),
-    ("up", "up_proj"),
-    ("gate_up", "gate_up_proj"),
-    ("down", "down_proj"),
+Names = tuple[tuple[str, str], ...]
+
+
+def _names(text: str) -> Names:
+    """Parse `q=q_proj k=k_proj`."""
+    return tuple((weight, module) for weight, _, module in (word.partition("=") for word in text.split()))
+
+
+_LLAMA_NAMES: Final = _names(
+    "q=q_proj k=k_proj v=v_proj qkv=qkv_proj o=o_proj gate=gate_proj up=up_proj gate_up=gate_up_proj "
+    "down=down_proj"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What is alike in all models of a type."""
+    """The structure of all models of a type."""
 
     layer: str
     embedding: str = "tokens"
     head: str = "norm lm"
     decoder: str = ""
-    """The layers of the second stack, where there is one."""
+    """A layer of the second stack, if there is one."""
     norm: Literal["rms", "gemma", "t5", "layer", "upcast"] = "rms"
-    """`upcast`: a layer norm that is written out, in fp32."""
+    """`upcast`: a layer norm implemented in Python, in fp32."""
     rotary: Literal["whole", "part", "none"] = "whole"
-    """Whether positions turn all of each head, or a part that is cut out and put back."""
+    """Whether rotary embeddings apply to whole heads or to a part that is split off and concatenated."""
     parallel: bool = False
-    """Attention and MLP read the same input."""
+    """Whether attention and MLP have the same input."""
     tied: bool = False
     """The default of `tie_word_embeddings`."""
     biased: tuple[str, bool] = ("attention_bias", False)
@@ -81,18 +82,18 @@ class Family:
     activation: str = "silu"
     """The default of the activation function."""
     dropouts: tuple[tuple[str, float], ...] = ()
-    """The config keys of dropout on what attention and MLP add, and their defaults."""
+    """Config keys of the dropouts on the outputs of attention and MLP, and their defaults."""
     upcasts_logits: bool = True
     """Whether the loss is computed in fp32."""
     offset: int = 0
-    """Positions beyond those that the config names."""
-    module_names: tuple[tuple[str, str], ...] = _LLAMA_NAMES
-    """What LoRA's `target_modules` calls the matrices."""
-    expert_names: tuple[tuple[str, str], ...] = ()
-    """The same for experts and their router, where PEFT puts adapters on them
+    """Rows of the position table beyond the configured positions."""
+    module_names: Names = _LLAMA_NAMES
+    """Names of the matrices in LoRA's `target_modules`."""
+    expert_names: Names = ()
+    """The same for experts and their router, if PEFT supports adapters for them
     (`peft.utils.transformers_weight_conversion`)."""
     eager: bool = False
-    """Whether scores of attention are tensors because no kernel computes it, and then in fp32."""
+    """Whether attention has no fused kernel and computes its scores as fp32 tensors."""
 
 
 _LLAMA = Family("q? k? v? o? gate up down norm norm")
@@ -106,7 +107,7 @@ _GPT2 = Family(
     tied=True,
     activation="gelu_new",
     dropouts=(("resid_pdrop", 0.1), ("resid_pdrop", 0.1)),
-    module_names=(("qkv", "c_attn"), ("o", "c_proj"), ("up", "c_fc"), ("down", "c_proj")),
+    module_names=_names("qkv=c_attn o=c_proj up=c_fc down=c_proj"),
 )
 _BERT = Family(
     "q+ k+ v+ o+ norm+ up+ down+ norm+",
@@ -118,14 +119,7 @@ _BERT = Family(
     activation="gelu",
     dropouts=(("hidden_dropout_prob", 0.1), ("hidden_dropout_prob", 0.1)),
     upcasts_logits=False,
-    module_names=(
-        ("q", "query"),
-        ("k", "key"),
-        ("v", "value"),
-        ("o", "dense"),
-        ("up", "dense"),
-        ("down", "dense"),
-    ),
+    module_names=_names("q=query k=key v=value o=dense up=dense down=dense"),
 )
 _T5 = Family(
     "q k v o norm up down norm",
@@ -138,19 +132,11 @@ _T5 = Family(
     activation="relu",
     dropouts=(("dropout_rate", 0.1), ("dropout_rate", 0.1)),
     upcasts_logits=False,
-    module_names=(
-        ("q", "q"),
-        ("k", "k"),
-        ("v", "v"),
-        ("o", "o"),
-        ("gate", "wi_0"),
-        ("up", "wi"),
-        ("down", "wo"),
-    ),
+    module_names=_names("q=q k=k v=v o=o gate=wi_0 up=wi down=wo"),
 )
 _MIXTRAL = Family(
     "q k v o router experts_up experts_down norm norm",
-    expert_names=(("router", "gate"), ("experts_up", "w1"), ("experts_down", "w2")),
+    expert_names=_names("router=gate experts_up=w1 experts_down=w2"),
 )
 
 FAMILIES: Final[dict[str, Family]] = {
@@ -175,14 +161,7 @@ FAMILIES: Final[dict[str, Family]] = {
         parallel=True,
         activation="gelu_new",
         dropouts=(("resid_pdrop", 0.0), ("resid_pdrop", 0.0)),
-        module_names=(
-            ("q", "q_proj"),
-            ("k", "k_proj"),
-            ("v", "v_proj"),
-            ("o", "dense"),
-            ("up", "fc1"),
-            ("down", "fc2"),
-        ),
+        module_names=_names("q=q_proj k=k_proj v=v_proj o=dense up=fc1 down=fc2"),
     ),
     "starcoder2": Family(
         "q? k? v? o? up? down? norm+ norm+",
@@ -192,7 +171,7 @@ FAMILIES: Final[dict[str, Family]] = {
         biased=("use_bias", True),
         activation="gelu_pytorch_tanh",
         dropouts=(("residual_dropout", 0.0), ("residual_dropout", 0.0)),
-        module_names=(*_LLAMA_NAMES[:5], ("up", "c_fc"), ("down", "c_proj")),
+        module_names=(*_LLAMA_NAMES[:5], *_names("up=c_fc down=c_proj")),
     ),
     "stablelm": Family(
         "q? k? v? o gate up down norm+ norm+",
@@ -211,7 +190,7 @@ FAMILIES: Final[dict[str, Family]] = {
         parallel=True,
         activation="gelu_new",
         dropouts=(("resid_pdrop", 0.0), ("resid_pdrop", 0.0)),
-        module_names=(*_LLAMA_NAMES[:3], ("o", "out_proj"), ("up", "fc_in"), ("down", "fc_out")),
+        module_names=(*_LLAMA_NAMES[:3], *_names("o=out_proj up=fc_in down=fc_out")),
         eager=True,
     ),
     "gpt_neox": Family(
@@ -223,12 +202,7 @@ FAMILIES: Final[dict[str, Family]] = {
         biased=("attention_bias", True),
         activation="gelu",
         dropouts=(("hidden_dropout", 0.0), ("hidden_dropout", 0.0)),
-        module_names=(
-            ("qkv", "query_key_value"),
-            ("o", "dense"),
-            ("up", "dense_h_to_4h"),
-            ("down", "dense_4h_to_h"),
-        ),
+        module_names=_names("qkv=query_key_value o=dense up=dense_h_to_4h down=dense_4h_to_h"),
     ),
     "opt": Family(
         "k? v? q? o? norm+ up? down? norm+",
@@ -241,13 +215,13 @@ FAMILIES: Final[dict[str, Family]] = {
         activation="relu",
         dropouts=(("dropout", 0.1), ("dropout", 0.1)),
         offset=2,
-        module_names=(*_LLAMA_NAMES[:3], ("o", "out_proj"), ("up", "fc1"), ("down", "fc2")),
+        module_names=(*_LLAMA_NAMES[:3], *_names("o=out_proj up=fc1 down=fc2")),
     ),
     "mixtral": _MIXTRAL,
     "qwen3_moe": replace(
         _MIXTRAL,
         layer="q? k? v? o? head_norm head_norm router experts_up experts_down norm norm",
-        expert_names=(("router", "gate"), ("experts_up", "gate_proj"), ("experts_down", "down_proj")),
+        expert_names=_names("router=gate experts_up=gate_proj experts_down=down_proj"),
     ),
     "qwen2_moe": replace(
         _MIXTRAL,
@@ -256,9 +230,7 @@ FAMILIES: Final[dict[str, Family]] = {
         biased=("qkv_bias", True),
         module_names=(
             *_LLAMA_NAMES,
-            ("shared_gate", "gate_proj"),
-            ("shared_up", "up_proj"),
-            ("shared_down", "down_proj"),
+            *_names("shared_gate=gate_proj shared_up=up_proj shared_down=down_proj"),
             ("shared_router", "shared_expert_gate"),
         ),
         expert_names=(),

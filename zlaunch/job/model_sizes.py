@@ -1,12 +1,11 @@
-"""How large a model is, read from its config.json: sizes under the names that models give them."""
+"""Sizes of a model from its config.json, under the key names of all model types."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from zlaunch.errors import Finding, Refused
 from zlaunch.units import whole
 
-# What a size is called, by transformers' name first.
 _KEYS: Final = {
     "hidden": ("hidden_size", "d_model", "n_embd", "dim"),
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers"),
@@ -40,31 +39,32 @@ _KEYS: Final = {
     "decoder_layers": ("num_decoder_layers", "decoder_layers"),
     "window": ("sliding_window",),
 }
+"""Size → config keys, the usual one first."""
 _DEPTHS: Final = ("layers", "decoder_layers")
 _NEEDED: Final = ("hidden", "layers", "heads", "vocab")
 _MOST_LAYERS: Final = 10_000
-"""No model has more, and to build it alone would take transformers minutes."""
+"""No model has more, and transformers would take minutes to build it."""
 
 
-def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a model's own keys, or those of the text model inside of one that reads images, too."""
+def text_config(config: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys of a model, overridden by those of its `text_config` if it has one."""
     text = config.get("text_config")
     return {**config, **text} if isinstance(text, Mapping) else dict(config)
 
 
-def depth_of(config: Mapping[str, Any]) -> int:
-    """Say how many layers a stack has, 0 if nobody can tell; raise Refused if no model has so many."""
-    given = text_part(config)
+def depth_of(config: Mapping[str, object]) -> int:
+    """Return the layers of the deepest stack, 0 if unknown; raise Refused if the number is impossible."""
+    given = text_config(config)
     depths = {key: whole(given.get(key)) or 0 for name in _DEPTHS for key in _KEYS[name]}
-    key, depth = max(depths.items(), key=lambda one: one[1])
+    key, depth = max(depths.items(), key=lambda item: item[1])
     if depth > _MOST_LAYERS:
         hint = f"write a number from 1 to {_MOST_LAYERS}"
         raise Refused([Finding("absurd-size", f"no model has {depth} layers", hint, where=key)])
     return depth
 
 
-def read_sizes(given: Mapping[str, Any], kind: str) -> dict[str, int]:
-    """Find the sizes under the names that models give them; raise Refused without those needed."""
+def read_sizes(given: Mapping[str, object], kind: str) -> dict[str, int]:
+    """Return all known sizes; raise Refused if a required one is missing."""
     depth_of(given)
     found = {}
     for size, keys in _KEYS.items():
@@ -72,15 +72,15 @@ def read_sizes(given: Mapping[str, Any], kind: str) -> dict[str, int]:
         if values:
             found[size] = values[0]
     missing = [_KEYS[name][0] for name in _NEEDED if name not in found]
-    if "experts" not in found:  # under another name they would be taken for none
+    if "experts" not in found:  # under an unknown key they would be ignored
         missing += [key for key in given if "experts" in key and (whole(given[key]) or 0) > 1][:1]
     if missing:
         raise Refused([_no_sizes(kind, missing)])
     return found
 
 
-def widths_of(given: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Work out the widths that `SHAPES` speaks of."""
+def widths_of(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the widths that `SHAPES` refers to."""
     hidden, heads = sizes["hidden"], sizes["heads"]
     head = sizes.get("head") or max(1, hidden // heads)
     query, key = heads * head, sizes.get("kv_heads", heads) * head
@@ -111,7 +111,7 @@ def _no_sizes(kind: str, missing: list[str]) -> Finding:
     keys = ", ".join(f"`{key}`" for key in missing)
     return Finding(
         "model-without-sizes",
-        f"the model's config.json{f' (`{kind}`)' if kind else ''} has no sensible {keys}",
+        f"the model's config.json{f' (`{kind}`)' if kind else ''} has no valid {keys}",
         "name a config.json that `save_pretrained` wrote",
         where=missing[0],
     )

@@ -1,4 +1,4 @@
-"""Finding the file of a module as `python -m` would, without importing the packages it lies in."""
+"""Find the file of a module like `python -m`, without importing its packages."""
 
 import difflib
 import os
@@ -14,7 +14,7 @@ _MAIN = "__main__"
 
 
 def find_module(name: str, environ: Mapping[str, str]) -> Path:
-    """Find the source that `python -m NAME` would run here; raise InputMissing if there is none."""
+    """Return the source file that `python -m NAME` would run; raise InputMissing if there is none."""
     outer: ModuleSpec | None = None
     path = _path(environ)
     parts = name.split(".")
@@ -30,14 +30,14 @@ def find_module(name: str, environ: Mapping[str, str]) -> Path:
 
 
 def _path(environ: Mapping[str, str]) -> list[str]:
-    """List where the ranks will look: the working directory, then what every program sees."""
+    """Return the import path of the ranks: the working directory, then `sys.path`."""
     with_own_folder = not getattr(sys.flags, "safe_path", False)
     seen = [entry for entry in sys.path[with_own_folder:] if entry]
     return seen if environ.get("PYTHONSAFEPATH") else [str(Path.cwd()), *seen]
 
 
 def _spec(name: str, path: Sequence[str], is_first: bool) -> ModuleSpec | None:
-    """Ask each of Python's finders; only those of files know where a search begins."""
+    """Ask each finder of Python; only PathFinder needs the path for a top-level module."""
     for finder in sys.meta_path:
         where = None if is_first and finder is not PathFinder else path
         find = getattr(finder, "find_spec", None)
@@ -48,48 +48,50 @@ def _spec(name: str, path: Sequence[str], is_first: bool) -> ModuleSpec | None:
 
 
 def _main_of(name: str, path: Sequence[str]) -> Path:
-    """Find the program of a package."""
+    """Return the `__main__` of a package."""
     main = _spec(f"{name}.{_MAIN}", path, is_first=False)
     if main is not None:
         return _source(name, main)
     inner = [one for one in _names(path) if one != "__init__"]
     raise InputMissing(
         f"`-m {name}`: {name} is a package without a `{_MAIN}`",
-        f"write `-m {name}.NAME`; there is {_listed(inner)}" if inner else None,
+        f"write `-m {name}.NAME`; it has {_listed(inner)}" if inner else None,
     )
 
 
 def _source(name: str, spec: ModuleSpec) -> Path:
     if spec.origin is None or not spec.has_location or Path(spec.origin).suffix != ".py":
-        raise InputMissing(f"`-m {name}`: this module has no Python source", "name the program's own module")
+        raise InputMissing(
+            f"`-m {name}`: this module has no Python source", "name a module that is a Python file"
+        )
     return Path(spec.origin)
 
 
 def _missing(name: str, part: str, outer: ModuleSpec | None, path: Sequence[str]) -> InputMissing:
-    """Say which part of a name is not there, and what was meant."""
+    """Explain which part of a name is missing, with a suggestion."""
     if (meant := _meant_as_file(name)) is not None:
         return InputMissing(f"`-m {name}` names a file, not a module", f"write `{meant}`")
     if not all(word.isidentifier() for word in name.split(".")):
         return InputMissing(
-            f"`-m {name}` is no name of a module", "write it as in `import`: `-m package.module`"
+            f"`-m {name}` is not a module name", "write it as in `import`: `-m package.module`"
         )
     names = [one for one in _names(path) if not one.startswith("_")]
     close = difflib.get_close_matches(part, names, 1)
     if outer is None:
         whole = ".".join([*close, *name.split(".")[1:]])
-        where = f"neither in {Path.cwd()} nor among what is installed"
-        hint = "start where `python -m` finds it, or name its file: `zlaunch train FILE`"
+        where = f"it is neither in {Path.cwd()} nor installed"
+        hint = "change to its directory, or name its file: `zlaunch train FILE`"
     else:
         whole = ".".join([outer.name, *close])
         where = f"{outer.name} has no `{part}`"
-        hint = f"there is {_listed(names)}" if names else f"{outer.name} is a module, not a package"
+        hint = f"it has {_listed(names)}" if names else f"{outer.name} is a module, not a package"
     return InputMissing(
         f"there is no module `{name}`: {where}", f"did you mean `-m {whole}`?" if close else hint
     )
 
 
 def _meant_as_file(name: str) -> str | None:
-    """Write the command that was meant by a file's name."""
+    """Return the right command if the name is a file."""
     if name.endswith(".py") and Path(name).is_file():
         as_module = Path(os.path.relpath(name)).with_suffix("").parts
         if "/" not in name and all(word.isidentifier() for word in as_module):

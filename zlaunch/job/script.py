@@ -1,6 +1,6 @@
-"""What a training script's source says: how it takes a ds_config, and which defaults it sets.
+"""What the source of a training script says: how it takes a ds_config, and which defaults it sets.
 
-Read with `ast`, never imported. Where the source does not tell, the Trainer's way is assumed.
+The source is parsed with `ast`, and never imported. In doubt, it counts as a Trainer script.
 """
 
 import ast
@@ -20,44 +20,47 @@ class ConfigInterface(Enum):
 
     TRAINER = "`--deepspeed FILE`, as TrainingArguments do"
     DEEPSPEED = (
-        "`--deepspeed --deepspeed_config FILE`, as `deepspeed.add_config_arguments` does, or its own way"
+        "`--deepspeed --deepspeed_config FILE`, as `deepspeed.add_config_arguments` does, or its own code"
     )
     ACCELERATE = "the environment, as Accelerator and DeepSpeedPlugin do"
 
 
 @dataclass(frozen=True)
 class Script:
-    """A training script as far as its source tells."""
+    """A training script, as far as its source shows."""
 
     path: Path
     source: str
     interface: ConfigInterface
     defaults: Mapping[str, Argument] = field(default_factory=dict)
     own_ds_config: int | None = None
-    """Line on which the script gives TrainingArguments a ds_config of its own."""
+    """Line where it passes its own ds_config to TrainingArguments."""
     config_flags: tuple[str, ...] = ("--deepspeed", "--deepspeed_config")
-    """Where a loop of its own takes a ds_config: the words before the path; none if it takes none."""
+    """Arguments before the path of the ds_config, for a script without a Trainer; empty if it takes none."""
     wants_optimizer: Place | None = None
-    """Where it makes an engine that it trains, without an optimizer, from a ds_config that it is handed."""
+    """Where it creates and trains an engine without an optimizer, from a ds_config that it receives."""
     own_engine_config: Place | None = None
-    """Where it gives DeepSpeed's engine a ds_config of its own, and takes none from elsewhere."""
+    """Where it passes its own ds_config to DeepSpeed's engine, and takes no other."""
     own_output_dir: str | None = None
-    """Where its TrainingArguments write by default, if it says so."""
+    """Default of `output_dir`, if it sets one."""
     trusts_code: bool = False
-    """Whether it lets a model run code of its own."""
+    """Whether it passes `trust_remote_code=True` for models."""
 
     def mentions(self, word: str) -> bool:
-        """Whether a word, in either spelling of a flag, stands anywhere in the source."""
+        """Whether the source contains a word or flag, with `-` and `_` as the same."""
         spelling = re.escape(word).replace("_", "[_-]").replace(r"\-", "[_-]")
         return re.search(rf"(?<![\w-])-{{0,2}}{spelling}(?![\w-])", self.source) is not None
 
     def output_dir(self, argv: Sequence[str]) -> Path:
-        """Say where its Trainer writes checkpoints when it is started with a command line."""
+        """Return where its Trainer writes checkpoints, given its command line."""
         return Path(dict(flags(argv)).get("output_dir") or self.own_output_dir or "trainer_output")
 
 
 def read_script(path: Path) -> Script:
-    """Read a script; raise InputMissing if there is none."""
+    """Parse a script.
+
+    Raise InputMissing if it cannot be read, Refused if it is not Python, WrongUsage if it is a config file.
+    """
     try:
         source = path.read_bytes().decode("utf-8-sig", "replace")
     except OSError as error:
@@ -67,32 +70,34 @@ def read_script(path: Path) -> Script:
     except (SyntaxError, ValueError) as error:
         raise Refused([_no_python(path, error)]) from None
     if path.suffix in (".json", ".yaml", ".yml"):
-        raise WrongUsage(f"`{path}` is no training script", f"give the script, and `--ds-config {path}`")
-    set_by_it = list(_set_arguments(tree))
+        raise WrongUsage(
+            f"`{path}` is not a training script", f"name the script, and add `--ds-config {path}`"
+        )
+    arguments = list(_set_arguments(tree))
     return Script(
         path=path,
         source=source,
         interface=_interface(tree),
         defaults={
             name: Argument(value, Source(SourceKind.SCRIPT, f"`{name}` in {path.name}:{line}"))
-            for name, value, line in set_by_it
+            for name, value, line in arguments
             if name in DEFAULTS
         },
         own_ds_config=_own_ds_config(tree),
         config_flags=_config_flags(tree),
         wants_optimizer=_wants_optimizer(tree, path, source),
         own_engine_config=_own_engine_config(tree, path, source),
-        own_output_dir=next((str(value) for name, value, _ in set_by_it[::-1] if name == "output_dir"), None),
+        own_output_dir=next((str(value) for name, value, _ in arguments[::-1] if name == "output_dir"), None),
         trusts_code=any(map(_trusts_code, ast.walk(tree))),
     )
 
 
 def _no_python(path: Path, error: SyntaxError | ValueError) -> Finding:
     if not isinstance(error, SyntaxError):
-        return Finding("not-python", f"this is no Python: {error}", place=Place(str(path), 1, 1))
+        return Finding("not-python", f"this is not Python: {error}", place=Place(str(path), 1, 1))
     text = (error.text or "").rstrip("\n")
     place = Place(str(path), error.lineno or 1, error.offset or 1, text)
-    return Finding("not-python", f"this is no Python: {error.msg}", place=place)
+    return Finding("not-python", f"this is not Python: {error.msg}", place=place)
 
 
 def _interface(tree: ast.Module) -> ConfigInterface:
@@ -103,16 +108,15 @@ def _interface(tree: ast.Module) -> ConfigInterface:
     if not parses_arguments and names & {"Accelerator", "TrainingArguments", "Seq2SeqTrainingArguments"}:
         return ConfigInterface.ACCELERATE
     has_own_parser = {"ArgumentParser", "parse_args"} <= names
-    is_handed_a_file = "ZLAUNCH_DS_CONFIG" in literals or _is_bare_loop(tree)
-    if not parses_arguments and (has_own_parser or is_handed_a_file):
-        return (
-            ConfigInterface.DEEPSPEED
-        )  # the one would refuse the Trainer's arguments, the other not read them
+    receives_config = "ZLAUNCH_DS_CONFIG" in literals or _is_bare_loop(tree)
+    if not parses_arguments and (has_own_parser or receives_config):
+        # A parser would reject the Trainer's arguments, and a loop without one would ignore them.
+        return ConfigInterface.DEEPSPEED
     return ConfigInterface.TRAINER
 
 
 def _is_bare_loop(tree: ast.Module) -> bool:
-    """Whether a loop takes nothing from a command line: another module may parse one for it."""
+    """Whether a training loop takes no arguments; another module may parse them."""
     calls, names = list(_engine_calls(tree)), _names(tree)
     takes_arguments = any(map(_takes_arguments, calls)) or any(_arguments(tree))
     return bool(calls) and not takes_arguments and not any(name.endswith("Trainer") for name in names)
@@ -124,16 +128,16 @@ def _takes_arguments(call: ast.Call) -> bool:
 
 
 def _arguments(tree: ast.Module) -> Iterator[ast.Attribute]:
-    """Find where the arguments that name a ds_config are read or set, as in `args.deepspeed`."""
+    """Find uses of the arguments that name a ds_config, such as `args.deepspeed`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in ("deepspeed", "deepspeed_config"):
             yield node
 
 
 def _config_flags(tree: ast.Module) -> tuple[str, ...]:
-    """Find which of the two flags of a ds_config a script of its own takes.
+    """Return which of the two flags for a ds_config the script defines.
 
-    A parser without the switch `--deepspeed` would take that for the beginning of `--deepspeed_config`.
+    A parser without `--deepspeed` would take it as an abbreviation of `--deepspeed_config`.
     """
     if "add_config_arguments" in _names(tree):
         return ("--deepspeed", "--deepspeed_config")
@@ -141,20 +145,20 @@ def _config_flags(tree: ast.Module) -> tuple[str, ...]:
 
 
 def _engine_calls(tree: ast.Module) -> Iterator[ast.Call]:
-    """Find where DeepSpeed's engine is made."""
+    """Find calls of `deepspeed.initialize`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            made_by = node.func
-            if made_by.attr == "initialize" and _last_name(made_by.value) == "deepspeed":
-                yield node
+        match node:
+            case ast.Call(func=ast.Attribute(value=module, attr="initialize")):
+                if _last_name(module) == "deepspeed":
+                    yield node
 
 
 def _wants_optimizer(tree: ast.Module, path: Path, source: str) -> Place | None:
-    """Find an engine that trains and whose script gives it no optimizer; None if that is not sure."""
+    """Find an engine that the script trains without giving it an optimizer; None unless that is certain."""
     calls = list(_engine_calls(tree))
     if not calls or not all(map(_leaves_optimizer_open, calls)) or _sets_arguments(tree):
         return None
-    made = {
+    engines = {
         target.elts[0].id
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and node.value in calls
@@ -164,7 +168,7 @@ def _wants_optimizer(tree: ast.Module, path: Path, source: str) -> Place | None:
     used = {
         node.attr
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in made
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in engines
     }
     if not {"backward", "step"} <= used:
         return None
@@ -177,7 +181,7 @@ def _place(call: ast.Call, path: Path, source: str) -> Place:
 
 
 def _own_engine_config(tree: ast.Module, path: Path, source: str) -> Place | None:
-    """Find an engine whose ds_config the script writes or names itself; None if that is not sure."""
+    """Find an engine whose ds_config is part of the script; None unless that is certain."""
     calls, names = list(_engine_calls(tree)), _names(tree)
     has_other_ways = any(name.endswith(("Trainer", "Accelerator")) for name in names) or any(_arguments(tree))
     if not calls or has_other_ways or "ZLAUNCH_DS_CONFIG" in _literals(tree):
@@ -187,7 +191,7 @@ def _own_engine_config(tree: ast.Module, path: Path, source: str) -> Place | Non
 
 
 def _engine_config(call: ast.Call) -> ast.expr | None:
-    """Find what a call gives the engine as its ds_config: by name, or as the eleventh argument."""
+    """Return the ds_config argument of `deepspeed.initialize`: by name or by position."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if not any(isinstance(arg, ast.Starred) for arg in call.args[:11]):
         given |= {
@@ -197,7 +201,7 @@ def _engine_config(call: ast.Call) -> ast.expr | None:
 
 
 def _is_own(config: ast.expr | None, tree: ast.Module) -> bool:
-    """Whether a ds_config is a literal, or a name that is bound once, to a literal, and never updated."""
+    """Whether a ds_config is a literal, or a name that is bound once to a literal and never updated."""
     if isinstance(config, ast.Name):
         bound = [node for node in ast.walk(tree) if _binds(node, config.id)]
         values = [node.value for node in tree.body if isinstance(node, ast.Assign) and bound == node.targets]
@@ -206,7 +210,7 @@ def _is_own(config: ast.expr | None, tree: ast.Module) -> bool:
 
 
 def _binds(node: ast.AST, name: str) -> bool:
-    """Whether a name gets a value here, or more in the value that it has."""
+    """Whether a node binds a name, or calls `update` on it."""
     match node:
         case ast.Name(id=bound, ctx=ast.Store()) | ast.arg(arg=bound):
             return bound == name
@@ -216,33 +220,33 @@ def _binds(node: ast.AST, name: str) -> bool:
 
 
 def _is_own_literal(node: ast.expr | None) -> bool:
-    """Whether this is a path, or an object that takes in no other."""
+    """Whether a node is a path, or a dict without `**`."""
     if isinstance(node, ast.Dict):
         return bool(node.keys) and None not in node.keys
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != ""
 
 
-_HANDED = re.compile(
+_RECEIVED = re.compile(
     r"[\w.]+\.deepspeed(_config)?|os\.environ\['ZLAUNCH_DS_CONFIG'\]"
     r"|os\.(environ\.get|getenv)\('ZLAUNCH_DS_CONFIG'\)"
 )
-"""A ds_config that a script passes on as it got it."""
+"""An expression for the ds_config that a script receives."""
 
 
 def _sets_arguments(tree: ast.Module) -> bool:
-    """Whether a script may change the ds_config that its command line names."""
+    """Whether a script may override the ds_config of its command line."""
     is_set = any(isinstance(node.ctx, ast.Store) for node in _arguments(tree))
     return is_set or not {"set_defaults", "setattr"}.isdisjoint(_names(tree))
 
 
 def _leaves_optimizer_open(call: ast.Call) -> bool:
-    """Whether an engine gets its optimizer from a ds_config that comes from outside, and nowhere else."""
+    """Whether an engine can get its optimizer only from the ds_config that the script receives."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     may_give = None in given or "optimizer" in given or len(call.args) > 2
     if may_give or any(isinstance(arg, ast.Starred) for arg in call.args):
         return False
     config = _engine_config(call)
-    return "args" in given if config is None else _HANDED.fullmatch(ast.unparse(config)) is not None
+    return "args" in given if config is None else _RECEIVED.fullmatch(ast.unparse(config)) is not None
 
 
 def _names(tree: ast.Module) -> set[str]:
@@ -262,7 +266,7 @@ def _own_ds_config(tree: ast.Module) -> int | None:
 
 
 def _set_arguments(tree: ast.Module) -> Iterator[tuple[str, Value, int]]:
-    """Find constants given to TrainingArguments, or set by a class derived from it; each with its line."""
+    """Find constant arguments of TrainingArguments, and defaults in subclasses; each with its line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any(_is_arguments(base) for base in node.bases):
             for statement in node.body:
@@ -289,7 +293,7 @@ def _is_arguments(node: ast.expr) -> bool:
 
 
 def _trusts_code(node: ast.AST) -> bool:
-    """Whether this loads a model, or its config, and lets it run code of its own."""
+    """Whether a node loads a model or config with `trust_remote_code=True`."""
     match node:
         case ast.Call(func=ast.Attribute(value=of, attr="from_pretrained" | "from_config"), keywords=given):
             trusts = "trust_remote_code=True" in map(ast.unparse, given)

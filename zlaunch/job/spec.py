@@ -1,4 +1,4 @@
-"""How a person wants a job to be watched, and what may be tried after a failure."""
+"""The options of a job: what to run, how to monitor it, and when to restart it."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from zlaunch.job.source import Source
 from zlaunch.units import narrowed
 
 STEP_PATIENCE_SECONDS = 60.0
-"""The least time without a step that counts as a stall, unless somebody says otherwise."""
+"""Default of `--stall-after`."""
 
 OnStall = Literal["report", "stop"]
 OnOom = Literal["stop", "retry"]
@@ -21,20 +21,20 @@ OnOom = Literal["stop", "retry"]
 
 @dataclass(frozen=True, slots=True)
 class MonitorOptions:
-    """How a person wants a job to be watched."""
+    """Options for monitoring a run."""
 
     show_ranks: tuple[int, ...] = (0,)
-    """Ranks whose output is shown. Where none is, there is one line that says how far the job is."""
+    """Ranks whose output to show. Without any, a progress line is shown."""
     on_stall: OnStall = "report"
     stall_after: float = STEP_PATIENCE_SECONDS
-    """The least time without a step that counts as a stall, in seconds."""
+    """Seconds without progress before a run counts as stalled."""
     debugged: int | None = None
-    """A rank that waits for a debugger. It may stand still, and the others with it: that is no stall."""
+    """A rank with a debugger, whose pauses are not stalls."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """What a person allows to be tried."""
+    """When to restart a failed run."""
 
     max_restarts: int = 0
     on_oom: OnOom = "stop"
@@ -42,10 +42,10 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a person said about watching a job, and about going on after a failure."""
+    """Command line options for monitoring and restarting a run."""
 
     show_ranks: str | None = None
-    """Ranks whose output is shown, as `ranks_to_show` reads them."""
+    """Ranks whose output to show, as in `ranks_to_show`."""
     on_stall: OnStall = "report"
     stall_after: float = STEP_PATIENCE_SECONDS
     policy: RestartPolicy = RestartPolicy()
@@ -53,16 +53,15 @@ class RunOptions:
     def monitor_options(
         self, world_size: int, interactive: bool, debugged: int | None = None
     ) -> MonitorOptions:
-        """Options for a job with `world_size` ranks; raise WrongUsage for a rank it does not have."""
-        shown = ranks_to_show(self.show_ranks, world_size, interactive)
-        return MonitorOptions(shown, self.on_stall, self.stall_after, debugged)
+        """Resolve the options for a world size; raise WrongUsage for a rank that does not exist."""
+        ranks = ranks_to_show(self.show_ranks, world_size, interactive)
+        return MonitorOptions(ranks, self.on_stall, self.stall_after, debugged)
 
 
 def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple[int, ...]:
-    """Read `0,3`, `all` or `none`; raise WrongUsage for a rank that will not be there.
+    """Parse `0,3`, `all` or `none`; raise WrongUsage for a rank that does not exist.
 
-    Left out, rank 0 goes where output is kept or passed on, and nobody is shown to a person, who
-    has one quiet line instead.
+    The default is none in a terminal, which has a progress line, and rank 0 otherwise.
     """
     match text:
         case None:
@@ -74,7 +73,7 @@ def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) < world_size for word in words):
         ranks = "is rank 0 only" if world_size == 1 else f"are ranks 0 to {world_size - 1}"
-        raise WrongUsage(f"`--show-ranks {text}`: there {ranks}", "write `--show-ranks 0`, all or none")
+        raise WrongUsage(f"`--show-ranks {text}`: there {ranks}", "write `--show-ranks 0`, `all` or `none`")
     return tuple(sorted({int(word) for word in words}))
 
 
@@ -89,7 +88,7 @@ _DEVICES: dict[str, Device] = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """Where optimizer states and parameters go; None for a part means: as the stage allows."""
+    """Devices of optimizer states and parameters; None: offloaded if the stage supports it."""
 
     optimizer: Device | None = None
     param: Device | None = None
@@ -113,14 +112,14 @@ class Debug:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job. What was not said is None, so that later layers know who decided."""
+    """The options of one job; None for everything that the user did not set."""
 
     script: Path
-    """The file of the training program; of a module, if one is named."""
+    """The file of the training script, or of the module."""
     script_args: tuple[str, ...] = ()
     stage: Stage | None = None
     is_chosen: bool = False
-    """Whether zlaunch chose the stage and the offload."""
+    """Whether zlaunch chose stage and offload (`--stage auto`)."""
     offload: Offload | None = None
     nvme_dir: Path | None = None
     precision: Precision | None = None
@@ -132,54 +131,54 @@ class JobSpec:
     include: str | None = None
     exclude: str | None = None
     module: str | None = None
-    """The program as `python -m` takes it."""
+    """The module for `python -m`, instead of a script."""
     debug: Debug | None = None
     wishes: RunOptions = field(default_factory=RunOptions)
 
     @property
     def stage_source(self) -> Source:
-        """Name the option that set the stage."""
+        """The option that set the stage."""
         return Source.option("--stage auto" if self.is_chosen else "--stage")
 
     @property
     def name(self) -> str:
-        """Name the program for people, in a word."""
+        """A short name of the script or module."""
         return self.script.stem if self.module is None else self.module.rpartition(".")[2]
 
 
 def parse_offload(text: str) -> Offload:
-    """Read `cpu`, or `optimizer:cpu,param:nvme`; raise WrongUsage for anything else."""
+    """Parse `cpu` or `optimizer:cpu,param:nvme`; raise WrongUsage for anything else."""
     if text in _DEVICES:
         device = _DEVICES[text]
         return Offload(optimizer=device, param="none" if device == "none" else None)
-    parts: dict[str, Device] = {"optimizer": "none", "param": "none"}
+    devices: dict[str, Device] = {"optimizer": "none", "param": "none"}
     for term in text.split(","):
         part, _, device_name = term.strip().partition(":")
-        if part not in parts or device_name not in _DEVICES:
-            meant = get_close_matches(part, parts, 1) if device_name in _DEVICES else []
+        if part not in devices or device_name not in _DEVICES:
+            meant = get_close_matches(part, devices, 1) if device_name in _DEVICES else []
             raise WrongUsage(
-                f"`--offload {text}`: `{term.strip()}` makes no sense",
+                f"`--offload {text}`: `{term.strip()}` is not valid",
                 f"did you mean `{meant[0]}:{device_name}`?"
                 if meant
-                else "write none, cpu or nvme, or each part: `optimizer:cpu,param:nvme`",
+                else "write `none`, `cpu` or `nvme`, or both parts: `optimizer:cpu,param:nvme`",
             )
-        parts[part] = _DEVICES[device_name]
-    return Offload(**parts)
+        devices[part] = _DEVICES[device_name]
+    return Offload(**devices)
 
 
 def parse_gpus(text: str) -> GpuChoice:
-    """Read a count, or device numbers with commas (`2,` is device 2 alone)."""
+    """Parse a count, or device numbers with commas (`2,` is only device 2); raise WrongUsage otherwise."""
     numbers = [number.strip() for number in text.split(",")]
     if numbers and numbers[-1] == "" and len(numbers) > 1:
         numbers.pop()
     if not all(re.fullmatch(r"[0-9]{1,6}", number) for number in numbers):
         raise WrongUsage(
-            f"`--gpus {text}` is neither a count nor device numbers", "write `--gpus 2` or `--gpus 0,2`"
+            f"`--gpus {text}` is neither a count nor a list of devices", "write `--gpus 2` or `--gpus 0,2`"
         )
     devices = tuple(int(number) for number in numbers)
     if "," not in text:
         if devices[0] == 0:
-            raise WrongUsage("`--gpus 0` leaves nothing to train on", "write `--gpus 0,` for device 0 alone")
+            raise WrongUsage("`--gpus 0` is no GPU at all", "write `--gpus 0,` for device 0")
         return GpuChoice(count=devices[0])
     if len(set(devices)) != len(devices):
         raise WrongUsage(f"`--gpus {text}` names a device twice")
@@ -187,7 +186,7 @@ def parse_gpus(text: str) -> GpuChoice:
 
 
 def parse_debug(text: str) -> Debug:
-    """Read `1`, or `1:5679`; raise WrongUsage for anything else."""
+    """Parse `1` or `1:5679`; raise WrongUsage for anything else."""
     rank, colon, port = text.partition(":")
     words = [rank, *([port] if colon else [])]
     if not all(re.fullmatch(r"[0-9]{1,6}", word) for word in words):
@@ -196,13 +195,13 @@ def parse_debug(text: str) -> Debug:
         )
     if colon and not 0 < int(port) < 1 << 16:
         raise WrongUsage(
-            f"`--debug {text}`: there is no port {int(port)}", f"write `--debug {int(rank)}:5678`"
+            f"`--debug {text}`: {int(port)} is not a valid port", f"write `--debug {int(rank)}:5678`"
         )
     return Debug(int(rank), int(port)) if colon else Debug(int(rank))
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Read `a.b.c=value`; the value is JSON, or a word. Raises WrongUsage without a key and a value."""
+    """Parse `a.b.c=value`, where the value is JSON or a string; raise WrongUsage for anything else."""
     key, equals, raw = text.partition("=")
     if not equals or not all(key.split(".")):
         raise WrongUsage(
@@ -213,12 +212,12 @@ def parse_override(text: str) -> tuple[str, Any]:
     except ValueError:
         value = raw
     except RecursionError:
-        raise WrongUsage(f"the value of `--set {key}` is nested too deep") from None
+        raise WrongUsage(f"the value of `--set {key}` is nested too deeply") from None
     return key, value
 
 
 def _number(text: str) -> int | float:
-    """Read `1e8` as a whole number, as DeepSpeed's reader does."""
+    """Parse `1e8` as an integer, like DeepSpeed's JSON reader."""
     value = float(text)
     if not math.isfinite(value):
         raise WrongUsage(f"a ds_config cannot hold the number {text}")

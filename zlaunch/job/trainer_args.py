@@ -1,7 +1,7 @@
-"""The Trainer arguments that reach into a ds_config, as transformers names and defaults them.
+"""The Trainer arguments that affect the ds_config.
 
-They are read from the script's command line and, where the script sets its own defaults, from its
-source. Names and defaults follow `transformers.TrainingArguments` 5.x; a contract test holds them.
+They come from the script's command line, and from defaults in its source. Names and defaults are those of
+`transformers.TrainingArguments` 5.x, which a contract test checks.
 """
 
 import math
@@ -40,37 +40,37 @@ REMOVED: Mapping[str, str] = {
     "adafactor": "use `--optim adafactor`",
     "dispatch_batches": "use `--accelerator_config '{\"dispatch_batches\": true}'`",
     "evaluation_strategy": "use `--eval_strategy`",
-    "fp16_backend": "leave it out: PyTorch's own is used",
-    "fp16_opt_level": "leave it out: apex is gone",
+    "fp16_backend": "remove it: PyTorch's own is used",
+    "fp16_opt_level": "remove it: apex is no longer supported",
     "fsdp_min_num_params": "use `--fsdp_config`",
     "fsdp_transformer_layer_cls_to_wrap": "use `--fsdp_config`",
     "group_by_length": "use `--train_sampling_strategy group_by_length`",
-    "half_precision_backend": "leave it out: PyTorch's own is used",
+    "half_precision_backend": "remove it: PyTorch's own is used",
     "include_inputs_for_metrics": "use `--include_for_metrics inputs`",
-    "include_tokens_per_second": "leave it out",
-    "jit_mode_eval": "leave it out",
+    "include_tokens_per_second": "remove it",
+    "jit_mode_eval": "remove it",
     "logging_dir": "use the environment variable `TENSORBOARD_LOGGING_DIR`",
-    "mp_parameters": "leave it out",
+    "mp_parameters": "remove it",
     "no_cuda": "use `--use_cpu`",
-    "overwrite_output_dir": "leave it out",
-    "past_index": "leave it out",
+    "overwrite_output_dir": "remove it",
+    "past_index": "remove it",
     "per_gpu_eval_batch_size": "use `--per_device_eval_batch_size`",
     "per_gpu_train_batch_size": "use `--per_device_train_batch_size`",
     "push_to_hub_model_id": "use `--hub_model_id`",
     "push_to_hub_organization": "use `--hub_model_id`",
     "push_to_hub_token": "use `--hub_token`",
-    "ray_scope": "leave it out",
-    "save_safetensors": "leave it out: it is the only format",
+    "ray_scope": "remove it",
+    "save_safetensors": "remove it: safetensors is the only format",
     "sharded_ddp": "use `--fsdp`",
     "split_batches": "use `--accelerator_config '{\"split_batches\": true}'`",
     "torchdynamo": "use `--torch_compile_backend`",
-    "tpu_num_cores": "leave it out",
-    "use_ipex": "leave it out",
-    "use_mps_device": "leave it out: it is found by itself",
-    "warmup_ratio": "use `--warmup_steps`, which takes a share below 1 as well",
+    "tpu_num_cores": "remove it",
+    "use_ipex": "remove it",
+    "use_mps_device": "remove it: MPS is detected",
+    "warmup_ratio": "use `--warmup_steps`, which also takes a fraction below 1",
     "xpu_backend": "use `--ddp_backend`",
 }
-"""Arguments that transformers 5 took away → what to type instead."""
+"""Arguments that transformers 5 removed → what to type instead."""
 
 _TRUE = {"yes", "true", "t", "y", "1"}
 _FALSE = {"no", "false", "f", "n", "0"}
@@ -78,7 +78,7 @@ _FALSE = {"no", "false", "f", "n", "0"}
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument: its value, who set it, and whether that was the user."""
+    """An argument: its value, what set it, and whether the user gave it on the command line."""
 
     value: Value
     source: Source
@@ -87,48 +87,51 @@ class Argument:
 
 @dataclass(frozen=True)
 class TrainerArgs:
-    """The arguments that matter here; whatever nobody set has the Trainer's default."""
+    """Trainer arguments, with the Trainer's defaults for those that are not set."""
 
     arguments: Mapping[str, Argument] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Argument:
-        """Look an argument up by the name it has in TrainingArguments."""
+        """Return an argument by its name in TrainingArguments."""
         return self.arguments.get(name) or Argument(
             DEFAULTS[name], Source(SourceKind.TRAINER_DEFAULT, f"default of `--{name}`")
         )
 
     def over(self, name: str, argument: Argument) -> "TrainerArgs":
-        """Set one argument."""
+        """Return a copy with one argument replaced."""
         return TrainerArgs({**self.arguments, name: argument})
 
     def is_on(self, *names: str) -> bool:
-        """Whether any of these switches is on."""
+        """Whether any of these booleans is true."""
         return any(bool(self[name].value) for name in names)
 
 
 @dataclass(frozen=True)
 class Match:
-    """A key that the Trainer compares with its arguments, and with which."""
+    """The arguments that the Trainer compares with a ds_config key."""
 
     names: tuple[str, ...]
     expected: Callable[[TrainerArgs], Any]
-    """What the Trainer wants the key to be; None if only the dataset can tell."""
+    """Computes the value that the Trainer expects; None if it depends on the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A key that is not what the Trainer wants it to be."""
+    """A ds_config key that differs from the Trainer's arguments."""
 
     path: tuple[str, ...]
-    value: Any
+    value: object
     said: str
-    """What the arguments are, and who set them."""
+    """The arguments and what set them."""
     remedy: str
-    """What to type."""
+    """The hint."""
 
 
 def num_warmup_steps(args: TrainerArgs) -> int | None:
-    """Count warmup steps as `TrainingArguments.get_warmup_steps` does: a number, or a share of all."""
+    """Return the warmup steps like `TrainingArguments.get_warmup_steps`: a number or a fraction of all.
+
+    None if the number of all steps is unknown.
+    """
     warmup, steps = float(args["warmup_steps"].value), float(args["max_steps"].value)
     if warmup >= 1 or warmup == 0:
         return max(1, int(warmup))
@@ -137,7 +140,7 @@ def num_warmup_steps(args: TrainerArgs) -> int | None:
 
 
 def num_total_steps(args: TrainerArgs) -> Value | None:
-    """Say how many steps were asked for, if they were."""
+    """Return `max_steps`; None if it is not set."""
     steps = args["max_steps"].value
     return steps if float(steps) > 0 else None
 
@@ -166,11 +169,11 @@ MATCHED: Mapping[tuple[str, ...], Match] = {
     ("bf16", "enabled"): _switch("bf16"),
     ("fp16", "enabled"): _switch("fp16"),
 }
-"""Keys with `must_match` in `HfTrainerDeepSpeedConfig`, but for train_batch_size, which a rule judges."""
+"""Keys with `must_match` in `HfTrainerDeepSpeedConfig`; train_batch_size has its own rule."""
 
 
-def find_mismatches(value_at: Callable[[tuple[str, ...]], Any], args: TrainerArgs) -> Iterator[Mismatch]:
-    """Find the keys whose values the Trainer refuses; `value_at` gives None for a key that is absent."""
+def find_mismatches(value_at: Callable[[tuple[str, ...]], object], args: TrainerArgs) -> Iterator[Mismatch]:
+    """Find the keys whose values the Trainer rejects; `value_at` returns None for an absent key."""
     for path, match in MATCHED.items():
         value, expected = value_at(path), match.expected(args)
         if value in (None, "auto") or expected is None or value == expected:
@@ -180,24 +183,24 @@ def find_mismatches(value_at: Callable[[tuple[str, ...]], Any], args: TrainerArg
 
 
 def _said(name: str, argument: Argument) -> str:
-    """Say what an argument is, and who set it unless it was the command line."""
+    """Describe an argument, and what set it unless it was the command line."""
     whose = {SourceKind.ARGUMENT: "", SourceKind.TRAINER_DEFAULT: " by default"}
     return f"`--{name}` is {argument.value}{whose.get(argument.source.kind, f' ({argument.source})')}"
 
 
-def _agreeing(match: Match, value: Any) -> str:
-    """Name the arguments that agree with a value."""
+def _agreeing(match: Match, value: object) -> str:
+    """Return a hint for arguments that agree with a value."""
     if isinstance(value, bool):
-        return f"give `--{match.names[0]}`" if value else f"leave out `--{match.names[0]}`"
-    parts = value if isinstance(value, list) else [value]
-    flags_and_values = zip(match.names, parts, strict=False)
-    return f"give `{' '.join(f'--{name} {part}' for name, part in flags_and_values)}`"
+        return f"add `--{match.names[0]}`" if value else f"leave out `--{match.names[0]}`"
+    values = value if isinstance(value, list) else [value]
+    pairs = zip(match.names, values, strict=False)
+    return f"add `{' '.join(f'--{name} {one}' for name, one in pairs)}`"
 
 
 def read_arguments(
     argv: Sequence[str], script_defaults: Mapping[str, Argument] | None = None
 ) -> tuple[TrainerArgs, list[Finding]]:
-    """Read a script's command line over the defaults the script itself sets."""
+    """Parse a script's command line, over the defaults that the script sets; return it with findings."""
     arguments = dict(script_defaults or {})
     findings: list[Finding] = []
     for name, text in flags(argv):
@@ -205,34 +208,24 @@ def read_arguments(
             continue
         value = _convert(name, text)
         if value is None:
-            findings.append(
-                Finding(
-                    "bad-argument",
-                    f"`--{name} {text}` is not {_kind(name)}",
-                    where=f"--{name}",
-                )
-            )
+            message = f"`--{name} {text}` is not {_kind(name)}"
+            findings.append(Finding("bad-argument", message, where=f"--{name}"))
         else:
             arguments[name] = Argument(value, Source.argument(name), given=True)
     return TrainerArgs(arguments), findings
 
 
 def removed_arguments(argv: Sequence[str]) -> list[Finding]:
-    """Find the arguments that transformers 5 took away; a script of its own may still have them."""
+    """Find the arguments that transformers 5 removed."""
     return [
-        Finding(
-            "removed-argument",
-            f"`--{name}` is gone since transformers 5",
-            REMOVED[name],
-            where=f"--{name}",
-        )
+        Finding("removed-argument", f"transformers 5 removed `--{name}`", REMOVED[name], where=f"--{name}")
         for name, _ in flags(argv)
         if name in REMOVED
     ]
 
 
 def flags(argv: Sequence[str]) -> list[tuple[str, str | None]]:
-    """Split a command line into flags and their values; `-` in a name counts as `_`."""
+    """Split a command line into flags and values; `-` in a name becomes `_`."""
     found: list[tuple[str, str | None]] = []
     for position, word in enumerate(argv):
         if not word.startswith("--") or len(word) == 2:
@@ -245,12 +238,12 @@ def flags(argv: Sequence[str]) -> list[tuple[str, str | None]]:
 
 
 def is_switched_on(text: str) -> bool:
-    """Whether a switch with this value is on."""
+    """Whether the text is a true boolean."""
     return text.lower() in _TRUE
 
 
 def take_ds_config(argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Take `--deepspeed FILE` or `--deepspeed_config FILE` out of a script's command line."""
+    """Split `--deepspeed FILE` or `--deepspeed_config FILE` off a command line; return the rest and FILE."""
     rest: list[str] = []
     taken: str | None = None
     words = deque(argv)
@@ -267,16 +260,14 @@ def take_ds_config(argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
 
 
 def _kind(name: str) -> str:
-    return {bool: "true or false", int: "a whole number", float: "a number"}.get(
-        type(DEFAULTS[name]), "a word"
-    )
+    return {bool: "true or false", int: "an integer", float: "a number"}.get(type(DEFAULTS[name]), "a string")
 
 
 def _convert(name: str, text: str | None) -> Value | None:
     match DEFAULTS[name]:
         case bool():
-            plain = "true" if text is None else text.lower()
-            return True if plain in _TRUE else False if plain in _FALSE else None
+            word = "true" if text is None else text.lower()
+            return True if word in _TRUE else False if word in _FALSE else None
         case str():
             return text
         case int() | float() as default:

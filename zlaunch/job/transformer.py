@@ -1,24 +1,24 @@
-"""A model's config.json read as sizes: its weights in order, and the widths its activations have.
+"""A transformer as sizes, read from config.json: its weights in order, and the widths of its activations.
 
-The count is exact for the types in `families.FAMILIES`; any other model with the usual keys is taken
-for one built as Llama is, and `known` is false then.
+The number of parameters is exact for the types in `model_families.FAMILIES`. Any other type is treated like
+the most similar known one, and `known` is False.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from zlaunch.job.model_families import FAMILIES, SHAPES, Family
-from zlaunch.job.model_sizes import read_sizes, text_part, widths_of
+from zlaunch.job.model_sizes import read_sizes, text_config, widths_of
 
 _HEADS: Final = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
-"""How classes end that have a language model's head, the only one that is known here."""
+"""Suffixes of classes with a language modeling head, the only one that is supported."""
 _ACTIVATION_KEYS: Final = ("hidden_activation", "hidden_act", "activation_function", "dense_act_fn")
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One parameter: its name in `families.SHAPES`, with `.bias` for a bias, and its shape."""
+    """One parameter: its name in `model_families.SHAPES`, with `.bias` for a bias, and its shape."""
 
     name: str
     rows: int
@@ -26,41 +26,41 @@ class Weight:
 
     @property
     def numel(self) -> int:
-        """Count the elements."""
+        """Number of elements."""
         return self.rows * self.columns
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Equal layers, one after the other."""
+    """A sequence of equal layers."""
 
     weights: tuple[Weight, ...]
-    """Those of one layer."""
+    """The weights of one layer."""
     num_layers: int
     num_norms: int
     num_attentions: int
 
     @property
     def layer_numel(self) -> int:
-        """Count the elements of one layer."""
+        """Elements of one layer."""
         return sum(weight.numel for weight in self.weights)
 
     @property
     def expert_numel(self) -> int:
-        """Count those of the experts of one layer."""
+        """Elements of the experts of one layer."""
         return sum(weight.numel for weight in self.weights if weight.name.startswith("experts"))
 
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """A model's sizes; widths in elements per token."""
+    """The sizes of a model; widths in elements per token."""
 
     family: Family
     known: bool
     embedding: tuple[Weight, ...]
     stacks: tuple[Stack, ...]
     head: tuple[Weight, ...]
-    """What comes after the layers; without the output matrix where it is the embedding."""
+    """Weights after the layers; without the output matrix if it is tied to the embedding."""
     hidden: int
     query: int
     key: int
@@ -69,52 +69,52 @@ class Transformer:
     vocab: int
     experts: int
     top_k: int
-    """Experts that each token goes through; 0 without experts."""
+    """Experts per token; 0 without experts."""
     shared: int
-    """Width of the expert that every token goes through."""
+    """Width of the shared expert."""
     window: int
-    """Tokens that attention looks back on; 0 for all."""
+    """Tokens in the attention window; 0 for all."""
     activation: str
     gated: bool
     dropouts: int
-    """How many of the two sums in a layer have dropout."""
-    squashes_logits: bool
-    squashes_scores: bool
-    """Whether attention scores are squashed, which only eager attention can."""
+    """Number of residual additions in a layer with dropout."""
+    caps_logits: bool
+    caps_scores: bool
+    """Whether attention scores are soft-capped, which only eager attention supports."""
     tied: bool
 
     @property
     def parameters(self) -> int:
-        """Count all elements."""
+        """Elements of all parameters."""
         layers = sum(stack.num_layers * stack.layer_numel for stack in self.stacks)
         return layers + sum(weight.numel for weight in (*self.embedding, *self.head))
 
     @property
     def largest(self) -> int:
-        """Count the elements of the largest single parameter."""
+        """Elements of the largest parameter."""
         return max(weight.numel for weight in self.in_order())
 
     @property
     def num_layers(self) -> int:
-        """Count the layers of all stacks."""
+        """Layers of all stacks."""
         return sum(stack.num_layers for stack in self.stacks)
 
     def in_order(self) -> tuple[Weight, ...]:
-        """List all parameters as `model.parameters()` does."""
+        """List all parameters in the order of `model.parameters()`."""
         layers = (weight for stack in self.stacks for weight in stack.weights * stack.num_layers)
         return (*self.embedding, *layers, *self.head)
 
 
-def read_transformer(config: Mapping[str, Any]) -> Transformer:
-    """Read a model's config.json; raise Refused if it does not say how large the model is.
+def read_transformer(config: Mapping[str, object]) -> Transformer:
+    """Read a config.json; raise Refused if it has no sizes.
 
-    Of a model with several parts, such as one that reads images, the text part is read.
+    Of a multimodal model, only the text model is read.
     """
-    given = text_part(config)
+    given = text_config(config)
     kind = str(given.get("model_type", ""))
     sizes = read_sizes(given, kind)
     family = FAMILIES.get(kind) or _like(given, sizes)
-    widths = widths_of(given, sizes)
+    widths = widths_of(sizes)
     family = _as_configured(family, given)
     stacks = [_stack(family, family.layer, given, widths, sizes["layers"])]
     if family.decoder:
@@ -122,7 +122,7 @@ def read_transformer(config: Mapping[str, Any]) -> Transformer:
         stacks.append(_stack(family, family.decoder, given, widths, depth))
     tied = bool(given.get("tie_word_embeddings", family.tied))
     head = family.head.replace("lm+", "vocab_bias").replace("lm", "") if tied else family.head
-    odds = [given.get(key, default) for key, default in family.dropouts]
+    dropouts = [given.get(key, default) for key, default in family.dropouts]
     return Transformer(
         family=family,
         known=kind in FAMILIES and "text_config" not in config and _has_language_head(given),
@@ -141,20 +141,20 @@ def read_transformer(config: Mapping[str, Any]) -> Transformer:
         window=_window(given, sizes),
         activation=_activation(given, family),
         gated="gate" in family.layer.replace("shared_gate", "") or "experts_up" in family.layer,
-        dropouts=sum(1 for odd in odds if odd),
-        squashes_logits=bool(given.get("final_logit_softcapping")),
-        squashes_scores=bool(given.get("attn_logit_softcapping")),
+        dropouts=sum(map(bool, dropouts)),
+        caps_logits=bool(given.get("final_logit_softcapping")),
+        caps_scores=bool(given.get("attn_logit_softcapping")),
         tied=tied,
     )
 
 
-def _has_language_head(given: Mapping[str, Any]) -> bool:
+def _has_language_head(given: Mapping[str, object]) -> bool:
     named = given.get("architectures")
     return not isinstance(named, list) or not named or str(named[0]).endswith((*_HEADS, "Model"))
 
 
-def _like(given: Mapping[str, Any], sizes: Mapping[str, int]) -> Family:
-    """Take a model of an unknown type for the known one that it resembles."""
+def _like(given: Mapping[str, object], sizes: Mapping[str, int]) -> Family:
+    """Return the family that a model of an unknown type resembles most."""
     if given.get("is_encoder_decoder"):
         return FAMILIES["t5"]
     if "experts" in sizes and "top_k" in sizes:
@@ -165,21 +165,21 @@ def _like(given: Mapping[str, Any], sizes: Mapping[str, int]) -> Family:
     return FAMILIES["llama"] if rms or "num_key_value_heads" in given else FAMILIES["gpt_neox"]
 
 
-def _as_configured(family: Family, given: Mapping[str, Any]) -> Family:
-    """Give a family the matrices that a config switches on."""
+def _as_configured(family: Family, given: Mapping[str, object]) -> Family:
+    """Add the matrices that a config enables."""
     if str(given.get("feed_forward_proj", "")).startswith("gated"):
         layer, decoder = (part.replace("up down", "gate up down") for part in (family.layer, family.decoder))
         names = tuple((name, "wi_1" if name == "up" else called) for name, called in family.module_names)
         return replace(family, layer=layer, decoder=decoder, module_names=names)
     if "types" in family.embedding and "MaskedLM" not in str(given.get("architectures")):
-        return replace(family, upcasts_logits=True)  # trained as a decoder, as transformers names it first
+        return replace(family, upcasts_logits=True)  # transformers' first class for the type is a decoder
     if given.get("mlp_bias"):
         return replace(family, layer=family.layer.replace("gate up down", "gate+ up+ down+"))
     return family
 
 
 def _stack(
-    family: Family, layer: str, given: Mapping[str, Any], widths: Mapping[str, int], depth: int
+    family: Family, layer: str, given: Mapping[str, object], widths: Mapping[str, int], depth: int
 ) -> Stack:
     names = layer.replace("+", "").replace("?", "").split()
     attentions = sum(name in ("q", "qkv") for name in names)
@@ -187,7 +187,7 @@ def _stack(
 
 
 def _weights(
-    family: Family, names: str, given: Mapping[str, Any], widths: Mapping[str, int]
+    family: Family, names: str, given: Mapping[str, object], widths: Mapping[str, int]
 ) -> tuple[Weight, ...]:
     found = []
     for word in names.split():
@@ -202,12 +202,12 @@ def _weights(
     return tuple(found)
 
 
-def _window(given: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
-    """Say how far attention looks back; Qwen's models have a window that is switched off."""
+def _window(given: Mapping[str, object], sizes: Mapping[str, int]) -> int:
+    """Return the attention window; Qwen models have one that is disabled by default."""
     return sizes.get("window", 0) if given.get("use_sliding_window", True) else 0
 
 
-def _activation(given: Mapping[str, Any], family: Family) -> str:
+def _activation(given: Mapping[str, object], family: Family) -> str:
     named = next((given[key] for key in _ACTIVATION_KEYS if given.get(key)), None)
     proj = str(given.get("feed_forward_proj", ""))
     if named is None and proj:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zlaunch.diagnosis.collect import collect_evidence
 from zlaunch.diagnosis.diagnose import diagnose
-from zlaunch.diagnosis.root_cause import Role, role_of, root_cause
+from zlaunch.diagnosis.root_cause import RankRole, role_of, root_cause
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.rundir.layout import RUNS, RunDir
 from zlaunch.rundir.owner import is_running
@@ -78,7 +78,7 @@ def _diagnosed(run: RunSummary) -> RunSummary:
     stopped_by = -returncode if run.state is State.STOPPED and returncode < 0 else None
     evidence = collect_evidence(RunDir(run.files.root), returncode, stopped_by)
     rank = root_cause(evidence)
-    has_failed = rank is not None and role_of(rank, evidence) is Role.FAILED
+    has_failed = rank is not None and role_of(rank, evidence) is RankRole.FAILED
     if not has_failed and run.state not in (State.FAILED, State.STOPPED, State.STUMBLED):
         return run
     verdict = diagnose(evidence)

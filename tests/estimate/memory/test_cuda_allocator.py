@@ -143,7 +143,7 @@ def test_what_does_not_fit_says_how_full_the_device_is() -> None:
     with pytest.raises(OutOfMemory) as caught:
         allocator.malloc(50 * MIB)
     error = caught.value
-    assert (error.asked, error.allocated, error.reserved) == (50 * MIB, 60 * MIB, 60 * MIB)
+    assert (error.requested, error.allocated, error.reserved) == (50 * MIB, 60 * MIB, 60 * MIB)
     assert error.capacity == 100 * MIB
 
 

@@ -1,4 +1,4 @@
-"""Rehearsals with a torch that is older than the one here: what it lacks is taken away."""
+"""Rehearsals with an older torch than the installed one, whose newer features are removed."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def test_a_tensor_has_its_device_where_an_older_torch_names_it_otherwise(
     from zlaunch.estimate.rehearsal import fake_tensors
 
     monkeypatch.delattr(FakeTensor, "fake_device")
-    fake_tensors.name_device()
+    fake_tensors.define_fake_device()
     with FakeTensorMode():
         tensor = torch.empty(1, device="meta").to("cpu")
     assert tensor._fake_device == tensor.device == torch.device("cpu")
@@ -33,7 +33,7 @@ def test_attention_with_fewer_keys_is_counted_where_an_older_torch_refuses_to(
 
     monkeypatch.setattr(flop_counter, "sdpa_flop_count", old)
     monkeypatch.setattr(flop_counter, "sdpa_backward_flop_count", old)
-    patches._count_grouped_heads()
+    patches._count_flops_of_grouped_attention()
     query, key = (1, 8, 4, 16), (1, 2, 4, 16)
     assert flop_counter.sdpa_flop_count(query, key, key) == 3 * 8
     assert flop_counter.sdpa_backward_flop_count(query, query, key, key) == 4 * 8

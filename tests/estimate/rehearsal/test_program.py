@@ -1,4 +1,4 @@
-"""The program that rehearses, and how it is started, without a rehearsal: what goes wrong around one."""
+"""The program that rehearses, without a rehearsal: its forks, results and failures."""
 
 import io
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from tests.asking import LLAMA, forecast
 from tests.running import ROOT
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.rehearsal.__main__ import _read, _Task
+from zlaunch.estimate.rehearsal.__main__ import _read_result, _Task
 from zlaunch.estimate.rehearse import Found, Rehearser
 from zlaunch.estimate.workload import Workload
 
@@ -55,21 +55,21 @@ def test_a_fork_that_cannot_even_say_what_went_wrong_deletes_no_checkpoints() ->
 
 @pytest.mark.parametrize(
     ("status", "why"),
-    [(0, "the answer of the rehearsal is not complete"), (-9, "the rehearsal ended by SIGKILL")],
+    [(0, "the result of the rehearsal is incomplete"), (-9, "the rehearsal ended with SIGKILL")],
 )
 def test_an_answer_that_is_cut_off_is_none(status: int, why: str) -> None:
-    assert _read(io.StringIO('{"is_text": true}\n{"forecast": {"meth'), status)["broken"] == why
+    assert _read_result(io.StringIO('{"is_text": true}\n{"forecast": {"meth'), status)["failure"] == why
 
 
 def test_an_answer_without_the_images_says_why_they_are_missing(tmp_path: Path) -> None:
     with_images = _Task(0, ASKED, tmp_path)
-    without = with_images.following({"broken": "killed", "has_images": True})
+    without = with_images.next_task({"failure": "killed", "has_images": True})
     assert without is not None
     assert not without.workload.images
     told = {"forecast": {"late_error": None, "seconds": 1.0, "phases": ()}}
-    resumed = without.following(told)
+    resumed = without.next_task(told)
     assert resumed is not None
-    assert [task.whole(told).get("broken") for task in (with_images, without, resumed)] == [
+    assert [task.merge(told).get("failure") for task in (with_images, without, resumed)] == [
         None,
         *["killed"] * 2,
     ]
@@ -93,7 +93,7 @@ def test_what_was_rehearsed_only_in_part_is_not_kept(tmp_path: Path, monkeypatch
 
     told = TypeAdapter(Forecast).dump_json(forecast(1.0)).decode()
     (tmp_path / "answers").write_text(
-        f'{{"index": 0, "forecast": {told}}}\n{{"index": 1, "broken": "killed", "forecast": {told}}}\n'
+        f'{{"index": 0, "forecast": {told}}}\n{{"index": 1, "failure": "killed", "forecast": {told}}}\n'
     )
     monkeypatch.setattr(sys, "executable", fake_program(tmp_path, f"cat '{tmp_path}/answers'"))
     asked = [ASKED, replace(ASKED, rank=7)]
@@ -106,7 +106,7 @@ def test_what_was_rehearsed_only_in_part_is_not_kept(tmp_path: Path, monkeypatch
 def test_a_program_that_died_of_one_workload_did_not_fail_to_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = """read one; read two; echo '{"index": 0, "broken": "one cannot be"}'; kill -9 $$"""
+    answer = """read one; read two; echo '{"index": 0, "failure": "one cannot be"}'; kill -9 $$"""
     monkeypatch.setattr(sys, "executable", fake_program(tmp_path, answer))
     with Rehearser() as rehearser:
         told = rehearser([ASKED, replace(ASKED, rank=7)])

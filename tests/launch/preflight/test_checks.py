@@ -20,7 +20,7 @@ from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.plan import PlanInputs, make_plan
 from zlaunch.launch.preflight.checks import check_resources
-from zlaunch.launch.preflight.reporters import REPORTERS, Reporter, parse_report_to
+from zlaunch.launch.preflight.reporters import REPORTERS, Tracker, parse_report_to
 from zlaunch.launch.preflight.requirements import (
     Amount,
     DiskUse,
@@ -43,7 +43,7 @@ DEMAND = ResourceRequirements(
     crosses_hosts=True,
     writes=(RUN, CHECKPOINT),
     monitors=(
-        Reporter("wandb.enabled", "`wandb.enabled` is true", ("wandb",), "`--set wandb.enabled=false`"),
+        Tracker("wandb.enabled", "`wandb.enabled` is true", ("wandb",), "`--set wandb.enabled=false`"),
     ),
     script_args=("--report_to", "tensorboard"),
 )

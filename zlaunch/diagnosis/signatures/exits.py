@@ -7,7 +7,7 @@ from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, signal_name
 from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.diagnosis.log_text import clip, last_line, matching_line
-from zlaunch.diagnosis.root_cause import Role, roles
+from zlaunch.diagnosis.root_cause import RankRole, roles
 from zlaunch.diagnosis.signature import signature
 from zlaunch.diagnosis.signatures.script import NOT_THE_USERS
 from zlaunch.units import duration, plural
@@ -15,7 +15,7 @@ from zlaunch.units import duration, plural
 _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS}
 )
-_NONE_FAILED = frozenset({Role.STOPPED, Role.DRAGGED, Role.CUT_OFF, Role.NONE})
+_NONE_FAILED = frozenset({RankRole.STOPPED, RankRole.DRAGGED, RankRole.CUT_OFF, RankRole.NONE})
 """The parts of ranks that did not fail of themselves, and are not lost."""
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+) in ([^\n]+)')
 
@@ -44,7 +44,7 @@ def _places(stall: StallEvidence) -> tuple[str, ...]:
 def stopped(case: Case) -> Reading | None:
     """A person, or the system, stopped the job."""
     number = case.evidence.stopped_by
-    if number is None or (case.rank is not None and roles(case.evidence)[case.rank.rank] == Role.FAILED):
+    if number is None or (case.rank is not None and roles(case.evidence)[case.rank.rank] == RankRole.FAILED):
         return None
     step = max((rank.step for rank in case.evidence.ranks), default=0)
     stall = case.evidence.stall

@@ -7,7 +7,7 @@ from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, words_of
 from zlaunch.diagnosis.evidence import RankEvidence
 from zlaunch.diagnosis.log_text import clip, matching_line
-from zlaunch.diagnosis.root_cause import LOST_PEER, Role, roles
+from zlaunch.diagnosis.root_cause import LOST_PEER, RankRole, roles
 from zlaunch.diagnosis.signature import signature
 from zlaunch.units import plural
 
@@ -56,7 +56,7 @@ def collective_timeout(case: Case) -> Reading | None:
     if (
         not waiting
         or case.rank is None
-        or not (_waited(case.rank) or roles(case.evidence)[case.rank.rank] != Role.FAILED)
+        or not (_waited(case.rank) or roles(case.evidence)[case.rank.rank] != RankRole.FAILED)
     ):
         return None
     first = case.rank if _waited(case.rank) else waiting[0]
@@ -150,9 +150,9 @@ def rendezvous_failed(case: Case) -> Reading | None:
 def connection_lost(case: Case) -> Reading | None:
     """A rank lost its connection to another one, and no rank says that it failed of itself."""
     line = matching_line(LOST_PEER.pattern, case.words)
-    if line is None or case.rank is None or roles(case.evidence)[case.rank.rank] != Role.CUT_OFF:
+    if line is None or case.rank is None or roles(case.evidence)[case.rank.rank] != RankRole.CUT_OFF:
         return None
-    others = sum(part == Role.CUT_OFF for part in roles(case.evidence).values()) - 1
+    others = sum(part == RankRole.CUT_OFF for part in roles(case.evidence).values()) - 1
     facts = (line, f"the same on {plural(others, 'other rank')}" if others else None)
     return Reading(f"{case.who} lost its connection to another rank; none recorded why", facts)
 

@@ -6,7 +6,7 @@ from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import RankEvidence
 from zlaunch.diagnosis.log_text import compiler_error, matching_line
-from zlaunch.diagnosis.root_cause import Role, roles
+from zlaunch.diagnosis.root_cause import RankRole, roles
 from zlaunch.diagnosis.signature import signature
 from zlaunch.rundir import phases
 from zlaunch.units import duration
@@ -25,7 +25,7 @@ _ROOT = r"Using (\S+) as PyTorch extensions root"
 def stale_build_lock(case: Case) -> Reading | None:
     """Every rank waits for a build that nobody does: the lock of one that was killed is still there."""
     stall = case.evidence.stall
-    failed = any(part in {Role.FAILED, Role.LOST} for part in roles(case.evidence).values())
+    failed = any(part in {RankRole.FAILED, RankRole.LOST} for part in roles(case.evidence).values())
     if stall is None or failed or any(_BUILDS.search(place) for place in stall.where.values()):
         return None
     waiting = [

@@ -1,10 +1,9 @@
-"""What a forward pass keeps for the backward pass, and how much work both are.
+"""Activations that a forward pass saves for the backward pass, and the operations of both passes.
 
-Counted from what autograd saves in transformers 5's layers (torch 2.13): each matrix product its
-input, a normalization its input and what it made of it in fp32, flash attention its inputs, its output
-and one fp32 number per head. Korthikanti et al., "Reducing Activation Recomputation in Large
-Transformer Models" (2022), count the same way, for other layers and without flash attention.
-All sizes in bytes.
+Counts what autograd saves in the layers of transformers 5 (torch 2.13): a matrix product its input, a
+normalization its input and its result in fp32, flash attention its inputs, its output and one fp32 number
+per head. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), count
+the same way, for other layers and without flash attention. All sizes in bytes.
 """
 
 from dataclasses import dataclass
@@ -12,56 +11,50 @@ from typing import Final
 
 from zlaunch.job.transformer import Stack, Transformer
 
-_SAVED_BY_ACTIVATION: Final = {
-    "relu": 1,
-    "relu2": 2,
-    "quick_gelu": 3,
-    "gelu_new": 5,
-    "gelu_fast": 5,
-}
-"""How many tensors of the MLP's width an activation function and the next matrix keep; others two.
-`gelu_new` is written out in Python, in steps that each keep their result."""
+_SAVED_BY_ACTIVATION: Final = {"relu": 1, "relu2": 2, "quick_gelu": 3, "gelu_new": 5, "gelu_fast": 5}
+"""Tensors of the MLP's width saved by an activation function and the next matrix; 2 for other functions.
+`gelu_new` is implemented in Python, in steps that each save a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What goes through the model at once."""
+    """A micro-batch."""
 
     num_sequences: int
     seq_len: int
     item: int
-    """Bytes of a number: 2 or 4."""
+    """Bytes per element: 2 or 4."""
     attention: str = "sdpa"
     frozen: bool = False
-    """Whether the model's own weights are not trained, so that nothing is kept for their gradients."""
+    """Whether the model's own weights are frozen, so that nothing is saved for their gradients."""
 
     @property
     def tokens(self) -> int:
-        """Count the tokens."""
+        """Number of tokens."""
         return self.num_sequences * self.seq_len
 
     @property
     def is_half(self) -> bool:
-        """Say whether it is computed in bf16 or fp16."""
+        """Whether the dtype is bf16 or fp16."""
         return self.item == 2
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the output layer and the loss take, beside what the layers keep."""
+    """Memory of output layer and loss."""
 
     saved: int
-    """Until the backward pass."""
+    """Saved for the backward pass."""
     forward: int
-    """At the most in the forward pass, on top of `saved`."""
+    """Peak in the forward pass, in addition to `saved`."""
     backward: int
-    """At the most in the backward pass, on top of `saved`."""
+    """Peak in the backward pass, in addition to `saved`."""
     gradient: int
-    """The gradient of the logits as the output matrix gets it, when `saved` is gone."""
+    """The gradient of the logits after `saved` was freed."""
 
 
 def saved_by_layer(model: Transformer, stack: Stack, batch: Batch) -> int:
-    """Say what one layer keeps without activation checkpointing."""
+    """Return what one layer saves without activation checkpointing."""
     per_token = _norms(model, stack, batch) + _mlp(model, batch.item)
     per_token += _attention(model, stack, batch)
     per_token += model.dropouts * model.hidden
@@ -69,14 +62,14 @@ def saved_by_layer(model: Transformer, stack: Stack, batch: Batch) -> int:
 
 
 def saved_by_checkpoint(model: Transformer, batch: Batch) -> int:
-    """Say what one layer keeps with activation checkpointing: its input."""
+    """Return what one layer saves with activation checkpointing: its input."""
     return batch.tokens * batch.item * model.hidden
 
 
 def saved_beside_checkpoints(model: Transformer, batch: Batch) -> int:
-    """Say what all layers share and activation checkpointing does not free: T5's biases of positions.
+    """Return what all layers share and activation checkpointing does not free: T5's position biases.
 
-    Each stack hands one for each head and pair of tokens, with its mask, from layer to layer; measured.
+    Each stack passes one per head and pair of tokens, with its mask, from layer to layer (measured).
     """
     if model.family.norm != "t5":
         return 0
@@ -84,100 +77,100 @@ def saved_beside_checkpoints(model: Transformer, batch: Batch) -> int:
 
 
 def saved_at_end(model: Transformer, batch: Batch) -> int:
-    """Say what the last normalization keeps, and what an encoder's head puts before it."""
+    """Return what the last normalization saves, and the dense layer of an encoder's head."""
     dense = any(weight.name == "dense" for weight in model.head)
     width = _norm(model, batch) + batch.item + (2 * batch.item if dense else 0)
     return batch.tokens * width * model.hidden
 
 
 def head(model: Transformer, batch: Batch) -> Head:
-    """Say what the logits take: a copy in fp32 and its logarithmic softmax, for most models.
+    """Return the memory for logits and loss: for most models, an fp32 copy and its log-softmax.
 
-    The gradients of both exist at once in the backward pass; the logits themselves are gone then.
+    In the backward pass, the gradients of both exist at the same time, after the logits were freed.
     """
     logits = batch.tokens * model.vocab * batch.item
     loss = 4 * batch.tokens * model.vocab if model.family.upcasts_logits else logits
-    capped = logits if model.squashes_logits else 0
+    capped = logits if model.caps_logits else 0
     copies = loss if model.family.upcasts_logits and batch.is_half else 0
     return Head(saved=loss + capped, forward=logits + copies, backward=2 * loss, gradient=logits + capped)
 
 
 def working_memory(model: Transformer, batch: Batch) -> int:
-    """Say what the backward pass of a layer takes, at the most, beside what the layer kept.
+    """Return the peak of the backward pass of a layer, in addition to its saved activations.
 
-    In a gated MLP the gradients of both factors exist while the factors do; elsewhere a gradient
-    takes the place of what it is computed from, and the next one beside it.
+    In a gated MLP, the gradients of both factors exist while the factors do. Otherwise a gradient replaces
+    the activation that it is computed from, and there is one more.
     """
     wide = model.ffn * max(1, model.top_k) + model.shared
     return batch.tokens * batch.item * ((2 if model.gated else 1) * wide + 2 * model.hidden)
 
 
 def step_flops(model: Transformer, batch: Batch, *, recomputed: bool, trainable: int | None = None) -> float:
-    """Count the floating-point operations of one micro-step, in matrix products.
+    """Return the floating-point operations of the matrix products in one micro-step.
 
-    Two for each weight and token forward, four backward (two of them for the gradients of weights
-    that are trained), and the forward pass again where activations are `recomputed`; attention adds
-    4·s·q per token and layer forward, of which a causal model's flash attention leaves out half, and
-    twice as much backward, where flash attention computes half of it again.
+    Two per weight and token in the forward pass, four in the backward pass (two of them for the gradients
+    of trained weights), and the forward pass again if activations are `recomputed`. Attention adds 4·s·q
+    per token and layer in the forward pass, half of that with causal flash attention, and twice as much
+    in the backward pass, where flash attention recomputes half of it.
     """
     share = 1.0 if trainable is None else trainable / max(1, model.parameters)
-    causal = 0.5 if _halves(model, batch) else 1.0
+    causal = 0.5 if _skips_masked(model, batch) else 1.0
     attentions = sum(stack.num_layers * stack.num_attentions for stack in model.stacks)
     attention = 4.0 * causal * batch.seq_len * model.query * attentions
     output = 2.0 * model.hidden * model.vocab
     weights = 2.0 * _active_weights(model)
     backward = 2.0 if _has_scores(model, batch) else 2.5
     passes = 2 * (weights + output) + (weights + output) * share + (1 + backward) * attention
-    return batch.tokens * (passes + (weights + attention - _not_again(model) if recomputed else 0.0))
+    return batch.tokens * (passes + (weights + attention - _not_recomputed(model) if recomputed else 0.0))
 
 
 def counted_too_much(model: Transformer, batch: Batch, *, recomputed: bool) -> float:
-    """Say what torch counts of a micro-step (`torch.utils.flop_counter`) and causal kernels leave out.
+    """Return the operations that `torch.utils.flop_counter` counts and causal kernels skip.
 
-    It counts the whole square of each attention, once forward and two and a half times backward.
+    It counts the whole square of attention scores, once forward and 2.5 times backward.
     """
-    if not _halves(model, batch):
+    if not _skips_masked(model, batch):
         return 0.0
     attentions = sum(stack.num_layers * stack.num_attentions for stack in model.stacks)
     square = 4.0 * batch.tokens * batch.seq_len * model.query * attentions
     return square / 2 * (4.5 if recomputed else 3.5)
 
 
-def _halves(model: Transformer, batch: Batch) -> bool:
-    """Say whether attention leaves out what comes later; not where scores or masks are tensors."""
+def _skips_masked(model: Transformer, batch: Batch) -> bool:
+    """Whether the attention kernel skips masked scores; not if scores or masks are tensors."""
     as_tensors = _has_scores(model, batch) or 0 < model.window < batch.seq_len
     return model.family.upcasts_logits and not as_tensors
 
 
 def _has_scores(model: Transformer, batch: Batch) -> bool:
-    """Say whether the scores of attention are tensors, as no kernel computes it."""
-    return batch.attention == "eager" or model.squashes_scores or model.family.eager
+    """Whether attention computes its scores as tensors, without a fused kernel."""
+    return batch.attention == "eager" or model.caps_scores or model.family.eager
 
 
-def _not_again(model: Transformer) -> float:
-    """Say what is not computed again: a layer's last matrix, if nothing after it keeps anything."""
+def _not_recomputed(model: Transformer) -> float:
+    """Return the operations of a layer's last matrix, which is not recomputed if nothing needs its output."""
     if model.dropouts:
         return 0.0
     return 2.0 * _active_weights(model, ("down", "experts_down", "shared_down"), most_norms=2)
 
 
 def _norm(model: Transformer, batch: Batch) -> int:
-    """Bytes per element that a normalization keeps of its input, and for the gradient of its weight."""
+    """Return the bytes per element that a normalization saves, also for the gradient of its weight."""
     item = batch.item
-    kept, for_weight = {
+    saved, for_weight = {
         "rms": (4, item),
         "gemma": (4, 4),
         "t5": (4 + item, item),
         "layer": (item, 0),
         "upcast": (4, 4),
     }[model.family.norm]
-    return kept + (0 if batch.frozen else for_weight)
+    return saved + (0 if batch.frozen else for_weight)
 
 
 def _norms(model: Transformer, stack: Stack, batch: Batch) -> int:
-    """What normalizations keep, and the inputs of the matrices that follow them."""
+    """Return what normalizations save, and the inputs of the matrices that follow them."""
     inputs = 1 if model.family.parallel else stack.num_norms
-    # Where a layer has four, two follow the matrices, and nothing keeps what they make.
+    # With four in a layer, two follow the matrices, and their outputs are not saved.
     outputs = stack.num_norms if stack.num_norms < 4 else 2
     width = inputs * _norm(model, batch) + outputs * batch.item
     on_heads = any(weight.name in ("head_norm", "query_norm") for weight in stack.weights)
@@ -185,27 +178,27 @@ def _norms(model: Transformer, stack: Stack, batch: Batch) -> int:
 
 
 def _attention(model: Transformer, stack: Stack, batch: Batch) -> int:
-    """What all attentions of a layer keep: queries, keys, values, what comes out, and scores."""
+    """Return what all attentions of a layer save: queries, keys, values, output, and scores."""
     item, query, key = batch.item, model.query, model.key
-    kept = item * (query + 2 * key) + item * query
+    saved = item * (query + 2 * key) + item * query
     if model.family.rotary != "none" and "qkv" in model.family.layer:
-        kept += item * (query + key)  # the fused product stays for the sake of its values
+        saved += item * (query + key)  # the values are a view, which keeps the fused product alive
     masked = 0 < model.window < batch.seq_len
     square = model.heads * batch.seq_len
     if _has_scores(model, batch):
-        # The softmax in fp32 and its copy; keys and values are repeated for each query.
-        scores = square * (4 + item + (item if model.squashes_scores else 0)) + item * 2 * (query - key)
+        # The softmax in fp32 and its copy; keys and values are repeated for all query heads.
+        scores = square * (4 + item + (item if model.caps_scores else 0)) + item * 2 * (query - key)
         scores += (4 - item) * (query + key) if model.family.eager else 0
     elif masked:
-        # A mask rules flash attention out: it is kept in every layer, and keys and values are repeated.
+        # No flash attention with a mask: each layer saves it, and keys and values are repeated.
         scores = 4 * model.heads + item * (batch.seq_len + 2 * (query - key))
     elif not batch.is_half and key < query:
-        scores = item * (square + 2 * (query - key))  # no kernel takes fewer keys than queries in fp32
+        scores = item * (square + 2 * (query - key))  # no fp32 kernel supports fewer key heads
     else:
-        # What was cut and put together for positions comes out of the kernel in another order.
+        # With partial rotary embeddings, the kernel's output has another layout and is copied.
         scores = 4 * model.heads + (item * query if model.family.rotary == "part" else 0)
     relative = item * square // batch.num_sequences if model.family.norm == "t5" else 0
-    return stack.num_attentions * (kept + scores) + relative
+    return stack.num_attentions * (saved + scores) + relative
 
 
 def _mlp(model: Transformer, item: int) -> int:
@@ -218,7 +211,7 @@ def _mlp(model: Transformer, item: int) -> int:
 
 
 def _active_weights(model: Transformer, names: tuple[str, ...] = (), most_norms: int = 9) -> float:
-    """Count the elements of all layers' matrices, or of those named, that a token is multiplied with."""
+    """Return the elements of all layers' matrices, or the named ones, that are applied to a token."""
     return sum(
         stack.num_layers * weight.numel * (model.top_k / model.experts if "experts" in weight.name else 1.0)
         for stack in model.stacks

@@ -1,8 +1,8 @@
-"""What LoRA adapters add to a model, as PEFT 0.21 puts them on.
+"""LoRA adapters of PEFT 0.21.
 
-A matrix gets two narrow ones. Experts that are one tensor get narrow ones for each expert, and PEFT adds
-their product to the whole tensor in each forward pass (`peft.tuners.lora.layer.ParamWrapper`): the sum
-is as large as the experts, and lives until the layer's backward pass.
+A matrix gets two low-rank matrices. Experts stored as one tensor get two for each expert, and PEFT adds
+their product to the whole tensor in each forward pass (`peft.tuners.lora.layer.ParamWrapper`). That sum is
+as large as the experts and is kept until the backward pass of the layer.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def adapters(model: Transformer, lora: Lora) -> int:
 
 
 def adapts_experts(model: Transformer, lora: Lora | None) -> bool:
-    """Say whether experts are adapted, so that their sum with what is learned is kept."""
+    """Whether experts have adapters, so that their sum is kept until the backward pass."""
     return lora is not None and any(
         weight.name in ("experts_up", "experts_down")
         for stack in model.stacks
@@ -31,7 +31,7 @@ def adapts_experts(model: Transformer, lora: Lora | None) -> bool:
 
 
 def _adapted(model: Transformer, stack: Stack, lora: Lora) -> Iterator[Weight]:
-    """List the weights of a layer that get an adapter; if no modules are named, all that can have one."""
+    """List the weights of a layer that get an adapter: those of the named modules, or all possible ones."""
     names = dict((*model.family.module_names, *model.family.expert_names))
     experts = {name for name, _ in model.family.expert_names}
     for weight in stack.weights:
@@ -40,7 +40,7 @@ def _adapted(model: Transformer, stack: Stack, lora: Lora) -> Iterator[Weight]:
 
 
 def _width(model: Transformer, weight: Weight) -> int:
-    """Say how many elements an adapter has for each unit of its rank, which two fused matrices double."""
+    """Return the elements of an adapter per unit of rank; two fused matrices have twice as many."""
     if weight.name == "experts_up":
         return 2 * model.experts * (model.hidden + 2 * model.ffn)
     if weight.name == "experts_down":

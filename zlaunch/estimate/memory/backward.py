@@ -1,7 +1,6 @@
-"""How full the GPU is from the loss to the last gradient: activations go, gradients come.
+"""GPU memory during the backward pass: activations are freed, gradients are added.
 
-The layers are walked from the last to the first; what becomes of gradients is in `gradients`.
-All sizes in bytes.
+`gradients` models the buckets. All sizes in bytes.
 """
 
 from collections.abc import Iterator
@@ -11,30 +10,31 @@ from typing import Literal
 from zlaunch.estimate.memory import activations
 from zlaunch.estimate.memory.activations import Batch
 from zlaunch.estimate.memory.gradients import Gradients, Trained
-from zlaunch.estimate.memory.optimizer_states import Parts, add_by_name
+from zlaunch.estimate.memory.optimizer_states import Breakdown, add
 from zlaunch.job.transformer import Transformer
 
 
 @dataclass(frozen=True, slots=True)
 class SavedActivations:
-    """What the forward pass leaves for the backward pass."""
+    """What the forward pass saves for the backward pass."""
 
     layers: tuple[int, ...]
-    whole: tuple[int, ...]
-    """What each layer keeps while it is worked on: more, if it is computed again."""
+    recomputed: tuple[int, ...]
+    """What each layer saves without activation checkpointing, or after recomputation."""
     end: int
+    """After the last layer, without the logits."""
     head: activations.Head
-    beside: int = 0
-    """What the backward pass of a layer takes beside what its activations do."""
+    temporary: int = 0
+    """What the backward pass of a layer allocates in addition to `activations.working_memory`."""
 
     @property
     def activations(self) -> int:
-        """Add up what is there when the backward pass begins, without the logits."""
+        """Return the sum at the beginning of the backward pass, without the logits."""
         return sum(self.layers) + self.end
 
 
 def trained(model: Transformer, adapters: int) -> Trained:
-    """List what is trained: everything, or adapters of so many elements, spread over the layers."""
+    """List the trained parameters: all, or so many elements of adapters, spread over the layers."""
     if adapters:
         share = adapters // model.num_layers
         return Trained((), ((share,),) * model.num_layers, ())
@@ -43,68 +43,67 @@ def trained(model: Transformer, adapters: int) -> Trained:
         for stack in model.stacks
         for _ in range(stack.num_layers)
     )
-    embedding, head = ((weight.numel for weight in part) for part in (model.embedding, model.head))
+    embedding, head = ((weight.numel for weight in weights) for weights in (model.embedding, model.head))
     return Trained(tuple(embedding), tuple(layers), tuple(head))
 
 
 Experts = Literal["viewed", "merged"] | None
-"""Whether a layer keeps its experts until its backward pass: the storage that a view of them holds, or
-their sum with what adapters learned."""
+"""Whether autograd saves the experts of a layer: as the storage of a view, or as a sum with adapters."""
 
 
 def saved_activations(
     model: Transformer, batch: Batch, *, checkpointing: bool, experts: Experts = None
 ) -> SavedActivations:
-    """Say what the forward pass leaves."""
-    whole = tuple(
+    """Compute what the forward pass saves."""
+    recomputed = tuple(
         activations.saved_by_layer(model, stack, batch) + (batch.item * stack.expert_numel if experts else 0)
         for stack in model.stacks
         for _ in range(stack.num_layers)
     )
     inputs = activations.saved_by_checkpoint(model, batch)
     shared = activations.saved_beside_checkpoints(model, batch)
-    layers = (inputs + shared, *(inputs,) * (len(whole) - 1)) if checkpointing else whole
+    layers = (inputs + shared, *(inputs,) * (len(recomputed) - 1)) if checkpointing else recomputed
     end = activations.saved_at_end(model, batch) * len(model.stacks)
-    beside = 0
-    if experts == "merged":  # a sum has a gradient, one of the two tensors at a time
-        beside = batch.item * max(stack.expert_numel for stack in model.stacks) // 3
-    return SavedActivations(layers, whole, end, activations.head(model, batch), beside)
+    temporary = 0
+    if experts == "merged":  # the gradient of the sum, for one of the two tensors at a time
+        temporary = batch.item * max(stack.expert_numel for stack in model.stacks) // 3
+    return SavedActivations(layers, recomputed, end, activations.head(model, batch), temporary)
 
 
 def backward(
-    model: Transformer, batch: Batch, left: SavedActivations, gradients: Gradients, weights: Trained
-) -> Iterator[tuple[int, Parts]]:
-    """Walk through the backward pass and yield the moments at which much is there.
+    model: Transformer, batch: Batch, saved: SavedActivations, gradients: Gradients, weights: Trained
+) -> Iterator[tuple[int, Breakdown]]:
+    """Yield the memory at the peaks of the backward pass, with the elements that are still to be used.
 
-    With each comes how many parameters are still to be used: those up to the layer it is in.
+    Those are the parameters up to and including the current layer.
     """
     total = model.parameters
-    yield total, {"activations": left.activations, "logits": left.head.saved + left.head.backward}
+    yield total, {"activations": saved.activations, "logits": saved.head.saved + saved.head.backward}
     output = batch.item * model.hidden * model.vocab if weights.embedding else 0
-    yield total, {"activations": left.activations, "logits": left.head.gradient, "gradients": output}
-    # The gradient of a tied matrix waits for its other half, the embedding's.
+    yield total, {"activations": saved.activations, "logits": saved.head.gradient, "gradients": output}
+    # The output's gradient of a tied matrix is kept until the embedding's is computed.
     waiting = output if model.tied else 0
     _arrive(gradients, weights.head)
-    below, working = sum(left.layers), activations.working_memory(model, batch) + left.beside
+    below, working = sum(saved.layers), activations.working_memory(model, batch) + saved.temporary
     sizes = [stack.layer_numel for stack in model.stacks for _ in range(stack.num_layers)]
     ahead = total - sum(weight.numel for weight in model.head)
     for number in reversed(range(len(sizes))):
-        here, whole = left.layers[number], left.whole[number]
-        layer = {"activations": below if whole == here else below + whole}
-        yield ahead, add_by_name(layer, {"activations": working}, _parts(gradients, waiting))
-        moment = _arrive(gradients, weights.layers[number])
-        yield ahead, add_by_name(layer, _parts(gradients, waiting + moment))
+        here, recomputed = saved.layers[number], saved.recomputed[number]
+        layer = {"activations": below if recomputed == here else below + recomputed}
+        yield ahead, add(layer, {"activations": working}, _breakdown(gradients, waiting))
+        temporary = _arrive(gradients, weights.layers[number])
+        yield ahead, add(layer, _breakdown(gradients, waiting + temporary))
         below, ahead = below - here, ahead - sizes[number]
-    # Their sum is a third: the first is a view, which autograd does not add to in place.
-    yield ahead, _parts(gradients, 3 * waiting)
-    yield ahead, _parts(gradients, _arrive(gradients, weights.embedding))
+    # Their sum is a third tensor: the first is a view, to which autograd does not add in place.
+    yield ahead, _breakdown(gradients, 3 * waiting)
+    yield ahead, _breakdown(gradients, _arrive(gradients, weights.embedding))
     last = gradients.reduce_all(weights.in_order()) if gradients.waits else gradients.flush()
-    yield 0, _parts(gradients, last)
+    yield 0, _breakdown(gradients, last)
 
 
 def _arrive(gradients: Gradients, numels: tuple[int, ...]) -> int:
     return max((gradients.arrive(numel) for numel in reversed(numels)), default=0)
 
 
-def _parts(gradients: Gradients, moment: int) -> Parts:
-    return {"gradients": gradients.held + moment, "buckets": gradients.buckets}
+def _breakdown(gradients: Gradients, temporary: int) -> Breakdown:
+    return {"gradients": gradients.held + temporary, "buckets": gradients.buckets}

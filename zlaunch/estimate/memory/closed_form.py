@@ -1,9 +1,8 @@
-"""A forecast from config.json and ds_config alone: arithmetic, in milliseconds, for any world size.
+"""A memory forecast by formulas, from config.json and ds_config, in milliseconds.
 
-It answers where a run cannot be rehearsed, and it orders the configurations that a plan rehearses. Its
-error was measured on many architectures (docs/closed-form.md); the error it claims is larger than that.
-It leaves out dropout's random states, ZeRO++, MiCS, tensor and sequence parallelism, and has only a rule
-of thumb for fragmentation.
+It is used where a run cannot be rehearsed, and orders the configurations that `plan` rehearses. Its error
+was measured on many architectures (docs/closed-form.md); the stated error is larger. Not included: RNG
+states of dropout, ZeRO++, MiCS, tensor and sequence parallelism. Fragmentation is a constant factor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,70 +17,70 @@ from zlaunch.estimate.memory.backward import Experts, SavedActivations, backward
 from zlaunch.estimate.memory.gradients import Gradients, Trained
 from zlaunch.estimate.memory.host_memory import host_memory
 from zlaunch.estimate.memory.optimizer_states import (
+    Breakdown,
     OptimizerMemory,
-    Parts,
     Sizes,
-    add_by_name,
-    gradients_kept,
+    add,
     optimizer_memory,
+    reduced_gradients,
 )
 from zlaunch.estimate.memory.settings import Settings, read_settings
 from zlaunch.estimate.workload import Workload
 from zlaunch.job.transformer import Transformer, read_transformer
 
 KNOWN_ERROR: Final = 0.15
-"""How far the peak may be off for a model type that is known: half as much again as the worst measured."""
+"""Stated error of the peak for known model types: 1.5 times the largest measured error."""
 UNKNOWN_ERROR: Final = 1.5
-"""The same for any other type, whose parameters may be miscounted, and its activations unlike."""
+"""The same for unknown types, of which parameters and activations are guessed."""
 RESERVED: Final = 1.25
-"""A rule of thumb: what the caching allocator holds, for what tensors hold at the peak. Over a hundred
-rehearsals it is 2 % too low in the mean, 12 % off in either way, and a third too low at the worst; on
-a GPU that is nearly full the allocator gives back what it can, and comes out with less."""
+"""Ratio of reserved to allocated bytes at the peak. Over a hundred rehearsals it is 2 % too low on average,
+typically within 12 %, and a third too low in the worst case. On a nearly full GPU, the allocator
+releases cached memory and needs less."""
 _LOADED_BYTES: Final = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Everything that the phases are worked out from."""
+    """All inputs of the formulas."""
 
     model: Transformer
     settings: Settings
     batch: Batch
     weights: Trained
     sizes: Sizes
-    resident: OptimizerMemory
-    left: SavedActivations
+    optimizer: OptimizerMemory
+    saved: SavedActivations
     gatherable: int
-    """Elements that stage 3 may keep gathered, without experts that are kept as what autograd saved."""
+    """Elements that stage 3 may keep gathered, without experts that count as saved activations."""
 
 
-Moments = Sequence[Parts]
+Peaks = Sequence[Breakdown]
+"""The local peaks of a phase, and then its end."""
 
 
 def forecast(workload: Workload) -> Forecast:
-    """Work out what a rank of a job keeps in memory; raise Refused if config.json gives no sizes.
-
-    All sizes in bytes. Nothing is said about saving and resuming.
-    """
+    """Forecast the memory of a rank, without saving; raise Refused if config.json has no sizes."""
     job = _job(workload)
-    moments = _moments(job)
+    peaks = _peaks(job)
     on_host = host_memory(job.settings, job.weights, job.model, _LOADED_BYTES[workload.load_dtype])
     phases = tuple(
-        _phase(name, [_total(parts) for parts in during], on_host.phases[name])
-        for name, during in moments.items()
+        _phase(name, [_total(peak) for peak in during], on_host.phases[name])
+        for name, during in peaks.items()
     )
-    fullest = max((parts for during in moments.values() for parts in during), key=_total)
+    highest = max((peak for during in peaks.values() for peak in during), key=_total)
     known = job.model.known
     return Forecast(
         method="closed form",
         phases=phases,
-        parts={"gpu": {name: nbytes for name, nbytes in fullest.items() if nbytes}, **on_host.parts},
+        parts={"gpu": {name: nbytes for name, nbytes in highest.items() if nbytes}, **on_host.categories},
         parameters=job.model.parameters,
         trainable=job.weights.total,
-        optimizer=job.resident.optimizer,
+        optimizer=job.optimizer.optimizer,
         error=KNOWN_ERROR if known else UNKNOWN_ERROR,
         flops=_flops(job, workload),
-        notes=() if known else ("the model's type is unknown: it was taken for the known one most like it",),
+        notes=()
+        if known
+        else ("the model type is unknown to the closed form, which used the most similar known type",),
     )
 
 
@@ -97,93 +96,88 @@ def _job(workload: Workload) -> _Job:
     batch = Batch(
         settings.micro_batch, workload.seq_len, settings.item, workload.attention, frozen=lora is not None
     )
-    # Experts are multiplied as views. Where stage 3 takes its parameter back, the view holds the memory.
+    # Experts are multiplied as views, which keep the storage alive when stage 3 releases the parameter.
     viewed = settings.stage == 3 and not workload.activation_checkpointing
-    held: Experts = "merged" if adapts_experts(model, lora) else "viewed" if viewed else None
-    left = saved_activations(model, batch, checkpointing=workload.activation_checkpointing, experts=held)
-    experts = sum(stack.num_layers * stack.expert_numel for stack in model.stacks) if held == "viewed" else 0
-    return _Job(
-        model,
-        settings,
-        batch,
-        weights,
-        sizes,
-        optimizer_memory(settings, sizes),
-        left,
-        model.parameters - experts,
+    saved_experts: Experts = "merged" if adapts_experts(model, lora) else "viewed" if viewed else None
+    saved = saved_activations(
+        model, batch, checkpointing=workload.activation_checkpointing, experts=saved_experts
     )
+    experts = sum(stack.num_layers * stack.expert_numel for stack in model.stacks)
+    gatherable = model.parameters - (experts if saved_experts == "viewed" else 0)
+    optimizer = optimizer_memory(settings, sizes)
+    return _Job(model, settings, batch, weights, sizes, optimizer, saved, gatherable)
 
 
-def _moments(job: _Job) -> dict[str, Moments]:
-    """Say what is on the GPU at the moments of each phase that matter; the last is its end."""
-    resident = job.resident
-    first, second = _pass(job, resident.ready, first=True), _pass(job, resident.trained, first=False)
-    forward, back = first
+def _peaks(job: _Job) -> dict[str, Peaks]:
+    """Compute the peaks of each phase on the GPU."""
+    optimizer = job.optimizer
+    forward, back = _passes(job, optimizer.ready, first=True)
+    second = _passes(job, optimizer.trained, first=False)
     return {
-        "load": resident.load,
-        "initialize": (*resident.initialize, resident.ready),
+        "load": optimizer.load,
+        "initialize": (*optimizer.initialize, optimizer.ready),
         "forward": forward,
         "backward": back,
-        "step": (*resident.first_step, resident.trained),
-        "second step": (*second[0], *second[1], *resident.later_step, resident.trained),
+        "step": (*optimizer.first_step, optimizer.trained),
+        "second step": (*second[0], *second[1], *optimizer.later_step, optimizer.trained),
     }
 
 
-def _pass(job: _Job, resident: Parts, *, first: bool) -> tuple[Moments, Moments]:
-    """Say what is there in a forward and a backward pass, the last of a step's micro-steps."""
-    left, model = job.left, job.model
+def _passes(job: _Job, optimizer: Breakdown, *, first: bool) -> tuple[Peaks, Peaks]:
+    """Compute the peaks of forward and backward pass in the last micro-step of a step."""
+    saved, model = job.saved, job.model
     gradients = _gradients(job, first=first)
-    base = add_by_name(resident, _carried(job, gradients))
+    base = add(optimizer, _accumulated(job, gradients))
     at_end = {} if first else _gathered(job, _reused(job, model.parameters))
-    saved = add_by_name(base, at_end, {"activations": left.activations, "logits": left.head.saved})
+    end = add(base, at_end, {"activations": saved.activations, "logits": saved.head.saved})
     forward = [
-        add_by_name(base, {"activations": left.activations}, at_end or _gathered(job, _output(model))),
-        add_by_name(saved, {"logits": left.head.forward}),
-        saved,
+        add(base, {"activations": saved.activations}, at_end or _gathered(job, _output(model))),
+        add(end, {"logits": saved.head.forward}),
+        end,
     ]
-    walked = list(backward(model, job.batch, left, gradients, job.weights))
+    walked = list(backward(model, job.batch, saved, gradients, job.weights))
     if first:
-        # The loss needs nothing, the output its matrix, a layer itself and what is fetched ahead.
+        # Gathered: nothing for the loss, the output matrix, then each layer with prefetched parameters.
         layer = max(stack.layer_numel for stack in model.stacks) + job.settings.prefetch
         in_use = [0, _output(model), *(min(layer, ahead) for ahead, _ in walked[2:-3])]
         in_use += [ahead for ahead, _ in walked[-3:]]
     else:
         in_use = [_reused(job, ahead) for ahead, _ in walked]
-    back = [add_by_name(base, _gathered(job, n), parts) for n, (_, parts) in zip(in_use, walked, strict=True)]
-    return forward, [*back, add_by_name(base, {"gradients": gradients.held})]
+    back = [add(base, _gathered(job, n), peak) for n, (_, peak) in zip(in_use, walked, strict=True)]
+    return forward, [*back, add(base, {"gradients": gradients.held})]
 
 
 def _reused(job: _Job, ahead: int) -> int:
-    """Say how much of what is still to be used stage 3 keeps, once it knows the order.
+    """Return the elements of the `ahead` elements still to be used that stage 3 keeps gathered.
 
-    What is used again within `stage3_max_reuse_distance`, and the whole embedding if that begins there
-    (zero/partitioned_param_coordinator.py).
+    Once it knows the order, it keeps parameters that are used again within `stage3_max_reuse_distance`,
+    and a whole embedding that starts within it (zero/partitioned_param_coordinator.py).
     """
     distance, output = job.settings.reuse_distance, _output(job.model)
-    if ahead == job.model.parameters:  # the output matrix comes first, however large
+    if ahead == job.model.parameters:  # the output matrix comes next and is kept at any size
         distance = max(distance, output)
     return min(job.gatherable, ahead if ahead - output < distance else distance)
 
 
-def _gathered(job: _Job, numel: int) -> Parts:
+def _gathered(job: _Job, numel: int) -> Breakdown:
     return {"gathered parameters": job.settings.item * numel} if job.settings.stage == 3 else {}
 
 
 def _output(model: Transformer) -> int:
-    """Elements of the embedding, and of the matrix that makes the logits."""
+    """Return the elements of the output matrix, which is as large as the embedding."""
     return model.hidden * model.vocab
 
 
 def _gradients(job: _Job, *, first: bool) -> Gradients:
-    """Begin a backward pass, the last of a step's micro-steps."""
-    settings, kept_bytes = job.settings, gradients_kept(job.settings, job.sizes)
-    gradients = Gradients(settings, job.weights.total, kept_bytes)
-    added_to = settings.accumulation > 1 and gradients.waits
-    return replace(gradients, kept=added_to or (settings.widens_all and not first))
+    """Return the state of the gradients before the backward pass of the last micro-step."""
+    settings = job.settings
+    gradients = Gradients(settings, job.weights.total, reduced_gradients(settings, job.sizes))
+    is_accumulated = settings.accumulation > 1 and gradients.waits
+    return replace(gradients, is_allocated=is_accumulated or (settings.widens_all and not first))
 
 
-def _carried(job: _Job, gradients: Gradients) -> Parts:
-    """Say which gradients of earlier micro-steps are there while the last one runs."""
+def _accumulated(job: _Job, gradients: Gradients) -> Breakdown:
+    """Return the gradients of earlier micro-steps during the last one."""
     settings = job.settings
     if settings.accumulation == 1 or settings.stage == 3 or settings.widens_all:
         return {}
@@ -201,7 +195,7 @@ def _phase(name: str, totals: Sequence[int], on_host: tuple[Mapping[str, int], M
     )
 
 
-def _total(parts: Parts) -> int:
+def _total(parts: Breakdown) -> int:
     return sum(parts.values())
 
 

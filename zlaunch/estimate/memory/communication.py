@@ -1,11 +1,11 @@
-"""What a rank sends in a step: to other ranks, to its host and to NVMe.
+"""Communication volume of a rank per step: with other ranks, with its host and with NVMe.
 
-The ZeRO paper (Rajbhandari et al. 2020, section 7) counts, in parameters that each rank sends and
+The ZeRO paper (Rajbhandari et al. 2020, section 7) counts the parameters that each rank sends and
 receives: 2ψ for data parallelism and for stages 1 and 2 (an all-reduce, or a reduce-scatter and an
-all-gather), 3ψ for stage 3 (the parameters twice, the gradients once). DeepSpeed 0.19.8 differs: at
-stages 1 and 2 gradients are all-reduced unless `use_multi_rank_bucket_allreduce` is false
-(zero/stage_1_and_2.py, average_tensor), so 3ψ there; at stage 3 what stays gathered between the
-passes is gathered once; and gradients are sent in every micro-step from stage 2 on.
+all-gather), 3ψ for stage 3 (the parameters twice, the gradients once). DeepSpeed 0.19.8 differs: stages 1
+and 2 all-reduce gradients unless `use_multi_rank_bucket_allreduce` is false (zero/stage_1_and_2.py,
+average_tensor), which makes 3ψ; stage 3 gathers parameters only once if they stay gathered between the
+passes; and from stage 2 on, gradients are reduced in every micro-step.
 """
 
 from dataclasses import dataclass
@@ -18,33 +18,33 @@ from zlaunch.estimate.workload import Workload
 from zlaunch.job.transformer import read_transformer
 
 _PASSES: Final = {"all-reduce": 2, "reduce": 1, "reduce-scatter": 1, "all-gather": 1}
-"""How often all but a share of the data passes each rank, in a ring."""
+"""How often the data passes each rank in a ring, except for the rank's own share."""
 
 PAPER: Final = {0: 2, 1: 2, 2: 2, 3: 3}
-"""The paper's volume of a step by stage, in model sizes: for many ranks, without accumulation."""
+"""Stage → volume per step in the paper, in model sizes, for many ranks and without accumulation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One kind of communication among all ranks."""
+    """One kind of collective among all ranks."""
 
     kind: str
     """`all-reduce`, `reduce`, `reduce-scatter` or `all-gather`."""
     of: str
     """`gradients` or `parameters`."""
     nbytes: int
-    """The data, all ranks' shares together, each time."""
+    """The data of one call, summed over all ranks."""
     times: int
-    """In a step."""
+    """Calls per step."""
 
     def sent(self, world_size: int) -> float:
-        """Say how many bytes a rank sends in a step, and receives: (N-1)/N of the data at a time."""
+        """Return the bytes sent by a rank per step, (N-1)/N of the data in each pass; it receives as many."""
         return _PASSES[self.kind] * self.nbytes * self.times * (world_size - 1) / world_size
 
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Bytes of one rank in one step, accumulation included."""
+    """Bytes per rank and step, including gradient accumulation."""
 
     collectives: tuple[Collective, ...]
     world_size: int
@@ -55,12 +55,12 @@ class Communication:
 
     @property
     def sent(self) -> float:
-        """Add up what the rank sends to other ranks."""
+        """Return the bytes sent to other ranks."""
         return sum(collective.sent(self.world_size) for collective in self.collectives)
 
 
 def communication(workload: Workload, *, reduces_to_all: bool = True) -> Communication:
-    """Say what a rank of a job sends in a step; raise Refused if config.json gives no sizes.
+    """Compute the communication of a rank per step; raise Refused if config.json has no sizes.
 
     `reduces_to_all` is the ds_config's `use_multi_rank_bucket_allreduce`.
     """
@@ -76,7 +76,7 @@ def communication(workload: Workload, *, reduces_to_all: bool = True) -> Communi
 
 
 def paper_volume(parameters: int, stage: int, world_size: int, item: int = 2) -> float:
-    """Say how many bytes a rank sends in a step without accumulation, as the ZeRO paper counts."""
+    """Return the bytes that a rank sends per step without accumulation, as in the ZeRO paper."""
     return PAPER[stage] * parameters * item * (world_size - 1) / world_size
 
 
@@ -87,43 +87,47 @@ def _collectives(
         return ()
     times = settings.accumulation
     if settings.stage == 3:
-        stays = min(parameters, settings.item * settings.reuse_distance)
+        volume = _gathered_bytes(settings, parameters)
         return (
-            Collective("all-gather", "parameters", 2 * parameters - stays, times),
+            Collective("all-gather", "parameters", volume, times),
             Collective("reduce-scatter", "gradients", gradients, times),
         )
     reduce = "all-reduce" if reduces_to_all or settings.stage == 0 else "reduce"
-    # Up to stage 1 gradients wait for the last micro-step, unless communication is to overlap.
-    once = settings.stage < 2
-    sent = (Collective(reduce, "gradients", gradients, 1 if once else times),)
-    return sent if settings.stage == 0 else (*sent, Collective("all-gather", "parameters", gradients, 1))
+    # Stages 0 and 1 reduce in the last micro-step only (not with `overlap_comm`, which is ignored here).
+    reduced = (Collective(reduce, "gradients", gradients, 1 if settings.stage < 2 else times),)
+    if settings.stage == 0:
+        return reduced
+    return (*reduced, Collective("all-gather", "parameters", gradients, 1))
+
+
+def _gathered_bytes(settings: Settings, parameters: int) -> int:
+    """Return the bytes gathered in both passes; parameters that are reused soon stay gathered."""
+    return 2 * parameters - min(parameters, settings.item * settings.reuse_distance)
 
 
 def _over_pcie(settings: Settings, parameters: int, gradients: int) -> tuple[int, int]:
-    """Say what goes to the host and comes from it: gradients and parameters of the rank's share."""
+    """Return the bytes to and from the host: gradients and parameters of the rank's partition."""
     to_host = from_host = 0
     share = settings.share(gradients)
     if settings.optimizer_on != "gpu":
         to_host += share * settings.accumulation
-        from_host += share  # the parameters after the step
+        from_host += share  # the updated parameters
         if settings.stage < 3:
-            from_host += share * (settings.accumulation - 1)  # added to on the GPU
+            from_host += share * (settings.accumulation - 1)  # accumulated on the GPU
     if settings.parameters_on != "gpu":
-        stays = min(parameters, settings.item * settings.reuse_distance)
-        from_host += settings.share(2 * parameters - stays) * settings.accumulation
+        from_host += settings.share(_gathered_bytes(settings, parameters)) * settings.accumulation
     return to_host, from_host
 
 
 def _to_nvme(settings: Settings, parameters: int, numel: int) -> tuple[int, int]:
-    """Say what is read and written: fp32 copies, states and gradients, and parameters."""
+    """Return the bytes read and written: fp32 copies, optimizer states, gradients and parameters."""
     read = written = 0
     share = settings.share(numel)
     if settings.optimizer_on == "nvme":
-        # Gradients in fp32 are written in the backward pass, all four are read, three written back.
+        # The backward pass writes fp32 gradients; the step reads everything and writes all but gradients.
         read += (4 + settings.state_bytes + 4) * share
         written += (4 + settings.state_bytes + 4) * share
     if settings.parameters_on == "nvme":
-        stays = min(parameters, settings.item * settings.reuse_distance)
-        read += settings.share(2 * parameters - stays) * settings.accumulation
+        read += settings.share(_gathered_bytes(settings, parameters)) * settings.accumulation
         written += settings.item * share
     return read, written

@@ -1,42 +1,40 @@
-"""torch's caching allocator of GPU memory, without a GPU: which bytes `reserved` holds beyond `allocated`.
+"""A model of torch's caching allocator, which computes reserved bytes from a sequence of allocations.
 
-A model of c10/cuda/CUDACachingAllocator.cpp in its default configuration, rule for rule; the sizes are
-those of c10/core/AllocatorConfig.h (torch 2.13). What is left out: memory used on a second stream
-(`record_stream`) is free at once here, and `expandable_segments`, garbage collection and
-`max_split_size_mb` are not modelled.
+It follows c10/cuda/CUDACachingAllocator.cpp in its default configuration, with the constants of
+c10/core/AllocatorConfig.h (torch 2.13). Not modelled: `record_stream` (memory is free at once),
+`expandable_segments`, garbage collection and `max_split_size_mb`.
 """
 
 from bisect import bisect_left, insort
 from typing import Final
 
 MIN_BLOCK_BYTES: Final = 512
-"""kMinBlockSize: every request is rounded up to a multiple of this."""
+"""kMinBlockSize: requests are rounded up to a multiple of this."""
 SMALL_BYTES: Final = 1 << 20
-"""kSmallSize: the largest request that is served from the small pool."""
+"""kSmallSize: the largest request for the small pool."""
 SMALL_SEGMENT_BYTES: Final = 2 << 20
-"""kSmallBuffer: what the small pool asks the driver for."""
+"""kSmallBuffer: segment size of the small pool."""
 LARGE_SEGMENT_BYTES: Final = 20 << 20
-"""large_segment_size: what the large pool asks for, for requests below `MIN_LARGE_BYTES`."""
+"""large_segment_size: segment size of the large pool for requests below `MIN_LARGE_BYTES`."""
 MIN_LARGE_BYTES: Final = 10 << 20
-"""kMinLargeAlloc: from here on a request has a segment of its own."""
+"""kMinLargeAlloc: requests of at least this size get their own segment."""
 ROUND_LARGE_BYTES: Final = 2 << 20
-"""kRoundLarge: such a segment is a multiple of this."""
+"""kRoundLarge: those segments are rounded up to a multiple of this."""
 
 
 class OutOfMemory(Exception):
-    """The device is full, even after everything cached was given back; all sizes in bytes."""
+    """The device is full, even after the cache was emptied; all sizes in bytes."""
 
-    def __init__(self, asked: int, allocated: int, reserved: int, capacity: int) -> None:
-        """Keep what was asked for, what tensors and the allocator hold, and what there is."""
-        super().__init__(f"{asked} bytes asked for, {reserved} of {capacity} reserved, {allocated} used")
-        self.asked = asked
+    def __init__(self, requested: int, allocated: int, reserved: int, capacity: int) -> None:
+        super().__init__(f"{requested} bytes requested, {reserved} of {capacity} reserved, {allocated} used")
+        self.requested = requested
         self.allocated = allocated
         self.reserved = reserved
         self.capacity = capacity
 
 
 class _Block:
-    """A run of bytes within a segment; `before` and `after` are its neighbours there."""
+    """A block within a segment, with its neighbors `before` and `after`."""
 
     __slots__ = ("address", "after", "before", "free", "pool", "size", "small")
 
@@ -51,31 +49,30 @@ class _Block:
 
 
 class CachingAllocator:
-    """One device's memory, as torch's allocator shares it out; the best fit by size, then by address.
+    """The allocator of one device: best fit by size, then by address.
 
-    `capacity` is what the allocator may take from the driver, in bytes: the device's memory less the
-    CUDA context and what other libraries hold. Without one, memory never ends.
+    `capacity` is the memory that the driver can provide, in bytes: the device's memory without the CUDA
+    context and other libraries. None means unlimited.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
-        """Begin with nothing reserved."""
         self.capacity = capacity
         self.allocated = 0
-        """Bytes in blocks that are in use, rounded up as `torch.cuda.memory_allocated` counts them."""
+        """Bytes in used blocks, as `torch.cuda.memory_allocated` counts them."""
         self.reserved = 0
-        """Bytes taken from the driver, as `torch.cuda.memory_reserved` counts them."""
+        """Bytes in segments, as `torch.cuda.memory_reserved` counts them."""
         self.peak_allocated = 0
         self.peak_reserved = 0
         self.num_retries = 0
-        """How often the cache had to be emptied for a request."""
+        """Number of requests for which the cache had to be emptied."""
         self._pools: dict[tuple[int, bool], list[tuple[int, int]]] = {}
         self._blocks: dict[int, _Block] = {}
         self._next_address = ROUND_LARGE_BYTES
 
     def malloc(self, nbytes: int, stream: int = 0) -> int:
-        """Take `nbytes` for a stream and return their address; raise OutOfMemory beyond the capacity.
+        """Allocate `nbytes` for a stream; return the address, 0 for 0 bytes.
 
-        As in torch, nothing has no address: 0 bytes are at 0.
+        Raise OutOfMemory beyond the capacity.
         """
         if nbytes <= 0:
             return 0
@@ -96,7 +93,7 @@ class CachingAllocator:
         return block.address
 
     def free(self, address: int) -> None:
-        """Give back what `malloc` returned; raise KeyError for what is not in use."""
+        """Free what `malloc` returned; raise KeyError if it is not in use."""
         if not address:
             return
         block = self._blocks[address]
@@ -111,24 +108,24 @@ class CachingAllocator:
         insort(block.pool, (block.size, block.address))
 
     def empty_cache(self) -> None:
-        """Give every segment back to the driver of which no part is in use."""
+        """Return all segments without a used block to the driver."""
         for pool in self._pools.values():
-            kept = []
+            remaining = []
             for entry in pool:
                 block = self._blocks[entry[1]]
                 if block.before is None and block.after is None:
                     self.reserved -= block.size
                     del self._blocks[block.address]
                 else:
-                    kept.append(entry)
-            pool[:] = kept
+                    remaining.append(entry)
+            pool[:] = remaining
 
     def size_of(self, address: int) -> int:
-        """Say how many bytes a block in use has: those asked for, and what was not worth splitting off."""
+        """Return the size of a used block: the request, rounded, and a remainder too small to split off."""
         return self._blocks[address].size
 
     def _new_segment(self, size: int, pool: list[tuple[int, int]], *, small: bool) -> _Block:
-        """Ask the driver, a second time after emptying the cache."""
+        """Allocate a segment; if that fails, empty the cache and try again."""
         segment = _segment_bytes(size)
         if self.capacity is not None and self.reserved + segment > self.capacity:
             self.num_retries += 1
@@ -143,22 +140,22 @@ class CachingAllocator:
         return block
 
     def _split(self, block: _Block, size: int) -> None:
-        """Cut off what a request leaves of a block, if it is worth keeping apart."""
+        """Split off the remainder of a block if it is large enough (`should_split`)."""
         rest = block.size - size
         if rest < MIN_BLOCK_BYTES if block.small else rest <= SMALL_BYTES:
             return
-        part = _Block(block.address + size, rest, block.pool, small=block.small)
-        part.free = True
-        part.before, part.after = block, block.after
+        new = _Block(block.address + size, rest, block.pool, small=block.small)
+        new.free = True
+        new.before, new.after = block, block.after
         if block.after is not None:
-            block.after.before = part
-        block.after = part
+            block.after.before = new
+        block.after = new
         block.size = size
-        self._blocks[part.address] = part
-        insort(block.pool, (part.size, part.address))
+        self._blocks[new.address] = new
+        insort(block.pool, (new.size, new.address))
 
     def _merge(self, low: _Block, high: _Block, *, listed: _Block) -> _Block:
-        """Make one block of two neighbours, of which `listed` is in the list of free ones."""
+        """Merge two neighbors, of which `listed` is in the pool of free blocks."""
         pool = listed.pool
         del pool[bisect_left(pool, (listed.size, listed.address))]
         del self._blocks[high.address]
@@ -170,7 +167,7 @@ class CachingAllocator:
 
 
 def _segment_bytes(size: int) -> int:
-    """Say how much the driver is asked for when no cached block fits."""
+    """Return the size of a new segment for a request (`get_allocation_size`)."""
     if size <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if size < MIN_LARGE_BYTES:

@@ -1,8 +1,9 @@
-"""What DeepSpeed does with gradients as they arrive, the last parameter's first.
+"""Memory of gradients during the backward pass, which produces them from the last parameter to the first.
 
-Stage 0 keeps them, stage 1 until all are there; the other stages copy each into a bucket that is
-reduced when it is full (zero/stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads;
-zero/stage3.py). Reducing flattens a bucket once more unless it belongs to one rank. Sizes in bytes.
+Stage 0 keeps all gradients, stage 1 until the end of the backward pass. The other stages copy each into a
+bucket that is reduced when it is full (zero/stage_1_and_2.py,
+reduce_independent_p_g_buckets_and_remove_grads; zero/stage3.py). Reducing copies a bucket once more unless
+it belongs to a single rank. All sizes in bytes.
 """
 
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from zlaunch.estimate.memory.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Elements of the trained parameters, in the model's order."""
+    """Elements of each trained parameter, in the model's order."""
 
     embedding: tuple[int, ...]
     layers: tuple[tuple[int, ...], ...]
@@ -21,20 +22,20 @@ class Trained:
 
     @property
     def total(self) -> int:
-        """Count them all."""
+        """Return the elements of all parameters."""
         return sum(self.in_order())
 
     @property
     def largest(self) -> int:
-        """Count those of the largest parameter."""
+        """Return the elements of the largest parameter."""
         return max(self.in_order(), default=0)
 
     def in_order(self) -> Iterable[int]:
-        """List the parameters as the model does."""
+        """List the elements of each parameter in the model's order."""
         return (*self.embedding, *(numel for layer in self.layers for numel in layer), *self.head)
 
     def owned(self, share: int, rank: int) -> int:
-        """Count the elements of all parameters that a rank's share of the flat ones touches."""
+        """Return the elements of all parameters that overlap a rank's partition of the flat parameters."""
         start, stop, position, owned = share * rank, share * (rank + 1), 0, 0
         for numel in self.in_order():
             if position < stop and position + numel > start:
@@ -45,53 +46,52 @@ class Trained:
 
 @dataclass
 class Gradients:
-    """A backward pass, gradient by gradient."""
+    """The gradients of one backward pass, which `arrive` one by one."""
 
     settings: Settings
     total: int
     """Elements of all trained parameters."""
     owned_bytes: int
-    """What the rank keeps of the reduced ones."""
-    kept: bool = False
-    """Whether those of the step before are still there, to be written over."""
+    """Reduced gradients that the rank keeps."""
+    is_allocated: bool = False
+    """Whether the gradients of an earlier pass are still allocated and are overwritten."""
     held: int = 0
-    """Bytes of gradients that stay."""
+    """Bytes of gradients that stay allocated."""
     buckets: int = 0
-    """Bytes of the buffers that they are collected in; stage 3 has its own for good."""
+    """Bytes of the reduction buckets; stage 3 has permanent ones, counted elsewhere."""
     _filled: int = 0
     _largest_mine: int = 0
     _position: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin at the end of the flat parameters."""
         self._position = self.total
 
     @property
     def waits(self) -> bool:
-        """Say whether nothing is reduced before all gradients are there."""
+        """Whether all gradients are reduced at the end of the backward pass."""
         return self.settings.stage == 0 or (self.settings.stage == 1 and self.settings.num_buckets == 1)
 
     def arrive(self, numel: int) -> int:
-        """Take a gradient; return what that takes for a moment, beside `held` and `buckets`."""
+        """Add a gradient; return the temporary bytes for that, in addition to `held` and `buckets`."""
         settings = self.settings
         if settings.stage in (1, 2) and not settings.widens_all:
             item = settings.gradient_item if settings.stage == 1 else settings.item
             self.buckets = item * settings.reduce_bucket * settings.num_buckets
         if self.waits:
-            self.held += 0 if self.kept else settings.item * numel
+            self.held += 0 if self.is_allocated else settings.item * numel
             return 0
-        moment = self.flush() if self._filled + numel > settings.reduce_bucket else 0
+        temporary = self.flush() if self._filled + numel > settings.reduce_bucket else 0
         self._filled += numel
         self._note_mine(numel)
         copy = settings.item * numel
         if numel <= settings.reduce_bucket:
-            return moment + copy
-        # Too large for the bucket: reduced where it is; under offload, in a copy that takes its place.
+            return temporary + copy
+        # A gradient larger than the bucket is reduced in place, with offload in a copy.
         cloned = copy if settings.optimizer_on != "gpu" and settings.stage < 3 else 0
-        return copy + max(moment, cloned, self.flush())
+        return copy + max(temporary, cloned, self.flush())
 
     def flush(self) -> int:
-        """Reduce what was collected; return what that takes for a moment."""
+        """Reduce the bucket; return the temporary bytes for that."""
         settings, numel = self.settings, self._filled
         start, end = self._position - numel, self._position
         mine, self._largest_mine = self._largest_mine, 0
@@ -105,43 +105,42 @@ class Gradients:
         crosses = start // share != (end - 1) // share or (wide and mine > 0)
         flat = settings.item * numel if crosses else 0
         if mine > 0 and settings.optimizer_on == "gpu":
-            # What the rank keeps is copied when the bucket is reduced and no longer there twice;
-            # where it is kept in another format, its buffer is there before.
+            # The rank's part is copied out after the reduction. In another dtype, its buffer exists before.
             flat = max(0, flat - (0 if wide else self.owned_bytes - self.held))
             self.held = self.owned_bytes
-        # Under offload each gradient's norm is computed, in fp64, before it goes to the host.
+        # With offload, the norm of each gradient is computed in fp64 before the copy to the host.
         return max(flat, 8 * mine if settings.optimizer_on != "gpu" else 0)
 
     def reduce_all(self, numels: Iterable[int]) -> int:
-        """Reduce what waited until the end; return what that takes beside `held` and `buckets`.
+        """Reduce all gradients at the end of the pass; return the bytes in addition to `held` and `buckets`.
 
-        In the model's order, each gradient moves from where it was into the bucket; what the rank
-        keeps gets a buffer when the first bucket with a part of it is reduced.
+        Gradients move into the bucket in the model's order. The rank's part gets a buffer when the first
+        bucket that contains some of it is reduced.
         """
         settings = self.settings
         if settings.stage == 0:
             return settings.item * min(self.total, settings.reduce_bucket)
         if settings.widens_all:
-            return settings.item * self.total  # all of them once more, narrowed (bf16_optimizer.py)
-        share, most, moved, kept, start, end = settings.share(self.total), 0, 0, 0, 0, 0
+            return settings.item * self.total  # a copy of all in bf16 (bf16_optimizer.py)
+        share, peak, moved, own, start, end = settings.share(self.total), 0, 0, 0, 0, 0
         for numel in (*numels, settings.reduce_bucket):
             if end > start and end - start + numel > settings.reduce_bucket:
                 mine = self._mine(start, end)
-                flat = kept + (settings.item * (end - start) if start // share != (end - 1) // share else 0)
-                kept = self.owned_bytes if kept or (mine > 0 and settings.optimizer_on == "gpu") else 0
+                flat = own + (settings.item * (end - start) if start // share != (end - 1) // share else 0)
+                own = self.owned_bytes if own or (mine > 0 and settings.optimizer_on == "gpu") else 0
                 norm = 8 * mine if settings.optimizer_on != "gpu" else 0
-                most, start = max(most, flat - moved, kept + norm - moved), end
+                peak, start = max(peak, flat - moved, own + norm - moved), end
             moved += settings.item * numel if numel <= settings.reduce_bucket else 0
             end += numel
-        return most
+        return peak
 
     def _mine(self, start: int, end: int) -> int:
-        """Say how much of a stretch of the flat parameters the rank updates; below 0, nothing of it."""
+        """Return the elements of a range of the flat parameters in the rank's partition; none if negative."""
         share = self.settings.share(self.total)
         first = share * self.settings.rank
         return min(end, first + share) - max(start, first)
 
     def _note_mine(self, numel: int) -> None:
-        """Remember the largest piece of what the rank itself updates."""
+        """Track the largest part of a gradient in the rank's partition."""
         end = self._position - self._filled + numel
         self._largest_mine = max(self._largest_mine, self._mine(end - numel, end))

@@ -1,7 +1,7 @@
-"""What a rank keeps in its host's memory and on NVMe: what is offloaded, and the model on its way.
+"""Memory of a rank on its host and on NVMe: offloaded states, and the model while it is loaded.
 
-Read in DeepSpeed 0.19.8 and measured by rehearsal. Page-locked memory is counted as torch's allocator
-rounds it: each request up to a power of two, for good. All sizes in bytes.
+Derived from the source of DeepSpeed 0.19.8 and checked by rehearsals. Page-locked memory is rounded as
+torch's allocator does: up to a power of two, and never released. All sizes in bytes.
 """
 
 from collections.abc import Mapping
@@ -9,75 +9,76 @@ from dataclasses import dataclass
 
 from zlaunch.estimate.memory.gradients import Trained
 from zlaunch.estimate.memory.model_states import MASTER_BYTES
+from zlaunch.estimate.memory.optimizer_states import Breakdown
 from zlaunch.estimate.memory.settings import Settings
 from zlaunch.estimate.workload import Workload
 from zlaunch.job.transformer import Transformer
 
 Pools = Mapping[str, int]
-Parts = Mapping[str, int]
-
+"""Bytes by pool, as in `forecast.POOLS`."""
 
 SHARED_BYTES = 69_206_024
-"""What each CPU rank puts into /dev/shm for DeepSpeed's all-reduce: two buffers of 1 MiB, two of 32, and
-two words (csrc/cpu/comm/shm.cpp, allreduce_workspace). Only where all ranks are on one host."""
+"""Bytes that each CPU rank allocates in /dev/shm for DeepSpeed's all-reduce if all ranks are on one host:
+two buffers of 1 MiB, two of 32 MiB, and two words (csrc/cpu/comm/shm.cpp, allreduce_workspace)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """What is off the GPU: by phase, at most and at the end; and what each pool is full of."""
+    """Memory outside the GPU: peak and end of each phase, and the categories of each pool at its peak."""
 
     phases: Mapping[str, tuple[Pools, Pools]]
-    parts: Mapping[str, Parts]
+    categories: Mapping[str, Breakdown]
 
 
-def host_memory(settings: Settings, weights: Trained, model: Transformer, loaded: int) -> HostMemory:
-    """Work out what is off the GPU; `loaded` is the bytes of a parameter as its checkpoint has it."""
+def host_memory(settings: Settings, weights: Trained, model: Transformer, load_item: int) -> HostMemory:
+    """Compute the memory outside the GPU; `load_item` is the bytes of a parameter when it is loaded."""
     share = settings.share(weights.total)
-    whole = 0 if settings.zero_init else loaded * model.parameters
-    # Tied matrices are both made before they become one.
-    twice = loaded * model.hidden * model.vocab if model.tied and whole else 0
-    pinned, kept = _pinned(settings, weights), _pageable(settings, share)
+    loaded = 0 if settings.zero_init else load_item * model.parameters
+    # Tied matrices are created separately, and then tied.
+    tied = load_item * model.hidden * model.vocab if model.tied and loaded else 0
+    pinned, offloaded = _pinned(settings, weights), _pageable(settings, share)
     if settings.zero_init and model.tied and "parameters" in pinned:
         pinned["parameters"] += _power_of_two(settings.item * settings.share(model.hidden * model.vocab))
-    begun = {
-        "pageable": kept.get("master weights", 0),
+    before_step = {
+        "pageable": offloaded.get("master weights", 0),
         "pinned": sum(pinned.values()),
         "nvme": _on_nvme(settings, share, trained=False),
     }
-    late = {**begun, "pageable": sum(kept.values()), "nvme": _on_nvme(settings, share, trained=True)}
-    start, step = _made(settings, share, max(_groups(settings, weights)))
-    made = _while_made(settings, weights, pinned) if settings.zero_init else {"pageable": whole}
-    phases = {
-        "load": ({**made, "pageable": made["pageable"] + twice}, {**made, "pageable": whole}),
-        "initialize": ({**begun, "pageable": max(whole, start)}, begun),
-        "forward": (begun, begun),
-        "backward": (begun, begun),
-        "step": ({**late, "pageable": max(late["pageable"], step)}, late),
-        "second step": (late, late),
+    after_step = {
+        **before_step,
+        "pageable": sum(offloaded.values()),
+        "nvme": _on_nvme(settings, share, trained=True),
     }
-    fullest = {"parameters": whole + twice} if whole + twice > sum(kept.values()) else kept
-    files = {"parameters": made.get("nvme", 0), "optimizer states": late["nvme"] - made.get("nvme", 0)}
+    start, step = _temporary(settings, share, max(_sub_groups(settings, weights)))
+    load = _during_zero_init(settings, weights, pinned) if settings.zero_init else {"pageable": loaded}
+    phases = {
+        "load": ({**load, "pageable": load["pageable"] + tied}, {**load, "pageable": loaded}),
+        "initialize": ({**before_step, "pageable": max(loaded, start)}, before_step),
+        "forward": (before_step, before_step),
+        "backward": (before_step, before_step),
+        "step": ({**after_step, "pageable": max(after_step["pageable"], step)}, after_step),
+        "second step": (after_step, after_step),
+    }
+    pageable = {"parameters": loaded + tied} if loaded + tied > sum(offloaded.values()) else offloaded
+    nvme = {"parameters": load.get("nvme", 0), "optimizer states": after_step["nvme"] - load.get("nvme", 0)}
+    pools = {"pageable": pageable, "pinned": pinned, "nvme": nvme}
     return HostMemory(
-        {name: (_present(peak), _present(end)) for name, (peak, end) in phases.items()},
-        {
-            pool: parts
-            for pool, parts in (("pageable", fullest), ("pinned", pinned), ("nvme", files))
-            if sum(parts.values())
-        },
+        {name: (_without_zeros(peak), _without_zeros(end)) for name, (peak, end) in phases.items()},
+        {pool: categories for pool, categories in pools.items() if sum(categories.values())},
     )
 
 
 def shared(workload: Workload) -> int:
-    """Say what a rank puts into /dev/shm; what NCCL and loaders of data put there nobody can foretell."""
-    alone = workload.world_size == 1 or workload.world_size > workload.ranks_per_host
-    return SHARED_BYTES if workload.accelerator == "cpu" and not alone else 0
+    """Return the bytes that a rank allocates in /dev/shm, without NCCL and data loaders."""
+    is_alone = workload.world_size == 1 or workload.world_size > workload.ranks_per_host
+    return SHARED_BYTES if workload.accelerator == "cpu" and not is_alone else 0
 
 
-def _while_made(settings: Settings, weights: Trained, pinned: Parts) -> Pools:
-    """Say what is there while zero.Init makes the model: pieces of a parameter, and those made."""
+def _during_zero_init(settings: Settings, weights: Trained, pinned: Breakdown) -> Pools:
+    """Return the peak while zero.Init creates the model: a temporary partition, and those created."""
     piece = settings.item * settings.share(weights.largest)
     if settings.parameters_on == "cpu":
-        # All of them are put into one block more only later.
+        # DeepSpeed later copies all partitions into one more block.
         flat = _power_of_two(settings.item * settings.share(weights.total))
         return {"pageable": piece, "pinned": pinned["parameters"] - flat}
     if settings.parameters_on == "nvme":
@@ -87,18 +88,18 @@ def _while_made(settings: Settings, weights: Trained, pinned: Parts) -> Pools:
     return {"pageable": 2 * piece}
 
 
-def _pageable(settings: Settings, share: int) -> Parts:
-    """Say what stays in pageable memory after the first step; stages 1 and 2 pin the fp32 copy."""
+def _pageable(settings: Settings, share: int) -> Breakdown:
+    """Return the pageable memory after the first step; stages 1 and 2 pin the fp32 copy."""
     if settings.optimizer_on != "cpu":
         return {}
     states = {"optimizer states": settings.state_bytes * share}
     return states if settings.stage < 3 else {"master weights": MASTER_BYTES * share, **states}
 
 
-def _made(settings: Settings, share: int, group: int) -> tuple[int, int]:
-    """Say what is there for a moment while DeepSpeed makes the states: at its start, in the first step.
+def _temporary(settings: Settings, share: int, group: int) -> tuple[int, int]:
+    """Return the temporary memory for creating the states: at initialization, and in the first step.
 
-    At its start it pins copies of the weights, at stage 3 gradients of zero beside others, group by group.
+    Initialization pins copies of the weights; at stage 3 it creates zero gradients by sub-group.
     """
     if settings.optimizer_on == "gpu":
         return 0, 0
@@ -110,25 +111,25 @@ def _made(settings: Settings, share: int, group: int) -> tuple[int, int]:
 
 
 def _pinned(settings: Settings, weights: Trained) -> dict[str, int]:
-    """Say what is page-locked: gradients and fp32 copies of the share, and buffers on the way."""
+    """Return the page-locked memory: gradients and fp32 copies of the partition, and swap buffers."""
     item, share = settings.item, settings.share(weights.total)
-    parts: dict[str, int] = {}
+    pinned: dict[str, int] = {}
     if settings.optimizer_on != "gpu" and settings.pins_optimizer:
-        parts["gradients"] = _power_of_two(item * share)
+        pinned["gradients"] = _power_of_two(item * share)
         if settings.optimizer_on == "cpu":
-            parts["gradients"] += sum(_power_of_two(4 * numel) for numel in _groups(settings, weights))
+            pinned["gradients"] += sum(_power_of_two(4 * numel) for numel in _sub_groups(settings, weights))
         if settings.stage < 3:
-            # The fp32 copy, and one whole gradient on its way (stage_1_and_2.py).
-            parts["master weights"] = _power_of_two(4 * share)
-            parts["buckets"] = _power_of_two(item * weights.largest)
-            parts["gradients"] += _parameters(settings, weights) if settings.accumulation > 1 else 0
+            # The fp32 copy, and a buffer for one gradient (stage_1_and_2.py).
+            pinned["master weights"] = _power_of_two(4 * share)
+            pinned["buckets"] = _power_of_two(item * weights.largest)
+            pinned["gradients"] += _partitions(settings, weights) if settings.accumulation > 1 else 0
     if settings.optimizer_on == "nvme":
-        parts["swap buffers"] = settings.buffer_count * 4 * min(settings.sub_group, share)
-    return _with_parameters(parts, settings, weights)
+        pinned["swap buffers"] = settings.buffer_count * 4 * min(settings.sub_group, share)
+    return _with_parameters(pinned, settings, weights)
 
 
-def _groups(settings: Settings, weights: Trained) -> list[int]:
-    """Cut the share into what stage 3 updates at once (stage3.py, _create_fp16_sub_groups)."""
+def _sub_groups(settings: Settings, weights: Trained) -> list[int]:
+    """Return the elements of each sub-group (stage3.py, _create_fp16_sub_groups)."""
     if settings.stage < 3:
         return [settings.share(weights.total)]
     groups = [0]
@@ -139,27 +140,27 @@ def _groups(settings: Settings, weights: Trained) -> list[int]:
     return groups
 
 
-def _with_parameters(parts: dict[str, int], settings: Settings, weights: Trained) -> dict[str, int]:
-    """Add the page-locked memory of parameters that are not on the GPU."""
+def _with_parameters(pinned: dict[str, int], settings: Settings, weights: Trained) -> dict[str, int]:
+    """Add the page-locked memory of offloaded parameters."""
     item, share = settings.item, settings.share(weights.total)
     if settings.parameters_on == "cpu":
-        parts["parameters"] = _power_of_two(item * share) + _parameters(settings, weights)
+        pinned["parameters"] = _power_of_two(item * share) + _partitions(settings, weights)
     if settings.parameters_on == "nvme":
-        parts["swap buffers"] = parts.get("swap buffers", 0) + item * settings.parameter_buffers
-        parts["parameters"] = _power_of_two(item * min(share, settings.most_in_cpu))
+        pinned["swap buffers"] = pinned.get("swap buffers", 0) + item * settings.parameter_buffers
+        pinned["parameters"] = _power_of_two(item * min(share, settings.most_in_cpu))
         if share > settings.most_in_cpu:
-            # A buffer for the rest that stage3.py sizes by whole parameters instead of shares.
-            parts["buckets"] = _power_of_two(item * weights.total)
-    return parts
+            # A buffer for the rest, which stage3.py sizes by whole parameters instead of partitions.
+            pinned["buckets"] = _power_of_two(item * weights.total)
+    return pinned
 
 
-def _parameters(settings: Settings, weights: Trained) -> int:
-    """Add up a rank's part of every parameter, each page-locked on its own."""
+def _partitions(settings: Settings, weights: Trained) -> int:
+    """Return the rank's partitions of all parameters, each page-locked separately."""
     return sum(_power_of_two(settings.item * settings.share(numel)) for numel in weights.in_order())
 
 
 def _on_nvme(settings: Settings, share: int, *, trained: bool) -> int:
-    """Say what is in files: the fp32 copies at first, then all that the optimizer keeps, and parameters."""
+    """Return the bytes in files: fp32 copies, after the first step all optimizer states, and parameters."""
     nbytes = settings.item * share if settings.parameters_on == "nvme" else 0
     if settings.optimizer_on == "nvme":
         nbytes += (2 * MASTER_BYTES + settings.state_bytes if trained else MASTER_BYTES) * share
@@ -170,5 +171,5 @@ def _power_of_two(nbytes: int) -> int:
     return 1 << (nbytes - 1).bit_length() if nbytes > 0 else 0
 
 
-def _present(pools: Pools) -> Pools:
+def _without_zeros(pools: Pools) -> Pools:
     return {pool: nbytes for pool, nbytes in pools.items() if nbytes}

@@ -1,33 +1,24 @@
-"""What the states of a model take on each GPU, as the ZeRO paper counts them.
+"""Model states per GPU, as in the ZeRO paper.
 
 Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020),
-sections 3.1 and 5: with mixed-precision Adam a parameter takes 2 bytes, its gradient 2, and the
-optimizer K = 12 (an fp32 copy and two moments). Stage 1 divides the optimizer's bytes by the number of
-ranks, stage 2 the gradients' too, stage 3 all. It is what any implementation keeps at least: no
-buffers, no activations, nothing temporary; what DeepSpeed really takes is in `closed_form`.
+sections 3.1 and 5: with mixed-precision Adam, a parameter takes 2 bytes, its gradient 2, and the
+optimizer K = 12 (an fp32 copy and two moments). Stage 1 partitions the optimizer states, stage 2 also the
+gradients, stage 3 also the parameters. This is a lower bound for any implementation, without buffers and
+activations; `closed_form` estimates the memory that DeepSpeed uses.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-OPTIMIZER_BYTES: Final = {
-    "adam": 8,
-    "adamw": 8,
-    "lamb": 8,
-    "adagrad": 4,
-    "lion": 4,
-    "momentum": 4,
-    "sgd": 0,
-}
-"""Bytes of fp32 state per parameter by optimizer, without the fp32 copy of the parameter: two moments,
-one moment or a sum of squares, or nothing."""
+OPTIMIZER_BYTES: Final = {"adam": 8, "adamw": 8, "lamb": 8, "adagrad": 4, "lion": 4, "momentum": 4, "sgd": 0}
+"""Bytes of fp32 state per parameter by optimizer, without the fp32 copy of the parameter."""
 MASTER_BYTES: Final = 4
-"""The fp32 copy of a parameter that is trained in half precision."""
+"""Bytes of the fp32 copy of a parameter that is trained in half precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes per parameter: of itself, of its gradient, and K, what the optimizer keeps for it."""
+    """Bytes per parameter: the parameter, its gradient, and K, its optimizer states."""
 
     parameter: int = 2
     gradient: int = 2
@@ -35,17 +26,17 @@ class StateBytes:
 
     @property
     def total(self) -> int:
-        """Say what one parameter takes where nothing is divided."""
+        """Return the sum, without partitioning."""
         return self.parameter + self.gradient + self.optimizer
 
 
 MIXED_ADAM: Final = StateBytes()
-"""Mixed-precision Adam, the paper's 16 bytes."""
+"""Mixed-precision Adam: the 16 bytes of the paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStates:
-    """What one GPU keeps, in bytes."""
+    """Bytes on one GPU."""
 
     parameters: float
     gradients: float
@@ -53,14 +44,14 @@ class ModelStates:
 
     @property
     def total(self) -> float:
-        """Add them up; bytes."""
+        """Return the sum."""
         return self.parameters + self.gradients + self.optimizer
 
 
 def state_bytes(optimizer: str = "adamw", *, half: bool = True) -> StateBytes:
-    """Say what a parameter takes with an optimizer, in half precision or in fp32.
+    """Return the bytes per parameter with an optimizer, in half precision or in fp32.
 
-    Raise KeyError for an optimizer that `OPTIMIZER_BYTES` does not name.
+    Raise KeyError for an optimizer that is not in `OPTIMIZER_BYTES`.
     """
     states = OPTIMIZER_BYTES[optimizer.lower()]
     return StateBytes(2, 2, MASTER_BYTES + states) if half else StateBytes(4, 4, states)
@@ -69,7 +60,7 @@ def state_bytes(optimizer: str = "adamw", *, half: bool = True) -> StateBytes:
 def model_states(
     num_params: float, stage: int, world_size: int, per_param: StateBytes = MIXED_ADAM
 ) -> ModelStates:
-    """Say what the states of a model take on each of `world_size` GPUs at a stage from 0 to 3.
+    """Return the model states on each of `world_size` GPUs at a stage from 0 to 3.
 
     Table 1 of the paper: P_os = (4 + K/N)ψ, P_os+g = (2 + (2+K)/N)ψ, P_os+g+p = (4+K)ψ/N bytes.
     """

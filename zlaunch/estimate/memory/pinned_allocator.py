@@ -1,8 +1,8 @@
-"""torch's caching allocator of page-locked host memory, and DeepSpeed's, which does not round.
+"""A model of the allocators of page-locked host memory: torch's caching one, and DeepSpeed's exact one.
 
-ATen/core/CachingHostAllocator.h (torch 2.13): a request is rounded up to a power of two, and a block
-that was freed is kept for the next request of the same rounded size; nothing is split, merged or given
-back. `PYTORCH_ALLOC_CONF=pinned_max_round_threshold_mb:N` ends the rounding above N MiB.
+ATen/core/CachingHostAllocator.h (torch 2.13) rounds a request up to a power of two and caches freed blocks
+for requests of the same rounded size. It never splits, merges or releases blocks.
+`PYTORCH_ALLOC_CONF=pinned_max_round_threshold_mb:N` disables rounding above N MiB.
 """
 
 from collections import Counter
@@ -12,12 +12,12 @@ class PinnedAllocator:
     """The page-locked memory of one process; all sizes in bytes."""
 
     def __init__(self, max_round_bytes: int | None = None) -> None:
-        """Begin with nothing; requests above `max_round_bytes` are not rounded."""
+        """Start empty; requests above `max_round_bytes` are not rounded."""
         self.max_round_bytes = max_round_bytes
         self.live = 0
-        """Bytes that were asked for and are in use."""
+        """Requested bytes in use."""
         self.reserved = 0
-        """Bytes that are page-locked, cached blocks among them; they only grow."""
+        """Page-locked bytes, including cached blocks."""
         self.peak_live = 0
         self.peak_reserved = 0
         self._cached: Counter[int] = Counter()
@@ -25,7 +25,7 @@ class PinnedAllocator:
         self._num_handles = 0
 
     def malloc(self, nbytes: int) -> int:
-        """Take `nbytes` as `tensor.pin_memory()` does and return a handle; 0 for no bytes."""
+        """Allocate like `tensor.pin_memory()`; return a handle, 0 for 0 bytes."""
         if nbytes <= 0:
             return 0
         rounded = self._rounded(nbytes)
@@ -36,14 +36,14 @@ class PinnedAllocator:
         return self._use(nbytes, rounded, cached=True)
 
     def malloc_exact(self, nbytes: int) -> int:
-        """Take `nbytes` as DeepSpeed's `new_cpu_locked_tensor` does: neither rounded nor kept."""
+        """Allocate like DeepSpeed's `new_cpu_locked_tensor`, without rounding and caching."""
         if nbytes <= 0:
             return 0
         self._lock(nbytes)
         return self._use(nbytes, nbytes, cached=False)
 
     def free(self, handle: int) -> None:
-        """Give back what a `malloc` returned; raise KeyError for what is not in use."""
+        """Free what a `malloc` returned; raise KeyError if it is not in use."""
         if not handle:
             return
         nbytes, locked, cached = self._used.pop(handle)

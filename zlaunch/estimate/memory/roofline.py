@@ -1,9 +1,9 @@
-"""How long a step takes: each kind of work at the speed of what does it.
+"""Step time: the time of each kind of work at the speed of its hardware.
 
-`seconds` is a roofline (Williams et al. 2009), a lower bound: data sheets, and everything that can
-overlap overlaps. `likely` is calibrated: every speed has a best and a worst, fitted to the half of the
-runs of `tests/estimate/memory/published_steps.json` that their ids choose, and tested on the other half.
-At best, communication hides behind computation; at worst, nothing does. docs/speed.md has all runs.
+`seconds` is a lower bound, a roofline (Williams et al. 2009) with data sheet speeds and full overlap.
+`likely` is a calibrated range: each speed has a best and a worst value, fitted to one half of the runs in
+`tests/estimate/memory/published_steps.json`, chosen by their ids, and tested on the other half. At best,
+communication overlaps with computation; at worst, nothing does. docs/speed.md lists all runs.
 """
 
 from dataclasses import dataclass
@@ -21,57 +21,57 @@ from zlaunch.job.transformer import Transformer, read_transformer
 from zlaunch.units import count, decimal
 
 Range = tuple[float, float]
-"""At best and at worst."""
+"""Best and worst value."""
 
 MATRICES: Final[Range] = (0.75, 0.48)
-"""The share of the data sheet's FLOP/s that matrix products reach."""
+"""Fraction of the data sheet's FLOP/s that matrix products reach."""
 MEMORY: Final[Range] = (0.60, 0.22)
-"""The share of GPU memory's bandwidth; the worst is what unfused kernels and other formats leave of it."""
+"""Fraction of the GPU memory bandwidth; the worst is for unfused kernels and dtype conversions."""
 LINKS: Final[Range] = (0.90, 0.40)
-"""The share of a link's bandwidth within a host."""
+"""Fraction of the link bandwidth within a host."""
 NETWORK: Final[Range] = (0.90, 0.35)
-"""The share of the bandwidth between hosts."""
+"""Fraction of the bandwidth between hosts."""
 PCIE: Final[Range] = (0.80, 0.10)
-"""The share of PCIe's while all GPUs of a host use it. Fitted together with CPU Adam: no source tells the
-two apart."""
+"""Fraction of the PCIe bandwidth while all GPUs of a host use it. Fitted together with CPU Adam, because
+no source separates the two."""
 NVME: Final[Range] = (0.80, 0.30)
-"""The share of the drives'. A rule of thumb: no published run with all its settings was found."""
+"""Fraction of the bandwidth of the drives. A rule of thumb: no published run states all its settings."""
 CPU_ADAM: Final[Range] = (5.0e9, 0.4e9)
-"""Parameters per second and host of DeepSpeed's CPU Adam. Ren et al. (2021), table 4, have 4e9 on two
-Xeon 8168. The worst is eight A800 on 64 cores; 5e7 for each rank may mean one thread for each, which is
-what torchrun gives them unless OMP_NUM_THREADS says otherwise."""
+"""Parameters per second and host of DeepSpeed's CPU Adam. Ren et al. (2021), table 4, report 4e9 on two
+Xeon 8168. The worst is from eight A800 on 64 cores; 5e7 per rank suggests one thread per rank, the
+default of torchrun unless OMP_NUM_THREADS is set."""
 LAYER: Final[Range] = (0.8e-3, 5e-3)
-"""Seconds of Python for one layer of one micro-step, forward and backward, in which kernels are launched."""
+"""Seconds of Python to launch the kernels of one layer in one micro-step, forward and backward."""
 GATHERED_LAYER: Final[Range] = (2.5e-3, 12e-3)
-"""The same with ZeRO-3's hooks, which gather each layer and give it back."""
+"""The same with the hooks of ZeRO-3, which gather and release each layer."""
 
 _TOUCHED: Final = 5
-"""How often a saved activation is written or read, its gradient included."""
+"""Reads and writes of each saved activation, including its gradient."""
 _TOUCHED_AGAIN: Final = 2.5
-"""The same, in addition, for activations of layers that activation checkpointing computes again."""
+"""Additional ones if activation checkpointing recomputes it."""
 _ADAM_TRAFFIC: Final = 30
-"""Bytes that an optimizer step moves per parameter: master, moments and gradient in fp32 read, the
-first three and the parameter written."""
+"""Bytes that an optimizer step moves per parameter: reads master weight, moments and gradient in fp32;
+writes the first three and the parameter."""
 _PORTS: Final = ((450e9, 50e9, 50e9), (200e9, 25e9, 12.5e9), (100e9, 12.5e9, 12.5e9))
-"""What hosts have towards others, by the bandwidth of their GPUs' NVLink: at best a port for each GPU, of
-400 Gb/s with Hopper and later, 200 with Ampere, 100 with Volta; at worst so much for the whole host."""
+"""NVLink bandwidth of the GPUs → network bandwidth per GPU at best, per host at worst: 400 Gb/s per GPU
+with Hopper and later, 200 with Ampere, 100 with Volta."""
 _PORTS_WITHOUT_NVLINK: Final[Range] = (12.5e9, 1.25e9)
-"""The same for hosts of other GPUs: 100 Gb/s and 10 Gb/s. An assumption: no published run tells."""
+"""The same for GPUs without NVLink: 100 Gb/s and 10 Gb/s. An assumption without a published run."""
 _CALIBRATED: Final = {"V100-16GB", "V100-32GB", "A100-40GB", "A100-80GB", "H100-80GB", "H200", "B200"}
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
-    """What a job runs on; bytes per second in each direction."""
+    """Speeds of the hardware; bytes per second in each direction."""
 
     gpu: GpuModel
     network_bandwidth: float | None = None
-    """Of one host to others; None if it is not known."""
+    """Of one host to others; None if unknown."""
     nvme_bandwidth: float = 6e9
     """Of one host's drives: one drive of PCIe 4."""
 
     def network(self, local: int) -> Range:
-        """Say how fast a host of so many ranks may talk to others, at best and at worst."""
+        """Return the network bandwidth of a host with `local` ranks, best and worst."""
         if self.network_bandwidth is not None:
             return self.network_bandwidth, self.network_bandwidth
         for nvlink, of_gpu, of_host in _PORTS:
@@ -86,76 +86,76 @@ class Term:
 
     name: str
     seconds: float
-    """At least: at the data sheet's speed."""
+    """At the data sheet's speed, a lower bound."""
     overlaps: bool
-    """Whether it can be done during the forward and backward passes."""
+    """Whether it can overlap with the forward and backward passes."""
     why: str
-    """How much is done."""
+    """The amount of work."""
     likely: Range
-    """Seconds, at the speeds that runs reach."""
+    """Seconds at the calibrated speeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """A step's least time, where it lands, and what it is made of."""
+    """The time of a step: lower bound, calibrated range, and terms."""
 
     terms: tuple[Term, ...]
     seconds: float
-    """At least: the longest of what overlaps, and the rest in turn."""
+    """Lower bound: the longest of the overlapping terms, and the sum of the others."""
     likely: Range
-    """Where published runs land: seconds, from and to."""
+    """Calibrated range in seconds."""
     tokens_per_second: float
-    """Of all ranks, at least time; so at the most."""
+    """Of all ranks; an upper bound."""
     is_calibrated: bool = True
-    """Whether published runs on this kind of GPU were compared."""
+    """Whether the published runs include this kind of GPU."""
 
     @property
     def middle(self) -> float:
-        """Say in one number how long it takes: as far, as a factor, from both ends of what is likely."""
+        """Return the geometric mean of the calibrated range."""
         return geometric_mean(self.likely)
 
     @property
     def bound_by(self) -> str:
-        """Name the term that probably takes longest."""
+        """Return the name of the term that probably takes longest."""
         return max(self.terms, key=lambda term: geometric_mean(term.likely)).name
 
 
 def geometric_mean(likely: Range) -> float:
-    """Say the geometric mean of a range."""
+    """Return the geometric mean of a range."""
     return sqrt(likely[0] * likely[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What a rank sends in a step, and how long the step takes."""
+    """The communication of a rank in a step, and the time of the step."""
 
     traffic: Communication
     roofline: Roofline
 
 
 def step_speed(workload: Workload, machine: DeviceSpeed, flops: float) -> Speed:
-    """Work out traffic and time of a step of so many operations of each rank.
+    """Compute communication and time of a step with `flops` operations per rank.
 
-    Raise Refused if config.json gives no sizes.
+    Raise Refused if config.json has no sizes.
     """
     traffic = communication(workload)
     return Speed(traffic, _roofline(workload, traffic, machine, flops))
 
 
 def roofline(workload: Workload, machine: DeviceSpeed, flops: float) -> Roofline:
-    """Work out the time of a step alone; raise Refused if config.json gives no sizes."""
+    """Compute only the time of a step; raise Refused if config.json has no sizes."""
     return step_speed(workload, machine, flops).roofline
 
 
-def _roofline(workload: Workload, sent: Communication, machine: DeviceSpeed, flops: float) -> Roofline:
+def _roofline(workload: Workload, volume: Communication, machine: DeviceSpeed, flops: float) -> Roofline:
     model, settings = read_transformer(workload.model), read_settings(workload)
     kernels = (_compute(flops, settings, machine.gpu), _memory(workload, model, settings, machine.gpu))
     launches = _launches(model, settings)
-    links = (_network(workload, sent, machine), _pcie(sent, machine.gpu))
-    after = _optimizer(workload, model, settings, sent, machine)
+    links = (_network(workload, volume, machine), _pcie(volume, machine.gpu))
+    after = _optimizer(workload, model, settings, volume, machine)
     terms = (*kernels, launches, *links, *after)
     least = max(term.seconds for term in terms if term.overlaps) + sum(term.seconds for term in after)
-    # Kernels run one after the other, while Python launches the next ones.
+    # Kernels run one after the other while Python launches the next ones.
     best, worst = (max(_sum(kernels, end), launches.likely[end]) for end in (0, 1))
     likely = (
         max(best, *(term.likely[0] for term in links)) + _sum(after, 0),
@@ -166,7 +166,7 @@ def _roofline(workload: Workload, sent: Communication, machine: DeviceSpeed, flo
 
 
 def batch_of(workload: Workload) -> Batch:
-    """Describe what goes through the model at a time."""
+    """Return the micro-batch of a workload."""
     settings = read_settings(workload)
     return Batch(settings.micro_batch, workload.seq_len, settings.item, workload.attention)
 
@@ -180,7 +180,7 @@ def _at(amount: float, speed: Range) -> Range:
 
 
 def _compute(flops: float, settings: Settings, gpu: GpuModel) -> Term:
-    # torch leaves TF32 off, so fp32 is computed as fp32.
+    # TF32 is off by default in torch.
     seconds = flops / (gpu.half_flops if settings.is_half else gpu.fp32_flops)
     return Term("compute", seconds, True, decimal(flops, "FLOP"), _at(seconds, MATRICES))
 
@@ -196,40 +196,40 @@ def _memory(workload: Workload, model: Transformer, settings: Settings, gpu: Gpu
 
 
 def _launches(model: Transformer, settings: Settings) -> Term:
-    """No data sheet says how fast Python is, so that it takes nothing at least."""
+    """The lower bound is 0: there is no data sheet for Python."""
     gathers = settings.stage == 3 and settings.world_size > 1
     layers, each = model.num_layers * settings.accumulation, GATHERED_LAYER if gathers else LAYER
     return Term("launches", 0.0, True, f"{layers:,} layers", (layers * each[0], layers * each[1]))
 
 
-def _network(workload: Workload, sent: Communication, machine: DeviceSpeed) -> Term:
-    """A ring goes at the speed of its slowest link: NVLink or PCIe, or the host's way to others.
+def _network(workload: Workload, volume: Communication, machine: DeviceSpeed) -> Term:
+    """A ring is as fast as its slowest link: NVLink or PCIe within a host, or the network between hosts.
 
-    One ring leaves a host once, so its ranks do not share the network in a single all-reduce.
+    A ring leaves each host once, so the ranks of a host do not share the network in an all-reduce.
     """
     local = min(workload.ranks_per_host, workload.world_size)
     inside = machine.gpu.nvlink_bandwidth or machine.gpu.host_bandwidth
-    amount = decimal(sent.sent, "B")
+    amount = decimal(volume.sent, "B")
     if workload.world_size <= local:
-        return Term("network", sent.sent / inside, True, amount, _at(sent.sent / inside, LINKS))
+        return Term("network", volume.sent / inside, True, amount, _at(volume.sent / inside, LINKS))
     outside = machine.network(local)
     reached = tuple(min(inside * LINKS[end], outside[end] * NETWORK[end]) for end in (0, 1))
     if outside[0] != outside[1]:
         amount += f", {outside[1] / 1e9:g} to {outside[0] / 1e9:g} GB/s of a host"
-    least = sent.sent / min(inside, outside[0])
-    return Term("network", least, True, amount, (sent.sent / reached[0], sent.sent / reached[1]))
+    least = volume.sent / min(inside, outside[0])
+    return Term("network", least, True, amount, (volume.sent / reached[0], volume.sent / reached[1]))
 
 
-def _pcie(sent: Communication, gpu: GpuModel) -> Term:
-    nbytes = max(sent.to_host, sent.from_host)
+def _pcie(volume: Communication, gpu: GpuModel) -> Term:
+    nbytes = max(volume.to_host, volume.from_host)
     seconds = nbytes / gpu.host_bandwidth
     return Term("pcie", seconds, True, decimal(nbytes, "B"), _at(seconds, PCIE))
 
 
 def _optimizer(
-    workload: Workload, model: Transformer, settings: Settings, sent: Communication, machine: DeviceSpeed
+    workload: Workload, model: Transformer, settings: Settings, volume: Communication, machine: DeviceSpeed
 ) -> tuple[Term, ...]:
-    """The step itself, where the states are, and NVMe's part in it."""
+    """Return the terms for the optimizer step and for NVMe."""
     lora = workload.lora
     weights = trained(model, adapters(model, lora) if lora else 0)
     share = settings.share(weights.total) if settings.stage else weights.total
@@ -242,7 +242,7 @@ def _optimizer(
         what = f"{count(share * local)} parameters on the CPU"
         likely = _at(share * local, CPU_ADAM)
         step = Term("optimizer", likely[0], False, what, likely)
-    drives = local * (sent.nvme_read + sent.nvme_written)
+    drives = local * (volume.nvme_read + volume.nvme_written)
     if not drives:
         return (step,)
     seconds = drives / machine.nvme_bandwidth

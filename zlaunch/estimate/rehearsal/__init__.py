@@ -1,5 +1,5 @@
-"""The real DeepSpeed engine on fake tensors: a program of its own, `python -m zlaunch.estimate.rehearsal`.
+"""The real DeepSpeed engine on fake tensors, as a program: `python -m zlaunch.estimate.rehearsal`.
 
-The installed engine runs unmodified at any world size, on tensors without contents, and every
-allocation is written down. Nothing outside this package imports it.
+The installed engine runs at any world size, on tensors without data, and every allocation is logged.
+Other packages start the program, and import nothing from here.
 """

@@ -1,8 +1,8 @@
-"""`python -m zlaunch.estimate.rehearsal [JOBS]`: one workload per line on stdin, one forecast on stdout.
+"""`python -m zlaunch.estimate.rehearsal [JOBS]`: reads workloads from stdin, writes results to stdout.
 
-The packages are imported once; each rehearsal is a fork, because an exception within autograd ends
-the process, and because DeepSpeed keeps state between engines. What is saved in one fork is resumed
-in another.
+Both are JSON, one object per line. The packages are imported once and each rehearsal is a fork, because an
+exception inside autograd ends the process and DeepSpeed keeps state between engines. A checkpoint that one
+fork saves is resumed in another.
 """
 
 import contextlib
@@ -26,217 +26,221 @@ from zlaunch.estimate.forecast import RESUME, Forecast
 from zlaunch.estimate.workload import Workload
 from zlaunch.process import die_with_parent
 
-_SECONDS = 600
-"""How long one rehearsal may take."""
-_TICK = 0.01
-"""Seconds between two looks whether a rehearsal has ended."""
+_TIMEOUT = 600
+"""Seconds after which a rehearsal is killed."""
+_POLL_INTERVAL = 0.01
+"""Seconds between checks whether a rehearsal has ended."""
 
-Answer = dict[str, Any]
+Result = dict[str, Any]
+"""`forecast`, or why there is none: `unknown_model` (the config.json is wrong), `cannot_tell` (the model
+cannot be estimated) or `failure` (of the rehearsal)."""
 
 
 def main() -> None:
-    """Answer every workload, in the order in which they end, until no more can come."""
-    gc.disable()  # packages are cycles that live on; looking for others takes a fifth of an import
+    """Rehearse every workload and write results in the order of completion, until stdin is closed."""
+    gc.disable()  # imported packages live on; collecting would take a fifth of the import time
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the packages print is no answer
+    os.dup2(2, 1)  # prints of the packages go to stderr
     jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 2
     with tempfile.TemporaryDirectory() as checkpoints:
-        for index, answer in _forked(_Questions(Path(checkpoints)), jobs):
-            print(json.dumps({"index": index, **answer}), file=out, flush=True)
-    os._exit(0)  # nothing is left to be put in order, and taking torch down takes half a second
+        for index, result in _run_forks(_WorkloadReader(Path(checkpoints)), jobs):
+            print(json.dumps({"index": index, **result}), file=out, flush=True)
+    os._exit(0)  # a regular exit would take half a second to unload torch
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What one fork does: it trains, or it resumes what another saved, whose answer is `trained`."""
+    """The work of one fork: to train, or to resume after a fork whose result is `trained`."""
 
     index: int
     workload: Workload
     checkpoint: Path
-    trained: Answer | None = None
-    broken: str | None = None
-    """Why the same with images could not be rehearsed."""
+    trained: Result | None = None
+    failure: str | None = None
+    """Why the rehearsal with images failed, if this is the second one, without them."""
 
-    def following(self, answer: Answer) -> "_Task | None":
-        """Say what is to be done next, if anything is."""
+    def next_task(self, result: Result) -> "_Task | None":
+        """Return the task that follows on a result, if there is one."""
         if self.trained is not None:
             return None
-        if "broken" in answer and answer.get("has_images"):
+        if "failure" in result and result.get("has_images"):
             workload = replace(self.workload, images=False)
-            return replace(self, workload=workload, broken=answer["broken"])
-        saved = self.workload.save and answer.get("forecast", {}).get("late_error", "") is None
-        return replace(self, trained=answer) if saved and self.workload.resume else None
+            return replace(self, workload=workload, failure=result["failure"])
+        is_saved = self.workload.save and result.get("forecast", {}).get("late_error", "") is None
+        return replace(self, trained=result) if is_saved and self.workload.resume else None
 
-    def whole(self, answer: Answer) -> Answer:
-        """Put what training and resuming were answered together, and why it was not answered before."""
-        before = {} if self.broken is None else {"broken": self.broken}
+    def merge(self, result: Result) -> Result:
+        """Merge the result of this task with those of the tasks before it."""
+        before = {} if self.failure is None else {"failure": self.failure}
         if self.trained is None:
-            return {**before, **answer}
-        told = answer.get("forecast", {"phases": ()})
-        phase = next((phase for phase in told["phases"] if phase["name"] == RESUME), None)
+            return {**before, **result}
+        resumed = result.get("forecast", {"phases": ()})
+        phase = next((phase for phase in resumed["phases"] if phase["name"] == RESUME), None)
         resume = {
             "phase": phase,
-            "parts": told["parts"] if phase else {},
-            "error": told.get("late_error"),
-            "why_not_rehearsed": answer.get("broken", answer.get("untold")),
+            "parts": resumed["parts"] if phase else {},
+            "error": resumed.get("late_error"),
+            "why_not_rehearsed": result.get("failure", result.get("cannot_tell")),
         }
         trained = self.trained["forecast"]
-        seconds = trained["seconds"] + told.get("seconds", 0.0)
+        seconds = trained["seconds"] + resumed.get("seconds", 0.0)
         return {**before, "forecast": {**trained, "resume": resume, "seconds": seconds}}
 
 
-class _Questions:
-    """The lines of stdin, as far as they have come."""
+class _WorkloadReader:
+    """Reads workloads from stdin without blocking."""
 
     def __init__(self, checkpoints: Path) -> None:
-        """Let each workload save below `checkpoints`."""
-        self.may_come = True
+        """Give each workload its own checkpoint directory below `checkpoints`."""
+        self.is_open = True
         self._checkpoints = checkpoints
-        self._waiting: list[bytes] = []
-        self._left = b""
+        self._lines: list[bytes] = []
+        self._incomplete = b""
         self._count = 0
 
-    def next(self) -> _Task | None:
-        """Take the next line, if it is there."""
-        if not self._waiting:
+    def next_task(self) -> _Task | None:
+        """Return the task for the next line; None if no line has arrived."""
+        if not self._lines:
             return None
-        workload = TypeAdapter(Workload).validate_python(json.loads(self._waiting.pop(0)))
+        workload = TypeAdapter(Workload).validate_python(json.loads(self._lines.pop(0)))
         task = _Task(self._count, workload, self._checkpoints / str(self._count))
         self._count += 1
         return task
 
     def wait(self, seconds: float | None) -> None:
-        """Let lines come; None waits until one does, or none can any more."""
-        if self._waiting or not self.may_come:
+        """Wait for input; None waits until there is some, or stdin is closed."""
+        if self._lines or not self.is_open:
             time.sleep(seconds or 0)
             return
         if select.select([0], [], [], seconds)[0]:
             chunk = os.read(0, 1 << 16)
-            self.may_come = bool(chunk)
-            *lines, self._left = (self._left + chunk).split(b"\n")
-            self._waiting += lines
+            self.is_open = bool(chunk)
+            *lines, self._incomplete = (self._incomplete + chunk).split(b"\n")
+            self._lines += lines
 
 
-def _forked(questions: _Questions, jobs: int) -> Iterator[tuple[int, Answer]]:
-    """Rehearse each workload in processes of its own, several at a time."""
-    running: dict[int, tuple[_Task, IO[str], float]] = {}
+_Running = dict[int, tuple[_Task, IO[str], float]]
+"""Process id → task, file for the result, deadline."""
+
+
+def _run_forks(reader: _WorkloadReader, jobs: int) -> Iterator[tuple[int, Result]]:
+    """Rehearse each workload in forks, up to `jobs` at a time."""
+    running: _Running = {}
     following: list[_Task] = []
-    is_warm, why = False, None
+    is_warm, failure = False, None
     while True:
         while len(running) < jobs:
-            task = following.pop() if following else questions.next()
+            task = following.pop() if following else reader.next_task()
             if task is None:
                 break
             if not is_warm:
-                is_warm, why = True, _warm_up(task.workload)
-            file: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the fork writes, we read
-            running[_fork(task, file, why)] = (task, file, time.monotonic() + _SECONDS)
-        if not running and not questions.may_come:
+                is_warm, failure = True, _warm_up(task.workload)
+            file: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the fork writes, this process reads
+            running[_fork(task, file, failure)] = (task, file, time.monotonic() + _TIMEOUT)
+        if not running and not reader.is_open:
             return
-        questions.wait(_TICK if running else None)
-        for task, answer in _ended(running):
-            if (then := task.following(answer)) is not None:
-                following.append(then)
+        reader.wait(_POLL_INTERVAL if running else None)
+        for task, result in _reap(running):
+            if (next_task := task.next_task(result)) is not None:
+                following.append(next_task)
             else:
-                yield task.index, task.whole(answer)
+                yield task.index, task.merge(result)
 
 
-def _ended(running: dict[int, tuple[_Task, IO[str], float]]) -> Iterator[tuple[_Task, Answer]]:
-    """Read what forks that have ended leave; kill those that take too long."""
+def _reap(running: _Running) -> Iterator[tuple[_Task, Result]]:
+    """Read the results of forks that have ended; kill those past their deadline."""
     while running and (ended := os.waitpid(-1, os.WNOHANG))[0]:
         task, file, _ = running.pop(ended[0])
-        yield task, _read(file, os.waitstatus_to_exitcode(ended[1]))
+        yield task, _read_result(file, os.waitstatus_to_exitcode(ended[1]))
     for late in [pid for pid, (_, _, deadline) in running.items() if time.monotonic() > deadline]:
         os.kill(late, signal.SIGKILL)
 
 
 def _warm_up(workload: Workload) -> str | None:
-    """Import what all forks need, and return why that fails, if it does.
+    """Import what all forks need; return the error if that fails.
 
-    A model's own code is left to the forks, which may crash or hang.
+    Custom code of a model is imported only in forks, because it may crash or hang.
     """
     from zlaunch.estimate.rehearsal.imports import import_packages
 
     try:
         import_packages()
-        from zlaunch.estimate.rehearsal import model, run  # noqa: F401 - forks need it
+        from zlaunch.estimate.rehearsal import model, steps  # noqa: F401 - for the forks
     except Exception as error:  # noqa: BLE001 - an installation can be broken in any way
-        return _words(error)
+        return _one_line(error)
     if workload.remote_code is None:
         with contextlib.suppress(Exception):
             model.choose_class(model.read_config(workload), None)
     return None
 
 
-def _fork(task: _Task, file: IO[str], why: str | None) -> int:
-    """Start a rehearsal, or if there is a reason why none can be, write that; return the process id."""
+def _fork(task: _Task, file: IO[str], failure: str | None) -> int:
+    """Rehearse in a fork that writes its result to a file, or write `failure`; return the process id."""
     parent, pid = os.getpid(), os.fork()
     if pid:
         return pid
 
-    def write(answer: Answer) -> None:
-        print(json.dumps(answer), file=file, flush=True)
+    def write(result: Result) -> None:
+        print(json.dumps(result), file=file, flush=True)
 
     status = 1
     try:
         die_with_parent(parent)
         try:
-            write(_answer(task, write) if why is None else {"broken": why})
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it ends this rehearsal alone
-            write({"broken": repr(error)})
+            write(_rehearse(task, write) if failure is None else {"failure": failure})
+        except BaseException as error:  # noqa: BLE001 - any exception ends only this rehearsal
+            write({"failure": repr(error)})
         status = 0
     finally:
-        os._exit(status)  # a fork that went on as its parent would delete the checkpoints of all others
+        os._exit(status)  # returning would run the parent's cleanup, which deletes all checkpoints
 
 
-def _read(file: IO[str], status: int) -> Answer:
-    """Read what a fork said until its end; nothing but text has a formula that stands in."""
-    found: Answer = {}
+def _read_result(file: IO[str], status: int) -> Result:
+    """Read the result of a fork; without one, only text models can fall back on the closed form."""
+    result: Result = {}
     with file:
         file.seek(0)
         try:
             for line in file:
-                found |= json.loads(line)
+                result |= json.loads(line)
         except ValueError:
-            found["broken"] = "the answer of the rehearsal is not complete"
+            result["failure"] = "the result of the rehearsal is incomplete"
     if status:
         ended = signal.Signals(-status).name if status < 0 else f"status {status}"
-        found = {**found, "broken": f"the rehearsal ended by {ended}"}
-    if "broken" in found and not found.get("is_text", True) and not found.get("has_images"):
-        return {"untold": f"it could not be rehearsed: {found['broken']}"}
-    return found
+        result = {**result, "failure": f"the rehearsal ended with {ended}"}
+    if "failure" in result and not result.get("is_text", True) and not result.get("has_images"):
+        return {"cannot_tell": f"it could not be rehearsed: {result['failure']}"}
+    return result
 
 
-def _answer(task: _Task, say: Callable[[Answer], None]) -> Answer:
-    """Rehearse; what DeepSpeed or the model raise belongs to the forecast, anything else is our fault."""
-    from zlaunch.estimate.rehearsal import run
+def _rehearse(task: _Task, report: Callable[[Result], None]) -> Result:
+    """Rehearse; an exception of DeepSpeed or the model becomes part of the forecast."""
+    from zlaunch.estimate.rehearsal import steps
     from zlaunch.estimate.rehearsal.model import CannotTell, UnknownModel
-    from zlaunch.estimate.rehearsal.optimizer import UnknownOptimizer
-    from zlaunch.estimate.rehearsal.to_forecast import forecast
+    from zlaunch.estimate.rehearsal.training import UnknownOptimizer
 
-    began, seen = time.monotonic(), run.RehearsedRun(tell=say)
+    began, rehearsal = time.monotonic(), steps.Rehearsal(report=report)
     try:
-        run.prepare(task.workload)
-        (run.train if task.trained is None else run.resume)(task.workload, seen, task.checkpoint)
+        steps.prepare(task.workload)
+        (steps.train if task.trained is None else steps.resume)(task.workload, rehearsal, task.checkpoint)
     except UnknownModel as error:
-        return {"unknown": str(error)}
+        return {"unknown_model": str(error)}
     except CannotTell as error:
-        return {"untold": str(error)}
+        return {"cannot_tell": str(error)}
     except UnknownOptimizer as error:
-        return {"broken": str(error)}
-    except Exception as error:  # noqa: BLE001 - whose fault it is shows in the traceback
-        words = _words(error)
-        if task.workload.remote_code is not None and not run.is_theirs(error, ("deepspeed",)):
-            return {"untold": f"its own code could not be rehearsed: {words}"}
-        if not run.is_theirs(error) or seen.is_made_up:
-            return {"broken": words}
-        seen.late_error = run.describe_error(error, seen.ledger.phase)
-    answer = TypeAdapter(Forecast).dump_python(forecast(seen, time.monotonic() - began), mode="json")
-    return {"forecast": answer}
+        return {"failure": str(error)}
+    except Exception as error:  # noqa: BLE001 - the traceback tells which package raised it
+        message = _one_line(error)
+        if task.workload.remote_code is not None and not steps.is_raised_by(error, ("deepspeed",)):
+            return {"cannot_tell": f"its custom code could not be rehearsed: {message}"}
+        if not steps.is_raised_by(error) or rehearsal.has_assumed_inputs:
+            return {"failure": message}
+        rehearsal.late_error = steps.describe_error(error, rehearsal.log.phase)
+    forecast = rehearsal.forecast(time.monotonic() - began)
+    return {"forecast": TypeAdapter(Forecast).dump_python(forecast, mode="json")}
 
 
-def _words(error: Exception) -> str:
-    """Say what was raised in one line."""
+def _one_line(error: Exception) -> str:
     return traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
 
 

@@ -1,53 +1,48 @@
-"""DeepSpeed's view of the GPU that is not there."""
+"""The fake GPU for DeepSpeed: its accelerator interface, and native ops that compute nothing."""
 
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import torch
 from deepspeed.accelerator import DeepSpeedAccelerator
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+from deepspeed.ops.op_builder.builder import OpBuilder
 
 from zlaunch.estimate.rehearsal import device as fake
+from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
 
 
 class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
-    """An accelerator that behaves as CUDA does wherever memory depends on it.
+    """An accelerator that behaves like CUDA wherever memory depends on it.
 
-    What it inherits from the CPU's is what has no effect on memory.
+    Everything else is inherited from the CPU accelerator.
     """
 
     _torch_pins_host_memory = True
     pin_memory = DeepSpeedAccelerator.pin_memory
 
-    def __init__(self, mode: FakeGpuMode, total_bytes: int, num_local: int) -> None:
-        """Serve tensors of `mode`; `num_local` devices of `total_bytes` each are visible."""
+    def __init__(self, mode: FakeGpuMode, total_bytes: int, num_devices: int) -> None:
+        """Show `num_devices` devices of `total_bytes` each, with the tensors of `mode`."""
         super().__init__()
         self._name = fake.NAME
         self._communication_backend_name = "fake"
         self._mode = mode
         self._total = total_bytes
-        self._num_local = num_local
+        self._num_devices = num_devices
 
     def is_synchronized_device(self) -> bool:
         return False
 
-    def use_host_timers(self) -> bool:
-        return False
-
-    def resolves_data_dependency(self) -> bool:
-        return False
-
-    def handles_memory_backpressure(self) -> bool:
-        return False
+    def is_fp16_supported(self) -> bool:
+        return True
 
     def device_name(self, device_index: int | None = None) -> str:
         return fake.NAME if device_index is None else f"{fake.NAME}:0"
 
     def device(self, device_index: int | None = None) -> torch.device:
         return torch.device(fake.NAME, 0)
-
-    def set_device(self, device_index: int) -> None:
-        pass
 
     def current_device(self) -> int:
         return 0
@@ -56,37 +51,25 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
         return f"{fake.NAME}:0"
 
     def device_count(self) -> int:
-        return self._num_local
+        return self._num_devices
 
     def communication_backend_version(self) -> tuple[int, int, int]:
         return (2, 27, 7)
 
-    def is_available(self) -> bool:
-        return True
-
-    def is_bf16_supported(self) -> bool:
-        return True
-
-    def is_fp16_supported(self) -> bool:
-        return True
-
     def supported_dtypes(self) -> list[torch.dtype]:
         return [torch.float, torch.half, torch.bfloat16]
-
-    def is_triton_supported(self) -> bool:
-        return False
 
     def get_rng_state(self, device_index: int | None = None) -> torch.Tensor:
         return torch.zeros(16, dtype=torch.uint8)
 
-    def set_rng_state(self, new_state: Any, device_index: int | None = None) -> None:
+    def set_rng_state(self, new_state: torch.Tensor, device_index: int | None = None) -> None:
         pass
 
     @property
     def Stream(self) -> type[fake.Stream]:  # noqa: N802 - DeepSpeed's name
         return fake.Stream
 
-    def stream(self, stream: Any) -> Any:
+    def stream(self, stream: fake.Stream | None) -> AbstractContextManager[None]:
         return fake.on_stream(stream)
 
     def current_stream(self, device_index: int | None = None) -> fake.Stream:
@@ -100,19 +83,19 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
         return fake.Event
 
     def empty_cache(self) -> None:
-        self._mode.ledger.empty_cache()
+        self._mode.log.empty_cache()
 
     def memory_allocated(self, device_index: int | None = None) -> int:
-        return self._mode.ledger.gpu.allocated
+        return self._mode.log.gpu.allocated
 
     def memory_reserved(self, device_index: int | None = None) -> int:
-        return self._mode.ledger.gpu.reserved
+        return self._mode.log.gpu.reserved
 
     def max_memory_allocated(self, device_index: int | None = None) -> int:
-        return self._mode.ledger.gpu.peak_allocated
+        return self._mode.log.gpu.peak_allocated
 
     def max_memory_reserved(self, device_index: int | None = None) -> int:
-        return self._mode.ledger.gpu.peak_reserved
+        return self._mode.log.gpu.peak_reserved
 
     memory_cached = memory_reserved
     max_memory_cached = max_memory_reserved
@@ -129,19 +112,13 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
     def available_memory(self, device_index: int | None = None) -> int:
         return self._total - self.memory_allocated()
 
-    def range_push(self, msg: str, domain: Any = None, category: Any = None) -> None:
-        pass
-
-    def range_pop(self, domain: Any = None) -> None:
-        pass
-
     def _torch_pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
-        with self._mode.locking():
+        with self._mode.pinning():
             copy = torch.empty_like(tensor, device="cpu")
         return copy.copy_(tensor)
 
-    def _torch_empty_pinned(self, tensor: torch.Tensor, shape: Any) -> torch.Tensor:
-        with self._mode.locking():
+    def _torch_empty_pinned(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        with self._mode.pinning():
             return tensor.new_empty(shape, device="cpu")
 
     def _torch_is_pinned(self, tensor: torch.Tensor) -> bool:
@@ -151,10 +128,10 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
         return bool(tensor.device.type == fake.NAME)
 
 
-def _typed(dtype: torch.dtype) -> property:
-    """Make what `torch.cuda.FloatTensor` and its like are: from a size, or from values."""
+def _tensor_type(dtype: torch.dtype) -> property:
+    """Return an equivalent of `torch.cuda.FloatTensor`, which takes a size or values."""
 
-    def make(*args: Any) -> torch.Tensor:
+    def make(*args: object) -> torch.Tensor:
         if len(args) == 1 and isinstance(args[0], int):
             return torch.empty(args[0], dtype=dtype, device=fake.NAME)
         return torch.tensor(*args, dtype=dtype, device=fake.NAME)
@@ -171,4 +148,99 @@ for _name, _dtype in {
     "IntTensor": torch.int,
     "LongTensor": torch.long,
 }.items():
-    setattr(FakeGPU, _name, _typed(_dtype))
+    setattr(FakeGPU, _name, _tensor_type(_dtype))
+
+
+class NoOp:
+    """A native op whose functions do nothing."""
+
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
+class AioHandle:
+    """The handle of `async_io`: it logs page-locked memory and file sizes, and moves no data.
+
+    Reads and writes return the number of completed operations; `async_` ones return 0.
+    """
+
+    def __init__(self, mode: FakeGpuMode) -> None:
+        self._mode = mode
+        self._pending = 0
+
+    def new_cpu_locked_tensor(self, numel: int, like: torch.Tensor) -> torch.Tensor:
+        """Page-lock exactly `numel` elements."""
+        with self._mode.pinning("locked"):
+            return torch.empty(int(numel), dtype=like.dtype, device="cpu")
+
+    def free_cpu_locked_tensor(self, _: torch.Tensor) -> bool:
+        return True  # freed with the last reference
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return self._mode.is_pinned(tensor)
+
+    def wait(self) -> int:
+        """Return the number of operations completed since the last call."""
+        done, self._pending = self._pending, 0
+        return done
+
+    def async_pwrite(self, tensor: torch.Tensor, path: str, offset: int = 0) -> int:
+        """Start to write. The real file holds only its size, which survives DeepSpeed's copy of it."""
+        nbytes = offset + tensor.numel() * tensor.element_size()
+        if self._mode.log.extend_file(path, nbytes):
+            Path(path).write_text(str(nbytes))
+        self._pending += 1
+        return 0
+
+    def async_pread(self, *_: object) -> int:
+        self._pending += 1
+        return 0
+
+    def sync_pwrite(self, tensor: torch.Tensor, path: str, offset: int = 0) -> int:
+        self.async_pwrite(tensor, path, offset)
+        return self.wait()
+
+    def sync_pread(self, *_: object) -> int:
+        self.async_pread()
+        return self.wait()
+
+    def pwrite(
+        self, tensor: torch.Tensor, path: str, _validate: bool, is_async: bool, offset: int = 0
+    ) -> int:
+        return (self.async_pwrite if is_async else self.sync_pwrite)(tensor, path, offset)
+
+    def pread(self, _tensor: torch.Tensor, _path: str, _validate: bool, is_async: bool, _: int = 0) -> int:
+        return self.async_pread() if is_async else self.sync_pread()
+
+    def write(self, tensor: torch.Tensor, path: str, _validate: bool, offset: int = 0) -> int:
+        return self.sync_pwrite(tensor, path, offset)
+
+    def read(self, *_: object) -> int:
+        return 1
+
+    get_alignment = get_intra_op_parallelism = read
+
+
+def log_copied_files(log: AllocationLog, directory: Path) -> None:
+    """Log swap files that DeepSpeed copied into a directory, for instance from a checkpoint."""
+    for path in directory.rglob("*.swp"):
+        log.extend_file(str(path), int(path.read_text()))
+
+
+def replace_builders(mode: FakeGpuMode) -> None:
+    """Make every op builder of DeepSpeed load an op that computes nothing."""
+
+    class AsyncIO(NoOp):
+        def aio_handle(self, *_: object, **__: object) -> AioHandle:
+            return AioHandle(mode)
+
+    ops = {"async_io": AsyncIO()}
+    for builder in _with_subclasses(OpBuilder):
+        builder.load = lambda self, verbose=True: ops.get(self.name, NoOp())
+        builder.is_compatible = lambda self, verbose=False: True
+
+
+def _with_subclasses(builder: type[OpBuilder]) -> Iterator[type[OpBuilder]]:
+    yield builder
+    for derived in builder.__subclasses__():
+        yield from _with_subclasses(derived)

@@ -1,87 +1,150 @@
-"""Every allocation and every release of a rehearsal, in order."""
+"""The allocation log of a rehearsal, and its summary by phase and category."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby, pairwise
 
+from zlaunch.estimate.forecast import Phase
 from zlaunch.estimate.memory.cuda_allocator import CachingAllocator
 from zlaunch.estimate.memory.pinned_allocator import PinnedAllocator
 
-_COUNTED_AS = {"locked": "pinned"}
+CurvePoint = tuple[str, int, int]
+"""Phase, GPU bytes in tensors, GPU bytes reserved."""
+
+_CURVE_POINTS = 1000
+"""Points of a curve that a plot can show."""
 
 
 @dataclass(slots=True)
 class Block:
-    """An allocation that is in use."""
+    """An allocation that is in use; sizes in bytes."""
 
     pool: str
-    part: str
-    raw: int
-    """What was asked for."""
+    category: str
+    requested: int
     nbytes: int
-    """What the pool gave for it."""
+    """The requested size, rounded as the pool rounds it."""
     address: int = -1
 
 
 @dataclass
 class AllocationLog:
-    """The book: pool, part, bytes (taken or, below zero, given back), and where each phase begins."""
+    """All allocations and releases in order, and the index at which each phase begins.
+
+    `locked` is page-locked memory that DeepSpeed's `async_io` allocates without rounding. It is logged
+    in the pool `pinned`.
+    """
 
     gpu: CachingAllocator = field(default_factory=CachingAllocator)
     pinned: PinnedAllocator = field(default_factory=PinnedAllocator)
     entries: list[tuple[str, str, int]] = field(default_factory=list)
+    """Pool, category, bytes; negative for a release."""
     marks: list[tuple[int, str]] = field(default_factory=list)
     phase: str = ""
     files: dict[str, int] = field(default_factory=dict)
 
-    def take(self, pool: str, part: str, nbytes: int, stream: int = 0) -> Block:
-        """Write down an allocation of so many bytes, as its pool rounds them."""
-        block = Block(pool, part, nbytes, nbytes)
+    def allocate(self, pool: str, category: str, nbytes: int, stream: int = 0) -> Block:
+        """Log an allocation of `nbytes`, rounded as its pool rounds it."""
+        block = Block(pool, category, nbytes, nbytes)
         if pool == "gpu":
             allocated, reserved = self.gpu.allocated, self.gpu.reserved
             block.address = self.gpu.malloc(nbytes, stream)
             block.nbytes = self.gpu.allocated - allocated
-            self._reserve(self.gpu.reserved - reserved)
+            self._log_reserved(self.gpu.reserved - reserved)
         elif pool in ("pinned", "locked"):
             malloc = self.pinned.malloc if pool == "pinned" else self.pinned.malloc_exact
             reserved = self.pinned.reserved
             block.address = malloc(nbytes)
             block.nbytes = self.pinned.reserved - reserved
-        self.entries.append((_COUNTED_AS.get(pool, pool), part, block.nbytes))
+        self._log(block, block.nbytes)
         return block
 
-    def give_back(self, block: Block) -> None:
-        """Write down that a block is free; page-locked memory stays with its allocator."""
+    def free(self, block: Block) -> None:
+        """Log the release of a block; torch's pinned allocator keeps its blocks for reuse."""
         if block.pool == "gpu":
             self.gpu.free(block.address)
         elif block.pool in ("pinned", "locked"):
             self.pinned.free(block.address)
             if block.pool == "pinned":
-                return  # it stays with its allocator
-        self.entries.append((_COUNTED_AS.get(block.pool, block.pool), block.part, -block.nbytes))
+                return
+        self._log(block, -block.nbytes)
 
-    def write(self, path: str, nbytes: int) -> bool:
-        """Write down that a file on NVMe is at least so long; say whether that is news."""
-        more = nbytes - self.files.get(path, 0)
-        if more <= 0:
+    def extend_file(self, path: str, nbytes: int) -> bool:
+        """Log that a file on NVMe has at least `nbytes`; return whether it grew."""
+        growth = nbytes - self.files.get(path, 0)
+        if growth <= 0:
             return False
         self.files[path] = nbytes
-        self.entries.append(("nvme", self.phase, more))
+        self.entries.append(("nvme", self.phase, growth))
         return True
 
     def empty_cache(self) -> None:
-        """Give what the GPU's allocator keeps unused back to the GPU."""
+        """Return the GPU allocator's unused segments to the driver."""
         reserved = self.gpu.reserved
         self.gpu.empty_cache()
-        self._reserve(self.gpu.reserved - reserved)
-
-    def _reserve(self, nbytes: int) -> None:
-        if nbytes:
-            self.entries.append(("reserved", "other", nbytes))
+        self._log_reserved(self.gpu.reserved - reserved)
 
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
-        """Name what happens meanwhile."""
+        """Attribute all entries inside to a phase."""
         self.phase = name
         self.marks.append((len(self.entries), name))
         yield
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return the peak and the end of each pool in each phase; a repeated phase is continued."""
+        now: Counter[str] = Counter()
+        found: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
+        for name, start, end in self._intervals():
+            peak, _ = found.setdefault(name, (dict(now), {}))
+            for pool, nbytes in now.items():
+                peak[pool] = max(peak.get(pool, 0), nbytes)
+            for pool, _, nbytes in self.entries[start:end]:
+                now[pool] += nbytes
+                if now[pool] > peak.get(pool, 0):
+                    peak[pool] = now[pool]
+            found[name] = (peak, dict(now))
+        return tuple(Phase(name, peak, end) for name, (peak, end) in found.items())
+
+    def categories_at_peak(self) -> dict[str, dict[str, int]]:
+        """Return the bytes in each category at the peak of each pool."""
+        now: Counter[str] = Counter()
+        peaks: dict[str, tuple[int, int]] = {}
+        for index, (pool, _, nbytes) in enumerate(self.entries):
+            now[pool] += nbytes
+            if now[pool] > peaks.get(pool, (0, 0))[0]:
+                peaks[pool] = (now[pool], index)
+        sums: dict[str, Counter[str]] = {pool: Counter() for pool in peaks}
+        for index, (pool, category, nbytes) in enumerate(self.entries):
+            if pool in peaks and index <= peaks[pool][1]:
+                sums[pool][category] += nbytes
+        return {pool: {name: n for name, n in sizes.most_common() if n} for pool, sizes in sums.items()}
+
+    def curve(self) -> tuple[CurvePoint, ...]:
+        """Return GPU memory over time, as the highest points of about `_CURVE_POINTS` intervals."""
+        points = list(self._gpu_points())
+        width = max(1, len(points) // _CURVE_POINTS)
+        intervals = groupby(enumerate(points), key=lambda p: (p[1][0], p[0] // width))
+        return tuple(max((point for _, point in same), key=lambda point: point[1]) for _, same in intervals)
+
+    def _gpu_points(self) -> Iterator[CurvePoint]:
+        sizes = {"gpu": 0, "reserved": 0}
+        for name, start, end in self._intervals():
+            for pool, _, nbytes in self.entries[start:end]:
+                if pool in sizes:
+                    sizes[pool] += nbytes
+                    yield name, sizes["gpu"], sizes["reserved"]
+
+    def _intervals(self) -> Iterator[tuple[str, int, int]]:
+        for (start, name), (end, _) in pairwise([*self.marks, (len(self.entries), "")]):
+            yield name, start, end
+
+    def _log(self, block: Block, nbytes: int) -> None:
+        pool = "pinned" if block.pool == "locked" else block.pool
+        self.entries.append((pool, block.category, nbytes))
+
+    def _log_reserved(self, nbytes: int) -> None:
+        if nbytes:
+            self.entries.append(("reserved", "other", nbytes))

@@ -1,4 +1,4 @@
-"""What an allocation is for: told by the line of DeepSpeed that made it, else by phase and shape."""
+"""Category of an allocation: from the line of DeepSpeed that made it, else from phase and shape."""
 
 import linecache
 import re
@@ -7,7 +7,8 @@ from types import CodeType, FrameType
 
 import torch
 
-_MODEL = "the model's own"
+_MODEL = "by the model"
+"""Allocated by the model's own code: the category depends on phase and shape."""
 
 _FILES: tuple[tuple[str, str], ...] = (
     (r"/torch/optim/|/transformers/optimization", "optimizer step"),
@@ -16,7 +17,8 @@ _FILES: tuple[tuple[str, str], ...] = (
     (r"/deepspeed/runtime/zero/linear|/deepspeed/runtime/activation_checkpointing/", _MODEL),
     (r"/deepspeed/runtime/(zero/|bf16_|fp16/|engine|base_)", ""),
 )
-"""File → the part of what it allocates; nothing if its functions differ. Other files say nothing."""
+"""Pattern of a file → category of its allocations; empty if that depends on the function. For any other
+file, the caller decides."""
 
 _FUNCTIONS: tuple[tuple[str, str], ...] = (
     (r"engine:(forward|backward|_do_backward|_backward_prologue|_backward_epilogue)", _MODEL),
@@ -33,7 +35,7 @@ _FUNCTIONS: tuple[tuple[str, str], ...] = (
     (r"\w+:(.*flatten.*|_create_fp16.*|.*fp16_partition.*|.*partitioned_groups.*)", "parameters"),
     (r"\w+:initialize_optimizer_states", "gradients"),
 )
-"""Module and function of DeepSpeed → part; the first that fits. None: its caller decides."""
+"""Pattern of `module:function` in DeepSpeed → category; the first match counts."""
 
 _LINES: tuple[tuple[str, str], ...] = (
     (r"bucket|ipg", "buckets"),
@@ -41,70 +43,72 @@ _LINES: tuple[tuple[str, str], ...] = (
     (r"grad", "gradients"),
     (r"fp32|\.float\(\)", "master weights"),
 )
-"""Words in a line of an `__init__` or a set-up → part."""
+"""Pattern of a source line, for all other functions of DeepSpeed → category."""
 
 
 class Attribution:
-    """Says of a new tensor what it is for."""
+    """Assigns each new tensor to a category of `forecast.PARTS`."""
 
-    def __init__(self, vocabulary: int | None, *, half: bool) -> None:
-        """Know tensors whose last dimension is the vocabulary as logits; `half` is the model's format."""
-        self._vocabulary = vocabulary
-        self._half = half
-        self._weights: set[tuple[int, ...]] = set()
-        self._known: dict[tuple[int, int], str | None] = {}
-        self._codes: list[CodeType] = []
-        """What is known by its identity has to live."""
-        self.moment = ""
-        """What the run is doing: load, initialize, forward, backward or step."""
+    def __init__(self, vocab_size: int | None, *, is_half: bool) -> None:
+        """Tensors whose last dimension is `vocab_size` count as logits.
 
-    def know(self, model: torch.nn.Module) -> None:
-        """Remember the shapes of a model's parameters: tensors like them are their gradients."""
-        self._weights = {tuple(getattr(p, "ds_shape", p.shape)) for p in model.parameters()}
+        `is_half` tells whether the model is trained in bf16 or fp16, with master weights in fp32.
+        """
+        self._vocab_size = vocab_size
+        self._is_half = is_half
+        self._weight_shapes: set[tuple[int, ...]] = set()
+        self._categories: dict[tuple[int, int], str | None] = {}
+        self._codes: list[CodeType] = []  # keeps the ids in the keys of _categories valid
+        self.phase = ""
+        """The current phase: load, initialize, forward, backward or step."""
 
-    def of(self, tensor: torch.Tensor) -> str:
-        """Name the part that a tensor, just allocated, belongs to."""
+    def set_model(self, model: torch.nn.Module) -> None:
+        """Remember the shapes of the parameters: tensors of these shapes count as gradients."""
+        self._weight_shapes = {tuple(getattr(p, "ds_shape", p.shape)) for p in model.parameters()}
+
+    def category_of(self, tensor: torch.Tensor) -> str:
+        """Return the category of a tensor that was just allocated."""
         frame: FrameType | None = sys._getframe(3)
         while frame is not None:
-            where = (id(frame.f_code), frame.f_lasti)  # to hash code, or to count its lines, takes longer
-            part = self._known.get(where, "")
-            if part == "":
-                part = self._known[where] = _part_of_line(frame)
+            where = (id(frame.f_code), frame.f_lasti)  # hashing code or computing f_lineno is slow
+            category = self._categories.get(where, "")
+            if category == "":
+                category = self._categories[where] = _category_of_line(frame)
                 self._codes.append(frame.f_code)
-            if part is not None:
-                return self._of_model(tensor) if part == _MODEL else self._for_now(part)
+            if category is not None:
+                return self._by_shape(tensor) if category == _MODEL else self._in_phase(category)
             frame = frame.f_back
-        return self._of_model(tensor)
+        return self._by_shape(tensor)
 
-    def _for_now(self, part: str) -> str:
-        """What holds gradients or weights during the step only is the step's."""
-        passing = self.moment == "step" and part in ("gradients", "master weights", "parameters")
-        return "optimizer step" if passing else part
+    def _in_phase(self, category: str) -> str:
+        """Temporary copies of gradients and weights belong to the optimizer step."""
+        is_temporary = self.phase == "step" and category in ("gradients", "master weights", "parameters")
+        return "optimizer step" if is_temporary else category
 
-    def _of_model(self, tensor: torch.Tensor) -> str:
-        if self.moment in ("load", "initialize"):
-            master = self.moment == "initialize" and self._half and tensor.dtype is torch.float32
-            return "master weights" if master else "parameters"
+    def _by_shape(self, tensor: torch.Tensor) -> str:
+        if self.phase in ("load", "initialize"):
+            is_master = self.phase == "initialize" and self._is_half and tensor.dtype is torch.float32
+            return "master weights" if is_master else "parameters"
         shape = tuple(tensor.shape)
-        if len(shape) > 1 and shape in self._weights:
+        if len(shape) > 1 and shape in self._weight_shapes:
             return "gradients"
-        if shape and shape[-1] == self._vocabulary:
+        if shape and shape[-1] == self._vocab_size:
             return "logits"
         return "activations"
 
 
-def _part_of_line(frame: FrameType) -> str | None:
-    """Find the part that a line of a program allocates for; None if that is not for it to say."""
+def _category_of_line(frame: FrameType) -> str | None:
+    """Return the category of what a line allocates; None if its caller decides."""
     file, function = frame.f_code.co_filename, frame.f_code.co_name
-    found = next((part for pattern, part in _FILES if re.search(pattern, file)), None)
-    if found:
-        stays = function == "_init_group" or "state[" in linecache.getline(file, frame.f_lineno)
-        return "optimizer states" if stays else found
-    if found is None:
+    category = next((category for pattern, category in _FILES if re.search(pattern, file)), None)
+    if category:
+        is_state = function == "_init_group" or "state[" in linecache.getline(file, frame.f_lineno)
+        return "optimizer states" if is_state else category
+    if category is None:
         return None
     name = f"{file.rsplit('/', 1)[1].removesuffix('.py')}:{function}"
-    part = next((part for pattern, part in _FUNCTIONS if re.fullmatch(pattern, name)), None)
-    if part is not None:
-        return part
+    category = next((category for pattern, category in _FUNCTIONS if re.fullmatch(pattern, name)), None)
+    if category is not None:
+        return category
     line = linecache.getline(file, frame.f_lineno)
-    return next((part for pattern, part in _LINES if re.search(pattern, line)), None)
+    return next((category for pattern, category in _LINES if re.search(pattern, line)), None)

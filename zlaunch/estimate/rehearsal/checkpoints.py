@@ -1,4 +1,4 @@
-"""How a rank saves and resumes: as the installed DeepSpeed does, with files that hold sizes alone."""
+"""Saving and resuming with the installed DeepSpeed; the files contain sizes of tensors, not their data."""
 
 import contextlib
 import os
@@ -8,34 +8,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import deepspeed
 import torch
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 
 _TAG = "rehearsal"
 
 
-@contextlib.contextmanager
-def _without_contents(engine: Any, directory: Path) -> Iterator[None]:
-    """Let an engine save and load its checkpoints without their contents."""
-    plain, writes = engine.checkpoint_engine, engine.save_non_zero_checkpoint
-    read_only = None if writes else engine._get_ckpt_name(str(directory), _TAG)
-    engine.checkpoint_engine = _engine_of_sizes(type(plain))(read_only)
-    engine.save_non_zero_checkpoint = True  # what the first rank writes all others read
-    try:
-        yield
-    finally:
-        engine.checkpoint_engine, engine.save_non_zero_checkpoint = plain, writes
+def save(engine: deepspeed.DeepSpeedEngine, model: torch.nn.Module, directory: Path) -> None:
+    """Save like the Trainer: the weights for `from_pretrained`, then DeepSpeed's checkpoint."""
+    _save_weights(engine, model)
+    with _sizes_only(engine, directory):
+        engine.save_checkpoint(str(directory), tag=_TAG, exclude_frozen_parameters=_has_adapters(model))
+    link_files_of_other_ranks(engine, directory, _TAG)
 
 
-def save(engine: Any, net: torch.nn.Module, directory: Path) -> None:
-    """Save as the Trainer does: the weights for `from_pretrained`, then DeepSpeed's checkpoint."""
-    _save_weights(engine, net)
-    with _without_contents(engine, directory):
-        engine.save_checkpoint(str(directory), tag=_TAG, exclude_frozen_parameters=_is_adapted(net))
-    save_for_others(engine, directory, _TAG)
+def resume(engine: deepspeed.DeepSpeedEngine, model: torch.nn.Module, directory: Path) -> None:
+    """Load what `save` wrote, usually in another process."""
+    with _sizes_only(engine, directory):
+        engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=not _has_adapters(model))
 
 
-def save_for_others(engine: Any, directory: Path, tag: str) -> None:
-    """Give the other ranks the files that they would write: as large as this rank's."""
+def link_files_of_other_ranks(engine: deepspeed.DeepSpeedEngine, directory: Path, tag: str) -> None:
+    """Create the checkpoint files of all other ranks as links to this rank's, which has the same size."""
     names = engine._get_mp_rank_zero_checkpoint_names(
         load_dir=str(directory),
         tag=tag,
@@ -49,38 +44,44 @@ def save_for_others(engine: Any, directory: Path, tag: str) -> None:
             os.link(own, name)
 
 
-def _save_weights(engine: Any, net: torch.nn.Module) -> None:
-    """Gather the weights; the first rank writes them as `save_pretrained` does, which takes them out."""
+@contextlib.contextmanager
+def _sizes_only(engine: deepspeed.DeepSpeedEngine, directory: Path) -> Iterator[None]:
+    original, is_writer = engine.checkpoint_engine, engine.save_non_zero_checkpoint
+    read_only = None if is_writer else engine._get_ckpt_name(str(directory), _TAG)
+    engine.checkpoint_engine = _sizes_engine(type(original))(read_only)
+    engine.save_non_zero_checkpoint = True  # all ranks read the file that rank 0 writes
+    try:
+        yield
+    finally:
+        engine.checkpoint_engine, engine.save_non_zero_checkpoint = original, is_writer
+
+
+def _save_weights(engine: deepspeed.DeepSpeedEngine, model: torch.nn.Module) -> None:
+    """Gather the weights; rank 0 then makes each contiguous, as `save_pretrained` does."""
     from deepspeed.checkpoint.utils import clone_tensors_for_torch_save
     from transformers.core_model_loading import revert_weight_conversion
 
     if not engine.zero_optimization_partition_weights():
-        weights = clone_tensors_for_torch_save(net.state_dict())
+        weights = clone_tensors_for_torch_save(model.state_dict())
     elif engine.zero_gather_16bit_weights_on_model_save():
-        weights = engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=_is_adapted(net))
+        weights = engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=_has_adapters(model))
     else:
         return
-    if engine.global_rank == 0 and not _is_adapted(net):
-        written = revert_weight_conversion(net, weights)
+    if engine.global_rank == 0 and not _has_adapters(model):
+        written = revert_weight_conversion(model, weights)
         written = {name: written.pop(name).contiguous() for name in list(written)}
 
 
-def _is_adapted(net: torch.nn.Module) -> bool:
-    """Say whether a model is one of `peft`, of which the Trainer saves what is trained."""
+def _has_adapters(model: torch.nn.Module) -> bool:
+    """Whether this is a model of `peft`, of which the Trainer saves only the trained parameters."""
     from transformers import PreTrainedModel
 
-    return not isinstance(net, PreTrainedModel)
-
-
-def resume(engine: Any, net: torch.nn.Module, directory: Path) -> None:
-    """Load what `save` saved, in the engine of another process."""
-    with _without_contents(engine, directory):
-        engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=not _is_adapted(net))
+    return not isinstance(model, PreTrainedModel)
 
 
 @dataclass(frozen=True, slots=True)
-class _Saved:
-    """A tensor in a file: where its storage is, and what it shows of that."""
+class _SavedTensor:
+    """A view of a storage that is saved separately."""
 
     storage: int
     nbytes: int
@@ -91,45 +92,48 @@ class _Saved:
 
 
 class _Writer(pickle.Pickler):
-    """Writes a pickle as `torch.save` does: tensors are named, their storages lie beside it."""
+    """Pickles like `torch.save`: tensors refer to storages, which are collected in `storages`."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file)
         self.storages: dict[int, torch.Tensor] = {}
 
-    def persistent_id(self, value: Any) -> _Saved | None:
+    def persistent_id(self, value: object) -> _SavedTensor | None:
         if not isinstance(value, torch.Tensor):
             return None
         storage = value.untyped_storage()
         self.storages[storage._cdata] = value
-        shown = (value.dtype, tuple(value.shape), value.stride(), value.storage_offset())
-        return _Saved(storage._cdata, storage.nbytes(), *shown)
+        view = (value.dtype, tuple(value.shape), value.stride(), value.storage_offset())
+        return _SavedTensor(storage._cdata, storage.nbytes(), *view)
 
 
 class _Reader(pickle.Unpickler):
-    """Makes tensors as `torch.load` does: in host memory, with the storages that they had."""
+    """Unpickles like `torch.load`: tensors in host memory, which share storages as before."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file)
         self._storages: dict[int, torch.Tensor] = {}
 
-    def persistent_load(self, saved: _Saved) -> torch.Tensor:
+    def persistent_load(self, saved: _SavedTensor) -> torch.Tensor:
         if saved.storage not in self._storages:
             self._storages[saved.storage] = torch.empty(saved.nbytes, dtype=torch.uint8, device="cpu")
         whole = self._storages[saved.storage].view(saved.dtype)
         return whole.as_strided(saved.shape, saved.stride, saved.offset)
 
 
-def _engine_of_sizes(base: type) -> Any:
-    """Derive a checkpoint engine that writes the sizes of tensors instead of what is in them."""
+def _sizes_engine(base: type[CheckpointEngine]) -> type[CheckpointEngine]:
+    """Derive a checkpoint engine that saves sizes of tensors instead of their data.
 
-    class EngineOfSizes(base):  # type: ignore[misc]
+    Its argument is a file that only another rank writes, or None.
+    """
+
+    class SizesEngine(base):  # type: ignore[misc]
         def __init__(self, read_only: str | None) -> None:
             self.name = _TAG
             self._read_only = read_only
 
-        def save(self, state_dict: Any, path: str) -> None:
-            """Write one storage after the other, each by way of the host."""
+        def save(self, state_dict: object, path: str) -> None:
+            """Copy one storage after the other to the host, as `torch.save` does."""
             with Path(path).open("wb") as file:
                 writer = _Writer(file)
                 writer.dump(state_dict)
@@ -138,9 +142,9 @@ def _engine_of_sizes(base: type) -> Any:
             if on_gpu and path != self._read_only:
                 torch.empty(max(on_gpu), dtype=torch.uint8, device="cpu")
 
-        def load(self, path: str, map_location: Any = None) -> Any:
-            """Read a file whole."""
+        def load(self, path: str, map_location: object = None) -> Any:
+            """Load a file like `torch.load`."""
             with Path(path).open("rb") as file:
                 return _Reader(file).load()
 
-    return EngineOfSizes
+    return SizesEngine

@@ -1,7 +1,7 @@
-"""What CUDA does differently from the kernels that torch would trace here.
+"""CUDA's choice of kernels for attention and dropout, for the fake GPU.
 
-Functions are replaced, not caught by a mode: modes are off while autograd runs, where activation
-checkpointing computes its part of the forward pass again.
+The functions are patched, not intercepted by a mode: modes are disabled while autograd runs, and there
+activation checkpointing recomputes the forward pass.
 """
 
 import math
@@ -18,18 +18,23 @@ _HALF = (torch.bfloat16, torch.float16)
 
 
 def apply() -> None:
-    """Let attention and dropout on the fake device choose what CUDA's would."""
-    plain_attention, plain_dropout = functional.scaled_dot_product_attention, functional.dropout
+    """Patch attention and dropout so that the fake GPU uses the kernels that CUDA would."""
+    original_attention, original_dropout = functional.scaled_dot_product_attention, functional.dropout
 
     def attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        chosen = _attention if query.device.type == NAME else plain_attention
+        chosen = _attention if query.device.type == NAME else original_attention
         return chosen(query, *args, **kwargs)
 
-    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
+    def dropout(
+        input: torch.Tensor,  # noqa: A002 - torch's name
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+    ) -> torch.Tensor:
         if not training or p == 0:
             return input
         if input.device.type != NAME or inplace:
-            return plain_dropout(input, p, training, inplace)
+            return original_dropout(input, p, training, inplace)
         return aten.native_dropout(input, p, True)[0]
 
     functional.scaled_dot_product_attention = attention
@@ -44,7 +49,7 @@ def _attention(
     dropout_p: float = 0.0,
     **options: Any,
 ) -> torch.Tensor:
-    """Choose as `sdp_utils.cpp` does: flash, then memory-efficient, then plain arithmetic.
+    """Choose a kernel like `sdp_utils.cpp`: flash, then memory-efficient, then math.
 
     `query` is (batch, heads, tokens, head size); `key` and `value` may have fewer heads.
     """
@@ -66,7 +71,7 @@ def _attention(
 def _flash(
     tensors: Sequence[torch.Tensor], dropout_p: float, is_causal: bool, scale: float | None
 ) -> torch.Tensor:
-    """Run flash attention on query, key and value; its head size is a multiple of 8."""
+    """Run flash attention on query, key and value, with the head size padded to a multiple of 8."""
     size = tensors[0].shape[-1]
     if pad := -size % 8:
         scale = scale or 1 / math.sqrt(size)
@@ -76,7 +81,7 @@ def _flash(
 
 
 def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Turn a mask into what is added to the scores: a fresh one for each call."""
+    """Convert a mask to a bias for the scores; CUDA creates a new one in each call."""
     if mask.dtype is torch.bool:
         zero = torch.zeros((), dtype=query.dtype, device=query.device)
         mask = torch.where(mask, zero, float("-inf")).to(query.dtype)
@@ -84,7 +89,7 @@ def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.T
 
 
 def _flash_backward_bytes(args: Sequence[Any]) -> list[int]:
-    """List what flash attention's backward takes beside its outputs (`flash_api.cpp`), in bytes."""
+    """Return the sizes of the buffers of flash attention's backward kernel (`flash_api.cpp`), in bytes."""
     _, query, key = args[:3]
     batch, heads, tokens, size = query.shape
     key_heads, key_tokens = key.shape[1], key.shape[2]
@@ -100,4 +105,4 @@ def _rounded(number: int, multiple: int) -> int:
 
 
 WORKSPACES = {aten._scaled_dot_product_flash_attention_backward.default: _flash_backward_bytes}
-"""Operator → what its kernel takes while it runs, which no trace of operators shows."""
+"""Operator → buffers that its kernel allocates while it runs, which a trace of operators does not show."""

@@ -1,8 +1,7 @@
-"""A GPU that is not there: a device type for torch, with streams and events that do nothing."""
+"""A fake GPU for torch: a device type whose streams and events complete at once."""
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -10,54 +9,46 @@ NAME = "fakegpu"
 
 
 class Stream:
-    """A stream; work on it is done at once, but its allocations are its own."""
+    """A stream. Work on it completes at once, but the allocator keeps its blocks apart."""
 
     _count = 0
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        """Make a stream with the next number."""
+    def __init__(self, *_: object, **__: object) -> None:
+        """Accept the arguments of `torch.cuda.Stream`."""
         Stream._count += 1
         self.number = Stream._count
 
-    def synchronize(self) -> None:
-        """Wait for nothing."""
+    def synchronize(self, *_: object) -> None:
+        """Return at once."""
 
-    def wait_stream(self, stream: "Stream") -> None:
-        """Wait for nothing."""
-
-    def wait_event(self, event: "Event") -> None:
-        """Wait for nothing."""
+    wait_stream = wait_event = synchronize
 
     def query(self) -> bool:
-        """Everything is done."""
+        """Return True: all work is complete."""
         return True
 
     def record_event(self, event: "Event | None" = None) -> "Event":
-        """Return an event that has happened."""
+        """Return a completed event."""
         return event or Event()
 
 
 class Event:
-    """An event that has happened."""
+    """A completed event."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        """Take whatever torch's own events take."""
+    def __init__(self, *_: object, **__: object) -> None:
+        """Accept the arguments of `torch.cuda.Event`."""
 
-    def record(self, *_: Any) -> None:
-        """Happen."""
+    def synchronize(self, *_: object) -> None:
+        """Return at once."""
 
-    def wait(self, *_: Any) -> None:
-        """Wait for nothing."""
+    record = wait = synchronize
 
     def query(self) -> bool:
-        """It has happened."""
+        """Return True: the event is complete."""
         return True
 
-    def synchronize(self) -> None:
-        """Wait for nothing."""
-
     def elapsed_time(self, _: "Event") -> float:
-        """No time passes; ms."""
+        """Return 0 ms."""
         return 0.0
 
 
@@ -66,13 +57,13 @@ _streams = [DEFAULT_STREAM]
 
 
 def current_stream() -> Stream:
-    """Say on which stream allocations are made now."""
+    """Return the stream that allocations belong to."""
     return _streams[-1]
 
 
 @contextlib.contextmanager
 def on_stream(stream: Stream | None) -> Iterator[None]:
-    """Make allocations on another stream meanwhile."""
+    """Allocate on another stream inside."""
     _streams.append(stream or DEFAULT_STREAM)
     try:
         yield
@@ -81,33 +72,26 @@ def on_stream(stream: Stream | None) -> Iterator[None]:
 
 
 class _Backend:
-    """What torch asks the module of a device type."""
+    """The functions that torch calls on the module of a device type."""
 
     def is_initialized(self) -> bool:
         return True
 
-    def is_available(self) -> bool:
-        return True
+    is_available = is_initialized
 
     def current_device(self) -> int:
         return 0
 
-    def set_device(self, _: Any) -> None:
-        pass
-
     def device_count(self) -> int:
         return 1
 
-    def manual_seed(self, _: int) -> None:
+    def set_device(self, *_: object) -> None:
         pass
 
-    manual_seed_all = manual_seed
+    manual_seed = manual_seed_all = set_rng_state = set_device
 
-    def get_rng_state(self, _: Any = None) -> torch.Tensor:
+    def get_rng_state(self, _: object = None) -> torch.Tensor:
         return torch.zeros(16, dtype=torch.uint8)
-
-    def set_rng_state(self, *_: Any) -> None:
-        pass
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
@@ -116,18 +100,19 @@ class _Backend:
         return False
 
     @contextlib.contextmanager
-    def device(self, _: Any) -> Iterator[None]:
+    def device(self, _: object) -> Iterator[None]:
         yield
 
 
 def register() -> None:
-    """Make the device type known to torch; once in a process."""
+    """Register the device type with torch; once in a process."""
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     _setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
-    # On this device autocast changes nothing: DeepSpeed casts the model itself.
-    _keep_alive.append(torch.library.Library("_", "IMPL", "AutocastPrivateUse1"))
-    _keep_alive[-1].fallback(torch.library.fallthrough_kernel)
+    # Autocast has no effect on this device: DeepSpeed casts the model itself.
+    _libraries.append(torch.library.Library("_", "IMPL", "AutocastPrivateUse1"))
+    _libraries[-1].fallback(torch.library.fallthrough_kernel)
 
 
-_keep_alive: list[torch.library.Library] = []
+_libraries: list[torch.library.Library] = []
+"""Registrations, which end when a library is garbage-collected."""

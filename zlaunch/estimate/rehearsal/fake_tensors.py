@@ -1,160 +1,163 @@
-"""Tensors without contents: torch's FakeTensorMode, sped up, with every allocation in the ledger."""
+"""Tensors without data: torch's FakeTensorMode, made faster, with every allocation logged."""
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch._C import _DisableTorchDispatch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-from zlaunch.estimate.rehearsal import op_cache
+from zlaunch.estimate.rehearsal import op_results
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog, Block
 from zlaunch.estimate.rehearsal.device import NAME, current_stream
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
-POOL_OF = {NAME: "gpu", "cpu": "pageable"}
+_POOLS = {NAME: "gpu", "cpu": "pageable"}
 
+# torch's own functions: inside `zero.Init`, DeepSpeed replaces them by functions that cast.
 _empty, _empty_strided, _make_subclass = torch.empty, torch.empty_strided, torch.Tensor._make_subclass
-"""torch's own: within `zero.Init` DeepSpeed puts functions in their place that cast."""
 
 Workspace = Callable[[Sequence[Any]], list[int]]
+"""Arguments of an operator → sizes of what its kernel allocates while it runs, in bytes."""
 
 
 class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
-    """Everything inside runs on tensors without contents."""
+    """Run everything inside on fake tensors, and log what real ones would allocate."""
 
-    avoid_device_init = True  # the device has no kernels to make a first tensor with
+    avoid_device_init = True  # the fake device has no kernel to create a first tensor with
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and the guard against it costs more than an operator."""
+        """Skip the check for compilation, which takes longer than an operator."""
         return False
 
     fast = True
-    """Whether what was worked out once is kept; a test holds that it changes no allocation."""
+    """Whether results of operators are recorded and replayed. A test compares both ways."""
 
     def __init__(
         self,
-        ledger: AllocationLog,
-        part_of: Callable[[Any], str],
-        workspaces: Mapping[Any, Workspace],
-        keys: torch.device,
+        log: AllocationLog,
+        category_of: Callable[[torch.Tensor], str],
+        workspaces: Mapping[OpOverload, Workspace],
+        keys_device: torch.device,
     ) -> None:
-        """Begin without tensors; `workspaces` are bytes that kernels take while they run.
-
-        All tensors have the dispatch keys of one device, `keys`: see `share_keys`.
-        """
+        """Log to `log`; all tensors get the dispatch keys of `keys_device` (see `share_dispatch_keys`)."""
         super().__init__(allow_non_fake_inputs=True)
-        self.cache_enabled = not self.fast  # recipes keep what was worked out, by a key that is quicker made
-        self.ledger = ledger
+        self.cache_enabled = not self.fast  # `op_results` has keys that are faster to compute
+        self.log = log
         self.flops = 0.0
-        self._part_of = part_of
-        self._keys = keys
+        self._category_of = category_of
+        self._keys_device = keys_device
         self._workspaces = {id(func): workspace for func, workspace in workspaces.items()}
-        self._blocks: dict[int, tuple[Block, Any]] = {}
-        self._recipes: dict[Any, op_cache.OpRecipe] = {}
-        self._works: dict[int, Any] = {}
-        self._inferring = False
+        self._blocks: dict[int, tuple[Block, weakref.ref[torch.UntypedStorage]]] = {}
+        self._results: dict[Hashable, op_results.OpResult] = {}
+        self._works: dict[int, torch.distributed.Work] = {}
+        self._is_tracing = False
         self._host_pool = "pageable"
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        """Answer an operator; half of all calls ask for a device."""
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator; half of all calls ask for a tensor's device."""
         if func is _DEVICE:
             return args[0]._fake_device
         if func is aten.detach.default and self.can_alias(args[0]):
             return self.alias(args[0])
         kwargs = kwargs or {}
-        answer = _ANSWERS.get(id(func))
-        if answer is not None and (found := answer(*args, **kwargs)) is not None:
-            return found
-        if self._inferring:
+        constant = _CONSTANT_RESULTS.get(id(func))
+        if constant is not None and (result := constant(*args, **kwargs)) is not None:
+            return result
+        if self._is_tracing:
             return super().__torch_dispatch__(func, types, args, kwargs)
-        return self._answer(func, types, args, kwargs)
+        return self._run(func, types, args, kwargs)
 
-    def _answer(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Answer what a rehearsal asks, not what FakeTensorMode asks on its way to an answer."""
+    def _run(self, func: OpOverload, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operator that was called by the job, not by FakeTensorMode while it traces."""
         if func is aten.slice.Tensor and self.fast and type(args[0]) is FakeTensor:
             return self._slice(*args, **kwargs)
         if func.namespace == "c10d":
-            return self._communicate(func, args, kwargs)
+            return self._run_collective(func, args, kwargs)
         workspace = self._workspaces.get(id(func))
         if workspace is None:
-            return self._run(func, types, args, kwargs)
+            return self._replay_or_trace(func, types, args, kwargs)
         stream = current_stream().number
-        held = [self.ledger.take("gpu", "workspace", size, stream) for size in workspace(args)]
-        out = self._run(func, types, args, kwargs)
-        for block in held:
-            self.ledger.give_back(block)
+        blocks = [self.log.allocate("gpu", "workspace", size, stream) for size in workspace(args)]
+        out = self._replay_or_trace(func, types, args, kwargs)
+        for block in blocks:
+            self.log.free(block)
         return out
 
-    def _run(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Follow the recipe of a call, or work it out."""
-        key = op_cache.describe(func, args, kwargs) if self.fast else None
-        recipe = None if key is None else self._recipes.get(key)
-        if recipe is not None and recipe.steps is not None:
-            self.flops += recipe.flops
-            if not recipe.many:
-                return self._follow(recipe.steps[0], args)
-            return tuple([self._follow(step, args) for step in recipe.steps])
-        out = self._infer(func, types, args, kwargs)
-        self.see(out)
-        if recipe is None:
-            recipe = op_cache.write(func, args, kwargs, out)
+    def _replay_or_trace(
+        self, func: OpOverload, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        key = op_results.call_key(func, args, kwargs) if self.fast else None
+        result = None if key is None else self._results.get(key)
+        if result is not None and result.outputs is not None:
+            self.flops += result.flops
+            if not result.is_sequence:
+                return self._replay(result.outputs[0], args)
+            return tuple([self._replay(output, args) for output in result.outputs])
+        out = self._trace(func, types, args, kwargs)
+        self._log_tensors(out)
+        if result is None:
+            result = op_results.record(func, args, kwargs, out)
             if key is not None:
-                self._recipes[key] = recipe
-        self.flops += recipe.flops
+                self._results[key] = result
+        self.flops += result.flops
         return out
 
-    def _communicate(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Answer a collective: nobody is there; what is sent and received exists, and the work is done."""
+    def _run_collective(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a collective of the fake process group: it allocates nothing and completes at once."""
         work = self._works.get(id(func)) if self.fast else None
         if work is not None:
             return args[0], work
         with in_kernel_invocation_manager(self):
             out = func(*args, **kwargs)
-        if op_cache.is_first_and_work(out, args):
+        if op_results.is_completed_in_place(out, args):
             self._works[id(func)] = out[1]
         return out
 
-    def _infer(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Ask FakeTensorMode, which finds some shapes by running operators that no GPU would run."""
-        self._inferring = True
+    def _trace(self, func: OpOverload, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Let FakeTensorMode find the result; the operators that it runs for this are not logged."""
+        self._is_tracing = True
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         finally:
-            self._inferring = False
+            self._is_tracing = False
 
-    def _follow(self, step: Any, args: Sequence[Any]) -> Any:
-        if type(step) is op_cache.ConstantOutput:
-            return step.value
-        if type(step) is op_cache.ArgumentOutput:
-            return args[step.place]
-        if step.source:
-            base = op_cache.at(args, step.source)
-            return self._view(base, step.shape, step.stride, base.storage_offset() + step.offset, step.dtype)
-        bare = _empty_strided(step.shape, step.stride, dtype=step.dtype, device="meta")
-        tensor = self._dress(bare, step.device)
-        self._see_storage(tensor)
+    def _replay(self, output: op_results.Output, args: Sequence[Any]) -> Any:
+        if type(output) is op_results.ConstantOutput:
+            return output.value
+        if type(output) is op_results.ArgumentOutput:
+            return args[output.position]
+        if output.base:
+            base = op_results.argument_at(args, output.base)
+            offset = base.storage_offset() + output.offset
+            return self._view(base, output.shape, output.stride, offset, output.dtype)
+        meta = _empty_strided(output.shape, output.stride, dtype=output.dtype, device="meta")
+        tensor = self._as_fake(meta, output.device)
+        self._log_storage(tensor)
         return tensor
 
-    def can_alias(self, base: Any) -> bool:
-        """Say whether `alias` may stand for `detach`."""
-        return self.fast and not self._inferring and type(base) is FakeTensor and base.constant is None
+    def can_alias(self, base: torch.Tensor) -> bool:
+        """Whether `alias` may replace `detach`."""
+        return self.fast and not self._is_tracing and type(base) is FakeTensor and base.constant is None
 
-    def alias(self, base: Any) -> Any:
-        """Make another tensor of the same memory and shape."""
+    def alias(self, base: FakeTensor) -> FakeTensor:
+        """Return a new tensor with the same memory and shape."""
         with _DisableTorchDispatch():
-            return self._dress(base, base._fake_device)
+            return self._as_fake(base, base._fake_device)
 
     def _slice(
-        self, base: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-    ) -> Any:
-        """Cut a tensor, the one operator that has other arguments each time."""
+        self, base: FakeTensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    ) -> FakeTensor:
+        """Compute `aten.slice`, whose arguments differ in nearly every call."""
         first, last, _ = slice(start, end).indices(base.shape[dim])
         shape, stride = list(base.shape), list(base.stride())
         offset = base.storage_offset() + first * stride[dim]
@@ -162,52 +165,58 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         stride[dim] *= step
         return self._view(base, shape, stride, offset, base.dtype)
 
-    def _view(self, base: Any, shape: Any, stride: Any, offset: int, dtype: torch.dtype) -> Any:
-        bare = _empty(0, dtype=dtype, device="meta")
-        bare.set_(base.untyped_storage(), offset, shape, stride)
-        return self._dress(bare, base._fake_device)
+    def _view(
+        self,
+        base: FakeTensor,
+        shape: Sequence[int],
+        stride: Sequence[int],
+        offset: int,
+        dtype: torch.dtype,
+    ) -> FakeTensor:
+        meta = _empty(0, dtype=dtype, device="meta")
+        meta.set_(base.untyped_storage(), offset, shape, stride)
+        return self._as_fake(meta, base._fake_device)
 
-    def _dress(self, bare: torch.Tensor, device: torch.device) -> Any:
-        """Make a tensor on the meta device one on `device`."""
+    def _as_fake(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
         tensor = _make_subclass(
-            FakeTensor, bare, False, dispatch_device=True, device_for_backend_keys=self._keys
+            FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=self._keys_device
         )
         tensor._fake_device = device
         tensor.fake_mode = self
         return tensor
 
-    def see(self, found: Any) -> None:
-        """Write down the memory of what is found, if it is new."""
-        if isinstance(found, torch.Tensor):
-            if found.layout is torch.strided:
-                self._see_storage(found)
-        elif isinstance(found, (tuple, list)):
-            for item in found:
-                self.see(item)
+    def _log_tensors(self, out: object) -> None:
+        if isinstance(out, torch.Tensor):
+            if out.layout is torch.strided:
+                self._log_storage(out)
+        elif isinstance(out, (tuple, list)):
+            for item in out:
+                self._log_tensors(item)
 
-    def _see_storage(self, tensor: torch.Tensor) -> None:
+    def _log_storage(self, tensor: torch.Tensor) -> None:
+        """Log the storage of a tensor if it is new or was resized."""
         storage = tensor.untyped_storage()
         key, nbytes = storage._cdata, storage.nbytes()
         known = self._blocks.get(key)
         if known is not None:
-            if known[0].raw == nbytes:
+            if known[0].requested == nbytes:
                 return
-            self._forget(key)
-        pool = POOL_OF.get(tensor.device.type)
+            self._free(key)
+        pool = _POOLS.get(tensor.device.type)
         if pool == "pageable":
             pool = self._host_pool
         if nbytes == 0 or pool is None:
             return
-        block = self.ledger.take(pool, self._part_of(tensor), nbytes, current_stream().number)
-        self._blocks[key] = (block, weakref.ref(storage, partial(self._forget, key)))
+        block = self.log.allocate(pool, self._category_of(tensor), nbytes, current_stream().number)
+        self._blocks[key] = (block, weakref.ref(storage, partial(self._free, key)))
 
-    def _forget(self, key: int, _: Any = None) -> None:
+    def _free(self, key: int, _: object = None) -> None:
         block, _ = self._blocks.pop(key)
-        self.ledger.give_back(block)
+        self.log.free(block)
 
     @contextlib.contextmanager
-    def locking(self, pool: str = "pinned") -> Iterator[None]:
-        """Take host memory from a page-locked pool meanwhile."""
+    def pinning(self, pool: str = "pinned") -> Iterator[None]:
+        """Allocate host tensors in a page-locked pool inside."""
         self._host_pool = pool
         try:
             yield
@@ -215,13 +224,13 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
             self._host_pool = "pageable"
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """Say whether a tensor's memory is page-locked."""
+        """Whether a tensor's memory is page-locked."""
         known = self._blocks.get(tensor.untyped_storage()._cdata)
         return known is not None and known[0].pool in ("pinned", "locked")
 
 
-def _scalar(tensor: torch.Tensor) -> Any:
-    """Answer what a number that was never computed is: false, one or zero."""
+def _item(tensor: torch.Tensor) -> float | None:
+    """Return a value for `tensor.item()` of a tensor without data: False, 1.0 or 0."""
     if isinstance(tensor, FakeTensor) and tensor.constant is not None:
         return None
     if tensor.dtype is torch.bool:
@@ -229,55 +238,55 @@ def _scalar(tensor: torch.Tensor) -> Any:
     return 1.0 if tensor.dtype.is_floating_point else 0
 
 
-_ANSWERS: dict[int, Callable[..., Any]] = {
-    id(aten._local_scalar_dense.default): _scalar,
+_CONSTANT_RESULTS: dict[int, Callable[..., object]] = {
+    id(aten._local_scalar_dense.default): _item,
     id(aten.is_nonzero.default): lambda _: False,
     id(aten.equal.default): lambda *_: True,
 }
-"""By identity, because the hash of an operator is computed in Python."""
+"""Operators that read data, by identity: hashing an operator is slow. None as a result means: trace it."""
 
 
-def share_keys(device: torch.device) -> None:
-    """Give tensors of all devices the dispatch keys of one.
+def share_dispatch_keys(device: torch.device) -> None:
+    """Give the tensors of all devices the dispatch keys of one device.
 
-    torch lets `p.data = tensor` cross from CPU to CUDA, but not to a device that it does not know.
+    torch allows `p.data = tensor` between CPU and CUDA, but not between CPU and a custom device.
     """
-    plain = torch.Tensor._make_subclass
+    original = torch.Tensor._make_subclass
 
     def make(*args: Any, **kwargs: Any) -> torch.Tensor:
         if kwargs.get("device_for_backend_keys") is not None:
             kwargs["device_for_backend_keys"] = device
-        return plain(*args, **kwargs)
+        return original(*args, **kwargs)
 
     torch.Tensor._make_subclass = staticmethod(make)
 
 
-def spread_attributes() -> None:
-    """Give FakeTensor at its class what it sets on each tensor, and let `.data` carry its device.
+def patch_fake_tensor() -> None:
+    """Move constant attributes of FakeTensor to the class, and let `p.data = tensor` copy the device.
 
-    A FakeTensor keeps its device in Python, where `p.data = tensor` does not copy it.
+    A FakeTensor has its device in a Python attribute, which torch's own setter does not copy.
     """
     for name in ("constant", "real_tensor", "pytype", "dispatch_keys"):
         setattr(FakeTensor, name, None)
     for memo in ("nonzero", "item", "unique", "unique_consecutive", "nested_int"):
         for suffix in ("", "_vc", "_epoch"):
             setattr(FakeTensor, f"_{memo}_memo{suffix}", None)
-    name_device()
-    plain = torch.Tensor.data
+    define_fake_device()
+    original = torch.Tensor.data
 
-    def take(self: FakeTensor) -> torch.Tensor:
-        return self.fake_mode.alias(self) if self.fake_mode.can_alias(self) else plain.__get__(self)
+    def get(self: FakeTensor) -> torch.Tensor:
+        return self.fake_mode.alias(self) if self.fake_mode.can_alias(self) else original.__get__(self)
 
     def assign(self: FakeTensor, value: torch.Tensor) -> None:
-        plain.__set__(self, value)
+        original.__set__(self, value)
         if isinstance(value, FakeTensor):
             self._fake_device = value._fake_device
 
-    FakeTensor.data = property(take, assign)
+    FakeTensor.data = property(get, assign)
 
 
-def name_device() -> None:
-    """Let a FakeTensor have its device in `_fake_device`; with torch 2.11 it is another name."""
+def define_fake_device() -> None:
+    """Make `fake_device`, where torch 2.11 stores the device of a FakeTensor, an alias of `_fake_device`."""
 
     def assign(tensor: FakeTensor, device: torch.device) -> None:
         tensor._fake_device = device

@@ -1,140 +1,146 @@
-"""A micro-batch without contents: what the `forward` of a model takes, in the sizes that its config says."""
+"""A micro-batch for a model: the inputs of its `forward`, with the sizes that its config says."""
 
 import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
+import transformers
 from transformers.models.auto import modeling_auto
 
 from zlaunch.estimate.rehearsal.model import CannotTell
 from zlaunch.estimate.workload import Workload
 
+Shapes = dict[str, tuple[int, ...]]
+Inputs = tuple[Shapes, tuple[str, ...]]
+"""Shapes by name, and notes for the user."""
+
 _ONE_LABEL = ("SEQUENCE_CLASSIFICATION", "IMAGE_CLASSIFICATION", "AUDIO_CLASSIFICATION", "MULTIPLE_CHOICE")
-"""Tasks with one label for each example, as transformers' tables of classes are called."""
-_CHOICES = 4
-"""Answers of a question with several, as in most data sets."""
+"""Tasks with one label for each example, as in the names of transformers' class tables."""
+_NUM_CHOICES = 4
+"""Choices per example for multiple choice, as in most datasets."""
+_FLOATING_POINT = frozenset({"pixel_values", "input_features", "input_values"})
+_MODALITIES = {"vision_config": "images", "audio_config": "audio"}
+"""Attribute of a config → what the model takes besides text."""
 
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """What a model is given in each micro-batch."""
+    """The inputs of a model for one micro-batch."""
 
     shapes: Mapping[str, tuple[int, ...]]
-    """Tensors; those of numbers with a fraction have the names in `_FLOATS`."""
-    switches: Mapping[str, bool]
+    flags: Mapping[str, bool]
+    """Other keyword arguments of `forward`."""
     notes: tuple[str, ...] = ()
-    """What a person would not expect to be counted this way, or not to be counted."""
+    """Assumptions that the user should know."""
     has_images: bool = False
-    """Whether there are images beside the text."""
+    """Whether a text model also gets images."""
 
-    def make(self, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-        """Make a micro-batch on a device; numbers with a fraction have the format of the engine."""
-        make = partial(torch.zeros, device=device)
+    def make(self, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor | bool]:
+        """Create a micro-batch of zeros on a device; floating-point inputs have the given dtype."""
+        zeros = partial(torch.zeros, device=device)
         tensors = {
-            name: make(shape, dtype=dtype if name in _FLOATS else torch.long)
+            name: zeros(shape, dtype=dtype if name in _FLOATING_POINT else torch.long)
             for name, shape in self.shapes.items()
         }
-        return {**tensors, **self.switches}
+        return {**tensors, **self.flags}
 
 
-_FLOATS = frozenset({"pixel_values", "input_features", "input_values"})
+def is_text(cls: type[transformers.PreTrainedModel], config: transformers.PretrainedConfig) -> bool:
+    """Whether a model takes only tokens."""
+    return cls.main_input_name == "input_ids" and not _modalities(config)
 
 
-def is_text(kind: Any, config: Any) -> bool:
-    """Whether a class of models is trained on nothing but tokens."""
-    return kind.main_input_name == "input_ids" and not _senses(config)
+def _modalities(config: transformers.PretrainedConfig) -> list[str]:
+    return [what for name, what in _MODALITIES.items() if hasattr(config, name)]
 
 
-def _senses(config: Any) -> list[str]:
-    """Name what a model takes beside text."""
-    return [what for name, what in _SENSES.items() if hasattr(config, name)]
-
-
-_SENSES = {"vision_config": "images", "audio_config": "sound"}
-
-
-def inputs_of(workload: Workload, net: Any, config: Any) -> ModelInputs:
-    """Work out what a model is trained on; raise CannotTell for one whose inputs are not known."""
-    base = net.get_base_model() if hasattr(net, "get_base_model") else net
-    takes, name = inspect.signature(base.forward).parameters, type(base).__name__
+def inputs_of(
+    workload: Workload, model: torch.nn.Module, config: transformers.PretrainedConfig
+) -> ModelInputs:
+    """Derive the inputs that a model is trained on; raise CannotTell if they are unknown."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    arguments, name = inspect.signature(base.forward).parameters, type(base).__name__
     count = int(workload.ds_config["train_micro_batch_size_per_gpu"])
-    make = _MAKERS.get(base.main_input_name)
-    if make is None:
-        raise CannotTell(f"nobody knows what `{name}` is trained on: its input is `{base.main_input_name}`")
-    shapes, notes = make(workload, config, count)
+    main_inputs = _MAIN_INPUTS.get(base.main_input_name)
+    if main_inputs is None:
+        raise CannotTell(f"zlaunch has no training inputs for `{name}`: it takes `{base.main_input_name}`")
+    shapes, notes = main_inputs(workload, config, count)
     has_images = False
     if base.main_input_name == "input_ids":
-        if _is_of(name, ("MULTIPLE_CHOICE",)):
-            shapes = {"input_ids": (count, _CHOICES, workload.seq_len)}
-        images, more = _images(workload, config, takes, count)
-        shapes, notes, has_images = {**shapes, **images}, (*notes, *more), bool(images)
-    if _is_of(name, ("SEQUENCE_CLASSIFICATION",)) and config.get_text_config().pad_token_id is None:
-        config.get_text_config().pad_token_id = 0  # else it takes no more than one sequence at a time
-    shapes |= _labels(name, takes, (count, workload.seq_len))
-    switches = {"return_loss": True} if "return_loss" in takes and "labels" not in shapes else {}
-    if "use_cache" in takes and not config.is_encoder_decoder:
-        switches["use_cache"] = False
-    return ModelInputs(shapes, switches, notes, has_images)
+        if _is_for_task(name, ("MULTIPLE_CHOICE",)):
+            shapes = {"input_ids": (count, _NUM_CHOICES, workload.seq_len)}
+        images, image_notes = _images(workload, config, arguments, count)
+        shapes, notes, has_images = {**shapes, **images}, (*notes, *image_notes), bool(images)
+    if _is_for_task(name, ("SEQUENCE_CLASSIFICATION",)) and config.get_text_config().pad_token_id is None:
+        config.get_text_config().pad_token_id = 0  # without it, batches of several sequences are rejected
+    shapes |= _labels(name, arguments, (count, workload.seq_len))
+    flags = {"return_loss": True} if "return_loss" in arguments and "labels" not in shapes else {}
+    if "use_cache" in arguments and not config.is_encoder_decoder:
+        flags["use_cache"] = False
+    return ModelInputs(shapes, flags, notes, has_images)
 
 
-_Made = tuple[dict[str, tuple[int, ...]], tuple[str, ...]]
-
-
-def _text(workload: Workload, config: Any, count: int) -> _Made:
+def _tokens(workload: Workload, config: transformers.PretrainedConfig, count: int) -> Inputs:
     return {"input_ids": (count, workload.seq_len)}, ()
 
 
-def _pictures(workload: Workload, config: Any, count: int) -> _Made:
-    """Make images of the size that the model, or its encoder, is made for."""
-    image = _image(getattr(config, "encoder", config))
+def _pixel_values(workload: Workload, config: transformers.PretrainedConfig, count: int) -> Inputs:
+    image = _image_shape(getattr(config, "encoder", config))
     if image is None:
-        raise CannotTell("this config.json does not say how large the model's images are")
+        raise CannotTell("the config.json has no `image_size`")
     return {"pixel_values": (count, *image)}, ()
 
 
-def _spectra(workload: Workload, config: Any, count: int) -> _Made:
-    """Make spectra that are as long as the encoder takes, after a convolution that halves them."""
+def _spectrograms(workload: Workload, config: transformers.PretrainedConfig, count: int) -> Inputs:
+    """Return spectrograms of the encoder's maximum length, which a convolution then halves."""
     bins, positions = getattr(config, "num_mel_bins", None), getattr(config, "max_source_positions", None)
     if bins is None or positions is None:
-        raise CannotTell("this config.json does not say how large the model's spectra are")
+        raise CannotTell("the config.json has no `num_mel_bins` or no `max_source_positions`")
     return {"input_features": (count, bins, 2 * positions)}, ()
 
 
-def _sounds(workload: Workload, config: Any, count: int) -> _Made:
-    """Make sounds of which convolutions leave as many frames as a sequence has tokens."""
+def _audio(workload: Workload, config: transformers.PretrainedConfig, count: int) -> Inputs:
+    """Return audio that the convolutions turn into as many frames as a sequence has tokens."""
     strides = getattr(config, "conv_stride", None)
     if not strides:
-        raise CannotTell("this config.json does not say how the model cuts sound into frames")
+        raise CannotTell("the config.json has no `conv_stride`")
     samples = workload.seq_len * math.prod(strides)
-    note = f"a sequence of {workload.seq_len} is that many frames of sound: {samples} samples"
+    note = f"a sequence of {workload.seq_len} is that many frames of audio: {samples} samples"
     return {"input_values": (count, samples)}, (note,)
 
 
-_MAKERS = {
-    "input_ids": _text,
-    "pixel_values": _pictures,
-    "input_features": _spectra,
-    "input_values": _sounds,
+_MAIN_INPUTS = {
+    "input_ids": _tokens,
+    "pixel_values": _pixel_values,
+    "input_features": _spectrograms,
+    "input_values": _audio,
 }
-"""Main input of a model → what makes it."""
+"""`main_input_name` of a model → its inputs."""
 
 
-def _images(workload: Workload, config: Any, takes: Mapping[str, Any], count: int) -> _Made:
-    """Give each sequence one image, whose tokens are among its own, if the model takes images of one size."""
-    image = _image(getattr(config, "vision_config", None)) if "pixel_values" in takes else None
+def _images(
+    workload: Workload,
+    config: transformers.PretrainedConfig,
+    arguments: Mapping[str, inspect.Parameter],
+    count: int,
+) -> Inputs:
+    """Return one image per sequence if the model takes images of a fixed size.
+
+    The tokens of the image are part of the sequence.
+    """
+    image = _image_shape(getattr(config, "vision_config", None)) if "pixel_values" in arguments else None
     if image is None or not workload.images:
-        missing = "what training on them adds is missing"
-        return {}, tuple(f"counted without {what}: {missing}" for what in _senses(config))
-    note = f"counted with one image of {image[1]} x {image[2]} in each sequence, its tokens among the others"
+        missing = "the memory for training on them is not included"
+        return {}, tuple(f"counted without {what}: {missing}" for what in _modalities(config))
+    note = f"counted with one image of {image[1]} x {image[2]} in each sequence, its tokens included"
     return {"pixel_values": (count, *image)}, (note,)
 
 
-def _image(vision: Any) -> tuple[int, int, int] | None:
-    """Say how large an image is: channels, height, width."""
+def _image_shape(vision: transformers.PretrainedConfig | None) -> tuple[int, int, int] | None:
+    """Return channels, height and width."""
     size = getattr(vision, "image_size", None)
     if not size:
         return None
@@ -142,19 +148,16 @@ def _image(vision: Any) -> tuple[int, int, int] | None:
     return getattr(vision, "num_channels", None) or 3, height, width
 
 
-def _labels(name: str, takes: Mapping[str, Any], size: tuple[int, int]) -> dict[str, tuple[int, ...]]:
-    """Make what a model computes its loss from: a label for each example, or for each token."""
-    if "labels" not in takes:
-        return {one: size[:1] for one in ("start_positions", "end_positions") if one in takes}
-    labels = {"labels": size[:1] if _is_of(name, _ONE_LABEL) else size}
-    return labels | ({"next_sentence_label": size[:1]} if "next_sentence_label" in takes else {})
+def _labels(name: str, arguments: Mapping[str, inspect.Parameter], size: tuple[int, int]) -> Shapes:
+    """Return labels for each example or for each token; `size` is (examples, tokens)."""
+    if "labels" not in arguments:
+        return {label: size[:1] for label in ("start_positions", "end_positions") if label in arguments}
+    labels: Shapes = {"labels": size[:1] if _is_for_task(name, _ONE_LABEL) else size}
+    return labels | ({"next_sentence_label": size[:1]} if "next_sentence_label" in arguments else {})
 
 
-def _is_of(name: str, tasks: tuple[str, ...]) -> bool:
+def _is_for_task(class_name: str, tasks: tuple[str, ...]) -> bool:
+    """Whether a class is in transformers' table for one of the tasks; a table may list several per model."""
     tables = (getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in tasks)
-    return any(name in _names(table) for table in tables)
-
-
-def _names(table: Mapping[str, Any]) -> set[str]:
-    """List the classes of a table; some models have several."""
-    return {one for value in table.values() for one in (value if isinstance(value, tuple) else (value,))}
+    listed = (names for table in tables for names in table.values())
+    return any(class_name in (names if isinstance(names, tuple) else (names,)) for names in listed)

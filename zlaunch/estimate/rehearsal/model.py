@@ -1,4 +1,4 @@
-"""The user's model, from its config.json, without contents."""
+"""The user's model, built by transformers from its config.json."""
 
 import inspect
 import json
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import transformers
@@ -18,7 +18,7 @@ from zlaunch.estimate.workload import Lora, Workload
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-_KINDS = (
+_TASKS = (
     "SEQ_TO_SEQ_CAUSAL_LM",
     "SPEECH_SEQ_2_SEQ",
     "IMAGE_TEXT_TO_TEXT",
@@ -29,49 +29,49 @@ _KINDS = (
     "AUDIO_CLASSIFICATION",
     "ZERO_SHOT_IMAGE_CLASSIFICATION",
 )
-"""What a model is trained as if its config.json names no architecture that can be, in this order."""
+"""Tasks that a model is trained for if config.json names no class with a loss; the first match counts."""
 
-_AUTO = (
+_AUTO_CLASSES = (
     "AutoModelForCausalLM",
     "AutoModelForSeq2SeqLM",
     "AutoModelForImageTextToText",
     "AutoModelForMaskedLM",
 )
-"""Which of a model's own classes is trained if its config.json does not say, in this order."""
+"""Entries of `auto_map` to train if config.json names no class; the first match counts."""
 
 _LOSSES = frozenset({"labels", "start_positions", "return_loss"})
-"""Arguments of `forward` of which a model with a loss has one."""
+"""A model computes a loss if its `forward` has one of these arguments."""
 
 
 class UnknownModel(Exception):
-    """A config.json that transformers cannot make a model from."""
+    """transformers cannot build a model from the config.json."""
 
 
 class CannotTell(Exception):
-    """A model that may well be trained, but not rehearsed."""
+    """The model can perhaps be trained, but not be rehearsed."""
 
 
 @dataclass(frozen=True)
 class ChosenModel:
-    """The class that is trained, and why it is not the one that config.json names, if it is not."""
+    """The class to train, and a note if it is not the class that config.json names."""
 
-    type: Any
+    type: type[transformers.PreTrainedModel]
     note: str | None = None
 
 
-def read_config(workload: Workload) -> Any:
-    """Make transformers' config object, as `AutoConfig` does; raise UnknownModel or CannotTell."""
-    kind, own = workload.model.get("model_type"), workload.remote_code
-    if own is None and kind not in transformers.CONFIG_MAPPING:
-        raise CannotTell(f"transformers {transformers.__version__} knows no model type `{kind}`")
+def read_config(workload: Workload) -> transformers.PretrainedConfig:
+    """Load the config with `AutoConfig`; raise UnknownModel or CannotTell."""
+    kind, has_code = workload.model.get("model_type"), workload.remote_code is not None
+    if not has_code and kind not in transformers.CONFIG_MAPPING:
+        raise CannotTell(f"transformers {transformers.__version__} has no model type `{kind}`")
     try:
         with _directory(workload) as directory:
-            config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=own is not None)
-    except Exception as error:  # noqa: BLE001 - whatever it raises is about a value of the config
-        words = str(error).strip().splitlines() or [type(error).__name__]
-        if own is not None:
-            raise CannotTell(f"the model's own code fails: {' '.join(words)}") from None
-        raise UnknownModel(f"transformers refuses this model: {words[-1].strip()}") from None
+            config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=has_code)
+    except Exception as error:  # noqa: BLE001 - any exception is about a value of the config
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        if has_code:
+            raise CannotTell(f"the model's custom code fails: {' '.join(lines)}") from None
+        raise UnknownModel(f"transformers rejects this model: {lines[-1].strip()}") from None
     if workload.attention == "eager":
         config._attn_implementation = "eager"
     return config
@@ -79,7 +79,7 @@ def read_config(workload: Workload) -> Any:
 
 @contextmanager
 def _directory(workload: Workload) -> Iterator[str]:
-    """Name a directory with the config.json, and with the code that may run."""
+    """Yield a directory with the config.json, and with the model's code if it may run."""
     if workload.remote_code is not None:
         yield workload.remote_code
         return
@@ -88,44 +88,46 @@ def _directory(workload: Workload) -> Iterator[str]:
         yield directory
 
 
-def choose_class(config: Any, own_code: str | None) -> ChosenModel:
-    """Find the class that a config.json describes, with a loss to train with."""
+def choose_class(config: transformers.PretrainedConfig, code: str | None) -> ChosenModel:
+    """Choose a class with a loss: from `code`, the named one, or the usual one for the model type.
+
+    Raise CannotTell if there is none.
+    """
     auto_map = getattr(config, "auto_map", None) or {}
     named = next(iter(config.architectures or ()), None)
-    if own_code is not None and (reference := _own_class(auto_map, named)) is not None:
+    if code is not None and (reference := _class_in_code(auto_map, named)) is not None:
         try:
-            return ChosenModel(get_class_from_dynamic_module(reference, own_code))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not for us to mend
-            words = " ".join(str(error).split()) or type(error).__name__
-            raise CannotTell(f"the model's own code fails: {words}") from None
-    if named is not None and _has_loss(found := getattr(transformers, str(named), None)):
-        return ChosenModel(found)
-    for kind in _KINDS:
-        if name := getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES").get(config.model_type):
-            why = "has no loss of its own" if hasattr(transformers, str(named)) else "is not in transformers"
+            return ChosenModel(get_class_from_dynamic_module(reference, code))
+        except Exception as error:  # noqa: BLE001 - custom code may raise anything
+            message = " ".join(str(error).split()) or type(error).__name__
+            raise CannotTell(f"the model's custom code fails: {message}") from None
+    if named is not None and _has_loss(cls := getattr(transformers, str(named), None)):
+        return ChosenModel(cls)
+    for task in _TASKS:
+        if name := getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").get(config.model_type):
+            why = "computes no loss" if hasattr(transformers, str(named)) else "is not in transformers"
             note = None if named is None else f"`{named}` {why}: counted as `{name}`"
             return ChosenModel(getattr(transformers, name), note)
-    raise CannotTell(f"no loss is known that `{named or config.model_type}` is trained with")
+    raise CannotTell(f"`{named or config.model_type}` has no class that computes a loss")
 
 
-def _own_class(auto_map: Mapping[str, str], named: str | None) -> str | None:
-    """Choose among a model's own classes; None if it has none that is a model."""
+def _class_in_code(auto_map: Mapping[str, str], named: str | None) -> str | None:
     models = {key: value for key, value in auto_map.items() if key.startswith("AutoModel")}
-    of_name = (value for value in models.values() if value.rpartition(".")[2] == named)
-    in_order = (models[key] for key in (*_AUTO, *models) if key in models)
-    return next(of_name, next(in_order, None))
+    same_name = (value for value in models.values() if value.rpartition(".")[2] == named)
+    in_order = (models[key] for key in (*_AUTO_CLASSES, *models) if key in models)
+    return next(same_name, next(in_order, None))
 
 
-def _has_loss(found: Any) -> bool:
-    is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
-    return is_model and not _LOSSES.isdisjoint(inspect.signature(found.forward).parameters)
+def _has_loss(cls: Any) -> TypeGuard[type[transformers.PreTrainedModel]]:
+    is_model = isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)
+    return is_model and not _LOSSES.isdisjoint(inspect.signature(cls.forward).parameters)
 
 
-def build(workload: Workload, config: Any, chosen: ChosenModel) -> torch.nn.Module:
-    """Make the model as `from_pretrained` leaves it, before it is given to DeepSpeed."""
+def build(workload: Workload, config: transformers.PretrainedConfig, chosen: ChosenModel) -> torch.nn.Module:
+    """Build the model as `from_pretrained` would, with adapters and activation checkpointing."""
     model: torch.nn.Module = chosen.type._from_config(config, dtype=DTYPES[workload.load_dtype])
     if workload.lora is not None:
-        model = _adapted(model, workload.lora, stage3=workload.zero_init)
+        model = _with_adapters(model, workload.lora, stage3=workload.zero_init)
     model.train()
     if workload.activation_checkpointing:
         if workload.lora is not None:
@@ -134,15 +136,15 @@ def build(workload: Workload, config: Any, chosen: ChosenModel) -> torch.nn.Modu
     return model
 
 
-def _adapted(model: torch.nn.Module, lora: Lora, *, stage3: bool) -> torch.nn.Module:
-    """Freeze the model and add adapters, as `peft` does.
+def _with_adapters(model: torch.nn.Module, lora: Lora, *, stage3: bool) -> torch.nn.Module:
+    """Freeze the model and add adapters with `peft`.
 
-    Adapters in float32, peft's default beside a half-precision model, are refused by stage 3, which
-    joins all partitions in one buffer.
+    Stage 3 puts all partitions into one buffer, so it rejects fp32 adapters of a half-precision model,
+    which are peft's default.
     """
     import peft
 
-    modules: Any = list(lora.modules) or "all-linear"
+    modules = list(lora.modules) or "all-linear"
     kind = None
     if model.main_input_name == "input_ids" and model.can_generate():
         kind = peft.TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else peft.TaskType.CAUSAL_LM
@@ -152,12 +154,12 @@ def _adapted(model: torch.nn.Module, lora: Lora, *, stage3: bool) -> torch.nn.Mo
 
 
 def trained_dtype(ds_config: Mapping[str, Any]) -> torch.dtype:
-    """Say in which format the engine trains."""
+    """Return the dtype that the engine trains in."""
     halves = {name: ds_config.get(name, {}).get("enabled") is True for name in ("bf16", "fp16")}
     return next((DTYPES[name] for name, is_on in halves.items() if is_on), torch.float32)
 
 
-def vocabulary(config: Any) -> int | None:
-    """Say how many tokens the model knows, if it says so."""
-    found: int | None = getattr(config.get_text_config(), "vocab_size", None)
-    return found
+def vocab_size(config: transformers.PretrainedConfig) -> int | None:
+    """Return the size of the vocabulary; None if the config has none."""
+    size: int | None = getattr(config.get_text_config(), "vocab_size", None)
+    return size

@@ -1,11 +1,12 @@
-"""The few places where the installed packages would look at contents, files or other ranks.
+"""Patches where the installed packages would read tensor data, files or other ranks.
 
-Each patch says why it is there; none changes what is allocated.
+Each function says why the patch is needed. None changes what is allocated.
 """
 
 import inspect
 import math
 import sys
+from collections.abc import Callable
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -14,41 +15,43 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from torch._subclasses.fake_tensor import FakeTensor
 
+Transform = Callable[[torch.Tensor], torch.Tensor]
+
 
 def apply(fast: bool = True) -> None:
-    """Apply all patches; `fast` ones only save time, and a test holds that they change nothing."""
-    _let_modules_move()
-    _believe_other_ranks()
-    _keep_streams_apart()
-    _let_masks_be_causal()
-    _count_random_states()
-    _let_experts_be_of_any_type()
-    _train_in_fp16()
-    _count_grouped_heads()
-    _count_experts()
-    _believe_contents()
+    """Apply all patches; those with `fast` only save time, and a test checks that they change nothing."""
+    _move_modules_in_place()
+    _trust_other_ranks()
+    _ignore_record_stream()
+    _keep_causal_masks()
+    _log_rng_states()
+    _allow_experts_of_any_dtype()
+    _allow_fp16()
+    _count_flops_of_grouped_attention()
+    _count_flops_of_experts()
+    _skip_data_checks()
     if fast:
         _reduce_without_loops()
         _gather_without_loops()
-        _leave_ranges_unmarked()
-        _dispatch_without_rules()
-        _name_no_parameters()
-        _read_signatures_once()
-        _leave_the_processor_unnamed()
+        _disable_nvtx()
+        _skip_dispatch_rules()
+        _iterate_parameters_without_names()
+        _cache_signatures()
+        _skip_cpuinfo()
 
 
-def _train_in_fp16() -> None:
-    """The CPU of the job is not the one of the rehearsal; the rules have judged whether it has fp16."""
+def _allow_fp16() -> None:
+    """The job may run on another CPU than the rehearsal; config rules have checked it for fp16."""
     get_accelerator().is_fp16_supported = lambda: True
 
 
-def _let_modules_move() -> None:
-    """`Module.to` swaps FakeTensors, which fails as soon as anything refers to a parameter weakly."""
-    plain = torch.nn.Module._apply
+def _move_modules_in_place() -> None:
+    """`Module.to` swaps fake parameters, which fails if there is a weak reference to one."""
+    original = torch.nn.Module._apply
 
-    def move(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
+    def move(self: torch.nn.Module, fn: Transform, recurse: bool = True) -> torch.nn.Module:
         if not any(isinstance(parameter, FakeTensor) for parameter in self.parameters()):
-            return plain(self, fn, recurse)
+            return original(self, fn, recurse)
         for child in self.children():
             child._apply(fn)
         with torch.no_grad():
@@ -61,7 +64,7 @@ def _let_modules_move() -> None:
     torch.nn.Module._apply = move
 
 
-def _move_parameter(parameter: torch.nn.Parameter | None, fn: Any) -> None:
+def _move_parameter(parameter: torch.nn.Parameter | None, fn: Transform) -> None:
     if parameter is None:
         return
     moved = fn(parameter)
@@ -71,8 +74,8 @@ def _move_parameter(parameter: torch.nn.Parameter | None, fn: Any) -> None:
         parameter.grad.data = fn(parameter.grad)
 
 
-def _believe_other_ranks() -> None:
-    """Ranks compare lengths with each other, and would read numbers that were never computed."""
+def _trust_other_ranks() -> None:
+    """Ranks compare integers with each other, which needs data."""
     from deepspeed.runtime.zero import (
         parameter_offload,
         partition_parameters,
@@ -84,87 +87,96 @@ def _believe_other_ranks() -> None:
     for module in (parameter_offload, partition_parameters, partitioned_param_coordinator, stage3, utils):
         if hasattr(module, "assert_ints_same_as_other_ranks"):
             module.assert_ints_same_as_other_ranks = lambda *args, **kwargs: None
-    # The package's attribute `torch` is torch itself; its module of that name is found here only.
+    # The attribute `deepspeed.comm.torch` is torch itself; only sys.modules has the module of that name.
     import deepspeed.comm.torch  # noqa: F401
 
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
 
 
-def _keep_streams_apart() -> None:
-    """A tensor without contents cannot be recorded on a stream."""
+def _ignore_record_stream() -> None:
+    """A fake tensor cannot be recorded on a stream."""
     torch.Tensor.record_stream = lambda self, stream: None
 
 
-def _let_masks_be_causal() -> None:
-    """Transformers takes FakeTensors for `torch.export`, and then materialises masks it would not make."""
+def _keep_causal_masks() -> None:
+    """Transformers takes fake tensors for a `torch.export`, and would then materialize causal masks."""
     from transformers import masking_utils
 
     masking_utils.find_packed_sequence_indices = lambda position_ids: None
 
 
-def _count_random_states() -> None:
-    """Activation checkpointing keeps the generator's state for each layer, made outside all operators."""
+def _log_rng_states() -> None:
+    """Activation checkpointing saves the RNG state for each layer, in memory that no operator allocates."""
     num_bytes = torch.get_rng_state().numel()
     for module in (torch, torch.random):
         module.get_rng_state = lambda: torch.empty(num_bytes, dtype=torch.uint8)
         module.set_rng_state = lambda state: None
 
 
-def _let_experts_be_of_any_type() -> None:
-    """The kernel that multiplies experts takes fp32 and fp16 too; torch's account of it does not."""
-    from torch import _meta_registrations as accounts
+def _allow_experts_of_any_dtype() -> None:
+    """The kernel of `grouped_mm` takes fp32 and fp16 too, but torch's meta function only bf16."""
+    from torch import _meta_registrations as meta
 
-    plain = accounts._meta_grouped_mm_common
+    original = meta._meta_grouped_mm_common
 
-    def account(mat_a: torch.Tensor, mat_b: torch.Tensor, *, scale_a: Any, offs: Any, **rest: Any) -> Any:
+    def grouped_mm(
+        mat_a: torch.Tensor,
+        mat_b: torch.Tensor,
+        *,
+        scale_a: torch.Tensor | None,
+        offs: torch.Tensor | None,
+        **rest: Any,
+    ) -> torch.Tensor:
         if scale_a is not None or mat_a.dtype is torch.bfloat16:
-            return plain(mat_a, mat_b, scale_a=scale_a, offs=offs, **rest)
-        return accounts._create_grouped_mm_output_tensor(mat_a, mat_b, offs, rest["out_dtype"])
+            return original(mat_a, mat_b, scale_a=scale_a, offs=offs, **rest)
+        return meta._create_grouped_mm_output_tensor(mat_a, mat_b, offs, rest["out_dtype"])
 
-    accounts._meta_grouped_mm_common = account
+    meta._meta_grouped_mm_common = grouped_mm
 
 
-def _count_grouped_heads() -> None:
-    """Attention whose keys have fewer heads than its queries is refused when torch 2.11 counts it."""
+def _count_flops_of_grouped_attention() -> None:
+    """Torch 2.11 rejects attention with fewer key heads than query heads when it counts operations."""
     from torch.utils import flop_counter
 
-    def with_heads_of(query: int, count: Any) -> Any:
-        def counted(*shapes: Any) -> int:
+    def with_heads_of(query: int, count: Callable[..., int]) -> Callable[..., int]:
+        def repeat_heads(*shapes: tuple[int, ...]) -> int:
             heads = shapes[query][1]
             return int(count(*((batch, heads, *rest) for batch, _, *rest in shapes)))
 
-        return counted
+        return repeat_heads
 
     flop_counter.sdpa_flop_count = with_heads_of(0, flop_counter.sdpa_flop_count)
     flop_counter.sdpa_backward_flop_count = with_heads_of(1, flop_counter.sdpa_backward_flop_count)
 
 
-def _count_experts() -> None:
-    """No operations are counted by torch for the matrix products of all experts at once."""
+def _count_flops_of_experts() -> None:
+    """Torch does not count the operations of `grouped_mm`."""
     from torch.utils.flop_counter import flop_registry
 
-    def count(first: torch.Tensor, second: torch.Tensor, *_: Any, **__: Any) -> int:
-        # Rows, columns or what is summed over is divided among the groups, unless each has its own pair.
+    def count(first: torch.Tensor, second: torch.Tensor, *_: object, **__: object) -> int:
+        # With two batched matrices each group is a product; else the groups divide one of the dimensions.
         groups = first.shape[0] if first.dim() == second.dim() == 3 else 1
         return int(2 * groups * first.shape[-2] * first.shape[-1] * second.shape[-1])
 
     flop_registry.setdefault(torch.ops.aten._grouped_mm, count)
 
 
-def _believe_contents() -> None:
-    """Models check that there are as many tokens of an image as its encoder makes, by what tokens say."""
+def _skip_data_checks() -> None:
+    """Models check the number of image tokens, which needs data."""
 
-    def check(error: Any, condition: torch.Tensor, message: Any = None) -> None:
-        condition._is_all_true()  # it is computed, and not read
+    def check(error: type[Exception], condition: torch.Tensor, message: object = None) -> None:
+        condition._is_all_true()  # computes without reading the result
 
     torch._check_tensor_all_with = check
 
 
 def _reduce_without_loops() -> None:
-    """`reduce_scatter_coalesced` slices each gradient for each rank; the memory is the same without."""
+    """`reduce_scatter_coalesced` loops over ranks and gradients; this allocates the same without a loop."""
     from deepspeed.runtime.zero import stage3
 
-    def reduce(tensors: list[torch.Tensor], group: Any = None) -> list[torch.Tensor]:
+    def reduce(
+        tensors: list[torch.Tensor], group: torch.distributed.ProcessGroup | None = None
+    ) -> list[torch.Tensor]:
         import deepspeed.comm as dist
 
         world_size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -174,17 +186,17 @@ def _reduce_without_loops() -> None:
             flat = tensors[0].view(-1)
         else:
             padding = [
-                tensor.new_empty(size - left)
+                tensor.new_empty(size - numel)
                 for rank_ in range(world_size)
                 for tensor, size in zip(tensors, sizes, strict=True)
-                if (left := max(0, min(size, tensor.numel() - rank_ * size))) < size
+                if (numel := max(0, min(size, tensor.numel() - rank_ * size))) < size
             ]
             flat = torch.empty(total * world_size, dtype=tensors[0].dtype, device=tensors[0].device)
             del padding
-        part = flat.narrow(0, rank * total, total)
+        own = flat.narrow(0, rank * total, total)
         outputs, offset = [], 0
         for tensor, size in zip(tensors, sizes, strict=True):
-            outputs.append(part.narrow(0, offset, max(0, min(size, tensor.numel() - rank * size))))
+            outputs.append(own.narrow(0, offset, max(0, min(size, tensor.numel() - rank * size))))
             offset += size
         return outputs
 
@@ -192,20 +204,20 @@ def _reduce_without_loops() -> None:
 
 
 def _gather_without_loops() -> None:
-    """Parameters that are gathered together are put together from one slice per rank, in a loop."""
-    from deepspeed.runtime.zero import partition_parameters as gathering
+    """DeepSpeed copies gathered parameters from one slice per rank, in a loop."""
+    from deepspeed.runtime.zero import partition_parameters
 
-    handle = gathering.AllGatherCoalescedHandle
-    plain = handle.wait
+    handle = partition_parameters.AllGatherCoalescedHandle
+    original = handle.wait
 
-    def wait(self: Any, handle_dependency: bool = True) -> None:
+    def wait(self: partition_parameters.AllGatherCoalescedHandle, handle_dependency: bool = True) -> None:
         if self.complete or self.quantization or self.use_secondary_tensor:
-            plain(self, handle_dependency)
+            original(self, handle_dependency)
             return
         for parameter in self.params:
             whole = self.partitions[0].new_empty(parameter.ds_numel)
             parameter.data = whole.view(parameter.ds_shape).to(parameter.ds_tensor.dtype)
-            parameter.ds_status = gathering.ZeroParamStatus.AVAILABLE
+            parameter.ds_status = partition_parameters.ZeroParamStatus.AVAILABLE
         self.complete = True
         if not handle_dependency:
             handle.data_buffer.append(self.partitions)
@@ -213,51 +225,51 @@ def _gather_without_loops() -> None:
     handle.wait = wait
 
 
-def _leave_ranges_unmarked() -> None:
-    """No profiler is there to read the ranges that are marked around each function."""
+def _disable_nvtx() -> None:
+    """NVTX ranges are only for profilers."""
     from deepspeed.utils import nvtx
 
     nvtx.enable_nvtx = False
 
 
-def _dispatch_without_rules() -> None:
-    """Before each operator torch looks for a rule that somebody registered for this mode; nobody did."""
+def _skip_dispatch_rules() -> None:
+    """Torch looks up a registered dispatch rule for each operator; there are none for this mode."""
     from torch._library import simple_registry
 
     simple_registry.find_torch_dispatch_rule = lambda op, mode: None
 
 
-def _name_no_parameters() -> None:
-    """Stage 3 asks each module for its own parameters, often; their names take most of that time."""
+def _iterate_parameters_without_names() -> None:
+    """Stage 3 often iterates over the parameters of a module; most of that time goes into their names."""
     from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator
 
-    plain = partitioned_param_coordinator.iter_params
+    original = partitioned_param_coordinator.iter_params
 
     def parameters(module: torch.nn.Module, recurse: bool = False) -> list[torch.nn.Parameter]:
         if recurse:
-            return list(plain(module, recurse))
+            return list(original(module, recurse))
         own = module._parameters
         external = module.__dict__.get("_external_params")
         if not own and not external:
             return []
-        named = {id(parameter): parameter for parameter in own.values() if parameter is not None}
-        return [*named.values(), *(external or {}).values()]
+        unique = {id(parameter): parameter for parameter in own.values() if parameter is not None}
+        return [*unique.values(), *(external or {}).values()]
 
-    torch.nn.Module._z3_leaf = False  # what is missing takes a module longest to look for
-    for using in (parameter_offload, partitioned_param_coordinator):
-        if getattr(using, "iter_params", None) is plain:
-            using.iter_params = parameters
+    torch.nn.Module._z3_leaf = False  # a missing attribute is slow to look up on a module
+    for user in (parameter_offload, partitioned_param_coordinator):
+        if getattr(user, "iter_params", None) is original:
+            user.iter_params = parameters
 
 
-def _read_signatures_once() -> None:
-    """Each call of a function of autograd reads the signature of its `forward`."""
+def _cache_signatures() -> None:
+    """`autograd.Function.apply` reads the signature of `forward` in each call."""
     from torch.autograd import function
 
     function.inspect = SimpleNamespace(signature=cache(inspect.signature))
 
 
-def _leave_the_processor_unnamed() -> None:
-    """DeepSpeed's CPU optimizers start programs to learn the vendor, for a warning."""
+def _skip_cpuinfo() -> None:
+    """DeepSpeed's CPU optimizers run programs to find the CPU's vendor, for a warning."""
     import cpuinfo
 
     cpuinfo.get_cpu_info = dict

@@ -38,7 +38,7 @@ PROJECTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reporter:
+class Tracker:
     """A monitor that a job enables."""
 
     where: str
@@ -52,17 +52,17 @@ class Reporter:
 
 def reporters_of(
     config: Mapping[str, Any], script_args: Sequence[str], is_trainer: bool
-) -> Iterator[Reporter]:
+) -> Iterator[Tracker]:
     """List the monitors that the ds_config and, for a Trainer script, its arguments enable."""
     for section, package in SECTIONS.items():
         values = config.get(section)
         if isinstance(values, Mapping) and values.get("enabled") is True:
             key = f"{section}.enabled"
-            yield Reporter(key, f"`{key}` is true", (package,), f"`--set {key}=false`")
+            yield Tracker(key, f"`{key}` is true", (package,), f"`--set {key}=false`")
     for name in parse_report_to(script_args) if is_trainer else ():
         for packages in REPORTERS.get(name, ()):
             said = f"`--report_to {name}`"
-            yield Reporter("--report_to", said, packages, "`-- --report_to none`")
+            yield Tracker("--report_to", said, packages, "`-- --report_to none`")
 
 
 def parse_report_to(script_args: Sequence[str]) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:
             yield Finding("unknown-monitor", f"transformers reports to no `{name}`", hint, "--report_to")
 
 
-def check_reporter(monitor: Reporter, missing: frozenset[str]) -> Iterator[Finding]:
+def check_reporter(monitor: Tracker, missing: frozenset[str]) -> Iterator[Finding]:
     """Find that none of the packages a monitor can use is installed."""
     if not missing.issuperset(monitor.packages):
         return

@@ -24,7 +24,7 @@ from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.trainer_args import flags, is_switched_on, read_arguments
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
-from zlaunch.launch.preflight.reporters import Reporter, reporters_of
+from zlaunch.launch.preflight.reporters import Tracker, reporters_of
 from zlaunch.units import count, plural
 
 LEAST_PROGRAM_BYTES: Final = 320 << 20
@@ -84,7 +84,7 @@ class ResourceRequirements:
     over_ssh: bool = False
     crosses_hosts: bool = False
     writes: tuple[DiskUse, ...] = ()
-    monitors: tuple[Reporter, ...] = ()
+    monitors: tuple[Tracker, ...] = ()
     script_args: tuple[str, ...] = ()
     """Arguments that the Trainer reads; none for other scripts."""
 

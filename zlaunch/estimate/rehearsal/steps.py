@@ -1,0 +1,221 @@
+"""The steps of one rehearsal: load, initialize, train, save, or resume, with all allocations logged."""
+
+import contextlib
+import gc
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+import transformers
+from deepspeed.accelerator import real_accelerator
+
+from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.rehearsal import (
+    accelerator,
+    checkpoints,
+    cuda_semantics,
+    device,
+    fake_tensors,
+    model,
+    patches,
+    training,
+)
+from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
+from zlaunch.estimate.rehearsal.attribution import Attribution
+from zlaunch.estimate.rehearsal.inputs import ModelInputs, inputs_of, is_text
+from zlaunch.estimate.workload import Workload
+
+_DEVICE_BYTES = 1 << 50
+"""Memory of the fake GPU: so much that DeepSpeed never has to release any."""
+
+_JOB_PACKAGES = ("deepspeed", "transformers", "peft")
+"""Packages whose exceptions a real run would raise too."""
+
+
+@dataclass
+class Rehearsal:
+    """The results of one rehearsal, incomplete if it failed."""
+
+    log: AllocationLog = field(default_factory=AllocationLog)
+    parameters: int = 0
+    trainable: int = 0
+    optimizer: str = ""
+    flops: float = 0.0
+    late_error: str | None = None
+    notes: tuple[str, ...] = ()
+    is_text: bool = True
+    report: Callable[[dict[str, bool]], None] = lambda _: None
+    """Called with `is_text` and `has_images` as soon as they are known: the process may crash later."""
+
+    @property
+    def has_assumed_inputs(self) -> bool:
+        """Whether the model is trained on inputs other than text, which may not be what it expects."""
+        return not self.is_text and self.log.phase not in ("load", "initialize")
+
+    def forecast(self, seconds: float) -> Forecast:
+        """Summarize the rehearsal, which took so many seconds."""
+        return Forecast(
+            method="rehearsal",
+            phases=self.log.phases(),
+            parts=self.log.categories_at_peak(),
+            parameters=self.parameters,
+            trainable=self.trainable,
+            optimizer=self.optimizer,
+            late_error=self.late_error,
+            curve=self.log.curve(),
+            flops=self.flops,
+            seconds=seconds,
+            notes=self.notes,
+        )
+
+
+def describe_error(error: BaseException, phase: str) -> str:
+    """Describe an exception, its place and phase; an assertion without a message by its source line."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    message = str(error).strip() or frame.line
+    place = frame.filename.rsplit("/site-packages/", 1)[-1]
+    return f"{type(error).__name__}: {message} ({place}:{frame.lineno}, during {phase})"
+
+
+def is_raised_by(error: BaseException, packages: Sequence[str] = _JOB_PACKAGES) -> bool:
+    """Whether an exception was raised in one of these packages, not by tracing."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and any(f"/site-packages/{name}/" in frames[-1].filename for name in packages)
+
+
+def prepare(workload: Workload, *, fast: bool = True) -> None:
+    """Patch the process for rehearsals; `fast` includes what only saves time."""
+    device.register()
+    fake_tensors.patch_fake_tensor()
+    fake_tensors.share_dispatch_keys(_device(workload))
+    fake_tensors.FakeGpuMode.fast = fast
+    patches.apply(fast)
+    if workload.accelerator == "cuda":
+        cuda_semantics.apply()
+
+
+def train(workload: Workload, rehearsal: Rehearsal, checkpoint: Path) -> None:
+    """Take two steps, and save a checkpoint if the workload says so.
+
+    Exceptions of DeepSpeed pass through; `rehearsal` then holds the results so far.
+    """
+    with _initialized(workload, rehearsal) as rank:
+        for number in range(workload.steps):
+            rank.mode.flops = 0.0
+            rank.take_step(number)
+        rehearsal.flops = rank.mode.flops
+        if workload.save:
+            with rank.phase("save"):
+                checkpoints.save(rank.engine, rank.model, checkpoint)
+
+
+def resume(workload: Workload, rehearsal: Rehearsal, checkpoint: Path) -> None:
+    """Load a checkpoint that `train` saved in another process, into an engine that has not trained."""
+    with _initialized(workload, rehearsal) as rank, rank.phase("resume"):
+        checkpoints.resume(rank.engine, rank.model, checkpoint)
+        accelerator.log_copied_files(rehearsal.log, rank.nvme)
+
+
+@dataclass
+class _Rank:
+    workload: Workload
+    config: transformers.PretrainedConfig
+    chosen: model.ChosenModel
+    mode: fake_tensors.FakeGpuMode
+    attribution: Attribution
+    rehearsal: Rehearsal
+    nvme: Path
+    model: torch.nn.Module = field(init=False)
+    inputs: ModelInputs = field(init=False)
+    engine: deepspeed.DeepSpeedEngine = field(init=False)
+
+    @contextlib.contextmanager
+    def phase(self, name: str, part: str | None = None) -> Iterator[None]:
+        """Attribute all allocations inside to a phase, or to a part of it."""
+        self.attribution.phase = part or name
+        with self.rehearsal.log.in_phase(name):
+            yield
+            gc.collect()
+            gc.freeze()  # skip the survivors in later collections
+
+    def load(self) -> None:
+        from transformers.integrations import HfDeepSpeedConfig
+
+        with self.phase("load"):
+            # While this object exists, transformers builds models inside `zero.Init`, as the Trainer does.
+            stage3 = HfDeepSpeedConfig(dict(self.workload.ds_config)) if self.workload.zero_init else None
+            self.model = model.build(self.workload, self.config, self.chosen)
+            del stage3
+            self.inputs = inputs_of(self.workload, self.model, self.config)
+            self.rehearsal.report({"has_images": self.inputs.has_images})
+            self.rehearsal.notes = (*filter(None, [self.chosen.note]), *self.inputs.notes)
+            self.attribution.set_model(self.model)
+            numels = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in self.model.parameters()]
+            self.rehearsal.parameters = sum(numel for numel, _ in numels)
+            self.rehearsal.trainable = sum(numel for numel, trained in numels if trained)
+
+    def initialize(self) -> None:
+        with self.phase("initialize"):
+            self.engine = training.initialize(self.workload, self.model)
+            self.rehearsal.optimizer = type(self.engine.optimizer).__name__
+
+    def take_step(self, number: int) -> None:
+        dtype = model.trained_dtype(self.workload.ds_config)
+        training.take_step(
+            self.engine,
+            partial(self.inputs.make, _device(self.workload), dtype),
+            self.phase if number == 0 else partial(self.phase, "second step"),
+            int(self.workload.ds_config.get("gradient_accumulation_steps", 1)),
+        )
+
+
+@contextlib.contextmanager
+def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
+    """Build a rank with an initialized engine; everything inside runs on fake tensors.
+
+    DeepSpeed deletes the contents of its NVMe directory, where a running job may have its parameters.
+    The rehearsal therefore uses a temporary directory.
+    """
+    with tempfile.TemporaryDirectory() as nvme:
+        workload = replace(workload, ds_config=_with_nvme_path(nvme, workload.ds_config))
+        config = model.read_config(workload)
+        chosen = model.choose_class(config, workload.remote_code)
+        rehearsal.is_text = is_text(chosen.type, config)
+        rehearsal.report({"is_text": rehearsal.is_text})
+        is_half = model.trained_dtype(workload.ds_config) is not torch.float32
+        attribution = Attribution(model.vocab_size(config), is_half=is_half)
+        mode = fake_tensors.FakeGpuMode(
+            rehearsal.log, attribution.category_of, cuda_semantics.WORKSPACES, _device(workload)
+        )
+        accelerator.replace_builders(mode)
+        if workload.accelerator == "cuda":
+            fake_gpu = accelerator.FakeGPU(mode, _DEVICE_BYTES, workload.ranks_per_host)
+            real_accelerator.set_accelerator(fake_gpu)
+        training.join_process_group(workload)
+        rank = _Rank(workload, config, chosen, mode, attribution, rehearsal, Path(nvme))
+        gc.disable()
+        gc.freeze()
+        with torch.autograd.set_multithreading_enabled(False), mode:
+            rank.load()
+            rank.initialize()
+            yield rank
+
+
+def _with_nvme_path(path: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    zero = ds_config.get("zero_optimization", {})
+    moved = {
+        name: {**section, "nvme_path": path}
+        for name in ("offload_optimizer", "offload_param")
+        if (section := zero.get(name) or {}).get("nvme_path") is not None
+    }
+    return {**ds_config, "zero_optimization": {**zero, **moved}} if moved else ds_config
+
+
+def _device(workload: Workload) -> torch.device:
+    return torch.device(device.NAME, 0) if workload.accelerator == "cuda" else torch.device("cpu")

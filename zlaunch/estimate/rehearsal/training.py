@@ -1,0 +1,125 @@
+"""What a training script does: join the process group, create the optimizer, initialize the engine, train.
+
+`bench/gpu_cell.py` runs the same code on a real device.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import deepspeed
+import torch
+from torch import distributed, optim
+
+from zlaunch.estimate.rehearsal.model import CannotTell
+from zlaunch.estimate.workload import Workload
+
+Batch = dict[str, "torch.Tensor | bool"]
+Groups = list[dict[str, "list[torch.nn.Parameter] | float"]]
+
+_NO_DECAY = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
+"""Parameters without weight decay, from `Trainer.get_decay_parameter_names` of transformers."""
+
+
+def _adafactor(groups: Groups) -> optim.Optimizer:
+    from transformers.optimization import Adafactor
+
+    return Adafactor(groups, 1e-3, scale_parameter=False, relative_step=False)
+
+
+_OPTIMIZERS: dict[str, Callable[[Groups], optim.Optimizer]] = {
+    "adamw_torch_fused": lambda groups: optim.AdamW(groups, fused=True),
+    "adamw_torch": optim.AdamW,
+    "sgd": optim.SGD,
+    "adagrad": optim.Adagrad,
+    "rmsprop": optim.RMSprop,
+    "adafactor": _adafactor,
+}
+"""The Trainer's `--optim` → the optimizer that it creates."""
+
+
+class UnknownOptimizer(Exception):
+    """An `--optim` that needs a package or a kernel of its own."""
+
+
+def join_process_group(workload: Workload) -> None:
+    """Join a fake process group of the job's size, as the rank of the workload."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    os.environ.update(
+        RANK=str(workload.rank),
+        LOCAL_RANK=str(workload.rank % workload.ranks_per_host),
+        WORLD_SIZE=str(workload.world_size),
+        LOCAL_WORLD_SIZE=str(min(workload.ranks_per_host, workload.world_size)),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29500",
+    )
+    distributed.init_process_group(
+        "fake", rank=workload.rank, world_size=workload.world_size, store=FakeStore()
+    )
+    deepspeed.init_distributed(dist_backend="fake", verbose=False)  # without it, `zero.Init` sees one rank
+
+
+def initialize(workload: Workload, model: torch.nn.Module) -> deepspeed.DeepSpeedEngine:
+    """Call `deepspeed.initialize` as the script would; raise UnknownOptimizer if that is not possible."""
+    options: dict[str, Any] = {"model": model, "config": dict(workload.ds_config)}
+    if workload.optimizer is None:
+        options["model_parameters"] = [p for p in model.parameters() if p.requires_grad]
+    elif "optimizer" in workload.ds_config:
+        options["model_parameters"] = _parameter_groups(model)
+    else:
+        options["config"]["zero_allow_untested_optimizer"] = True  # as accelerate does
+        options["optimizer"] = _optimizer(workload, _parameter_groups(model))
+    return deepspeed.initialize(**options)[0]
+
+
+def _parameter_groups(model: torch.nn.Module) -> Groups:
+    """Split the parameters into the Trainer's groups, with and without weight decay."""
+    from transformers.trainer_pt_utils import get_parameter_names
+
+    decayed = set(get_parameter_names(model, [torch.nn.LayerNorm], list(_NO_DECAY)))
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    groups = [[p for name, p in trained if (name in decayed) is decay] for decay in (True, False)]
+    return [{"params": group, "weight_decay": 0.0} for group in groups if group]
+
+
+def _optimizer(workload: Workload, groups: Groups) -> optim.Optimizer:
+    from accelerate.utils.deepspeed import map_pytorch_optim_to_deepspeed
+
+    create = _OPTIMIZERS.get(str(workload.optimizer))
+    if create is None:
+        raise UnknownOptimizer(f"the Trainer's `--optim {workload.optimizer}` cannot be rehearsed")
+    optimizer = create(groups)
+    offload = workload.ds_config.get("zero_optimization", {}).get("offload_optimizer") or {}
+    is_forced = workload.ds_config.get("zero_force_ds_cpu_optimizer", True)
+    if offload.get("device", "none") == "none" or not is_forced:
+        return optimizer
+    return map_pytorch_optim_to_deepspeed(optimizer)
+
+
+def take_step(
+    engine: deepspeed.DeepSpeedEngine,
+    make_batch: Callable[[], Batch],
+    phase: Callable[[str], AbstractContextManager[None]],
+    num_micro_batches: int,
+) -> None:
+    """Train one step; `phase` is entered with `forward`, `backward` and `step` for each micro-batch.
+
+    Raise CannotTell if the model returns no loss.
+    """
+    for _ in range(num_micro_batches):
+        with phase("forward"):
+            loss = _loss(engine(**make_batch()))
+        with phase("backward"):
+            engine.backward(loss)
+            del loss
+        with phase("step"):
+            engine.step()
+
+
+def _loss(output: object) -> torch.Tensor:
+    loss = output[0] if isinstance(output, tuple) else getattr(output, "loss", None)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise CannotTell("the model returns no loss for the inputs that zlaunch assumes")
+    return loss

@@ -98,7 +98,7 @@ def test_a_run_directory_is_named_after_the_module(folder: Path) -> None:
 
 def test_the_source_of_a_module_is_read_as_a_scripts_is(folder: Path) -> None:
     (folder / "wrong.py").write_text("TrainingArguments(deepspeed='mine.json')\n")
-    assert "wrong.py:1 gives TrainingArguments a ds_config" in dry_run(folder, "-m", "wrong").err
+    assert "wrong.py:1 passes its own ds_config to TrainingArguments" in dry_run(folder, "-m", "wrong").err
 
 
 def test_a_module_that_is_not_there_is_one_error(folder: Path) -> None:

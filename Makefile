@@ -27,7 +27,7 @@ test: .venv/installed-for-tests system-packages
 	$(BIN)/python -m tools.run_tests
 
 fast: .venv/installed-for-tests
-	$(BIN)/python -m pytest -n 2 -m "not job and not hosts"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not job and not hosts"
 
 check: .venv/installed-for-tests
 	$(BIN)/ruff check
@@ -43,7 +43,8 @@ docs: .venv/installed
 
 deaths: .venv/installed-for-tests system-packages
 	$(BIN)/python -m tools.build_ops
-	ZLAUNCH_RECORD=docs/deaths.md $(BIN)/python -m pytest tests/deaths -q
+	ZLAUNCH_EVERY_LAUNCHER=1 ZLAUNCH_RECORD=docs/deaths.md $(BIN)/python -m pytest tests/deaths -q
+	ZLAUNCH_TESTS_EXEC=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q tests/program tests/job
 
 # Checks on a GPU machine without network: docs/gpu.md. The machine has torch and transformers; the wheels
 # provide the other packages, and are installed into their own folder.

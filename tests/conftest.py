@@ -4,19 +4,47 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests.abilities import unable
+from tests.distribution import Units, seconds
 from tests.running import end_server
+from tools.run_tests import PART
 
 # A suite started in the background, or by nohup, ignores signals that its tests send to programs.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-settings.register_profile("same-every-time", deadline=None, derandomize=True, max_examples=100)
+# What is the same every time finds no more the more often it runs; `--hypothesis-profile=thorough` looks further.
+settings.register_profile("same-every-time", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("same-every-time")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put first what takes longest, and tell the report which part of the tests each belongs to."""
+    items.sort(key=lambda item: -seconds(item.nodeid))
+    for item in items:
+        item.user_properties.append((PART, part_of(item)))
+
+
+def part_of(item: pytest.Item) -> str:
+    if item.get_closest_marker("hosts"):
+        return "hosts"
+    if not item.get_closest_marker("job"):
+        return "fast"
+    return "deaths" if item.nodeid.startswith("tests/deaths/") else "jobs"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units | None:
+    """Share the tests out by our own units where files would be shared out."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False
+    return Units(config, log)
 
 
 @pytest.fixture

@@ -106,7 +106,9 @@ def server() -> Server:
     with its:
         argv = [sys.executable, "-m", "tests.fork_server", str(its.fileno())]
         process = subprocess.Popen(argv, cwd=ROOT, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
-    return Server(process, ours, frozenset(json.loads(ours.recv(1 << 20))))
+    read = ours.recv(1 << 20)
+    assert read, "the fork server could not start; its stderr says why"
+    return Server(process, ours, frozenset(json.loads(read)))
 
 
 def end_server() -> None:

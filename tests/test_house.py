@@ -91,7 +91,10 @@ def test_few_functions_import_from_zlaunch() -> None:
         ["config", "translate", "--", "deepspeed", "train.py"],
         ["config", "write"],
         ["runs", "list"],
-        ["estimate", "recipes/small_llama", "--on", "H100-80GB", "--stage", "3", "--no-levers"],
+        pytest.param(
+            ["estimate", "recipes/small_llama", "--on", "H100-80GB", "--stage", "3", "--no-levers"],
+            marks=pytest.mark.job,
+        ),
     ],
 )
 def test_a_command_that_trains_nothing_imports_nothing_heavy(argv: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""`make test` runs every part and sums up, whatever failed before."""
+"""`make test` runs everything and sums up by part, whatever failed before."""
 
 from pathlib import Path
 
@@ -6,21 +6,28 @@ import pytest
 
 from tools.run_tests import main
 
+CONFTEST = """
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.user_properties.append(("part", item.path.stem.removeprefix("test_")))
+"""
 
-def test_a_part_that_fails_or_cannot_start_stops_no_other(
+
+def test_what_fails_or_cannot_be_collected_stops_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_one.py").write_text("def test_a():\n    assert False\n\ndef test_b():\n    pass\n")
     (tmp_path / "test_two.py").write_text("def test_c():\n    pass\n")
-    here = ("-n", "0", "-p", "no:cacheprovider", f"--rootdir={tmp_path}")
-    parts = {
-        "fails": (*here, str(tmp_path / "test_one.py")),
-        "is not there": (*here, str(tmp_path / "test_nothing.py")),
-        "passes": (*here, str(tmp_path / "test_two.py")),
-    }
-    assert main(parts) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[-5:-1] for line in lines if line.startswith("fails")] == [["fails", "1", "1", "0"]]
-    assert any(line.startswith("is not there") and "pytest exited with 4" in line for line in lines)
-    assert [line.split()[:4] for line in lines if line.startswith("passes")] == [["passes", "1", "0", "0"]]
-    assert lines[-1] == "2 passed, 1 failed, 0 skipped"
+    (tmp_path / "test_broken.py").write_text("import nothing_of_this_name\n")
+    here = ("-n", "0", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "--continue-on-collection-errors")
+    assert main((*here, str(tmp_path))) == 1
+    *_, no_part, one, two, last = capsys.readouterr().out.splitlines()
+    rows = [line.rsplit(maxsplit=4)[:4] for line in (no_part, one, two)]
+    assert rows == [["no part", "0", "1", "0"], ["one", "1", "1", "0"], ["two", "1", "0", "0"]]
+    assert last.startswith("2 passed, 2 failed, 0 skipped in ")
+
+
+def test_a_pytest_that_cannot_start_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("-n", "0", str(tmp_path / "test_nothing.py"))) == 4
+    assert capsys.readouterr().out.endswith("pytest ended with 4\n")

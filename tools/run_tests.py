@@ -1,69 +1,69 @@
-"""Run all tests in parts, and print a summary: `python -m tools.run_tests`."""
+"""Run all tests, and sum up by part: `python -m tools.run_tests`. A test that fails stops no other."""
 
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-PARTS = {
-    "fast": ("-m", "not job and not hosts"),
-    "deaths": ("--dist", "worksteal", "-m", "job", "tests/deaths"),
-    # Tests of one file share slow fixtures, so one worker runs the whole file.
-    "jobs and hosts": ("--dist", "loadfile", "-m", "job or hosts", "--ignore", "tests/deaths"),
-}
-"""Part → arguments of pytest. Training jobs wait more than they compute, so two workers share the cores."""
+ARGUMENTS = ("-n", "2", "--dist", "loadfile", "--continue-on-collection-errors")
+"""What pytest is told. The jobs of tests wait more than they compute, so both cores take part."""
+
+PART = "part"
+"""The property of a test that names its part, see tests/conftest.py."""
 
 
 @dataclass
 class Outcome:
     """The result of a part."""
 
-    status: int
-    seconds: float
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
+    seconds: float = 0.0
+    tests: Counter[str] = field(default_factory=Counter)
 
 
-def run(arguments: tuple[str, ...], report: Path) -> Outcome:
-    """Run one part in its own pytest."""
+def ending(case: ET.Element) -> str:
+    """Say how a test ended."""
+    names = {element.tag for element in case}
+    return "failed" if names & {"failure", "error"} else "skipped" if "skipped" in names else "passed"
+
+
+def outcomes(report: Path) -> dict[str, Outcome]:
+    """Read what pytest reports, by part."""
+    found: dict[str, Outcome] = {}
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
+        named = (one.get("value", "") for one in case.iter("property") if one.get("name") == PART)
+        outcome = found.setdefault(next(named, "no part"), Outcome())
+        outcome.seconds += float(case.get("time", 0))
+        outcome.tests[ending(case)] += 1
+    return found
+
+
+def main(arguments: tuple[str, ...] = ARGUMENTS) -> int:
+    """Run all tests; return how pytest ended."""
     began = time.monotonic()
-    argv = [sys.executable, "-m", "pytest", "-n", "2", f"--junitxml={report}", *arguments]
-    status = subprocess.run(argv, check=False).returncode
-    outcome = Outcome(status, time.monotonic() - began)
-    if report.exists():  # not if pytest itself could not start
-        suite = ET.parse(report).getroot().find("testsuite")  # noqa: S314 - pytest wrote it
-        assert suite is not None
-        total, failures, errors, outcome.skipped = (
-            int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")
-        )
-        outcome.failed = failures + errors
-        outcome.passed = total - outcome.failed - outcome.skipped
-    return outcome
-
-
-def main(parts: Mapping[str, tuple[str, ...]] = PARTS) -> int:
-    """Run all parts, even if one fails; return 1 if any of them failed."""
     with tempfile.TemporaryDirectory() as directory:
-        outcomes = {
-            name: run(arguments, Path(directory) / f"{number}.xml")
-            for number, (name, arguments) in enumerate(parts.items())
-        }
+        report = Path(directory) / "report.xml"
+        argv = [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments]
+        status = subprocess.run(argv, check=False).returncode
+        found = outcomes(report) if report.exists() else {}  # not if pytest itself could not start
     print(f"\n{'part':16}{'passed':>8}{'failed':>8}{'skipped':>9}{'minutes':>9}")
-    for name, outcome in outcomes.items():
-        ended = "" if outcome.status in (0, 1) else f"   pytest exited with {outcome.status}"
-        numbers = f"{outcome.passed:8}{outcome.failed:8}{outcome.skipped:9}{outcome.seconds / 60:9.1f}"
-        print(f"{name:16}{numbers}{ended}")
-    passed, failed, skipped = (
-        sum(getattr(outcome, name) for outcome in outcomes.values())
-        for name in ("passed", "failed", "skipped")
+    for name, outcome in sorted(found.items()):
+        numbers = "".join(
+            f"{outcome.tests[how]:{width}}" for how, width in (("passed", 8), ("failed", 8), ("skipped", 9))
+        )
+        print(f"{name:16}{numbers}{outcome.seconds / 60:9.1f}")
+    total = sum((outcome.tests for outcome in found.values()), Counter[str]())
+    minutes = (time.monotonic() - began) / 60
+    print(
+        ", ".join(f"{total[how]} {how}" for how in ("passed", "failed", "skipped")),
+        f"in {minutes:.1f} minutes",
     )
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return int(any(outcome.status for outcome in outcomes.values()))
+    if status not in (0, 1):
+        print(f"pytest ended with {status}")
+    return status
 
 
 if __name__ == "__main__":

@@ -2,22 +2,11 @@
 
 import logging
 import os
-from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 logging.getLogger("DeepSpeed").setLevel(logging.CRITICAL)
-
-
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup` one worker asks all packages, and no other imports them."""
-    for item in items:
-        if HERE in item.path.parents and not item.get_closest_marker("job"):
-            item.add_marker(pytest.mark.xdist_group("packages"))
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,14 @@ LAUNCHERS = ("torchrun", "deepspeed")
 STOPS_AT_ONCE = ("--stall-after", "1", "--on-stall", "stop")
 
 
+EVERY_LAUNCHER = "ZLAUNCH_EVERY_LAUNCHER"
+
+
+def taken(launchers: tuple[str, ...], number: int) -> tuple[str, ...]:
+    """Take a launcher in turn; with ZLAUNCH_EVERY_LAUNCHER, as in `make deaths`, take all."""
+    return launchers if os.environ.get(EVERY_LAUNCHER) else (launchers[number % len(launchers)],)
+
+
 @dataclass(frozen=True)
 class Death:
     """A way to die: what brings it about, and what must come of it."""

@@ -21,8 +21,8 @@ including one that the script started in its own session, and files in shared me
 The last columns are the seconds from the failure until everything was gone and zlaunch had exited. For a
 stall, they count from its detection. A dash means that torchrun has no such process.
 
-`tests/deaths/` checks every cell except the seconds. It limits them to 10, or to 20 where two jobs fail at a
-time. In those tests, two runs in one directory fail without affecting each other.
+`make deaths` checks every cell except the seconds, which it limits to 10. `make test` checks each failure under
+one launcher, in turn, and allows 20 seconds where two jobs fail at a time. In those tests, two runs in one directory fail without affecting each other.
 
 """
 COLUMNS = (

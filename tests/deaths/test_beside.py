@@ -13,7 +13,7 @@ import pytest
 
 from tests.abilities import unable
 from tests.deaths.bed import HERE, Bed, Job
-from tests.deaths.deaths import LAUNCHERS
+from tests.deaths.deaths import LAUNCHERS, taken
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.hosts.op_cache import extensions_dir
 from zlaunch.launch.op_build import clear_stale_lock
@@ -61,7 +61,7 @@ def swap_of(job: Job) -> list[Path]:
     return found
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", taken(LAUNCHERS, 0))
 def test_a_zlaunch_that_is_killed_leaves_nothing_on_the_drive(
     launcher: str, drive: Path, start: Start
 ) -> None:
@@ -74,7 +74,7 @@ def test_a_zlaunch_that_is_killed_leaves_nothing_on_the_drive(
     assert (left, list(drive.iterdir())) == (0, [])
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", taken(LAUNCHERS, 1))
 def test_a_run_that_dies_leaves_the_other_in_the_same_folder_alone(
     launcher: str, drive: Path, start: Start
 ) -> None:

@@ -1,16 +1,18 @@
 """Real training: two ranks, real DeepSpeed, every preset. The loss falls."""
 
+import functools
 import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.running import ACTIVATED, CONFIGS, RECIPE, run, start, the_run, zlaunch
+from tests.running import ACTIVATED, CONFIGS, RECIPE, Result, run, start, the_run, zlaunch
 
 pytestmark = pytest.mark.job
 
@@ -40,29 +42,63 @@ def look_up(config: dict[str, Any], path: tuple[str, ...]) -> Any:
     return config
 
 
-@pytest.mark.parametrize("preset", ["ddp", "zero1", "zero2", "zero2_cpu", "zero3", "zero3_cpu"])
+@dataclass(frozen=True)
+class Training:
+    """A preset that was trained with; the witness wrote down the ds_config that DeepSpeed was given."""
+
+    folder: Path
+    env: Mapping[str, str]
+    result: Result
+
+    @property
+    def run(self) -> Path:
+        return the_run(self.folder)
+
+
+LAUNCHERS = {
+    "ddp": "torchrun",
+    "zero1": "torchrun",
+    "zero2": "deepspeed",
+    "zero2_cpu": "torchrun",
+    "zero3": "torchrun",
+    "zero3_cpu": "deepspeed",
+}
+"""Preset → launcher: each launcher trains without and with ZeRO-3, and without and with offload."""
+
+
+@pytest.fixture(scope="module")
+def training(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Training]:
+    """Train with a preset, once."""
+
+    @functools.cache
+    def train(preset: str) -> Training:
+        folder = tmp_path_factory.mktemp(preset)
+        env = {"WITNESS": str(folder / "seen.json"), "RECIPE": str(RECIPE)}
+        config = ["--ds-config", CONFIGS / f"{preset}.json", "--launcher", LAUNCHERS[preset]]
+        model = ["--model", small_model, "--from_scratch", "--learning_rate", "1e-3"]
+        result = zlaunch("train", WITNESS, *config, "--", *model, *SHORT, cwd=folder, env=env)
+        return Training(folder, env, result)
+
+    return train
+
+
+@pytest.mark.parametrize("preset", LAUNCHERS)
 def test_every_preset_trains_with_exactly_the_ds_config_that_was_shown(
-    preset: str, small_model: Path, tmp_path: Path
+    preset: str, training: Callable[[str], Training]
 ) -> None:
-    env = {"WITNESS": str(tmp_path / "seen.json"), "RECIPE": str(RECIPE)}
-    model = ["--model", small_model, "--from_scratch", "--learning_rate", "1e-3"]
-    preset_file = CONFIGS / f"{preset}.json"
-    result = zlaunch(
-        "train", WITNESS, "--ds-config", preset_file, "--", *model, *SHORT, cwd=tmp_path, env=env
-    )
-    assert result.status == 0, result.err
-    first, last = losses(result.out)
+    trained = training(preset)
+    assert trained.result.status == 0, trained.result.err
+    first, last = losses(trained.result.out)
     assert last < first
-    shown = json.loads((the_run(tmp_path) / "ds_config.json").read_text())
-    seen = json.loads((tmp_path / "seen.json").read_text())
+    shown = json.loads((trained.run / "ds_config.json").read_text())
+    seen = json.loads((trained.folder / "seen.json").read_text())
     assert "auto" not in [value for _, value in leaves(shown)]
     assert {path: look_up(seen, path) for path, _ in leaves(shown)} == dict(leaves(shown))
 
 
-@pytest.mark.parametrize(("stage", "offload"), [("2", "none"), ("3", "cpu")])
-def test_the_deepspeed_launcher_trains(stage: str, offload: str, tmp_path: Path) -> None:
-    flags = ["--stage", stage, "--offload", offload, "--launcher", "deepspeed"]
-    result = zlaunch("train", *flags, "--", *SHORT, cwd=tmp_path)
+def test_the_script_it_leaves_repeats_the_run_by_hand(training: Callable[[str], Training]) -> None:
+    trained = training("zero1")
+    result = run("sh", trained.run / "run.sh", cwd=trained.folder, env=trained.env)
     assert result.status == 0, result.err
     first, last = losses(result.out)
     assert last < first
@@ -131,14 +167,6 @@ def test_a_file_with_comments_and_derived_batch_sizes_trains(tmp_path: Path) -> 
     assert last < first
     written = json.loads((the_run(tmp_path) / "ds_config.json").read_text())
     assert written["train_micro_batch_size_per_gpu"] == 4
-
-
-def test_the_script_it_leaves_repeats_the_run_by_hand(tmp_path: Path) -> None:
-    zlaunch("train", "--stage", "1", "--", *SHORT, cwd=tmp_path)
-    result = run("sh", the_run(tmp_path) / "run.sh", cwd=tmp_path)
-    assert result.status == 0, result.err
-    first, last = losses(result.out)
-    assert last < first
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def test_a_size_that_is_no_number_is_one_finding_before_anything_is_rehearsed(
     assert done.err.startswith("error: 1 problem found\nword/config.json:1:")
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(
     ("asked", "model", "why"),
     [

@@ -152,11 +152,13 @@ def test_fixing_leaves_no_other_file_behind(folder: Path) -> None:
     assert {file.name for file in folder.iterdir()} == before
 
 
+@pytest.mark.job
 def test_deepspeed_itself_is_asked_when_wanted(folder: Path) -> None:
     (folder / "pipe.json").write_text('{"train_batch_size": 8, "vocabulary_size": "many"}')
     assert "[deepspeed-refuses]" in validate(folder, "pipe.json", "--deep").out
 
 
+@pytest.mark.job
 def test_deepspeed_itself_accepts_what_comes_with_zlaunch(folder: Path) -> None:
     done = validate(folder, CONFIGS / "zero3_nvme.json", "--deep", "--world-size", "4")
     assert (done.status, done.out) == (0, "")

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import RuleCase, Subject, Violation, rule
+from zlaunch.config.rules.rule import Subject, Violation, error
 from zlaunch.dsconfig.schema.data import DataSampling
-from zlaunch.errors import Severity
 
 _SAMPLING = "data_efficiency.data_sampling"
 _METRIC = {"seqlen": {"min_difficulty": 1, "max_difficulty": 2}}
@@ -15,18 +14,14 @@ def _sampling(subject: Subject) -> DataSampling | None:
     return section.data_sampling if section is not None else None
 
 
-@rule(
-    "curriculum-needs-metrics",
-    Severity.ERROR,
-    RuleCase(
-        {
-            "data_efficiency": {
-                "enabled": True,
-                "data_sampling": {"enabled": True, "curriculum_learning": {"enabled": True}},
-            }
-        },
-        {f"{_SAMPLING}.curriculum_learning.curriculum_metrics": _METRIC},
-    ),
+@error(
+    {
+        "data_efficiency": {
+            "enabled": True,
+            "data_sampling": {"enabled": True, "curriculum_learning": {"enabled": True}},
+        }
+    },
+    {f"{_SAMPLING}.curriculum_learning.curriculum_metrics": _METRIC},
 )
 def curriculum_needs_metrics(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed asserts that curriculum learning has `curriculum_metrics`."""
@@ -40,18 +35,14 @@ def curriculum_needs_metrics(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "dynamic-batching-needs-max-tokens",
-    Severity.ERROR,
-    RuleCase(
-        {
-            "data_efficiency": {
-                "enabled": True,
-                "data_sampling": {"enabled": True, "dynamic_batching": {"enabled": True}},
-            }
-        },
-        {f"{_SAMPLING}.dynamic_batching.max_tokens": 4096},
-    ),
+@error(
+    {
+        "data_efficiency": {
+            "enabled": True,
+            "data_sampling": {"enabled": True, "dynamic_batching": {"enabled": True}},
+        }
+    },
+    {f"{_SAMPLING}.dynamic_batching.max_tokens": 4096},
 )
 def dynamic_batching_needs_max_tokens(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed asserts that dynamic batching has `max_tokens`."""

@@ -1,8 +1,8 @@
-"""A rule: one pure function, one code, and one config that breaks it with its smallest repair."""
+"""A rule: one pure function, and one config that breaks it with its smallest repair."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from zlaunch.dsconfig.keys.autos import FILLED
@@ -50,12 +50,15 @@ class Context:
     """Whether a reader of strict JSON is known to read the text as it is."""
 
 
+UNKNOWN = Context()
+
+
 @dataclass(frozen=True)
 class Subject:
     """What a rule checks: a ds_config and its job."""
 
     config: DsConfig
-    context: Context = Context()
+    context: Context = UNKNOWN
 
     @property
     def data_ranks(self) -> int | None:
@@ -189,30 +192,30 @@ class Violation:
     fix: Fix | None = None
 
 
-@dataclass(frozen=True)
-class RuleCase:
-    """A ds_config that breaks a rule, and its smallest repair."""
-
-    broken: Mapping[str, object]
-    repair: Mapping[str, object]
-    """Dotted key → new value; None deletes the key."""
-    context: Context = Context()
-    """Context that the rule needs."""
-
-
 Check = Callable[[Subject], Iterator[Violation]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule between keys."""
+    """One rule between keys, with a ds_config that breaks it."""
 
-    code: str
     severity: Severity
-    why: str
-    """What DeepSpeed does, in a few sentences."""
-    case: RuleCase
     check: Check
+    broken: Mapping[str, object]
+    repair: Mapping[str, object]
+    """The smallest one: dotted key → new value; None deletes the key."""
+    context: Context
+    """Context that the rule needs."""
+
+    @property
+    def code(self) -> str:
+        """The name of the function, as findings show it."""
+        return self.check.__name__.replace("_", "-")
+
+    @property
+    def why(self) -> str:
+        """What DeepSpeed does, in a few sentences."""
+        return self.check.__doc__ or ""
 
     def __call__(self, subject: Subject) -> Iterator[Finding]:
         """Apply the rule."""
@@ -220,9 +223,17 @@ class Rule:
             yield Finding(self.code, fault.message, fault.hint, fault.where, self.severity, fix=fault.fix)
 
 
-def rule(code: str, severity: Severity, case: RuleCase) -> Callable[[Check], Rule]:
-    """Turn a function into a rule; its docstring says what DeepSpeed does."""
-    return lambda check: Rule(code, severity, check.__doc__ or "", case, check)
+def _rule(
+    severity: Severity, broken: Mapping[str, object], repair: Mapping[str, object], context: Context = UNKNOWN
+) -> Callable[[Check], Rule]:
+    """Turn a function into a rule: its name is the code, its docstring says what DeepSpeed does."""
+    return lambda check: Rule(severity, check, broken, repair, context)
+
+
+error = partial(_rule, Severity.ERROR)
+late = partial(_rule, Severity.LATE)
+silent = partial(_rule, Severity.SILENT)
+advice = partial(_rule, Severity.ADVICE)
 
 
 def zero(*keys: str) -> str:

@@ -68,13 +68,9 @@ def auto_bucket(subject: Subject) -> Iterator[Violation]:
 )
 def auto_offload_is_none(subject: Subject) -> Iterator[Violation]:
     """Accelerate and DeepSpeed both read "auto" as "none", so nothing is offloaded."""
-    sections = {
-        "offload_optimizer": subject.zero.offload_optimizer,
-        "offload_param": subject.zero.offload_param,
-    }
-    for name, section in sections.items():
-        if section is not None and section.device == "auto":
-            yield Violation(zero(name, "device"), '"auto" offloads nothing', 'write "cpu", "nvme" or "none"')
+    for key in (zero("offload_optimizer", "device"), zero("offload_param", "device")):
+        if subject.value(key) == "auto":
+            yield Violation(key, '"auto" offloads nothing', 'write "cpu", "nvme" or "none"')
 
 
 @late(

@@ -9,16 +9,10 @@ _MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
 
 def _masters(subject: Subject) -> Iterator[tuple[str, str]]:
     """Find the precisions with 16-bit master weights: the precision and its key."""
-    bf16 = subject.config.brain_float
     if subject.config.fp16.fp16_master_weights_and_grads:
         yield "fp16", "fp16.fp16_master_weights_and_grads"
-    if bf16 is not None and bf16.bf16_master_weights_and_grads:
+    if subject.config.brain_float.bf16_master_weights_and_grads:
         yield "bf16", "bf16.bf16_master_weights_and_grads"
-
-
-def _states_in_bf16(subject: Subject) -> bool:
-    bf16 = subject.config.brain_float
-    return bf16 is not None and bf16.bf16_optimizer_states
 
 
 @error(
@@ -41,7 +35,7 @@ def masters_need_partitioning(subject: Subject) -> Iterator[Violation]:
 def bf16_states_need_masters(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed asserts bf16 master weights for bf16 optimizer states."""
     bf16 = subject.config.brain_float
-    if bf16 is not None and bf16.bf16_optimizer_states and not bf16.bf16_master_weights_and_grads:
+    if bf16.bf16_optimizer_states and not bf16.bf16_master_weights_and_grads:
         yield Violation(
             "bf16.bf16_optimizer_states",
             "`bf16_optimizer_states` needs `bf16_master_weights_and_grads`",
@@ -55,7 +49,7 @@ def masters_need_offload(subject: Subject) -> Iterator[Violation]:
     if subject.stage == 0 or "offload_optimizer" in subject.offloads:
         return
     for name, key in _masters(subject):
-        if name == "fp16" or not _states_in_bf16(subject):
+        if name == "fp16" or not subject.config.brain_float.bf16_optimizer_states:
             states = ", or `bf16_optimizer_states`" if name == "bf16" else ""
             yield Violation(
                 key,

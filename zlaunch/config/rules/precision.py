@@ -71,13 +71,12 @@ def accumulation_needs_partitioning(subject: Subject) -> Iterator[Violation]:
 )
 def norm_needs_zeros_own_optimizer(subject: Subject) -> Iterator[Violation]:
     """Stage 1 in bf16 with fp32 accumulation uses an optimizer that always computes the gradient norm."""
-    if subject.zero.compute_grad_norm or not _runs_bf16_optimizer(subject):
-        return
-    yield Violation(
-        zero("compute_grad_norm"),
-        "stage 1 in bf16 with fp32 accumulation always computes the gradient norm",
-        "use stage 2, or delete it",
-    )
+    if _runs_bf16_optimizer(subject) and not subject.zero.compute_grad_norm:
+        yield Violation(
+            zero("compute_grad_norm"),
+            "stage 1 in bf16 with fp32 accumulation always computes the gradient norm",
+            "use stage 2, or delete it",
+        )
 
 
 def _runs_bf16_optimizer(subject: Subject) -> bool:
@@ -92,8 +91,7 @@ def _runs_bf16_optimizer(subject: Subject) -> bool:
 )
 def immediate_update_not_read(subject: Subject) -> Iterator[Violation]:
     """Only stage 1 with fp32 accumulation, and pipelines, read `immediate_grad_update`."""
-    bf16 = subject.config.bf16
-    if bf16 is None or not bf16.immediate_grad_update or subject.config.pipeline is not None:
+    if not subject.value("bf16.immediate_grad_update") or subject.config.pipeline is not None:
         return
     if subject.stage is not None and subject.format is not None and not _runs_bf16_optimizer(subject):
         yield Violation(
@@ -107,20 +105,14 @@ def immediate_update_not_read(subject: Subject) -> Iterator[Violation]:
 def overflow_unchecked_at_stage_3(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed does not pass `check_grad_overflow` to the stage 3 optimizer."""
     key = "bf16.check_grad_overflow"
-    if (
-        subject.stage == 3
-        and subject.has(key)
-        and subject.config.bf16
-        and subject.config.bf16.check_grad_overflow
-    ):
+    if subject.stage == 3 and subject.has(key) and subject.value(key):
         yield Violation(key, "stage 3 does not read `check_grad_overflow`", "delete it, or use stage 2")
 
 
 @silent({"bf16": _ON, "torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, {"bf16.enabled": False})
 def autocast_twice(subject: Subject) -> Iterator[Violation]:
     """With bf16 or fp16 enabled the whole model is converted, so `torch_autocast` has no effect."""
-    autocast = subject.config.torch_autocast
-    if autocast is not None and autocast.enabled and subject.format in ("bf16", "fp16"):
+    if subject.value("torch_autocast.enabled") and subject.format in ("bf16", "fp16"):
         yield Violation(
             "torch_autocast.enabled",
             f"no effect: the whole model is in {subject.format}; `torch_autocast` is for models in fp32",
@@ -131,8 +123,7 @@ def autocast_twice(subject: Subject) -> Iterator[Violation]:
 @silent({"torch_autocast": _ON}, {"torch_autocast.dtype": "bfloat16"})
 def autocast_without_dtype(subject: Subject) -> Iterator[Violation]:
     """Without `dtype` PyTorch uses its default, fp16 on CUDA, without loss scaling."""
-    autocast = subject.config.torch_autocast
-    if autocast is not None and autocast.enabled and autocast.dtype is None:
+    if subject.value("torch_autocast.enabled") and subject.value("torch_autocast.dtype") is None:
         yield Violation(
             "torch_autocast",
             "without `dtype`, autocast uses fp16 on CUDA, without loss scaling",

@@ -135,13 +135,12 @@ class Subject:
     @property
     def has_both_formats(self) -> bool:
         """Whether the config enables fp16 and bf16."""
-        bf16 = self.config.brain_float
-        return self.config.fp16.enabled is True and bf16 is not None and bf16.enabled is True
+        return self.config.fp16.enabled is True and self.config.brain_float.enabled is True
 
     def is_on(self, name: str) -> bool | None:
         """Whether a precision is on; None while an argument can still turn it on."""
         section = self.config.fp16 if name == "fp16" else self.config.brain_float
-        if section is not None and section.enabled != "auto" and section.model_fields_set:
+        if section.enabled != "auto" and section.model_fields_set:
             return section.enabled
         if self.context.interface is ConfigInterface.DEEPSPEED:
             return False
@@ -164,6 +163,13 @@ class Subject:
                 return False
             node = getattr(node, part)
         return True
+
+    def value(self, where: str) -> Any:
+        """The value of a key, or its default; None if the section around it is missing."""
+        node: object = self.config
+        for part in where.split("."):
+            node = None if node is None else getattr(node, part)
+        return node
 
 
 def _leaves(node: Section | Mapping[str, object], above: Keys) -> Iterator[tuple[Keys, object, object]]:

@@ -94,19 +94,12 @@ def aio_without_nvme(subject: Subject) -> Iterator[Violation]:
 )
 def contiguous_checkpoints(subject: Subject) -> Iterator[Violation]:
     """`deepspeed.checkpointing.configure` asserts two other keys for `contiguous_memory_optimization`."""
-    section, key = subject.config.activation_checkpointing, "activation_checkpointing"
-    if section is None or not section.contiguous_memory_optimization or subject.for_trainer:
-        return
-    needs = {
-        "partition_activations": section.partition_activations,
-        "number_checkpoints": section.number_checkpoints,
-    }
-    for name, value in needs.items():
-        if not value:
+    key = "activation_checkpointing.contiguous_memory_optimization"
+    for name in ("partition_activations", "number_checkpoints"):
+        is_missing = subject.value(key) and not subject.value(f"activation_checkpointing.{name}")
+        if is_missing and not subject.for_trainer:
             yield Violation(
-                f"{key}.contiguous_memory_optimization",
-                f"`contiguous_memory_optimization` needs `{name}`",
-                f"add `{name}`, or turn it off",
+                key, f"`contiguous_memory_optimization` needs `{name}`", f"add `{name}`, or turn it off"
             )
 
 

@@ -43,8 +43,7 @@ def quantized_gradients_need_reduce_scatter(subject: Subject) -> Iterator[Violat
 )
 def quantized_weights_under_autocast(subject: Subject) -> Iterator[Violation]:
     """The engine asserts that quantized weights and `torch_autocast` are not both enabled."""
-    autocast = subject.config.torch_autocast
-    if autocast is not None and autocast.enabled and subject.zero.zero_quantized_weights:
+    if subject.value("torch_autocast.enabled") and subject.zero.zero_quantized_weights:
         yield Violation(
             zero("zero_quantized_weights"),
             "quantized weights do not work with `torch_autocast`",

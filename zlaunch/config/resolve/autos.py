@@ -18,7 +18,7 @@ from zlaunch.dsconfig.schema.parallel import data_ranks
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source, SourceKind
-from zlaunch.job.trainer_args import TrainerArgs, num_warmup_steps
+from zlaunch.job.trainer_args import MATCHED, Match, TrainerArgs, num_warmup_steps
 from zlaunch.units import plural, whole
 
 MICRO, ACCUMULATION, TOTAL = (
@@ -138,12 +138,16 @@ def _deepspeed_default(values: Values, path: KeyPath) -> Sourced | None:
 _Fill = Callable[[_Known], Sourced | None]
 
 
-def _argument(name: str) -> _Fill:
+def _matched(match: Match) -> _Fill:
     """An accelerate script has these in its own objects, unless its TrainingArguments say otherwise."""
 
     def fill(known: _Known) -> Sourced | None:
-        is_hidden = known.is_accelerate and name not in known.args.arguments
-        return None if is_hidden else known.argument(name)
+        value = match.expected(known.args)
+        is_hidden = known.is_accelerate and not known.args.arguments.keys() & match.names
+        if value is None or is_hidden:
+            return None
+        sources = [known.argument(name).source for name in match.names]
+        return Sourced(value, Source(sources[0].kind, ", ".join(dict.fromkeys(map(str, sources)))))
 
     return fill
 
@@ -179,12 +183,6 @@ def _switch(*names: str) -> _Fill:
     return fill
 
 
-def _betas(known: _Known) -> Sourced | None:
-    first, second = known.argument("adam_beta1"), known.argument("adam_beta2")
-    texts = dict.fromkeys((str(first.source), str(second.source)))
-    return Sourced([first.value, second.value], Source(first.source.kind, ", ".join(texts)))
-
-
 def _from_hidden(formula: str, of: Callable[[int], int]) -> _Fill:
     def fill(known: _Known) -> Sourced | None:
         model = known.context.model
@@ -210,27 +208,15 @@ def _warmup(known: _Known) -> Sourced | None:
     return Sourced(number, Source.computed(f"{warmup.source}, {known.args['max_steps'].source}"))
 
 
-def _total_steps(known: _Known) -> Sourced | None:
-    steps = known.args["max_steps"]
-    return Sourced(steps.value, steps.source) if float(steps.value) > 0 else None
-
-
 _ACCELERATE = SourceKind.ACCELERATE_DEFAULT, "accelerate's default"
 _FILL: Mapping[KeyPath, _Fill] = {
-    MICRO: _argument("per_device_train_batch_size"),
-    ACCUMULATION: _argument("gradient_accumulation_steps"),
+    **{path: _matched(match) for path, match in MATCHED.items()},
     TOTAL: _total,
     ("gradient_clipping",): _clip,
-    ("optimizer", "params", "lr"): _argument("learning_rate"),
-    ("optimizer", "params", "betas"): _betas,
-    ("optimizer", "params", "eps"): _argument("adam_epsilon"),
-    ("optimizer", "params", "weight_decay"): _argument("weight_decay"),
     ("scheduler", "params", "warmup_min_lr"): _constant(
         0, SourceKind.TRAINER_DEFAULT, "the Trainer's constant"
     ),
-    ("scheduler", "params", "warmup_max_lr"): _argument("learning_rate"),
     ("scheduler", "params", "warmup_num_steps"): _warmup,
-    ("scheduler", "params", "total_num_steps"): _total_steps,
     ("bf16", "enabled"): _switch("bf16", "bf16_full_eval"),
     ("fp16", "enabled"): _switch("fp16", "fp16_full_eval"),
     (ZERO, "stage"): _constant(2, *_ACCELERATE),

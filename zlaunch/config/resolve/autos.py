@@ -21,12 +21,9 @@ from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import MATCHED, Match, TrainerArgs, num_warmup_steps
 from zlaunch.units import plural, whole
 
-MICRO, ACCUMULATION, TOTAL = (
-    ("train_micro_batch_size_per_gpu",),
-    ("gradient_accumulation_steps",),
-    ("train_batch_size",),
-)
-SHARED = ("sequence_parallel_size",)
+MICRO = ("train_micro_batch_size_per_gpu",)
+ACCUMULATION = ("gradient_accumulation_steps",)
+TOTAL = ("train_batch_size",)
 
 
 class OpenReason(str, Enum):
@@ -58,11 +55,11 @@ def derive_batch(values: Values, args: TrainerArgs, world_size: int, interface: 
     An argument that was given takes precedence; if the numbers then disagree, a rule reports it. A raw
     DeepSpeed script has no Trainer arguments; with only a total, it takes one forward pass per step.
     """
-    shared = whole(values[SHARED]) if interface is ConfigInterface.DEEPSPEED else None
-    world_size = data_ranks(world_size, shared)
-    if interface is ConfigInterface.DEEPSPEED and whole(values[TOTAL]) and _is_open(values[MICRO]):
-        default = Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's own choice")
-        values = values.put(ACCUMULATION, 1, default) if _is_open(values[ACCUMULATION]) else values
+    if interface is ConfigInterface.DEEPSPEED:
+        world_size = data_ranks(world_size, whole(values[("sequence_parallel_size",)]))
+        if whole(values[TOTAL]) and _is_open(values[MICRO]) and _is_open(values[ACCUMULATION]):
+            default = Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's own choice")
+            values = values.put(ACCUMULATION, 1, default)
     pairs = (
         (MICRO, ACCUMULATION, "per_device_train_batch_size"),
         (ACCUMULATION, MICRO, "gradient_accumulation_steps"),
@@ -152,11 +149,6 @@ def _matched(match: Match) -> _Fill:
     return fill
 
 
-def _clip(known: _Known) -> Sourced | None:
-    """The Trainer's default is accelerate's too."""
-    return known.argument("max_grad_norm")
-
-
 def _sizes(values: Values) -> tuple[int, int] | None:
     micro, accumulation = whole(values[MICRO]), whole(values[ACCUMULATION])
     return None if micro is None or accumulation is None else (micro, accumulation)
@@ -212,7 +204,7 @@ _ACCELERATE = SourceKind.ACCELERATE_DEFAULT, "accelerate's default"
 _FILL: Mapping[KeyPath, _Fill] = {
     **{path: _matched(match) for path, match in MATCHED.items()},
     TOTAL: _total,
-    ("gradient_clipping",): _clip,
+    ("gradient_clipping",): lambda known: known.argument("max_grad_norm"),  # also accelerate's default
     ("scheduler", "params", "warmup_min_lr"): _constant(
         0, SourceKind.TRAINER_DEFAULT, "the Trainer's constant"
     ),

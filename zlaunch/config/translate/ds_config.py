@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.translate.flags import Command, GivenFlag, Role, implied
+from zlaunch.config.translate.flags import Command, GivenFlag, Role, Roles, implied
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, becomes, no_equivalent, not_needed
 from zlaunch.job.trainer_args import flags, take_ds_config
-
-Roles = Mapping[Role, GivenFlag]
 
 STAGE = "2"
 """Accelerate's default stage, and zlaunch's."""

@@ -51,7 +51,7 @@ def no_batch_size(subject: Subject) -> Iterator[Violation]:
     config = subject.config
     if config.train_batch_size is None and config.train_micro_batch_size_per_gpu is None:
         yield Violation(
-            "gradient_accumulation_steps" if subject.has("gradient_accumulation_steps") else "",
+            subject.nearest("gradient_accumulation_steps"),
             "`train_batch_size` and `train_micro_batch_size_per_gpu` are both missing",
             'add `"train_micro_batch_size_per_gpu": "auto"`; without the Trainer, write a number',
         )

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 
 from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, late, number, silent, zero
-from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.schema.optimizer import MuonOptimizer
 
 _LR = {"lr": 1e-4}
@@ -114,7 +113,7 @@ def muon_reduces_otherwise(subject: Subject) -> Iterator[Violation]:
         )
     elif subject.zero.reduce_scatter:
         yield Violation(
-            zero("reduce_scatter") if subject.has(zero("reduce_scatter")) else ZERO,
+            subject.nearest(zero("reduce_scatter")),
             "Muon does not work with `reduce_scatter` at stage 3, and it is on by default",
             'write `"reduce_scatter": false`',
         )

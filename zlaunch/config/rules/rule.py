@@ -164,6 +164,10 @@ class Subject:
             node = getattr(node, part)
         return True
 
+    def nearest(self, where: str) -> str:
+        """The key if the config has it, or else its section."""
+        return where if self.has(where) else where.rpartition(".")[0]
+
     def value(self, where: str) -> Any:
         """The value of a key, or its default; None if the section around it is missing."""
         node: object = self.config
@@ -232,7 +236,10 @@ class Rule:
 def _rule(
     severity: Severity, broken: Mapping[str, object], repair: Mapping[str, object], context: Context = UNKNOWN
 ) -> Callable[[Check], Rule]:
-    """Turn a function into a rule: its name is the code, its docstring says what DeepSpeed does."""
+    """Turn a function into a rule: its name is the code, its docstring says what DeepSpeed does.
+
+    The arguments are a config that breaks the rule, its smallest repair, and the context that it needs.
+    """
     return lambda check: Rule(severity, check, broken, repair, context)
 
 

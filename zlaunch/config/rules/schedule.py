@@ -17,11 +17,6 @@ _ADAMW = {"type": "AdamW", "params": {"lr": 1e-4}}
 _CYCLE = {"cycle_min_lr": 1e-5, "cycle_max_lr": 1e-4}
 
 
-def _key(subject: Subject, name: str) -> str:
-    """The key, or its section if the key is missing."""
-    return f"{_PARAMS}.{name}" if subject.has(f"{_PARAMS}.{name}") else _PARAMS
-
-
 @silent(
     {"optimizer": _ADAMW, "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 5000}}},
     {f"{_PARAMS}.warmup_max_lr": 1e-4},
@@ -39,7 +34,7 @@ def two_learning_rates(subject: Subject) -> Iterator[Violation]:
         written = "auto" if rate is None else f"{rate:g}"
         default = ", its default" if is_default else ""
         yield Violation(
-            _key(subject, "warmup_max_lr"),
+            subject.nearest(f"{_PARAMS}.warmup_max_lr"),
             f"the schedule warms up to {highest:g}{default}, not to the optimizer's `lr` of {written}",
             f'write `"warmup_max_lr": {written}`' if rate is not None else 'write `"warmup_max_lr": "auto"`',
         )
@@ -60,7 +55,7 @@ def warmup_outlasts_the_run(subject: Subject) -> Iterator[Violation]:
     warmup = number(scheduler.params.warmup_num_steps)
     if total is not None and warmup is not None and warmup > total:
         yield Violation(
-            _key(subject, "warmup_num_steps"),
+            subject.nearest(f"{_PARAMS}.warmup_num_steps"),
             f"the warmup takes {plural(int(warmup), 'step')}, but the run has {int(total)}",
             f'write `"warmup_num_steps": {max(1, int(total) // 10)}`',
         )

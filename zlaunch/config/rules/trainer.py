@@ -135,7 +135,7 @@ def no_gathered_weights(subject: Subject) -> Iterator[Violation]:
     gathers = gathers or settings.stage3_gather_fp16_weights_on_model_save
     if subject.for_trainer and subject.stage == 3 and not gathers:
         yield Violation(
-            key if subject.has(key) else ZERO,
+            subject.nearest(key),
             "`save_model` writes a partitioned checkpoint, not the model's weights",
             f'add `"{key.rpartition(".")[2]}": true`, or run `zero_to_fp32.py` afterwards',
         )

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import Literal
 
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.config_rules import rule_text
+from zlaunch.diagnosis.log_text import matching_line
 
 Read = Callable[[Case], Reading | None]
 
@@ -31,6 +34,22 @@ class Signature:
 def signature(code: str, tell: str, rule: str | None = None) -> Callable[[Read], Signature]:
     """Make a signature of a function; the rule, or else the function's docstring, says what happened."""
     return lambda read: Signature(code, tell, read, rule)
+
+
+def quotes(
+    pattern: str, within: Literal["words", "story"] = "words"
+) -> Callable[[Callable[[Case, str], Reading | None]], Read]:
+    """Read a case only if a line of it matches a pattern; the line is the second argument."""
+
+    def reading(read: Callable[[Case, str], Reading | None]) -> Read:
+        @wraps(read)
+        def read_matching(case: Case) -> Reading | None:
+            line = matching_line(pattern, getattr(case, within))
+            return None if line is None else read(case, line)
+
+        return read_matching
+
+    return reading
 
 
 def signature_of(rule: str, tell: str) -> Callable[[Read], Signature]:

@@ -7,7 +7,7 @@ from zlaunch.diagnosis.advice import named_in, setting
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.config_rules import broken_rule
 from zlaunch.diagnosis.log_text import matching_line, tidy
-from zlaunch.diagnosis.signature import signature, signature_of
+from zlaunch.diagnosis.signature import quotes, signature, signature_of
 
 ZERO = "zero_optimization"
 
@@ -71,11 +71,9 @@ def no_hidden_size(case: Case) -> Reading | None:
 
 
 @signature("bad-warmup", "`warmup_num_steps must be a positive integer`")
-def bad_warmup(case: Case) -> Reading | None:
+@quotes(r"warmup_num_steps must be a positive integer")
+def bad_warmup(case: Case, line: str) -> Reading:
     """`warmup_num_steps` of the scheduler must be a whole number of at least 1."""
-    line = matching_line(r"warmup_num_steps must be a positive integer", case.words)
-    if line is None:
-        return None
     advice = (
         ("`--set scheduler.params.warmup_num_steps=1`: practically no warmup",)
         if line.endswith("got 0")
@@ -102,15 +100,15 @@ def client_optimizer(case: Case) -> Reading | None:
     "`zero stage 2 requires an optimizer`, `must provide optimizer during init`, "
     "`'DeepSpeedZeRoOffload' object has no attribute`",
 )
-def no_optimizer(case: Case) -> Reading | None:
+@quotes(
+    r"zero stage \d requires an optimizer|must provide optimizer during init"
+    r"|'DeepSpeedZeRoOffload' object has no attribute 'set_gradient_accumulation_boundary'"
+    r"|assert len\(self\.bf16_groups\) == len\(self\.optimizer\.param_groups\)",
+    "story",
+)
+def no_optimizer(case: Case, line: str) -> Reading | None:
     """Neither the script nor the ds_config defines an optimizer; the error depends on the stage."""
-    line = matching_line(
-        r"zero stage \d requires an optimizer|must provide optimizer during init"
-        r"|'DeepSpeedZeRoOffload' object has no attribute 'set_gradient_accumulation_boundary'"
-        r"|assert len\(self\.bf16_groups\) == len\(self\.optimizer\.param_groups\)",
-        case.story,
-    )
-    if line is None or setting(case.job.config, "optimizer") is not None:
+    if setting(case.job.config, "optimizer") is not None:
         return None
     advice = (
         "`--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`: DeepSpeed creates one",
@@ -120,11 +118,9 @@ def no_optimizer(case: Case) -> Reading | None:
 
 
 @signature("optimizer-on-gpu", "`CPUAdam param is on cuda:0 and must be 'cpu'`")
-def optimizer_on_gpu(case: Case) -> Reading | None:
+@quotes(r"CPU\w+ param is on \S+ and must be 'cpu'")
+def optimizer_on_gpu(case: Case, line: str) -> Reading:
     """DeepSpeed's CPU optimizer was given parameters on a GPU."""
-    line = matching_line(r"CPU\w+ param is on \S+ and must be 'cpu'", case.words)
-    if line is None:
-        return None
     advice = ("`--stage 2 --offload optimizer:cpu`",) if case.job.stage == 0 else ()
     return Reading("DeepSpeed's CPU optimizer was given parameters on a GPU", (line,), advice)
 
@@ -189,34 +185,24 @@ def _is_null(case: Case, part: str) -> bool:
 @signature(
     "precision-unsupported", "`Type bf16 is not supported on your device`, `setup doesn't support bf16`"
 )
-def precision_unsupported(case: Case) -> Reading | None:
+@quotes(r"Type \w+ is not supported on your device|[Yy]our setup doesn't support bf16")
+def precision_unsupported(case: Case, line: str) -> Reading:
     """The device does not support the training precision."""
-    line = matching_line(
-        r"Type \w+ is not supported on your device|[Yy]our setup doesn't support bf16", case.words
-    )
-    return (
-        None
-        if line is None
-        else Reading(f"the device of {case.who} does not support this precision", (line,))
-    )
+    return Reading(f"the device of {case.who} does not support this precision", (line,))
 
 
 @signature("no-sync", "`no_sync context manager is incompatible with gradient partitioning`")
-def no_sync(case: Case) -> Reading | None:
+@quotes("no_sync context manager is incompatible")
+def no_sync(case: Case, line: str) -> Reading:
     """The script uses `no_sync`, which delays gradient reduction; stages 2 and 3 do not support it."""
-    line = matching_line("no_sync context manager is incompatible", case.words)
-    if line is None:
-        return None
     advice = ("`--stage 1` supports it",) if case.job.stage >= 2 else ()
     return Reading(f"stage {case.job.stage} does not support `no_sync`", (line,), advice)
 
 
 @signature("reduced-twice", "`The parameter N has already been reduced`")
-def reduced_twice(case: Case) -> Reading | None:
+@quotes(r"The parameter .{0,200}? has already been reduced")
+def reduced_twice(case: Case, line: str) -> Reading:
     """A parameter received two gradients in one backward pass, which ZeRO does not support."""
-    line = matching_line(r"The parameter .{0,200}? has already been reduced", case.words)
-    if line is None:
-        return None
     advice = ("with gradient checkpointing: `--gradient_checkpointing_kwargs '{\"use_reentrant\": false}'`",)
     known = case.job.gradient_checkpointing is True and case.job.uses_trainer
     return Reading(

@@ -4,7 +4,7 @@ import signal
 
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line
-from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.rundir import phases
 from zlaunch.units import gib
 
@@ -79,11 +79,9 @@ def _size(free: int) -> str:
 
 
 @signature("too-many-files", "`Too many open files`")
-def too_many_files(case: Case) -> Reading | None:
+@quotes("Too many open files")
+def too_many_files(case: Case, line: str) -> Reading:
     """More files were open at once than the process may have."""
-    line = matching_line("Too many open files", case.words)
-    if line is None:
-        return None
     return Reading(
         f"{case.who} had more files open than it may have", (line,), ("`ulimit -n 65536` before the start",)
     )

@@ -11,7 +11,7 @@ from zlaunch.diagnosis.advice import (
 )
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line
-from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.estimate.changes import BUCKET, SMALL_BUCKET
 from zlaunch.estimate.forecast import written_peak, written_resident
 from zlaunch.rundir import phases
@@ -208,7 +208,7 @@ def host_allocation_failed(case: Case) -> Reading | None:
 
 
 @signature("too-many-processes", "`can't start new thread`, `Resource temporarily unavailable`")
-def too_many_processes(case: Case) -> Reading | None:
+@quotes(r"can't start new thread|Resource temporarily unavailable|fork: retry")
+def too_many_processes(case: Case, line: str) -> Reading:
     """No further thread or process could be started: a limit of the user, or of the container."""
-    line = matching_line(r"can't start new thread|Resource temporarily unavailable|fork: retry", case.words)
-    return None if line is None else Reading(f"{case.who} could start no further thread or process", (line,))
+    return Reading(f"{case.who} could start no further thread or process", (line,))

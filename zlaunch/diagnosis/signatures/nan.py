@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from zlaunch.diagnosis.advice import setting
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import RankEvidence
-from zlaunch.diagnosis.log_text import matching_line
-from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.signature import quotes, signature
 
 
 @signature("loss-scale-collapsed", "`Current loss scale already at minimum`")
-def loss_scale_collapsed(case: Case) -> Reading | None:
+@quotes("Current loss scale already at minimum")
+def loss_scale_collapsed(case: Case, line: str) -> Reading:
     """Gradients overflowed at every loss scale, down to the smallest."""
-    line = matching_line("Current loss scale already at minimum", case.words)
-    if line is None:
-        return None
     rank = case.rank
     skipped = _number(rank, "skipped_steps")
     facts = (

@@ -7,7 +7,7 @@ from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import RankEvidence
 from zlaunch.diagnosis.log_text import compiler_error, matching_line
 from zlaunch.diagnosis.root_cause import RankRole, roles
-from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.rundir import phases
 from zlaunch.units import duration
 
@@ -49,11 +49,9 @@ def _waits_for_a_build(rank: RankEvidence, place: str) -> bool:
 
 
 @signature("cuda-home-missing", "`CUDA_HOME does not exist`, `CUDA_HOME environment variable is not set`")
-def cuda_home_missing(case: Case) -> Reading | None:
+@quotes(r"CUDA_HOME does not exist|CUDA_HOME environment variable is not set", "story")
+def cuda_home_missing(case: Case, line: str) -> Reading:
     """An op must be compiled for CUDA, and there is no CUDA toolkit."""
-    line = matching_line(r"CUDA_HOME does not exist|CUDA_HOME environment variable is not set", case.story)
-    if line is None:
-        return None
     advice = ("install the CUDA toolkit of torch's version, and set `CUDA_HOME` to it",)
     return Reading(f"{case.who} must compile an op for CUDA, and there is no CUDA toolkit", (line,), advice)
 
@@ -99,11 +97,9 @@ def libaio_missing(case: Case) -> Reading | None:
 
 
 @signature("ninja-missing", "`Ninja is required to load C++ extensions`, `due to ninja not being installed`")
-def ninja_missing(case: Case) -> Reading | None:
+@quotes(r"Ninja is required to load|ninja not being installed", "story")
+def ninja_missing(case: Case, line: str) -> Reading:
     """Ops are compiled with ninja, and it is not installed."""
-    line = matching_line(r"Ninja is required to load|ninja not being installed", case.story)
-    if line is None:
-        return None
     return Reading("ops are compiled with ninja, which is not installed", (line,), ("`pip install ninja`",))
 
 

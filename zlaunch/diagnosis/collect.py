@@ -1,17 +1,10 @@
 """Read from a run directory the evidence of how the run ended."""
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zlaunch.diagnosis.evidence import (
-    ErrorEvidence,
-    Evidence,
-    JobEvidence,
-    MachineEvidence,
-    RankEvidence,
-    StallEvidence,
-)
+from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, RankEvidence, StallEvidence
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
 from zlaunch.job.script import ConfigInterface, Script, read_script
@@ -41,11 +34,10 @@ def collect_evidence(
     files = read_run_files(run_dir.root)
     slots = {slot["rank"]: slot for slot in files.job.get("ranks", ()) if "rank" in slot}
     ranks = tuple(_rank(run_dir, files, slot) for slot in slots.values())
-    _, disk = disk_space(run_dir.root)
     return Evidence(
         job=_job(files),
         ranks=ranks,
-        machines=tuple(_machines(ranks, files.ranks, {socket.gethostname(): oom_kills}, disk)),
+        machines=_machines(ranks, files.ranks, oom_kills, disk_space(run_dir.root)[1]),
         launcher_returncode=launcher_returncode,
         launcher_log=tail(run_dir.launcher_log),
         stopped_by=stopped_by,
@@ -142,30 +134,18 @@ def _error(record: ErrorRecord) -> ErrorEvidence:
 
 
 def _machines(
-    ranks: Sequence[RankEvidence],
-    records: Mapping[int, RankRecord],
-    kills_seen: Mapping[str, int],
-    disk_free: int | None,
-) -> Iterator[MachineEvidence]:
+    ranks: Sequence[RankEvidence], records: Mapping[int, RankRecord], kills_here: int, disk_free: int | None
+) -> dict[str, MachineSample]:
     """Describe each host by the first sample of its ranks.
 
     All of them write to one disk; its free space now counts as well, since a full disk takes no sample.
     """
-    hosts: dict[str, list[RankEvidence]] = {}
-    for rank in ranks:
-        hosts.setdefault(rank.host, []).append(rank)
-    for host, here in hosts.items():
+    machines: dict[str, MachineSample] = {}
+    for host in dict.fromkeys(rank.host for rank in ranks):
+        here = [rank for rank in ranks if rank.host == host]
         sample = next((found for rank in here if (found := rank.sample.get("machine"))), MachineSample())
         counted = [records.get(rank.rank, RankRecord()).get("oom_kills") or 0 for rank in here]
         free = [size for size in (sample.get("disk_free_bytes"), disk_free) if size is not None]
-        yield MachineEvidence(
-            host=host,
-            memory_bytes=sample.get("memory_bytes"),
-            memory_available_bytes=sample.get("memory_available_bytes"),
-            cgroup_bytes=sample.get("cgroup_bytes"),
-            cgroup_limit_bytes=sample.get("cgroup_limit_bytes"),
-            oom_kills=max(*counted, kills_seen.get(host, 0)),
-            shm_bytes=sample.get("shm_bytes"),
-            shm_free_bytes=sample.get("shm_free_bytes"),
-            disk_free_bytes=min(free, default=None),
-        )
+        kills = max(*counted, kills_here if host == socket.gethostname() else 0)
+        machines[host] = {**sample, "oom_kills": kills, "disk_free_bytes": min(free, default=None)}
+    return machines

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from zlaunch.rundir import phases
-from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, SampleRecord
+from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, MachineSample, SampleRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +55,6 @@ class RankEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineEvidence:
-    """Memory and disk of one host in its last sample."""
-
-    host: str
-    memory_bytes: int | None = None
-    memory_available_bytes: int | None = None
-    cgroup_bytes: int | None = None
-    cgroup_limit_bytes: int | None = None
-    oom_kills: int | None = None
-    """Processes that the kernel has killed for lack of memory since the run began."""
-    shm_bytes: int | None = None
-    shm_free_bytes: int | None = None
-    disk_free_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class StallEvidence:
     """A run that made no progress."""
 
@@ -117,7 +101,8 @@ class Evidence:
 
     job: JobEvidence = JobEvidence()
     ranks: tuple[RankEvidence, ...] = ()
-    machines: tuple[MachineEvidence, ...] = ()
+    machines: Mapping[str, MachineSample] = field(default_factory=dict)
+    """Host → its last sample; `oom_kills` are those since the run began."""
     launcher_returncode: int = 0
     launcher_log: str = ""
     stopped_by: int | None = None

@@ -8,6 +8,7 @@ from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.config_rules import broken_rule
 from zlaunch.diagnosis.log_text import matching_line, tidy
 from zlaunch.diagnosis.signature import quotes, signature, signature_of
+from zlaunch.units import whole
 
 ZERO = "zero_optimization"
 
@@ -51,8 +52,9 @@ def removed_setting(case: Case) -> Reading | None:
         return None
     named = re.findall(r"'([a-z_.]{1,60})'", error.message)
     there = next((key for key in named if setting(case.job.config, *key.split(".")) is not None), None)
-    advice = (f"delete `{there}` from the ds_config",) if there else ()
-    return Reading("the ds_config has a section that this DeepSpeed refuses", (tidy(error.message),), advice)
+    advice = f"delete `{there}` from the ds_config" if there else None
+    cause = "the ds_config has a section that this DeepSpeed refuses"
+    return Reading(cause, (tidy(error.message),), (advice,))
 
 
 @signature_of("no-hidden-size", "`config file has neither`, then `hidden_size`")
@@ -61,25 +63,19 @@ def no_hidden_size(case: Case) -> Reading | None:
         return None
     listed = named_in(case.words, r"\[([^\]\n]{1,400})\]")
     keys = re.findall(r"[\w.]+", listed or "")[:3]
-    advice = (
-        ("write numbers for them: `" + " ".join(f"--set {key}=NUMBER" for key in keys[:1]) + "`",)
-        if keys
-        else ()
-    )
+    advice = f"write numbers for them: `--set {keys[0]}=NUMBER`" if keys else None
     cause = 'the Trainer cannot fill in "auto": the model\'s config has no `hidden_size`'
-    return Reading(cause, tuple(keys) or (matching_line("neither `?hidden_size", case.words),), advice)
+    return Reading(cause, tuple(keys) or (matching_line("neither `?hidden_size", case.words),), (advice,))
 
 
 @signature("bad-warmup", "`warmup_num_steps must be a positive integer`")
 @quotes(r"warmup_num_steps must be a positive integer")
 def bad_warmup(case: Case, line: str) -> Reading:
     """`warmup_num_steps` of the scheduler must be a whole number of at least 1."""
-    advice = (
-        ("`--set scheduler.params.warmup_num_steps=1`: practically no warmup",)
-        if line.endswith("got 0")
-        else ()
-    )
-    return Reading("`warmup_num_steps` of the scheduler is not a whole number of at least 1", (line,), advice)
+    no_warmup = "`--set scheduler.params.warmup_num_steps=1`: practically no warmup"
+    advice = no_warmup if line.endswith("got 0") else None
+    cause = "`warmup_num_steps` of the scheduler is not a whole number of at least 1"
+    return Reading(cause, (line,), (advice,))
 
 
 @signature("client-optimizer", "`You are using ZeRO-Offload with a client provided optimizer`")
@@ -149,17 +145,15 @@ def _is_without_a_path(case: Case, part: str) -> bool:
 @signature_of("too-few-buffers", "a bare AssertionError in `swap_tensor`, `ran out of swap buffers`")
 def too_few_buffers(case: Case) -> Reading | None:
     swapping = case.error is not None and case.error.type == "AssertionError" and "swap_tensor" in case.story
-    if not re.search(r"ran out of swap buffers", case.words) and not (
-        swapping and "_buffers is not None" in case.story
-    ):
+    ran_out = "ran out of swap buffers" in case.words
+    if not ran_out and not (swapping and "_buffers is not None" in case.story):
         return None
-    count = setting(case.job.config, ZERO, "offload_optimizer", "buffer_count")
-    advice = (
-        (f"`--set {ZERO}.offload_optimizer.buffer_count=4`",) if isinstance(count, int) and count < 4 else ()
-    )
+    count = whole(setting(case.job.config, ZERO, "offload_optimizer", "buffer_count"))
+    more = f"`--set {ZERO}.offload_optimizer.buffer_count=4`"
     line = matching_line(r"ran out of swap buffers|assert \w+_buffers is not None", case.story)
-    facts = (line, f"buffer_count: {count}" if isinstance(count, int) else None)
-    return Reading(broken_rule("too-few-buffers", case.job), facts, advice)
+    facts = (line, None if count is None else f"buffer_count: {count}")
+    advice = more if count is not None and count < 4 else None
+    return Reading(broken_rule("too-few-buffers", case.job), facts, (advice,))
 
 
 @signature_of(
@@ -167,11 +161,8 @@ def too_few_buffers(case: Case) -> Reading | None:
 )
 def null_offload(case: Case) -> Reading | None:
     parts = [part for part in ("offload_optimizer", "offload_param") if _is_null(case, part)]
-    if (
-        "'NoneType' object has no attribute 'get'" not in case.words
-        or not parts
-        or "accelerat" not in case.story
-    ):
+    crashed = "'NoneType' object has no attribute 'get'" in case.words and "accelerat" in case.story
+    if not crashed or not parts:
         return None
     advice = (f"delete `{ZERO}.{parts[0]}` from the ds_config",)
     return Reading(f"accelerate crashed because `{parts[0]}` is null", (f"{parts[0]}: null",), advice)
@@ -203,11 +194,10 @@ def no_sync(case: Case, line: str) -> Reading:
 @quotes(r"The parameter .{0,200}? has already been reduced")
 def reduced_twice(case: Case, line: str) -> Reading:
     """A parameter received two gradients in one backward pass, which ZeRO does not support."""
-    advice = ("with gradient checkpointing: `--gradient_checkpointing_kwargs '{\"use_reentrant\": false}'`",)
+    advice = "with gradient checkpointing: `--gradient_checkpointing_kwargs '{\"use_reentrant\": false}'`"
     known = case.job.gradient_checkpointing is True and case.job.uses_trainer
-    return Reading(
-        "a parameter received two gradients in one backward pass", (line,), advice if known else ()
-    )
+    cause = "a parameter received two gradients in one backward pass"
+    return Reading(cause, (line,), (advice if known else None,))
 
 
 @signature(

@@ -103,17 +103,8 @@ def killed(case: Case) -> Reading | None:
     """A rank was killed from outside; who did it is not known."""
     if case.signal != signal.SIGKILL:
         return None
-    machine = case.machine
-    counted = None if machine is None else machine.oom_kills
-    why = (
-        "the kernel counted no kill for want of memory"
-        if counted == 0
-        else "the kernel's counter could not be read"
-    )
-    facts = (
-        why,
-        _last_said(case),
-    )
+    read, unread = "the kernel counted no kill for want of memory", "the kernel's counter could not be read"
+    facts = (read if case.machine.get("oom_kills") == 0 else unread, _last_said(case))
     return Reading(f"{case.who} was killed by SIGKILL, nobody knows from where", facts)
 
 
@@ -195,7 +186,7 @@ def _is_well(case: Case) -> bool:
 
 
 def _last_said(case: Case) -> str | None:
-    line = last_line(case.rank.log[-8192:]) if case.rank is not None else None
+    line = last_line(case.log[-8192:])
     return f"its last line: {line}" if line else None
 
 

@@ -34,14 +34,14 @@ _UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "KB": 10, "MB"
 def host_out_of_memory(case: Case) -> Reading | None:
     """The kernel killed a rank, or its launcher, because the host, or the container, had no memory left."""
     machine, victim = case.machine, _killed(case)
-    if victim is None or machine is None or not machine.oom_kills:
+    if victim is None or not (kills := machine.get("oom_kills")):
         return None
-    limit, total = machine.cgroup_limit_bytes, machine.memory_bytes
+    limit, total = machine.get("cgroup_limit_bytes"), machine.get("memory_bytes")
     if limit is not None and (total is None or limit < total):
         why = f"its container reached its limit of {gib(limit)} GiB of memory"
     else:
         why = "the host ran out of memory"
-    facts = (f"oom_kill went up by {machine.oom_kills} while the job ran", _peaks(case), _left(case))
+    facts = (f"oom_kill went up by {kills} while the job ran", _peaks(case), _left(case))
     return Reading(f"the kernel killed {victim} because {why}", facts, less_host_memory(case))
 
 
@@ -67,13 +67,12 @@ def _peaks(case: Case) -> str | None:
 
 def _left(case: Case) -> str | None:
     machine = case.machine
-    if machine is None:
-        return None
-    if machine.cgroup_limit_bytes is not None and machine.cgroup_bytes is not None:
-        return f"{gib(machine.cgroup_bytes)} of {gib(machine.cgroup_limit_bytes)} GiB in use when last seen"
-    if machine.memory_bytes is not None and machine.memory_available_bytes is not None:
-        available, total = gib(machine.memory_available_bytes), gib(machine.memory_bytes)
-        return f"{available} of {total} GiB of the host were available when last seen"
+    limit, used = machine.get("cgroup_limit_bytes"), machine.get("cgroup_bytes")
+    if limit is not None and used is not None:
+        return f"{gib(used)} of {gib(limit)} GiB in use when last seen"
+    total, available = machine.get("memory_bytes"), machine.get("memory_available_bytes")
+    if total is not None and available is not None:
+        return f"{gib(available)} of {gib(total)} GiB of the host were available when last seen"
     return None
 
 
@@ -117,8 +116,7 @@ def gpu_out_of_memory(case: Case) -> Reading | None:
         if asked
         else matching_line("out of memory|OutOfMemory", case.words),
         _torch_holds(held and (held.group(1) or held.group(2)), between and between.group(1), case),
-        matching_line(r"pytorch allocator cache flushes", case.rank.log if case.rank else "")
-        or _predicted(case),
+        matching_line(r"pytorch allocator cache flushes", case.log) or _predicted(case),
     )
     advice = _fits_unfragmented(case.words, asked and asked.group(1), free, between and between.group(1))
     other = _on_the_same_gpu(case.words, asked and asked.group(1), free)

@@ -38,9 +38,7 @@ def local_rank_differs(case: Case, line: str) -> Reading:
 def wrong_arguments(case: Case) -> Reading | None:
     """The script refused its arguments."""
     status = None if case.rank is None else case.rank.returncode
-    said = matching_line(
-        r"(?m)^\S[^\n]{0,200}: error: [^\n]+$", case.rank.log if case.rank is not None else ""
-    )
+    said = matching_line(r"(?m)^\S[^\n]{0,200}: error: [^\n]+$", case.log)
     if error := matching_line(r"not used by the HfArgumentParser", case.words):
         rejected = named_in(error, r"HfArgumentParser: \[([^\]]{1,200})\]")
         return Reading(
@@ -123,7 +121,7 @@ def no_gpu(case: Case, line: str) -> Reading:
 @quotes(r"device-side assert triggered")
 def device_side_assert(case: Case, line: str) -> Reading:
     """A kernel found a wrong index on the GPU; mostly a token or a label that is out of range."""
-    found = matching_line(r"Assertion `[^`\n]+` failed", case.rank.log if case.rank is not None else "")
+    found = matching_line(r"Assertion `[^`\n]+` failed", case.log)
     advice = ("`CUDA_LAUNCH_BLOCKING=1` shows the line that called it",)
     return Reading(
         f"a kernel on the GPU of {case.who} found a wrong index", (found, line, where(case.error)), advice

@@ -28,8 +28,10 @@ def diff(
     """
     left, right = _document(first), _document(second)
     found = compare(left, right, release(deepspeed))
-    for line in [json.dumps(_members(found), indent=2)] if as_json else _lines(found, (first, second), every):
-        console.data(line)
+    if as_json:
+        console.data(json.dumps(_members(found), indent=2))
+    else:
+        console.data(*_lines(found, (first, second), every))
 
 
 def _document(name: str) -> Document:

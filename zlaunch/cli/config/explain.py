@@ -40,8 +40,7 @@ def explain(
     else:
         told = explained(_named(key), asked)
         lines = [json.dumps(asdict(told), indent=2)] if as_json else [*_lines(told)]
-    for line in lines:
-        console.data(line)
+    console.data(*lines)
 
 
 def _list(keys: Sequence[RelatedRule]) -> Iterator[str]:

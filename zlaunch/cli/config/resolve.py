@@ -45,7 +45,6 @@ def resolve(
     agreed = context if context.args is None else replace(context, args=resolved.agreement.args)
     refuse_fatal(map(document.locate, validate_mapping(resolved.values.config(), agreed)))
     schedule = schedule_of(resolved, context.interface, trainer.args)
-    for line in REPORTS[output](resolved, batch_equation(resolved.values, context), schedule):
-        console.data(line)
+    console.data(*REPORTS[output](resolved, batch_equation(resolved.values, context), schedule))
     if findings:
         console.say(f"{plural(len(findings), 'finding')} besides: see `zlaunch config validate {file}`")

@@ -33,8 +33,7 @@ def list_runs(
     if as_json:
         console.data(to_json([members(run) for run in runs]))
         return
-    for line in lines_about(runs, time.time(), console.width()):
-        console.data(line)
+    console.data(*lines_about(runs, time.time(), console.width()))
     if not roots:
         console.say(f"no runs in `{RUNS if runs_dir is None else runs_dir}`")
     elif len(roots) > limit:

@@ -28,10 +28,8 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
     if as_json:
         console.data(to_json(_members(found, memory)))
         return
-    for line in console.table(list(_facts(found)), indent=""):
-        console.data(line)
-    for line in ["", *explained(found), *_stall(found), "", *_memory(memory), *_accuracy()]:
-        console.data(line)
+    console.data(*console.table(list(_facts(found)), indent=""))
+    console.data("", *explained(found), *_stall(found), "", *_memory(memory), *_accuracy())
 
 
 def _facts(run: RunSummary) -> Iterator[tuple[str, str]]:

@@ -35,5 +35,4 @@ def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     if not as_json:
         if not was_running:
             console.say(f"{root.name} is over already")
-        for line in explained(found):
-            console.data(line)
+        console.data(*explained(found))

@@ -41,8 +41,7 @@ def report(query: EstimateQuery, global_batch: int | None, output: Path | None) 
     if isinstance(found, NothingFits):
         _show_nothing(found, query)
         return found.fit.status
-    for text in console.table([*job_rows(found.estimate), *_rows(found)], indent=""):
-        console.data(text)
+    console.data(*console.table([*job_rows(found.estimate), *_rows(found)], indent=""))
     console.say_findings(found.estimate.findings)
     _write(found, output)
     return ExitStatus.OK
@@ -51,12 +50,11 @@ def report(query: EstimateQuery, global_batch: int | None, output: Path | None) 
 def _show_nothing(found: NothingFits, query: EstimateQuery) -> None:
     candidate, estimate = found.closest
     close = "too close to tell, even" if found.fit is Fit.TIGHT else "nothing fits, not even"
-    for line in (
+    console.say(
         *console.paragraph(f"{close} with a micro-batch of 1 and activation checkpointing; {_tried(found)}"),
         *console.paragraph(f"closest is `{candidate.options}`: {'; '.join(estimate.verdict.reasons)}"),
         *refused_lines(found.refused),
-    ):
-        console.say(line)
+    )
     console.say_findings(estimate.findings)
     if query.job.nvme_dir is None:
         console.say("hint: `--nvme DIR` lets it offload to a drive, too")
@@ -128,5 +126,5 @@ def _write(found: SearchResult, output: Path | None) -> None:
         return
     write_new(output, found.ds_config())
     argument = " -- --activation_checkpointing" if found.candidate.checkpointing else ""
-    console.say(f"wrote {output}; to train with it:")
-    console.say(f"  zlaunch train SCRIPT --ds-config {shlex.quote(str(output))}{argument}")
+    command = f"  zlaunch train SCRIPT --ds-config {shlex.quote(str(output))}{argument}"
+    console.say(f"wrote {output}; to train with it:", command)

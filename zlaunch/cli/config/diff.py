@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from zlaunch import console
-from zlaunch.cli.config.options import A_CONFIG, AsJson, Release
+from zlaunch.cli.options import A_CONFIG, AsJson, Release
 from zlaunch.config.diff import ConfigDiff, Difference, compare
 from zlaunch.config.report import load_config
 from zlaunch.dsconfig.releases import release

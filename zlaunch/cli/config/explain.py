@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.cli.config.options import AsJson, Release
+from zlaunch.cli.options import AsJson, Release
 from zlaunch.config.explain import Explanation, RelatedRule, keys_below
 from zlaunch.config.explain import explain as explained
 from zlaunch.dsconfig.keys.catalogue import find, near

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch import console
-from zlaunch.cli.config.options import A_CONFIG, Model, Runner, WorldSize
+from zlaunch.cli.options import A_CONFIG, ModelDir, Runner, WorldSize
 from zlaunch.cli.views.resolved_config import REPORTS
 from zlaunch.config.report import context_of, load_config
 from zlaunch.config.resolve.lr_schedule import schedule_of
@@ -20,13 +20,10 @@ def resolve(
     trainer: typer.Context,
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE [-- TRAINER ARGS]",
-            help=A_CONFIG,
-        ),
+        typer.Argument(metavar="FILE [-- TRAINER ARGS]", help=A_CONFIG),
     ],
     world_size: WorldSize = None,
-    model: Model = None,
+    model: ModelDir = None,
     runner: Runner = None,
     output: Annotated[Literal["text", "json"], typer.Option("--format", help="Output format.")] = "text",
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.cli.runs.options import AsJson, RunsDir
+from zlaunch.cli.options import AsJson, RunsDir
 from zlaunch.cli.views.run import members, moment, steps, to_json, zero
 from zlaunch.rundir.layout import RUNS
 from zlaunch.runs.state import RunSummary

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.cli.runs.options import AsJson, Run, RunsDir
+from zlaunch.cli.options import AsJson, DryRun, Run, RunsDir
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members
 from zlaunch.errors import Finding, InputMissing, Refused, Unavailable, WrongUsage
@@ -25,15 +25,12 @@ from zlaunch.runs.store import find_run, load_run
 def rerun(
     run: Run,
     run_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Run directory (default: beside the old one)."),
+        Path | None, typer.Option(metavar="DIR", help="Run directory (default: beside the old one).")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Start even if something changed or a resource is short.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the complete plan; write and start nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from zlaunch import console
-from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
+from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.runs.why import explained
 from zlaunch.cli.views.run import long_moment, members, steps, to_json
 from zlaunch.diagnosis.stall import stall_lines

@@ -3,7 +3,7 @@
 import os
 
 from zlaunch import console
-from zlaunch.cli.runs.options import AsJson, Run, RunsDir
+from zlaunch.cli.options import AsJson, Run, RunsDir
 from zlaunch.cli.runs.why import explained
 from zlaunch.cli.views.run import members, to_json
 from zlaunch.errors import InputMissing, Unavailable

@@ -4,7 +4,7 @@ import time
 from dataclasses import asdict
 
 from zlaunch import console
-from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
+from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.views.run import members, to_json
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.runs.state import RunSummary, recorded_stall

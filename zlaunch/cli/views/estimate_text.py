@@ -102,21 +102,16 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
     ]
 
 
-def batch_rows(estimate: Estimate) -> Iterator[tuple[str, str]]:
+def batch_rows(values: Values) -> Iterator[tuple[str, str]]:
     """Write the global batch, if it is known."""
-    batch = estimate.resolved.values.leaves.get(("train_batch_size",))
-    if batch is not None:
+    if (batch := values.leaves.get(("train_batch_size",))) is not None:
         yield "batch", f"{batch.value} = {batch.source}"
 
 
 def _settings(estimate: Estimate) -> Iterator[tuple[str, str]]:
-    values = estimate.resolved.values
-    stage = f"ZeRO stage {values[ZERO, 'stage']}"
-    yield (
-        "job",
-        ", ".join([stage, *_offloaded(values), *trained(estimate.query), estimate.resolved.precision]),
-    )
-    yield from batch_rows(estimate)
+    values, precision = estimate.resolved.values, estimate.resolved.precision
+    yield "job", ", ".join([zero_words(values), *trained(estimate.query), precision])
+    yield from batch_rows(values)
     yield "optimizer", estimate.forecast.optimizer
     yield "method", _method(estimate.forecast)
 
@@ -151,8 +146,7 @@ def origin(forecast: Forecast) -> str:
 
 def title(estimate: Estimate) -> str:
     """Name a job in one line."""
-    values = estimate.resolved.values
-    return f"{_name(estimate.query)}, ZeRO stage {values[ZERO, 'stage']}, {', '.join(_offloaded(values))}"
+    return f"{_name(estimate.query)}, {zero_words(estimate.resolved.values)}"
 
 
 def _name(query: EstimateQuery) -> str:
@@ -173,11 +167,11 @@ def _ranks(cluster: Cluster) -> str:
     return f"{text} of {cluster.ranks_per_host} x {gpu}"
 
 
-def _offloaded(values: Values) -> list[str]:
+def zero_words(values: Values) -> str:
+    """Write the stage, and where the optimizer and the parameters are offloaded to."""
     devices = {part: values[ZERO, f"offload_{key}", "device"] for key, part in PARTS.items()}
-    return [f"{part} on {PLACES[device]}" for part, device in devices.items() if device in PLACES] or [
-        "nothing offloaded"
-    ]
+    moved = [f"{part} on {PLACES[device]}" for part, device in devices.items() if device in PLACES]
+    return f"ZeRO stage {values[ZERO, 'stage']}, {', '.join(moved) or 'nothing offloaded'}"
 
 
 def _phases(estimate: Estimate) -> Iterator[str]:

@@ -110,7 +110,7 @@ def write_run_files(
     run_dir.ds_config.write_text(to_json(plan.values.config()))
     write_record(run_dir.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
     write_record(run_dir.job, {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()})
-    write_record(run_dir.environment, _environment(inputs.machine))
+    write_record(run_dir.environment, environment_of(inputs.machine))
     if plan.topology.over_ssh:
         hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
         run_dir.hostfile.write_text("".join(hosts))
@@ -218,17 +218,18 @@ def file_sha256(file: Path) -> str | None:
     return None
 
 
-def _environment(machine: Machine) -> record.EnvironmentRecord:
+def environment_of(machine: Machine) -> record.EnvironmentRecord:
+    """Describe the software and the hardware that a run on this machine depends on."""
     return {
         "zlaunch": __version__,
         "packages": package_versions(PACKAGES),
         "python": sys.executable,
         "machine": cast("record.MachineRecord", asdict(machine)),
-        "git": git_state(),
+        "git": _git_state(),
     }
 
 
-def git_state() -> record.GitRecord | None:
+def _git_state() -> record.GitRecord | None:
     """Read the state of the repository the job is started from; None outside of one."""
     head = _ask_git("rev-parse", "HEAD", "--abbrev-ref", "HEAD")
     if head is None:

@@ -53,6 +53,11 @@ class Topology:
         """The number of ranks."""
         return sum(len(host.devices) for host in self.hosts)
 
+    @property
+    def selection(self) -> str:
+        """The slots as DeepSpeed's `--include` takes them: `w0:0,1@w1:3`."""
+        return "@".join(f"{host.name}:{','.join(map(str, host.devices))}" for host in self.hosts)
+
     def slots(self) -> Iterator[Slot]:
         """Number the ranks: host by host, device by device."""
         rank = 0

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +13,7 @@ from zlaunch.config import native_ops
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.dsconfig.keys.read_at import ZERO
-from zlaunch.dsconfig.text.document import dotted, leaves
+from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import Variable, inherited
 from zlaunch.hosts.topology import Host, Topology
@@ -82,30 +83,24 @@ def spec_of(files: RunFiles) -> JobSpec:
 
     The ds_config and the hosts are those in the run directory: the originals may have changed.
     """
-    try:
-        return _spec(files.job, RunDir(files.root))
-    except (LookupError, ValueError) as error:
-        raise _too_little(files, error) from None
-
-
-def _spec(job: JobRecord, run_dir: RunDir) -> JobSpec:
-    spec, topology, swap_dirs = job["spec"], topology_of(job), job["swap_dirs"]
-    devices, over_ssh = topology.hosts[0].devices, topology.over_ssh
-    here = GpuChoice(count=len(devices)) if job["accelerator"] == "cpu" else GpuChoice(devices=devices)
-    slots = (f"{host.name}:{','.join(map(str, host.devices))}" for host in topology.hosts)
-    return _SPEC.validate_python(
-        {
-            **spec,
-            "script": job["script"][0],
-            "nvme_dir": Path(swap_dirs[0]).parent if swap_dirs else None,
-            "gpus": None if over_ssh else here,
-            "launcher": job["launcher"],
-            "ds_config": run_dir.ds_config if spec["ds_config"] else None,
-            "hostfile": run_dir.hostfile if over_ssh else None,
-            "include": "@".join(slots) if over_ssh else None,
-            "module": job["module"],
-        }
-    )
+    job, run_dir = files.job, RunDir(files.root)
+    with _enough_is_recorded(files):
+        spec, topology, swap_dirs = job["spec"], topology_of(job), job["swap_dirs"]
+        devices, over_ssh = topology.hosts[0].devices, topology.over_ssh
+        here = GpuChoice(count=len(devices)) if job["accelerator"] == "cpu" else GpuChoice(devices=devices)
+        return _SPEC.validate_python(
+            {
+                **spec,
+                "script": job["script"][0],
+                "nvme_dir": Path(swap_dirs[0]).parent if swap_dirs else None,
+                "gpus": None if over_ssh else here,
+                "launcher": job["launcher"],
+                "ds_config": run_dir.ds_config if spec["ds_config"] else None,
+                "hostfile": run_dir.hostfile if over_ssh else None,
+                "include": topology.selection if over_ssh else None,
+                "module": job["module"],
+            }
+        )
 
 
 def plan_rerun(files: RunFiles, run_dir: RunDir, port: int) -> LaunchPlan:
@@ -113,46 +108,45 @@ def plan_rerun(files: RunFiles, run_dir: RunDir, port: int) -> LaunchPlan:
 
     The ds_config and directories on NVMe that belonged to the old directory belong to the new one.
     """
+    job, old = files.job, _recorded_root(files)
+    moved = {str(RunDir(old).ds_config): str(run_dir.ds_config)}
+    with _enough_is_recorded(files):
+        return LaunchPlan(
+            layout=run_dir,
+            topology=topology_of(job),
+            accelerator=job["accelerator"],
+            launcher=_LAUNCHER.validate_python(job["launcher"]),
+            port=port,
+            values=_own_swap_dirs(_values(files), old, run_dir),
+            left=files.provenance["left"],
+            script=tuple(moved.get(word, word) for word in job["script"]),
+            environment={
+                name: _variable(name, moved.get(value, value)) for name, value in job["environment"].items()
+            },
+            ops=tuple(_OPS[name] for name in job["native_ops"]),
+            precision=job["precision"],
+            warnings=(),
+            module=job.get("module"),
+        )
+
+
+@contextmanager
+def _enough_is_recorded(files: RunFiles) -> Iterator[None]:
+    """Raise Unavailable if a member of the record is missing or wrong."""
     try:
-        return _plan(files, run_dir, port)
+        yield
     except (LookupError, ValueError) as error:
-        raise _too_little(files, error) from None
-
-
-def _too_little(files: RunFiles, error: Exception) -> Unavailable:
-    what = f" (`{error.args[0]}`)" if isinstance(error, KeyError) else ""
-    return Unavailable(
-        f"the record of {_recorded_root(files)} does not say enough to repeat the run{what}: "
-        "it is of another zlaunch, or damaged",
-        "its `run.sh` repeats it by hand",
-    )
+        what = f" (`{error.args[0]}`)" if isinstance(error, KeyError) else ""
+        raise Unavailable(
+            f"the record of {_recorded_root(files)} does not say enough to repeat the run{what}: "
+            "it is of another zlaunch, or damaged",
+            "its `run.sh` repeats it by hand",
+        ) from None
 
 
 def _recorded_root(files: RunFiles) -> Path:
     """Find the directory that the run was started with; it may have been moved since."""
     return Path(files.job.get("run_directory", files.root))
-
-
-def _plan(files: RunFiles, run_dir: RunDir, port: int) -> LaunchPlan:
-    job, old = files.job, _recorded_root(files)
-    moved = {str(RunDir(old).ds_config): str(run_dir.ds_config)}
-    return LaunchPlan(
-        layout=run_dir,
-        topology=topology_of(job),
-        accelerator=job["accelerator"],
-        launcher=_LAUNCHER.validate_python(job["launcher"]),
-        port=port,
-        values=_own_swap_dirs(_values(files), old, run_dir),
-        left=files.provenance["left"],
-        script=tuple(moved.get(word, word) for word in job["script"]),
-        environment={
-            name: _variable(name, moved.get(value, value)) for name, value in job["environment"].items()
-        },
-        ops=tuple(_OPS[name] for name in job["native_ops"]),
-        precision=job["precision"],
-        warnings=(),
-        module=job.get("module"),
-    )
 
 
 def _variable(name: str, value: str) -> Variable:
@@ -171,15 +165,11 @@ def topology_of(job: JobRecord) -> Topology:
 
 def _values(files: RunFiles) -> Values:
     recorded = files.provenance["set"]
-    return Values(
-        {
-            path: Sourced(
-                value,
-                Source(SourceKind.EARLIER_RUN, recorded.get(dotted(path), "the run that is repeated")),
-            )
-            for path, value in leaves(files.config)
-        }
-    )
+
+    def source(path: KeyPath) -> Source:
+        return Source(SourceKind.EARLIER_RUN, recorded.get(dotted(path), "the run that is repeated"))
+
+    return Values({path: Sourced(value, source(path)) for path, value in leaves(files.config)})
 
 
 def _own_swap_dirs(values: Values, old: Path, run_dir: RunDir) -> Values:

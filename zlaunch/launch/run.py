@@ -135,9 +135,7 @@ class _Launch:
         wrong = [finding for finding in findings if finding.severity in FATAL and not self.options.force]
         self.reporter.warn([finding for finding in findings if finding not in wrong])
         if wrong:
-            refusal = Refused(wrong)
-            refusal.hint = "`--force` starts it anyway"
-            raise refusal
+            raise Refused(wrong, "`--force` starts it anyway")
 
     def _restart(self, attempt: _Attempt) -> _Attempt:
         """Start again as long as the policy allows and it may help; return the last attempt."""

@@ -47,7 +47,7 @@ def rerun(
     prepared = prepare_rerun(files, run_dir)
     changed = what_changed(files, prepared)
     if changed and not force:
-        raise Refused(_findings(changed))
+        raise Refused([_finding(one) for one in changed], "`--force` starts it anyway")
     _say_changes(repeated, changed, variables)
     options = LaunchOptions(
         interactive=console.is_interactive(),
@@ -81,16 +81,5 @@ def _say_changes(run: RunSummary, changed: Sequence[Change], variables: Sequence
         console.say(f"restored   {one.what}: {one.now} → {one.then}")
 
 
-def _findings(changed: Sequence[Change]) -> list[Finding]:
-    """Make a finding of each change; the hint stands under the last."""
-    last = len(changed) - 1
-    hint = "`--force` starts it anyway"
-    return [
-        Finding(
-            "not-as-it-was",
-            f"it was {one.then}, and is {one.now}",
-            hint if number == last else None,
-            where=one.what,
-        )
-        for number, one in enumerate(changed)
-    ]
+def _finding(change: Change) -> Finding:
+    return Finding("not-as-it-was", f"it was {change.then}, and is {change.now}", where=change.what)

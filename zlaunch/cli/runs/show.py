@@ -12,7 +12,7 @@ from zlaunch.cli.runs.why import explained
 from zlaunch.cli.views.run import long_moment, members, steps, to_json
 from zlaunch.diagnosis.stall import stall_lines
 from zlaunch.rundir.record import EnvironmentRecord, JobRecord
-from zlaunch.runs.accuracy import default_accuracy_file, forecast_errors, read_accuracy
+from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
 from zlaunch.runs.state import RunSummary, recorded_stall
 from zlaunch.runs.store import find_run, load_run
@@ -104,7 +104,7 @@ def _memory(memory: MemoryComparison) -> Iterator[str]:
 
 
 def _accuracy() -> Iterator[str]:
-    if rows := forecast_errors(read_accuracy(default_accuracy_file())):
+    if rows := forecast_errors(read_accuracy(accuracy_file())):
         yield from ["", "forecasts on this machine so far", *console.table(rows)]
 
 

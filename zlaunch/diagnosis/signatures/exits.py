@@ -1,15 +1,14 @@
 """How a run ended where nothing more telling is known: by signal, by status, by being stopped."""
 
-import re
 import signal
 
 from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, signal_name
 from zlaunch.diagnosis.evidence import StallEvidence
-from zlaunch.diagnosis.log_text import clip, last_line, matching_line
+from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, clip, last_line, matching_line
 from zlaunch.diagnosis.root_cause import RankRole, roles
 from zlaunch.diagnosis.signature import signature
-from zlaunch.diagnosis.signatures.script import NOT_THE_USERS
+from zlaunch.diagnosis.stacks import last_stack, place
 from zlaunch.units import duration, plural
 
 _CRASHES = frozenset(
@@ -17,7 +16,6 @@ _CRASHES = frozenset(
 )
 _NONE_FAILED = frozenset({RankRole.STOPPED, RankRole.DRAGGED, RankRole.CUT_OFF, RankRole.NONE})
 """The parts of ranks that did not fail of themselves, and are not lost."""
-_FRAME = re.compile(r'File "([^"\n]+)", line (\d+) in ([^\n]+)')
 
 
 @signature("stalled", "no step for so long that the watch spoke up, and no rank that failed of itself")
@@ -85,16 +83,11 @@ def crashed(case: Case) -> Reading | None:
 
 def _top_of_stack(case: Case) -> str | None:
     """Say where the thread that crashed was, in Python."""
-    if case.rank is None:
-        return None
-    for text in (case.rank.stacks, case.rank.log[-16384:]):
+    for text in ("" if case.rank is None else case.rank.stacks, case.log[-MOST_OF_A_LOG:]):
         _, found, after = text.rpartition("Fatal Python error")
         current = after.partition("Current thread")[2] or after
-        frames = _FRAME.findall(current.partition("\nThread ")[0]) if found else []
-        if frames:
-            own = next((one for one in frames if not NOT_THE_USERS.search(one[0])), frames[0])
-            called = f", from {own[0]}:{own[1]}" if own != frames[0] else ""
-            return f"{frames[0][0]}:{frames[0][1]} in {frames[0][2].strip()}{called}"
+        if found and (stack := last_stack(current.partition("\nThread ")[0])):
+            return place(stack)
     return None
 
 

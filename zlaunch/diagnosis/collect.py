@@ -4,7 +4,14 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, RankEvidence, StallEvidence
+from zlaunch.diagnosis.evidence import (
+    ErrorEvidence,
+    Evidence,
+    JobEvidence,
+    RankEvidence,
+    StallEvidence,
+    filled,
+)
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
 from zlaunch.job.script import ConfigInterface, Script, read_script
@@ -12,7 +19,7 @@ from zlaunch.job.trainer_args import flags, is_switched_on
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import ErrorRecord, HeartbeatRecord, MachineSample, RankRecord, SlotRecord
+from zlaunch.rundir.record import HeartbeatRecord, MachineSample, RankRecord, SlotRecord
 from zlaunch.rundir.run_files import RunFiles, read_run_files
 from zlaunch.worker.sampling import disk_space
 
@@ -105,7 +112,7 @@ def _rank(run_dir: RunDir, files: RunFiles, slot: SlotRecord) -> RankEvidence:
         ended=record.get("ended"),
         phase=heartbeat.get("phase", ""),
         step=heartbeat.get("step", 0),
-        error=_error(files.errors[rank]) if rank in files.errors else None,
+        error=filled(ErrorEvidence, files.errors[rank]) if rank in files.errors else None,
         log=tail(run_dir.rank_log(rank)),
         stacks=tail(run_dir.rank_stacks(rank)),
         peak_rss_bytes=record.get("peak_rss_bytes"),
@@ -120,17 +127,6 @@ def _was_exiting(record: RankRecord, heartbeat: HeartbeatRecord) -> bool:
     if stopped is None or "since" not in heartbeat:
         return False
     return heartbeat.get("phase") == phases.EXITING and heartbeat["since"] < stopped
-
-
-def _error(record: ErrorRecord) -> ErrorEvidence:
-    return ErrorEvidence(
-        type=record.get("type", ""),
-        message=record.get("message", ""),
-        traceback=record.get("traceback", ""),
-        frame=record.get("frame"),
-        phase=record.get("phase"),
-        time=record.get("time"),
-    )
 
 
 def _machines(

@@ -1,18 +1,27 @@
 """What is known about a run that has ended, as plain values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, cast
 
 from zlaunch.rundir import phases
 from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, MachineSample, SampleRecord
+
+Value = TypeVar("Value")
+
+
+def filled(kind: type[Value], members: Mapping[str, object]) -> Value:
+    """Make a dataclass of those members of a record that are its fields."""
+    names = {one.name for one in fields(cast("Any", kind))}
+    return kind(**{name: member for name, member in members.items() if name in names})
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorEvidence:
     """The exception that ended a rank's script."""
 
-    type: str
-    message: str
+    type: str = ""
+    message: str = ""
     traceback: str = ""
     frame: FrameRecord | None = None
     """The deepest frame in the user's own code."""

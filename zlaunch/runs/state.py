@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from zlaunch.diagnosis.evidence import StallEvidence
+from zlaunch.diagnosis.evidence import StallEvidence, filled
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.rundir.record import EndingRecord, JobRecord
 from zlaunch.rundir.run_files import RunFiles
@@ -103,31 +103,20 @@ def state_of(files: RunFiles, alive: bool | None, now: float) -> State:
 def recorded_verdict(ending: EndingRecord) -> Verdict | None:
     """Read the verdict from the record of an ending."""
     verdict = ending.get("verdict") or {}
-    if not (cause := verdict.get("cause")):
+    if not verdict.get("cause"):
         return None
-    return Verdict(
-        code=verdict.get("code", ""),
-        cause=cause,
-        rank=verdict.get("rank"),
-        host=verdict.get("host"),
-        phase=verdict.get("phase"),
-        facts=tuple(verdict.get("facts", ())),
-        advice=tuple(verdict.get("advice", ())),
-    )
+    facts, advice = tuple(verdict.get("facts", ())), tuple(verdict.get("advice", ()))
+    return filled(Verdict, {"code": "", **verdict, "facts": facts, "advice": advice})
 
 
 def recorded_stall(ending: EndingRecord) -> StallEvidence | None:
     """Read from the record of an ending where the ranks were when the run stalled."""
     stall = ending.get("stall") or {}
-    if (seconds := stall.get("seconds")) is None:
+    if "seconds" not in stall:
         return None
-    return StallEvidence(
-        seconds,
-        step=stall.get("step", 0),
-        where={int(rank): place for rank, place in stall.get("where", {}).items() if rank.isdecimal()},
-        odd=tuple(stall.get("odd", ())),
-        ended_job=stall.get("ended_job", False),
-    )
+    where = {int(rank): place for rank, place in stall.get("where", {}).items() if rank.isdecimal()}
+    odd = tuple(stall.get("odd", ()))
+    return filled(StallEvidence, {"ended_job": False, **stall, "where": where, "odd": odd})
 
 
 def cause_of(files: RunFiles, state: State, verdict: Verdict | None) -> str | None:

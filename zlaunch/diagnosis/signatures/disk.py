@@ -69,6 +69,5 @@ def _is_wordless(case: Case) -> bool:
 @quotes("Too many open files")
 def too_many_files(case: Case, line: str) -> Reading:
     """More files were open at once than the process may have."""
-    return Reading(
-        f"{case.who} had more files open than it may have", (line,), ("`ulimit -n 65536` before the start",)
-    )
+    cause = f"{case.who} had more files open than it may have"
+    return Reading(cause, (line,), ("`ulimit -n 65536` before the start",))

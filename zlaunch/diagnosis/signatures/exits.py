@@ -106,9 +106,8 @@ def ended_by_signal(case: Case) -> Reading | None:
     """A rank died of a signal that somebody sent."""
     if case.signal is None:
         return None
-    return Reading(
-        f"{case.who} was ended by {signal_name(case.signal)}, nobody knows from where", (_last_said(case),)
-    )
+    cause = f"{case.who} was ended by {signal_name(case.signal)}, nobody knows from where"
+    return Reading(cause, (_last_said(case),))
 
 
 @signature("rank-lost", "no return code: what ran around the script is gone, too")
@@ -139,9 +138,8 @@ def launcher_killed(case: Case) -> Reading | None:
     number = case.evidence.launcher_returncode
     if case.rank is not None or number >= 0:
         return None
-    return Reading(
-        f"the launcher was killed by {signal_name(-number)}, nobody knows from where", is_local=False
-    )
+    cause = f"the launcher was killed by {signal_name(-number)}, nobody knows from where"
+    return Reading(cause, is_local=False)
 
 
 @signature("launcher-failed", "the launcher failed, and no rank did")
@@ -151,9 +149,8 @@ def launcher_failed(case: Case) -> Reading | None:
     if case.rank is not None or number == 0:
         return None
     said = matching_line(r"(?m)^[\w.]*(?:Error|Exception): [^\n]*", case.words) or last_line(case.words)
-    return Reading(
-        f"the launcher {case.job.launcher} failed", (said, f"exit status {number}"), is_local=False
-    )
+    cause = f"the launcher {case.job.launcher} failed"
+    return Reading(cause, (said, f"exit status {number}"), is_local=False)
 
 
 @signature("finished", "every rank returned 0")
@@ -167,9 +164,8 @@ def unknown(case: Case) -> Reading:
     """Nobody knows how the job ended: the ranks left no record of it."""
     left = [rank for rank in case.evidence.ranks if rank.returncode is not None]
     some = f"{len(left)} of {plural(case.job.world_size, 'rank')} left a record" if left else None
-    return Reading(
-        "the job ended, and no rank left a record of a failure", (some, last_line(case.words)), is_local=False
-    )
+    cause = "the job ended, and no rank left a record of a failure"
+    return Reading(cause, (some, last_line(case.words)), is_local=False)
 
 
 def _is_well(case: Case) -> bool:

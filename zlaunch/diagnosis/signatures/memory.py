@@ -95,9 +95,8 @@ def pinned_memory(case: Case) -> Reading | None:
     ]
     facts = (locked, matching_line(r"out of memory|MemoryError|invalid argument", case.words), _left(case))
     advice = (f"`{' '.join(pinned)}`: pageable memory does",) if pinned else ()
-    return Reading(
-        f"{case.who} could not get page-locked host memory; it is not the GPU that is full", facts, advice
-    )
+    cause = f"{case.who} could not get page-locked host memory; it is not the GPU that is full"
+    return Reading(cause, facts, advice)
 
 
 @signature("gpu-out-of-memory", "`out of memory. Tried to allocate`, and what else torch says there")

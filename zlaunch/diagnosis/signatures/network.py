@@ -185,9 +185,8 @@ def launcher_missing(case: Case, line: str) -> Reading | None:
     if not _is_before_ranks(case):
         return None
     name = named_in(line, r"launcher '([\w-]+)'")
-    return Reading(
-        f"`{name}`, which starts the ranks on other hosts, is not installed", (line,), is_local=False
-    )
+    cause = f"`{name}`, which starts the ranks on other hosts, is not installed"
+    return Reading(cause, (line,), is_local=False)
 
 
 @signature("no-such-slot", "`No slot 'N' specified on host`, `invalid literal for int() with base 10: 'GPU-`")

@@ -18,9 +18,8 @@ def local_rank_refused(case: Case, line: str) -> Reading:
     """The script does not know `--local_rank`, which DeepSpeed's launcher adds."""
     other = ("`--launcher torchrun`: it adds no arguments",) if case.job.launcher == "deepspeed" else ()
     own = '`os.environ["LOCAL_RANK"]` in the script, and no such argument'
-    return Reading(
-        "the script does not know `--local_rank`, which DeepSpeed's launcher adds", (line,), (*other, own)
-    )
+    cause = "the script does not know `--local_rank`, which DeepSpeed's launcher adds"
+    return Reading(cause, (line,), (*other, own))
 
 
 @signature("local-rank-differs", "`Mismatch in local rank setting`")
@@ -41,9 +40,8 @@ def wrong_arguments(case: Case) -> Reading | None:
     said = matching_line(r"(?m)^\S[^\n]{0,200}: error: [^\n]+$", case.log)
     if error := matching_line(r"not used by the HfArgumentParser", case.words):
         rejected = named_in(error, r"HfArgumentParser: \[([^\]]{1,200})\]")
-        return Reading(
-            "the script does not know an argument", (f"unknown: {rejected}" if rejected else error,)
-        )
+        cause = "the script does not know an argument"
+        return Reading(cause, (f"unknown: {rejected}" if rejected else error,))
     is_usage = case.error is None or case.error.type == "SystemExit"
     if status != 2 or said is None or not is_usage:
         return None
@@ -63,9 +61,8 @@ def not_launched(case: Case) -> Reading | None:
     if "No module named 'mpi4py'" not in case.words or "deepspeed" not in case.story:
         return None
     facts = (case.words.splitlines()[0],)
-    return Reading(
-        f"DeepSpeed found no RANK and WORLD_SIZE in the environment of {case.who}, and asked MPI", facts
-    )
+    cause = f"DeepSpeed found no RANK and WORLD_SIZE in the environment of {case.who}, and asked MPI"
+    return Reading(cause, facts)
 
 
 @signature("module-missing", "ModuleNotFoundError, `No module named`")
@@ -77,9 +74,8 @@ def module_missing(case: Case) -> Reading | None:
         return None
     package = name.partition(".")[0]
     advice = (f"`pip install {_PACKAGES[package]}`",) if package in _PACKAGES and "." not in name else ()
-    return Reading(
-        f"`{name}` is not installed where {case.who} runs", (where(error), case.words.strip()[:200]), advice
-    )
+    cause = f"`{name}` is not installed where {case.who} runs"
+    return Reading(cause, (where(error), case.words.strip()[:200]), advice)
 
 
 _SAME_NAME = (
@@ -123,9 +119,8 @@ def device_side_assert(case: Case, line: str) -> Reading:
     """A kernel found a wrong index on the GPU; mostly a token or a label that is out of range."""
     found = matching_line(r"Assertion `[^`\n]+` failed", case.log)
     advice = ("`CUDA_LAUNCH_BLOCKING=1` shows the line that called it",)
-    return Reading(
-        f"a kernel on the GPU of {case.who} found a wrong index", (found, line, where(case.error)), advice
-    )
+    cause = f"a kernel on the GPU of {case.who} found a wrong index"
+    return Reading(cause, (found, line, where(case.error)), advice)
 
 
 @signature("gpu-fault", "`illegal memory access`, `uncorrectable ECC error`, `unspecified launch failure`")
@@ -182,9 +177,8 @@ def hub_unreachable(case: Case, line: str) -> Reading:
 )
 def model_not_found(case: Case, line: str) -> Reading:
     """There is no model or data set of that name, neither on this disk nor on the Hub."""
-    return Reading(
-        "there is no model or data set of the name that the script gave", (line, where(case.error))
-    )
+    cause = "there is no model or data set of the name that the script gave"
+    return Reading(cause, (line, where(case.error)))
 
 
 @signature("script-exception", "any other exception, once for all ranks that raised it")
@@ -200,9 +194,8 @@ def script_exception(case: Case) -> Reading | None:
     ]
     said = tidy(f"{error.type}: {error.message}" if error.message else error.type)
     others = f"the same on {plural(len(same) - 1, 'other rank')}" if len(same) > 1 else None
-    return Reading(
-        f"the script raised {_article(error.type)} {error.type} on {case.who}", (said, where(error), others)
-    )
+    cause = f"the script raised {_article(error.type)} {error.type} on {case.who}"
+    return Reading(cause, (said, where(error), others))
 
 
 def _article(noun: str) -> str:

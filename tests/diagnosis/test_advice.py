@@ -62,7 +62,7 @@ def test_checkpointing_is_proposed_only_if_it_is_known_to_be_off() -> None:
         (2, {}, ["--stage 3", "--offload cpu"]),
         (3, {}, ["--offload optimizer:cpu", "--offload cpu"]),
         (2, {"optimizer": "cpu"}, ["--stage 3", "--stage 3 --offload cpu"]),
-        (3, {"optimizer": "cpu", "param": "none"}, ["--offload cpu"]),
+        (3, {"optimizer": "cpu"}, ["--offload cpu"]),
         (3, {"optimizer": "cpu", "param": "cpu"}, []),
     ],
 )

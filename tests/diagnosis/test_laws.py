@@ -103,9 +103,7 @@ jobs = st.builds(
     JobEvidence,
     launcher=st.sampled_from(["torchrun", "deepspeed", ""]),
     stage=st.integers(0, 3),
-    offload=st.dictionaries(
-        st.sampled_from(["optimizer", "param"]), st.sampled_from(["cpu", "nvme", "none"])
-    ),
+    offload=st.dictionaries(st.sampled_from(["optimizer", "param"]), st.sampled_from(["cpu", "nvme"])),
     micro_batch=st.integers(0, 64),
     grad_accum=st.integers(0, 64),
     world_size=st.integers(0, 8),

@@ -70,7 +70,7 @@ def _job(files: RunFiles) -> JobEvidence:
     return JobEvidence(
         launcher=job.get("launcher", ""),
         stage=job.get("stage", 0),
-        offload={part: device for part, device in job.get("offload", {}).items() if device},
+        offload={part: at for part, at in job.get("offload", {}).items() if at not in (None, "none")},
         micro_batch=job.get("micro_batch") or 1,
         grad_accum=job.get("grad_accum") or 1,
         world_size=files.world_size or 0,

@@ -84,7 +84,7 @@ class JobEvidence:
     launcher: str = "torchrun"
     stage: int = 0
     offload: Mapping[str, str] = field(default_factory=dict)
-    """`optimizer` or `param` → the device it is on."""
+    """`optimizer` or `param` → the device it is on; what stays on the GPU is not listed."""
     micro_batch: int = 1
     grad_accum: int = 1
     world_size: int = 1
@@ -97,11 +97,6 @@ class JobEvidence:
     """Whether activations are recomputed; None if unknown."""
     config: Mapping[str, object] = field(default_factory=dict)
     """The ds_config."""
-
-    @property
-    def moved(self) -> Mapping[str, str]:
-        """The states that are not on the GPU, and the device of each."""
-        return {part: device for part, device in self.offload.items() if device not in (None, "none")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""One way for a run to end: a code, a line that says what it is, and a function that recognizes it."""
+"""One way for a run to end: a code, a line that says what it is, and a function that recognizes it.
+
+The rules of a ds_config are imported when they are asked: that takes longer than a diagnosis.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +9,7 @@ from functools import wraps
 from typing import Literal
 
 from zlaunch.diagnosis.case import Case, Reading
-from zlaunch.diagnosis.config_rules import rule_text
+from zlaunch.diagnosis.evidence import JobEvidence
 from zlaunch.diagnosis.log_text import matching_line
 
 Read = Callable[[Case], Reading | None]
@@ -55,3 +58,22 @@ def quotes(
 def signature_of(rule: str, tell: str) -> Callable[[Read], Signature]:
     """Make a signature with the code and the text of a rule of a ds_config."""
     return signature(rule, tell, rule)
+
+
+def rule_text(code: str) -> str:
+    """Say what a rule is about, in its own first sentences."""
+    from zlaunch.config.rules import RULES
+
+    (rule,) = (one for one in RULES if one.code == code)
+    return " ".join(rule.why.partition("\n\n")[0].split()).rstrip(".")
+
+
+def broken_rule(code: str, job: JobEvidence) -> str:
+    """Say what a rule finds in the job's ds_config; in general if it finds nothing."""
+    from zlaunch.config.rules.rule import Context
+    from zlaunch.config.rules.validate import validate_mapping
+    from zlaunch.job.script import ConfigInterface
+
+    interface = ConfigInterface.TRAINER if job.uses_trainer else ConfigInterface.DEEPSPEED
+    found = validate_mapping(dict(job.config), Context(world_size=job.world_size, interface=interface))
+    return next((one.message for one in found if one.code == code), rule_text(code))

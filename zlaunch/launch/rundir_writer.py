@@ -12,6 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
+from pydantic import TypeAdapter
+
 from zlaunch import __version__
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.compose import OFFLOADS, to_json
@@ -36,6 +38,9 @@ from zlaunch.rundir.write import record_text, write_ending, write_record
 from zlaunch.units import whole
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
+
+RECORDED_OPTIONS = {"script_args", "stage", "offload", "precision", "ds_config", "overrides", "wishes"}
+"""Options that the plan does not show, so that the run can be planned again."""
 
 
 def candidates(chosen: Path | None, name: str, beside: Path = RUNS) -> Iterator[RunDir]:
@@ -190,24 +195,11 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "micro_batch": micro,
         "grad_accum": accumulated,
         "train_batch_size": whole(values[TOTAL]) or total,
-        "spec": _spec(spec),
+        "spec": TypeAdapter(JobSpec).dump_python(spec, mode="json", include=RECORDED_OPTIONS),
         "run_directory": str(plan.layout.root),
         "over_ssh": plan.topology.over_ssh,
         "script_sha256": file_sha256(Path(plan.script[0])),
         "inherited": inherited(os.environ),
-    }
-
-
-def _spec(spec: JobSpec) -> dict[str, object]:
-    """Record the options that the plan does not show, so that the run can be planned again."""
-    return {
-        "script_args": list(spec.script_args),
-        "stage": spec.stage,
-        "offload": None if spec.offload is None else asdict(spec.offload),
-        "precision": spec.precision,
-        "ds_config": None if spec.ds_config is None else str(spec.ds_config),
-        "overrides": [list(override) for override in spec.overrides],
-        "wishes": asdict(spec.wishes),
     }
 
 

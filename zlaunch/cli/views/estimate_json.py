@@ -15,7 +15,8 @@ def of_strategies(query: EstimateQuery, table: StrategyTable) -> Json:
     """Describe a job under every strategy, and which one to take."""
     rows: list[Json] = []
     for strategy, result in table.rows:
-        told = _refusal(result) if isinstance(result, Rejected) else _estimate(result, with_curve=False)
+        refused = {"fit": "refused", "findings": _findings(result.findings)}
+        told = refused if isinstance(result, Rejected) else _estimate(result, with_curve=False)
         offload = asdict(strategy.offload)
         rows.append({"options": str(strategy.options), "stage": strategy.stage, "offload": offload, **told})
     chosen = None if table.chosen is None else str(table.chosen[0].options)
@@ -55,10 +56,6 @@ def _job(query: EstimateQuery) -> Json:
             "usable_bytes": gpu.usable_bytes(cluster.world_size),
         },
     }
-
-
-def _refusal(refusal: Rejected) -> Json:
-    return {"fit": "refused", "findings": _findings(refusal.findings)}
 
 
 def _estimate(estimate: Estimate, *, with_curve: bool = True) -> Json:

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 from zlaunch.diagnosis.advice import named_in, setting
 from zlaunch.diagnosis.case import Case, Reading
-from zlaunch.diagnosis.config_rules import broken_rule
 from zlaunch.diagnosis.log_text import matching_line, tidy
-from zlaunch.diagnosis.signature import quotes, signature, signature_of
+from zlaunch.diagnosis.signature import broken_rule, quotes, signature, signature_of
 from zlaunch.units import whole
 
 ZERO = "zero_optimization"

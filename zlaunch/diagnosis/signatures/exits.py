@@ -156,7 +156,11 @@ def launcher_failed(case: Case) -> Reading | None:
 @signature("finished", "every rank returned 0")
 def finished(case: Case) -> Reading | None:
     """Nothing went wrong."""
-    return Reading("every rank ran to its end", is_local=False) if _is_well(case) else None
+    evidence, world_size = case.evidence, max(case.job.world_size, 1)
+    all_finished = len(evidence.ranks) >= world_size and all(rank.finished for rank in evidence.ranks)
+    if not all_finished or evidence.launcher_returncode != 0 or evidence.stopped_by is not None:
+        return None
+    return Reading("every rank ran to its end", is_local=False)
 
 
 @signature("unknown", "nothing of the above")
@@ -168,12 +172,6 @@ def unknown(case: Case) -> Reading:
     return Reading(cause, (some, last_line(case.words)), is_local=False)
 
 
-def _is_well(case: Case) -> bool:
-    ranks, world_size = case.evidence.ranks, case.job.world_size
-    is_whole = len(ranks) >= max(world_size, 1) and all(rank.finished for rank in ranks)
-    return is_whole and case.evidence.launcher_returncode == 0 and case.evidence.stopped_by is None
-
-
 def _last_said(case: Case) -> str | None:
     line = last_line(case.log[-8192:])
     return f"its last line: {line}" if line else None
@@ -181,8 +179,5 @@ def _last_said(case: Case) -> str | None:
 
 def _launcher_status(case: Case) -> str:
     number = case.evidence.launcher_returncode
-    return (
-        f"the launcher died of {signal_name(-number)}"
-        if number < 0
-        else f"the launcher ended with status {number}"
-    )
+    how = f"died of {signal_name(-number)}" if number < 0 else f"ended with status {number}"
+    return f"the launcher {how}"

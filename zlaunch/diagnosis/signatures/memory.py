@@ -3,19 +3,14 @@
 import re
 import signal
 
-from zlaunch.diagnosis.advice import (
-    less_gpu_memory,
-    less_host_memory,
-    named_in,
-    setting,
-)
+from zlaunch.diagnosis.advice import less_gpu_memory, less_host_memory, named_in, setting
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line
 from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.estimate.changes import BUCKET, SMALL_BUCKET
 from zlaunch.estimate.forecast import written_peak, written_resident
 from zlaunch.rundir import phases
-from zlaunch.units import gib
+from zlaunch.units import gib, whole
 
 _SIZE = r"([\d.]+ (?:bytes|[KMGT]i?B))"
 _ASKED = re.compile(rf"out of memory\. Tried to allocate {_SIZE}")
@@ -111,9 +106,7 @@ def gpu_out_of_memory(case: Case) -> Reading | None:
     total, free = [part for part in found.groups() if part] if found else (None, None)
     held, between = _HELD.search(case.words), _BETWEEN.search(case.words)
     facts = (
-        _wanted(asked.group(1), total, free)
-        if asked
-        else matching_line("out of memory|OutOfMemory", case.words),
+        _wanted(asked[1], total, free) if asked else matching_line("out of memory|OutOfMemory", case.words),
         _torch_holds(held and (held.group(1) or held.group(2)), between and between.group(1), case),
         matching_line(r"pytorch allocator cache flushes", case.log) or _predicted(case),
     )
@@ -131,11 +124,7 @@ def _wanted(asked: str, total: str | None, free: str | None) -> str:
 def _torch_holds(held: str | None, between: str | None, case: Case) -> str | None:
     if held is None:
         allocated = case.rank.heartbeat.get("gpu_allocated_bytes") if case.rank is not None else None
-        return (
-            f"{gib(allocated)} GiB in tensors at most"
-            if isinstance(allocated, int) and allocated > 0
-            else None
-        )
+        return f"{gib(allocated)} GiB in tensors at most" if allocated and allocated > 0 else None
     return f"torch held {held} in tensors" + (f" and {between} unused between them" if between else "")
 
 
@@ -165,13 +154,8 @@ def _on_the_same_gpu(words: str, asked: str | None, free: str | None) -> tuple[s
 
 def _smaller_bucket(case: Case, asked: str | None) -> tuple[str, ...]:
     """Recognize ZeRO's bucket by its size; elements of two or four bytes."""
-    elements = setting(case.job.config, "zero_optimization", "reduce_bucket_size")
-    if (
-        not asked
-        or not isinstance(elements, int)
-        or elements <= SMALL_BUCKET
-        or case.phase != phases.BACKWARD
-    ):
+    elements = whole(setting(case.job.config, "zero_optimization", "reduce_bucket_size")) or 0
+    if not asked or elements <= SMALL_BUCKET or case.phase != phases.BACKWARD:
         return ()
     if not any(abs(num_bytes(asked) - width * elements) < 0.02 * width * elements for width in (2, 4)):
         return ()

@@ -194,12 +194,9 @@ def script_exception(case: Case) -> Reading | None:
     ]
     said = tidy(f"{error.type}: {error.message}" if error.message else error.type)
     others = f"the same on {plural(len(same) - 1, 'other rank')}" if len(same) > 1 else None
-    cause = f"the script raised {_article(error.type)} {error.type} on {case.who}"
+    article = "an" if error.type[:1] in "AEIOU" else "a"
+    cause = f"the script raised {article} {error.type} on {case.who}"
     return Reading(cause, (said, where(error), others))
-
-
-def _article(noun: str) -> str:
-    return "an" if noun[:1] in "AEIOU" else "a"
 
 
 def where(error: ErrorEvidence | None) -> str | None:

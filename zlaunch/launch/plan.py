@@ -20,7 +20,7 @@ from zlaunch.hosts.topology import Topology
 from zlaunch.job.model import ModelShape
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
-from zlaunch.job.trainer_args import read_arguments, removed_arguments
+from zlaunch.job.trainer_args import TrainerArgs, read_arguments, removed_arguments
 from zlaunch.launch.backends import BACKENDS
 from zlaunch.launch.backends.target import Target
 from zlaunch.process import RANK_PROGRAM
@@ -43,6 +43,11 @@ class PlanInputs:
     layout: RunDir
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
+
+    def context(self, args: TrainerArgs) -> ResolveContext:
+        """What the ds_config is resolved for; `args` are those of the Trainer."""
+        world_size, interface = self.topology.world_size, self.script.interface
+        return ResolveContext(self.base, args, self.model, self.machine, world_size, interface)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +112,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
     job, script, topology = inputs.job, inputs.script, inputs.topology
     launcher: Launcher = "deepspeed" if topology.over_ssh else job.launcher or "torchrun"
     args, findings = read_arguments(job.script_args, script.defaults)
-    given = ResolveContext(
-        inputs.base, args, inputs.model, inputs.machine, topology.world_size, script.interface
-    )
-    config = resolve_config(job, given, [*findings, *_removed(inputs), *_no_optimizer(inputs)])
+    config = resolve_config(job, inputs.context(args), [*findings, *_removed(inputs), *_no_optimizer(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(config.values, inputs.layout), config.left, inputs)
 
     words = script_arguments(config.agreement, script.interface, inputs.layout.ds_config, script.config_flags)

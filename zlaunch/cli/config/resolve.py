@@ -18,10 +18,7 @@ from zlaunch.units import plural
 
 def resolve(
     trainer: typer.Context,
-    file: Annotated[
-        str,
-        typer.Argument(metavar="FILE [-- TRAINER ARGS]", help=A_CONFIG),
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE [-- TRAINER ARGS]", help=A_CONFIG)],
     world_size: WorldSize = None,
     model: ModelDir = None,
     runner: Runner = None,

@@ -12,10 +12,7 @@ from zlaunch.errors import WrongUsage
 
 def validate(
     trainer: typer.Context,
-    files: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE… [-- TRAINER ARGS]", help=A_CONFIG),
-    ],
+    files: Annotated[list[str], typer.Argument(metavar="FILE… [-- TRAINER ARGS]", help=A_CONFIG)],
     world_size: WorldSize = None,
     model: ModelDir = None,
     runner: Runner = None,

@@ -37,7 +37,11 @@ def _effect(one: ChangeEffect) -> Json:
 
 def _job(query: EstimateQuery) -> Json:
     training, cluster = query.training, query.cluster
-    gpu = cluster.gpu
+    gpu = cluster.gpu and {
+        "name": cluster.gpu.name,
+        "total_bytes": cluster.gpu.total_bytes,
+        "usable_bytes": cluster.gpu.usable_bytes(cluster.world_size),
+    }
     return {
         "model": query.model.source,
         "sequence": {"tokens": training.seq_len.value, "source": str(training.seq_len.source)},
@@ -48,13 +52,7 @@ def _job(query: EstimateQuery) -> Json:
         "hosts": cluster.num_hosts,
         "ranks_per_host": cluster.ranks_per_host,
         "host_bytes": cluster.host_bytes,
-        "gpu": None
-        if gpu is None
-        else {
-            "name": gpu.name,
-            "total_bytes": gpu.total_bytes,
-            "usable_bytes": gpu.usable_bytes(cluster.world_size),
-        },
+        "gpu": gpu,
     }
 
 

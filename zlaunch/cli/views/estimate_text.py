@@ -81,10 +81,7 @@ def start_lines(estimate: Estimate) -> Iterator[str]:
     need, fit = estimate.need, estimate.fit
     told = fit.value if fit is not Fit.UNKNOWN else "two steps could be rehearsed"
     yield "\nmemory, as a start looks at it"
-    rows = [
-        ("host", f"{memory(need.host)} of each"),
-        ("fit", "; ".join([told, *estimate.verdict.reasons])),
-    ]
+    rows = [("host", f"{memory(need.host)} of each"), ("fit", "; ".join([told, *estimate.verdict.reasons]))]
     if estimate.forecast.on_gpu and fit is not Fit.UNKNOWN:
         phase = estimate.forecast.peak_phase("gpu")
         rows[:0] = [("GPU", f"{memory(need.process[1])} of each, fullest in {phase}")]

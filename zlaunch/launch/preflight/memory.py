@@ -6,7 +6,6 @@ A sequence length that is not given counts as a short one: what does not fit the
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zlaunch.config.resolve.resolve import ResolveContext
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.effects import find_remedies, fitting, try_changes
@@ -37,14 +36,7 @@ def query_for(prepared: Prepared) -> EstimateQuery | None:
         return None
     hosts = inputs.topology.hosts
     args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
-    given = ResolveContext(
-        inputs.base,
-        args,
-        inputs.model,
-        inputs.machine,
-        inputs.topology.world_size,
-        inputs.script.interface,
-    )
+    given = inputs.context(args)
     machines = prepared.hosts.machines([host.name for host in hosts]).values()
     gpu = smallest_gpu(list(machines)) if inputs.machine.gpus else None
     ranks = max(len(host.devices) for host in hosts)
@@ -57,12 +49,8 @@ def _query(option: str, prepared: Prepared) -> EstimateQuery:
     query = query_for(prepared)
     if query is None:
         makes_it = prepared.inputs.script.interface is ConfigInterface.DEEPSPEED
-        raise Unavailable(
-            f"`{option}` needs a model it can look at",
-            f"leave `{option}` out for this script"
-            if makes_it
-            else "name it as `-- --model_name_or_path DIR`",
-        )
+        leave, name = f"leave `{option}` out for this script", "name it as `-- --model_name_or_path DIR`"
+        raise Unavailable(f"`{option}` needs a model it can look at", leave if makes_it else name)
     if not trains_all(prepared.inputs.script, prepared.inputs.job.script_args):
         raise Unavailable(
             "cannot tell what this job needs: the script may train adapters only, or quantize the model",

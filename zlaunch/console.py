@@ -105,7 +105,6 @@ def _pointed(place: Place, kind: str, stream: TextIO) -> list[str]:
 
 
 def _visible(text: str) -> str:
-    """Escape control characters."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -170,7 +169,6 @@ class ProgressLine:
         """Remove the line."""
         if self._live:
             _write("\r\033[K")
-        self._milestone = None
 
 
 def _write(text: str) -> None:

@@ -1,12 +1,12 @@
 """The state of a run and a summary of it, judged from its records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from zlaunch.diagnosis.evidence import StallEvidence, filled
 from zlaunch.diagnosis.verdict import Verdict
-from zlaunch.rundir.record import EndingRecord, JobRecord
+from zlaunch.rundir.record import EndingRecord
 from zlaunch.rundir.run_files import RunFiles
 
 SIGN_SECONDS = 60.0
@@ -77,7 +77,7 @@ def summarize(files: RunFiles, alive: bool | None, now: float) -> RunSummary:
         state=state,
         started=started,
         seconds=_seconds(files, state, started, now),
-        script=script_of(job),
+        script=job.get("module") or next(iter(job.get("script", [])), None),
         stage=job.get("stage"),
         offload={part: device for part, device in job.get("offload", {}).items() if device},
         world_size=files.world_size,
@@ -135,12 +135,6 @@ def cause_of(files: RunFiles, state: State, verdict: Verdict | None) -> str | No
     if state is State.UNKNOWN:
         return f"it was started on {host}, and has written nothing for a while"
     return str(state.value)
-
-
-def script_of(job: JobRecord) -> str | None:
-    """Name the script or the module of a run, as it was given."""
-    words: Sequence[str | None] = job.get("script") or [None]
-    return job.get("module") or words[0]
 
 
 def _seconds(files: RunFiles, state: State, started: float | None, now: float) -> float | None:

@@ -52,8 +52,6 @@ class _RecordFile:
 
 
 class _Attendant:
-    """Watches a running script."""
-
     def __init__(self, child: Child, run_dir: RunDir, rank: int, job: JobRecord) -> None:
         import psutil
 

@@ -65,12 +65,8 @@ def _named(key: str) -> str:
         case [name]:
             return name
         case []:
-            meant = [f"`{name}`" for name in near(key)]
-            hint = (
-                f"did you mean {' or '.join(meant)}?"
-                if meant
-                else "`zlaunch config explain` lists the sections"
-            )
+            meant = " or ".join(f"`{name}`" for name in near(key))
+            hint = f"did you mean {meant}?" if meant else "`zlaunch config explain` lists the sections"
             raise WrongUsage(f"DeepSpeed has no key `{key}`", hint)
         case names:
             listed = "".join(f"\n  {name}" for name in names)

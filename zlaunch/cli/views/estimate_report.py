@@ -32,8 +32,10 @@ class EstimateView:
 class RehearsalLine:
     """A line on the terminal that shows how far a batch of rehearsals is."""
 
-    def __init__(self) -> None:
+    def __init__(self, milestone: str | None = None) -> None:
+        """Without a milestone, name the number of jobs."""
         self.noun = "job"
+        self._milestone = milestone
         self._line = console.ProgressLine()
 
     def __call__(self, progress: RehearsalProgress) -> None:
@@ -42,7 +44,7 @@ class RehearsalLine:
             self._line.clear()
             return
         total = plural(progress.total, "rank") if progress.jobs == 1 else str(progress.total)
-        milestone = f"rehearsing {plural(progress.jobs, self.noun)}"
+        milestone = self._milestone or f"rehearsing {plural(progress.jobs, self.noun)}"
         self._line.show(milestone, f"({progress.done} of {total} done)")
 
     def __enter__(self) -> "RehearsalLine":

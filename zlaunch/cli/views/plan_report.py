@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch import console
+from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.estimate_text import job_rows, origin, unchecked_host
 from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.candidates import Candidate
-from zlaunch.estimate.estimator import Estimator, RehearsalProgress
+from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery
 from zlaunch.estimate.search import NothingFits, SearchResult, plan
@@ -27,17 +28,8 @@ def report(query: EstimateQuery, global_batch: int | None, output: Path | None) 
     """Search, explain what was found, write it, and return the exit status."""
     if output is not None:
         check_new(output)
-    line = console.ProgressLine()
-
-    def show(progress: RehearsalProgress) -> None:
-        if progress.done < progress.total:
-            line.show("rehearsing what looks fastest", f"({progress.done} of {progress.total} done)")
-
-    try:
-        with Estimator(show) as estimator:
-            found = plan(query, global_batch, estimator)
-    finally:
-        line.clear()
+    with RehearsalLine("rehearsing what looks fastest") as line, Estimator(line) as estimator:
+        found = plan(query, global_batch, estimator)
     if isinstance(found, NothingFits):
         _show_nothing(found, query)
         return found.fit.status

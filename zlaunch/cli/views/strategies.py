@@ -35,7 +35,6 @@ def table_lines(table: StrategyTable) -> Iterator[str]:
 
 
 def _common_rows(first: Estimate, table: StrategyTable) -> Iterator[tuple[str, str]]:
-    """Write what all strategies have in common, and where the numbers come from."""
     yield "job", ", ".join([*trained(first.query), first.resolved.precision])
     yield from batch_rows(first.resolved.values)
     most, *others = _methods(table)

@@ -82,7 +82,6 @@ def crashed(case: Case) -> Reading | None:
 
 
 def _top_of_stack(case: Case) -> str | None:
-    """Say where the thread that crashed was, in Python."""
     for text in ("" if case.rank is None else case.rank.stacks, case.log[-MOST_OF_A_LOG:]):
         _, found, after = text.rpartition("Fatal Python error")
         current = after.partition("Current thread")[2] or after

@@ -49,7 +49,6 @@ def _killed(case: Case) -> str | None:
 
 
 def _peaks(case: Case) -> str | None:
-    """Say the most that each rank of the host held."""
     host = case.rank.host if case.rank is not None else None
     peaks = {r.rank: r.peak_rss_bytes for r in case.evidence.ranks if r.host == host and r.peak_rss_bytes}
     if not peaks:

@@ -61,7 +61,6 @@ def _is_fp16(case: Case) -> bool:
 
 
 def _numbers(rank: RankEvidence | None) -> dict[str, float]:
-    """Take the numbers from the last heartbeat of a rank."""
     heartbeat = {} if rank is None else rank.heartbeat
     return {name: value for name, value in heartbeat.items() if isinstance(value, int | float)}
 

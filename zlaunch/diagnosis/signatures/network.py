@@ -115,7 +115,6 @@ def _named(words: str) -> Iterator[str]:
 
 
 def _whereabouts(case: Case, rank: RankEvidence) -> str:
-    """Say where a rank was meanwhile."""
     place = case.evidence.stall.where.get(rank.rank) if case.evidence.stall is not None else None
     doing = f"rank {rank.rank} was in `{rank.phase}` at step {rank.step}" if rank.phase else ""
     return ": ".join(

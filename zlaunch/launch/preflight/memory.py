@@ -31,13 +31,13 @@ _ELSE = ("`zlaunch plan MODEL` looks for what fits", "take a smaller model, or f
 
 def query_for(prepared: Prepared) -> EstimateQuery | None:
     """Describe a job that is about to start; None if its model is unknown."""
-    inputs, model = prepared.inputs, prepared.model
+    inputs, model = prepared.inputs, prepared.facts.model
     if model is None:
         return None
     hosts = inputs.topology.hosts
     args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
     given = inputs.context(args)
-    machines = prepared.hosts.machines([host.name for host in hosts]).values()
+    machines = prepared.facts.hosts.machines([host.name for host in hosts]).values()
     gpu = smallest_gpu(list(machines)) if inputs.machine.gpus else None
     ranks = max(len(host.devices) for host in hosts)
     cluster = Cluster(len(hosts), ranks, gpu, inputs.machine.memory_bytes)

@@ -92,12 +92,10 @@ class GpuSampler:
         with contextlib.suppress(pynvml.NVMLError, IndexError, ValueError):
             pynvml.nvmlInit()
             device = local_rank if visible is None else visible.split(",")[local_rank].strip()
-            by_number = str(device).isdecimal()
-            self._handle = (
-                pynvml.nvmlDeviceGetHandleByIndex(int(device))
-                if by_number
-                else pynvml.nvmlDeviceGetHandleByUUID(device)
-            )
+            if str(device).isdecimal():
+                self._handle = pynvml.nvmlDeviceGetHandleByIndex(int(device))
+            else:
+                self._handle = pynvml.nvmlDeviceGetHandleByUUID(device)
 
     def sample(self) -> GpuSample | None:
         """Read used and total memory, and the uncorrected memory errors."""

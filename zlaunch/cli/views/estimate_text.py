@@ -51,13 +51,11 @@ def _apart(blocks: Iterable[Iterator[str]]) -> Iterator[str]:
 
 
 def _verdict(estimate: Estimate) -> Iterator[str]:
-    if estimate.fit is Fit.UNKNOWN:
-        return
     if estimate.fit is Fit.YES:
         unchecked = unchecked_host(estimate)
         yield from console.paragraph(f"it fits; it {unchecked}" if unchecked else "it fits")
-        return
-    yield from console.paragraph(f"{estimate.fit.value}: {'; '.join(estimate.verdict.reasons)}")
+    elif estimate.fit is not Fit.UNKNOWN:
+        yield from console.paragraph(f"{estimate.fit.value}: {'; '.join(estimate.verdict.reasons)}")
 
 
 def _hint(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:

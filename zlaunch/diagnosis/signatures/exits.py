@@ -6,7 +6,7 @@ from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, signal_name
 from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, clip, last_line, matching_line
-from zlaunch.diagnosis.root_cause import RankRole, roles
+from zlaunch.diagnosis.root_cause import RankRole, role_of, roles
 from zlaunch.diagnosis.signature import signature
 from zlaunch.diagnosis.stacks import last_stack, place
 from zlaunch.units import duration, plural
@@ -42,7 +42,7 @@ def _places(stall: StallEvidence) -> tuple[str, ...]:
 def stopped(case: Case) -> Reading | None:
     """A person, or the system, stopped the job."""
     number = case.evidence.stopped_by
-    if number is None or (case.rank is not None and roles(case.evidence)[case.rank.rank] == RankRole.FAILED):
+    if number is None or (case.rank and role_of(case.rank, case.evidence) is RankRole.FAILED):
         return None
     step = max((rank.step for rank in case.evidence.ranks), default=0)
     stall = case.evidence.stall

@@ -7,7 +7,7 @@ from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, words_of
 from zlaunch.diagnosis.evidence import RankEvidence
 from zlaunch.diagnosis.log_text import clip, matching_line
-from zlaunch.diagnosis.root_cause import LOST_PEER, RankRole, roles
+from zlaunch.diagnosis.root_cause import LOST_PEER, RankRole, role_of, roles
 from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.units import plural
 
@@ -18,6 +18,7 @@ _WATCHDOG = re.compile(
 )
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in (\d+) ms")
 _GLOO = re.compile(r"Timed out waiting (\d+)ms for (recv|send) operation")
+_TIMEOUT = f"{_WATCHDOG.pattern}|{_BARRIER.pattern}|{_GLOO.pattern}|monitoredBarrier"
 _RUNNING = re.compile(r"Rank (\d+) is running collective: \w+\(SequenceNumber=(\d+), ?OpType=(\w+)")
 
 
@@ -51,32 +52,25 @@ def collective_mismatch(case: Case) -> Reading | None:
 def collective_timeout(case: Case) -> Reading | None:
     """A rank waited for others in a collective until its patience was over."""
     waiting = [rank for rank in case.evidence.ranks if _waited(rank)]
-    if (
-        not waiting
-        or case.rank is None
-        or not (_waited(case.rank) or roles(case.evidence)[case.rank.rank] != RankRole.FAILED)
-    ):
+    if not waiting or case.rank is None:
+        return None
+    if not _waited(case.rank) and role_of(case.rank, case.evidence) is RankRole.FAILED:
         return None
     first = case.rank if _waited(case.rank) else waiting[0]
     missing = _missing(case, waiting)
     who = f"rank {', '.join(str(rank.rank) for rank in missing)}" if missing else "another rank"
     operation, waited = _collective(words_of(first))
     facts = (
-        *([_whereabouts(case, missing[0])] if missing else []),
+        _whereabouts(case, missing[0]) if missing else None,
         f"{len(waiting)} ranks waited{waited}" if waited and len(waiting) > 1 else None,
-        matching_line(
-            f"{_WATCHDOG.pattern}|{_BARRIER.pattern}|{_GLOO.pattern}|monitoredBarrier", words_of(first)
-        ),
+        matching_line(_TIMEOUT, words_of(first)),
     )
     cause = f"{who} did not come to {operation}, where rank {first.rank} waited"
     return Reading(cause, facts, rank=missing[0] if missing else None, is_local=bool(missing))
 
 
 def _waited(rank: RankEvidence) -> bool:
-    words = words_of(rank)
-    return (
-        any(pattern.search(words) for pattern in (_WATCHDOG, _BARRIER, _GLOO)) or "monitoredBarrier" in words
-    )
+    return re.search(_TIMEOUT, words_of(rank), re.DOTALL) is not None
 
 
 def _collective(words: str) -> tuple[str, str]:
@@ -116,10 +110,8 @@ def _named(words: str) -> Iterator[str]:
 
 def _whereabouts(case: Case, rank: RankEvidence) -> str:
     place = case.evidence.stall.where.get(rank.rank) if case.evidence.stall is not None else None
-    doing = f"rank {rank.rank} was in `{rank.phase}` at step {rank.step}" if rank.phase else ""
-    return ": ".join(
-        part for part in (doing or f"rank {rank.rank}", clip(place, 60) if place else "") if part
-    )
+    phase = f" was in `{rank.phase}` at step {rank.step}" if rank.phase else ""
+    return f"rank {rank.rank}{phase}" + (f": {clip(place, 60)}" if place else "")
 
 
 @signature(
@@ -144,7 +136,7 @@ def rendezvous_failed(case: Case, line: str) -> Reading:
 @quotes(LOST_PEER.pattern)
 def connection_lost(case: Case, line: str) -> Reading | None:
     """A rank lost its connection to another one, and no rank says that it failed of itself."""
-    if case.rank is None or roles(case.evidence)[case.rank.rank] != RankRole.CUT_OFF:
+    if case.rank is None or role_of(case.rank, case.evidence) is not RankRole.CUT_OFF:
         return None
     others = sum(part == RankRole.CUT_OFF for part in roles(case.evidence).values()) - 1
     facts = (line, f"the same on {plural(others, 'other rank')}" if others else None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from zlaunch.config import native_ops
+from zlaunch.config.native_ops import OPS
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.dsconfig.keys.read_at import ZERO
@@ -26,7 +26,6 @@ from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord
 from zlaunch.rundir.run_files import RunFiles
 
-_OPS = {op.name: op for op in vars(native_ops).values() if isinstance(op, native_ops.NativeOp)}
 _SPEC = TypeAdapter(JobSpec)
 _LAUNCHER = TypeAdapter[Launcher](Launcher)
 
@@ -123,7 +122,7 @@ def plan_rerun(files: RunFiles, run_dir: RunDir, port: int) -> LaunchPlan:
             environment={
                 name: _variable(name, moved.get(value, value)) for name, value in job["environment"].items()
             },
-            ops=tuple(_OPS[name] for name in job["native_ops"]),
+            ops=tuple(OPS[name] for name in job["native_ops"]),
             precision=job["precision"],
             warnings=(),
             module=job.get("module"),

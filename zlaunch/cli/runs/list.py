@@ -59,12 +59,8 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[0] = max(8, min(widths[0], width - sum(widths[1:]) - 2 * len(widths) + 2))
     for first, *rest in rows:
-        cells = [_cut(first, widths[0]), *rest]
+        cells = [first if len(first) <= widths[0] else f"{first[: widths[0] - 1]}…", *rest]
         yield "  ".join(f"{cell:<{columns}}" for cell, columns in zip(cells, widths, strict=True)).rstrip()
-
-
-def _cut(name: str, columns: int) -> str:
-    return name if len(name) <= columns else f"{name[: columns - 1]}…"
 
 
 def _row(run: RunSummary, now: float) -> tuple[str, ...]:

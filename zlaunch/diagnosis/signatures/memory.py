@@ -13,12 +13,12 @@ from zlaunch.rundir import phases
 from zlaunch.units import gib, whole
 
 _SIZE = r"([\d.]+ (?:bytes|[KMGT]i?B))"
-_ASKED = re.compile(rf"out of memory\. Tried to allocate {_SIZE}")
+_ASKED = rf"out of memory\. Tried to allocate {_SIZE}"
 _OF_THE_GPU = re.compile(
     rf"total capacity of {_SIZE} of which {_SIZE} is free|{_SIZE} total capacity;.*?{_SIZE} free"
 )
 _HELD = re.compile(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated")
-_BETWEEN = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_BETWEEN = rf"{_SIZE} is reserved by PyTorch but unallocated"
 _OTHERS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
 _UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
 
@@ -79,7 +79,7 @@ def pinned_memory(case: Case) -> Reading | None:
     through_pinning = re.search(r"out of memory|MemoryError|invalid argument", case.words) and re.search(
         r"pin_memory\(|cudaHostAlloc|cudaHostRegister|CachingHostAllocator|pin_tensor", case.story
     )
-    if _ASKED.search(case.words) or not (locked or through_pinning):
+    if named_in(case.words, _ASKED) or not (locked or through_pinning):
         return None
     pinned = [
         f"--set zero_optimization.{key}.pin_memory=false"
@@ -96,24 +96,26 @@ def pinned_memory(case: Case) -> Reading | None:
 @signature("gpu-out-of-memory", "`out of memory. Tried to allocate`, and what else torch says there")
 def gpu_out_of_memory(case: Case) -> Reading | None:
     """A GPU had no memory left for what was asked."""
-    asked = _ASKED.search(case.words)
+    asked, between = named_in(case.words, _ASKED), named_in(case.words, _BETWEEN)
     if asked is None and not re.search(
         r"OutOfMemoryError|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY", case.words
     ):
         return None
     found = _OF_THE_GPU.search(case.words)
     total, free = [part for part in found.groups() if part] if found else (None, None)
-    held, between = _HELD.search(case.words), _BETWEEN.search(case.words)
+    held = _HELD.search(case.words)
     facts = (
-        _wanted(asked[1], total, free) if asked else matching_line("out of memory|OutOfMemory", case.words),
-        _torch_holds(held and (held.group(1) or held.group(2)), between and between.group(1), case),
+        _wanted(asked, total, free) if asked else matching_line("out of memory|OutOfMemory", case.words),
+        _torch_holds(held and (held.group(1) or held.group(2)), between, case),
         matching_line(r"pytorch allocator cache flushes", case.log) or _predicted(case),
     )
-    advice = _fits_unfragmented(case.words, asked and asked.group(1), free, between and between.group(1))
-    other = _on_the_same_gpu(case.words, asked and asked.group(1), free)
-    bucket = _smaller_bucket(case, asked and asked.group(1))
-    walk = less_gpu_memory(case)
-    return Reading(f"the GPU of {case.who} ran out of memory", facts, (*other, *advice, *bucket, *walk)[:3])
+    advice = (
+        *_on_the_same_gpu(case.words, asked, free),
+        *_fits_unfragmented(case.words, asked, free, between),
+        *_smaller_bucket(case, asked),
+        *less_gpu_memory(case),
+    )
+    return Reading(f"the GPU of {case.who} ran out of memory", facts, advice[:3])
 
 
 def _wanted(asked: str, total: str | None, free: str | None) -> str:

@@ -15,7 +15,7 @@ from zlaunch.diagnosis.evidence import (
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
 from zlaunch.job.script import ConfigInterface, Script, read_script
-from zlaunch.job.trainer_args import flags, is_switched_on
+from zlaunch.job.trainer_args import switched_on
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
 from zlaunch.rundir.layout import RunDir
@@ -94,10 +94,8 @@ def _source(script: Path) -> Script | None:
 
 def _recomputes(argv: Sequence[str], source: Script | None) -> bool | None:
     """Whether activations are recomputed; None if the script may decide that itself."""
-    given = dict(flags(argv))
-    for name in CHECKPOINTING_FLAGS:
-        if name in given:
-            return is_switched_on(given[name] or "true")
+    if (given := switched_on(argv, *CHECKPOINTING_FLAGS)) is not None:
+        return given
     return None if source is None or any(map(source.mentions, CHECKPOINTING_FLAGS)) else False
 
 

@@ -17,7 +17,7 @@ from zlaunch.estimate.strategies import available, compare_strategies
 from zlaunch.job.model import ModelConfig, model_flag
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import flags, is_switched_on, read_arguments
+from zlaunch.job.trainer_args import read_arguments, switched_on
 from zlaunch.launch.preflight.requirements import trains_all
 from zlaunch.launch.prepare import Prepared
 from zlaunch.units import memory
@@ -73,11 +73,8 @@ def _training(prepared: Prepared, model: ModelConfig) -> Training:
 
 def _trusts_code(prepared: Prepared) -> bool:
     """Whether the script runs the model's own code, by its arguments or by itself."""
-    inputs = prepared.inputs
-    said = dict(flags(inputs.job.script_args))
-    if "trust_remote_code" in said:
-        return is_switched_on(said["trust_remote_code"] or "true")
-    return inputs.script.trusts_code
+    said = switched_on(prepared.inputs.job.script_args, "trust_remote_code")
+    return prepared.inputs.script.trusts_code if said is None else said
 
 
 def check_memory(prepared: Prepared, estimator: Estimator) -> Estimate:

@@ -7,9 +7,8 @@ from zlaunch.diagnosis.case import Case, Reading, error_of
 from zlaunch.diagnosis.evidence import ErrorEvidence
 from zlaunch.diagnosis.log_text import matching_line, tidy
 from zlaunch.diagnosis.signature import quotes, signature
+from zlaunch.diagnosis.stacks import LIBRARY
 from zlaunch.units import plural, whole
-
-NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen|<string>")
 
 
 @signature("local-rank-refused", "`unrecognized arguments: --local_rank=0`")
@@ -207,5 +206,5 @@ def where(error: ErrorEvidence | None) -> str | None:
         file, line, function = (error.frame.get(key) for key in ("file", "line", "function"))
         return tidy(f"{file}:{line}" + (f" in {function}" if function else ""))
     places = re.findall(r'File "([^"\n]+)", line (\d+)(?:, in ([^\n]+))?', error.traceback)
-    own = next((place for place in reversed(places) if not NOT_THE_USERS.search(place[0])), None)
+    own = next((place for place in reversed(places) if not LIBRARY.search(place[0])), None)
     return tidy(f"{own[0]}:{own[1]}" + (f" in {own[2]}" if own[2] else "")) if own else None

@@ -18,7 +18,7 @@ def loss_scale_collapsed(case: Case, line: str) -> Reading:
     skipped = numbers.get("skipped_steps")
     facts = (
         line,
-        f"{skipped} steps were skipped, of {numbers.get('step', 0)}" if skipped else None,
+        f"{skipped} steps were skipped, of {case.rank.step}" if case.rank and skipped else None,
         _in_words(numbers, "loss"),
     )
     cause = "fp16 cannot hold the gradients: they overflow at the smallest loss scale"

@@ -1,7 +1,7 @@
 """`zlaunch config schema`: write a JSON Schema of ds_configs, for editors."""
 
 from zlaunch import console
-from zlaunch.cli.config.options import Output, Release
+from zlaunch.cli.options import Output, Release
 from zlaunch.dsconfig.json_schema import json_schema, to_text
 from zlaunch.dsconfig.releases import release
 from zlaunch.files import write_new

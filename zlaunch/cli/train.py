@@ -20,9 +20,10 @@ from zlaunch.job.spec import (
     parse_offload,
     parse_override,
 )
+from zlaunch.launch.checks import LaunchOptions
 from zlaunch.launch.inspect import default_recipe
 from zlaunch.launch.prepare import ds_config_of, prepare
-from zlaunch.launch.run import LaunchOptions, run
+from zlaunch.launch.run import run
 
 
 def train(

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from zlaunch.diagnosis.evidence import StallEvidence
-from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.errors import Finding
 from zlaunch.estimate.query import Estimate
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.progress import Progress
 from zlaunch.rundir.record import HeartbeatRecord
+
+if TYPE_CHECKING:  # nothing is diagnosed in a dry run
+    from zlaunch.diagnosis.evidence import StallEvidence
+    from zlaunch.diagnosis.outcome import Outcome
 
 
 class Reporter(Protocol):
@@ -37,11 +39,11 @@ class Reporter(Protocol):
     def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
         """All ranks were sampled; `rss_bytes` is the resident memory of rank 0."""
 
-    def stalled(self, stall: StallEvidence, seconds_per_step: float | None, stacks: Path) -> None:
+    def stalled(self, stall: "StallEvidence", seconds_per_step: float | None, stacks: Path) -> None:
         """No rank makes progress; the stacks of all are in a directory."""
 
     def restarting(self, text: str) -> None:
         """What is tried after a failure, or why it cannot be tried."""
 
-    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
+    def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
         """The job has ended, with this last heartbeat of rank 0, and the outcome is recorded."""

@@ -10,15 +10,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from pydantic import TypeAdapter
 
 from zlaunch import __version__
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.compose import OFFLOADS, to_json
-from zlaunch.diagnosis.evidence import StallEvidence
-from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import Forecast
@@ -36,6 +34,10 @@ from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import FIRST, Lineage
 from zlaunch.rundir.write import record_text, write_ending, write_record
 from zlaunch.units import whole
+
+if TYPE_CHECKING:  # nothing is diagnosed in a dry run
+    from zlaunch.diagnosis.evidence import StallEvidence
+    from zlaunch.diagnosis.outcome import Outcome
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
@@ -131,7 +133,7 @@ def append_metrics(run_dir: RunDir, metrics: record.MetricsRecord) -> None:
 
 
 def write_outcome(
-    run_dir: RunDir, outcome: Outcome, started: float, stall: StallEvidence | None = None
+    run_dir: RunDir, outcome: "Outcome", started: float, stall: "StallEvidence | None" = None
 ) -> None:
     """Record how the run ended, and where its ranks were if it stalled."""
     verdict = None if outcome.verdict is None else asdict(outcome.verdict)

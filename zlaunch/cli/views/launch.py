@@ -3,24 +3,23 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch import console
 from zlaunch.cli.views.estimate_text import start_lines
 from zlaunch.cli.views.launch_plan import attach_lines, plan_lines
 from zlaunch.cli.views.progress import loss_line, milestone, plain_line, progress_line
-from zlaunch.diagnosis.evidence import StallEvidence
-from zlaunch.diagnosis.outcome import Outcome
-from zlaunch.diagnosis.render import verdict_lines
-from zlaunch.diagnosis.stall import stall_lines
 from zlaunch.errors import Finding
 from zlaunch.estimate.query import Estimate
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.progress import Progress, phase_shown
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.record import HeartbeatRecord
-from zlaunch.runs.state import State
-from zlaunch.runs.verdict import HEADS
 from zlaunch.units import duration
+
+if TYPE_CHECKING:  # nothing is diagnosed in a dry run
+    from zlaunch.diagnosis.evidence import StallEvidence
+    from zlaunch.diagnosis.outcome import Outcome
 
 PLAIN_SECONDS = 30.0
 """Time between two lines about the progress where there is no terminal."""
@@ -85,14 +84,20 @@ class LaunchView(Reporter):
             self._milestone, self._plain = reached, now
             self._say(phase_shown(progress.first))
 
-    def stalled(self, stall: StallEvidence, seconds_per_step: float | None, stacks: Path) -> None:
+    def stalled(self, stall: "StallEvidence", seconds_per_step: float | None, stacks: Path) -> None:
+        from zlaunch.diagnosis.stall import stall_lines
+
         lines = stall_lines(stall, seconds_per_step, console.width())
         self._say(*lines, f"all stacks are in {os.path.relpath(stacks)}")
 
     def restarting(self, text: str) -> None:
         self._say("", *console.paragraph(text))
 
-    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
+    def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
+        from zlaunch.diagnosis.render import verdict_lines
+        from zlaunch.runs.state import State
+        from zlaunch.runs.verdict import HEADS
+
         took, verdict = duration(seconds), outcome.verdict
         about = f"all about this run is in {os.path.relpath(plan.layout.root)}"
         loss = loss_line(heartbeat) if outcome.how == "finished" else None

@@ -1,0 +1,70 @@
+"""Check a job before its start: choose its stage, estimate its memory, and look for what it lacks."""
+
+from dataclasses import dataclass, replace
+
+from zlaunch.errors import FATAL, Refused, Unavailable
+from zlaunch.estimate.estimator import Estimator
+from zlaunch.estimate.query import Estimate
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.preflight.memory import check_memory, choose_stage
+from zlaunch.launch.preflight.run import run_preflight
+from zlaunch.launch.prepare import Prepared
+from zlaunch.launch.reporter import Reporter
+from zlaunch.rundir.record import FIRST, Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """How to launch a job."""
+
+    interactive: bool
+    """Whether the output goes to a terminal."""
+    rehearse: bool = False
+    force: bool = False
+    dry_run: bool = False
+    auto_stage: bool = False
+    """Choose the stage and the offload."""
+    origin: Lineage = FIRST
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What is checked before each attempt."""
+
+    options: LaunchOptions
+    reporter: Reporter
+
+    def estimate(self, prepared: Prepared, auto_stage: bool = False) -> Prepared:
+        """Choose a stage and estimate the memory, all questions to one program; refuse what cannot fit."""
+        if prepared.facts.model_error is not None:
+            text = f"{prepared.facts.model_error}; the Trainer fills in what depends on the model"
+            self.reporter.note(text, "model")
+        with Estimator() as estimator:
+            if auto_stage:
+                job, why = choose_stage(prepared, estimator)
+                self.reporter.note(why, "stage")
+                prepared = replace(prepared, inputs=replace(prepared.inputs, job=job))
+            return replace(prepared, estimate=self._memory(prepared, estimator))
+
+    def _memory(self, prepared: Prepared, estimator: Estimator) -> Estimate | None:
+        """Estimate a job if that was asked for, or if there are GPUs it must fit."""
+        rehearse, has_gpus = self.options.rehearse, bool(prepared.inputs.machine.gpus)
+        if not rehearse and (self.options.force or not has_gpus or prepared.facts.model is None):
+            return None
+        try:
+            estimate = check_memory(prepared, estimator)
+        except Unavailable as error:
+            if rehearse:
+                raise
+            self.reporter.note(error.message)  # the job may well work: it starts
+            return None
+        self.reporter.warn(estimate.remarks)
+        return estimate
+
+    def preflight(self, prepared: Prepared, plan: LaunchPlan) -> None:
+        """Report what is short; raise Refused, unless forced, if the job cannot work."""
+        findings = run_preflight(prepared, plan)
+        wrong = [finding for finding in findings if finding.severity in FATAL and not self.options.force]
+        self.reporter.warn([finding for finding in findings if finding not in wrong])
+        if wrong:
+            raise Refused(wrong, "`--force` starts it anyway")

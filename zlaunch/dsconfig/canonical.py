@@ -11,9 +11,9 @@ from typing import Literal, get_args, get_origin
 from pydantic import BeforeValidator
 
 from zlaunch.dsconfig.keys.lookup import field_at, section_at
-from zlaunch.dsconfig.schema.optimizer import DEEPSPEED_OPTIMIZERS
+from zlaunch.dsconfig.schema.optimizer import KIND_OF
 from zlaunch.dsconfig.schema.renamed import OLD_NAMES
-from zlaunch.dsconfig.schema.section import Section, in_lower_case
+from zlaunch.dsconfig.schema.section import in_lower_case, spellings
 from zlaunch.dsconfig.text.document import KeyPath, leaves, put, value_at
 from zlaunch.units import narrowed
 
@@ -35,8 +35,11 @@ def _rename_aliases(
     node: dict[str, object], whole: dict[str, object], path: KeyPath, written: dict[KeyPath, KeyPath]
 ) -> None:
     section = section_at(whole, path)
-    for key in [*node] if section else ():
-        name = _name_of(key, section)
+    names = (
+        {other: key for key in section.model_fields for other in spellings(section, key)} if section else {}
+    )
+    for key in [*node]:
+        name = names.get(key, key)
         if name != key and name not in node:
             items = [(name if each == key else each, child) for each, child in node.items()]
             node.clear()
@@ -45,13 +48,6 @@ def _rename_aliases(
     for key, child in node.items():
         if isinstance(child, dict):
             _rename_aliases(child, whole, (*path, key), written)
-
-
-def _name_of(key: str, section: type[Section] | None) -> str:
-    for name, field in section.model_fields.items() if section else ():
-        if key in (getattr(field.validation_alias, "choices", None) or ()):
-            return name
-    return key
 
 
 def _replace_old_names(whole: dict[str, object], written: dict[KeyPath, KeyPath]) -> None:
@@ -68,7 +64,7 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
     field = field_at(whole, path)
     if isinstance(value, list):
         return [_number(one) for one in value]
-    if path == ("optimizer", "type") and str(value).lower() in DEEPSPEED_OPTIMIZERS:
+    if path == ("optimizer", "type") and str(value).lower() in KIND_OF:
         return str(value).lower()
     if field is None or isinstance(value, bool):
         return value

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.releases import REMOVED, Release, history
+from zlaunch.dsconfig.schema.optimizer import OPTIMIZERS
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
@@ -19,7 +20,7 @@ from zlaunch.errors import Finding, Fix, FixKind, Severity
 from zlaunch.units import narrowed
 
 OWN_NAMES: Mapping[KeyPath, tuple[str, ...]] = {
-    ("optimizer", "type"): ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon"),
+    ("optimizer", "type"): tuple(name for name, kind in OPTIMIZERS.items() if kind != "<mup>"),
     ("scheduler", "type"): DEEPSPEED_SCHEDULERS,
 }
 """Names of DeepSpeed's own classes; it also accepts those of torch."""

@@ -4,7 +4,7 @@ import ast
 import functools
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from zlaunch.dsconfig.schema.section import Section
 
@@ -15,15 +15,6 @@ def meaning(section: type[Section], key: str) -> str:
         if words := _words(owner.__module__).get((owner.__name__, key)):
             return words
     return ""
-
-
-def sections() -> Iterator[type[Section]]:
-    """List all models of sections."""
-    waiting = [Section]
-    while waiting:
-        following = waiting.pop().__subclasses__()
-        waiting += following
-        yield from following
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import Section
-from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.dsconfig.text.document import KeyPath, value_at
 
 
 def known_keys(whole: Mapping[str, object], path: KeyPath) -> list[str]:
@@ -22,7 +22,7 @@ def section_at(whole: Mapping[str, object], path: KeyPath) -> type[Section] | No
     section: type[Section] | None = DsConfig
     value: object = whole
     for part in path:
-        value = _child(value, part)
+        value = value_at(value, (part,))
         if section is None:
             return None
         if info := section.model_fields.get(str(part)):
@@ -30,12 +30,6 @@ def section_at(whole: Mapping[str, object], path: KeyPath) -> type[Section] | No
         elif isinstance(part, str) and not isinstance(value, dict):
             return None
     return section
-
-
-def _child(value: object, part: str | int) -> object:
-    if isinstance(value, dict):
-        return value.get(part)
-    return value[part] if isinstance(value, list) and isinstance(part, int) else None
 
 
 def field_at(whole: Mapping[str, object], path: KeyPath) -> FieldInfo | None:
@@ -48,18 +42,11 @@ def _section_of(annotation: object, value: object) -> type[Section] | None:
     """Find the model in a type; in a union, the one that this value selects."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
+    arms = get_args(annotation)
     if get_origin(annotation) is Annotated:
-        arms, *notes = get_args(annotation)
+        arms, notes = arms[:1], arms[1:]
         for note in notes:
             if isinstance(note, Discriminator) and callable(note.discriminator):
-                return _arm(arms, note.discriminator(value))
-        return _section_of(arms, value)
-    return next((found for arm in get_args(annotation) if (found := _section_of(arm, value))), None)
-
-
-def _arm(union: object, tag: object) -> type[Section] | None:
-    for arm in get_args(union):
-        model, *notes = get_args(arm)
-        if Tag(str(tag)) in notes:
-            return _section_of(model, None)
-    return None
+                tag = Tag(str(note.discriminator(value)))
+                arms = tuple(arm for arm in get_args(arms[0]) if tag in get_args(arm))
+    return next((found for arm in arms if (found := _section_of(arm, value))), None)

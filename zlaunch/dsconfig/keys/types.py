@@ -16,29 +16,6 @@ _LOW, _ABOVE, _HIGH, _BELOW = "minimum", "exclusiveMinimum", "maximum", "exclusi
 _BOUNDS = ((_LOW, "at least"), (_ABOVE, "above"), (_HIGH, "at most"), (_BELOW, "below"))
 
 
-def nodes_at(schema: Node, path: tuple[str | int, ...]) -> list[Node]:
-    """Find the pieces of a schema about a key, one for each kind of section around it."""
-    nodes = [schema]
-    for part in path:
-        below = [piece for node in nodes for piece in _pieces(node)]
-        nodes = [child for piece in below if (child := _child(piece, str(part))) is not None]
-    return nodes
-
-
-def _child(piece: Node, part: str) -> Node | None:
-    if part == "*":
-        child = piece.get("items", piece.get("additionalProperties"))
-        return child if isinstance(child, dict) else None
-    found: Node | None = piece.get("properties", {}).get(part)
-    return found
-
-
-def _pieces(node: Node) -> Iterator[Node]:
-    yield node
-    for arm in (*node.get("anyOf", ()), *(rule["then"] for rule in node.get("allOf", ()))):
-        yield from _pieces(arm)
-
-
 def in_words(node: Node) -> str:
     """Describe the allowed values."""
     return " or ".join(dict.fromkeys(_alternatives(node)))

@@ -12,16 +12,19 @@ from zlaunch.dsconfig.schema.section import OUTDATED, MaybeAuto, Rates, Section
 
 Betas = Annotated[list[float], Field(min_length=2, max_length=2)]
 
-DEEPSPEED_OPTIMIZERS = (
-    "adam", "adamw", "adagrad", "lamb", "lion", "muon", "muadam", "muadamw", "musgd",
-)  # fmt: skip
-"""Names that DeepSpeed recognizes in any case (`deepspeed/runtime/config.py`)."""
+OPTIMIZERS = {
+    "Adam": "<adam>", "AdamW": "<adam>", "Adagrad": "<adagrad>", "Lamb": "<lamb>", "Lion": "<lion>",
+    "Muon": "<muon>", "MuAdam": "<mup>", "MuAdamW": "<mup>", "MuSGD": "<mup>",
+}  # fmt: skip
+"""Names that DeepSpeed recognizes in any case (`deepspeed/runtime/config.py`) → tag of their model."""
+
+KIND_OF = {name.lower(): kind for name, kind in OPTIMIZERS.items()}
 
 TorchOptimizerName = Literal[
-    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon",
-    "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam",
+    "ASGD", "Adadelta", "Adafactor", "Adamax", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+    "SparseAdam",
 ]  # fmt: skip
-"""Classes of `torch.optim`, which need their exact spelling."""
+"""The other classes of `torch.optim`, which need their exact spelling."""
 
 
 class _Params(Section):
@@ -232,15 +235,9 @@ class TorchOptimizer(_Optimizer):
     params: dict[str, object] = {}
 
 
-_KIND_OF = {
-    "adam": "<adam>", "adamw": "<adam>", "lion": "<lion>", "adagrad": "<adagrad>",
-    "lamb": "<lamb>", "muon": "<muon>", "muadam": "<mup>", "muadamw": "<mup>", "musgd": "<mup>",
-}  # fmt: skip
-
-
 def _kind(value: object) -> str:
     name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return _KIND_OF.get(str(name).lower(), "<torch>")
+    return KIND_OF.get(str(name).lower(), "<torch>")
 
 
 Optimizer = Annotated[

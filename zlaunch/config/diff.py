@@ -8,8 +8,9 @@ from functools import cached_property
 
 from zlaunch.dsconfig.canonical import canonical, plain
 from zlaunch.dsconfig.keys.lookup import field_at, section_at
-from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading, switches_over
+from zlaunch.dsconfig.keys.read_at import stages_reading, switches_over
 from zlaunch.dsconfig.releases import NEWEST, Release
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves, value_at
 
 _PRESENCE: frozenset[KeyPath] = frozenset(

@@ -10,11 +10,11 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.keys.lookup import known_keys
-from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.releases import REMOVED, Release, history
 from zlaunch.dsconfig.schema.optimizer import OPTIMIZERS
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Fix, FixKind, Severity
 from zlaunch.units import narrowed

@@ -11,7 +11,7 @@ from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.resolve import ResolveContext, resolve_config
 from zlaunch.config.resolve.trainer_agreement import script_arguments
 from zlaunch.config.resolve.values import Values
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, dotted
 from zlaunch.errors import Finding, Severity, WrongUsage
 from zlaunch.hosts.environment import Variable, accelerate_variables, job_environment

@@ -17,7 +17,7 @@ from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.compose import OFFLOADS, to_json
 from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.diagnosis.outcome import Outcome
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.files import nearest

@@ -14,7 +14,7 @@ from zlaunch.config.resolve.compose import PREFETCH, REUSE, SURE_BUFFERS
 from zlaunch.config.resolve.nvme_buffers import COUNT, SIZE
 from zlaunch.config.resolve.resolve import ResolveContext, resolve_config
 from zlaunch.config.resolve.values import Values
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused
 from zlaunch.job.model import ModelShape

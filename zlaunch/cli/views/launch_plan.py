@@ -10,7 +10,7 @@ from typing import Any
 
 from zlaunch import console
 from zlaunch.config.resolve.values import Values
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine import local_names

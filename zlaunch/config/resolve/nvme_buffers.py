@@ -17,7 +17,7 @@ from typing import Final
 
 from zlaunch.config.resolve.compose import REUSE
 from zlaunch.config.resolve.values import Values
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema.zero import OffloadParam
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import Refused

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from zlaunch.config.rules.rule import CPU, Context, RuleCase, Subject, Violation, number, rule, zero
-from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.schema.optimizer import MuonOptimizer
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Severity
 
 _LR = {"lr": 1e-4}

@@ -6,11 +6,10 @@ from functools import cached_property
 from typing import Any
 
 from zlaunch.dsconfig.keys.autos import FILLED
-from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.schema.parallel import data_ranks
 from zlaunch.dsconfig.schema.root import DsConfig
-from zlaunch.dsconfig.schema.section import Section
+from zlaunch.dsconfig.schema.section import ZERO, Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
 from zlaunch.errors import Finding, Fix, Severity
 from zlaunch.job.model import ModelShape

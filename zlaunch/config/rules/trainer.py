@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import CPU, Context, RuleCase, Subject, Violation, rule, zero
-from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading
+from zlaunch.dsconfig.keys.read_at import stages_reading
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Fix, FixKind, Severity
 from zlaunch.job.model import ModelShape
 from zlaunch.job.source import Source

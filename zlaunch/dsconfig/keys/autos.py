@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 
 OWN_WORDS: frozenset[tuple[str | int, ...]] = frozenset(
     {

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from zlaunch.dsconfig.keys.effect import KeyEffect
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 
 
 def _zero(*keys: str) -> tuple[str, ...]:

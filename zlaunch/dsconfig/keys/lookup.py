@@ -26,7 +26,7 @@ def section_at(whole: Mapping[str, object], path: KeyPath) -> type[Section] | No
         if section is None:
             return None
         if info := section.model_fields.get(str(part)):
-            section = _section_of(info.annotation, value)
+            section = section_in(info.annotation, value)
         elif isinstance(part, str) and not isinstance(value, dict):
             return None
     return section
@@ -38,7 +38,7 @@ def field_at(whole: Mapping[str, object], path: KeyPath) -> FieldInfo | None:
     return None if section is None else section.model_fields.get(str(path[-1]))
 
 
-def _section_of(annotation: object, value: object) -> type[Section] | None:
+def section_in(annotation: object, value: object = None) -> type[Section] | None:
     """Find the model in a type; in a union, the one that this value selects."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
@@ -49,4 +49,4 @@ def _section_of(annotation: object, value: object) -> type[Section] | None:
             if isinstance(note, Discriminator) and callable(note.discriminator):
                 tag = Tag(str(note.discriminator(value)))
                 arms = tuple(arm for arm in get_args(arms[0]) if tag in get_args(arm))
-    return next((found for arm in arms if (found := _section_of(arm, value))), None)
+    return next((found for arm in arms if (found := section_in(arm, value))), None)

@@ -33,6 +33,8 @@ class ActivationCheckpointing(Section):
 class Compile(Section):
     """`compile`: DeepCompile."""
 
+    switch = "deepcompile"
+
     deepcompile: bool = False
     """Compile the model together with its communication."""
 

@@ -1,4 +1,7 @@
-"""The meaning of each key: the docstring below its field, read from the source on request."""
+"""The meaning of each key: the docstring below its field, read from the source on request.
+
+A section is described once, by the docstring of its model.
+"""
 
 import ast
 import functools
@@ -6,15 +9,17 @@ import inspect
 import sys
 from collections.abc import Mapping
 
+from zlaunch.dsconfig.keys.lookup import section_in
 from zlaunch.dsconfig.schema.section import Section
 
 
 def meaning(section: type[Section], key: str) -> str:
-    """Find the docstring of a field, in the class or its bases."""
+    """Find the docstring of a field, in the class or its bases; else the first line about its section."""
     for owner in section.__mro__:
         if words := _words(owner.__module__).get((owner.__name__, key)):
             return words
-    return ""
+    inner = section_in(section.model_fields[key].annotation)
+    return inner.__doc__.partition("\n")[0] if inner and inner.__doc__ else ""
 
 
 @functools.cache

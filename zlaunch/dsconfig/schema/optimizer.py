@@ -35,6 +35,22 @@ class _Params(Section):
     """Weight decay."""
 
 
+class _MomentParams(_Params):
+    betas: MaybeAuto[Betas] = [0.9, 0.999]
+    """Decay rates of the two running averages."""
+
+
+class _AdaptiveParams(_MomentParams):
+    eps: MaybeAuto[float] = 1e-8
+    """Added to the denominator."""
+
+    bias_correction: bool = True
+    """Correct the bias of the moments."""
+
+    amsgrad: Annotated[bool, OUTDATED] = False
+    """Not supported by DeepSpeed's implementations."""
+
+
 class _TorchParams(_Params):
     foreach: bool | None = None
     """Only for torch's own optimizer."""
@@ -49,20 +65,8 @@ class _TorchParams(_Params):
     """Only for torch's own optimizer."""
 
 
-class AdamParams(_TorchParams):
+class AdamParams(_AdaptiveParams, _TorchParams):
     """Adam and AdamW, on the GPU (FusedAdam) or the host (DeepSpeedCPUAdam)."""
-
-    betas: MaybeAuto[Betas] = [0.9, 0.999]
-    """Decay rates of the two moments."""
-
-    eps: MaybeAuto[float] = 1e-8
-    """Added to the denominator."""
-
-    bias_correction: bool = True
-    """Correct the bias of the moments."""
-
-    amsgrad: Annotated[bool, OUTDATED] = False
-    """Not supported by DeepSpeed's implementations."""
 
     adam_w_mode: bool = True
     """Decoupled weight decay; on even for type `Adam` unless it is set to false."""
@@ -80,11 +84,8 @@ class AdamParams(_TorchParams):
     """Only for torch's own optimizer."""
 
 
-class LionParams(_Params):
+class LionParams(_MomentParams):
     """Lion."""
-
-    betas: MaybeAuto[Betas] = [0.9, 0.999]
-    """Decay rates of the two averages."""
 
     set_grad_none: bool = True
     """Set gradients to None after the step (GPU)."""
@@ -115,17 +116,8 @@ class AdagradParams(_TorchParams):
     """Keep the accumulator in fp32 (offload only)."""
 
 
-class LambParams(_Params):
+class LambParams(_AdaptiveParams):
     """LAMB; needs dynamic loss scaling and, with ZeRO, `zero_allow_untested_optimizer`."""
-
-    betas: MaybeAuto[Betas] = [0.9, 0.999]
-    """Decay rates of the two moments."""
-
-    eps: MaybeAuto[float] = 1e-8
-    """Added to the denominator."""
-
-    bias_correction: bool = True
-    """Correct the bias of the moments."""
 
     eps_inside_sqrt: bool = False
     """Add `eps` inside the square root."""
@@ -135,9 +127,6 @@ class LambParams(_Params):
 
     min_coeff: float = 0.01
     """Smallest trust ratio."""
-
-    amsgrad: Annotated[bool, OUTDATED] = False
-    """Not supported by DeepSpeed's implementation."""
 
 
 class MuonParams(_Params):

@@ -95,7 +95,7 @@ class OffloadOptimizer(Section):
 
 
 class ZenFlow(Section):
-    """Update the most important gradients on the GPU, and the rest later on the CPU."""
+    """Stall-free offloading: the GPU updates the most important gradients, the CPU the rest later."""
 
     topk_ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     """Share of gradient columns updated on the GPU at every step."""
@@ -146,7 +146,7 @@ class LeafModule(Section):
 
 
 class Zero(Section):
-    """`zero_optimization`."""
+    """What is partitioned over the ranks, and what is offloaded."""
 
     stage: Annotated[MaybeAuto[Stage], ReadAt(frozenset({0, 1, 2, 3}))] = 0
     """0: plain data parallel; 1: optimizer states partitioned; 2: gradients too; 3: parameters too."""
@@ -182,13 +182,8 @@ class Zero(Section):
     """Save merged optimizer states, to resume on another number of ranks (stages 1 and 2)."""
 
     offload_param: Stage3[OffloadParam | None] = None
-    """Parameter offload (stage 3)."""
-
     offload_optimizer: Partitioned[OffloadOptimizer | None] = None
-    """Optimizer offload (stage 1 and up)."""
-
     zenflow: Partitioned[ZenFlow | None] = None
-    """Stall-free offloading; needs `offload_optimizer` on the CPU."""
 
     sub_group_size: Stage3[Count] = 1_000_000_000
     """Parameter elements whose optimizer step is done at once (stage 3)."""
@@ -279,7 +274,6 @@ class Zero(Section):
     """Keep Muon's momentum buffers in memory (stage 3 with offload)."""
 
     leaf_module: Stage3[LeafModule] = LeafModule()
-    """Modules that stage 3 gathers as a whole."""
 
     @property
     def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:

@@ -17,7 +17,7 @@ from zlaunch.errors import Finding, Severity, WrongUsage
 from zlaunch.hosts.environment import Variable, accelerate_variables, job_environment
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.topology import Topology
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
 from zlaunch.job.trainer_args import read_arguments, removed_arguments
@@ -34,7 +34,7 @@ class PlanInputs:
     script: Script
     base: Document | None
     """The user's own ds_config."""
-    model: ModelShape | None
+    model: ModelConfig | None
     machine: Machine
     topology: Topology
     port: int

@@ -19,7 +19,7 @@ from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.zero import Zero
 from zlaunch.errors import Finding, Severity
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import STAGES, Offload, Stage
 from zlaunch.job.trainer_args import read_arguments
@@ -165,7 +165,7 @@ def test_every_zero_key_says_where_it_is_read() -> None:
 
 def test_a_threshold_outside_of_the_zero_section_is_not_made_of_the_hidden_size() -> None:
     scheduler = {"type": "ReduceLROnPlateau", "params": {"threshold": "auto"}}
-    context = Context(model=ModelShape(None, None, "config.json"))
+    context = Context(model=ModelConfig({}, "", "config.json"))
     findings = found({**BATCH, "zero_optimization": {"stage": 3}, "scheduler": scheduler}, context)
     assert "no-hidden-size" not in [finding.code for finding in findings]
 

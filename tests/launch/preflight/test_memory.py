@@ -25,7 +25,7 @@ def prepared(
     spec = JobSpec(script=Path("train.py"), script_args=argv, **job)
     one = model()
     inputs = PlanInputs(
-        spec, script(source, interface), None, one.shape, TWO_GPUS, local(0, 1), 29500, LAYOUT, environ={}
+        spec, script(source, interface), None, one, TWO_GPUS, local(0, 1), 29500, LAYOUT, environ={}
     )
     return Prepared(inputs, None, HostSurveys(inputs.machine), one)
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import CPU, Context, RuleCase, Subject, Violation, rule, zero
 from zlaunch.errors import Fix, FixKind, Severity
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 
 _NVME = {"device": "nvme", "nvme_path": "/nvme"}
+_MODEL = ModelConfig({"hidden_size": 1024, "vocab_size": 4096}, "", "config.json")
 
 
 @rule(
@@ -121,7 +122,7 @@ def too_few_buffers(subject: Subject) -> Iterator[Violation]:
     RuleCase(
         {"zero_optimization": {"stage": 3, "offload_param": {**_NVME, "buffer_size": 1_000_000}}},
         {zero("offload_param", "buffer_size"): 4_194_304},
-        Context(world_size=1, model=ModelShape(1024, 1024 * 4096, "config.json")),
+        Context(world_size=1, model=_MODEL),
     ),
 )
 def buffer_too_small(subject: Subject) -> Iterator[Violation]:

@@ -12,7 +12,7 @@ from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
 from zlaunch.errors import Finding, Fix, Severity
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import TrainerArgs
 
@@ -39,7 +39,7 @@ class Context:
     world_size: int | None = None
     """Data-parallel ranks; None if unknown."""
     args: TrainerArgs | None = None
-    model: ModelShape | None = None
+    model: ModelConfig | None = None
     interface: ConfigInterface = ConfigInterface.TRAINER
     device_fp16: bool | None = None
     """Whether the device supports fp16 training; None if unknown."""

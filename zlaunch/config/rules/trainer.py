@@ -7,7 +7,7 @@ from zlaunch.config.rules.rule import CPU, Context, RuleCase, Subject, Violation
 from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Fix, FixKind, Severity
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import Argument, TrainerArgs, find_mismatches
 from zlaunch.units import plural
@@ -184,7 +184,7 @@ def no_gathered_weights(subject: Subject) -> Iterator[Violation]:
             "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
         },
         {zero("reduce_bucket_size"): 500_000_000},
-        Context(model=ModelShape(None, None, "config.json")),
+        Context(model=ModelConfig({}, "", "config.json")),
     ),
 )
 def no_hidden_size(subject: Subject) -> Iterator[Violation]:

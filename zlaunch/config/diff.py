@@ -105,7 +105,7 @@ class _Side:
         if field is None or field.is_required() or not release.knows(path):
             return None
         is_value = field.default is None or isinstance(field.default, bool | int | float | str | list)
-        is_older = release != NEWEST and path in release.reads.keys
+        is_older = release != NEWEST and path in release.keys
         return ((None if is_older else field.default),) if is_value else None
 
     @property

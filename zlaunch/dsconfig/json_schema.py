@@ -145,7 +145,7 @@ class _Plain:
     def _key(self, value: Mapping[str, Any], path: KeyPath) -> JsonSchemaValue:
         node = {**self.plain(value, path), "description": value["description"]}
         default = value.get("default")
-        if path in self._release.reads.keys:
+        if path in self._release.keys:
             default = self._release.default(path)
         if isinstance(default, float) and node.get("type") != "number" and default > 1:
             default = narrowed(default)
@@ -174,9 +174,8 @@ class _Plain:
 
     def _older(self, path: KeyPath, properties: Mapping[str, Any]) -> list[str]:
         """List the keys that only this release knows."""
-        reads = self._release.reads
         return [
             str(key[-1])
-            for key in reads.keys
-            if key[:-1] == path and key[-1] not in properties and key not in reads.refused
+            for key in self._release.keys
+            if key[:-1] == path and key[-1] not in properties and key not in self._release.refused
         ]

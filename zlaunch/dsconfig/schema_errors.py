@@ -128,7 +128,7 @@ def _is_taken(kind: str, given: object, error: ErrorDetails) -> bool:
 def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -> Severity:
     """Say when DeepSpeed notices a wrong value."""
     where, is_section = dotted(path), error["type"] in ("model_type", "dict_type", "null")
-    if is_section and path in release.reads.sections:
+    if is_section and path in release.sections:
         return Severity.ERROR
     if path[0] in ("optimizer", "scheduler"):
         return Severity.LATE

@@ -4,15 +4,15 @@ import difflib
 import functools
 
 from zlaunch.dsconfig.json_schema import catalogue
-from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release
+from zlaunch.dsconfig.releases import ALL, NEWEST
 from zlaunch.dsconfig.text.document import dotted
 
 
 @functools.cache
 def older_keys() -> frozenset[str]:
     """List the keys that only older releases read."""
-    names = {dotted(path) for release in RELEASES for path in Release(release).reads.keys}
-    kept = {dotted(path) for path in NEWEST.reads.keys}
+    names = {dotted(path) for release in ALL for path in release.keys}
+    kept = {dotted(path) for path in NEWEST.keys}
     return frozenset(names - kept - {*catalogue().keys} - {*catalogue().other_names})
 
 

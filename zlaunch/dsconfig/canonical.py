@@ -5,12 +5,11 @@ Two configs that DeepSpeed reads alike are equal here, except for defaults and k
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
-from typing import Literal, get_args, get_origin
+from collections.abc import Mapping
 
 from pydantic import BeforeValidator
 
-from zlaunch.dsconfig.keys.lookup import field_at, section_at
+from zlaunch.dsconfig.keys.lookup import field_at, parts, section_at
 from zlaunch.dsconfig.schema.optimizer import KIND_OF
 from zlaunch.dsconfig.schema.renamed import OLD_NAMES
 from zlaunch.dsconfig.schema.section import in_lower_case, spellings
@@ -68,12 +67,12 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
         return str(value).lower()
     if field is None or isinstance(value, bool):
         return value
-    parts = [*_parts(field.annotation), *field.metadata]
+    found = [*parts(field.annotation), *field.metadata]
     if isinstance(value, str) and any(
-        isinstance(part, BeforeValidator) and part.func is in_lower_case for part in parts
+        isinstance(part, BeforeValidator) and part.func is in_lower_case for part in found
     ):
         return value.lower()
-    is_number = any(part in (int, float) or (isinstance(part, int) and part is not True) for part in parts)
+    is_number = any(part in (int, float) or (isinstance(part, int) and part is not True) for part in found)
     if isinstance(value, str) and is_number and _NUMBER.fullmatch(value):
         return _number(float(value))
     return _number(value)
@@ -81,12 +80,6 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
 
 def _number(value: object) -> object:
     return narrowed(value) if isinstance(value, float) else value
-
-
-def _parts(annotation: object) -> Iterator[object]:
-    yield annotation
-    for part in get_args(annotation):
-        yield from (part,) if get_origin(annotation) is Literal else _parts(part)
 
 
 def _take(whole: dict[str, object], path: KeyPath) -> object:

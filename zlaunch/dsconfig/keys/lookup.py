@@ -1,7 +1,7 @@
 """Find the model, fields and keys of an object in a ds_config by its path."""
 
-from collections.abc import Mapping
-from typing import Annotated, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal, get_args, get_origin
 
 from pydantic import Discriminator, Tag
 from pydantic.fields import FieldInfo
@@ -36,6 +36,21 @@ def field_at(whole: Mapping[str, object], path: KeyPath) -> FieldInfo | None:
     """Find the field of the key at `path`."""
     section = section_at(whole, path[:-1])
     return None if section is None else section.model_fields.get(str(path[-1]))
+
+
+def fields(section: type[Section] = DsConfig, above: KeyPath = ()) -> Iterator[tuple[KeyPath, FieldInfo]]:
+    """List every key; of a choice of sections, only those of the default."""
+    for name, field in section.model_fields.items():
+        yield (*above, name), field
+        if inner := section_in(field.annotation):
+            yield from fields(inner, (*above, name))
+
+
+def parts(annotation: object) -> Iterator[object]:
+    """List a type and everything in it, with the words of a `Literal`."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from (part,) if get_origin(annotation) is Literal else parts(part)
 
 
 def section_in(annotation: object, value: object = None) -> type[Section] | None:

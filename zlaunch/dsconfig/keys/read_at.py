@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
-from zlaunch.dsconfig.keys.lookup import field_at, section_in
-from zlaunch.dsconfig.schema.root import DsConfig
-from zlaunch.dsconfig.schema.section import ZERO, Section
+from zlaunch.dsconfig.keys.lookup import field_at, fields
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema.zero import ReadAt
-from zlaunch.dsconfig.text.document import KeyPath, dotted
+from zlaunch.dsconfig.text.document import dotted
 
 Part = TypeVar("Part", bound=str | int)
 
@@ -23,21 +22,14 @@ def stages_reading(key: str) -> frozenset[int]:
     raise KeyError(key)
 
 
-def _switches(section: type[Section], above: KeyPath) -> Iterator[tuple[str, str, bool]]:
-    """List the sections with a switch: where they are, the switch and its default."""
-    for name, field in section.model_fields.items():
-        if inner := section_in(field.annotation):
-            if switch := inner.model_fields.get(inner.switch):
-                yield dotted((*above, name)), inner.switch, switch.default
-            yield from _switches(inner, (*above, name))
+_SWITCHES = [(path, field) for path, field in fields() if path[-1] in ("enabled", "deepcompile")]
 
-
-_FOUND = tuple(_switches(DsConfig, ()))
-
-SWITCHES: Mapping[str, str] = {section: key for section, key, _ in _FOUND}
+SWITCHES: Mapping[str, str] = {dotted(path[:-1]): str(path[-1]) for path, _ in _SWITCHES}
 """Section → the key that turns it on or off."""
 
-OFF_BY_DEFAULT: Mapping[str, str] = {section: key for section, key, default in _FOUND if not default}
+OFF_BY_DEFAULT: Mapping[str, str] = {
+    dotted(path[:-1]): str(path[-1]) for path, field in _SWITCHES if not field.default
+}
 """Section → the key that turns it on."""
 
 

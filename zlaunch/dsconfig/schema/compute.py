@@ -33,8 +33,6 @@ class ActivationCheckpointing(Section):
 class Compile(Section):
     """DeepCompile: compile the model together with its communication."""
 
-    switch = "deepcompile"
-
     deepcompile: bool = False
     """Compile the model together with its communication."""
 

@@ -4,7 +4,7 @@ DeepSpeed converts `"3"` to 3 in some sections and crashes on it in others, so a
 here. The parser has already made integers of numbers like `2e8`.
 """
 
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError, PydanticKnownError
@@ -20,8 +20,6 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, populate_by_name=True, defer_build=True
     )
-    switch: ClassVar[str] = "enabled"
-    """The key that turns it on, if it has that key."""
 
 
 def spellings(section: type[Section], key: str) -> list[str]:

@@ -6,15 +6,44 @@ Two configs that DeepSpeed reads alike are equal here, except for defaults and k
 import copy
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BeforeValidator
 
 from zlaunch.dsconfig.keys.lookup import field_at, parts, section_at
 from zlaunch.dsconfig.schema.optimizer import KIND_OF
-from zlaunch.dsconfig.schema.renamed import OLD_NAMES
-from zlaunch.dsconfig.schema.section import in_lower_case, spellings
+from zlaunch.dsconfig.schema.section import ZERO, in_lower_case, spellings
 from zlaunch.dsconfig.text.document import KeyPath, leaves, put, value_at
 from zlaunch.units import narrowed
+
+
+@dataclass(frozen=True)
+class OldName:
+    """The old and the new path of a key."""
+
+    old: KeyPath
+    new: KeyPath
+    section: Mapping[str, Any] | None = None
+    """The section that replaces `true`, where a switch became a section."""
+
+    def today(self, value: object) -> object:
+        """Convert a value of the old key to the new one; None if it has no effect."""
+        if self.section is None:
+            return value
+        return {**self.section} if value is True else None
+
+
+OLD_NAMES: tuple[OldName, ...] = (
+    OldName(
+        (ZERO, "stage3_gather_fp16_weights_on_model_save"),
+        (ZERO, "stage3_gather_16bit_weights_on_model_save"),
+    ),
+    OldName(("bfloat16",), ("bf16",)),
+    OldName((ZERO, "cpu_offload"), (ZERO, "offload_optimizer"), {"device": "cpu"}),
+    OldName((ZERO, "cpu_offload_param"), (ZERO, "offload_param"), {"device": "cpu"}),
+)
+"""Keys that DeepSpeed renamed and still reads under their old names."""
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
@@ -51,7 +80,8 @@ def _rename_aliases(
 
 def _replace_old_names(whole: dict[str, object], written: dict[KeyPath, KeyPath]) -> None:
     for name in OLD_NAMES:
-        value = name.today(_take(whole, name.old))
+        section = value_at(whole, name.old[:-1])
+        value = name.today(section.pop(name.old[-1], None)) if isinstance(section, dict) else None
         if value is not None and value_at(whole, name.new) is None:
             put(whole, name.new, value)
             place = (*name.new, *(name.section or ()))
@@ -80,8 +110,3 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
 
 def _number(value: object) -> object:
     return narrowed(value) if isinstance(value, float) else value
-
-
-def _take(whole: dict[str, object], path: KeyPath) -> object:
-    node = value_at(whole, path[:-1])
-    return node.pop(path[-1], None) if isinstance(node, dict) else None

@@ -3,7 +3,10 @@
 It accepts what the models accept, key by key; it has no rules between keys.
 """
 
+import ast
 import functools
+import inspect
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +14,42 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from zlaunch.dsconfig.keys.docs import meaning
+from zlaunch.dsconfig.keys.lookup import section_in
 from zlaunch.dsconfig.releases import NEWEST, Release
 from zlaunch.dsconfig.schema.optimizer import OPTIMIZERS
 from zlaunch.dsconfig.schema.root import DsConfig
-from zlaunch.dsconfig.schema.section import in_lower_case, not_null, spellings
+from zlaunch.dsconfig.schema.section import Section, in_lower_case, not_null, spellings
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.units import narrowed
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ANY = "*"
 """Placeholder in a path for names and numbers that users choose."""
+
+
+def _meaning(section: type[Section], key: str) -> str:
+    """Find the docstring of a field, in the class or its bases; else the first line about its section."""
+    for owner in section.__mro__:
+        if issubclass(owner, Section) and (words := _words(owner.__module__).get((owner.__name__, key))):
+            return words
+    inner = section_in(section.model_fields[key].annotation)
+    return inner.__doc__.partition("\n")[0] if inner and inner.__doc__ else ""
+
+
+@functools.cache
+def _words(module: str) -> Mapping[tuple[str, str], str]:
+    """Read the docstrings below the fields of all classes of a module."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {
+        (node.name, field.target.id): inspect.cleandoc(words.value.value)
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        for field, words in zip(node.body, node.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(words, ast.Expr)
+        and isinstance(words.value, ast.Constant)
+        and isinstance(words.value.value, str)
+    }
 
 
 class _Generator(GenerateJsonSchema):
@@ -31,7 +59,7 @@ class _Generator(GenerateJsonSchema):
         """Describe the keys of a section."""
         node = super().model_schema(schema)
         for key, child in node["properties"].items():
-            child["description"] = meaning(schema["cls"], key)
+            child["description"] = _meaning(schema["cls"], key)
             child["names"] = spellings(schema["cls"], key)
         return node
 
@@ -68,16 +96,14 @@ def _by_type(arms: Mapping[str, JsonSchemaValue], definitions: Mapping[Any, Any]
             written.update(_in_any_case(names))
         choice = {key: value for key, value in written.items() if key in ("type", "anyOf", "const", "enum")}
         conditions.append({"if": {"properties": {"type": choice}}, "then": arm})
+    words = "Name of one of DeepSpeed's own, or of a PyTorch class."
     choices = [each["if"]["properties"]["type"] for each in conditions]
     return {
         "type": "object",
         "required": ["type"],
-        "properties": {"type": {"description": _TYPE, "anyOf": choices}},
+        "properties": {"type": {"description": words, "anyOf": choices}},
         "allOf": conditions,
     }
-
-
-_TYPE = "Name of one of DeepSpeed's own, or of a PyTorch class."
 
 
 @dataclass(frozen=True)
@@ -102,7 +128,7 @@ def catalogue(release: Release = NEWEST) -> Catalogue:
     whole = plain.section(raw, ())
     editors = {"type": "string", "description": "Location of this schema, for editors; DeepSpeed ignores it."}
     schema = {
-        "$schema": DIALECT,
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"ds_config for DeepSpeed {release.name}",
         **whole,
         "properties": {"$schema": editors, **whole["properties"]},
@@ -129,10 +155,10 @@ class _Plain:
                 same.append(self._key(value, known[0]))
                 properties |= {name: same[-1] for *_, name in known}
                 self.other_names |= {dotted(each): dotted((*path, key)) for each in known[1:]}
-        for name in self._older(path, properties):
-            properties[name] = {
-                "description": f"Read by DeepSpeed {self._release.name}; not by {NEWEST.name}."
-            }
+        for *above, name in (each for each in self._release.keys if each not in self._release.refused):
+            if tuple(above) == path and name not in properties:
+                words = f"Read by DeepSpeed {self._release.name}; not by {NEWEST.name}."
+                properties[str(name)] = {"description": words}
         required = [key for key in node.get("required", ()) if key in properties]
         return {
             "type": "object",
@@ -171,11 +197,3 @@ class _Plain:
     def _is_free(self, path: KeyPath) -> bool:
         """Whether the table of releases does not cover the keys of an object."""
         return path[:1] in (("optimizer",), ("scheduler",)) or ANY in path
-
-    def _older(self, path: KeyPath, properties: Mapping[str, Any]) -> list[str]:
-        """List the keys that only this release knows."""
-        return [
-            str(key[-1])
-            for key in self._release.keys
-            if key[:-1] == path and key[-1] not in properties and key not in self._release.refused
-        ]

@@ -272,6 +272,4 @@ def _number(text: str) -> int | float | None:
         number = float(text)
     except ValueError:
         return None
-    if not math.isfinite(number):
-        return None
-    return narrowed(number)
+    return narrowed(number) if math.isfinite(number) else None

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
-from zlaunch.dsconfig.schema.renamed import OLD_NAMES, OldName
+from zlaunch.dsconfig.canonical import OLD_NAMES, OldName
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Fix, FixKind, Severity
 

@@ -7,14 +7,16 @@ from pydantic import Field
 from zlaunch.dsconfig.schema.section import Positive, Section, Switched
 
 
-class TensorBoard(Switched):
-    """Metrics for TensorBoard; needs the package `tensorboard`."""
-
+class _FileMonitor(Switched):
     output_path: str = ""
-    """Directory of the event files."""
+    """Directory of the files; relative to the working directory."""
 
     job_name: str = "DeepSpeedJobName"
     """Name of the run below `output_path`."""
+
+
+class TensorBoard(_FileMonitor):
+    """Metrics for TensorBoard; needs the package `tensorboard`."""
 
 
 class Wandb(Switched):
@@ -30,14 +32,8 @@ class Wandb(Switched):
     """Project of the run."""
 
 
-class CsvMonitor(Switched):
+class CsvMonitor(_FileMonitor):
     """Metrics as CSV files, one for each metric."""
-
-    output_path: str = ""
-    """Directory of the files; relative to the working directory."""
-
-    job_name: str = "DeepSpeedJobName"
-    """Name of the run below `output_path`."""
 
 
 class Comet(Switched):

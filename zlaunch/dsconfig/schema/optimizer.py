@@ -35,6 +35,11 @@ class _Params(Section):
     """Weight decay."""
 
 
+class _OffloadableParams(_Params):
+    fp32_optimizer_states: bool = True
+    """Keep the optimizer states in fp32 (offload only)."""
+
+
 class _MomentParams(_Params):
     betas: MaybeAuto[Betas] = [0.9, 0.999]
     """Decay rates of the two running averages."""
@@ -51,7 +56,7 @@ class _AdaptiveParams(_MomentParams):
     """Not supported by DeepSpeed's implementations."""
 
 
-class _TorchParams(_Params):
+class _TorchParams(_OffloadableParams):
     foreach: bool | None = None
     """Only for torch's own optimizer."""
 
@@ -65,7 +70,7 @@ class _TorchParams(_Params):
     """Only for torch's own optimizer."""
 
 
-class AdamParams(_AdaptiveParams, _TorchParams):
+class AdamParams(_TorchParams, _AdaptiveParams):
     """Adam and AdamW, on the GPU (FusedAdam) or the host (DeepSpeedCPUAdam)."""
 
     adam_w_mode: bool = True
@@ -74,9 +79,6 @@ class AdamParams(_AdaptiveParams, _TorchParams):
     torch_adam: bool = False
     """Use `torch.optim` instead of DeepSpeed's kernels, without compiling them."""
 
-    fp32_optimizer_states: bool = True
-    """Keep the moments in fp32 (offload only)."""
-
     set_grad_none: bool = True
     """Set gradients to None after the step (FusedAdam)."""
 
@@ -84,14 +86,11 @@ class AdamParams(_AdaptiveParams, _TorchParams):
     """Only for torch's own optimizer."""
 
 
-class LionParams(_MomentParams):
+class LionParams(_OffloadableParams, _MomentParams):
     """Lion."""
 
     set_grad_none: bool = True
     """Set gradients to None after the step (GPU)."""
-
-    fp32_optimizer_states: bool = True
-    """Keep the momentum in fp32 (offload only)."""
 
 
 class AdagradParams(_TorchParams):
@@ -112,9 +111,6 @@ class AdagradParams(_TorchParams):
     initial_accumulator_value: float = 0.0
     """Start value of the accumulator (torch's Adagrad, without offload)."""
 
-    fp32_optimizer_states: bool = True
-    """Keep the accumulator in fp32 (offload only)."""
-
 
 class LambParams(_AdaptiveParams):
     """LAMB; needs dynamic loss scaling and, with ZeRO, `zero_allow_untested_optimizer`."""
@@ -129,7 +125,7 @@ class LambParams(_AdaptiveParams):
     """Smallest trust ratio."""
 
 
-class MuonParams(_Params):
+class MuonParams(_OffloadableParams):
     """Muon for matrices, Adam for the rest."""
 
     muon_lr: float | None = None
@@ -161,9 +157,6 @@ class MuonParams(_Params):
 
     torch_adam: bool = False
     """Use `torch.optim` for the Adam part."""
-
-    fp32_optimizer_states: bool = True
-    """Keep the moments in fp32 (offload only)."""
 
 
 class _Optimizer(Section):

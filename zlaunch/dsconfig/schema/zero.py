@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AliasChoices, Field
 
-from zlaunch.dsconfig.schema.renamed import OLD_NAMES
 from zlaunch.dsconfig.schema.section import OUTDATED, Count, Fraction, MaybeAuto, Positive, Section, Whole
 
 Device = Literal["none", "cpu", "nvme"]
@@ -38,14 +37,19 @@ Stage3 = Annotated[T, ReadAt(frozenset({3}))]
 Unread = Annotated[T, ReadAt(frozenset())]
 
 
-class OffloadParam(Section):
-    """Keep the 16-bit parameters on the host or on NVMe between uses (stage 3)."""
-
+class _Offload(Section):
     device: MaybeAuto[Device] = "none"
-    """Device for offloaded parameters."""
+    """Device to offload to; `nvme` needs stage 3."""
 
-    nvme_path: MaybeAuto[str] | None = None
+    nvme_path: Stage3[MaybeAuto[str] | None] = None
     """Directory on the NVMe drive; required when `device` is `nvme`."""
+
+    pin_memory: bool = True
+    """Page-lock host buffers: copies are faster, but the memory cannot be swapped out."""
+
+
+class OffloadParam(_Offload):
+    """Keep the 16-bit parameters on the host or on NVMe between uses (stage 3)."""
 
     buffer_count: Count = 5
     """Number of staging buffers on the host for NVMe."""
@@ -56,24 +60,12 @@ class OffloadParam(Section):
     max_in_cpu: Count = 1_000_000_000
     """Parameter elements that may stay on the host when `device` is `nvme`."""
 
-    pin_memory: bool = True
-    """Page-lock host buffers: copies are faster, but the memory cannot be swapped out."""
 
-
-class OffloadOptimizer(Section):
+class OffloadOptimizer(_Offload):
     """Keep the optimizer states and run its step on the host (stage 1 and up)."""
-
-    device: MaybeAuto[Device] = "none"
-    """Device for optimizer states; `nvme` needs stage 3."""
-
-    nvme_path: Stage3[MaybeAuto[str] | None] = None
-    """Directory on the NVMe drive; required when `device` is `nvme`."""
 
     buffer_count: Stage3[Count] = 4
     """Staging buffers for NVMe; Adam needs four: parameter, gradient and two moments."""
-
-    pin_memory: bool = True
-    """Page-lock host buffers: copies are faster, but the memory cannot be swapped out."""
 
     pipeline_read: Stage3[bool] = False
     """Read the next tile from NVMe during the update of this one."""
@@ -278,14 +270,7 @@ class Zero(Section):
     @property
     def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:
         """The offload sections in use, including their old names."""
-        sections: dict[str, OffloadOptimizer | OffloadParam | None] = {
-            "offload_optimizer": self.offload_optimizer,
-            "offload_param": self.offload_param,
-        }
-        for name in OLD_NAMES:
-            key, section = str(name.new[-1]), name.section
-            if section and sections[key] is None and getattr(self, str(name.old[-1])):
-                is_param = key == "offload_param"
-                sections[key] = OffloadParam(**section) if is_param else OffloadOptimizer(**section)
-        moving = ("cpu", "nvme")
-        return {key: one for key, one in sections.items() if one is not None and one.device in moving}
+        optimizer = self.offload_optimizer or (OffloadOptimizer(device="cpu") if self.cpu_offload else None)
+        param = self.offload_param or (OffloadParam(device="cpu") if self.cpu_offload_param else None)
+        sections = {"offload_optimizer": optimizer, "offload_param": param}
+        return {key: one for key, one in sections.items() if one and one.device in ("cpu", "nvme")}

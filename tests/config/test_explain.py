@@ -13,17 +13,17 @@ from zlaunch.dsconfig.releases import release
 ZERO = "zero_optimization"
 
 
-@each("key", sorted(catalogue().keys))
+@each("key", lambda: sorted(catalogue().keys))
 def test_every_key_has_a_meaning(key: str) -> None:
     assert explain(key).meaning
 
 
-@each("key", sorted(catalogue().keys))
+@each("key", lambda: sorted(catalogue().keys))
 def test_every_key_has_a_type(key: str) -> None:
     assert explain(key).type
 
 
-@each("key", sorted(key for key in catalogue().keys if explain(key).example is not None))
+@each("key", lambda: sorted(key for key in catalogue().keys if explain(key).example is not None))
 def test_every_example_is_valid(key: str) -> None:
     example = explain(key).example
     assert example is not None
@@ -31,7 +31,7 @@ def test_every_example_is_valid(key: str) -> None:
     assert wrong == []
 
 
-@each("key", sorted(older_keys()))
+@each("key", lambda: sorted(older_keys()))
 def test_a_key_of_the_past_says_who_read_it(key: str) -> None:
     assert explain(key).releases
 

@@ -24,15 +24,18 @@ _COLOURS = {
 }
 
 
-def say(text: str) -> None:
-    """Print a message."""
-    _write_line(text)
+def say(*lines: str) -> None:
+    """Print messages."""
+    for line in lines:
+        sys.stdout.flush()
+        _write(f"{line}\n")
 
 
-def data(text: str) -> None:
+def data(*lines: str) -> None:
     """Print the result of a command."""
     with _for_a_reader():
-        print(text, flush=True)
+        for line in lines:
+            print(line, flush=True)
 
 
 def raw_data(chunk: bytes) -> None:
@@ -53,9 +56,7 @@ def show_error(error: ZlaunchError) -> None:
     """Show an error with its findings and its hint."""
     _write_labelled("error", error.message)
     if isinstance(error, Refused):
-        for finding in error.findings:
-            for line in finding_lines(finding, sys.stderr):
-                _write_line(line)
+        say_findings(error.findings)
     if error.hint:
         _write_labelled("hint", error.hint)
 
@@ -65,20 +66,18 @@ def _write_labelled(kind: str, text: str) -> None:
     if sys.stderr.isatty():
         indent = " " * len(f"{kind}: ")
         text = "\n".join(cut for line in text.split("\n") for cut in paragraph(line, indent) or [""]).lstrip()
-    _write_line(f"{_paint(kind, kind, sys.stderr)}: {text}")
+    say(f"{_paint(kind, kind, sys.stderr)}: {text}")
 
 
 def say_findings(findings: Iterable[Finding]) -> None:
     """Print findings as messages."""
     for finding in findings:
-        for line in finding_lines(finding, sys.stderr):
-            say(line)
+        say(*finding_lines(finding, sys.stderr))
 
 
 def show_finding(finding: Finding) -> None:
     """Print a finding as the result of a command."""
-    for line in finding_lines(finding, sys.stdout):
-        data(line)
+    data(*finding_lines(finding, sys.stdout))
 
 
 def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
@@ -90,8 +89,7 @@ def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
     if place and place.text:
         lines += _pointed(place, severity, stream)
     lines += paragraph(_visible(finding.message), "  ")
-    if finding.hint and finding.hint.strip():
-        hint = paragraph(_visible(finding.hint), "        ")
+    if hint := paragraph(_visible(finding.hint or ""), "        "):
         lines += [f"  {_paint('hint', 'hint', stream)}: {hint[0].strip()}", *hint[1:]]
     return lines
 
@@ -107,7 +105,6 @@ def _pointed(place: Place, kind: str, stream: TextIO) -> list[str]:
 
 
 def _visible(text: str) -> str:
-    """Escape control characters."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -165,19 +162,13 @@ class ProgressLine:
             line = f"{milestone} {detail}".rstrip()
             _write(f"\r\033[K{line[: width() - 1]}")
         elif milestone != self._milestone:
-            _write_line(milestone)
+            say(milestone)
         self._milestone = milestone
 
     def clear(self) -> None:
         """Remove the line."""
         if self._live:
             _write("\r\033[K")
-        self._milestone = None
-
-
-def _write_line(text: str) -> None:
-    sys.stdout.flush()
-    _write(f"{text}\n")
 
 
 def _write(text: str) -> None:

@@ -147,11 +147,11 @@ class Refused(ZlaunchError):
 
     status = ExitStatus.REFUSED
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
+    def __init__(self, findings: Sequence[Finding], hint: str | None = None) -> None:
         """Keep all findings; the message only counts them."""
         self.findings = tuple(findings)
         count = len(self.findings)
-        super().__init__(f"{count} problem{'s' if count != 1 else ''} found")
+        super().__init__(f"{count} problem{'s' if count != 1 else ''} found", hint)
 
 
 def refuse_fatal(findings: Iterable[Finding]) -> None:

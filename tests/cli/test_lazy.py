@@ -26,7 +26,7 @@ def lazy_commands(commands: Sequence[Any] = COMMANDS) -> Iterator[LazyCommand]:
             yield from lazy_commands(list(command.commands.values()))
 
 
-PATHS = sorted(command.path.partition(":")[0] for command in lazy_commands())
+PATHS = sorted(command.module for command in lazy_commands())
 
 
 def imported_by(*lines: Sequence[str]) -> list[str]:

@@ -54,7 +54,7 @@ class Job:
         self.bed = bed
         its = None if bed.terminal is None else bed.terminal[1]
         out, err = ((folder / name).open("wb") if its is None else its for name in ("out", "err"))
-        self._others = open(__file__, "rb")  # noqa: SIM115 - closed when the job has ended
+        self._others = Path(__file__).open("rb")  # noqa: SIM115 - closed when the job has ended
         fcntl.flock(self._others, fcntl.LOCK_EX if bed.alone else fcntl.LOCK_SH)
         try:
             self.process = subprocess.Popen(

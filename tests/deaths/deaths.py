@@ -10,17 +10,9 @@ from pathlib import Path
 
 from tests.deaths import places
 from tests.deaths.bed import WITHIN_SECONDS, Bed, Job
+from tests.launchers import LAUNCHERS
 
-LAUNCHERS = ("torchrun", "deepspeed")
 STOPS_AT_ONCE = ("--stall-after", "1", "--on-stall", "stop")
-
-
-EVERY_LAUNCHER = "ZLAUNCH_EVERY_LAUNCHER"
-
-
-def taken(launchers: tuple[str, ...], number: int) -> tuple[str, ...]:
-    """Take a launcher in turn; with ZLAUNCH_EVERY_LAUNCHER, as in `make deaths`, take all."""
-    return launchers if os.environ.get(EVERY_LAUNCHER) else (launchers[number % len(launchers)],)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tests.deaths.deaths import LAUNCHERS, TABLE, Death
+from tests.deaths.deaths import TABLE, Death
+from tests.launchers import LAUNCHERS
 from tests.running import ROOT
 
 PAGE = ROOT / "docs" / "deaths.md"

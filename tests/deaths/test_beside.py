@@ -13,7 +13,7 @@ import pytest
 
 from tests.abilities import unable
 from tests.deaths.bed import HERE, Bed, Job
-from tests.deaths.deaths import LAUNCHERS, taken
+from tests.launchers import LAUNCHERS, taken
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.hosts.op_cache import extensions_dir
 from zlaunch.launch.op_build import clear_stale_lock

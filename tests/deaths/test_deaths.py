@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.deaths.bed import HERE, Bed, Job
-from tests.deaths.deaths import TABLE, Death, taken
+from tests.deaths.deaths import TABLE, Death
 from tests.deaths.page import record
+from tests.launchers import taken
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
 

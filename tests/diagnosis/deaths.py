@@ -1,15 +1,10 @@
 """Runs that died, as evidence: the texts are those of the real programs."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
-from zlaunch.diagnosis.evidence import (
-    ErrorEvidence,
-    Evidence,
-    JobEvidence,
-    MachineEvidence,
-    RankEvidence,
-)
+from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, RankEvidence
+from zlaunch.rundir.record import MachineSample
 
 GIB = 1 << 30
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -81,19 +76,19 @@ def stopped(rank: int = 1, **known: Any) -> RankEvidence:
     )
 
 
-def machine(**known: Any) -> MachineEvidence:
-    return MachineEvidence(**{"host": "w1", "oom_kills": 0, **known})
+def machine(**known: int | None) -> dict[str, MachineSample]:
+    return {"w1": cast("MachineSample", {"oom_kills": 0, **known})}
 
 
 def run(
     *ranks: RankEvidence,
     job: Mapping[str, Any] | None = None,
-    machines: Sequence[MachineEvidence] = (),
+    machines: Mapping[str, MachineSample] | None = None,
     launcher_returncode: int = 1,
     **known: Any,
 ) -> Evidence:
     about = {"world_size": max(len(ranks), 1), **(job or {})}
-    return Evidence(JobEvidence(**about), ranks, tuple(machines), launcher_returncode, **known)
+    return Evidence(JobEvidence(**about), ranks, machines or {}, launcher_returncode, **known)
 
 
 CUDA_OOM = (

@@ -71,9 +71,9 @@ def waiting(stall: StallEvidence, *ranks: RankEvidence) -> Evidence:
 
 DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     "host-out-of-memory": (
-        run(KILLED, stopped(), machines=[OOM_HOST], job={**CPU_OFFLOAD, "forecast": FORECAST}),
-        run(KILLED, machines=[OOM_CGROUP]),
-        run(replace(KILLED, returncode=None), machines=[OOM_CGROUP], launcher_returncode=-signal.SIGKILL),
+        run(KILLED, stopped(), machines=OOM_HOST, job={**CPU_OFFLOAD, "forecast": FORECAST}),
+        run(KILLED, machines=OOM_CGROUP),
+        run(replace(KILLED, returncode=None), machines=OOM_CGROUP, launcher_returncode=-signal.SIGKILL),
     ),
     "pinned-memory": (
         run(raised("AcceleratorError", "CUDA error: out of memory", PIN)),
@@ -119,16 +119,14 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     ),
     "too-many-processes": (run(raised("RuntimeError", "can't start new thread")),),
     "shared-memory-full": (
-        run(
-            raised("RuntimeError", BUS_IN_A_LOADER), machines=[machine(shm_bytes=64 << 20, shm_free_bytes=0)]
-        ),
+        run(raised("RuntimeError", BUS_IN_A_LOADER), machines=machine(shm_bytes=64 << 20, shm_free_bytes=0)),
         run(
             printed("", -signal.SIGBUS),
-            machines=[machine(shm_bytes=64 << 20, shm_free_bytes=4096, disk_free_bytes=GIB)],
+            machines=machine(shm_bytes=64 << 20, shm_free_bytes=4096, disk_free_bytes=GIB),
         ),
     ),
     "disk-full": (
-        run(raised("OSError", "[Errno 28] No space left on device"), machines=[machine(disk_free_bytes=0)]),
+        run(raised("OSError", "[Errno 28] No space left on device"), machines=machine(disk_free_bytes=0)),
         run(
             raised(
                 "SafetensorError",
@@ -150,8 +148,8 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             )
         ),
         run(raised("OSError", "[Errno 122] Disk quota exceeded")),
-        run(printed("", -signal.SIGBUS), machines=[machine(shm_free_bytes=GIB, disk_free_bytes=0)]),
-        run(printed("x" * 500 + "\n" + "x" * 80), machines=[machine(disk_free_bytes=327_680)]),
+        run(printed("", -signal.SIGBUS), machines=machine(shm_free_bytes=GIB, disk_free_bytes=0)),
+        run(printed("x" * 500 + "\n" + "x" * 80), machines=machine(disk_free_bytes=327_680)),
         run(
             printed(
                 "Traceback (most recent call last):\n"
@@ -655,10 +653,10 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
                 "terminate called after throwing an instance of 'std::runtime_error'\n  what():  bad\n", -6
             )
         ),
-        run(printed("", -signal.SIGBUS), machines=[machine(shm_free_bytes=GIB, disk_free_bytes=GIB)]),
+        run(printed("", -signal.SIGBUS), machines=machine(shm_free_bytes=GIB, disk_free_bytes=GIB)),
     ),
     "killed": (
-        run(KILLED, stopped(), machines=[machine(oom_kills=0)]),
+        run(KILLED, stopped(), machines=machine(oom_kills=0)),
         run(replace(KILLED, log="CUDA out of memory. Tried to allocate 2.00 GiB; trying again\n")),
         run(KILLED, raised("RuntimeError", GLOO_CLOSED, rank=1, time=1.0)),
     ),
@@ -671,7 +669,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     ),
     "ended-by-status": (
         run(printed("no data, leaving\n", 3)),
-        run(printed("no data, leaving\n", 3), machines=[machine(disk_free_bytes=2 << 20)]),
+        run(printed("no data, leaving\n", 3), machines=machine(disk_free_bytes=2 << 20)),
     ),
     "launcher-killed": (run(stopped(0), stopped(1), launcher_returncode=-9),),
     "launcher-failed": (

@@ -22,7 +22,7 @@ def gpu_oom(
 
 def host_oom(phase: str = phases.STEPPING, peak: int = 6 * GIB, **job: Any) -> Verdict:
     rank = printed("", -9, phase=phase, peak_rss_bytes=peak)
-    return diagnose(run(rank, machines=[machine(oom_kills=1)], job={"stage": 3, "world_size": 1, **job}))
+    return diagnose(run(rank, machines=machine(oom_kills=1), job={"stage": 3, "world_size": 1, **job}))
 
 
 def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
@@ -62,7 +62,7 @@ def test_checkpointing_is_proposed_only_if_it_is_known_to_be_off() -> None:
         (2, {}, ["--stage 3", "--offload cpu"]),
         (3, {}, ["--offload optimizer:cpu", "--offload cpu"]),
         (2, {"optimizer": "cpu"}, ["--stage 3", "--stage 3 --offload cpu"]),
-        (3, {"optimizer": "cpu", "param": "none"}, ["--offload cpu"]),
+        (3, {"optimizer": "cpu"}, ["--offload cpu"]),
         (3, {"optimizer": "cpu", "param": "cpu"}, []),
     ],
 )

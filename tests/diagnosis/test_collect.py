@@ -37,7 +37,7 @@ def test_files_that_are_missing_or_half_written_leave_the_rest_known(
         (root / name).write_bytes(data)
     evidence = collect_evidence(RunDir(root), 1, None)
     assert [rank.rank for rank in evidence.ranks] == [0, 1]
-    assert [machine.host for machine in evidence.machines] == ["w0", "w1"]
+    assert [*evidence.machines] == ["w0", "w1"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", "\0" * 1024])

@@ -15,7 +15,6 @@ from zlaunch.diagnosis.evidence import (
     ErrorEvidence,
     Evidence,
     JobEvidence,
-    MachineEvidence,
     RankEvidence,
     StallEvidence,
 )
@@ -23,7 +22,7 @@ from zlaunch.diagnosis.render import LINES, height
 from zlaunch.diagnosis.root_cause import RankRole, role_of
 from zlaunch.rundir import phases
 from zlaunch.rundir.read import conform
-from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord
+from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, MachineSample
 
 RANKS = [rank for evidences in DEATHS.values() for evidence in evidences for rank in evidence.ranks]
 TEXTS = sorted(
@@ -95,18 +94,16 @@ ranks = st.builds(
     peak_rss_bytes=numbers,
     heartbeat=objects.map(read_as(HeartbeatRecord)),
 )
-machines = st.builds(
-    MachineEvidence,
-    host=st.sampled_from(["w1", "w2", ""]),
-    **dict.fromkeys(set(MachineEvidence.__slots__) - {"host"}, numbers),
+machines = st.dictionaries(
+    st.sampled_from(["w1", "w2", ""]),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(MachineSample.__annotations__, numbers)),
+    max_size=2,
 )
 jobs = st.builds(
     JobEvidence,
     launcher=st.sampled_from(["torchrun", "deepspeed", ""]),
     stage=st.integers(0, 3),
-    offload=st.dictionaries(
-        st.sampled_from(["optimizer", "param"]), st.sampled_from(["cpu", "nvme", "none"])
-    ),
+    offload=st.dictionaries(st.sampled_from(["optimizer", "param"]), st.sampled_from(["cpu", "nvme"])),
     micro_batch=st.integers(0, 64),
     grad_accum=st.integers(0, 64),
     world_size=st.integers(0, 8),
@@ -128,7 +125,7 @@ evidences = st.builds(
     Evidence,
     job=jobs,
     ranks=st.lists(ranks, max_size=3, unique_by=lambda rank: rank.rank).map(tuple),
-    machines=st.lists(machines, max_size=2).map(tuple),
+    machines=machines,
     launcher_returncode=st.integers(-64, 255),
     launcher_log=texts,
     stopped_by=st.sampled_from([None, None, 1, 2, 15, 64]),

@@ -71,7 +71,7 @@ def test_every_number_of_a_fact_is_found_in_the_evidence(code: str, evidence: Ev
 def test_advice_is_never_canned_for_what_is_already_on(code: str, evidence: Evidence) -> None:
     advice = " ".join(diagnose(evidence).advice)
     assert f"--stage {evidence.job.stage}`" not in advice
-    assert not ("optimizer" in evidence.job.moved and "optimizer:cpu`: the optimizer's" in advice)
+    assert not ("optimizer" in evidence.job.offload and "optimizer:cpu`: the optimizer's" in advice)
 
 
 @each(("code", "evidence"), CASES)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.launchers import LAUNCHERS, taken
 from tests.running import ACTIVATED, CONFIGS, RECIPE, Result, run, start, the_run, zlaunch
 
 pytestmark = pytest.mark.job
@@ -55,26 +56,21 @@ class Training:
         return the_run(self.folder)
 
 
-LAUNCHERS = {
-    "ddp": "torchrun",
-    "zero1": "torchrun",
-    "zero2": "deepspeed",
-    "zero2_cpu": "torchrun",
-    "zero3": "torchrun",
-    "zero3_cpu": "deepspeed",
-}
-"""Preset → launcher: each launcher trains without and with ZeRO-3, and without and with offload."""
+PRESETS = ("zero1", "zero2", "zero2_cpu", "zero3_cpu", "zero3", "ddp")
+"""In an order that gives each launcher a preset with and without ZeRO-3, and with and without offload."""
+
+Train = Callable[[str, str], Training]
 
 
 @pytest.fixture(scope="module")
-def training(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Training]:
-    """Train with a preset, once."""
+def training(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Train with a preset under a launcher, once."""
 
     @functools.cache
-    def train(preset: str) -> Training:
+    def train(preset: str, launcher: str) -> Training:
         folder = tmp_path_factory.mktemp(preset)
         env = {"WITNESS": str(folder / "seen.json"), "RECIPE": str(RECIPE)}
-        config = ["--ds-config", CONFIGS / f"{preset}.json", "--launcher", LAUNCHERS[preset]]
+        config = ["--ds-config", CONFIGS / f"{preset}.json", "--launcher", launcher]
         model = ["--model", small_model, "--from_scratch", "--learning_rate", "1e-3"]
         result = zlaunch("train", WITNESS, *config, "--", *model, *SHORT, cwd=folder, env=env)
         return Training(folder, env, result)
@@ -82,11 +78,14 @@ def training(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
     return train
 
 
-@pytest.mark.parametrize("preset", LAUNCHERS)
+@pytest.mark.parametrize(
+    ("preset", "launcher"),
+    [(preset, launcher) for turn, preset in enumerate(PRESETS) for launcher in taken(LAUNCHERS, turn)],
+)
 def test_every_preset_trains_with_exactly_the_ds_config_that_was_shown(
-    preset: str, training: Callable[[str], Training]
+    preset: str, launcher: str, training: Train
 ) -> None:
-    trained = training(preset)
+    trained = training(preset, launcher)
     assert trained.result.status == 0, trained.result.err
     first, last = losses(trained.result.out)
     assert last < first
@@ -96,8 +95,8 @@ def test_every_preset_trains_with_exactly_the_ds_config_that_was_shown(
     assert {path: look_up(seen, path) for path, _ in leaves(shown)} == dict(leaves(shown))
 
 
-def test_the_script_it_leaves_repeats_the_run_by_hand(training: Callable[[str], Training]) -> None:
-    trained = training("zero1")
+def test_the_script_it_leaves_repeats_the_run_by_hand(training: Train) -> None:
+    trained = training("zero1", "torchrun")
     result = run("sh", trained.run / "run.sh", cwd=trained.folder, env=trained.env)
     assert result.status == 0, result.err
     first, last = losses(result.out)
@@ -169,14 +168,14 @@ def test_a_file_with_comments_and_derived_batch_sizes_trains(tmp_path: Path) -> 
     assert written["train_micro_batch_size_per_gpu"] == 4
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        ["python"],
-        ["torchrun", "--standalone", "--nproc-per-node=2"],
-        ["deepspeed", "--num_gpus=2"],
-    ],
+BARE_LAUNCHERS = (
+    ["torchrun", "--standalone", "--nproc-per-node=2"],
+    ["deepspeed", "--num_gpus=2"],
+    ["python"],
 )
+
+
+@pytest.mark.parametrize("launcher", taken(BARE_LAUNCHERS, 0), ids=lambda argv: argv[0])
 def test_the_recipe_runs_without_zlaunch(launcher: list[str], tmp_path: Path) -> None:
     import sys
 

@@ -18,10 +18,10 @@ from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload, RestartPolicy, RunOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
-from zlaunch.launch.rerun import RunContext, changes, plan_rerun, spec_of
+from zlaunch.launch.rerun import environment_changes, plan_rerun, script_changes, spec_of
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
-from zlaunch.rundir.record import GitRecord, JobRecord, Lineage
+from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord, Lineage
 from zlaunch.rundir.run_files import read_run_files
 
 ARGS = ("--text", "two  words", "--output_dir", "out")
@@ -178,37 +178,45 @@ def test_a_record_that_does_not_say_what_was_asked_for_is_refused(missing: str, 
 
 
 GIT: GitRecord = {"commit": "a" * 40, "branch": "main", "changed": [], "diff_sha256": None}
-THEN = RunContext("1" * 64, GIT, {"torch": "2.13.0", "zlaunch": "1"}, "/venv/bin/python", ["H100"])
+THEN: EnvironmentRecord = {
+    "git": GIT,
+    "packages": {"torch": "2.13.0"},
+    "zlaunch": "1",
+    "python": "/venv/bin/python",
+    "machine": {"gpus": [{"name": "H100"}]},
+}
 
 
 def test_what_is_as_it_was_has_not_changed() -> None:
-    assert changes(THEN, THEN) == []
+    assert [*environment_changes(THEN, THEN), *script_changes("1" * 64, "1" * 64)] == []
 
 
 @pytest.mark.parametrize(
     ("what", "now"),
     [
-        ("script", replace(THEN, script_sha256="2" * 64)),
-        ("script", replace(THEN, script_sha256=None)),
-        ("git commit", replace(THEN, git={**GIT, "commit": "b" * 40})),
-        ("git commit", replace(THEN, git=None)),
-        ("uncommitted changes", replace(THEN, git={**GIT, "diff_sha256": "3" * 64})),
-        ("torch", replace(THEN, packages={"torch": "2.14.0", "zlaunch": "1"})),
-        ("zlaunch", replace(THEN, packages={"torch": "2.13.0", "zlaunch": "2"})),
-        ("interpreter", replace(THEN, python="/usr/bin/python")),
-        ("GPUs", replace(THEN, gpus=[])),
+        ("git commit", {**THEN, "git": {**GIT, "commit": "b" * 40}}),
+        ("git commit", {**THEN, "git": None}),
+        ("uncommitted changes", {**THEN, "git": {**GIT, "diff_sha256": "3" * 64}}),
+        ("torch", {**THEN, "packages": {"torch": "2.14.0"}}),
+        ("zlaunch", {**THEN, "zlaunch": "2"}),
+        ("interpreter", {**THEN, "python": "/usr/bin/python"}),
+        ("GPUs", {**THEN, "machine": {"gpus": []}}),
     ],
 )
-def test_each_thing_that_is_not_what_it_was_is_named(what: str, now: RunContext) -> None:
-    assert [one.what for one in changes(THEN, now)] == [what]
+def test_each_thing_that_is_not_what_it_was_is_named(what: str, now: EnvironmentRecord) -> None:
+    assert [one.what for one in environment_changes(THEN, now)] == [what]
 
 
 def test_another_branch_of_the_same_commit_is_no_change() -> None:
-    assert changes(THEN, replace(THEN, git={**GIT, "branch": "other", "changed": ["?? notes"]})) == []
+    git: GitRecord = {**GIT, "branch": "other", "changed": ["?? notes"]}
+    assert not [*environment_changes(THEN, {**THEN, "git": git})]
 
 
-def test_a_script_that_was_never_summed_up_counts_as_changed() -> None:
-    assert [one.what for one in changes(replace(THEN, script_sha256=None), THEN)] == ["script"]
+@pytest.mark.parametrize(("then", "now"), [("1" * 64, "2" * 64), ("1" * 64, None), (None, "1" * 64)])
+def test_a_script_with_another_hash_or_without_one_counts_as_changed(
+    then: str | None, now: str | None
+) -> None:
+    assert [one.what for one in script_changes(then, now)] == ["script"]
 
 
 @given(

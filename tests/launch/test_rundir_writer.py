@@ -1,6 +1,7 @@
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,8 +61,8 @@ def test_run_sh_runs_in_its_directory_and_cleans_up_whatever_they_are_called(
     """A real shell runs it from elsewhere, with a program of the test in place of the launcher."""
     (odd := tmp_path / ODD_NAME).mkdir()
     monkeypatch.chdir(odd)
-    swap, stop = odd / "nvme", RunDir(odd / "run").stop
-    for directory in (swap, stop.parent, *(odd / word for word in ("s", "a"))):
+    stop = RunDir(odd / "run").stop
+    for directory in (stop.parent, *(odd / word for word in ("s", "a"))):
         directory.mkdir()
     stop.touch()
     show = ("sh", "-c", 'pwd; echo "$ODD"; printf "%s\\n" "$@"', "-", str(odd), "two  words")
@@ -77,7 +78,11 @@ def test_run_sh_runs_in_its_directory_and_cleans_up_whatever_they_are_called(
         environ={},
     )
     variables = {"ODD": Variable(ODD_NAME, "")}
-    plan = replace(make_plan(inputs), argv=show, watched_argv=show, swap_dirs=(swap,), environment=variables)
+    launcher = SimpleNamespace(build_argv=lambda *_: show)
+    monkeypatch.setattr("zlaunch.launch.plan.BACKENDS", {"torchrun": launcher, "deepspeed": launcher})
+    plan = replace(make_plan(inputs), environment=variables)
+    (swap,) = plan.swap_dirs
+    swap.mkdir()
     done = subprocess.run(
         ["sh", "-c", command_script(plan)], cwd="/", capture_output=True, text=True, check=False
     )

@@ -6,7 +6,6 @@ import pytest
 from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.accuracy import (
     accuracy_file,
-    default_accuracy_file,
     forecast_errors,
     read_accuracy,
     record_accuracy,
@@ -50,8 +49,9 @@ def test_without_a_file_nothing_is_known(tmp_path: Path) -> None:
     assert read_accuracy(tmp_path / "none") == []
 
 
-def test_the_state_directory_of_the_user_counts() -> None:
-    assert accuracy_file({"XDG_STATE_HOME": "/s"}) == Path("/s/zlaunch/forecasts.jsonl")
+def test_the_state_directory_of_the_user_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/s")
+    assert accuracy_file() == Path("/s/zlaunch/forecasts.jsonl")
 
 
 def test_a_user_without_a_home_gathers_no_experience(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,5 +59,5 @@ def test_a_user_without_a_home_gathers_no_experience(monkeypatch: pytest.MonkeyP
     for name in ("HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 987_654)
-    record_accuracy(default_accuracy_file(), RECORD, compared(10))
-    assert read_accuracy(default_accuracy_file()) == []
+    record_accuracy(accuracy_file(), RECORD, compared(10))
+    assert read_accuracy(accuracy_file()) == []

@@ -16,76 +16,42 @@ from zlaunch.cli.lazy import LazyCommand, LazyGroup, group
 from zlaunch.cli.passthrough import ScriptCommand, no_such_option
 from zlaunch.errors import Unavailable, ZlaunchError
 
+PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True}
+"""Settings of a command whose unknown options go to the script."""
+
 COMMANDS = (
-    LazyCommand(
-        "train",
-        "zlaunch.cli.train:train",
-        "Start a ZeRO job and monitor it to its end.",
-        ScriptCommand,
-        ignore_unknown_options=True,
-        allow_extra_args=True,
-    ),
-    LazyCommand(
-        "estimate",
-        "zlaunch.cli.estimate:estimate",
-        "Estimate how much memory a job needs, and whether it fits.",
-        ScriptCommand,
-    ),
-    LazyCommand("plan", "zlaunch.cli.plan:plan", "Find the fastest configuration that fits.", ScriptCommand),
+    LazyCommand("train", "Start a ZeRO job and monitor it to its end.", ScriptCommand, **PASSED_ON),
+    LazyCommand("estimate", "Estimate how much memory a job needs, and whether it fits.", ScriptCommand),
+    LazyCommand("plan", "Find the fastest configuration that fits.", ScriptCommand),
     group(
         "config",
         "Check, explain, compare and write ds_configs.",
-        [
-            LazyCommand(
-                "validate",
-                "zlaunch.cli.config.validate:validate",
-                "Check ds_config files and report every mistake with its place.",
-                ScriptCommand,
-            ),
-            LazyCommand(
-                "resolve",
-                "zlaunch.cli.config.resolve:resolve",
-                'Show what every "auto" in a ds_config becomes, and why.',
-                ScriptCommand,
-            ),
-            LazyCommand(
-                "write", "zlaunch.cli.config.write:write", "Write a ds_config for a ZeRO stage and offload."
-            ),
-            LazyCommand(
-                "translate",
-                "zlaunch.cli.config.translate:translate",
-                "Translate another launcher's command line to zlaunch.",
-                ignore_unknown_options=True,
-                allow_interspersed_args=False,
-            ),
-            LazyCommand(
-                "schema",
-                "zlaunch.cli.config.schema:schema",
-                "Write a JSON Schema of ds_configs, for editors.",
-            ),
-            LazyCommand("diff", "zlaunch.cli.config.diff:diff", "Compare the meaning of two ds_configs."),
-            LazyCommand(
-                "explain",
-                "zlaunch.cli.config.explain:explain",
-                "Explain a ds_config key.",
-            ),
-        ],
+        LazyCommand(
+            "config.validate", "Check ds_config files and report every mistake with its place.", ScriptCommand
+        ),
+        LazyCommand(
+            "config.resolve", 'Show what every "auto" in a ds_config becomes, and why.', ScriptCommand
+        ),
+        LazyCommand("config.write", "Write a ds_config for a ZeRO stage and offload."),
+        LazyCommand(
+            "config.translate",
+            "Translate another launcher's command line to zlaunch.",
+            ignore_unknown_options=True,
+            allow_interspersed_args=False,
+        ),
+        LazyCommand("config.schema", "Write a JSON Schema of ds_configs, for editors."),
+        LazyCommand("config.diff", "Compare the meaning of two ds_configs."),
+        LazyCommand("config.explain", "Explain a ds_config key."),
     ),
     group(
         "runs",
         "List, show, explain, stop and repeat runs.",
-        [
-            LazyCommand("list", "zlaunch.cli.runs.list:list_runs", "List runs, how they ended and why."),
-            LazyCommand(
-                "show", "zlaunch.cli.runs.show:show", "Show everything about a run, including its memory."
-            ),
-            LazyCommand("logs", "zlaunch.cli.runs.logs:logs", "Print the output of a rank or the launcher."),
-            LazyCommand("why", "zlaunch.cli.runs.why:why", "Explain why a run ended and what to change."),
-            LazyCommand("stop", "zlaunch.cli.runs.stop:stop", "Stop a run and wait until it has ended."),
-            LazyCommand(
-                "rerun", "zlaunch.cli.runs.rerun:rerun", "Repeat a run exactly, in a new run directory."
-            ),
-        ],
+        LazyCommand("runs.list:list_runs", "List runs, how they ended and why."),
+        LazyCommand("runs.show", "Show everything about a run, including its memory."),
+        LazyCommand("runs.logs", "Print the output of a rank or the launcher."),
+        LazyCommand("runs.why", "Explain why a run ended and what to change."),
+        LazyCommand("runs.stop", "Stop a run and wait until it has ended."),
+        LazyCommand("runs.rerun", "Repeat a run exactly, in a new run directory."),
     ),
 )
 

@@ -34,8 +34,7 @@ def estimate(
     ] = None,
     seq_len: options.SeqLen = None,
     grad_accum: Annotated[
-        int | None,
-        typer.Option(min=1, max=options.MOST_SAMPLES, metavar="N", help="Micro-batches per step."),
+        int | None, typer.Option(min=1, max=options.MOST_SAMPLES, metavar="N", help="Micro-batches per step.")
     ] = None,
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,

@@ -1,6 +1,5 @@
 """Commands that are imported when needed: to run, to show their own help, or to complete their options."""
 
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -13,20 +12,25 @@ class LazyCommand(TyperCommand):
     """The name and the help line of a command, and where to import it from."""
 
     def __init__(
-        self, name: str, path: str, help_line: str, cls: type[TyperCommand] = TyperCommand, **settings: bool
+        self, path: str, help_line: str, cls: type[TyperCommand] = TyperCommand, **settings: bool
     ) -> None:
-        """Take the path as `module:function`; class and context settings are those of the command itself."""
+        """Take the path as `module[:function]` below `zlaunch.cli`; the command is named like its module.
+
+        Class and context settings are those of the command itself.
+        """
+        module, _, function = path.partition(":")
+        name = module.rpartition(".")[2]
         super().__init__(name, help=help_line, rich_markup_mode=None)
-        self.path = path
+        self.module = f"zlaunch.cli.{module}"
+        self._function = function or name
         self._cls = cls
         self._settings = settings
 
     def load(self) -> Any:
         """Import the command and build its parser."""
-        module, _, function = self.path.partition(":")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         register = app.command(self.name, cls=self._cls, context_settings=self._settings)
-        register(getattr(import_module(module), function))
+        register(getattr(import_module(self.module), self._function))
         return get_command(app)
 
 
@@ -39,7 +43,7 @@ class LazyGroup(TyperGroup):
         return name, command.load() if isinstance(command, LazyCommand) else command, rest
 
 
-def group(name: str, help_line: str, commands: Sequence[LazyCommand]) -> LazyGroup:
+def group(name: str, help_line: str, *commands: LazyCommand) -> LazyGroup:
     """Build a group that shows its help when it is called without a command."""
     return LazyGroup(
         name=name, help=help_line, commands=commands, no_args_is_help=True, rich_markup_mode=None

@@ -1,4 +1,4 @@
-"""Options that `estimate`, `plan` and `train` share: the model, where it trains, and how."""
+"""Options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -36,8 +36,7 @@ Offload = Annotated[
 ]
 
 DsConfig = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Start from this ds_config; other options override it."),
+    Path | None, typer.Option(metavar="FILE", help="Start from this ds_config; other options override it.")
 ]
 
 Overrides = Annotated[
@@ -55,7 +54,7 @@ SeqLen = Annotated[int | None, typer.Option(min=1, max=MOST_TOKENS, metavar="N",
 
 Precision = Annotated[
     Literal["bf16", "fp16", "fp32"] | None,
-    typer.Option(help="Training precision (default: best supported by the GPU)."),
+    typer.Option(help="Training precision (default: best supported by the accelerator)."),
 ]
 
 Optimizer = Annotated[
@@ -79,4 +78,37 @@ TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Allow the model's own code to run.")
 ]
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the complete plan; write and start nothing.")]
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+A_CONFIG = "ds_config file, accelerate YAML, - for stdin, or base64."
+
+WorldSize = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of data-parallel ranks.")]
+
+ModelDir = Annotated[
+    Path | None,
+    typer.Option("--model", metavar="DIR", help="Model directory or config.json, for buffer sizes."),
+]
+
+Runner = Annotated[
+    Literal["trainer", "accelerate", "deepspeed"] | None,
+    typer.Option("--for", help='Program that reads the file and fills in "auto".', show_default="trainer"),
+]
+
+Release = Annotated[
+    str | None,
+    typer.Option("--deepspeed", metavar="RELEASE", help="DeepSpeed release, such as 0.16 (default: newest)."),
+]
+
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Output file (default: stdout).")
+]
+
+LatestRun = Annotated[
+    str, typer.Argument(metavar="[ID]", help="Run ID or prefix, or a run directory.", show_default=True)
+]
+
+Run = Annotated[str, typer.Argument(metavar="ID", help="Run ID or prefix, a run directory, or `latest`.")]
+
+RunsDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of the runs (default: runs).")]

@@ -39,8 +39,7 @@ def plan(
     attention: options.Attention = None,
     trust_remote_code: options.TrustRemoteCode = False,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the ds_config to this file."),
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the ds_config to this file.")
     ] = None,
 ) -> None:
     """Find the fastest configuration that fits.

@@ -30,8 +30,7 @@ def train(
     script: Annotated[
         str | None,
         typer.Argument(
-            metavar="SCRIPT [-- SCRIPT ARGS]",
-            help="Training script (default: a small language model).",
+            metavar="SCRIPT [-- SCRIPT ARGS]", help="Training script (default: a small language model)."
         ),
     ] = None,
     module: Annotated[
@@ -44,10 +43,7 @@ def train(
     ] = None,
     offload: options.Offload = None,
     nvme: options.Nvme = None,
-    precision: Annotated[
-        Literal["bf16", "fp16", "fp32"] | None,
-        typer.Option(help="Training precision (default: best supported by the accelerator)."),
-    ] = None,
+    precision: options.Precision = None,
     gpus: Annotated[
         str | None, typer.Option(metavar="N|LIST", help="Number of GPUs, or which: 2 or 0,2 (default: all).")
     ] = None,
@@ -57,9 +53,7 @@ def train(
     ] = None,
     ds_config: options.DsConfig = None,
     overrides: options.Overrides = None,
-    hostfile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Hosts to run on, one `HOST slots=N` per line.")
-    ] = None,
+    hostfile: options.Hostfile = None,
     include: Annotated[
         str | None, typer.Option(metavar="HOST:SLOTS", help="Use only these slots: w0@w1:0,2.")
     ] = None,
@@ -100,9 +94,7 @@ def train(
         str | None,
         typer.Option(metavar="RANK[:PORT]", help="Make a rank wait for a debugger (default port: 5678)."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the complete plan; write and start nothing.")
-    ] = False,
+    dry_run: options.DryRun = False,
 ) -> None:
     """Start a ZeRO job and monitor it to its end.
 

@@ -25,7 +25,7 @@ def state_of(job: JobEvidence) -> JobState:
         world_size=job.world_size,
         micro_batch=job.micro_batch,
         grad_accum=job.grad_accum,
-        offload={part: cast("Device", device) for part, device in job.moved.items()},
+        offload={part: cast("Device", device) for part, device in job.offload.items()},
         activation_checkpointing=job.gradient_checkpointing,
     )
 

@@ -4,8 +4,9 @@ import signal
 from dataclasses import dataclass
 from functools import cached_property
 
-from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, MachineEvidence, RankEvidence
+from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, RankEvidence
 from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, exception_in
+from zlaunch.rundir.record import MachineSample
 
 
 def error_of(rank: RankEvidence) -> ErrorEvidence | None:
@@ -67,6 +68,11 @@ class Case:
         return f"{self.error.traceback}\n{self.words}" if self.error is not None else self.words
 
     @property
+    def log(self) -> str:
+        """The end of what the rank printed; empty without a rank."""
+        return "" if self.rank is None else self.rank.log
+
+    @property
     def signal(self) -> int | None:
         """The signal that killed the rank, unless it was told to stop."""
         if self.rank is None or self.rank.stopped_by is not None or self.rank.returncode is None:
@@ -89,13 +95,12 @@ class Case:
         hosts = {rank.host for rank in self.evidence.ranks}
         return f"rank {self.rank.rank}" + (f" on {self.rank.host}" if len(hosts) > 1 else "")
 
-    @cached_property
-    def machine(self) -> MachineEvidence | None:
-        """The host of the rank."""
+    @property
+    def machine(self) -> MachineSample:
+        """The last sample of the rank's host; without a rank, of the only host."""
         machines = self.evidence.machines
-        if self.rank is None:
-            return machines[0] if len(machines) == 1 else None
-        return next((one for one in machines if one.host == self.rank.host), None)
+        hosts = [*machines] if self.rank is None else [self.rank.host]
+        return machines.get(hosts[0], MachineSample()) if len(hosts) == 1 else MachineSample()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ class Reading:
     cause: str
     facts: tuple[str | None, ...] = ()
     """The most important first; None is left out."""
-    advice: tuple[str, ...] = ()
+    advice: tuple[str | None, ...] = ()
     rank: RankEvidence | None = None
     """The rank that failed first, if it is not the rank of the case."""
     is_local: bool = True

@@ -1,25 +1,25 @@
 """Read from a run directory the evidence of how the run ended."""
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zlaunch.diagnosis.evidence import (
     ErrorEvidence,
     Evidence,
     JobEvidence,
-    MachineEvidence,
     RankEvidence,
     StallEvidence,
+    filled,
 )
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
 from zlaunch.job.script import ConfigInterface, Script, read_script
-from zlaunch.job.trainer_args import flags, is_switched_on
+from zlaunch.job.trainer_args import switched_on
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import ErrorRecord, HeartbeatRecord, MachineSample, RankRecord, SlotRecord
+from zlaunch.rundir.record import HeartbeatRecord, MachineSample, RankRecord, SlotRecord
 from zlaunch.rundir.run_files import RunFiles, read_run_files
 from zlaunch.worker.sampling import disk_space
 
@@ -41,11 +41,10 @@ def collect_evidence(
     files = read_run_files(run_dir.root)
     slots = {slot["rank"]: slot for slot in files.job.get("ranks", ()) if "rank" in slot}
     ranks = tuple(_rank(run_dir, files, slot) for slot in slots.values())
-    _, disk = disk_space(run_dir.root)
     return Evidence(
         job=_job(files),
         ranks=ranks,
-        machines=tuple(_machines(ranks, files.ranks, {socket.gethostname(): oom_kills}, disk)),
+        machines=_machines(ranks, files.ranks, oom_kills, disk_space(run_dir.root)[1]),
         launcher_returncode=launcher_returncode,
         launcher_log=tail(run_dir.launcher_log),
         stopped_by=stopped_by,
@@ -71,7 +70,7 @@ def _job(files: RunFiles) -> JobEvidence:
     return JobEvidence(
         launcher=job.get("launcher", ""),
         stage=job.get("stage", 0),
-        offload={part: device for part, device in job.get("offload", {}).items() if device},
+        offload={part: at for part, at in job.get("offload", {}).items() if at not in (None, "none")},
         micro_batch=job.get("micro_batch") or 1,
         grad_accum=job.get("grad_accum") or 1,
         world_size=files.world_size or 0,
@@ -95,10 +94,8 @@ def _source(script: Path) -> Script | None:
 
 def _recomputes(argv: Sequence[str], source: Script | None) -> bool | None:
     """Whether activations are recomputed; None if the script may decide that itself."""
-    given = dict(flags(argv))
-    for name in CHECKPOINTING_FLAGS:
-        if name in given:
-            return is_switched_on(given[name] or "true")
+    if (given := switched_on(argv, *CHECKPOINTING_FLAGS)) is not None:
+        return given
     return None if source is None or any(map(source.mentions, CHECKPOINTING_FLAGS)) else False
 
 
@@ -113,7 +110,7 @@ def _rank(run_dir: RunDir, files: RunFiles, slot: SlotRecord) -> RankEvidence:
         ended=record.get("ended"),
         phase=heartbeat.get("phase", ""),
         step=heartbeat.get("step", 0),
-        error=_error(files.errors[rank]) if rank in files.errors else None,
+        error=filled(ErrorEvidence, files.errors[rank]) if rank in files.errors else None,
         log=tail(run_dir.rank_log(rank)),
         stacks=tail(run_dir.rank_stacks(rank)),
         peak_rss_bytes=record.get("peak_rss_bytes"),
@@ -130,42 +127,19 @@ def _was_exiting(record: RankRecord, heartbeat: HeartbeatRecord) -> bool:
     return heartbeat.get("phase") == phases.EXITING and heartbeat["since"] < stopped
 
 
-def _error(record: ErrorRecord) -> ErrorEvidence:
-    return ErrorEvidence(
-        type=record.get("type", ""),
-        message=record.get("message", ""),
-        traceback=record.get("traceback", ""),
-        frame=record.get("frame"),
-        phase=record.get("phase"),
-        time=record.get("time"),
-    )
-
-
 def _machines(
-    ranks: Sequence[RankEvidence],
-    records: Mapping[int, RankRecord],
-    kills_seen: Mapping[str, int],
-    disk_free: int | None,
-) -> Iterator[MachineEvidence]:
+    ranks: Sequence[RankEvidence], records: Mapping[int, RankRecord], kills_here: int, disk_free: int | None
+) -> dict[str, MachineSample]:
     """Describe each host by the first sample of its ranks.
 
     All of them write to one disk; its free space now counts as well, since a full disk takes no sample.
     """
-    hosts: dict[str, list[RankEvidence]] = {}
-    for rank in ranks:
-        hosts.setdefault(rank.host, []).append(rank)
-    for host, here in hosts.items():
+    machines: dict[str, MachineSample] = {}
+    for host in dict.fromkeys(rank.host for rank in ranks):
+        here = [rank for rank in ranks if rank.host == host]
         sample = next((found for rank in here if (found := rank.sample.get("machine"))), MachineSample())
         counted = [records.get(rank.rank, RankRecord()).get("oom_kills") or 0 for rank in here]
         free = [size for size in (sample.get("disk_free_bytes"), disk_free) if size is not None]
-        yield MachineEvidence(
-            host=host,
-            memory_bytes=sample.get("memory_bytes"),
-            memory_available_bytes=sample.get("memory_available_bytes"),
-            cgroup_bytes=sample.get("cgroup_bytes"),
-            cgroup_limit_bytes=sample.get("cgroup_limit_bytes"),
-            oom_kills=max(*counted, kills_seen.get(host, 0)),
-            shm_bytes=sample.get("shm_bytes"),
-            shm_free_bytes=sample.get("shm_free_bytes"),
-            disk_free_bytes=min(free, default=None),
-        )
+        kills = max(*counted, kills_here if host == socket.gethostname() else 0)
+        machines[host] = {**sample, "oom_kills": kills, "disk_free_bytes": min(free, default=None)}
+    return machines

@@ -50,7 +50,7 @@ def diagnose(evidence: Evidence) -> Verdict:
 
 def _verdict(code: str, reading: Reading, case: Case) -> Verdict:
     facts = tuple(dict.fromkeys(text for fact in reading.facts if fact and (text := tidy(fact))))
-    cause, advice = tidy(reading.cause), tuple(map(tidy, reading.advice))
+    cause, advice = tidy(reading.cause), tuple(map(tidy, filter(None, reading.advice)))
     rank = (reading.rank or case.rank) if reading.is_local else None
     if rank is None:
         return Verdict(code, cause, facts=facts, advice=advice)

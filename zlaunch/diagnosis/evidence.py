@@ -1,18 +1,27 @@
 """What is known about a run that has ended, as plain values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, cast
 
 from zlaunch.rundir import phases
-from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, SampleRecord
+from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, MachineSample, SampleRecord
+
+Value = TypeVar("Value")
+
+
+def filled(kind: type[Value], members: Mapping[str, object]) -> Value:
+    """Make a dataclass of those members of a record that are its fields."""
+    names = {one.name for one in fields(cast("Any", kind))}
+    return kind(**{name: member for name, member in members.items() if name in names})
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorEvidence:
     """The exception that ended a rank's script."""
 
-    type: str
-    message: str
+    type: str = ""
+    message: str = ""
     traceback: str = ""
     frame: FrameRecord | None = None
     """The deepest frame in the user's own code."""
@@ -55,22 +64,6 @@ class RankEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineEvidence:
-    """Memory and disk of one host in its last sample."""
-
-    host: str
-    memory_bytes: int | None = None
-    memory_available_bytes: int | None = None
-    cgroup_bytes: int | None = None
-    cgroup_limit_bytes: int | None = None
-    oom_kills: int | None = None
-    """Processes that the kernel has killed for lack of memory since the run began."""
-    shm_bytes: int | None = None
-    shm_free_bytes: int | None = None
-    disk_free_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class StallEvidence:
     """A run that made no progress."""
 
@@ -91,7 +84,7 @@ class JobEvidence:
     launcher: str = "torchrun"
     stage: int = 0
     offload: Mapping[str, str] = field(default_factory=dict)
-    """`optimizer` or `param` → the device it is on."""
+    """`optimizer` or `param` → the device it is on; what stays on the GPU is not listed."""
     micro_batch: int = 1
     grad_accum: int = 1
     world_size: int = 1
@@ -105,11 +98,6 @@ class JobEvidence:
     config: Mapping[str, object] = field(default_factory=dict)
     """The ds_config."""
 
-    @property
-    def moved(self) -> Mapping[str, str]:
-        """The states that are not on the GPU, and the device of each."""
-        return {part: device for part, device in self.offload.items() if device not in (None, "none")}
-
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -117,7 +105,8 @@ class Evidence:
 
     job: JobEvidence = JobEvidence()
     ranks: tuple[RankEvidence, ...] = ()
-    machines: tuple[MachineEvidence, ...] = ()
+    machines: Mapping[str, MachineSample] = field(default_factory=dict)
+    """Host → its last sample; `oom_kills` are those since the run began."""
     launcher_returncode: int = 0
     launcher_log: str = ""
     stopped_by: int | None = None

@@ -46,7 +46,6 @@ def exception_in(log: str) -> ErrorEvidence | None:
 
 
 def _first_of_chain(lines: list[str], starts: list[int]) -> int:
-    """Find the first traceback of a chain of exceptions."""
     first = starts[-1]
     for start in reversed(starts[:-1]):
         if not any(_LED_TO.match(line) for line in lines[start:first]):

@@ -1,7 +1,6 @@
 """Render a verdict in at most ten lines of a terminal."""
 
 import textwrap
-from collections.abc import Iterator
 from dataclasses import replace
 
 from zlaunch.diagnosis.log_text import clip
@@ -47,9 +46,12 @@ _COLUMN = 10
 
 def verdict_lines(verdict: Verdict, head: str, width: int) -> list[str]:
     """Write the cause after `head`, then the rank that failed first, the evidence and the advice."""
+    host = f" on {verdict.host}" if verdict.host else ""
+    phase = f", {verdict.phase}" if verdict.phase else ""
+    began = () if verdict.rank is None else (f"rank {verdict.rank}{host}{phase}",)
     lines = textwrap.wrap(f"{head}: {verdict.cause}", width)[:3]
     for title, texts in (
-        ("began", _beginning(verdict)),
+        ("began", began),
         ("evidence", verdict.facts),
         ("change", verdict.advice),
     ):
@@ -59,10 +61,3 @@ def verdict_lines(verdict: Verdict, head: str, width: int) -> list[str]:
             lines.append(f"  {label:<{_COLUMN}}{wrapped[0]}")
             lines += [f"  {'':<{_COLUMN}}{line}" for line in wrapped[1:]]
     return lines[:LINES]
-
-
-def _beginning(verdict: Verdict) -> Iterator[str]:
-    if verdict.rank is not None:
-        host = f" on {verdict.host}" if verdict.host else ""
-        phase = f", {verdict.phase}" if verdict.phase else ""
-        yield f"rank {verdict.rank}{host}{phase}"

@@ -1,10 +1,16 @@
-"""One way for a run to end: a code, a line that says what it is, and a function that recognizes it."""
+"""One way for a run to end: a code, a line that says what it is, and a function that recognizes it.
+
+The rules of a ds_config are imported when they are asked: that takes longer than a diagnosis.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import Literal
 
 from zlaunch.diagnosis.case import Case, Reading
-from zlaunch.diagnosis.config_rules import rule_text
+from zlaunch.diagnosis.evidence import JobEvidence
+from zlaunch.diagnosis.log_text import matching_line
 
 Read = Callable[[Case], Reading | None]
 
@@ -33,6 +39,41 @@ def signature(code: str, tell: str, rule: str | None = None) -> Callable[[Read],
     return lambda read: Signature(code, tell, read, rule)
 
 
+def quotes(
+    pattern: str, within: Literal["words", "story"] = "words"
+) -> Callable[[Callable[[Case, str], Reading | None]], Read]:
+    """Read a case only if a line of it matches a pattern; the line is the second argument."""
+
+    def reading(read: Callable[[Case, str], Reading | None]) -> Read:
+        @wraps(read)
+        def read_matching(case: Case) -> Reading | None:
+            line = matching_line(pattern, getattr(case, within))
+            return None if line is None else read(case, line)
+
+        return read_matching
+
+    return reading
+
+
 def signature_of(rule: str, tell: str) -> Callable[[Read], Signature]:
     """Make a signature with the code and the text of a rule of a ds_config."""
     return signature(rule, tell, rule)
+
+
+def rule_text(code: str) -> str:
+    """Say what a rule is about, in its own first sentences."""
+    from zlaunch.config.rules import RULES
+
+    (rule,) = (one for one in RULES if one.code == code)
+    return " ".join(rule.why.partition("\n\n")[0].split()).rstrip(".")
+
+
+def broken_rule(code: str, job: JobEvidence) -> str:
+    """Say what a rule finds in the job's ds_config; in general if it finds nothing."""
+    from zlaunch.config.rules.rule import Context
+    from zlaunch.config.rules.validate import validate_mapping
+    from zlaunch.job.script import ConfigInterface
+
+    interface = ConfigInterface.TRAINER if job.uses_trainer else ConfigInterface.DEEPSPEED
+    found = validate_mapping(dict(job.config), Context(world_size=job.world_size, interface=interface))
+    return next((one.message for one in found if one.code == code), rule_text(code))

@@ -9,7 +9,8 @@ from pathlib import PurePath
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
-_LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib/python3\.\d+/")
+LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib/python3\.\d+/")
+"""Files that are not the user's."""
 _OURS = "zlaunch/worker/hook/"
 _COMMUNICATION = re.compile(r"/torch/distributed/(distributed_c10d|c10d_logger)\.py$|/deepspeed/comm/")
 _ENGINE = re.compile(r"/(deepspeed|torch/cuda)/")
@@ -26,7 +27,7 @@ class Frame:
     @property
     def is_the_users(self) -> bool:
         """Whether it is in the user's code rather than in a library."""
-        return not _LIBRARY.search(self.file)
+        return not LIBRARY.search(self.file)
 
     def __str__(self) -> str:
         """Write `file:line function`, with the last folder of the path."""

@@ -20,7 +20,7 @@ from zlaunch.job.model_checks import quantization, usable_positions
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Precision
-from zlaunch.job.trainer_args import Argument, flags, is_switched_on
+from zlaunch.job.trainer_args import Argument, flags, switched_on
 
 ATTENTIONS: Final[tuple[Attention, ...]] = get_args(Attention)
 
@@ -128,12 +128,11 @@ def training_of(
     written = said.get("dtype") or said.get("torch_dtype") or model.first("dtype", "torch_dtype")
     named = said.get("attn_implementation")
     chosen: Attention = next((one for one in ATTENTIONS if one == named), "sdpa")
-    switches = [said[name] for name in CHECKPOINTING_FLAGS if name in said]
     resumed = said.get("resume_from_checkpoint", "false")
     return Training(
         seq_len=_given_seq_len(said, options.seq_len) or _usual_seq_len(model, usual_seq_len),
         activation_checkpointing=bool(options.activation_checkpointing)
-        or (bool(switches) and is_switched_on(switches[0])),
+        or bool(switched_on(argv, *CHECKPOINTING_FLAGS)),
         attention=options.attention or chosen,
         lora=options.lora,
         load_dtype=_DTYPES.get(str(written).removeprefix("torch."), "fp32"),

@@ -73,21 +73,16 @@ def _program_path(environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:
     programs = sysconfig.get_path("scripts")
     path = environ.get("PATH", os.defpath)
     if programs not in path.split(os.pathsep):
-        yield (
-            "PATH",
-            Variable(f"{programs}{os.pathsep}{path}", "the launchers and ninja of this Python", programs),
-        )
+        why = "the launchers and ninja of this Python"
+        yield "PATH", Variable(f"{programs}{os.pathsep}{path}", why, programs)
 
 
 def _threads(machine: Machine, topology: Topology) -> dict[str, Variable]:
     """Torchrun gives a rank one thread, too few for an optimizer on the CPU; deepspeed gives it all."""
     ranks = max(len(host.devices) for host in topology.hosts)
     threads = max(1, machine.num_cores // ranks)
-    return {
-        "OMP_NUM_THREADS": Variable(
-            str(threads), f"{plural(machine.num_cores, 'core')} for {plural(ranks, 'rank')}"
-        )
-    }
+    why = f"{plural(machine.num_cores, 'core')} for {plural(ranks, 'rank')}"
+    return {"OMP_NUM_THREADS": Variable(str(threads), why)}
 
 
 def _devices(machine: Machine, topology: Topology, environ: Mapping[str, str]) -> dict[str, Variable]:

@@ -14,11 +14,8 @@ def extensions_dir(environment: Mapping[str, str]) -> Path:
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cuda = torch_cuda()
     kind = f"cu{cuda.replace('.', '')}" if cuda else "cpu"
-    return (
-        cache
-        / "torch_extensions"
-        / f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}_{kind}"
-    )
+    python = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
+    return cache / "torch_extensions" / f"{python}_{kind}"
 
 
 def lock_holder(lock: Path) -> int | None:

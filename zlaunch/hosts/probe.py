@@ -167,11 +167,8 @@ def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
     visible: list[Gpu] = []
     for term in selection.split(","):
         name = term.strip()
-        found = [
-            gpu
-            for gpu in gpus
-            if name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
-        ]
+        is_uuid = name.startswith("GPU-")
+        found = [gpu for gpu in gpus if name == str(gpu.index) or (is_uuid and gpu.uuid.startswith(name))]
         if not found and name.startswith(("GPU-", "MIG-")):
             raise Unavailable(
                 f"CUDA_VISIBLE_DEVICES names `{name}`, which is not a GPU here", "name GPUs by number"

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from zlaunch.errors import ZlaunchError
 from zlaunch.hosts.machine import HostSurvey
 from zlaunch.hosts.op_cache import stale_locks
@@ -74,23 +76,17 @@ def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
 
 def to_json(value: SurveyRequest | HostSurvey | SurveyError) -> str:
     """Write a request or an answer as one line of ASCII."""
-    from pydantic import TypeAdapter
-
     return json.dumps(TypeAdapter(type(value)).dump_python(value, mode="json"))
 
 
 def read_request(text: str) -> SurveyRequest:
     """Read what `to_json` wrote."""
-    from pydantic import TypeAdapter
-
     return TypeAdapter(SurveyRequest).validate_python(json.loads(text))
 
 
 def read_answer(text: str) -> HostSurvey | SurveyError:
     """Read what `to_json` wrote; raise ValueError for the answer of another release."""
-    from pydantic import TypeAdapter
-
-    answer: TypeAdapter[HostSurvey | SurveyError] = TypeAdapter(HostSurvey | SurveyError)
+    answer = TypeAdapter[HostSurvey | SurveyError](HostSurvey | SurveyError)
     return answer.validate_python(json.loads(text))
 
 

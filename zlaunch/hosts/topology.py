@@ -53,6 +53,11 @@ class Topology:
         """The number of ranks."""
         return sum(len(host.devices) for host in self.hosts)
 
+    @property
+    def selection(self) -> str:
+        """The slots as DeepSpeed's `--include` takes them: `w0:0,1@w1:3`."""
+        return "@".join(f"{host.name}:{','.join(map(str, host.devices))}" for host in self.hosts)
+
     def slots(self) -> Iterator[Slot]:
         """Number the ranks: host by host, device by device."""
         rank = 0
@@ -86,18 +91,14 @@ def parse_hostfile(text: str, file: str) -> tuple[tuple[HostLine, ...], list[Fin
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        host, problem = _host(line.strip())
-        place = Place(file, number, 1)
-        if host is not None and host.name in lines:
-            problem = (
-                "duplicate-host",
-                f"`{host.name}` is already on line {lines[host.name].place.line}",
-                None,
-            )
-        if problem is not None:
-            findings.append(Finding(*problem, place=place))
-        elif host is not None:
+        host, place = _host(line.strip()), Place(file, number, 1)
+        if isinstance(host, Host) and host.name in lines:
+            before = lines[host.name].place.line
+            host = Finding("duplicate-host", f"`{host.name}` is already on line {before}")
+        if isinstance(host, Host):
             lines[host.name] = HostLine(host, place)
+        else:
+            findings.append(replace(host, place=place))
     return tuple(lines.values()), findings
 
 
@@ -115,27 +116,22 @@ def too_many_slots(lines: Iterable[HostLine], most: Mapping[str, int]) -> list[F
     ]
 
 
-def _host(line: str) -> tuple[Host | None, tuple[str, str, str | None] | None]:
+def _host(line: str) -> Host | Finding:
     match = _HOST_LINE.fullmatch(line)
     if match is None:
-        return None, (
-            "bad-host-line",
-            f"`{line}` is not a hostfile line",
-            "write `HOST slots=N` with a number, without spaces around =",
-        )
+        hint = "write `HOST slots=N` with a number, without spaces around ="
+        return Finding("bad-host-line", f"`{line}` is not a hostfile line", hint)
     name, count = match["name"], int(match["slots"])
     if "@" in name:
         user, _, host = name.partition("@")
-        return None, (
-            "bad-host-line",
-            f"`{name}` names a user",
-            f"put `User {user}` for {host} into ~/.ssh/config",
-        )
+        hint = f"put `User {user}` for {host} into ~/.ssh/config"
+        return Finding("bad-host-line", f"`{name}` names a user", hint)
     if not _HOST_NAME.fullmatch(name):
-        return None, ("bad-host-line", f"`{name}` is not a host name", "write `HOST slots=N`")
+        return Finding("bad-host-line", f"`{name}` is not a host name", "write `HOST slots=N`")
     if count == 0:
-        return None, ("no-slots", f"`{name}` has no slots", "delete the line, or write how many GPUs it has")
-    return Host(name, tuple(range(count))), None
+        hint = "delete the line, or write how many GPUs it has"
+        return Finding("no-slots", f"`{name}` has no slots", hint)
+    return Host(name, tuple(range(count)))
 
 
 def select(hosts: Sequence[Host], include: str | None, exclude: str | None) -> tuple[Host, ...]:

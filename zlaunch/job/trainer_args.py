@@ -237,9 +237,10 @@ def flags(argv: Sequence[str]) -> list[tuple[str, str | None]]:
     return found
 
 
-def is_switched_on(text: str) -> bool:
-    """Whether the text is a true boolean."""
-    return text.lower() in _TRUE
+def switched_on(argv: Sequence[str], *names: str) -> bool | None:
+    """Whether the first of these flags that is given is true; None if none is given."""
+    given = {name: value or "true" for name, value in flags(argv)}
+    return next((given[name].lower() in _TRUE for name in names if name in given), None)
 
 
 def take_ds_config(argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:

@@ -34,7 +34,7 @@ def finish_run(plan: LaunchPlan, evidence: Evidence, started: float, reporter: R
     _record(plan, outcome, started, reporter, evidence.stall)
     if plan.layout.forecast.exists() and outcome.exit_status == 0:
         record = load_run(plan.layout.root)
-        accuracy.record_accuracy(accuracy.default_accuracy_file(), record, compare_with_forecast(record))
+        accuracy.record_accuracy(accuracy.accuracy_file(), record, compare_with_forecast(record))
     heartbeat = read_record(plan.layout.rank_heartbeat(0), HeartbeatRecord)
     reporter.ended(plan, outcome, time.time() - started, heartbeat)
     return FinishedRun(outcome, evidence)

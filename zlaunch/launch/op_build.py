@@ -38,12 +38,6 @@ class NotBuilt(Unavailable):
     """A native op does not compile."""
 
 
-def missing_ops(ops: Sequence[NativeOp], environment: Mapping[str, str]) -> list[NativeOp]:
-    """List the ops that are not compiled yet from the sources of the installed DeepSpeed."""
-    folder = extensions_dir(environment)
-    return [op for op in ops if not _is_built(folder / op.name)]
-
-
 def build_missing(
     ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunDir, reporter: Reporter
 ) -> signal.Signals | None:
@@ -52,7 +46,7 @@ def build_missing(
     Raises NotBuilt with the compiler's first error if an op cannot be built.
     """
     folder = extensions_dir(environment)
-    missing = missing_ops(ops, environment)
+    missing = [op for op in ops if not _is_built(folder / op.name)]
     if missing:
         reporter.note(f"compiling {plural(len(missing), 'native op')}, once; kept in {folder}")
     for number, op in enumerate(missing, start=1):

@@ -20,9 +20,10 @@ from zlaunch.hosts.topology import Topology
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
-from zlaunch.job.trainer_args import read_arguments, removed_arguments
+from zlaunch.job.trainer_args import TrainerArgs, read_arguments, removed_arguments
 from zlaunch.launch.backends import BACKENDS
 from zlaunch.launch.backends.target import Target
+from zlaunch.process import RANK_PROGRAM
 from zlaunch.rundir.layout import RunDir
 
 
@@ -43,6 +44,11 @@ class PlanInputs:
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
 
+    def context(self, args: TrainerArgs) -> ResolveContext:
+        """What the ds_config is resolved for; `args` are those of the Trainer."""
+        world_size, interface = self.topology.world_size, self.script.interface
+        return ResolveContext(self.base, args, self.model, self.machine, world_size, interface)
+
 
 @dataclass(frozen=True, slots=True)
 class Listener:
@@ -61,19 +67,15 @@ class LaunchPlan:
     topology: Topology
     accelerator: str
     launcher: Launcher
+    port: int
+    """A free port, for launchers that do not pick one."""
     values: Values
     left: Mapping[str, str]
     """ds_config keys that stay "auto" → who fills them in."""
     script: tuple[str, ...]
     """The script and all its arguments; of a module, its file."""
-    argv: tuple[str, ...]
-    """The launcher's command line, with the script in its place."""
-    watched_argv: tuple[str, ...]
-    """The same, with zlaunch's rank program around the script."""
     environment: Mapping[str, Variable]
     ops: tuple[NativeOp, ...]
-    swap_dirs: tuple[Path, ...]
-    """Directories on NVMe that belong to this run alone."""
     precision: str
     warnings: tuple[Finding, ...]
     """What DeepSpeed silently ignores or changes of the user's ds_config."""
@@ -81,36 +83,51 @@ class LaunchPlan:
     """What `python -m` runs instead of the script's file."""
     debug: Listener | None = None
 
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The launcher's command line, with the script in its place."""
+        file, *args = self.script
+        return self._argv(self.module or file, args, is_module=self.module is not None)
+
+    @property
+    def watched_argv(self) -> tuple[str, ...]:
+        """The same, with zlaunch's rank program around the script."""
+        return self._argv(RANK_PROGRAM, [str(self.layout.root)], is_module=True)
+
+    def _argv(self, name: str, args: Sequence[str], *, is_module: bool) -> tuple[str, ...]:
+        hostfile = str(self.layout.hostfile) if self.topology.over_ssh else None
+        target = Target(name, tuple(args), is_module, hostfile)
+        return BACKENDS[self.launcher].build_argv(target, self.topology, self.accelerator, self.port)
+
+    @property
+    def swap_dirs(self) -> tuple[Path, ...]:
+        """Directories on NVMe that belong to this run alone."""
+        used = [name for name in OFFLOADS if self.values[(ZERO, name, "device")] == "nvme"]
+        paths = {self.values[(ZERO, name, "nvme_path")] for name in used}
+        return tuple(sorted(Path(path) for path in paths if isinstance(path, str)))
+
 
 def make_plan(inputs: PlanInputs) -> LaunchPlan:
     """Plan a job; raise Refused with all findings if it cannot work."""
     job, script, topology = inputs.job, inputs.script, inputs.topology
     launcher: Launcher = "deepspeed" if topology.over_ssh else job.launcher or "torchrun"
     args, findings = read_arguments(job.script_args, script.defaults)
-    given = ResolveContext(
-        inputs.base, args, inputs.model, inputs.machine, topology.world_size, script.interface
-    )
-    config = resolve_config(job, given, [*findings, *_removed(inputs), *_no_optimizer(inputs)])
+    config = resolve_config(job, inputs.context(args), [*findings, *_removed(inputs), *_no_optimizer(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(config.values, inputs.layout), config.left, inputs)
 
     words = script_arguments(config.agreement, script.interface, inputs.layout.ds_config, script.config_flags)
-    command = (str(script.path), *job.script_args, *words)
     variables = _variables(script, inputs.layout, config.precision)
     return LaunchPlan(
         layout=inputs.layout,
         topology=topology,
         accelerator=inputs.machine.accelerator,
         launcher=launcher,
+        port=inputs.port,
         values=resolved.values,
         left=resolved.left,
-        script=command,
-        argv=_argv(launcher, target_of(command, job.module), inputs),
-        watched_argv=_argv(
-            launcher, Target("zlaunch.worker.rank", (str(inputs.layout.root),), is_module=True), inputs
-        ),
+        script=(str(script.path), *job.script_args, *words),
         environment=job_environment(inputs.machine, topology, inputs.environ, variables),
         ops=needed_ops(config.config, inputs.machine.accelerator, str(config.agreement.args["optim"].value)),
-        swap_dirs=tuple(sorted({Path(path) for path in _swap_paths(resolved.values)})),
         precision=config.precision,
         warnings=(*_own_engine_config(script), *config.warnings),
         module=job.module,
@@ -128,11 +145,6 @@ def _variables(script: Script, layout: RunDir, precision: str) -> dict[str, Vari
     return {}
 
 
-def target_of(script: Sequence[str], module: str | None) -> Target:
-    """What a launcher starts in each rank."""
-    return Target(module or script[0], tuple(script[1:]), is_module=module is not None)
-
-
 def listener(debug: Debug, topology: Topology) -> Listener:
     """Where a rank listens; raise WrongUsage for a rank the job does not have."""
     if debug.rank >= topology.world_size:
@@ -140,12 +152,6 @@ def listener(debug: Debug, topology: Topology) -> Listener:
         raise WrongUsage(f"`--debug {debug.rank}`: there are {ranks}", "write `--debug 0`")
     (slot,) = (slot for slot in topology.slots() if slot.rank == debug.rank)
     return Listener(debug.rank, slot.host, debug.port)
-
-
-def _argv(launcher: Launcher, target: Target, inputs: PlanInputs) -> tuple[str, ...]:
-    if inputs.topology.over_ssh:
-        target = replace(target, hostfile=str(inputs.layout.hostfile))
-    return BACKENDS[launcher].build_argv(target, inputs.topology, inputs.machine.accelerator, inputs.port)
 
 
 def _in_own_swap_dirs(values: Values, layout: RunDir) -> Values:
@@ -217,11 +223,3 @@ def _own_engine_config(script: Script) -> Iterator[Finding]:
         hint = f"take it from `{script.config_flags[-1]}` instead"
     message = "the script gives DeepSpeed its own config: zlaunch's is not used"
     yield Finding("own-config", message, hint, severity=Severity.SILENT, place=script.own_engine_config)
-
-
-def _swap_paths(values: Values) -> Iterator[str]:
-    for name in OFFLOADS:
-        if values[(ZERO, name, "device")] == "nvme" and isinstance(
-            path := values[(ZERO, name, "nvme_path")], str
-        ):
-            yield path

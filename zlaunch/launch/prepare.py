@@ -11,10 +11,8 @@ from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.query import Estimate
 from zlaunch.hosts.machine import HostSurvey, weakest
 from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions
-from zlaunch.hosts.ssh import HostSurveys
 from zlaunch.hosts.topology import too_many_slots
 from zlaunch.job.argument_checks import check_config_reaches_script, check_script_args
-from zlaunch.job.model import ModelConfig
 from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.job.trainer_args import take_ds_config
@@ -29,15 +27,11 @@ class Prepared:
     """A job that passed all checks without a plan, and where its run is to be recorded."""
 
     inputs: PlanInputs
+    facts: Facts
     run_dir: Path | None
-    hosts: HostSurveys
-    model: ModelConfig | None = None
-    """The model the script will load, if that is known."""
     beside: Path = RUNS
     """Where its run directory is made, if none was asked for."""
     make_plan: Callable[[PlanInputs], LaunchPlan] = make_plan
-    model_error: str | None = None
-    """Why the model's config.json could not be fetched."""
     estimate: Estimate | None = None
     """What it needs of the memory, once that was estimated."""
 
@@ -69,14 +63,7 @@ def prepare(job: JobSpec, run_dir: Path | None, beside: Path = RUNS) -> Prepared
     layout = next(rundir_writer.candidates(run_dir, job.name, beside))
     _check_directories(job, run_dir, layout)
     facts = inspect(job, sources, layout)
-    return Prepared(
-        check_facts(job, facts, layout),
-        run_dir,
-        facts.hosts,
-        facts.model,
-        beside,
-        model_error=facts.model_error,
-    )
+    return Prepared(check_facts(job, facts, layout), facts, run_dir, beside)
 
 
 def _check_directories(job: JobSpec, run_dir: Path | None, layout: RunDir) -> None:

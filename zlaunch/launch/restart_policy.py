@@ -7,7 +7,6 @@ from pathlib import Path
 from zlaunch.diagnosis.advice import state_of
 from zlaunch.diagnosis.evidence import Evidence, JobEvidence
 from zlaunch.diagnosis.outcome import Outcome
-from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.estimate.changes import memory_changes
 from zlaunch.job.spec import JobSpec, RestartPolicy
 from zlaunch.units import plural
@@ -64,7 +63,8 @@ def propose_retries(
         if policy.on_oom == "retry":
             yield from smaller_jobs(job, evidence.job, last.verdict.code)
         return
-    restarts = sum(1 for failed in failures if not _is_oom(failed.outcome.verdict))
+    codes = [failed.outcome.verdict and failed.outcome.verdict.code for failed in failures]
+    restarts = sum(1 for code in codes if code not in OUT_OF_MEMORY)
     if restarts <= policy.max_restarts and can_heal(failures):
         yield Retry(job, f"restart {restarts} of {policy.max_restarts}: {last.verdict.cause}")
 
@@ -83,10 +83,6 @@ def can_heal(failures: Sequence[FailedAttempt]) -> bool:
         for failed in failures[:-1]
     )
     return verdict.code in DETERMINED and last.step > 0 and not again
-
-
-def _is_oom(verdict: Verdict | None) -> bool:
-    return verdict is not None and verdict.code in OUT_OF_MEMORY
 
 
 def smaller_jobs(job: JobSpec, ran: JobEvidence, code: str) -> Iterator[Retry]:

@@ -47,8 +47,6 @@ def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A job that has ended."""
-
     prepared: Prepared
     run: Path
     ended: FinishedRun
@@ -71,8 +69,8 @@ class _Launch:
 
     def _estimate(self, prepared: Prepared, auto_stage: bool = False) -> Prepared:
         """Choose a stage and estimate the memory, all questions to one program; refuse what cannot fit."""
-        if prepared.model_error is not None:
-            text = f"{prepared.model_error}; the Trainer fills in what depends on the model"
+        if prepared.facts.model_error is not None:
+            text = f"{prepared.facts.model_error}; the Trainer fills in what depends on the model"
             self.reporter.note(text, "model")
         with Estimator() as estimator:
             if auto_stage:
@@ -84,7 +82,7 @@ class _Launch:
     def _memory(self, prepared: Prepared, estimator: Estimator) -> Estimate | None:
         """Estimate a job if that was asked for, or if there are GPUs it must fit."""
         rehearse, has_gpus = self.options.rehearse, bool(prepared.inputs.machine.gpus)
-        if not rehearse and (self.options.force or not has_gpus or prepared.model is None):
+        if not rehearse and (self.options.force or not has_gpus or prepared.facts.model is None):
             return None
         try:
             estimate = check_memory(prepared, estimator)
@@ -135,9 +133,7 @@ class _Launch:
         wrong = [finding for finding in findings if finding.severity in FATAL and not self.options.force]
         self.reporter.warn([finding for finding in findings if finding not in wrong])
         if wrong:
-            refusal = Refused(wrong)
-            refusal.hint = "`--force` starts it anyway"
-            raise refusal
+            raise Refused(wrong, "`--force` starts it anyway")
 
     def _restart(self, attempt: _Attempt) -> _Attempt:
         """Start again as long as the policy allows and it may help; return the last attempt."""

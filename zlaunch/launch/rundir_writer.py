@@ -12,6 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
+from pydantic import TypeAdapter
+
 from zlaunch import __version__
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.compose import OFFLOADS, to_json
@@ -36,6 +38,9 @@ from zlaunch.rundir.write import record_text, write_ending, write_record
 from zlaunch.units import whole
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
+
+RECORDED_OPTIONS = {"script_args", "stage", "offload", "precision", "ds_config", "overrides", "wishes"}
+"""Options that the plan does not show, so that the run can be planned again."""
 
 
 def candidates(chosen: Path | None, name: str, beside: Path = RUNS) -> Iterator[RunDir]:
@@ -110,7 +115,7 @@ def write_run_files(
     run_dir.ds_config.write_text(to_json(plan.values.config()))
     write_record(run_dir.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
     write_record(run_dir.job, {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()})
-    write_record(run_dir.environment, _environment(inputs.machine))
+    write_record(run_dir.environment, environment_of(inputs.machine))
     if plan.topology.over_ssh:
         hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
         run_dir.hostfile.write_text("".join(hosts))
@@ -190,24 +195,11 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "micro_batch": micro,
         "grad_accum": accumulated,
         "train_batch_size": whole(values[TOTAL]) or total,
-        "spec": _spec(spec),
+        "spec": TypeAdapter(JobSpec).dump_python(spec, mode="json", include=RECORDED_OPTIONS),
         "run_directory": str(plan.layout.root),
         "over_ssh": plan.topology.over_ssh,
         "script_sha256": file_sha256(Path(plan.script[0])),
         "inherited": inherited(os.environ),
-    }
-
-
-def _spec(spec: JobSpec) -> dict[str, object]:
-    """Record the options that the plan does not show, so that the run can be planned again."""
-    return {
-        "script_args": list(spec.script_args),
-        "stage": spec.stage,
-        "offload": None if spec.offload is None else asdict(spec.offload),
-        "precision": spec.precision,
-        "ds_config": None if spec.ds_config is None else str(spec.ds_config),
-        "overrides": [list(override) for override in spec.overrides],
-        "wishes": asdict(spec.wishes),
     }
 
 
@@ -218,17 +210,18 @@ def file_sha256(file: Path) -> str | None:
     return None
 
 
-def _environment(machine: Machine) -> record.EnvironmentRecord:
+def environment_of(machine: Machine) -> record.EnvironmentRecord:
+    """Describe the software and the hardware that a run on this machine depends on."""
     return {
         "zlaunch": __version__,
         "packages": package_versions(PACKAGES),
         "python": sys.executable,
         "machine": cast("record.MachineRecord", asdict(machine)),
-        "git": git_state(),
+        "git": _git_state(),
     }
 
 
-def git_state() -> record.GitRecord | None:
+def _git_state() -> record.GitRecord | None:
     """Read the state of the repository the job is started from; None outside of one."""
     head = _ask_git("rev-parse", "HEAD", "--abbrev-ref", "HEAD")
     if head is None:

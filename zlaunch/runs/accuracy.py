@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -27,18 +27,13 @@ class AccuracyRecord(TypedDict, total=False):
     percent: dict[str, Finite]
 
 
-def accuracy_file(environ: Mapping[str, str]) -> Path:
-    """Find the file, as the XDG base directories say."""
-    state = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "zlaunch" / "forecasts.jsonl"
-
-
-def default_accuracy_file() -> Path | None:
-    """Find the file of this user on this machine; None for a user without a home."""
+def accuracy_file() -> Path | None:
+    """Find the file of this user, as the XDG base directories say; None for a user without a home."""
     try:
-        return accuracy_file(os.environ)
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError:  # no HOME, and no entry in the password file, as in containers
         return None
+    return Path(state) / "zlaunch" / "forecasts.jsonl"
 
 
 def record_accuracy(file: Path | None, run: RunSummary, comparison: MemoryComparison) -> None:

@@ -1,12 +1,12 @@
 """The state of a run and a summary of it, judged from its records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from zlaunch.diagnosis.evidence import StallEvidence
+from zlaunch.diagnosis.evidence import StallEvidence, filled
 from zlaunch.diagnosis.verdict import Verdict
-from zlaunch.rundir.record import EndingRecord, JobRecord
+from zlaunch.rundir.record import EndingRecord
 from zlaunch.rundir.run_files import RunFiles
 
 SIGN_SECONDS = 60.0
@@ -77,7 +77,7 @@ def summarize(files: RunFiles, alive: bool | None, now: float) -> RunSummary:
         state=state,
         started=started,
         seconds=_seconds(files, state, started, now),
-        script=script_of(job),
+        script=job.get("module") or next(iter(job.get("script", [])), None),
         stage=job.get("stage"),
         offload={part: device for part, device in job.get("offload", {}).items() if device},
         world_size=files.world_size,
@@ -103,31 +103,20 @@ def state_of(files: RunFiles, alive: bool | None, now: float) -> State:
 def recorded_verdict(ending: EndingRecord) -> Verdict | None:
     """Read the verdict from the record of an ending."""
     verdict = ending.get("verdict") or {}
-    if not (cause := verdict.get("cause")):
+    if not verdict.get("cause"):
         return None
-    return Verdict(
-        code=verdict.get("code", ""),
-        cause=cause,
-        rank=verdict.get("rank"),
-        host=verdict.get("host"),
-        phase=verdict.get("phase"),
-        facts=tuple(verdict.get("facts", ())),
-        advice=tuple(verdict.get("advice", ())),
-    )
+    facts, advice = tuple(verdict.get("facts", ())), tuple(verdict.get("advice", ()))
+    return filled(Verdict, {"code": "", **verdict, "facts": facts, "advice": advice})
 
 
 def recorded_stall(ending: EndingRecord) -> StallEvidence | None:
     """Read from the record of an ending where the ranks were when the run stalled."""
     stall = ending.get("stall") or {}
-    if (seconds := stall.get("seconds")) is None:
+    if "seconds" not in stall:
         return None
-    return StallEvidence(
-        seconds,
-        step=stall.get("step", 0),
-        where={int(rank): place for rank, place in stall.get("where", {}).items() if rank.isdecimal()},
-        odd=tuple(stall.get("odd", ())),
-        ended_job=stall.get("ended_job", False),
-    )
+    where = {int(rank): place for rank, place in stall.get("where", {}).items() if rank.isdecimal()}
+    odd = tuple(stall.get("odd", ()))
+    return filled(StallEvidence, {"ended_job": False, **stall, "where": where, "odd": odd})
 
 
 def cause_of(files: RunFiles, state: State, verdict: Verdict | None) -> str | None:
@@ -146,12 +135,6 @@ def cause_of(files: RunFiles, state: State, verdict: Verdict | None) -> str | No
     if state is State.UNKNOWN:
         return f"it was started on {host}, and has written nothing for a while"
     return str(state.value)
-
-
-def script_of(job: JobRecord) -> str | None:
-    """Name the script or the module of a run, as it was given."""
-    words: Sequence[str | None] = job.get("script") or [None]
-    return job.get("module") or words[0]
 
 
 def _seconds(files: RunFiles, state: State, started: float | None, now: float) -> float | None:

@@ -52,8 +52,6 @@ class _RecordFile:
 
 
 class _Attendant:
-    """Watches a running script."""
-
     def __init__(self, child: Child, run_dir: RunDir, rank: int, job: JobRecord) -> None:
         import psutil
 
@@ -122,10 +120,8 @@ def main(run_dir: RunDir) -> int:
         from zlaunch.errors import ExitStatus
 
         where = f"{os.uname().nodename} cannot read {run_dir.job}: {error.strerror}"
-        print(
-            f"error: {where}\nhint: put the run directory where all hosts see it, with `--run-dir`",
-            file=sys.stderr,
-        )
+        hint = "put the run directory where all hosts see it, with `--run-dir`"
+        print(f"error: {where}\nhint: {hint}", file=sys.stderr)
         return ExitStatus.NO_INPUT
     rank = int(os.environ["RANK"])
     record = _RecordFile(run_dir.rank_record(rank), rank)

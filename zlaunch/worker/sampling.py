@@ -19,20 +19,14 @@ def rank_sample(process: "psutil.Process") -> SampleRecord:
     import psutil
 
     with contextlib.suppress(psutil.Error), process.oneshot():
-        times = process.cpu_times()
+        times, peak = process.cpu_times(), _status_line(process.pid, "VmHWM")  # in KiB, proc(5)
         return {
             "rss_bytes": process.memory_info().rss,
-            "peak_rss_bytes": _peak_rss(process.pid),
+            "peak_rss_bytes": None if peak is None else int(peak.split()[0]) * 1024,
             "status": process.status(),
             "cpu_seconds": round(times.user + times.system, 2),
         }
     return {}
-
-
-def _peak_rss(pid: int) -> int | None:
-    """Read the high-water mark of resident memory (`VmHWM`, proc(5)), in bytes."""
-    text = _status_line(pid, "VmHWM")
-    return None if text is None else int(text.split()[0]) * 1024
 
 
 def catches(pid: int, number: int) -> bool:
@@ -98,12 +92,10 @@ class GpuSampler:
         with contextlib.suppress(pynvml.NVMLError, IndexError, ValueError):
             pynvml.nvmlInit()
             device = local_rank if visible is None else visible.split(",")[local_rank].strip()
-            by_number = str(device).isdecimal()
-            self._handle = (
-                pynvml.nvmlDeviceGetHandleByIndex(int(device))
-                if by_number
-                else pynvml.nvmlDeviceGetHandleByUUID(device)
-            )
+            if str(device).isdecimal():
+                self._handle = pynvml.nvmlDeviceGetHandleByIndex(int(device))
+            else:
+                self._handle = pynvml.nvmlDeviceGetHandleByUUID(device)
 
     def sample(self) -> GpuSample | None:
         """Read used and total memory, and the uncorrected memory errors."""

@@ -20,7 +20,7 @@ from zlaunch.worker import cleanup
 
 pytestmark = pytest.mark.job
 
-TOGETHER = 6
+TOGETHER = 11
 """Cells that are done at once: each time the packages are imported, which takes as long as one cell."""
 
 Levels = dict[tuple[str, str], tuple[int, int]]

@@ -10,9 +10,12 @@ from tests.making import CPU_MACHINE, LAYOUT, TWO_GPUS, local, script
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
+from zlaunch.hosts.machine import FreeResources, HostSurvey
 from zlaunch.hosts.ssh import HostSurveys
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.launch.inspect import Facts, Sources
 from zlaunch.launch.plan import PlanInputs
 from zlaunch.launch.preflight.memory import SHORT_SEQ_LEN, check_memory, choose_stage, query_for
 from zlaunch.launch.prepare import Prepared
@@ -24,10 +27,15 @@ def prepared(
 ) -> Prepared:
     spec = JobSpec(script=Path("train.py"), script_args=argv, **job)
     one = model()
-    inputs = PlanInputs(
-        spec, script(source, interface), None, one, TWO_GPUS, local(0, 1), 29500, LAYOUT, environ={}
-    )
-    return Prepared(inputs, None, HostSurveys(inputs.machine), one)
+    read = script(source, interface)
+    inputs = PlanInputs(spec, read, None, one, TWO_GPUS, local(0, 1), 29500, LAYOUT, environ={})
+    here = HostSurvey(TWO_GPUS, FreeResources(), 29500)
+    facts = Facts(Sources(read, None, (), None), one, None, here, HostSurveys(TWO_GPUS), {})
+    return Prepared(inputs, facts, None)
+
+
+def of_model(one: Prepared, model: ModelConfig | None) -> Prepared:
+    return replace(one, facts=replace(one.facts, model=model))
 
 
 def gpus_that_hold(sizes: dict[int, float]) -> MadeUp:
@@ -73,7 +81,7 @@ def test_a_job_that_cannot_be_estimated_starts_unless_a_rehearsal_was_asked_for(
 
 
 def test_a_model_that_is_not_known_is_not_asked_about() -> None:
-    assert query_for(replace(prepared(), model=None)) is None
+    assert query_for(of_model(prepared(), None)) is None
 
 
 def test_a_length_that_nobody_said_counts_as_a_short_one() -> None:
@@ -104,7 +112,7 @@ def test_the_code_of_a_model_runs_only_if_the_script_would_run_it(trusts: bool, 
     one = prepared("--model_name_or_path", str(tmp_path), source="load_dataset(name, trust_remote_code=True)")
     own = replace(model(), value={**model().value, "auto_map": {"AutoConfig": "own.Config"}})
     inputs = replace(one.inputs, script=replace(one.inputs.script, trusts_code=trusts))
-    asked = query_for(replace(one, inputs=inputs, model=own))
+    asked = query_for(of_model(replace(one, inputs=inputs), own))
     assert asked is not None
     assert asked.training.remote_code == (str(tmp_path) if trusts else None)
 
@@ -122,7 +130,7 @@ def test_auto_offloads_only_where_nothing_else_fits() -> None:
 
 def test_auto_needs_a_model() -> None:
     with pytest.raises(Unavailable, match="needs a model"):
-        choose_stage(replace(prepared(), model=None), ROOMY)
+        choose_stage(of_model(prepared(), None), ROOMY)
 
 
 def test_auto_chooses_the_offload_too() -> None:

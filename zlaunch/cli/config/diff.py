@@ -7,11 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from zlaunch import console
-from zlaunch.cli.config.options import A_CONFIG, AsJson, Release
+from zlaunch.cli.options import A_CONFIG, AsJson, Release
 from zlaunch.config.diff import ConfigDiff, Difference, compare
 from zlaunch.config.report import load_config
 from zlaunch.dsconfig.releases import release
-from zlaunch.dsconfig.text.document import Document
 from zlaunch.units import plural
 
 
@@ -26,14 +25,12 @@ def diff(
 
     Defaults, old names of keys, key order and number formats are harmless differences.
     """
-    left, right = _document(first), _document(second)
+    left, right = (load_config(name).needed(name) for name in (first, second))
     found = compare(left, right, release(deepspeed))
-    for line in [json.dumps(_members(found), indent=2)] if as_json else _lines(found, (first, second), every):
-        console.data(line)
-
-
-def _document(name: str) -> Document:
-    return load_config(name).needed(name)
+    if as_json:
+        console.data(json.dumps(_members(found), indent=2))
+    else:
+        console.data(*_lines(found, (first, second), every))
 
 
 def _lines(found: ConfigDiff, names: Sequence[str], every: bool) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.cli.config.options import AsJson, Release
+from zlaunch.cli.options import AsJson, Release
 from zlaunch.config.explain import Explanation, RelatedRule, keys_below
 from zlaunch.config.explain import explain as explained
 from zlaunch.dsconfig.keys.catalogue import find, near
@@ -40,8 +40,7 @@ def explain(
     else:
         told = explained(_named(key), asked)
         lines = [json.dumps(asdict(told), indent=2)] if as_json else [*_lines(told)]
-    for line in lines:
-        console.data(line)
+    console.data(*lines)
 
 
 def _list(keys: Sequence[RelatedRule]) -> Iterator[str]:
@@ -66,12 +65,8 @@ def _named(key: str) -> str:
         case [name]:
             return name
         case []:
-            meant = [f"`{name}`" for name in near(key)]
-            hint = (
-                f"did you mean {' or '.join(meant)}?"
-                if meant
-                else "`zlaunch config explain` lists the sections"
-            )
+            meant = " or ".join(f"`{name}`" for name in near(key))
+            hint = f"did you mean {meant}?" if meant else "`zlaunch config explain` lists the sections"
             raise WrongUsage(f"DeepSpeed has no key `{key}`", hint)
         case names:
             listed = "".join(f"\n  {name}" for name in names)

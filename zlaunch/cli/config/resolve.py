@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch import console
-from zlaunch.cli.config.options import A_CONFIG, Model, Runner, WorldSize
+from zlaunch.cli.options import A_CONFIG, ModelDir, Runner, WorldSize
 from zlaunch.cli.views.resolved_config import REPORTS
 from zlaunch.config.report import context_of, load_config
 from zlaunch.config.resolve.lr_schedule import schedule_of
@@ -18,15 +18,9 @@ from zlaunch.units import plural
 
 def resolve(
     trainer: typer.Context,
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE [-- TRAINER ARGS]",
-            help=A_CONFIG,
-        ),
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE [-- TRAINER ARGS]", help=A_CONFIG)],
     world_size: WorldSize = None,
-    model: Model = None,
+    model: ModelDir = None,
     runner: Runner = None,
     output: Annotated[Literal["text", "json"], typer.Option("--format", help="Output format.")] = "text",
 ) -> None:
@@ -45,7 +39,6 @@ def resolve(
     agreed = context if context.args is None else replace(context, args=resolved.agreement.args)
     refuse_fatal(map(document.locate, validate_mapping(resolved.values.config(), agreed)))
     schedule = schedule_of(resolved, context.interface, trainer.args)
-    for line in REPORTS[output](resolved, batch_equation(resolved.values, context), schedule):
-        console.data(line)
+    console.data(*REPORTS[output](resolved, batch_equation(resolved.values, context), schedule))
     if findings:
         console.say(f"{plural(len(findings), 'finding')} besides: see `zlaunch config validate {file}`")

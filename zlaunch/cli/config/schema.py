@@ -3,7 +3,7 @@
 import json
 
 from zlaunch import console
-from zlaunch.cli.config.options import Output, Release
+from zlaunch.cli.options import Output, Release
 from zlaunch.dsconfig.json_schema import catalogue
 from zlaunch.dsconfig.releases import release
 from zlaunch.files import write_new

@@ -35,6 +35,5 @@ def translate(
     hostfile = understood.launcher.hostfile
     found = hostfile if hostfile and Path(hostfile).is_file() else None
     translation = translator.translate(understood, config, found)
-    for line in console.notes([(note.about, note.text) for note in (*notes, *translation.notes)], indent=""):
-        console.say(line)
+    console.say(*console.notes([(note.about, note.text) for note in (*notes, *translation.notes)], indent=""))
     console.data(translation.line)

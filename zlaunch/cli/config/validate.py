@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from zlaunch.cli.config.options import A_CONFIG, Model, Release, Runner, WorldSize
+from zlaunch.cli.options import A_CONFIG, ModelDir, Release, Runner, WorldSize
 from zlaunch.cli.views.findings import REPORTS
 from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
 from zlaunch.errors import WrongUsage
@@ -12,15 +12,9 @@ from zlaunch.errors import WrongUsage
 
 def validate(
     trainer: typer.Context,
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE… [-- TRAINER ARGS]",
-            help=A_CONFIG,
-        ),
-    ],
+    files: Annotated[list[str], typer.Argument(metavar="FILE… [-- TRAINER ARGS]", help=A_CONFIG)],
     world_size: WorldSize = None,
-    model: Model = None,
+    model: ModelDir = None,
     runner: Runner = None,
     deepspeed: Release = None,
     fix: Annotated[bool, typer.Option("--fix", help="Apply safe fixes and show the diff.")] = False,

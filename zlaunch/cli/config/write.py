@@ -6,7 +6,6 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli import options
-from zlaunch.cli.config.options import Output
 from zlaunch.config.resolve.compose import preset, to_json
 from zlaunch.config.rules.validate import validate_mapping
 from zlaunch.errors import Refused
@@ -18,7 +17,7 @@ def write(
     stage: Annotated[Literal["0", "1", "2", "3"], typer.Option(help="ZeRO stage.")] = "2",
     offload: options.Offload = None,
     nvme: options.Nvme = None,
-    output: Output = None,
+    output: options.Output = None,
 ) -> None:
     """Write a ds_config for a ZeRO stage and offload.
 

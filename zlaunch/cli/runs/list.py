@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.cli.runs.options import AsJson, RunsDir
+from zlaunch.cli.options import AsJson, RunsDir
 from zlaunch.cli.views.run import members, moment, steps, to_json, zero
 from zlaunch.rundir.layout import RUNS
 from zlaunch.runs.state import RunSummary
@@ -33,8 +33,7 @@ def list_runs(
     if as_json:
         console.data(to_json([members(run) for run in runs]))
         return
-    for line in lines_about(runs, time.time(), console.width()):
-        console.data(line)
+    console.data(*lines_about(runs, time.time(), console.width()))
     if not roots:
         console.say(f"no runs in `{RUNS if runs_dir is None else runs_dir}`")
     elif len(roots) > limit:
@@ -60,12 +59,8 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[0] = max(8, min(widths[0], width - sum(widths[1:]) - 2 * len(widths) + 2))
     for first, *rest in rows:
-        cells = [_cut(first, widths[0]), *rest]
+        cells = [first if len(first) <= widths[0] else f"{first[: widths[0] - 1]}…", *rest]
         yield "  ".join(f"{cell:<{columns}}" for cell, columns in zip(cells, widths, strict=True)).rstrip()
-
-
-def _cut(name: str, columns: int) -> str:
-    return name if len(name) <= columns else f"{name[: columns - 1]}…"
 
 
 def _row(run: RunSummary, now: float) -> tuple[str, ...]:

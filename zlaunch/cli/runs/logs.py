@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
+from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.views.run import to_json
 from zlaunch.errors import WrongUsage
 from zlaunch.runs.logs import follow, log_of, read_log

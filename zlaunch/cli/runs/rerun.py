@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.cli.runs.options import AsJson, Run, RunsDir
+from zlaunch.cli.options import AsJson, DryRun, Run, RunsDir
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members
 from zlaunch.errors import Finding, InputMissing, Refused, Unavailable, WrongUsage
@@ -25,15 +25,12 @@ from zlaunch.runs.store import find_run, load_run
 def rerun(
     run: Run,
     run_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Run directory (default: beside the old one)."),
+        Path | None, typer.Option(metavar="DIR", help="Run directory (default: beside the old one).")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Start even if something changed or a resource is short.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the complete plan; write and start nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +47,7 @@ def rerun(
     prepared = prepare_rerun(files, run_dir)
     changed = what_changed(files, prepared)
     if changed and not force:
-        raise Refused(_findings(changed))
+        raise Refused([_finding(one) for one in changed], "`--force` starts it anyway")
     _say_changes(repeated, changed, variables)
     options = LaunchOptions(
         interactive=console.is_interactive(),
@@ -84,16 +81,5 @@ def _say_changes(run: RunSummary, changed: Sequence[Change], variables: Sequence
         console.say(f"restored   {one.what}: {one.now} → {one.then}")
 
 
-def _findings(changed: Sequence[Change]) -> list[Finding]:
-    """Make a finding of each change; the hint stands under the last."""
-    last = len(changed) - 1
-    hint = "`--force` starts it anyway"
-    return [
-        Finding(
-            "not-as-it-was",
-            f"it was {one.then}, and is {one.now}",
-            hint if number == last else None,
-            where=one.what,
-        )
-        for number, one in enumerate(changed)
-    ]
+def _finding(change: Change) -> Finding:
+    return Finding("not-as-it-was", f"it was {change.then}, and is {change.now}", where=change.what)

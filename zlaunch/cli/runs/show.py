@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from zlaunch import console
-from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
+from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.runs.why import explained
 from zlaunch.cli.views.run import long_moment, members, steps, to_json
 from zlaunch.diagnosis.stall import stall_lines
 from zlaunch.rundir.record import EnvironmentRecord, JobRecord
-from zlaunch.runs.accuracy import default_accuracy_file, forecast_errors, read_accuracy
+from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
 from zlaunch.runs.state import RunSummary, recorded_stall
 from zlaunch.runs.store import find_run, load_run
@@ -28,10 +28,8 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
     if as_json:
         console.data(to_json(_members(found, memory)))
         return
-    for line in console.table(list(_facts(found)), indent=""):
-        console.data(line)
-    for line in ["", *explained(found), *_stall(found), "", *_memory(memory), *_accuracy()]:
-        console.data(line)
+    console.data(*console.table(list(_facts(found)), indent=""))
+    console.data("", *explained(found), *_stall(found), "", *_memory(memory), *_accuracy())
 
 
 def _facts(run: RunSummary) -> Iterator[tuple[str, str]]:
@@ -106,7 +104,7 @@ def _memory(memory: MemoryComparison) -> Iterator[str]:
 
 
 def _accuracy() -> Iterator[str]:
-    if rows := forecast_errors(read_accuracy(default_accuracy_file())):
+    if rows := forecast_errors(read_accuracy(accuracy_file())):
         yield from ["", "forecasts on this machine so far", *console.table(rows)]
 
 

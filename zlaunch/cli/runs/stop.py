@@ -3,7 +3,7 @@
 import os
 
 from zlaunch import console
-from zlaunch.cli.runs.options import AsJson, Run, RunsDir
+from zlaunch.cli.options import AsJson, Run, RunsDir
 from zlaunch.cli.runs.why import explained
 from zlaunch.cli.views.run import members, to_json
 from zlaunch.errors import InputMissing, Unavailable
@@ -35,5 +35,4 @@ def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     if not as_json:
         if not was_running:
             console.say(f"{root.name} is over already")
-        for line in explained(found):
-            console.data(line)
+        console.data(*explained(found))

@@ -4,7 +4,7 @@ import time
 from dataclasses import asdict
 
 from zlaunch import console
-from zlaunch.cli.runs.options import AsJson, LatestRun, RunsDir
+from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.views.run import members, to_json
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.runs.state import RunSummary, recorded_stall
@@ -19,9 +19,8 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
         known = {"verdict": verdict_of(found, time.time()), "stall": recorded_stall(found.files.ending)}
         written = {name: None if value is None else asdict(value) for name, value in known.items()}
         console.data(to_json({**members(found), **written}))
-        return
-    for line in explained(found):
-        console.data(line)
+    else:
+        console.data(*explained(found))
 
 
 def explained(run: RunSummary) -> list[str]:

@@ -15,7 +15,8 @@ def of_strategies(query: EstimateQuery, table: StrategyTable) -> Json:
     """Describe a job under every strategy, and which one to take."""
     rows: list[Json] = []
     for strategy, result in table.rows:
-        told = _refusal(result) if isinstance(result, Rejected) else _estimate(result, with_curve=False)
+        refused = {"fit": "refused", "findings": _findings(result.findings)}
+        told = refused if isinstance(result, Rejected) else _estimate(result, with_curve=False)
         offload = asdict(strategy.offload)
         rows.append({"options": str(strategy.options), "stage": strategy.stage, "offload": offload, **told})
     chosen = None if table.chosen is None else str(table.chosen[0].options)
@@ -36,7 +37,11 @@ def _effect(one: ChangeEffect) -> Json:
 
 def _job(query: EstimateQuery) -> Json:
     training, cluster = query.training, query.cluster
-    gpu = cluster.gpu
+    gpu = cluster.gpu and {
+        "name": cluster.gpu.name,
+        "total_bytes": cluster.gpu.total_bytes,
+        "usable_bytes": cluster.gpu.usable_bytes(cluster.world_size),
+    }
     return {
         "model": query.model.source,
         "sequence": {"tokens": training.seq_len.value, "source": str(training.seq_len.source)},
@@ -47,18 +52,8 @@ def _job(query: EstimateQuery) -> Json:
         "hosts": cluster.num_hosts,
         "ranks_per_host": cluster.ranks_per_host,
         "host_bytes": cluster.host_bytes,
-        "gpu": None
-        if gpu is None
-        else {
-            "name": gpu.name,
-            "total_bytes": gpu.total_bytes,
-            "usable_bytes": gpu.usable_bytes(cluster.world_size),
-        },
+        "gpu": gpu,
     }
-
-
-def _refusal(refusal: Rejected) -> Json:
-    return {"fit": "refused", "findings": _findings(refusal.findings)}
 
 
 def _estimate(estimate: Estimate, *, with_curve: bool = True) -> Json:

@@ -1,7 +1,6 @@
 """Show an estimate: a job under every strategy, or one job in all its phases."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +32,10 @@ class EstimateView:
 class RehearsalLine:
     """A line on the terminal that shows how far a batch of rehearsals is."""
 
-    def __init__(self) -> None:
+    def __init__(self, milestone: str | None = None) -> None:
+        """Without a milestone, name the number of jobs."""
         self.noun = "job"
+        self._milestone = milestone
         self._line = console.ProgressLine()
 
     def __call__(self, progress: RehearsalProgress) -> None:
@@ -43,7 +44,7 @@ class RehearsalLine:
             self._line.clear()
             return
         total = plural(progress.total, "rank") if progress.jobs == 1 else str(progress.total)
-        milestone = f"rehearsing {plural(progress.jobs, self.noun)}"
+        milestone = self._milestone or f"rehearsing {plural(progress.jobs, self.noun)}"
         self._line.show(milestone, f"({progress.done} of {total} done)")
 
     def __enter__(self) -> "RehearsalLine":
@@ -74,10 +75,10 @@ def _strategies(query: EstimateQuery, estimator: Estimator, view: EstimateView) 
     if view.as_json:
         console.data(json.dumps(estimate_json.of_strategies(query, table), indent=2))
         return table.fit.status
-    _show(strategies.table_lines(table))
+    console.data(*strategies.table_lines(table))
     if query.cluster.gpu is not None and table.fit is Fit.NO:
         remedies = find_remedies(query, STRATEGIES, estimator) if view.levers else None
-        _show(strategies.nothing_fits(remedies))
+        console.data(*strategies.nothing_fits(remedies))
     remarks = (remark for _, one in table.estimates for remark in one.remarks)
     console.say_findings(dict.fromkeys([*query.remarks, *remarks]))
     return table.fit.status
@@ -93,7 +94,7 @@ def _one(query: EstimateQuery, estimator: Estimator, view: EstimateView, line: R
         effects = _effects(estimate, estimator) if view.levers else None
         console.data(json.dumps(estimate_json.of_one(estimate, effects), indent=2))
     else:
-        _show(estimate_text.estimate_lines(estimate))
+        console.data(*estimate_text.estimate_lines(estimate))
         console.say_findings(estimate.findings)
     if view.plot is not None:
         gpu = query.cluster.gpu
@@ -101,14 +102,9 @@ def _one(query: EstimateQuery, estimator: Estimator, view: EstimateView, line: R
         write_new(view.plot, draw(estimate.forecast.curve, estimate_text.title(estimate), limit))
         console.say(f"wrote {view.plot}")
     if view.levers and not view.as_json:
-        _show(estimate_text.change_lines(estimate, _effects(estimate, estimator)))
+        console.data(*estimate_text.change_lines(estimate, _effects(estimate, estimator)))
     return estimate.fit.status
 
 
 def _effects(estimate: Estimate, estimator: Estimator) -> list[ChangeEffect]:
     return worth_saying(try_changes(estimate, estimator), estimate.need.allocated)
-
-
-def _show(lines: Iterable[str]) -> None:
-    for line in lines:
-        console.data(line)

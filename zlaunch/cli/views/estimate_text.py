@@ -51,13 +51,11 @@ def _apart(blocks: Iterable[Iterator[str]]) -> Iterator[str]:
 
 
 def _verdict(estimate: Estimate) -> Iterator[str]:
-    if estimate.fit is Fit.UNKNOWN:
-        return
     if estimate.fit is Fit.YES:
         unchecked = unchecked_host(estimate)
         yield from console.paragraph(f"it fits; it {unchecked}" if unchecked else "it fits")
-        return
-    yield from console.paragraph(f"{estimate.fit.value}: {'; '.join(estimate.verdict.reasons)}")
+    elif estimate.fit is not Fit.UNKNOWN:
+        yield from console.paragraph(f"{estimate.fit.value}: {'; '.join(estimate.verdict.reasons)}")
 
 
 def _hint(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
@@ -81,10 +79,7 @@ def start_lines(estimate: Estimate) -> Iterator[str]:
     need, fit = estimate.need, estimate.fit
     told = fit.value if fit is not Fit.UNKNOWN else "two steps could be rehearsed"
     yield "\nmemory, as a start looks at it"
-    rows = [
-        ("host", f"{memory(need.host)} of each"),
-        ("fit", "; ".join([told, *estimate.verdict.reasons])),
-    ]
+    rows = [("host", f"{memory(need.host)} of each"), ("fit", "; ".join([told, *estimate.verdict.reasons]))]
     if estimate.forecast.on_gpu and fit is not Fit.UNKNOWN:
         phase = estimate.forecast.peak_phase("gpu")
         rows[:0] = [("GPU", f"{memory(need.process[1])} of each, fullest in {phase}")]
@@ -102,21 +97,16 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
     ]
 
 
-def batch_rows(estimate: Estimate) -> Iterator[tuple[str, str]]:
+def batch_rows(values: Values) -> Iterator[tuple[str, str]]:
     """Write the global batch, if it is known."""
-    batch = estimate.resolved.values.leaves.get(("train_batch_size",))
-    if batch is not None:
+    if (batch := values.leaves.get(("train_batch_size",))) is not None:
         yield "batch", f"{batch.value} = {batch.source}"
 
 
 def _settings(estimate: Estimate) -> Iterator[tuple[str, str]]:
-    values = estimate.resolved.values
-    stage = f"ZeRO stage {values[ZERO, 'stage']}"
-    yield (
-        "job",
-        ", ".join([stage, *_offloaded(values), *trained(estimate.query), estimate.resolved.precision]),
-    )
-    yield from batch_rows(estimate)
+    values, precision = estimate.resolved.values, estimate.resolved.precision
+    yield "job", ", ".join([zero_words(values), *trained(estimate.query), precision])
+    yield from batch_rows(values)
     yield "optimizer", estimate.forecast.optimizer
     yield "method", _method(estimate.forecast)
 
@@ -151,8 +141,7 @@ def origin(forecast: Forecast) -> str:
 
 def title(estimate: Estimate) -> str:
     """Name a job in one line."""
-    values = estimate.resolved.values
-    return f"{_name(estimate.query)}, ZeRO stage {values[ZERO, 'stage']}, {', '.join(_offloaded(values))}"
+    return f"{_name(estimate.query)}, {zero_words(estimate.resolved.values)}"
 
 
 def _name(query: EstimateQuery) -> str:
@@ -173,11 +162,11 @@ def _ranks(cluster: Cluster) -> str:
     return f"{text} of {cluster.ranks_per_host} x {gpu}"
 
 
-def _offloaded(values: Values) -> list[str]:
+def zero_words(values: Values) -> str:
+    """Write the stage, and where the optimizer and the parameters are offloaded to."""
     devices = {part: values[ZERO, f"offload_{key}", "device"] for key, part in PARTS.items()}
-    return [f"{part} on {PLACES[device]}" for part, device in devices.items() if device in PLACES] or [
-        "nothing offloaded"
-    ]
+    moved = [f"{part} on {PLACES[device]}" for part, device in devices.items() if device in PLACES]
+    return f"ZeRO stage {values[ZERO, 'stage']}, {', '.join(moved) or 'nothing offloaded'}"
 
 
 def _phases(estimate: Estimate) -> Iterator[str]:

@@ -49,8 +49,7 @@ class LaunchView(Reporter):
         if self._is_within_line and console.is_one_stream():
             console.say("")
             self._is_within_line = False
-        for line in lines:
-            console.say(line)
+        console.say(*lines)
 
     def note(self, text: str, label: str | None = None) -> None:
         row = "" if label is None else f"{label:<{_LABEL_WIDTHS[label]}}"
@@ -60,8 +59,7 @@ class LaunchView(Reporter):
         console.say_findings(findings)
 
     def dry_run(self, plan: LaunchPlan, estimate: Estimate | None) -> None:
-        for line in (*plan_lines(plan, complete=True), *(start_lines(estimate) if estimate else ())):
-            console.data(line)
+        console.data(*plan_lines(plan, complete=True), *(start_lines(estimate) if estimate else ()))
 
     def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
         self.run, self._shows_output, self._milestone, self._plain = plan.layout.root, shows_output, 0, 0.0

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zlaunch import console
+from zlaunch.cli.views.estimate_text import batch_rows, zero_words
 from zlaunch.config.resolve.values import Values
-from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine import local_names
@@ -18,9 +18,6 @@ from zlaunch.hosts.ports import LOOPBACK
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.units import plural
 from zlaunch.worker.hook.debug import PATIENT
-
-PARTS = {"optimizer": "optimizer", "param": "parameters"}
-PLACES = {"cpu": "the CPU", "nvme": "NVMe"}
 
 
 def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
@@ -33,26 +30,18 @@ def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
 
 
 def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
-    places = {PARTS[name]: plan.values[(ZERO, f"offload_{name}", "device")] for name in PARTS}
-    moved = [f"{part} on {PLACES[device]}" for part, device in places.items() if device in PLACES]
-    stage = plan.values[(ZERO, "stage")]
-    yield "job", f"ZeRO stage {stage}, {', '.join(moved) or 'nothing offloaded'}, {plan.precision}"
+    yield "job", f"{zero_words(plan.values)}, {plan.precision}"
     yield "script", shlex.join(plan.script[:1]) if plan.module is None else f"-m {plan.module}"
     yield "ranks", _ranks(plan)
-    batch = plan.values.leaves.get(("train_batch_size",))
-    if batch is not None:
-        yield "batch", f"{batch.value} = {batch.source}"
+    yield from batch_rows(plan.values)
     for who in dict.fromkeys(plan.left.values()):
         yield "left open", f"{', '.join(key for key in plan.left if plan.left[key] == who)}: {who}"
     if (handed := plan.environment.get("ZLAUNCH_DS_CONFIG")) is not None:
         yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {handed.why}"
     if plan.debug is not None:
         host = f" of {plan.debug.host}" if plan.topology.over_ssh else ""
-        where = f"{LOOPBACK}:{plan.debug.port}{host}"
-        text = (
-            f"rank {plan.debug.rank} waits for a debugger on {where}; the others wait for it without a limit"
-        )
-        yield "debug", text
+        waits = f"rank {plan.debug.rank} waits for a debugger on {LOOPBACK}:{plan.debug.port}{host}"
+        yield "debug", f"{waits}; the others wait for it without a limit"
     yield "run", os.path.relpath(plan.layout.root)
 
 
@@ -68,11 +57,13 @@ def _ranks(plan: LaunchPlan) -> str:
 
 def _details(plan: LaunchPlan) -> Iterator[str]:
     yield "\nds_config, and who set each value"
-    yield from console.notes(list(_config_lines(plan)))
+    yield from console.notes(list(_section_lines(plan.values, plan.values.config())))
     yield f"\ncommand for {plan.launcher}; the ds_config it names is written when the job starts"
     yield f"  {shlex.join(plan.argv)}"
     yield "\nenvironment of every rank, where it differs from this one"
-    variables = {**plan.environment, **({} if plan.debug is None else _patience())}
+    why = "`--debug`: the ranks wait for each other"
+    patience = {} if plan.debug is None else {name: Variable(value, why) for name, value in PATIENT.items()}
+    variables = {**plan.environment, **patience}
     yield from console.notes([(f"{name}={v.shown(name)}", v.why) for name, v in variables.items()])
     if len(plan.topology.hosts) > 1 or plan.accelerator == "cuda":
         yield "\nranks"
@@ -84,18 +75,10 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
         yield from console.table([(op.name, op.why) for op in plan.ops])
 
 
-def _patience() -> dict[str, Variable]:
-    return {
-        name: Variable(value, "`--debug`: the ranks wait for each other") for name, value in PATIENT.items()
-    }
-
-
-def _config_lines(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
+def _section_lines(
+    values: Values, section: Mapping[str, Any], path: KeyPath = ()
+) -> Iterator[tuple[str, str]]:
     """Write each value with its source, below the names of its sections."""
-    yield from _section_lines(plan.values, plan.values.config(), ())
-
-
-def _section_lines(values: Values, section: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[str, str]]:
     for key, value in section.items():
         leaf = values.leaves.get((*path, key))
         indent = "  " * len(path)

@@ -47,7 +47,6 @@ def draw(curve: Curve, title: str, limit_bytes: int | None) -> bytes:
 
 
 def _phases(curve: Curve) -> Iterator[tuple[str, int]]:
-    """Find where each phase starts."""
     start = 0
     for name, points in groupby(curve, key=lambda point: point[0]):
         yield name, start

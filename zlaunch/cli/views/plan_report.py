@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch import console
+from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.estimate_text import job_rows, origin, unchecked_host
 from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.candidates import Candidate
-from zlaunch.estimate.estimator import Estimator, RehearsalProgress
+from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery
 from zlaunch.estimate.search import NothingFits, SearchResult, plan
@@ -27,22 +28,12 @@ def report(query: EstimateQuery, global_batch: int | None, output: Path | None) 
     """Search, explain what was found, write it, and return the exit status."""
     if output is not None:
         check_new(output)
-    line = console.ProgressLine()
-
-    def show(progress: RehearsalProgress) -> None:
-        if progress.done < progress.total:
-            line.show("rehearsing what looks fastest", f"({progress.done} of {progress.total} done)")
-
-    try:
-        with Estimator(show) as estimator:
-            found = plan(query, global_batch, estimator)
-    finally:
-        line.clear()
+    with RehearsalLine("rehearsing what looks fastest") as line, Estimator(line) as estimator:
+        found = plan(query, global_batch, estimator)
     if isinstance(found, NothingFits):
         _show_nothing(found, query)
         return found.fit.status
-    for text in console.table([*job_rows(found.estimate), *_rows(found)], indent=""):
-        console.data(text)
+    console.data(*console.table([*job_rows(found.estimate), *_rows(found)], indent=""))
     console.say_findings(found.estimate.findings)
     _write(found, output)
     return ExitStatus.OK
@@ -51,12 +42,11 @@ def report(query: EstimateQuery, global_batch: int | None, output: Path | None) 
 def _show_nothing(found: NothingFits, query: EstimateQuery) -> None:
     candidate, estimate = found.closest
     close = "too close to tell, even" if found.fit is Fit.TIGHT else "nothing fits, not even"
-    for line in (
+    console.say(
         *console.paragraph(f"{close} with a micro-batch of 1 and activation checkpointing; {_tried(found)}"),
         *console.paragraph(f"closest is `{candidate.options}`: {'; '.join(estimate.verdict.reasons)}"),
         *refused_lines(found.refused),
-    ):
-        console.say(line)
+    )
     console.say_findings(estimate.findings)
     if query.job.nvme_dir is None:
         console.say("hint: `--nvme DIR` lets it offload to a drive, too")
@@ -128,5 +118,5 @@ def _write(found: SearchResult, output: Path | None) -> None:
         return
     write_new(output, found.ds_config())
     argument = " -- --activation_checkpointing" if found.candidate.checkpointing else ""
-    console.say(f"wrote {output}; to train with it:")
-    console.say(f"  zlaunch train SCRIPT --ds-config {shlex.quote(str(output))}{argument}")
+    command = f"  zlaunch train SCRIPT --ds-config {shlex.quote(str(output))}{argument}"
+    console.say(f"wrote {output}; to train with it:", command)

@@ -3,14 +3,11 @@
 from collections.abc import Iterator
 
 from zlaunch import console
-from zlaunch.config.resolve.resolve import ResolvedConfig
 from zlaunch.estimate.memory.communication import paper_volume
 from zlaunch.estimate.memory.roofline import Speed
+from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.query import Estimate
 from zlaunch.units import brief, decimal
-
-HALF, FULL = 2, 4
-"""Bytes of an element that is sent."""
 
 
 def traffic_lines(estimate: Estimate) -> Iterator[str]:
@@ -35,12 +32,8 @@ def traffic_lines(estimate: Estimate) -> Iterator[str]:
         return
     yield from (f"  {line}" for line in console.figures(rows))
     if traffic.collectives:
-        paper = paper_volume(
-            estimate.forecast.trainable,
-            _stage(estimate.resolved),
-            traffic.world_size,
-            _item(estimate.resolved),
-        )
+        settings = read_settings(estimate.workload)
+        paper = paper_volume(estimate.forecast.trainable, settings.stage, traffic.world_size, settings.item)
         yield from console.paragraph(
             f"{decimal(traffic.sent, 'B')} to other ranks; the ZeRO paper counts {decimal(paper, 'B')} "
             "without accumulation",
@@ -60,25 +53,13 @@ def time_lines(speed: Speed | None) -> Iterator[str]:
     yield from console.table(
         [(term.name, _range(term.likely), term.why) for term in roof.terms if term.likely[1]]
     )
+    verb = "take" if roof.bound_by.endswith("s") else "takes"
     yield from console.paragraph(
-        f"{roof.bound_by} {_verb(roof.bound_by)} longest; by data sheets alone a step takes at least "
+        f"{roof.bound_by} {verb} longest; by data sheets alone a step takes at least "
         f"{brief(roof.seconds)}: at most {roof.tokens_per_second:,.0f} tokens/s on all ranks",
         "  ",
     )
 
 
-def _verb(name: str) -> str:
-    return "take" if name.endswith("s") else "takes"
-
-
 def _range(seconds: tuple[float, float]) -> str:
     return " to ".join(dict.fromkeys(map(brief, seconds)))
-
-
-def _stage(resolved: ResolvedConfig) -> int:
-    stage = resolved.config.zero_optimization.stage
-    return stage if isinstance(stage, int) else 0
-
-
-def _item(resolved: ResolvedConfig) -> int:
-    return FULL if resolved.precision == "fp32" else HALF

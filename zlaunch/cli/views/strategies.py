@@ -35,9 +35,8 @@ def table_lines(table: StrategyTable) -> Iterator[str]:
 
 
 def _common_rows(first: Estimate, table: StrategyTable) -> Iterator[tuple[str, str]]:
-    """Write what all strategies have in common, and where the numbers come from."""
     yield "job", ", ".join([*trained(first.query), first.resolved.precision])
-    yield from batch_rows(first)
+    yield from batch_rows(first.resolved.values)
     most, *others = _methods(table)
     yield "method", most[0]
     for words, strategies in others:

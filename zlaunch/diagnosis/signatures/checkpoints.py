@@ -5,7 +5,7 @@ import re
 from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line, tidy
-from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.rundir import phases
 
 _FILE = r"['\"`]?((?:/|\./)?[\w./+-]*\.(?:pt|pth|bin|safetensors|json|ckpt))\b"
@@ -30,11 +30,9 @@ def other_world_size(case: Case) -> Reading | None:
 
 
 @signature("sharded-weights", "`size mismatch` with `torch.Size([0])`")
-def sharded_weights(case: Case) -> Reading | None:
+@quotes(r"size mismatch[^\n]{0,300}torch\.Size\(\[0\]\)")
+def sharded_weights(case: Case, line: str) -> Reading:
     """The weights were saved at stage 3 without being gathered: the file holds empty tensors."""
-    line = matching_line(r"size mismatch[^\n]{0,300}torch\.Size\(\[0\]\)", case.words)
-    if line is None:
-        return None
     advice = ("`python zero_to_fp32.py . OUT` in the checkpoint's folder gathers them",)
     return Reading("the weights were saved at stage 3 without being gathered", (line,), advice)
 
@@ -42,16 +40,13 @@ def sharded_weights(case: Case) -> Reading | None:
 @signature(
     "checkpoint-missing", "`Can't find a valid checkpoint`, `No valid checkpoint found`, `failed to resume`"
 )
-def checkpoint_missing(case: Case) -> Reading | None:
+@quotes(
+    r"Can't find a valid checkpoint|No valid checkpoint found|failed to resume from checkpoint"
+    r"|Can't find a checkpoint index|Invalid for universal checkpoint"
+    r"|No such file or directory: '[^'\n]*(?:/trainer_state\.json|/global_step\d+|/latest)"
+)
+def checkpoint_missing(case: Case, line: str) -> Reading:
     """There is no checkpoint where the job was to go on from."""
-    line = matching_line(
-        r"Can't find a valid checkpoint|No valid checkpoint found|failed to resume from checkpoint"
-        r"|Can't find a checkpoint index|Invalid for universal checkpoint"
-        r"|No such file or directory: '[^'\n]*(?:/trainer_state\.json|/global_step\d+|/latest)",
-        case.words,
-    )
-    if line is None:
-        return None
     place = named_in(
         line, r"(?:checkpoint at|from checkpoint|in output directory|directory:) [('](?!\[)([^\s()']{1,150})"
     ) or named_in(line, r"(?:checkpoint at|from checkpoint) ([^\s()]{1,150})")
@@ -86,14 +81,11 @@ def checkpoint_corrupt(case: Case) -> Reading | None:
 @signature(
     "checkpoint-of-another-model", "`Error(s) in loading state_dict`, `parameter group that doesn't match`"
 )
-def checkpoint_of_another_model(case: Case) -> Reading | None:
+@quotes(
+    r"Error\(s\) in loading state_dict|doesn't match the size of optimizer's group"
+    r"|different number of parameter groups"
+)
+def checkpoint_of_another_model(case: Case, line: str) -> Reading:
     """The checkpoint belongs to a model with other parameters, or to another optimizer."""
-    line = matching_line(
-        r"Error\(s\) in loading state_dict|doesn't match the size of optimizer's group"
-        r"|different number of parameter groups",
-        case.words,
-    )
-    if line is None:
-        return None
     detail = matching_line(r"size mismatch for|Missing key\(s\)|Unexpected key\(s\)", case.words)
     return Reading("the checkpoint does not belong to this model", (line, detail))

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from zlaunch.diagnosis.advice import named_in, setting
 from zlaunch.diagnosis.case import Case, Reading
-from zlaunch.diagnosis.config_rules import broken_rule
 from zlaunch.diagnosis.log_text import matching_line, tidy
-from zlaunch.diagnosis.signature import signature, signature_of
+from zlaunch.diagnosis.signature import broken_rule, quotes, signature, signature_of
+from zlaunch.units import whole
 
 ZERO = "zero_optimization"
 
@@ -51,8 +51,9 @@ def removed_setting(case: Case) -> Reading | None:
         return None
     named = re.findall(r"'([a-z_.]{1,60})'", error.message)
     there = next((key for key in named if setting(case.job.config, *key.split(".")) is not None), None)
-    advice = (f"delete `{there}` from the ds_config",) if there else ()
-    return Reading("the ds_config has a section that this DeepSpeed refuses", (tidy(error.message),), advice)
+    advice = f"delete `{there}` from the ds_config" if there else None
+    cause = "the ds_config has a section that this DeepSpeed refuses"
+    return Reading(cause, (tidy(error.message),), (advice,))
 
 
 @signature_of("no-hidden-size", "`config file has neither`, then `hidden_size`")
@@ -61,27 +62,19 @@ def no_hidden_size(case: Case) -> Reading | None:
         return None
     listed = named_in(case.words, r"\[([^\]\n]{1,400})\]")
     keys = re.findall(r"[\w.]+", listed or "")[:3]
-    advice = (
-        ("write numbers for them: `" + " ".join(f"--set {key}=NUMBER" for key in keys[:1]) + "`",)
-        if keys
-        else ()
-    )
+    advice = f"write numbers for them: `--set {keys[0]}=NUMBER`" if keys else None
     cause = 'the Trainer cannot fill in "auto": the model\'s config has no `hidden_size`'
-    return Reading(cause, tuple(keys) or (matching_line("neither `?hidden_size", case.words),), advice)
+    return Reading(cause, tuple(keys) or (matching_line("neither `?hidden_size", case.words),), (advice,))
 
 
 @signature("bad-warmup", "`warmup_num_steps must be a positive integer`")
-def bad_warmup(case: Case) -> Reading | None:
+@quotes(r"warmup_num_steps must be a positive integer")
+def bad_warmup(case: Case, line: str) -> Reading:
     """`warmup_num_steps` of the scheduler must be a whole number of at least 1."""
-    line = matching_line(r"warmup_num_steps must be a positive integer", case.words)
-    if line is None:
-        return None
-    advice = (
-        ("`--set scheduler.params.warmup_num_steps=1`: practically no warmup",)
-        if line.endswith("got 0")
-        else ()
-    )
-    return Reading("`warmup_num_steps` of the scheduler is not a whole number of at least 1", (line,), advice)
+    no_warmup = "`--set scheduler.params.warmup_num_steps=1`: practically no warmup"
+    advice = no_warmup if line.endswith("got 0") else None
+    cause = "`warmup_num_steps` of the scheduler is not a whole number of at least 1"
+    return Reading(cause, (line,), (advice,))
 
 
 @signature("client-optimizer", "`You are using ZeRO-Offload with a client provided optimizer`")
@@ -102,15 +95,15 @@ def client_optimizer(case: Case) -> Reading | None:
     "`zero stage 2 requires an optimizer`, `must provide optimizer during init`, "
     "`'DeepSpeedZeRoOffload' object has no attribute`",
 )
-def no_optimizer(case: Case) -> Reading | None:
+@quotes(
+    r"zero stage \d requires an optimizer|must provide optimizer during init"
+    r"|'DeepSpeedZeRoOffload' object has no attribute 'set_gradient_accumulation_boundary'"
+    r"|assert len\(self\.bf16_groups\) == len\(self\.optimizer\.param_groups\)",
+    "story",
+)
+def no_optimizer(case: Case, line: str) -> Reading | None:
     """Neither the script nor the ds_config defines an optimizer; the error depends on the stage."""
-    line = matching_line(
-        r"zero stage \d requires an optimizer|must provide optimizer during init"
-        r"|'DeepSpeedZeRoOffload' object has no attribute 'set_gradient_accumulation_boundary'"
-        r"|assert len\(self\.bf16_groups\) == len\(self\.optimizer\.param_groups\)",
-        case.story,
-    )
-    if line is None or setting(case.job.config, "optimizer") is not None:
+    if setting(case.job.config, "optimizer") is not None:
         return None
     advice = (
         "`--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`: DeepSpeed creates one",
@@ -120,11 +113,9 @@ def no_optimizer(case: Case) -> Reading | None:
 
 
 @signature("optimizer-on-gpu", "`CPUAdam param is on cuda:0 and must be 'cpu'`")
-def optimizer_on_gpu(case: Case) -> Reading | None:
+@quotes(r"CPU\w+ param is on \S+ and must be 'cpu'")
+def optimizer_on_gpu(case: Case, line: str) -> Reading:
     """DeepSpeed's CPU optimizer was given parameters on a GPU."""
-    line = matching_line(r"CPU\w+ param is on \S+ and must be 'cpu'", case.words)
-    if line is None:
-        return None
     advice = ("`--stage 2 --offload optimizer:cpu`",) if case.job.stage == 0 else ()
     return Reading("DeepSpeed's CPU optimizer was given parameters on a GPU", (line,), advice)
 
@@ -153,17 +144,15 @@ def _is_without_a_path(case: Case, part: str) -> bool:
 @signature_of("too-few-buffers", "a bare AssertionError in `swap_tensor`, `ran out of swap buffers`")
 def too_few_buffers(case: Case) -> Reading | None:
     swapping = case.error is not None and case.error.type == "AssertionError" and "swap_tensor" in case.story
-    if not re.search(r"ran out of swap buffers", case.words) and not (
-        swapping and "_buffers is not None" in case.story
-    ):
+    ran_out = "ran out of swap buffers" in case.words
+    if not ran_out and not (swapping and "_buffers is not None" in case.story):
         return None
-    count = setting(case.job.config, ZERO, "offload_optimizer", "buffer_count")
-    advice = (
-        (f"`--set {ZERO}.offload_optimizer.buffer_count=4`",) if isinstance(count, int) and count < 4 else ()
-    )
+    count = whole(setting(case.job.config, ZERO, "offload_optimizer", "buffer_count"))
+    more = f"`--set {ZERO}.offload_optimizer.buffer_count=4`"
     line = matching_line(r"ran out of swap buffers|assert \w+_buffers is not None", case.story)
-    facts = (line, f"buffer_count: {count}" if isinstance(count, int) else None)
-    return Reading(broken_rule("too-few-buffers", case.job), facts, advice)
+    facts = (line, None if count is None else f"buffer_count: {count}")
+    advice = more if count is not None and count < 4 else None
+    return Reading(broken_rule("too-few-buffers", case.job), facts, (advice,))
 
 
 @signature_of(
@@ -171,11 +160,8 @@ def too_few_buffers(case: Case) -> Reading | None:
 )
 def null_offload(case: Case) -> Reading | None:
     parts = [part for part in ("offload_optimizer", "offload_param") if _is_null(case, part)]
-    if (
-        "'NoneType' object has no attribute 'get'" not in case.words
-        or not parts
-        or "accelerat" not in case.story
-    ):
+    crashed = "'NoneType' object has no attribute 'get'" in case.words and "accelerat" in case.story
+    if not crashed or not parts:
         return None
     advice = (f"delete `{ZERO}.{parts[0]}` from the ds_config",)
     return Reading(f"accelerate crashed because `{parts[0]}` is null", (f"{parts[0]}: null",), advice)
@@ -189,39 +175,28 @@ def _is_null(case: Case, part: str) -> bool:
 @signature(
     "precision-unsupported", "`Type bf16 is not supported on your device`, `setup doesn't support bf16`"
 )
-def precision_unsupported(case: Case) -> Reading | None:
+@quotes(r"Type \w+ is not supported on your device|[Yy]our setup doesn't support bf16")
+def precision_unsupported(case: Case, line: str) -> Reading:
     """The device does not support the training precision."""
-    line = matching_line(
-        r"Type \w+ is not supported on your device|[Yy]our setup doesn't support bf16", case.words
-    )
-    return (
-        None
-        if line is None
-        else Reading(f"the device of {case.who} does not support this precision", (line,))
-    )
+    return Reading(f"the device of {case.who} does not support this precision", (line,))
 
 
 @signature("no-sync", "`no_sync context manager is incompatible with gradient partitioning`")
-def no_sync(case: Case) -> Reading | None:
+@quotes("no_sync context manager is incompatible")
+def no_sync(case: Case, line: str) -> Reading:
     """The script uses `no_sync`, which delays gradient reduction; stages 2 and 3 do not support it."""
-    line = matching_line("no_sync context manager is incompatible", case.words)
-    if line is None:
-        return None
     advice = ("`--stage 1` supports it",) if case.job.stage >= 2 else ()
     return Reading(f"stage {case.job.stage} does not support `no_sync`", (line,), advice)
 
 
 @signature("reduced-twice", "`The parameter N has already been reduced`")
-def reduced_twice(case: Case) -> Reading | None:
+@quotes(r"The parameter .{0,200}? has already been reduced")
+def reduced_twice(case: Case, line: str) -> Reading:
     """A parameter received two gradients in one backward pass, which ZeRO does not support."""
-    line = matching_line(r"The parameter .{0,200}? has already been reduced", case.words)
-    if line is None:
-        return None
-    advice = ("with gradient checkpointing: `--gradient_checkpointing_kwargs '{\"use_reentrant\": false}'`",)
+    advice = "with gradient checkpointing: `--gradient_checkpointing_kwargs '{\"use_reentrant\": false}'`"
     known = case.job.gradient_checkpointing is True and case.job.uses_trainer
-    return Reading(
-        "a parameter received two gradients in one backward pass", (line,), advice if known else ()
-    )
+    cause = "a parameter received two gradients in one backward pass"
+    return Reading(cause, (line,), (advice if known else None,))
 
 
 @signature(

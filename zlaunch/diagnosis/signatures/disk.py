@@ -4,9 +4,9 @@ import signal
 
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line
-from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.rundir import phases
-from zlaunch.units import gib
+from zlaunch.units import memory
 
 _ALMOST_FULL = 64 << 20
 """Bytes; with less left, what was just asked for did not fit."""
@@ -25,25 +25,16 @@ _SHM = (
 @signature("shared-memory-full", "SIGBUS while /dev/shm is small or full; `insufficient shared memory (shm)`")
 def shared_memory_full(case: Case) -> Reading | None:
     """There is no room in /dev/shm for what ranks or loaders of data share; containers give it 64 MiB."""
-    machine = case.machine
     line = matching_line(_SHM, case.story)
-    size = None if machine is None else machine.shm_bytes
-    free = None if machine is None else machine.shm_free_bytes
+    size, free = case.machine.get("shm_bytes"), case.machine.get("shm_free_bytes")
     crashed = case.signal == signal.SIGBUS and free is not None and free < _ALMOST_FULL
     if line is None and not crashed:
         return None
-    room = (
-        f"{free >> 20} of {size >> 20} MiB of /dev/shm were free"
-        if free is not None and size is not None
-        else None
-    )
+    room = None if free is None or size is None else f"{free >> 20} of {size >> 20} MiB of /dev/shm were free"
     died = "SIGBUS" if case.signal == signal.SIGBUS else None
-    advice = (
-        ("start the container with `--shm-size=8g` or `--ipc=host`",)
-        if size is not None and size <= 1 << 30
-        else ()
-    )
-    return Reading(f"{case.who} found no room in /dev/shm", (room, line, died), advice)
+    is_small = size is not None and size <= 1 << 30
+    advice = "start the container with `--shm-size=8g` or `--ipc=host`" if is_small else None
+    return Reading(f"{case.who} found no room in /dev/shm", (room, line, died), (advice,))
 
 
 @signature(
@@ -53,7 +44,7 @@ def shared_memory_full(case: Case) -> Reading | None:
 )
 def disk_full(case: Case) -> Reading | None:
     """A file could not be written because its file system, or the user's share of it, is full."""
-    free = None if case.machine is None else case.machine.disk_free_bytes
+    free = case.machine.get("disk_free_bytes")
     said = r"No space left on device|os error 28|Errno 28|ENOSPC|Disk quota exceeded|Errno 122|os error 122"
     torn = r"PytorchStreamWriter failed writing|inline_container\.cc:\d+\] \. unexpected pos"
     line = matching_line(said, case.story) or matching_line(torn, case.story)
@@ -62,7 +53,7 @@ def disk_full(case: Case) -> Reading | None:
     if line is None and not crashed and not wordless:
         return None
     what = "a checkpoint" if case.phase == phases.SAVING else "a file"
-    room = None if free is None else f"{_size(free)} free where the run directory is"
+    room = None if free is None else f"{memory(free)} free where the run directory is"
     quota = matching_line("Disk quota exceeded|Errno 122|os error 122", case.story)
     why = "the user's quota is used up" if quota else "the disk is full"
     silence = "it failed, and no exception of it could be written down" if line is None and wordless else None
@@ -74,16 +65,9 @@ def _is_wordless(case: Case) -> bool:
     return case.rank is not None and case.rank.returncode in _RAISED and case.error is None
 
 
-def _size(free: int) -> str:
-    return f"{gib(free)} GiB" if free >= 1 << 30 else f"{free >> 20} MiB"
-
-
 @signature("too-many-files", "`Too many open files`")
-def too_many_files(case: Case) -> Reading | None:
+@quotes("Too many open files")
+def too_many_files(case: Case, line: str) -> Reading:
     """More files were open at once than the process may have."""
-    line = matching_line("Too many open files", case.words)
-    if line is None:
-        return None
-    return Reading(
-        f"{case.who} had more files open than it may have", (line,), ("`ulimit -n 65536` before the start",)
-    )
+    cause = f"{case.who} had more files open than it may have"
+    return Reading(cause, (line,), ("`ulimit -n 65536` before the start",))

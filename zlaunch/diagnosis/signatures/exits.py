@@ -1,15 +1,14 @@
 """How a run ended where nothing more telling is known: by signal, by status, by being stopped."""
 
-import re
 import signal
 
 from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, signal_name
 from zlaunch.diagnosis.evidence import StallEvidence
-from zlaunch.diagnosis.log_text import clip, last_line, matching_line
-from zlaunch.diagnosis.root_cause import RankRole, roles
+from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, clip, last_line, matching_line
+from zlaunch.diagnosis.root_cause import RankRole, role_of, roles
 from zlaunch.diagnosis.signature import signature
-from zlaunch.diagnosis.signatures.script import NOT_THE_USERS
+from zlaunch.diagnosis.stacks import last_stack, place
 from zlaunch.units import duration, plural
 
 _CRASHES = frozenset(
@@ -17,7 +16,6 @@ _CRASHES = frozenset(
 )
 _NONE_FAILED = frozenset({RankRole.STOPPED, RankRole.DRAGGED, RankRole.CUT_OFF, RankRole.NONE})
 """The parts of ranks that did not fail of themselves, and are not lost."""
-_FRAME = re.compile(r'File "([^"\n]+)", line (\d+) in ([^\n]+)')
 
 
 @signature("stalled", "no step for so long that the watch spoke up, and no rank that failed of itself")
@@ -44,7 +42,7 @@ def _places(stall: StallEvidence) -> tuple[str, ...]:
 def stopped(case: Case) -> Reading | None:
     """A person, or the system, stopped the job."""
     number = case.evidence.stopped_by
-    if number is None or (case.rank is not None and roles(case.evidence)[case.rank.rank] == RankRole.FAILED):
+    if number is None or (case.rank and role_of(case.rank, case.evidence) is RankRole.FAILED):
         return None
     step = max((rank.step for rank in case.evidence.ranks), default=0)
     stall = case.evidence.stall
@@ -84,17 +82,11 @@ def crashed(case: Case) -> Reading | None:
 
 
 def _top_of_stack(case: Case) -> str | None:
-    """Say where the thread that crashed was, in Python."""
-    if case.rank is None:
-        return None
-    for text in (case.rank.stacks, case.rank.log[-16384:]):
+    for text in ("" if case.rank is None else case.rank.stacks, case.log[-MOST_OF_A_LOG:]):
         _, found, after = text.rpartition("Fatal Python error")
         current = after.partition("Current thread")[2] or after
-        frames = _FRAME.findall(current.partition("\nThread ")[0]) if found else []
-        if frames:
-            own = next((one for one in frames if not NOT_THE_USERS.search(one[0])), frames[0])
-            called = f", from {own[0]}:{own[1]}" if own != frames[0] else ""
-            return f"{frames[0][0]}:{frames[0][1]} in {frames[0][2].strip()}{called}"
+        if found and (stack := last_stack(current.partition("\nThread ")[0])):
+            return place(stack)
     return None
 
 
@@ -103,17 +95,8 @@ def killed(case: Case) -> Reading | None:
     """A rank was killed from outside; who did it is not known."""
     if case.signal != signal.SIGKILL:
         return None
-    machine = case.machine
-    counted = None if machine is None else machine.oom_kills
-    why = (
-        "the kernel counted no kill for want of memory"
-        if counted == 0
-        else "the kernel's counter could not be read"
-    )
-    facts = (
-        why,
-        _last_said(case),
-    )
+    read, unread = "the kernel counted no kill for want of memory", "the kernel's counter could not be read"
+    facts = (read if case.machine.get("oom_kills") == 0 else unread, _last_said(case))
     return Reading(f"{case.who} was killed by SIGKILL, nobody knows from where", facts)
 
 
@@ -122,9 +105,8 @@ def ended_by_signal(case: Case) -> Reading | None:
     """A rank died of a signal that somebody sent."""
     if case.signal is None:
         return None
-    return Reading(
-        f"{case.who} was ended by {signal_name(case.signal)}, nobody knows from where", (_last_said(case),)
-    )
+    cause = f"{case.who} was ended by {signal_name(case.signal)}, nobody knows from where"
+    return Reading(cause, (_last_said(case),))
 
 
 @signature("rank-lost", "no return code: what ran around the script is gone, too")
@@ -155,9 +137,8 @@ def launcher_killed(case: Case) -> Reading | None:
     number = case.evidence.launcher_returncode
     if case.rank is not None or number >= 0:
         return None
-    return Reading(
-        f"the launcher was killed by {signal_name(-number)}, nobody knows from where", is_local=False
-    )
+    cause = f"the launcher was killed by {signal_name(-number)}, nobody knows from where"
+    return Reading(cause, is_local=False)
 
 
 @signature("launcher-failed", "the launcher failed, and no rank did")
@@ -167,15 +148,18 @@ def launcher_failed(case: Case) -> Reading | None:
     if case.rank is not None or number == 0:
         return None
     said = matching_line(r"(?m)^[\w.]*(?:Error|Exception): [^\n]*", case.words) or last_line(case.words)
-    return Reading(
-        f"the launcher {case.job.launcher} failed", (said, f"exit status {number}"), is_local=False
-    )
+    cause = f"the launcher {case.job.launcher} failed"
+    return Reading(cause, (said, f"exit status {number}"), is_local=False)
 
 
 @signature("finished", "every rank returned 0")
 def finished(case: Case) -> Reading | None:
     """Nothing went wrong."""
-    return Reading("every rank ran to its end", is_local=False) if _is_well(case) else None
+    evidence, world_size = case.evidence, max(case.job.world_size, 1)
+    all_finished = len(evidence.ranks) >= world_size and all(rank.finished for rank in evidence.ranks)
+    if not all_finished or evidence.launcher_returncode != 0 or evidence.stopped_by is not None:
+        return None
+    return Reading("every rank ran to its end", is_local=False)
 
 
 @signature("unknown", "nothing of the above")
@@ -183,26 +167,16 @@ def unknown(case: Case) -> Reading:
     """Nobody knows how the job ended: the ranks left no record of it."""
     left = [rank for rank in case.evidence.ranks if rank.returncode is not None]
     some = f"{len(left)} of {plural(case.job.world_size, 'rank')} left a record" if left else None
-    return Reading(
-        "the job ended, and no rank left a record of a failure", (some, last_line(case.words)), is_local=False
-    )
-
-
-def _is_well(case: Case) -> bool:
-    ranks, world_size = case.evidence.ranks, case.job.world_size
-    is_whole = len(ranks) >= max(world_size, 1) and all(rank.finished for rank in ranks)
-    return is_whole and case.evidence.launcher_returncode == 0 and case.evidence.stopped_by is None
+    cause = "the job ended, and no rank left a record of a failure"
+    return Reading(cause, (some, last_line(case.words)), is_local=False)
 
 
 def _last_said(case: Case) -> str | None:
-    line = last_line(case.rank.log[-8192:]) if case.rank is not None else None
+    line = last_line(case.log[-8192:])
     return f"its last line: {line}" if line else None
 
 
 def _launcher_status(case: Case) -> str:
     number = case.evidence.launcher_returncode
-    return (
-        f"the launcher died of {signal_name(-number)}"
-        if number < 0
-        else f"the launcher ended with status {number}"
-    )
+    how = f"died of {signal_name(-number)}" if number < 0 else f"ended with status {number}"
+    return f"the launcher {how}"

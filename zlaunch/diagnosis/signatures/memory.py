@@ -3,27 +3,22 @@
 import re
 import signal
 
-from zlaunch.diagnosis.advice import (
-    less_gpu_memory,
-    less_host_memory,
-    named_in,
-    setting,
-)
+from zlaunch.diagnosis.advice import less_gpu_memory, less_host_memory, named_in, setting
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line
-from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.estimate.changes import BUCKET, SMALL_BUCKET
 from zlaunch.estimate.forecast import written_peak, written_resident
 from zlaunch.rundir import phases
-from zlaunch.units import gib
+from zlaunch.units import gib, whole
 
 _SIZE = r"([\d.]+ (?:bytes|[KMGT]i?B))"
-_ASKED = re.compile(rf"out of memory\. Tried to allocate {_SIZE}")
+_ASKED = rf"out of memory\. Tried to allocate {_SIZE}"
 _OF_THE_GPU = re.compile(
     rf"total capacity of {_SIZE} of which {_SIZE} is free|{_SIZE} total capacity;.*?{_SIZE} free"
 )
 _HELD = re.compile(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated")
-_BETWEEN = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_BETWEEN = rf"{_SIZE} is reserved by PyTorch but unallocated"
 _OTHERS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
 _UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
 
@@ -34,14 +29,14 @@ _UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "KB": 10, "MB"
 def host_out_of_memory(case: Case) -> Reading | None:
     """The kernel killed a rank, or its launcher, because the host, or the container, had no memory left."""
     machine, victim = case.machine, _killed(case)
-    if victim is None or machine is None or not machine.oom_kills:
+    if victim is None or not (kills := machine.get("oom_kills")):
         return None
-    limit, total = machine.cgroup_limit_bytes, machine.memory_bytes
+    limit, total = machine.get("cgroup_limit_bytes"), machine.get("memory_bytes")
     if limit is not None and (total is None or limit < total):
         why = f"its container reached its limit of {gib(limit)} GiB of memory"
     else:
         why = "the host ran out of memory"
-    facts = (f"oom_kill went up by {machine.oom_kills} while the job ran", _peaks(case), _left(case))
+    facts = (f"oom_kill went up by {kills} while the job ran", _peaks(case), _left(case))
     return Reading(f"the kernel killed {victim} because {why}", facts, less_host_memory(case))
 
 
@@ -54,7 +49,6 @@ def _killed(case: Case) -> str | None:
 
 
 def _peaks(case: Case) -> str | None:
-    """Say the most that each rank of the host held."""
     host = case.rank.host if case.rank is not None else None
     peaks = {r.rank: r.peak_rss_bytes for r in case.evidence.ranks if r.host == host and r.peak_rss_bytes}
     if not peaks:
@@ -67,13 +61,12 @@ def _peaks(case: Case) -> str | None:
 
 def _left(case: Case) -> str | None:
     machine = case.machine
-    if machine is None:
-        return None
-    if machine.cgroup_limit_bytes is not None and machine.cgroup_bytes is not None:
-        return f"{gib(machine.cgroup_bytes)} of {gib(machine.cgroup_limit_bytes)} GiB in use when last seen"
-    if machine.memory_bytes is not None and machine.memory_available_bytes is not None:
-        available, total = gib(machine.memory_available_bytes), gib(machine.memory_bytes)
-        return f"{available} of {total} GiB of the host were available when last seen"
+    limit, used = machine.get("cgroup_limit_bytes"), machine.get("cgroup_bytes")
+    if limit is not None and used is not None:
+        return f"{gib(used)} of {gib(limit)} GiB in use when last seen"
+    total, available = machine.get("memory_bytes"), machine.get("memory_available_bytes")
+    if total is not None and available is not None:
+        return f"{gib(available)} of {gib(total)} GiB of the host were available when last seen"
     return None
 
 
@@ -86,7 +79,7 @@ def pinned_memory(case: Case) -> Reading | None:
     through_pinning = re.search(r"out of memory|MemoryError|invalid argument", case.words) and re.search(
         r"pin_memory\(|cudaHostAlloc|cudaHostRegister|CachingHostAllocator|pin_tensor", case.story
     )
-    if _ASKED.search(case.words) or not (locked or through_pinning):
+    if named_in(case.words, _ASKED) or not (locked or through_pinning):
         return None
     pinned = [
         f"--set zero_optimization.{key}.pin_memory=false"
@@ -96,35 +89,33 @@ def pinned_memory(case: Case) -> Reading | None:
     ]
     facts = (locked, matching_line(r"out of memory|MemoryError|invalid argument", case.words), _left(case))
     advice = (f"`{' '.join(pinned)}`: pageable memory does",) if pinned else ()
-    return Reading(
-        f"{case.who} could not get page-locked host memory; it is not the GPU that is full", facts, advice
-    )
+    cause = f"{case.who} could not get page-locked host memory; it is not the GPU that is full"
+    return Reading(cause, facts, advice)
 
 
 @signature("gpu-out-of-memory", "`out of memory. Tried to allocate`, and what else torch says there")
 def gpu_out_of_memory(case: Case) -> Reading | None:
     """A GPU had no memory left for what was asked."""
-    asked = _ASKED.search(case.words)
+    asked, between = named_in(case.words, _ASKED), named_in(case.words, _BETWEEN)
     if asked is None and not re.search(
         r"OutOfMemoryError|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY", case.words
     ):
         return None
     found = _OF_THE_GPU.search(case.words)
     total, free = [part for part in found.groups() if part] if found else (None, None)
-    held, between = _HELD.search(case.words), _BETWEEN.search(case.words)
+    held = _HELD.search(case.words)
     facts = (
-        _wanted(asked.group(1), total, free)
-        if asked
-        else matching_line("out of memory|OutOfMemory", case.words),
-        _torch_holds(held and (held.group(1) or held.group(2)), between and between.group(1), case),
-        matching_line(r"pytorch allocator cache flushes", case.rank.log if case.rank else "")
-        or _predicted(case),
+        _wanted(asked, total, free) if asked else matching_line("out of memory|OutOfMemory", case.words),
+        _torch_holds(held and (held.group(1) or held.group(2)), between, case),
+        matching_line(r"pytorch allocator cache flushes", case.log) or _predicted(case),
     )
-    advice = _fits_unfragmented(case.words, asked and asked.group(1), free, between and between.group(1))
-    other = _on_the_same_gpu(case.words, asked and asked.group(1), free)
-    bucket = _smaller_bucket(case, asked and asked.group(1))
-    walk = less_gpu_memory(case)
-    return Reading(f"the GPU of {case.who} ran out of memory", facts, (*other, *advice, *bucket, *walk)[:3])
+    advice = (
+        *_on_the_same_gpu(case.words, asked, free),
+        *_fits_unfragmented(case.words, asked, free, between),
+        *_smaller_bucket(case, asked),
+        *less_gpu_memory(case),
+    )
+    return Reading(f"the GPU of {case.who} ran out of memory", facts, advice[:3])
 
 
 def _wanted(asked: str, total: str | None, free: str | None) -> str:
@@ -134,11 +125,7 @@ def _wanted(asked: str, total: str | None, free: str | None) -> str:
 def _torch_holds(held: str | None, between: str | None, case: Case) -> str | None:
     if held is None:
         allocated = case.rank.heartbeat.get("gpu_allocated_bytes") if case.rank is not None else None
-        return (
-            f"{gib(allocated)} GiB in tensors at most"
-            if isinstance(allocated, int) and allocated > 0
-            else None
-        )
+        return f"{gib(allocated)} GiB in tensors at most" if allocated and allocated > 0 else None
     return f"torch held {held} in tensors" + (f" and {between} unused between them" if between else "")
 
 
@@ -168,13 +155,8 @@ def _on_the_same_gpu(words: str, asked: str | None, free: str | None) -> tuple[s
 
 def _smaller_bucket(case: Case, asked: str | None) -> tuple[str, ...]:
     """Recognize ZeRO's bucket by its size; elements of two or four bytes."""
-    elements = setting(case.job.config, "zero_optimization", "reduce_bucket_size")
-    if (
-        not asked
-        or not isinstance(elements, int)
-        or elements <= SMALL_BUCKET
-        or case.phase != phases.BACKWARD
-    ):
+    elements = whole(setting(case.job.config, "zero_optimization", "reduce_bucket_size")) or 0
+    if not asked or elements <= SMALL_BUCKET or case.phase != phases.BACKWARD:
         return ()
     if not any(abs(num_bytes(asked) - width * elements) < 0.02 * width * elements for width in (2, 4)):
         return ()
@@ -208,7 +190,7 @@ def host_allocation_failed(case: Case) -> Reading | None:
 
 
 @signature("too-many-processes", "`can't start new thread`, `Resource temporarily unavailable`")
-def too_many_processes(case: Case) -> Reading | None:
+@quotes(r"can't start new thread|Resource temporarily unavailable|fork: retry")
+def too_many_processes(case: Case, line: str) -> Reading:
     """No further thread or process could be started: a limit of the user, or of the container."""
-    line = matching_line(r"can't start new thread|Resource temporarily unavailable|fork: retry", case.words)
-    return None if line is None else Reading(f"{case.who} could start no further thread or process", (line,))
+    return Reading(f"{case.who} could start no further thread or process", (line,))

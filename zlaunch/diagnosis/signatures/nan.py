@@ -7,26 +7,22 @@ from collections.abc import Mapping
 from zlaunch.diagnosis.advice import setting
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import RankEvidence
-from zlaunch.diagnosis.log_text import matching_line
-from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.signature import quotes, signature
 
 
 @signature("loss-scale-collapsed", "`Current loss scale already at minimum`")
-def loss_scale_collapsed(case: Case) -> Reading | None:
+@quotes("Current loss scale already at minimum")
+def loss_scale_collapsed(case: Case, line: str) -> Reading:
     """Gradients overflowed at every loss scale, down to the smallest."""
-    line = matching_line("Current loss scale already at minimum", case.words)
-    if line is None:
-        return None
-    rank = case.rank
-    skipped = _number(rank, "skipped_steps")
+    numbers = _numbers(case.rank)
+    skipped = numbers.get("skipped_steps")
     facts = (
         line,
-        f"{skipped:.0f} steps were skipped, of {rank.step}" if rank is not None and skipped else None,
-        _in_words(rank, "loss"),
+        f"{skipped} steps were skipped, of {case.rank.step}" if case.rank and skipped else None,
+        _in_words(numbers, "loss"),
     )
-    return Reading(
-        "fp16 cannot hold the gradients: they overflow at the smallest loss scale", facts, _bf16(case)
-    )
+    cause = "fp16 cannot hold the gradients: they overflow at the smallest loss scale"
+    return Reading(cause, facts, _bf16(case))
 
 
 def _bf16(case: Case) -> tuple[str, ...]:
@@ -42,51 +38,36 @@ def loss_not_a_number(case: Case) -> Reading | None:
     rank = case.rank or next(iter(case.evidence.ranks), None)
     # Gradients in fp16 overflow now and then: the step is skipped, and all is well.
     watched = ("loss",) if _is_fp16(case) else ("loss", "grad_norm")
-    lost = next((name for name in watched if _is_lost(rank, name)), None)
+    numbers = _numbers(rank)
+    lost = next((name for name in watched if not math.isfinite(numbers.get(name, 0.0))), None)
     if rank is None or lost is None or (case.rank is None and case.evidence.launcher_returncode != 0):
         return None
     about = re.search(r"\b(?:nan|inf|infinite|non-?finite|not finite)\b", case.words, re.IGNORECASE)
     if case.rank is not None and about is None:
         return None  # it died of something else
     word = "norm of the gradients" if lost == "grad_norm" else "loss"
-    skipped = _number(rank, "skipped_steps")
+    first, skipped = numbers.get(f"{lost}_lost"), numbers.get("skipped_steps")
+    since = "at" if first in (None, rank.step) else f"from step {first} on; last at"
     facts = (
-        f"{_since(rank, lost)} step {rank.step}, {_in_words(rank, lost)}",
-        f"{skipped:.0f} steps were skipped" if skipped else None,
-        _in_words(rank, "learning_rate"),
+        f"{since} step {rank.step}, {_in_words(numbers, lost)}",
+        f"{skipped} steps were skipped" if skipped else None,
+        _in_words(numbers, "learning_rate"),
     )
-    return Reading(f"the {word} became {_word(_fact(rank, lost))}", facts, _bf16(case), rank=rank)
+    return Reading(f"the {word} became {_word(numbers[lost])}", facts, _bf16(case), rank=rank)
 
 
 def _is_fp16(case: Case) -> bool:
     return case.job.precision == "fp16" or setting(case.job.config, "fp16", "enabled") is True
 
 
-def _fact(rank: RankEvidence | None, name: str) -> object:
-    facts: Mapping[str, object] = {} if rank is None else rank.heartbeat
-    return facts.get(name)
+def _numbers(rank: RankEvidence | None) -> dict[str, float]:
+    heartbeat = {} if rank is None else rank.heartbeat
+    return {name: value for name, value in heartbeat.items() if isinstance(value, int | float)}
 
 
-def _is_lost(rank: RankEvidence | None, name: str) -> bool:
-    value = _fact(rank, name)
-    return isinstance(value, float) and not math.isfinite(value)
+def _in_words(numbers: Mapping[str, float], name: str) -> str | None:
+    return f"{name}: {_word(numbers[name])}" if name in numbers else None
 
 
-def _since(rank: RankEvidence, name: str) -> str:
-    """Say from when on a number was lost, if that was not the last step only."""
-    first = _number(rank, f"{name}_lost")
-    return "at" if first is None or first == rank.step else f"from step {first:.0f} on; last at"
-
-
-def _number(rank: RankEvidence | None, name: str) -> float | None:
-    value = _fact(rank, name)
-    return value if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _in_words(rank: RankEvidence | None, name: str) -> str | None:
-    value = _fact(rank, name)
-    return f"{name}: {_word(value)}" if isinstance(value, int | float) else None
-
-
-def _word(value: object) -> str:
+def _word(value: float) -> str:
     return {"nan": "NaN", "inf": "infinite", "-inf": "infinite"}.get(str(value), str(value))

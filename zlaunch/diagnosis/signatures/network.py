@@ -7,8 +7,8 @@ from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, words_of
 from zlaunch.diagnosis.evidence import RankEvidence
 from zlaunch.diagnosis.log_text import clip, matching_line
-from zlaunch.diagnosis.root_cause import LOST_PEER, RankRole, roles
-from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.root_cause import LOST_PEER, RankRole, role_of, roles
+from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.units import plural
 
 _WATCHDOG = re.compile(
@@ -18,15 +18,14 @@ _WATCHDOG = re.compile(
 )
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in (\d+) ms")
 _GLOO = re.compile(r"Timed out waiting (\d+)ms for (recv|send) operation")
+_TIMEOUT = f"{_WATCHDOG.pattern}|{_BARRIER.pattern}|{_GLOO.pattern}|monitoredBarrier"
 _RUNNING = re.compile(r"Rank (\d+) is running collective: \w+\(SequenceNumber=(\d+), ?OpType=(\w+)")
 
 
 @signature("port-taken", "`EADDRINUSE`, `address already in use`")
-def port_taken(case: Case) -> Reading | None:
+@quotes(r"EADDRINUSE|[Aa]ddress already in use")
+def port_taken(case: Case, line: str) -> Reading:
     """The port where ranks meet is taken by another program, often by ranks of an earlier run."""
-    line = matching_line(r"EADDRINUSE|[Aa]ddress already in use", case.words)
-    if line is None:
-        return None
     port = named_in(case.words, r"port: (\d+)") or named_in(case.words, r"\[?::\]?:(\d+)")
     advice = (f"`ss -ltnp 'sport = :{port}'` names the program that has it",) if port else ()
     which = f"port {port}" if port else "the port"
@@ -53,32 +52,25 @@ def collective_mismatch(case: Case) -> Reading | None:
 def collective_timeout(case: Case) -> Reading | None:
     """A rank waited for others in a collective until its patience was over."""
     waiting = [rank for rank in case.evidence.ranks if _waited(rank)]
-    if (
-        not waiting
-        or case.rank is None
-        or not (_waited(case.rank) or roles(case.evidence)[case.rank.rank] != RankRole.FAILED)
-    ):
+    if not waiting or case.rank is None:
+        return None
+    if not _waited(case.rank) and role_of(case.rank, case.evidence) is RankRole.FAILED:
         return None
     first = case.rank if _waited(case.rank) else waiting[0]
     missing = _missing(case, waiting)
     who = f"rank {', '.join(str(rank.rank) for rank in missing)}" if missing else "another rank"
     operation, waited = _collective(words_of(first))
     facts = (
-        *([_whereabouts(case, missing[0])] if missing else []),
+        _whereabouts(case, missing[0]) if missing else None,
         f"{len(waiting)} ranks waited{waited}" if waited and len(waiting) > 1 else None,
-        matching_line(
-            f"{_WATCHDOG.pattern}|{_BARRIER.pattern}|{_GLOO.pattern}|monitoredBarrier", words_of(first)
-        ),
+        matching_line(_TIMEOUT, words_of(first)),
     )
     cause = f"{who} did not come to {operation}, where rank {first.rank} waited"
     return Reading(cause, facts, rank=missing[0] if missing else None, is_local=bool(missing))
 
 
 def _waited(rank: RankEvidence) -> bool:
-    words = words_of(rank)
-    return (
-        any(pattern.search(words) for pattern in (_WATCHDOG, _BARRIER, _GLOO)) or "monitoredBarrier" in words
-    )
+    return re.search(_TIMEOUT, words_of(rank), re.DOTALL) is not None
 
 
 def _collective(words: str) -> tuple[str, str]:
@@ -117,26 +109,20 @@ def _named(words: str) -> Iterator[str]:
 
 
 def _whereabouts(case: Case, rank: RankEvidence) -> str:
-    """Say where a rank was meanwhile."""
     place = case.evidence.stall.where.get(rank.rank) if case.evidence.stall is not None else None
-    doing = f"rank {rank.rank} was in `{rank.phase}` at step {rank.step}" if rank.phase else ""
-    return ": ".join(
-        part for part in (doing or f"rank {rank.rank}", clip(place, 60) if place else "") if part
-    )
+    phase = f" was in `{rank.phase}` at step {rank.step}" if rank.phase else ""
+    return f"rank {rank.rank}{phase}" + (f": {clip(place, 60)}" if place else "")
 
 
 @signature(
     "rendezvous-failed", "`waiting for clients`, `client socket has timed out`, `failed to connect to`"
 )
-def rendezvous_failed(case: Case) -> Reading | None:
+@quotes(
+    r"waiting for clients|The client socket has (?:timed out|failed to connect)|RendezvousTimeoutError"
+    r"|RendezvousConnectionError|no socket interface found|Name or service not known|getaddrinfo failed"
+)
+def rendezvous_failed(case: Case, line: str) -> Reading:
     """Ranks did not find each other: the first was not there, not reachable, or not all of them came."""
-    line = matching_line(
-        r"waiting for clients|The client socket has (?:timed out|failed to connect)|RendezvousTimeoutError"
-        r"|RendezvousConnectionError|no socket interface found|Name or service not known|getaddrinfo failed",
-        case.words,
-    )
-    if line is None:
-        return None
     address = named_in(line, r"connect to \(([^()]{1,80})\)")
     joined = named_in(line, r"(\d+/\d+) clients joined")
     where = f"nobody answered at {address.replace(', ', ':')}" if address else "ranks did not find each other"
@@ -147,10 +133,10 @@ def rendezvous_failed(case: Case) -> Reading | None:
 @signature(
     "connection-lost", "`Connection closed by peer`, an NCCL remote error, and no rank that failed of itself"
 )
-def connection_lost(case: Case) -> Reading | None:
+@quotes(LOST_PEER.pattern)
+def connection_lost(case: Case, line: str) -> Reading | None:
     """A rank lost its connection to another one, and no rank says that it failed of itself."""
-    line = matching_line(LOST_PEER.pattern, case.words)
-    if line is None or case.rank is None or roles(case.evidence)[case.rank.rank] != RankRole.CUT_OFF:
+    if case.rank is None or role_of(case.rank, case.evidence) is not RankRole.CUT_OFF:
         return None
     others = sum(part == RankRole.CUT_OFF for part in roles(case.evidence).values()) - 1
     facts = (line, f"the same on {plural(others, 'other rank')}" if others else None)
@@ -158,13 +144,9 @@ def connection_lost(case: Case) -> Reading | None:
 
 
 @signature("network-error", "NCCL's `ncclSystemError`, `ncclInternalError`, `unhandled cuda error`")
-def network_error(case: Case) -> Reading | None:
+@quotes(r"ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|NCCL error")
+def network_error(case: Case, line: str) -> Reading:
     """NCCL gave up on this rank itself: its network, its driver or a GPU."""
-    line = matching_line(
-        r"ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|NCCL error", case.words
-    )
-    if line is None:
-        return None
     why = matching_line(r"NCCL WARN|Last error:", case.words)
     last = named_in(case.words, r"Last error:\s*([^\n]{1,200})")
     return Reading(f"NCCL failed on {case.who}", (line, last or why))
@@ -188,23 +170,20 @@ def host_unreachable(case: Case) -> Reading | None:
 
 
 @signature("launcher-missing", "`launcher 'pdsh' not installed`")
-def launcher_missing(case: Case) -> Reading | None:
+@quotes(r"launcher '[\w-]+' not installed")
+def launcher_missing(case: Case, line: str) -> Reading | None:
     """The program that starts ranks on other hosts is not installed."""
-    line = matching_line(r"launcher '[\w-]+' not installed", case.words)
-    if line is None or not _is_before_ranks(case):
+    if not _is_before_ranks(case):
         return None
     name = named_in(line, r"launcher '([\w-]+)'")
-    return Reading(
-        f"`{name}`, which starts the ranks on other hosts, is not installed", (line,), is_local=False
-    )
+    cause = f"`{name}`, which starts the ranks on other hosts, is not installed"
+    return Reading(cause, (line,), is_local=False)
 
 
 @signature("no-such-slot", "`No slot 'N' specified on host`, `invalid literal for int() with base 10: 'GPU-`")
-def no_such_slot(case: Case) -> Reading | None:
+@quotes(r"No slot '[^'\n]{0,40}' specified on host|base 10: '(?:GPU|MIG)-")
+def no_such_slot(case: Case, line: str) -> Reading:
     """The launcher was given a GPU that it does not know: a number too high, or a name instead of one."""
-    line = matching_line(r"No slot '[^'\n]{0,40}' specified on host|base 10: '(?:GPU|MIG)-", case.words)
-    if line is None:
-        return None
     return Reading("the launcher does not know a GPU that it was given", (line,), is_local=False)
 
 

@@ -7,7 +7,7 @@ from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import RankEvidence
 from zlaunch.diagnosis.log_text import compiler_error, matching_line
 from zlaunch.diagnosis.root_cause import RankRole, roles
-from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.rundir import phases
 from zlaunch.units import duration
 
@@ -35,11 +35,11 @@ def stale_build_lock(case: Case) -> Reading | None:
         return None
     root = named_in(waiting[0].log, _ROOT)
     advice = (
-        (f"`find {root} -name lock -delete`, if no compiler is running",) if root and len(root) < 120 else ()
+        f"`find {root} -name lock -delete`, if no compiler is running" if root and len(root) < 120 else None
     )
     facts = (f"nothing happened for {duration(stall.seconds)}", matching_line(_ROOT, waiting[0].log))
     cause = f"rank {waiting[0].rank} waits for a native op that nobody seems to build"
-    return Reading(cause, (*facts, stall.where.get(waiting[0].rank)), advice, rank=waiting[0])
+    return Reading(cause, (*facts, stall.where.get(waiting[0].rank)), (advice,), rank=waiting[0])
 
 
 def _waits_for_a_build(rank: RankEvidence, place: str) -> bool:
@@ -49,11 +49,9 @@ def _waits_for_a_build(rank: RankEvidence, place: str) -> bool:
 
 
 @signature("cuda-home-missing", "`CUDA_HOME does not exist`, `CUDA_HOME environment variable is not set`")
-def cuda_home_missing(case: Case) -> Reading | None:
+@quotes(r"CUDA_HOME does not exist|CUDA_HOME environment variable is not set", "story")
+def cuda_home_missing(case: Case, line: str) -> Reading:
     """An op must be compiled for CUDA, and there is no CUDA toolkit."""
-    line = matching_line(r"CUDA_HOME does not exist|CUDA_HOME environment variable is not set", case.story)
-    if line is None:
-        return None
     advice = ("install the CUDA toolkit of torch's version, and set `CUDA_HOME` to it",)
     return Reading(f"{case.who} must compile an op for CUDA, and there is no CUDA toolkit", (line,), advice)
 
@@ -82,47 +80,41 @@ def cuda_mismatch(case: Case) -> Reading | None:
 )
 def libaio_missing(case: Case) -> Reading | None:
     """The offload to NVMe needs libaio with its headers."""
-    log = case.rank.log if case.rank is not None else ""
+    printed = f"{case.story}\n{case.log}"
     needed = re.search(
         r"JIT load the async_io op|Error building extension 'async_io'|libaio\.h|-laio", case.story
     )
     line = matching_line(
-        r"install the libaio\S* package|libaio\.h|cannot find -laio|libaio \.so object",
-        f"{case.story}\n{log}",
+        r"install the libaio\S* package|libaio\.h|cannot find -laio|libaio \.so object", printed
     )
     if needed is None or line is None:
         return None
-    package = named_in(f"{case.story}\n{log}", r"install the (libaio\S*) package with (?:apt|yum|pacman)")
-    tool = named_in(f"{case.story}\n{log}", r"install the libaio\S* package with (apt|yum|pacman)")
+    package = named_in(printed, r"install the (libaio\S*) package with (?:apt|yum|pacman)")
+    tool = named_in(printed, r"install the libaio\S* package with (apt|yum|pacman)")
     advice = (f"`{tool} install {package}`",) if tool in {"apt", "yum"} else ()
     return Reading("the offload to NVMe needs libaio with its headers", (line,), advice)
 
 
 @signature("ninja-missing", "`Ninja is required to load C++ extensions`, `due to ninja not being installed`")
-def ninja_missing(case: Case) -> Reading | None:
+@quotes(r"Ninja is required to load|ninja not being installed", "story")
+def ninja_missing(case: Case, line: str) -> Reading:
     """Ops are compiled with ninja, and it is not installed."""
-    line = matching_line(r"Ninja is required to load|ninja not being installed", case.story)
-    if line is None:
-        return None
     return Reading("ops are compiled with ninja, which is not installed", (line,), ("`pip install ninja`",))
 
 
 @signature("op-build-failed", "`Error building extension`, and the compiler's first error above it")
 def op_build_failed(case: Case) -> Reading | None:
     """An op did not compile; what Python says afterwards, as about `ds_opt_adam`, only follows from it."""
-    log = case.rank.log if case.rank is not None else ""
-    text = f"{case.story}\n{log}"
-    found = _FAILED.search(case.story) or (
-        _FAILED.search(log) if re.search(_AFTERWARDS, case.story) else None
-    )
-    followed = re.search(_AFTERWARDS, case.story)
+    text = f"{case.story}\n{case.log}"
+    followed = matching_line(_AFTERWARDS, case.story)
+    found = _FAILED.search(case.story) or (_FAILED.search(case.log) if followed else None)
     if found is None and followed is None:
         return None
     op = next((part for part in found.groups() if part), "") if found else ""
     facts = (
         compiler_error(text) or matching_line(r"/bin/sh: [^\n]*not found|No such file or directory: '", text),
         matching_line(r"(?m)^Unable to JIT load|compatible due to hardware", text),
-        matching_line(_AFTERWARDS, case.story) if found is None else None,
+        followed if found is None else None,
     )
     return Reading(f"the native op {op or 'of the optimizer'} could not be built", facts)
 
@@ -130,15 +122,12 @@ def op_build_failed(case: Case) -> Reading | None:
 @signature(
     "op-not-loadable", "`undefined symbol`, `cannot open shared object file`, ops of another torch or CUDA"
 )
-def op_not_loadable(case: Case) -> Reading | None:
+@quotes(
+    r"ImportError: [^\n]*(?:undefined symbol|cannot open shared object|version `GLIBC\S*' not found)"
+    r"|(?:PyTorch|CUDA|HIP) version mismatch! DeepSpeed ops"
+)
+def op_not_loadable(case: Case, line: str) -> Reading:
     """A compiled library does not go with what is installed now."""
-    line = matching_line(
-        r"ImportError: [^\n]*(?:undefined symbol|cannot open shared object|version `GLIBC\S*' not found)"
-        r"|(?:PyTorch|CUDA|HIP) version mismatch! DeepSpeed ops",
-        f"{case.words}\n{case.error.type if case.error else ''}: {case.error.message if case.error else ''}",
-    )
-    if line is None:
-        return None
     folder = named_in(line, r"((?:/[\w.+-]+)*/torch_extensions/[\w.+-]+/\w+)/\w+\.so")
     advice = (f"`rm -r {folder}`: it is then built anew",) if folder else ()
     return Reading(f"a compiled library does not go with what {case.who} has installed", (line,), advice)

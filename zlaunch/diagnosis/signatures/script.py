@@ -6,31 +6,25 @@ from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, error_of
 from zlaunch.diagnosis.evidence import ErrorEvidence
 from zlaunch.diagnosis.log_text import matching_line, tidy
-from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.signature import quotes, signature
+from zlaunch.diagnosis.stacks import LIBRARY
 from zlaunch.units import plural, whole
-
-NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen|<string>")
 
 
 @signature("local-rank-refused", "`unrecognized arguments: --local_rank=0`")
-def local_rank_refused(case: Case) -> Reading | None:
+@quotes(r"unrecognized arguments:[^\n]*--local[-_]rank")
+def local_rank_refused(case: Case, line: str) -> Reading:
     """The script does not know `--local_rank`, which DeepSpeed's launcher adds."""
-    line = matching_line(r"unrecognized arguments:[^\n]*--local[-_]rank", case.words)
-    if line is None:
-        return None
     other = ("`--launcher torchrun`: it adds no arguments",) if case.job.launcher == "deepspeed" else ()
     own = '`os.environ["LOCAL_RANK"]` in the script, and no such argument'
-    return Reading(
-        "the script does not know `--local_rank`, which DeepSpeed's launcher adds", (line,), (*other, own)
-    )
+    cause = "the script does not know `--local_rank`, which DeepSpeed's launcher adds"
+    return Reading(cause, (line,), (*other, own))
 
 
 @signature("local-rank-differs", "`Mismatch in local rank setting`")
-def local_rank_differs(case: Case) -> Reading | None:
+@quotes(r"Mismatch in local rank setting")
+def local_rank_differs(case: Case, line: str) -> Reading:
     """The script has a `--local_rank` of its own that is not the launcher's LOCAL_RANK."""
-    line = matching_line(r"Mismatch in local rank setting", case.words)
-    if line is None:
-        return None
     advice = (
         '`default=int(os.environ["LOCAL_RANK"])` where the script adds `--local_rank`, or `default=-1`',
     )
@@ -42,14 +36,11 @@ def local_rank_differs(case: Case) -> Reading | None:
 def wrong_arguments(case: Case) -> Reading | None:
     """The script refused its arguments."""
     status = None if case.rank is None else case.rank.returncode
-    said = matching_line(
-        r"(?m)^\S[^\n]{0,200}: error: [^\n]+$", case.rank.log if case.rank is not None else ""
-    )
+    said = matching_line(r"(?m)^\S[^\n]{0,200}: error: [^\n]+$", case.log)
     if error := matching_line(r"not used by the HfArgumentParser", case.words):
         rejected = named_in(error, r"HfArgumentParser: \[([^\]]{1,200})\]")
-        return Reading(
-            "the script does not know an argument", (f"unknown: {rejected}" if rejected else error,)
-        )
+        cause = "the script does not know an argument"
+        return Reading(cause, (f"unknown: {rejected}" if rejected else error,))
     is_usage = case.error is None or case.error.type == "SystemExit"
     if status != 2 or said is None or not is_usage:
         return None
@@ -57,10 +48,10 @@ def wrong_arguments(case: Case) -> Reading | None:
 
 
 @signature("script-missing", "`can't open file`, and status 2")
-def script_missing(case: Case) -> Reading | None:
+@quotes(r"can't open file '[^'\n]*'")
+def script_missing(case: Case, line: str) -> Reading:
     """Python did not find the script, on the host of that rank."""
-    line = matching_line(r"can't open file '[^'\n]*'", case.words)
-    return None if line is None else Reading(f"{case.who} did not find the script", (line,))
+    return Reading(f"{case.who} did not find the script", (line,))
 
 
 @signature("not-launched", "`No module named 'mpi4py'` out of `init_distributed`")
@@ -69,9 +60,8 @@ def not_launched(case: Case) -> Reading | None:
     if "No module named 'mpi4py'" not in case.words or "deepspeed" not in case.story:
         return None
     facts = (case.words.splitlines()[0],)
-    return Reading(
-        f"DeepSpeed found no RANK and WORLD_SIZE in the environment of {case.who}, and asked MPI", facts
-    )
+    cause = f"DeepSpeed found no RANK and WORLD_SIZE in the environment of {case.who}, and asked MPI"
+    return Reading(cause, facts)
 
 
 @signature("module-missing", "ModuleNotFoundError, `No module named`")
@@ -83,9 +73,8 @@ def module_missing(case: Case) -> Reading | None:
         return None
     package = name.partition(".")[0]
     advice = (f"`pip install {_PACKAGES[package]}`",) if package in _PACKAGES and "." not in name else ()
-    return Reading(
-        f"`{name}` is not installed where {case.who} runs", (where(error), case.words.strip()[:200]), advice
-    )
+    cause = f"`{name}` is not installed where {case.who} runs"
+    return Reading(cause, (where(error), case.words.strip()[:200]), advice)
 
 
 _SAME_NAME = (
@@ -106,48 +95,41 @@ _PACKAGES = {
 
 
 @signature("no-such-device", "`invalid device ordinal`")
-def no_such_device(case: Case) -> Reading | None:
+@quotes(r"invalid device ordinal")
+def no_such_device(case: Case, line: str) -> Reading:
     """A rank wanted a GPU with a number that its host does not have, or does not show it."""
-    line = matching_line(r"invalid device ordinal", case.words)
-    return None if line is None else Reading(f"{case.who} wanted a GPU that it does not see", (line,))
+    return Reading(f"{case.who} wanted a GPU that it does not see", (line,))
 
 
 @signature("no-gpu", "`No CUDA GPUs are available`, `Torch not compiled with CUDA enabled`, a driver too old")
-def no_gpu(case: Case) -> Reading | None:
+@quotes(
+    r"No CUDA GPUs are available|Torch not compiled with CUDA enabled|Found no NVIDIA driver"
+    r"|driver on your system is too old"
+    r"|no CUDA-capable device is detected|CUDA driver version is insufficient"
+)
+def no_gpu(case: Case, line: str) -> Reading:
     """The script wanted a GPU, and there is none for it."""
-    line = matching_line(
-        r"No CUDA GPUs are available|Torch not compiled with CUDA enabled|Found no NVIDIA driver"
-        r"|driver on your system is too old"
-        r"|no CUDA-capable device is detected|CUDA driver version is insufficient",
-        case.words,
-    )
-    return None if line is None else Reading(f"{case.who} wanted a GPU, and torch has none for it", (line,))
+    return Reading(f"{case.who} wanted a GPU, and torch has none for it", (line,))
 
 
 @signature("device-side-assert", "`device-side assert triggered`")
-def device_side_assert(case: Case) -> Reading | None:
+@quotes(r"device-side assert triggered")
+def device_side_assert(case: Case, line: str) -> Reading:
     """A kernel found a wrong index on the GPU; mostly a token or a label that is out of range."""
-    line = matching_line(r"device-side assert triggered", case.words)
-    if line is None:
-        return None
-    found = matching_line(r"Assertion `[^`\n]+` failed", case.rank.log if case.rank is not None else "")
+    found = matching_line(r"Assertion `[^`\n]+` failed", case.log)
     advice = ("`CUDA_LAUNCH_BLOCKING=1` shows the line that called it",)
-    return Reading(
-        f"a kernel on the GPU of {case.who} found a wrong index", (found, line, where(case.error)), advice
-    )
+    cause = f"a kernel on the GPU of {case.who} found a wrong index"
+    return Reading(cause, (found, line, where(case.error)), advice)
 
 
 @signature("gpu-fault", "`illegal memory access`, `uncorrectable ECC error`, `unspecified launch failure`")
-def gpu_fault(case: Case) -> Reading | None:
+@quotes(
+    r"illegal memory access|uncorrectable ECC|unspecified launch failure|misaligned address"
+    r"|GPU has fallen off the bus"
+    r"|CUDA error: (?:an illegal instruction|the launch timed out|hardware stack error)"
+)
+def gpu_fault(case: Case, line: str) -> Reading:
     """A kernel or the GPU itself failed."""
-    line = matching_line(
-        r"illegal memory access|uncorrectable ECC|unspecified launch failure|misaligned address"
-        r"|GPU has fallen off the bus"
-        r"|CUDA error: (?:an illegal instruction|the launch timed out|hardware stack error)",
-        case.words,
-    )
-    if line is None:
-        return None
     facts = (line, _memory_errors(case), where(case.error))
     return Reading(f"a kernel, or the GPU, of {case.who} failed", facts)
 
@@ -160,13 +142,9 @@ def _memory_errors(case: Case) -> str | None:
 
 
 @signature("hub-refused", "`gated repo`, `401 Client Error`, `403 Client Error`")
-def hub_refused(case: Case) -> Reading | None:
+@quotes(r"gated repo|40[13] Client Error[^\n]*huggingface|GatedRepoError|is restricted")
+def hub_refused(case: Case, line: str) -> Reading:
     """The Hugging Face Hub does not give this user what was asked for."""
-    line = matching_line(
-        r"gated repo|40[13] Client Error[^\n]*huggingface|GatedRepoError|is restricted", case.words
-    )
-    if line is None:
-        return None
     repo = named_in(case.words, r"huggingface\.co/([\w.-]+/[\w.-]*\w)")
     facts = (line, repo if repo and repo not in line else None)
     advice = (f"ask for access at `https://huggingface.co/{repo}`, then `hf auth login`",) if repo else ()
@@ -174,16 +152,13 @@ def hub_refused(case: Case) -> Reading | None:
 
 
 @signature("hub-unreachable", "`couldn't connect to 'https://huggingface.co'`, `OfflineModeIsEnabled`")
-def hub_unreachable(case: Case) -> Reading | None:
+@quotes(
+    r"couldn't connect to '?https?://|Couldn't reach '|OfflineModeIsEnabled|offline mode is enabled"
+    r"|Cannot find the requested files in the (?:disk|local) cache"
+    r"|(?:NameResolution|MaxRetry)Error[^\n]*huggingface"
+)
+def hub_unreachable(case: Case, line: str) -> Reading:
     """A model or a data set is not on this disk, and the Hugging Face Hub cannot be asked."""
-    line = matching_line(
-        r"couldn't connect to '?https?://|Couldn't reach '|OfflineModeIsEnabled|offline mode is enabled"
-        r"|Cannot find the requested files in the (?:disk|local) cache"
-        r"|(?:NameResolution|MaxRetry)Error[^\n]*huggingface",
-        case.words,
-    )
-    if line is None:
-        return None
     wanted = named_in(case.story, r"[Cc]ouldn't reach '([^'\n]{1,80})'") or named_in(
         case.story, r"huggingface\.co/(?!docs)([\w.-]+/[\w.-]+?)/"
     )
@@ -194,19 +169,15 @@ def hub_unreachable(case: Case) -> Reading | None:
 @signature(
     "model-not-found", "`is not a local folder and is not a valid model identifier`, `Repo id must be`"
 )
-def model_not_found(case: Case) -> Reading | None:
+@quotes(
+    r"is not a local folder|Repo id must|404 Client Error[^\n]*huggingface"
+    r"|does not appear to have a file named"
+    r"|doesn't exist on the Hub|RepositoryNotFoundError"
+)
+def model_not_found(case: Case, line: str) -> Reading:
     """There is no model or data set of that name, neither on this disk nor on the Hub."""
-    line = matching_line(
-        r"is not a local folder|Repo id must|404 Client Error[^\n]*huggingface"
-        r"|does not appear to have a file named"
-        r"|doesn't exist on the Hub|RepositoryNotFoundError",
-        case.words,
-    )
-    if line is None:
-        return None
-    return Reading(
-        "there is no model or data set of the name that the script gave", (line, where(case.error))
-    )
+    cause = "there is no model or data set of the name that the script gave"
+    return Reading(cause, (line, where(case.error)))
 
 
 @signature("script-exception", "any other exception, once for all ranks that raised it")
@@ -222,13 +193,9 @@ def script_exception(case: Case) -> Reading | None:
     ]
     said = tidy(f"{error.type}: {error.message}" if error.message else error.type)
     others = f"the same on {plural(len(same) - 1, 'other rank')}" if len(same) > 1 else None
-    return Reading(
-        f"the script raised {_article(error.type)} {error.type} on {case.who}", (said, where(error), others)
-    )
-
-
-def _article(noun: str) -> str:
-    return "an" if noun[:1] in "AEIOU" else "a"
+    article = "an" if error.type[:1] in "AEIOU" else "a"
+    cause = f"the script raised {article} {error.type} on {case.who}"
+    return Reading(cause, (said, where(error), others))
 
 
 def where(error: ErrorEvidence | None) -> str | None:
@@ -239,5 +206,5 @@ def where(error: ErrorEvidence | None) -> str | None:
         file, line, function = (error.frame.get(key) for key in ("file", "line", "function"))
         return tidy(f"{file}:{line}" + (f" in {function}" if function else ""))
     places = re.findall(r'File "([^"\n]+)", line (\d+)(?:, in ([^\n]+))?', error.traceback)
-    own = next((place for place in reversed(places) if not NOT_THE_USERS.search(place[0])), None)
+    own = next((place for place in reversed(places) if not LIBRARY.search(place[0])), None)
     return tidy(f"{own[0]}:{own[1]}" + (f" in {own[2]}" if own[2] else "")) if own else None

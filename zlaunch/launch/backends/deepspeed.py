@@ -15,10 +15,11 @@ def build_argv(target: Target, topology: Topology, accelerator: str, port: int) 
     On a CPU the runner counts NUMA nodes as devices, so ranks are asked for by number; GPUs are
     named, because the runner ignores CUDA_VISIBLE_DEVICES as soon as it gets any selection.
     """
+    counts_ranks = accelerator == "cpu" and not topology.over_ssh
     return (
         PROGRAM,
         f"--hostfile={target.hostfile or NO_HOSTFILE}",
-        *_selection(topology, accelerator),
+        f"--num_gpus={topology.world_size}" if counts_ranks else f"--include={topology.selection}",
         f"--master_port={port}",
         "--no_local_rank",
         *(("--force_multi",) if topology.over_ssh else ()),
@@ -26,10 +27,3 @@ def build_argv(target: Target, topology: Topology, accelerator: str, port: int) 
         target.name,
         *target.args,
     )
-
-
-def _selection(topology: Topology, accelerator: str) -> tuple[str, ...]:
-    if not topology.over_ssh and accelerator == "cpu":
-        return (f"--num_gpus={topology.world_size}",)
-    terms = (f"{host.name}:{','.join(map(str, host.devices))}" for host in topology.hosts)
-    return (f"--include={'@'.join(terms)}",)

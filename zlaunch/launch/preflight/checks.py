@@ -40,24 +40,18 @@ def check_resources(needs: ResourceRequirements, free: FreeResources) -> tuple[F
 
 
 def _gpus(needs: ResourceRequirements, free: FreeResources) -> Iterator[Finding]:
-    for gpu in needs.gpus:
+    # Whether an idle GPU is large enough is for the memory estimate.
+    for gpu in (one for one in needs.gpus if one.is_busy):
         need, left = needs.gpu_bytes, gpu.free_bytes
         is_short = need is not None and left is not None and need > left
-        # Whether an idle GPU is large enough is for the memory estimate.
-        if not gpu.is_busy:
-            continue
         holders = ", ".join(_holder(process) for process in gpu.processes) or "a program that cannot be seen"
         parts = [f"GPU {gpu.index} is in use: {holders}"]
         if left is not None:
             parts.append(f"{gib(left)} of {gib(gpu.memory_bytes)} GiB are free")
         if need is not None:
             parts.append(f"this job needs at least {gib(need)}")
-        yield Finding(
-            "gpu-busy",
-            "; ".join(parts),
-            _another_gpu(gpu, needs, free.user),
-            severity=_severity(is_short),
-        )
+        hint = _another_gpu(gpu, needs, free.user)
+        yield Finding("gpu-busy", "; ".join(parts), hint, severity=_severity(is_short))
 
 
 def _holder(process: GpuProcess) -> str:

@@ -6,7 +6,6 @@ A sequence length that is not given counts as a short one: what does not fit the
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zlaunch.config.resolve.resolve import ResolveContext
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.effects import find_remedies, fitting, try_changes
@@ -18,7 +17,7 @@ from zlaunch.estimate.strategies import available, compare_strategies
 from zlaunch.job.model import ModelConfig, model_flag
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import flags, is_switched_on, read_arguments
+from zlaunch.job.trainer_args import read_arguments, switched_on
 from zlaunch.launch.preflight.requirements import trains_all
 from zlaunch.launch.prepare import Prepared
 from zlaunch.units import memory
@@ -32,20 +31,13 @@ _ELSE = ("`zlaunch plan MODEL` looks for what fits", "take a smaller model, or f
 
 def query_for(prepared: Prepared) -> EstimateQuery | None:
     """Describe a job that is about to start; None if its model is unknown."""
-    inputs, model = prepared.inputs, prepared.model
+    inputs, model = prepared.inputs, prepared.facts.model
     if model is None:
         return None
     hosts = inputs.topology.hosts
     args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
-    given = ResolveContext(
-        inputs.base,
-        args,
-        inputs.model,
-        inputs.machine,
-        inputs.topology.world_size,
-        inputs.script.interface,
-    )
-    machines = prepared.hosts.machines([host.name for host in hosts]).values()
+    given = inputs.context(args)
+    machines = prepared.facts.hosts.machines([host.name for host in hosts]).values()
     gpu = smallest_gpu(list(machines)) if inputs.machine.gpus else None
     ranks = max(len(host.devices) for host in hosts)
     cluster = Cluster(len(hosts), ranks, gpu, inputs.machine.memory_bytes)
@@ -57,12 +49,8 @@ def _query(option: str, prepared: Prepared) -> EstimateQuery:
     query = query_for(prepared)
     if query is None:
         makes_it = prepared.inputs.script.interface is ConfigInterface.DEEPSPEED
-        raise Unavailable(
-            f"`{option}` needs a model it can look at",
-            f"leave `{option}` out for this script"
-            if makes_it
-            else "name it as `-- --model_name_or_path DIR`",
-        )
+        leave, name = f"leave `{option}` out for this script", "name it as `-- --model_name_or_path DIR`"
+        raise Unavailable(f"`{option}` needs a model it can look at", leave if makes_it else name)
     if not trains_all(prepared.inputs.script, prepared.inputs.job.script_args):
         raise Unavailable(
             "cannot tell what this job needs: the script may train adapters only, or quantize the model",
@@ -85,11 +73,8 @@ def _training(prepared: Prepared, model: ModelConfig) -> Training:
 
 def _trusts_code(prepared: Prepared) -> bool:
     """Whether the script runs the model's own code, by its arguments or by itself."""
-    inputs = prepared.inputs
-    said = dict(flags(inputs.job.script_args))
-    if "trust_remote_code" in said:
-        return is_switched_on(said["trust_remote_code"] or "true")
-    return inputs.script.trusts_code
+    said = switched_on(prepared.inputs.job.script_args, "trust_remote_code")
+    return prepared.inputs.script.trusts_code if said is None else said
 
 
 def check_memory(prepared: Prepared, estimator: Estimator) -> Estimate:

@@ -84,9 +84,8 @@ def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:
     for name in parse_report_to(script_args):
         if name not in REPORTERS and name not in ("all", "none"):
             meant = difflib.get_close_matches(name, REPORTERS, 1)
-            hint = (
-                f"did you mean `{meant[0]}`?" if meant else f"name one of {', '.join(REPORTERS)}, or `none`"
-            )
+            known = f"name one of {', '.join(REPORTERS)}, or `none`"
+            hint = f"did you mean `{meant[0]}`?" if meant else known
             yield Finding("unknown-monitor", f"transformers reports to no `{name}`", hint, "--report_to")
 
 

@@ -22,7 +22,7 @@ from zlaunch.hosts.gpu_catalog import overhead_bytes
 from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.job.trainer_args import flags, is_switched_on, read_arguments
+from zlaunch.job.trainer_args import flags, read_arguments, switched_on
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
 from zlaunch.launch.preflight.reporters import Tracker, reporters_of
 from zlaunch.units import count, plural
@@ -227,11 +227,10 @@ def _writes(job: _Job) -> Iterator[DiskUse]:
         if num_bytes := job.ranks * job.at_least(job.expected.peak("nvme")):
             yield DiskUse(directory.parent, num_bytes, "what is offloaded to NVMe", "`--nvme DIR`")
     if job.is_trainer and job.ranks and _saves(job):
-        said, trainable = dict(flags(job.inputs.job.script_args)), job.expected.trainable
-        only_model = "save_only_model" in said and is_switched_on(said["save_only_model"] or "true")
-        per_element = checkpoint_bytes(job.settings, only_model)
+        argv, trainable = job.inputs.job.script_args, job.expected.trainable
+        per_element = checkpoint_bytes(job.settings, bool(switched_on(argv, "save_only_model")))
         yield DiskUse(
-            job.inputs.script.output_dir(job.inputs.job.script_args).absolute(),
+            job.inputs.script.output_dir(argv).absolute(),
             job.at_least(per_element * trainable),
             f"a checkpoint of {count(trainable)} parameters with {per_element} bytes each",
             "`-- --output_dir DIR`",

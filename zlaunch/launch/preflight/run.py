@@ -20,9 +20,10 @@ from zlaunch.launch.prepare import Prepared
 def run_preflight(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
     """Find everything that is short, on this machine first."""
     forecast = None if prepared.estimate is None else prepared.estimate.forecast
-    needs_on = partial(requirements_of, plan, prepared.inputs, prepared.model, forecast)
-    here = _check_this_machine(prepared.hosts.here, plan, needs_on)
-    return [*here, *_check_other_hosts(prepared.hosts, plan, needs_on, here)]
+    hosts = prepared.facts.hosts
+    needs_on = partial(requirements_of, plan, prepared.inputs, prepared.facts.model, forecast)
+    here = _check_this_machine(hosts.here, plan, needs_on)
+    return [*here, *_check_other_hosts(hosts, plan, needs_on, here)]
 
 
 def _check_this_machine(

@@ -29,15 +29,14 @@ def install(root: str, is_debugged: bool = False) -> None:
     heartbeat = start_heartbeat(run_dir.rank_heartbeat(rank))
     with contextlib.suppress(OSError):
         _dump_stacks_to(run_dir.rank_stacks(rank))
-    instrumentation = Instrumentation(heartbeat, _without_timeouts() if is_debugged else {})
+    also: dict[str, Callable[[ModuleType], None]] = {}
+    if is_debugged:
+        from zlaunch.worker.hook.debug import GROUPS, lift_timeouts
+
+        also = {GROUPS: lift_timeouts}
+    instrumentation = Instrumentation(heartbeat, also)
     instrumentation.install()
     sys.addaudithook(_ErrorRecorder(run_dir.rank_error(rank), rank, heartbeat, instrumentation))
-
-
-def _without_timeouts() -> dict[str, Callable[[ModuleType], None]]:
-    from zlaunch.worker.hook.debug import GROUPS, lift_timeouts
-
-    return {GROUPS: lift_timeouts}
 
 
 def _dump_stacks_to(file: Path) -> None:

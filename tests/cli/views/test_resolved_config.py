@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.cli.views.plot import plot
+from zlaunch.cli.views.resolved_config import plot
 
 
 def test_a_falling_line_falls_from_corner_to_corner() -> None:

@@ -53,7 +53,7 @@ def question(*argv: str, options: Options | None = None, micro: int = 8, **job: 
     )
     one = model()
     machine = _machine_with("H100-80GB", True, 8)
-    given = ResolveContext(None, args, one.shape, machine, world_size=8)
+    given = ResolveContext(None, args, one, machine, world_size=8)
     return EstimateQuery(spec, given, one, training_of(one, argv, options or Options()), SITE)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.hosts.topology import Host, Topology
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.rundir.layout import RunDir
@@ -16,7 +16,7 @@ ODD_NAME = "it's a $HOME"
 """A directory name that a shell takes apart unless it is quoted."""
 LAYOUT = RunDir(Path("/runs/20260101-120000-job"))
 WRITTEN = Source(SourceKind.CONFIG_FILE, "ds.json:1")
-SHAPE = ModelShape(hidden_size=64, largest_parameter=64 * 256, source="model/config.json")
+SHAPE = ModelConfig({"hidden_size": 64, "vocab_size": 256}, "", "model/config.json")
 
 
 def gpu(index: int, capability: tuple[int, int] = (9, 0)) -> Gpu:

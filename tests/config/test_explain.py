@@ -5,24 +5,25 @@ import pytest
 from tests.each import each
 from zlaunch.config.explain import explain, keys_below
 from zlaunch.dsconfig.check import check
-from zlaunch.dsconfig.keys.catalogue import entries, renamed_entry
+from zlaunch.dsconfig.json_schema import catalogue
+from zlaunch.dsconfig.keys.catalogue import older_keys
 from zlaunch.dsconfig.keys.effects import EFFECTS
 from zlaunch.dsconfig.releases import release
 
 ZERO = "zero_optimization"
 
 
-@each("key", lambda: sorted(entries()))
+@each("key", lambda: sorted(catalogue().keys))
 def test_every_key_has_a_meaning(key: str) -> None:
     assert explain(key).meaning
 
 
-@each("key", lambda: sorted(entries()))
+@each("key", lambda: sorted(catalogue().keys))
 def test_every_key_has_a_type(key: str) -> None:
     assert explain(key).type
 
 
-@each("key", lambda: sorted(key for key in entries() if explain(key).example is not None))
+@each("key", lambda: sorted(key for key in catalogue().keys if explain(key).example is not None))
 def test_every_example_is_valid(key: str) -> None:
     example = explain(key).example
     assert example is not None
@@ -30,19 +31,19 @@ def test_every_example_is_valid(key: str) -> None:
     assert wrong == []
 
 
-@each("key", lambda: sorted(renamed_entry()))
+@each("key", lambda: sorted(older_keys()))
 def test_a_key_of_the_past_says_who_read_it(key: str) -> None:
     assert explain(key).releases
 
 
 @each("key", sorted(EFFECTS))
 def test_every_effect_is_one_of_a_key(key: str) -> None:
-    assert key in entries()
+    assert key in catalogue().keys
 
 
 @each("key", sorted(EFFECTS))
 def test_every_related_key_is_one(key: str) -> None:
-    assert [other for other in EFFECTS[key].related if other not in entries()] == []
+    assert [other for other in EFFECTS[key].related if other not in catalogue().keys] == []
 
 
 def test_no_key_is_related_to_itself() -> None:

@@ -7,7 +7,7 @@ from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.hosts.topology import Host, Topology
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
@@ -25,7 +25,7 @@ def planned(
             job=JobSpec(script=script, script_args=tuple(line.split())),
             script=Script(script, "", interface),
             base=parse(to_json({"zero_optimization": {"stage": 2}, **config}), "ds_config.json"),
-            model=ModelShape(256, None, "config.json"),
+            model=ModelConfig({"hidden_size": 256}, "", "config.json"),
             machine=Machine("here", 8, 64 << 30, gpus),
             topology=Topology((Host("localhost", (0, 1)),)),
             port=29500,

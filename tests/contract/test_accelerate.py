@@ -13,7 +13,7 @@ from zlaunch.config.resolve.autos import OpenReason, ResolvedAutos, resolve_auto
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import KeyPath, dotted
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import TrainerArgs
 
@@ -39,7 +39,7 @@ def autos(*paths: KeyPath) -> Values:
 
 
 def resolved(values: Values) -> ResolvedAutos:
-    model = ModelShape(256, None, "config.json")
+    model = ModelConfig({"hidden_size": 256}, "", "config.json")
     return resolve_autos(values, Context(2, TrainerArgs(), model, ConfigInterface.ACCELERATE))
 
 

@@ -42,15 +42,15 @@ def test_the_installed_release_is_the_newest_in_the_table() -> None:
 
 
 def test_the_table_has_the_keys_and_defaults_of_the_installed_release(recorded: "Recording") -> None:
-    assert {dotted(path): default for path, default in NEWEST.reads.keys.items()} == recorded.keys
+    assert {dotted(path): default for path, default in NEWEST.keys.items()} == recorded.keys
 
 
 def test_the_table_has_the_sections_of_the_installed_release(recorded: "Recording") -> None:
-    assert {dotted(path): kind for path, kind in NEWEST.reads.sections.items()} == recorded.sections
+    assert {dotted(path): kind for path, kind in NEWEST.sections.items()} == recorded.sections
 
 
 def test_the_table_has_the_keys_that_the_installed_release_refuses(recorded: "Recording") -> None:
-    assert sorted(map(dotted, NEWEST.reads.refused)) == recorded.refused
+    assert sorted(map(dotted, NEWEST.refused)) == recorded.refused
 
 
 def test_it_is_known_what_to_do_about_every_refused_key(recorded: "Recording") -> None:
@@ -62,7 +62,7 @@ def test_every_key_of_our_models_is_known() -> None:
 
 
 def test_every_known_key_is_in_our_models() -> None:
-    unknown = {*NEWEST.reads.keys} - {*our_paths()}
+    unknown = {*NEWEST.keys} - {*our_paths()}
     assert {*map(dotted, unknown)} == {*NOT_IN_OUR_MODELS}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.contract.trainer_side import width_the_trainer_takes
-from zlaunch.job.model import shape
+from zlaunch.job.model import ModelConfig
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"hidden_size": 96}),
@@ -35,7 +35,7 @@ def test_the_width_is_the_one_the_trainer_takes(name: str) -> None:
 
     kind, sizes = MODELS[name]
     config = AutoConfig.for_model(kind, **sizes)
-    assert shape(as_json(config), "config.json").hidden_size == width_the_trainer_takes(config)
+    assert ModelConfig(as_json(config), "", "config.json").hidden_size == width_the_trainer_takes(config)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def every_model() -> dict[str, Any]:
 
 def width_or_error(config: Any) -> int | str | None:
     try:
-        return shape(as_json(config), "config.json").hidden_size
+        return ModelConfig(as_json(config), "", "config.json").hidden_size
     except Exception as error:  # noqa: BLE001 - whatever it is, it would end the program
         return repr(error)
 

@@ -11,7 +11,7 @@ from zlaunch.config.resolve.values import Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.rules.validate import validate_document
 from zlaunch.dsconfig.read import read
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.spec import Offload, Stage, parse_offload
 from zlaunch.job.trainer_args import TrainerArgs
 
@@ -32,7 +32,7 @@ RANKS = each("world_size", [1, 2, 8])
 
 
 def resolved(name: str, world_size: int) -> ResolvedAutos:
-    model = ModelShape(hidden_size=256, largest_parameter=None, source="config.json")
+    model = ModelConfig({"hidden_size": 256}, "", "config.json")
     known = Context(world_size, TrainerArgs(), model)
     return resolve_autos(Values.of(read(CONFIGS / f"{name}.json").value, WRITTEN), known)
 

@@ -12,7 +12,7 @@ from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import dotted
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.trainer_args import DEFAULTS, read_arguments
 
 ARGUMENTS = {
@@ -53,7 +53,7 @@ CELLS = each(
 def resolved(config: dict[str, Any], argv: list[str], hidden: int, ranks: int) -> ResolvedAutos:
     args, findings = read_arguments(argv)
     assert findings == []
-    model = ModelShape(hidden, None, "config.json")
+    model = ModelConfig({"hidden_size": hidden}, "", "config.json")
     return resolve_autos(Values.of(config, WRITTEN), Context(ranks, args, model))
 
 

@@ -14,8 +14,7 @@ from tests.each import each
 from tests.running import CONFIGS
 from zlaunch.config.rules import RULES
 from zlaunch.dsconfig.check import check
-from zlaunch.dsconfig.json_schema import json_schema
-from zlaunch.dsconfig.keys.types import nodes_at
+from zlaunch.dsconfig.json_schema import catalogue
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, release
 from zlaunch.dsconfig.schema.root import DsConfig
 
@@ -26,7 +25,7 @@ VALUES: tuple[Any, ...] = (
 
 @functools.cache
 def validator(name: str = NEWEST.name) -> Any:
-    return Draft202012Validator(json_schema(Release(name)))
+    return Draft202012Validator(catalogue(Release(name)).schema)
 
 
 def is_valid(config: Any, name: str = NEWEST.name) -> bool:
@@ -54,12 +53,12 @@ def descriptions(node: Any) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_the_schema_is_one(name: str) -> None:
-    Draft202012Validator.check_schema(json_schema(Release(name)))
+    Draft202012Validator.check_schema(catalogue(Release(name)).schema)
 
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_every_key_is_described(name: str) -> None:
-    assert [key for key, words in descriptions(json_schema(Release(name))) if not words] == []
+    assert [key for key, words in descriptions(catalogue(Release(name)).schema) if not words] == []
 
 
 @each("name", RELEASES)
@@ -152,13 +151,15 @@ def test_a_key_is_a_mistake_in_a_release_before_it_came(path: Path) -> None:
 
 
 def test_a_default_is_the_one_of_the_release() -> None:
-    clipping = [json_schema(release(name))["properties"]["gradient_clipping"] for name in ("0.18", "0.19")]
+    clipping = [
+        catalogue(release(name)).schema["properties"]["gradient_clipping"] for name in ("0.18", "0.19")
+    ]
     assert [one["default"] for one in clipping] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("key", ["bfloat16", "disable_allgather", "zero_optimization.cpu_offload"])
 def test_a_key_that_nobody_should_write_is_struck_out_in_editors(key: str) -> None:
-    (node,) = nodes_at(json_schema(), tuple(key.split(".")))
+    (node,) = catalogue().keys[key]
     assert node["deprecated"]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.asking import MadeUp, answer, forecast, question
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.estimate.changes import Options, memory_changes, speed_changes
 from zlaunch.estimate.effects import effect, most_reduced, state_of, try_changes, worth_saying
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected

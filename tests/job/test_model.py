@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.making import json_values
 from zlaunch.errors import InputMissing, Place, Refused
-from zlaunch.job.model import MODEL_FLAGS, ModelShape, model_flag, read_shape, shape
+from zlaunch.job.model import MODEL_FLAGS, ModelConfig, model_flag, read_model
 
 _keys = st.sampled_from(
     ["hidden_size", "hidden_sizes", "d_model", "vocab_size", "intermediate_size", "text_config"]
@@ -45,7 +45,7 @@ def test_the_last_of_two_models_counts() -> None:
     ],
 )
 def test_a_width_goes_by_many_names(config: dict[str, Any], hidden: int | None) -> None:
-    assert shape(config, "c").hidden_size == hidden
+    assert ModelConfig(config, "", "c").hidden_size == hidden
 
 
 @pytest.mark.parametrize(
@@ -61,43 +61,45 @@ def test_a_width_goes_by_many_names(config: dict[str, Any], hidden: int | None) 
 def test_the_largest_matrix_is_as_wide_as_the_widest_size(
     config: dict[str, Any], largest: int | None
 ) -> None:
-    assert shape(config, "c").largest_parameter == largest
+    assert ModelConfig(config, "", "c").largest_parameter == largest
 
 
 @pytest.mark.parametrize("name", ["", "config.json"])
 def test_a_model_is_a_directory_or_its_config(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
-    assert read_shape(tmp_path / name).hidden_size == 8
+    assert read_model(tmp_path / name).hidden_size == 8
 
 
-def test_a_shape_names_the_file_it_was_read_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_names_the_file_it_was_read_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path.parent)
-    assert read_shape(tmp_path) == ModelShape(None, None, f"{tmp_path.name}/config.json")
+    assert read_model(tmp_path).source == f"{tmp_path.name}/config.json"
 
 
 def test_a_directory_without_a_config_is_missing_input(tmp_path: Path) -> None:
     with pytest.raises(InputMissing, match=r"no config\.json"):
-        read_shape(tmp_path)
+        read_model(tmp_path)
 
 
 def test_a_config_that_is_no_json_is_refused_where_it_breaks(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text('{\n"hidden_size": ,\n}')
     with pytest.raises(Refused) as caught:
-        read_shape(tmp_path)
+        read_model(tmp_path)
     assert caught.value.findings[0].place == Place(str(file), 2, 1)
 
 
 def test_a_config_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b'{"a": "\xff"}')
     with pytest.raises(Refused):
-        read_shape(tmp_path)
+        read_model(tmp_path)
 
 
 @given(configs)
-def test_any_config_has_a_shape_or_is_refused(tmp_path_factory: pytest.TempPathFactory, config: Any) -> None:
+def test_the_sizes_of_any_config_are_read_or_it_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, config: Any
+) -> None:
     file = tmp_path_factory.getbasetemp() / "any-config.json"
     file.write_text(json.dumps(config))
     with suppress(Refused):
-        read_shape(file)
+        assert isinstance(read_model(file).largest_parameter, int | None)

@@ -10,7 +10,7 @@ from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused
 from zlaunch.hosts.topology import Host
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.plan import PlanInputs, make_plan
@@ -141,7 +141,7 @@ def test_a_job_that_swaps_nothing_has_no_swap_directory() -> None:
 
 
 def _buffer(largest: int | None, **asked: Any) -> Any:
-    model = ModelShape(64, largest, "model/config.json")
+    model = ModelConfig({"hidden_size": 1, "vocab_size": largest}, "", "model/config.json")
     return make_plan(replace(_asked(**NVME, **asked), model=model)).values[BUFFER]
 
 

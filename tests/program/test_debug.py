@@ -242,7 +242,7 @@ def test_over_ssh_a_rank_listens_on_its_own_host() -> None:
 
 def test_a_rank_that_will_not_be_there_is_refused() -> None:
     with pytest.raises(WrongUsage, match="ranks 0 to 1"):
-        listener(Debug(2), local(0, 1))
+        listener(Debug(2, 7), local(0, 1))
 
 
 def dry_run(folder: Path, debug: str, **env: str) -> Result:

@@ -8,8 +8,9 @@ from functools import cached_property
 
 from zlaunch.dsconfig.canonical import canonical, plain
 from zlaunch.dsconfig.keys.lookup import field_at, section_at
-from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading, switches_over
+from zlaunch.dsconfig.keys.read_at import stages_reading, switches_over
 from zlaunch.dsconfig.releases import NEWEST, Release
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves, value_at
 
 _PRESENCE: frozenset[KeyPath] = frozenset(
@@ -104,7 +105,7 @@ class _Side:
         if field is None or field.is_required() or not release.knows(path):
             return None
         is_value = field.default is None or isinstance(field.default, bool | int | float | str | list)
-        is_older = release != NEWEST and path in release.reads.keys
+        is_older = release != NEWEST and path in release.keys
         return ((None if is_older else field.default),) if is_value else None
 
     @property

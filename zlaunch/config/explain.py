@@ -1,21 +1,21 @@
 """Explain a key of a ds_config."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Subject
 from zlaunch.dsconfig.check import check
-from zlaunch.dsconfig.json_schema import json_schema
+from zlaunch.dsconfig.json_schema import catalogue
 from zlaunch.dsconfig.keys.autos import FILLED, OWN_WORDS, Fate
-from zlaunch.dsconfig.keys.catalogue import entries, renamed_entry
-from zlaunch.dsconfig.keys.docs import meaning
+from zlaunch.dsconfig.keys.catalogue import older_keys
 from zlaunch.dsconfig.keys.effects import EFFECTS
-from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading, switches_over
-from zlaunch.dsconfig.keys.types import Node, in_words, nodes_at
+from zlaunch.dsconfig.keys.read_at import stages_reading, switches_over
+from zlaunch.dsconfig.keys.types import Node, in_words
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import dotted
 
 _STAGES = frozenset({0, 1, 2, 3})
@@ -52,17 +52,17 @@ class Explanation:
 def explain(key: str, release: Release = NEWEST) -> Explanation:
     """Explain a key that `catalogue.find` found."""
     path = tuple(key.split("."))
-    if key in renamed_entry():
+    if key in older_keys():
         since = _known(path)
         remedy = REMOVED.get(key, "delete it")
         return Explanation(
             key, f"Only older releases read it; {remedy}.", releases=since, rules=_rules_about(key)
         )
-    nodes = nodes_at(_schema(), path)
+    nodes = catalogue().keys[key]
     effect = EFFECTS.get(key)
     return Explanation(
         key,
-        " ".join(dict.fromkeys(meaning(entry.section, str(path[-1])) for entry in entries()[key])),
+        " ".join(dict.fromkeys(node["description"] for node in nodes)),
         type=" or ".join(dict.fromkeys(in_words(node) for node in nodes)),
         default=_default(path, nodes, release),
         releases=_known(path),
@@ -77,24 +77,17 @@ def explain(key: str, release: Release = NEWEST) -> Explanation:
     )
 
 
-@cache
-def _schema() -> Node:
-    return json_schema()
-
-
 def keys_below(key: str) -> Iterator[RelatedRule]:
     """List the keys directly below a section; without one, the top-level keys."""
-    start = f"{key}." if key else ""
-    for name, same in entries().items():
+    start, names = f"{key}." if key else "", catalogue().keys
+    for name, nodes in names.items():
         if name.startswith(start) and "." not in name[len(start) :]:
-            first = same[0]
-            words = meaning(first.section, str(first.path[-1])).partition("\n")[0]
-            yield RelatedRule(
-                name[len(start) :], words, any(other.startswith(f"{name}.") for other in entries())
-            )
+            words = nodes[0]["description"].partition("\n")[0]
+            is_section = any(other.startswith(f"{name}.") for other in names)
+            yield RelatedRule(name[len(start) :], words, is_section)
 
 
-def _default(path: tuple[str, ...], nodes: list[Node], release: Release) -> str:
+def _default(path: tuple[str, ...], nodes: Sequence[Node], release: Release) -> str:
     """Give the default in a release and its changes between releases."""
     past = history(path)
     if release.default(path) is not None or len(past.changes) > 1:
@@ -174,7 +167,7 @@ def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
     return tuple(told)
 
 
-def _example(key: str, nodes: list[Node]) -> Mapping[str, object] | None:
+def _example(key: str, nodes: Sequence[Node]) -> Mapping[str, object] | None:
     if "*" in key or any(node.get("deprecated") for node in nodes):
         return None
     effect = EFFECTS.get(key)
@@ -188,7 +181,7 @@ def _example(key: str, nodes: list[Node]) -> Mapping[str, object] | None:
     return example
 
 
-def _sample(nodes: list[Node]) -> object:
+def _sample(nodes: Sequence[Node]) -> object:
     """Choose a value other than the default."""
     for node in nodes:
         default, words = node.get("default"), [*_choices(node)]

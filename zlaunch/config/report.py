@@ -31,7 +31,7 @@ from zlaunch.errors import (
     in_order,
 )
 from zlaunch.files import write_back
-from zlaunch.job.model import model_flag, read_shape
+from zlaunch.job.model import model_flag, read_model
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import read_arguments, removed_arguments, take_ds_config
@@ -116,7 +116,7 @@ def context_of(
     context = Context(
         world_size=world_size,
         args=args,
-        model=None if model is None else read_shape(model),
+        model=None if model is None else read_model(model),
         interface=interface,
         release=None if asked is None else release(asked),
         strict_json=runner is not None and interface is not ConfigInterface.DEEPSPEED,

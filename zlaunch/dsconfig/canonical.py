@@ -5,17 +5,45 @@ Two configs that DeepSpeed reads alike are equal here, except for defaults and k
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
-from typing import Literal, get_args, get_origin
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BeforeValidator
 
-from zlaunch.dsconfig.keys.lookup import field_at, section_at
-from zlaunch.dsconfig.schema.optimizer import DEEPSPEED_OPTIMIZERS
-from zlaunch.dsconfig.schema.renamed import OLD_NAMES
-from zlaunch.dsconfig.schema.section import Section, in_lower_case
+from zlaunch.dsconfig.keys.lookup import field_at, parts, section_at
+from zlaunch.dsconfig.schema.optimizer import KIND_OF
+from zlaunch.dsconfig.schema.section import ZERO, in_lower_case, spellings
 from zlaunch.dsconfig.text.document import KeyPath, leaves, put, value_at
 from zlaunch.units import narrowed
+
+
+@dataclass(frozen=True)
+class OldName:
+    """The old and the new path of a key."""
+
+    old: KeyPath
+    new: KeyPath
+    section: Mapping[str, Any] | None = None
+    """The section that replaces `true`, where a switch became a section."""
+
+    def today(self, value: object) -> object:
+        """Convert a value of the old key to the new one; None if it has no effect."""
+        if self.section is None:
+            return value
+        return {**self.section} if value is True else None
+
+
+OLD_NAMES: tuple[OldName, ...] = (
+    OldName(
+        (ZERO, "stage3_gather_fp16_weights_on_model_save"),
+        (ZERO, "stage3_gather_16bit_weights_on_model_save"),
+    ),
+    OldName(("bfloat16",), ("bf16",)),
+    OldName((ZERO, "cpu_offload"), (ZERO, "offload_optimizer"), {"device": "cpu"}),
+    OldName((ZERO, "cpu_offload_param"), (ZERO, "offload_param"), {"device": "cpu"}),
+)
+"""Keys that DeepSpeed renamed and still reads under their old names."""
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
@@ -35,8 +63,11 @@ def _rename_aliases(
     node: dict[str, object], whole: dict[str, object], path: KeyPath, written: dict[KeyPath, KeyPath]
 ) -> None:
     section = section_at(whole, path)
-    for key in [*node] if section else ():
-        name = _name_of(key, section)
+    names = (
+        {other: key for key in section.model_fields for other in spellings(section, key)} if section else {}
+    )
+    for key in [*node]:
+        name = names.get(key, key)
         if name != key and name not in node:
             items = [(name if each == key else each, child) for each, child in node.items()]
             node.clear()
@@ -47,16 +78,10 @@ def _rename_aliases(
             _rename_aliases(child, whole, (*path, key), written)
 
 
-def _name_of(key: str, section: type[Section] | None) -> str:
-    for name, field in section.model_fields.items() if section else ():
-        if key in (getattr(field.validation_alias, "choices", None) or ()):
-            return name
-    return key
-
-
 def _replace_old_names(whole: dict[str, object], written: dict[KeyPath, KeyPath]) -> None:
     for name in OLD_NAMES:
-        value = name.today(_take(whole, name.old))
+        section = value_at(whole, name.old[:-1])
+        value = name.today(section.pop(name.old[-1], None)) if isinstance(section, dict) else None
         if value is not None and value_at(whole, name.new) is None:
             put(whole, name.new, value)
             place = (*name.new, *(name.section or ()))
@@ -68,16 +93,16 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
     field = field_at(whole, path)
     if isinstance(value, list):
         return [_number(one) for one in value]
-    if path == ("optimizer", "type") and str(value).lower() in DEEPSPEED_OPTIMIZERS:
+    if path == ("optimizer", "type") and str(value).lower() in KIND_OF:
         return str(value).lower()
     if field is None or isinstance(value, bool):
         return value
-    parts = [*_parts(field.annotation), *field.metadata]
+    found = [*parts(field.annotation), *field.metadata]
     if isinstance(value, str) and any(
-        isinstance(part, BeforeValidator) and part.func is in_lower_case for part in parts
+        isinstance(part, BeforeValidator) and part.func is in_lower_case for part in found
     ):
         return value.lower()
-    is_number = any(part in (int, float) or (isinstance(part, int) and part is not True) for part in parts)
+    is_number = any(part in (int, float) or (isinstance(part, int) and part is not True) for part in found)
     if isinstance(value, str) and is_number and _NUMBER.fullmatch(value):
         return _number(float(value))
     return _number(value)
@@ -85,14 +110,3 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
 
 def _number(value: object) -> object:
     return narrowed(value) if isinstance(value, float) else value
-
-
-def _parts(annotation: object) -> Iterator[object]:
-    yield annotation
-    for part in get_args(annotation):
-        yield from (part,) if get_origin(annotation) is Literal else _parts(part)
-
-
-def _take(whole: dict[str, object], path: KeyPath) -> object:
-    node = value_at(whole, path[:-1])
-    return node.pop(path[-1], None) if isinstance(node, dict) else None

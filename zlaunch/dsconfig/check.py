@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
 from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema_errors import explain
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.text.edit import fix_value

@@ -1,38 +1,67 @@
-"""The models as JSON Schema, draft 2020-12, for editors.
+"""The models as JSON Schema, draft 2020-12, for editors, and the names of all keys in it.
 
 It accepts what the models accept, key by key; it has no rules between keys.
 """
 
-import json
+import ast
+import functools
+import inspect
+import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from zlaunch.dsconfig.keys.docs import meaning, sections
+from zlaunch.dsconfig.keys.lookup import section_in
 from zlaunch.dsconfig.releases import NEWEST, Release
+from zlaunch.dsconfig.schema.optimizer import OPTIMIZERS
 from zlaunch.dsconfig.schema.root import DsConfig
-from zlaunch.dsconfig.schema.section import Section, in_lower_case, not_null
-from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.dsconfig.schema.section import Section, in_lower_case, not_null, spellings
+from zlaunch.dsconfig.text.document import KeyPath, dotted
+from zlaunch.units import narrowed
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ANY = "*"
 """Placeholder in a path for names and numbers that users choose."""
 
-_NAMES = {
-    "<adam>": ("Adam", "AdamW"),
-    "<lion>": ("Lion",),
-    "<adagrad>": ("Adagrad",),
-    "<lamb>": ("Lamb",),
-    "<muon>": ("Muon",),
-    "<mup>": ("MuAdam", "MuAdamW", "MuSGD"),
-}
-"""The optimizers that DeepSpeed accepts in any case, in their usual spelling."""
+
+def _meaning(section: type[Section], key: str) -> str:
+    """Find the docstring of a field, in the class or its bases; else the first line about its section."""
+    for owner in section.__mro__:
+        if issubclass(owner, Section) and (words := _words(owner.__module__).get((owner.__name__, key))):
+            return words
+    inner = section_in(section.model_fields[key].annotation)
+    return inner.__doc__.partition("\n")[0] if inner and inner.__doc__ else ""
+
+
+@functools.cache
+def _words(module: str) -> Mapping[tuple[str, str], str]:
+    """Read the docstrings below the fields of all classes of a module."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {
+        (node.name, field.target.id): inspect.cleandoc(words.value.value)
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        for field, words in zip(node.body, node.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(words, ast.Expr)
+        and isinstance(words.value, ast.Constant)
+        and isinstance(words.value.value, str)
+    }
 
 
 class _Generator(GenerateJsonSchema):
-    """Adds what pydantic's generator cannot know: the effect of validator functions."""
+    """Adds what pydantic's generator cannot know: docstrings, other names, the effect of validators."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Describe the keys of a section."""
+        node = super().model_schema(schema)
+        for key, child in node["properties"].items():
+            child["description"] = _meaning(schema["cls"], key)
+            child["names"] = spellings(schema["cls"], key)
+        return node
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         """Write a union with "auto", or of optimizers or schedulers."""
@@ -60,95 +89,98 @@ def _in_any_case(words: Iterable[str]) -> JsonSchemaValue:
 
 def _by_type(arms: Mapping[str, JsonSchemaValue], definitions: Mapping[Any, Any]) -> JsonSchemaValue:
     """Choose between objects by their key `type`."""
-    names = {
-        tag: _in_any_case(_NAMES[tag]) if tag in _NAMES else _type_of(arm, definitions)
-        for tag, arm in arms.items()
-    }
+    conditions = []
+    for tag, arm in arms.items():
+        written = definitions[arm["$ref"].rpartition("/")[2]]["properties"]["type"]
+        if names := [name for name, kind in OPTIMIZERS.items() if kind == tag]:
+            written.update(_in_any_case(names))
+        choice = {key: value for key, value in written.items() if key in ("type", "anyOf", "const", "enum")}
+        conditions.append({"if": {"properties": {"type": choice}}, "then": arm})
+    words = "Name of one of DeepSpeed's own, or of a PyTorch class."
+    choices = [each["if"]["properties"]["type"] for each in conditions]
     return {
         "type": "object",
         "required": ["type"],
-        "properties": {"type": {"description": _TYPE, "anyOf": [*names.values()]}},
-        "allOf": [{"if": {"properties": {"type": names[tag]}}, "then": arm} for tag, arm in arms.items()],
+        "properties": {"type": {"description": words, "anyOf": choices}},
+        "allOf": conditions,
     }
 
 
-_TYPE = "Name of one of DeepSpeed's own, or of a PyTorch class."
+@dataclass(frozen=True)
+class Catalogue:
+    """Every key that a release reads."""
+
+    schema: JsonSchemaValue
+    """The JSON Schema of a ds_config."""
+
+    keys: Mapping[str, list[JsonSchemaValue]]
+    """Dotted key → its schema; a setting of optimizers or schedulers has one for each that has it."""
+
+    other_names: Mapping[str, str]
+    """Other spelling of a dotted key → its name."""
 
 
-def _type_of(arm: JsonSchemaValue, definitions: Mapping[Any, Any]) -> JsonSchemaValue:
-    """List the names of an arm; a name of both DeepSpeed and torch is DeepSpeed's."""
-    written = definitions[arm["$ref"].rpartition("/")[2]]["properties"]["type"]
-    if "const" in written:
-        return {"const": written["const"]}
-    taken = {name for names in _NAMES.values() for name in names}
-    return {"enum": [name for name in written["enum"] if name not in taken]}
-
-
-def json_schema(release: Release = NEWEST) -> JsonSchemaValue:
-    """Write the schema of a release."""
+@functools.cache
+def catalogue(release: Release = NEWEST) -> Catalogue:
+    """Describe every key that a release reads."""
     raw = DsConfig.model_json_schema(schema_generator=_Generator)
-    models = {model.__name__: model for model in sections()}
-    whole = _Plain(raw.pop("$defs"), models, release).section(raw, DsConfig, ())
+    plain = _Plain(raw.pop("$defs"), release)
+    whole = plain.section(raw, ())
     editors = {"type": "string", "description": "Location of this schema, for editors; DeepSpeed ignores it."}
-    return {
-        "$schema": DIALECT,
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"ds_config for DeepSpeed {release.name}",
         **whole,
         "properties": {"$schema": editors, **whole["properties"]},
     }
+    return Catalogue(schema, plain.keys, plain.other_names)
 
 
 class _Plain:
-    """Inlines definitions, describes every key, and drops what a release does not read."""
+    """Inlines definitions, and drops what a release does not read."""
 
-    def __init__(
-        self, definitions: Mapping[str, Any], models: Mapping[str, type[Section]], release: Release
-    ) -> None:
-        self._definitions, self._models, self._release = definitions, models, release
+    def __init__(self, definitions: Mapping[str, Any], release: Release) -> None:
+        self._definitions, self._release = definitions, release
+        self.keys: dict[str, list[JsonSchemaValue]] = {}
+        self.other_names: dict[str, str] = {}
 
-    def section(self, node: Mapping[str, Any], model: type[Section], path: KeyPath) -> JsonSchemaValue:
+    def section(self, node: Mapping[str, Any], path: KeyPath) -> JsonSchemaValue:
         """Write an object with known keys."""
         properties: JsonSchemaValue = {}
         for key, value in node["properties"].items():
-            for name in _spellings(model, key):
-                if self._release.knows((*path, name)) or self._is_free(path):
-                    properties[name] = self._key(value, model, key, (*path, name))
-        for name in self._older(path, properties):
-            properties[name] = {
-                "description": f"Read by DeepSpeed {self._release.name}; not by {NEWEST.name}."
-            }
+            paths = [(*path, name) for name in value["names"]]
+            known = [each for each in paths if self._release.knows(each) or self._is_free(path)]
+            if known:
+                same = self.keys.setdefault(dotted((*path, key)), [])
+                same.append(self._key(value, known[0]))
+                properties |= {name: same[-1] for *_, name in known}
+                self.other_names |= {dotted(each): dotted((*path, key)) for each in known[1:]}
+        for *above, name in (each for each in self._release.keys if each not in self._release.refused):
+            if tuple(above) == path and name not in properties:
+                words = f"Read by DeepSpeed {self._release.name}; not by {NEWEST.name}."
+                properties[str(name)] = {"description": words}
         required = [key for key in node.get("required", ()) if key in properties]
         return {
             "type": "object",
-            "description": (model.__doc__ or "").partition("\n")[0],
+            "description": node["description"].partition("\n")[0],
             "properties": properties,
             **({"required": required} if required else {}),
             "additionalProperties": False,
         }
 
-    def _key(self, value: Any, model: type[Section], key: str, path: KeyPath) -> JsonSchemaValue:
-        words = meaning(model, key)
-        node = {**self.plain(value, path), "description": words}
+    def _key(self, value: Mapping[str, Any], path: KeyPath) -> JsonSchemaValue:
+        node = {**self.plain(value, path), "description": value["description"]}
+        default = value.get("default")
+        if path in self._release.keys:
+            default = self._release.default(path)
+        if isinstance(default, float) and node.get("type") != "number" and default > 1:
+            default = narrowed(default)
         node.pop("default", None)
-        default = self._default(model, key, path)
-        if (
-            isinstance(default, float)
-            and node.get("type") != "number"
-            and default.is_integer()
-            and default > 1
-        ):
-            default = int(default)
-        if default is not None:
+        if isinstance(default, bool | int | float | str):
             node["default"] = default
         if value.get("deprecated"):
             node["deprecated"] = True
         return node
-
-    def _default(self, model: type[Section], key: str, path: KeyPath) -> Any:
-        if path in self._release.reads.keys:
-            return self._release.default(path)
-        default = model.model_fields[key].default
-        return default if isinstance(default, bool | int | float | str) else None
 
     def plain(self, node: Any, path: KeyPath) -> Any:
         """Inline definitions anywhere in the schema."""
@@ -157,31 +189,11 @@ class _Plain:
         if not isinstance(node, dict):
             return node
         if name := str(node.get("$ref", "")).rpartition("/")[2]:
-            return self.section(self._definitions[name], self._models[name], path)
-        kept = {key: value for key, value in node.items() if key != "title"}
+            return self.section(self._definitions[name], path)
+        kept = {key: value for key, value in node.items() if key not in ("title", "names")}
         below = {"items", "additionalProperties"}
         return {key: self.plain(value, (*path, ANY) if key in below else path) for key, value in kept.items()}
 
     def _is_free(self, path: KeyPath) -> bool:
         """Whether the table of releases does not cover the keys of an object."""
         return path[:1] in (("optimizer",), ("scheduler",)) or ANY in path
-
-    def _older(self, path: KeyPath, properties: Mapping[str, Any]) -> list[str]:
-        """List the keys that only this release knows."""
-        reads = self._release.reads
-        return [
-            str(key[-1])
-            for key in reads.keys
-            if key[:-1] == path and key[-1] not in properties and key not in reads.refused
-        ]
-
-
-def _spellings(model: type[Section], key: str) -> list[str]:
-    alias = model.model_fields[key].validation_alias
-    choices = getattr(alias, "choices", None) or [key]
-    return [str(choice) for choice in choices]
-
-
-def to_text(schema: Mapping[str, Any]) -> str:
-    """Write a schema as the file that editors read."""
-    return json.dumps(schema, indent=2) + "\n"

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from zlaunch.dsconfig.text.document import KeyPath
@@ -44,51 +45,64 @@ class Release:
     name: str
     """As in `RELEASES`: `0.16`."""
 
-    @property
-    def reads(self) -> "Reads":
-        """Its entry in the table."""
-        return _reads(self.name)
+    @cached_property
+    def keys(self) -> Mapping[KeyPath, Any]:
+        """Every key it knows, with its default; None where that is null or no scalar."""
+        rows = _table()["keys"].items()
+        return {_path(path): self._now(row.get("defaults", {})) for path, row in rows if self._lists(row)}
+
+    @cached_property
+    def sections(self) -> Mapping[KeyPath, str]:
+        """What it does with a key that it does not know in a section.
+
+        `closed` refuses it, `lenient` ignores it, `open` passes it on, for example to the constructor of an
+        optimizer.
+        """
+        kinds = {_path(path): self._now(kinds) for path, kinds in _table()["sections"].items()}
+        return {path: kind for path, kind in kinds.items() if path in self.keys or not path}
+
+    @cached_property
+    def refused(self) -> frozenset[KeyPath]:
+        """Keys whose presence it refuses."""
+        return frozenset(_path(path) for path, since in _table()["refused"].items() if self._has(since))
 
     def knows(self, path: KeyPath) -> bool:
         """Whether it reads a key or passes it on."""
-        return path in self.reads.keys or self._hands_on(path)
+        return path in self.keys or self._hands_on(path)
 
     def knows_section(self, path: KeyPath) -> bool:
         """Whether it reads a section or passes it on."""
-        return path in self.reads.sections or self._hands_on(path)
+        return path in self.sections or self._hands_on(path)
 
     def is_closed(self, path: KeyPath) -> bool:
         """Whether it refuses unknown keys in a section."""
-        return self.reads.sections.get(path) == "closed"
+        return self.sections.get(path) == "closed"
 
     def refuses(self, path: KeyPath) -> bool:
         """Whether it refuses a config with this key; keys that it neither knows nor refuses, it ignores."""
-        return path in self.reads.refused or (self.is_closed(path[:-1]) and not self.knows(path))
+        return path in self.refused or (self.is_closed(path[:-1]) and not self.knows(path))
 
     def default(self, path: KeyPath) -> Any | None:
         """The default of a key, if that is a scalar."""
-        return self.reads.keys.get(path)
+        return self.keys.get(path)
 
     def _hands_on(self, path: KeyPath) -> bool:
-        return any(self.reads.sections.get(path[:end]) == "open" for end in range(1, len(path)))
+        return any(self.sections.get(path[:end]) == "open" for end in range(1, len(path)))
+
+    def _has(self, since: str) -> bool:
+        return _order(since) <= _order(self.name)
+
+    def _lists(self, row: Mapping[str, Any]) -> bool:
+        last = row.get("until", RELEASES[-1])
+        return self._has(row.get("since", RELEASES[0])) and _order(self.name) <= _order(last)
+
+    def _now(self, changes: Mapping[str, Any]) -> Any:
+        past = [value for since, value in changes.items() if self._has(since)]
+        return past[-1] if past else None
 
 
-NEWEST = Release(RELEASES[-1])
-
-
-@dataclass(frozen=True)
-class Reads:
-    """What one release reads."""
-
-    keys: Mapping[KeyPath, Any]
-    """Every key it knows, with its default; None where that is null or no scalar."""
-
-    sections: Mapping[KeyPath, str]
-    """What it does with a key that it does not know in a section: `closed` refuses it, `lenient` ignores it,
-    `open` passes it on, for example to the constructor of an optimizer."""
-
-    refused: frozenset[KeyPath]
-    """Keys whose presence it refuses."""
+ALL = tuple(map(Release, RELEASES))
+NEWEST = ALL[-1]
 
 
 @dataclass(frozen=True)
@@ -126,39 +140,21 @@ def release(text: str | None) -> Release:
     if not found:
         raise WrongUsage(f"`{text}` is not a DeepSpeed release", f"write one of {_listed()}")
     asked = (int(found[1]), int(found[2]))
-    not_newer = [name for name in RELEASES if _order(name) <= asked]
+    not_newer = [each for each in ALL if _order(each.name) <= asked]
     if not not_newer:
         raise WrongUsage(f"DeepSpeed {text} is older than all known releases", f"write one of {_listed()}")
-    return Release(not_newer[-1])
+    return not_newer[-1]
 
 
 def history(path: KeyPath) -> History:
     """Trace a key from the oldest release to the newest."""
-    releases = [Release(name) for name in RELEASES]
-    known = [each for each in releases if each.knows(path)]
+    known = [each for each in ALL if each.knows(path)]
     defaults = [(each.name, each.default(path)) for each in known]
     before = [None, *(default for _, default in defaults)]
     return History(
         known=tuple(each.name for each in known),
-        refused=next((each.name for each in releases if path in each.reads.refused), None),
+        refused=next((each.name for each in ALL if path in each.refused), None),
         changes=tuple(now for now, old in zip(defaults, before, strict=False) if now[1] != old),
-    )
-
-
-@functools.cache
-def _reads(name: str) -> Reads:
-    table = _table()
-    keys = {path: row for path, row in table["keys"].items() if _lives(row, name)}
-    return Reads(
-        keys={_path(path): _in_force(row.get("defaults", {}), name) for path, row in keys.items()},
-        sections={
-            _path(path): _in_force(kinds, name)
-            for path, kinds in table["sections"].items()
-            if path in keys or not path
-        },
-        refused=frozenset(
-            _path(path) for path, since in table["refused"].items() if _order(since) <= _order(name)
-        ),
     )
 
 
@@ -167,15 +163,6 @@ def _table() -> Any:
     from importlib import resources
 
     return json.loads(resources.files("zlaunch.dsconfig").joinpath("releases.json").read_text("utf-8"))
-
-
-def _lives(row: Mapping[str, Any], name: str) -> bool:
-    return _order(row.get("since", RELEASES[0])) <= _order(name) <= _order(row.get("until", RELEASES[-1]))
-
-
-def _in_force(changes: Mapping[str, Any], name: str) -> Any:
-    past = [value for since, value in changes.items() if _order(since) <= _order(name)]
-    return past[-1] if past else None
 
 
 def _path(dotted: str) -> KeyPath:

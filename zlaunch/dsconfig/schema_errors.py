@@ -10,16 +10,17 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.keys.lookup import known_keys
-from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.releases import REMOVED, Release, history
+from zlaunch.dsconfig.schema.optimizer import OPTIMIZERS
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Fix, FixKind, Severity
 from zlaunch.units import narrowed
 
 OWN_NAMES: Mapping[KeyPath, tuple[str, ...]] = {
-    ("optimizer", "type"): ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon"),
+    ("optimizer", "type"): tuple(name for name, kind in OPTIMIZERS.items() if kind != "<mup>"),
     ("scheduler", "type"): DEEPSPEED_SCHEDULERS,
 }
 """Names of DeepSpeed's own classes; it also accepts those of torch."""
@@ -127,7 +128,7 @@ def _is_taken(kind: str, given: object, error: ErrorDetails) -> bool:
 def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -> Severity:
     """Say when DeepSpeed notices a wrong value."""
     where, is_section = dotted(path), error["type"] in ("model_type", "dict_type", "null")
-    if is_section and path in release.reads.sections:
+    if is_section and path in release.sections:
         return Severity.ERROR
     if path[0] in ("optimizer", "scheduler"):
         return Severity.LATE
@@ -271,6 +272,4 @@ def _number(text: str) -> int | float | None:
         number = float(text)
     except ValueError:
         return None
-    if not math.isfinite(number):
-        return None
-    return narrowed(number)
+    return narrowed(number) if math.isfinite(number) else None

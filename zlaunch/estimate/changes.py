@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.estimate.workload import Attention, Lora
 from zlaunch.job.spec import STAGES, Device, JobSpec, Offload, Precision, Stage
 from zlaunch.units import largest_piece

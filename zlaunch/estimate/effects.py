@@ -6,7 +6,7 @@ from typing import Final
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.resolve import ResolvedConfig
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Refused
 from zlaunch.estimate.changes import JobState, Options, memory_changes, speed_changes
 from zlaunch.estimate.estimator import Estimator

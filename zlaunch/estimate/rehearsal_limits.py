@@ -10,7 +10,7 @@ from zlaunch.errors import Refused
 from zlaunch.estimate.memory import closed_form
 from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.gpu_catalog import GPUS
-from zlaunch.job.model_sizes import depth_of
+from zlaunch.job.transformer import depth_of
 from zlaunch.units import memory
 
 MOST_LAYERS: Final = 1_000

@@ -61,7 +61,7 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
     if any(one.severity is Severity.ERROR for one in of_model):  # its job cannot be checked any further
         raise Refused([one for one in findings if one.severity in FATAL])
     base = None if job.ds_config is None else read(job.ds_config)
-    given = ResolveContext(base, args, model.shape, machine, cluster.world_size, ConfigInterface.TRAINER)
+    given = ResolveContext(base, args, model, machine, cluster.world_size, ConfigInterface.TRAINER)
     query = EstimateQuery(
         job,
         given,

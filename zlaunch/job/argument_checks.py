@@ -60,26 +60,24 @@ def check_script_args(script: Script, argv: Sequence[str]) -> None:
     """
     if not any(script.mentions(parser) for parser in ("ArgumentParser", "HfArgumentParser", "TrlParser")):
         return
-    for name, _ in flags(argv):
-        if not script.mentions(name) and (
-            whole := [known for known in DEFAULTS if _is_short_for(name, known)]
-        ):
+    for name in (name for name, _ in flags(argv) if not script.mentions(name)):
+        if whole := [known for known in DEFAULTS if _is_short_for(name, known)]:
             raise WrongUsage(
                 f"`--{name}` is an abbreviation of `--{whole[0]}`",
                 "write the full name: zlaunch reads no others",
             )
-        is_known = name in OWN or name in DEFAULTS or script.mentions(name)
+        is_known = name in OWN or name in DEFAULTS
         if meant := [] if is_known else difflib.get_close_matches(name, OWN, 1, 0.85):
             raise WrongUsage(
                 f"unrecognized argument `--{name}`: neither zlaunch nor {script.path.name} defines it",
                 f"did you mean `--{meant[0].replace('_', '-')}`?",
             )
-        if name in OF_THE_TRAINER and not script.mentions(name):
+        if name in OF_THE_TRAINER:
             raise WrongUsage(
                 f"`--{name.replace('_', '-')}` is an option of `zlaunch estimate` and `plan`",
                 f"Trainer scripts use `{OF_THE_TRAINER[name]}`",
             )
-        if name in INSTEAD and not script.mentions(name):
+        if name in INSTEAD:
             raise WrongUsage(
                 f"unrecognized argument `--{name}`: {script.path.name} does not define it",
                 f"put `{INSTEAD[name]}` before the script" if INSTEAD[name] else "remove it",

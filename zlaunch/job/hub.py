@@ -19,9 +19,6 @@ _HINTS = {
 }
 """HTTP status of the hub → hint."""
 
-CODE = ("*.py", "*.json")
-"""Patterns of the files that custom code needs."""
-
 
 def fetch_model(model_id: str) -> ModelConfig:
     """Download a config.json with `huggingface_hub`, which has the cache, tokens and settings.
@@ -29,38 +26,35 @@ def fetch_model(model_id: str) -> ModelConfig:
     Raise InputMissing if the user can see no such model, Unavailable if the hub cannot be reached.
     """
     name = f"{model_id}/config.json"
-    return parse_model(_fetch(model_id, "config.json").read_bytes(), name, name)
+    return parse_model(_fetch(model_id).read_bytes(), name, name)
 
 
 def fetch_code(model_id: str) -> Path:
     """Download the custom code and the configs of a model; return their directory."""
     from huggingface_hub import snapshot_download
 
-    file = _fetch(model_id, "config.json")
+    file = _fetch(model_id)
     with contextlib.suppress(*_hub_errors()):
-        return Path(snapshot_download(model_id, allow_patterns=list(CODE)))
+        return Path(snapshot_download(model_id, allow_patterns=["*.py", "*.json"]))
     return file.parent
 
 
-def _fetch(model_id: str, name: str) -> Path:
-    """Download a file, or use the cached one; a metadata request fails faster than a download."""
+def _fetch(model_id: str) -> Path:
+    """Download config.json, or use the cached one; a metadata request fails faster than a download."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
     try:
-        get_hf_file_metadata(hf_hub_url(model_id, name))
-        return Path(hf_hub_download(model_id, name))
+        get_hf_file_metadata(hf_hub_url(model_id, "config.json"))
+        return Path(hf_hub_download(model_id, "config.json"))
     except _hub_errors() as error:
         with contextlib.suppress(*_hub_errors()):
-            return Path(hf_hub_download(model_id, name, local_files_only=True))
+            return Path(hf_hub_download(model_id, "config.json", local_files_only=True))
         raise _translated(model_id, error) from None
 
 
 def _hub_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions of `huggingface_hub` and of its HTTP client."""
-    from huggingface_hub.errors import (  # type: ignore[attr-defined]
-        EntryNotFoundError,
-        HTTPError,
-    )
+    from huggingface_hub.errors import EntryNotFoundError, HTTPError  # type: ignore[attr-defined]
 
     return (OSError, ValueError, EntryNotFoundError, HTTPError)
 

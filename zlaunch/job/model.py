@@ -2,8 +2,10 @@
 
 import json
 import os
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,6 @@ MODEL_FLAGS = ("model", "model_name_or_path", "model_id", "model_name", "model_p
 
 UNMAPPED = frozenset({"omdet-turbo"})
 """Model types whose `d_model` transformers does not map to `hidden_size`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """The sizes that bucket sizes depend on, and where they were read."""
-
-    hidden_size: int | None
-    largest_parameter: int | None
-    """Elements of the largest matrix, as far as config.json tells."""
-    source: str
-    config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """All of config.json."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +34,6 @@ class ModelConfig:
         """The `model_type`; empty if it is missing or not a string."""
         kind = self.value.get("model_type")
         return kind if isinstance(kind, str) else ""
-
-    @property
-    def shape(self) -> ModelShape:
-        """The sizes that bucket sizes depend on."""
-        return shape(self.value, self.source)
 
     @property
     def sections(self) -> Iterator[Mapping[str, Any]]:
@@ -70,6 +55,25 @@ class ModelConfig:
             "max_position_embeddings", "n_positions", "max_sequence_length", "max_target_positions"
         )
         return number if isinstance(number, int) and number > 0 else None
+
+    @cached_property
+    def hidden_size(self) -> int | None:
+        """The width like `transformers.integrations.deepspeed`: of the model, then of its text model.
+
+        Older models name it `n_embd` or `d_model`, which transformers maps to `hidden_size`.
+        """
+        older = () if self.kind in UNMAPPED else ("n_embd", "d_model")
+        top, *text = self.sections
+        named = [(top, key) for key in ("hidden_size", "hidden_sizes", *older)]
+        named += [(section, key) for section in text for key in ("hidden_size", "hidden_sizes")]
+        return next((size for section, key in named if (size := _largest(section.get(key)))), None)
+
+    @property
+    def largest_parameter(self) -> int | None:
+        """Elements of the largest matrix, as far as config.json tells."""
+        given = ChainMap(*(dict(section) for section in self.sections))
+        widest = max((_largest(given.get(key)) or 0) for key in ("vocab_size", "intermediate_size"))
+        return self.hidden_size * widest if self.hidden_size and widest else None
 
     def locate(self, finding: Finding) -> Finding:
         """Add the position in the file to a finding."""
@@ -111,27 +115,6 @@ def parse_model(data: bytes, file: str, source: str) -> ModelConfig:
         problem = "a model's config is one JSON object", 1
     message, line = problem
     raise Refused([Finding("not-json", message, place=Place(file, line, 1))]) from None
-
-
-def read_shape(directory: Path) -> ModelShape:
-    """Read the sizes of a local model; raise like `read_model`."""
-    return read_model(directory).shape
-
-
-def shape(config: Mapping[str, object], source: str) -> ModelShape:
-    """Read the sizes like `transformers.integrations.deepspeed`: from the model, then from its text model.
-
-    Older models name the width `n_embd` or `d_model`, which transformers maps to `hidden_size`.
-    """
-    section = config.get("text_config")
-    text: Mapping[str, object] = section if isinstance(section, Mapping) else {}
-    older = () if str(config.get("model_type")) in UNMAPPED else ("n_embd", "d_model")
-    named = [(config, key) for key in ("hidden_size", "hidden_sizes", *older)]
-    named += [(text, key) for key in ("hidden_size", "hidden_sizes")]
-    hidden = next((size for section, key in named if (size := _largest(section.get(key)))), None)
-    sizes = {**text, **config}
-    widest = max((_largest(sizes.get(key)) or 0) for key in ("vocab_size", "intermediate_size"))
-    return ModelShape(hidden, hidden * widest if hidden and widest else None, source, config)
 
 
 def _largest(size: object) -> int | None:

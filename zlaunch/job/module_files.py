@@ -4,7 +4,7 @@ import difflib
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -16,7 +16,10 @@ _MAIN = "__main__"
 def find_module(name: str, environ: Mapping[str, str]) -> Path:
     """Return the source file that `python -m NAME` would run; raise InputMissing if there is none."""
     outer: ModuleSpec | None = None
-    path = _path(environ)
+    # The import path of the ranks: the working directory, then `sys.path`.
+    with_own_folder = not getattr(sys.flags, "safe_path", False)
+    seen = [entry for entry in sys.path[with_own_folder:] if entry]
+    path = seen if environ.get("PYTHONSAFEPATH") else [str(Path.cwd()), *seen]
     parts = name.split(".")
     for number, part in enumerate(parts, 1):
         spec = _spec(".".join(parts[:number]), path, is_first=number == 1) if part else None
@@ -27,13 +30,6 @@ def find_module(name: str, environ: Mapping[str, str]) -> Path:
     if outer.submodule_search_locations is not None:
         return _main_of(name, path)
     return _source(name, outer)
-
-
-def _path(environ: Mapping[str, str]) -> list[str]:
-    """Return the import path of the ranks: the working directory, then `sys.path`."""
-    with_own_folder = not getattr(sys.flags, "safe_path", False)
-    seen = [entry for entry in sys.path[with_own_folder:] if entry]
-    return seen if environ.get("PYTHONSAFEPATH") else [str(Path.cwd()), *seen]
 
 
 def _spec(name: str, path: Sequence[str], is_first: bool) -> ModuleSpec | None:
@@ -105,10 +101,5 @@ def _names(path: Iterable[str]) -> list[str]:
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(_shown(names, most))
-
-
-def _shown(names: Sequence[str], most: int) -> Iterator[str]:
-    yield from (f"`{name}`" for name in names[:most])
-    if len(names) > most:
-        yield f"and {len(names) - most} more"
+    more = [f"and {len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*(f"`{name}`" for name in names[:most]), *more])

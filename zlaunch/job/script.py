@@ -73,23 +73,49 @@ def read_script(path: Path) -> Script:
         raise WrongUsage(
             f"`{path}` is not a training script", f"name the script, and add `--ds-config {path}`"
         )
-    arguments = list(_set_arguments(tree))
+    code = _Code(path, source, tree)
+    arguments = list(_set_arguments(code))
     return Script(
         path=path,
         source=source,
-        interface=_interface(tree),
+        interface=_interface(code),
         defaults={
             name: Argument(value, Source(SourceKind.SCRIPT, f"`{name}` in {path.name}:{line}"))
             for name, value, line in arguments
             if name in DEFAULTS
         },
-        own_ds_config=_own_ds_config(tree),
-        config_flags=_config_flags(tree),
-        wants_optimizer=_wants_optimizer(tree, path, source),
-        own_engine_config=_own_engine_config(tree, path, source),
+        own_ds_config=_own_ds_config(code),
+        config_flags=_config_flags(code),
+        wants_optimizer=_wants_optimizer(code),
+        own_engine_config=_own_engine_config(code),
         own_output_dir=next((str(value) for name, value, _ in arguments[::-1] if name == "output_dir"), None),
-        trusts_code=any(map(_trusts_code, ast.walk(tree))),
+        trusts_code=any(map(_trusts_code, code.nodes)),
     )
+
+
+_ENGINE = ("deepspeed", "initialize")
+
+
+class _Code:
+    """The parsed source, and what several questions about it need."""
+
+    def __init__(self, path: Path, source: str, tree: ast.Module) -> None:
+        self.path, self.source, self.body = path, source, tree.body
+        self.nodes = list(ast.walk(tree))
+        self.names = {_last_name(node) for node in self.nodes if isinstance(node, ast.Name | ast.Attribute)}
+        constants = (node.value for node in self.nodes if isinstance(node, ast.Constant))
+        self.literals = {value for value in constants if isinstance(value, str)}
+        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        attributes = [node for node in self.nodes if isinstance(node, ast.Attribute)]
+        engines = [each for each in attributes if (_last_name(each.value), each.attr) == _ENGINE]
+        self.engine_calls = [call for call in self.calls if call.func in engines]
+        self.arguments = [node for node in attributes if node.attr in ("deepspeed", "deepspeed_config")]
+        """Uses of the arguments that name a ds_config, such as `args.deepspeed`."""
+
+    def place(self, call: ast.Call) -> Place:
+        """Locate a call of `deepspeed.initialize`."""
+        text = self.source.split("\n")[call.lineno - 1]
+        return Place(str(self.path), call.lineno, call.col_offset + 1, text, len("deepspeed.initialize"))
 
 
 def _no_python(path: Path, error: SyntaxError | ValueError) -> Finding:
@@ -100,26 +126,26 @@ def _no_python(path: Path, error: SyntaxError | ValueError) -> Finding:
     return Finding("not-python", f"this is not Python: {error.msg}", place=place)
 
 
-def _interface(tree: ast.Module) -> ConfigInterface:
-    names, literals = _names(tree), _literals(tree)
+def _interface(code: _Code) -> ConfigInterface:
+    names, literals = code.names, code.literals
     if "add_config_arguments" in names or "--deepspeed_config" in literals:
         return ConfigInterface.DEEPSPEED
     parses_arguments = names & {"HfArgumentParser", "TrlParser"} or "--deepspeed" in literals
     if not parses_arguments and names & {"Accelerator", "TrainingArguments", "Seq2SeqTrainingArguments"}:
         return ConfigInterface.ACCELERATE
     has_own_parser = {"ArgumentParser", "parse_args"} <= names
-    receives_config = "ZLAUNCH_DS_CONFIG" in literals or _is_bare_loop(tree)
+    receives_config = "ZLAUNCH_DS_CONFIG" in literals or _is_bare_loop(code)
     if not parses_arguments and (has_own_parser or receives_config):
         # A parser would reject the Trainer's arguments, and a loop without one would ignore them.
         return ConfigInterface.DEEPSPEED
     return ConfigInterface.TRAINER
 
 
-def _is_bare_loop(tree: ast.Module) -> bool:
+def _is_bare_loop(code: _Code) -> bool:
     """Whether a training loop takes no arguments; another module may parse them."""
-    calls, names = list(_engine_calls(tree)), _names(tree)
-    takes_arguments = any(map(_takes_arguments, calls)) or any(_arguments(tree))
-    return bool(calls) and not takes_arguments and not any(name.endswith("Trainer") for name in names)
+    takes_arguments = any(map(_takes_arguments, code.engine_calls)) or bool(code.arguments)
+    has_trainer = any(name.endswith("Trainer") for name in code.names)
+    return bool(code.engine_calls) and not takes_arguments and not has_trainer
 
 
 def _takes_arguments(call: ast.Call) -> bool:
@@ -127,67 +153,46 @@ def _takes_arguments(call: ast.Call) -> bool:
     return bool(given) and ast.unparse(given[0]) != "None"
 
 
-def _arguments(tree: ast.Module) -> Iterator[ast.Attribute]:
-    """Find uses of the arguments that name a ds_config, such as `args.deepspeed`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in ("deepspeed", "deepspeed_config"):
-            yield node
-
-
-def _config_flags(tree: ast.Module) -> tuple[str, ...]:
+def _config_flags(code: _Code) -> tuple[str, ...]:
     """Return which of the two flags for a ds_config the script defines.
 
     A parser without `--deepspeed` would take it as an abbreviation of `--deepspeed_config`.
     """
-    if "add_config_arguments" in _names(tree):
+    if "add_config_arguments" in code.names:
         return ("--deepspeed", "--deepspeed_config")
-    return tuple(flag for flag in ("--deepspeed", "--deepspeed_config") if flag in _literals(tree))
+    return tuple(flag for flag in ("--deepspeed", "--deepspeed_config") if flag in code.literals)
 
 
-def _engine_calls(tree: ast.Module) -> Iterator[ast.Call]:
-    """Find calls of `deepspeed.initialize`."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Attribute(value=module, attr="initialize")):
-                if _last_name(module) == "deepspeed":
-                    yield node
-
-
-def _wants_optimizer(tree: ast.Module, path: Path, source: str) -> Place | None:
+def _wants_optimizer(code: _Code) -> Place | None:
     """Find an engine that the script trains without giving it an optimizer; None unless that is certain."""
-    calls = list(_engine_calls(tree))
-    if not calls or not all(map(_leaves_optimizer_open, calls)) or _sets_arguments(tree):
+    calls = code.engine_calls
+    may_override = any(isinstance(node.ctx, ast.Store) for node in code.arguments)
+    may_override |= not {"set_defaults", "setattr"}.isdisjoint(code.names)
+    if not calls or not all(map(_leaves_optimizer_open, calls)) or may_override:
         return None
     engines = {
         target.elts[0].id
-        for node in ast.walk(tree)
+        for node in code.nodes
         if isinstance(node, ast.Assign) and node.value in calls
         for target in node.targets
         if isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name)
     }
     used = {
         node.attr
-        for node in ast.walk(tree)
+        for node in code.nodes
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in engines
     }
-    if not {"backward", "step"} <= used:
-        return None
-    return _place(calls[0], path, source)
+    return code.place(calls[0]) if {"backward", "step"} <= used else None
 
 
-def _place(call: ast.Call, path: Path, source: str) -> Place:
-    text = source.split("\n")[call.lineno - 1]
-    return Place(str(path), call.lineno, call.col_offset + 1, text, len("deepspeed.initialize"))
-
-
-def _own_engine_config(tree: ast.Module, path: Path, source: str) -> Place | None:
+def _own_engine_config(code: _Code) -> Place | None:
     """Find an engine whose ds_config is part of the script; None unless that is certain."""
-    calls, names = list(_engine_calls(tree)), _names(tree)
-    has_other_ways = any(name.endswith(("Trainer", "Accelerator")) for name in names) or any(_arguments(tree))
-    if not calls or has_other_ways or "ZLAUNCH_DS_CONFIG" in _literals(tree):
+    calls = code.engine_calls
+    has_trainer = any(name.endswith(("Trainer", "Accelerator")) for name in code.names)
+    if not calls or has_trainer or code.arguments or "ZLAUNCH_DS_CONFIG" in code.literals:
         return None
-    is_own = all(_is_own(_engine_config(call), tree) for call in calls)
-    return _place(calls[0], path, source) if is_own else None
+    is_own = all(_is_own(_engine_config(call), code) for call in calls)
+    return code.place(calls[0]) if is_own else None
 
 
 def _engine_config(call: ast.Call) -> ast.expr | None:
@@ -200,11 +205,11 @@ def _engine_config(call: ast.Call) -> ast.expr | None:
     return given.get("config") or given.get("config_params")
 
 
-def _is_own(config: ast.expr | None, tree: ast.Module) -> bool:
+def _is_own(config: ast.expr | None, code: _Code) -> bool:
     """Whether a ds_config is a literal, or a name that is bound once to a literal and never updated."""
     if isinstance(config, ast.Name):
-        bound = [node for node in ast.walk(tree) if _binds(node, config.id)]
-        values = [node.value for node in tree.body if isinstance(node, ast.Assign) and bound == node.targets]
+        bound = [node for node in code.nodes if _binds(node, config.id)]
+        values = [node.value for node in code.body if isinstance(node, ast.Assign) and bound == node.targets]
         return len(values) == 1 and _is_own_literal(values[0])
     return _is_own_literal(config)
 
@@ -233,12 +238,6 @@ _RECEIVED = re.compile(
 """An expression for the ds_config that a script receives."""
 
 
-def _sets_arguments(tree: ast.Module) -> bool:
-    """Whether a script may override the ds_config of its command line."""
-    is_set = any(isinstance(node.ctx, ast.Store) for node in _arguments(tree))
-    return is_set or not {"set_defaults", "setattr"}.isdisjoint(_names(tree))
-
-
 def _leaves_optimizer_open(call: ast.Call) -> bool:
     """Whether an engine can get its optimizer only from the ds_config that the script receives."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
@@ -249,25 +248,16 @@ def _leaves_optimizer_open(call: ast.Call) -> bool:
     return "args" in given if config is None else _RECEIVED.fullmatch(ast.unparse(config)) is not None
 
 
-def _names(tree: ast.Module) -> set[str]:
-    return {_last_name(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)}
-
-
-def _literals(tree: ast.Module) -> set[str]:
-    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return {value for value in constants if isinstance(value, str)}
-
-
-def _own_ds_config(tree: ast.Module) -> int | None:
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_arguments(node.func))
+def _own_ds_config(code: _Code) -> int | None:
+    calls = (call for call in code.calls if _is_arguments(call.func))
     keywords = (keyword for call in calls for keyword in call.keywords if keyword.arg == "deepspeed")
     given = (node.value for node in keywords if isinstance(node.value, ast.Constant | ast.Dict))
     return next((node.lineno for node in given if getattr(node, "value", node) is not None), None)
 
 
-def _set_arguments(tree: ast.Module) -> Iterator[tuple[str, Value, int]]:
+def _set_arguments(code: _Code) -> Iterator[tuple[str, Value, int]]:
     """Find constant arguments of TrainingArguments, and defaults in subclasses; each with its line."""
-    for node in ast.walk(tree):
+    for node in code.nodes:
         if isinstance(node, ast.ClassDef) and any(_is_arguments(base) for base in node.bases):
             for statement in node.body:
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):

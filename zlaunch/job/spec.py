@@ -107,7 +107,7 @@ class Debug:
     """Which rank waits for a debugger, and on which port."""
 
     rank: int
-    port: int = 5678
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,7 @@ def parse_offload(text: str) -> Offload:
 
 def parse_gpus(text: str) -> GpuChoice:
     """Parse a count, or device numbers with commas (`2,` is only device 2); raise WrongUsage otherwise."""
-    numbers = [number.strip() for number in text.split(",")]
-    if numbers and numbers[-1] == "" and len(numbers) > 1:
-        numbers.pop()
+    numbers = [number.strip() for number in text.rstrip().removesuffix(",").split(",")]
     if not all(re.fullmatch(r"[0-9]{1,6}", number) for number in numbers):
         raise WrongUsage(
             f"`--gpus {text}` is neither a count nor a list of devices", "write `--gpus 2` or `--gpus 0,2`"
@@ -187,17 +185,15 @@ def parse_gpus(text: str) -> GpuChoice:
 
 def parse_debug(text: str) -> Debug:
     """Parse `1` or `1:5679`; raise WrongUsage for anything else."""
-    rank, colon, port = text.partition(":")
-    words = [rank, *([port] if colon else [])]
-    if not all(re.fullmatch(r"[0-9]{1,6}", word) for word in words):
+    found = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", text)
+    if not found:
         raise WrongUsage(
             f"`--debug {text}` is not RANK or RANK:PORT", "write `--debug 0` or `--debug 0:5678`"
         )
-    if colon and not 0 < int(port) < 1 << 16:
-        raise WrongUsage(
-            f"`--debug {text}`: {int(port)} is not a valid port", f"write `--debug {int(rank)}:5678`"
-        )
-    return Debug(int(rank), int(port)) if colon else Debug(int(rank))
+    rank, port = int(found[1]), int(found[2] or 5678)
+    if not 0 < port < 1 << 16:
+        raise WrongUsage(f"`--debug {text}`: {port} is not a valid port", f"write `--debug {rank}:5678`")
+    return Debug(rank, port)
 
 
 def parse_override(text: str) -> tuple[str, Any]:

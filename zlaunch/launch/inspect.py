@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.config.resolve.compose import OFFLOADS
-from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.read import read
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.files import nearest

@@ -11,13 +11,13 @@ from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.resolve import ResolveContext, resolve_config
 from zlaunch.config.resolve.trainer_agreement import script_arguments
 from zlaunch.config.resolve.values import Values
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, dotted
 from zlaunch.errors import Finding, Severity, WrongUsage
 from zlaunch.hosts.environment import Variable, accelerate_variables, job_environment
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.topology import Topology
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
 from zlaunch.job.trainer_args import TrainerArgs, read_arguments, removed_arguments
@@ -35,7 +35,7 @@ class PlanInputs:
     script: Script
     base: Document | None
     """The user's own ds_config."""
-    model: ModelShape | None
+    model: ModelConfig | None
     machine: Machine
     topology: Topology
     port: int

@@ -98,7 +98,7 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir) -> PlanInputs:
         job=job,
         script=script,
         base=facts.sources.ds_config,
-        model=None if facts.model is None else facts.model.shape,
+        model=facts.model,
         machine=machine,
         topology=topology,
         port=others.get(topology.hosts[0].name, facts.here).port,

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from zlaunch.config.native_ops import OPS
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.values import Sourced, Values
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import Variable, inherited

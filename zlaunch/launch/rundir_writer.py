@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from zlaunch import __version__
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.compose import OFFLOADS, to_json
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.files import nearest

@@ -14,10 +14,10 @@ from zlaunch.config.resolve.compose import PREFETCH, REUSE, SURE_BUFFERS
 from zlaunch.config.resolve.nvme_buffers import COUNT, SIZE
 from zlaunch.config.resolve.resolve import ResolveContext, resolve_config
 from zlaunch.config.resolve.values import Values
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.job.trainer_args import TrainerArgs
@@ -28,14 +28,14 @@ LARGEST_SHARE = 256 * 1000 // 2
 
 
 def settled(
-    shape: ModelShape | None = None,
+    shape: ModelConfig | None = None,
     file: dict[str, Any] | None = None,
     interface: ConfigInterface = ConfigInterface.TRAINER,
     **job: Any,
 ) -> Values:
     base = None if file is None else parse(json.dumps(file), "ds_config.json")
     spec = JobSpec(script=Path("train.py"), **job)
-    given = ResolveContext(base, TrainerArgs({}), shape or model().shape, TWO_GPUS, 2, interface)
+    given = ResolveContext(base, TrainerArgs({}), shape or model(), TWO_GPUS, 2, interface)
     return resolve_config(spec, given).values
 
 
@@ -53,7 +53,9 @@ def test_every_number_about_buffers_says_where_it_comes_from() -> None:
 
 
 def test_a_model_of_unknown_sizes_gets_what_is_enough_for_every_model() -> None:
-    values = settled(ModelShape(64, 64 * 256, "m/config.json"), stage=3, **NVME)
+    values = settled(
+        ModelConfig({"hidden_size": 64, "vocab_size": 256}, "", "m/config.json"), stage=3, **NVME
+    )
     assert (values[COUNT], values[REUSE], values[PREFETCH]) == (SURE_BUFFERS, 0, 0)
     assert not values.has(SIZE)
 
@@ -83,7 +85,7 @@ def test_a_users_file_keeps_its_buffers() -> None:
 
 def test_more_is_gathered_where_the_users_file_keeps_more() -> None:
     few, many = (
-        settled(model(num_hidden_layers=40, hidden_size=1024).shape, file=swapped(**zero))[COUNT]
+        settled(model(num_hidden_layers=40, hidden_size=1024), file=swapped(**zero))[COUNT]
         for zero in ({"stage3_max_reuse_distance": 0}, {})
     )
     assert few < many
@@ -107,7 +109,7 @@ def test_fp16_is_refused_only_on_a_cpu_that_is_known_to_lack_it(
     cpu_fp16: bool | None, codes: list[str]
 ) -> None:
     given = ResolveContext(
-        None, TrainerArgs({}), model().shape, replace(CPU_MACHINE, cpu_fp16=cpu_fp16), world_size=2
+        None, TrainerArgs({}), model(), replace(CPU_MACHINE, cpu_fp16=cpu_fp16), world_size=2
     )
     found: list[str] = []
     try:

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.contract.zlaunch_side import all_paths
-from zlaunch.dsconfig.keys.catalogue import entries, find, near, renamed_entry
+from zlaunch.dsconfig.json_schema import catalogue
+from zlaunch.dsconfig.keys.catalogue import find, near, older_keys
 
 CHOSEN = ("optimizer.", "scheduler.")
 """What stands below these, `type` decides."""
@@ -11,7 +12,7 @@ CHOSEN = ("optimizer.", "scheduler.")
 
 def test_every_key_at_a_fixed_place_is_in_the_catalogue() -> None:
     assert {".".join(path) for path in all_paths() if not ".".join(path).startswith(CHOSEN)} == {
-        name.replace(".*", "") for name in entries() if not name.startswith(CHOSEN)
+        name.replace(".*", "") for name in catalogue().keys if not name.startswith(CHOSEN)
     }
 
 
@@ -64,8 +65,8 @@ def test_nothing_is_near_to_noise() -> None:
 
 
 def test_a_key_that_only_older_releases_read_is_a_former_one() -> None:
-    assert {"elasticity", "sparse_gradients"} <= renamed_entry()
+    assert {"elasticity", "sparse_gradients"} <= older_keys()
 
 
 def test_no_key_of_today_is_a_former_one() -> None:
-    assert renamed_entry().isdisjoint(entries())
+    assert older_keys().isdisjoint(catalogue().keys)

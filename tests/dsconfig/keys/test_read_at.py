@@ -3,7 +3,7 @@
 import pytest
 
 from tests.each import each
-from zlaunch.dsconfig.keys.catalogue import entries
+from zlaunch.dsconfig.json_schema import catalogue
 from zlaunch.dsconfig.keys.read_at import OFF_BY_DEFAULT, SWITCHES, stages_reading, switches_over
 
 
@@ -18,19 +18,19 @@ def test_of_a_key_that_nobody_knows_no_stage_is_named(key: str) -> None:
 
 
 def test_every_switch_is_a_key() -> None:
-    assert [section for section, key in SWITCHES.items() if f"{section}.{key}" not in entries()] == []
+    assert [section for section, key in SWITCHES.items() if f"{section}.{key}" not in catalogue().keys] == []
 
 
 def test_every_key_that_is_called_enabled_is_a_switch() -> None:
-    assert {name for name in entries() if name.endswith(".enabled")} <= {
+    assert {name for name in catalogue().keys if name.endswith(".enabled")} <= {
         f"{section}.{key}" for section, key in SWITCHES.items()
     }
 
 
 @each("section", SWITCHES)
 def test_a_switch_has_the_default_that_is_said_of_it(section: str) -> None:
-    (entry,) = entries()[f"{section}.{SWITCHES[section]}"]
-    assert entry.field.default is (section not in OFF_BY_DEFAULT)
+    (entry,) = catalogue().keys[f"{section}.{SWITCHES[section]}"]
+    assert entry["default"] is (section not in OFF_BY_DEFAULT)
 
 
 def test_no_switch_is_over_itself() -> None:

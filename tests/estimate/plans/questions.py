@@ -67,7 +67,7 @@ class Asked:
         gpu, site = GPUS[self.gpu], self.site
         args, _ = read_arguments(())
         machine = _machine_with(gpu.name, gpu.has_bf16, self.ranks)
-        given = ResolveContext(None, args, model.shape, machine, site.world_size)
+        given = ResolveContext(None, args, model, machine, site.world_size)
         options = Options(seq_len=self.seq_len, lora=self.lora)
         training = training_of(model, (), options)
         return EstimateQuery(JobSpec(script=Path()), given, model, training, site)

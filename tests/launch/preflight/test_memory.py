@@ -29,7 +29,7 @@ def prepared(
     spec = JobSpec(script=Path("train.py"), script_args=argv, **job)
     one = model()
     read = script(source, interface)
-    inputs = PlanInputs(spec, read, None, one.shape, TWO_GPUS, local(0, 1), 29500, LAYOUT, environ={})
+    inputs = PlanInputs(spec, read, None, one, TWO_GPUS, local(0, 1), 29500, LAYOUT, environ={})
     here = HostSurvey(TWO_GPUS, FreeResources(), 29500)
     facts = Facts(Sources(read, None, (), None), one, None, here, HostSurveys(TWO_GPUS), {})
     return Prepared(inputs, facts, None)

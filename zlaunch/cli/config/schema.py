@@ -1,8 +1,10 @@
 """`zlaunch config schema`: write a JSON Schema of ds_configs, for editors."""
 
+import json
+
 from zlaunch import console
 from zlaunch.cli.options import Output, Release
-from zlaunch.dsconfig.json_schema import json_schema, to_text
+from zlaunch.dsconfig.json_schema import catalogue
 from zlaunch.dsconfig.releases import release
 from zlaunch.files import write_new
 
@@ -13,9 +15,9 @@ def schema(deepspeed: Release = None, output: Output = None) -> None:
     Editors use it to complete and explain keys. It checks each key on its own; `zlaunch config validate`
     also checks how keys work together.
     """
-    text = to_text(json_schema(release(deepspeed)))
+    text = json.dumps(catalogue(release(deepspeed)).schema, indent=2)
     if output is None:
-        console.data(text.rstrip("\n"))
+        console.data(text)
     else:
-        write_new(output, text)
+        write_new(output, f"{text}\n")
         console.say(f"wrote {output}")

@@ -6,7 +6,7 @@ from typing import Final
 from zlaunch import console
 from zlaunch.cli.views.speed import time_lines, traffic_lines
 from zlaunch.config.resolve.values import Values
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.estimate.effects import ChangeEffect, fitting, most_reduced
 from zlaunch.estimate.fit import Cluster, Fit
 from zlaunch.estimate.forecast import Forecast, Phase, Pool

@@ -9,7 +9,7 @@ from zlaunch import console
 from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.estimate_text import job_rows, origin, unchecked_host
 from zlaunch.cli.views.strategies import refused_lines
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.candidates import Candidate
 from zlaunch.estimate.estimator import Estimator

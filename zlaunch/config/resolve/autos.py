@@ -13,8 +13,8 @@ from zlaunch.config.resolve.values import AUTO, Sourced, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.keys.autos import FILLED, OWN_WORDS
 from zlaunch.dsconfig.keys.lookup import field_at
-from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.schema.parallel import data_ranks
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source, SourceKind

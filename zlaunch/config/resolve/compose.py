@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.config.resolve.values import AUTO, Sourced, Values
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, KeyPath, leaves
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Offload, Precision, Stage

@@ -17,11 +17,11 @@ from typing import Final
 
 from zlaunch.config.resolve.compose import REUSE
 from zlaunch.config.resolve.values import Values
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema.zero import OffloadParam
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import Refused
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.transformer import Transformer, Weight, read_transformer
 from zlaunch.units import plural, whole
@@ -62,7 +62,7 @@ class ParameterUse:
     distances outside of it."""
 
 
-def fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> Values:
+def fit_buffers(values: Values, model: ModelConfig | None, world_size: int) -> Values:
     """Size the buffers for parameters that are swapped to NVMe, where the user's file does not."""
     if values[DEVICE] != "nvme" or model is None:
         return values
@@ -83,14 +83,14 @@ def fit_buffers(values: Values, model: ModelShape | None, world_size: int) -> Va
     return values
 
 
-def _needed(values: Values, model: ModelShape, world_size: int, distance: int | None) -> NvmeBuffers | None:
+def _needed(values: Values, model: ModelConfig, world_size: int, distance: int | None) -> NvmeBuffers | None:
     halved = any(values[(name, "enabled")] is True for name in ("bf16", "fp16"))
     with suppress(Refused):
-        return nvme_buffers(read_transformer(model.config), world_size, 2 if halved else 4, distance)
+        return nvme_buffers(read_transformer(model.value), world_size, 2 if halved else 4, distance)
     return None
 
 
-def _size(model: ModelShape, needed: NvmeBuffers | None, world_size: int) -> tuple[int, str] | None:
+def _size(model: ModelConfig, needed: NvmeBuffers | None, world_size: int) -> tuple[int, str] | None:
     """Make every partitioned parameter fit into one buffer; None where DeepSpeed's default is enough."""
     largest = -(-(model.largest_parameter or 0) // world_size)
     ranks = f"divided by {plural(world_size, 'rank')}"

@@ -19,7 +19,7 @@ from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.document import Document, KeyPath
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.hosts.machine import Machine
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.trainer_args import TrainerArgs
@@ -33,7 +33,7 @@ class ResolveContext:
     base: Document | None
     """The user's own ds_config."""
     args: TrainerArgs
-    model: ModelShape | None
+    model: ModelConfig | None
     machine: Machine
     world_size: int
     interface: ConfigInterface = ConfigInterface.TRAINER

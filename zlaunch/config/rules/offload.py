@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, advice, error, late, silent, zero
 from zlaunch.errors import Fix, FixKind
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 
 _NVME = {"device": "nvme", "nvme_path": "/nvme"}
+_MODEL = ModelConfig({"hidden_size": 1024, "vocab_size": 4096}, "", "config.json")
 
 
 @late({"zero_optimization": {"stage": 0, "offload_optimizer": CPU}}, {zero("stage"): 2})
@@ -94,7 +95,7 @@ def too_few_buffers(subject: Subject) -> Iterator[Violation]:
 @late(
     {"zero_optimization": {"stage": 3, "offload_param": {**_NVME, "buffer_size": 1_000_000}}},
     {zero("offload_param", "buffer_size"): 4_194_304},
-    Context(world_size=1, model=ModelShape(1024, 1024 * 4096, "config.json")),
+    Context(world_size=1, model=_MODEL),
 )
 def buffer_too_small(subject: Subject) -> Iterator[Violation]:
     """Each rank's part of every parameter must fit into one staging buffer."""

@@ -13,7 +13,7 @@ BENIGN = {("steps_per_print",)}
 @functools.cache
 def _changed_since(older: Release) -> dict[Keys, tuple[object, object]]:
     """Find the defaults that changed: key → then, now."""
-    then, now = older.reads.keys, NEWEST.reads.keys
+    then, now = older.keys, NEWEST.keys
     both = [path for path in then if path in now and path not in BENIGN]
     return {
         tuple(str(part) for part in path): (then[path], now[path])

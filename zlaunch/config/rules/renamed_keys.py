@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import CPU, Subject, Violation, advice, error, late, silent, zero
-from zlaunch.dsconfig.keys.read_at import ZERO
-from zlaunch.dsconfig.schema.renamed import OLD_NAMES, OldName
+from zlaunch.dsconfig.canonical import OLD_NAMES, OldName
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Fix, FixKind
 
 

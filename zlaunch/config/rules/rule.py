@@ -6,14 +6,13 @@ from functools import cached_property, partial
 from typing import Any
 
 from zlaunch.dsconfig.keys.autos import FILLED
-from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.schema.parallel import data_ranks
 from zlaunch.dsconfig.schema.root import DsConfig
-from zlaunch.dsconfig.schema.section import Section
+from zlaunch.dsconfig.schema.section import ZERO, Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
 from zlaunch.errors import Finding, Fix, Severity
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import TrainerArgs
 
@@ -40,7 +39,7 @@ class Context:
     world_size: int | None = None
     """Data-parallel ranks; None if unknown."""
     args: TrainerArgs | None = None
-    model: ModelShape | None = None
+    model: ModelConfig | None = None
     interface: ConfigInterface = ConfigInterface.TRAINER
     device_fp16: bool | None = None
     """Whether the device supports fp16 training; None if unknown."""

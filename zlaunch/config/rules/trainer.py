@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, advice, error, late, silent, zero
-from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading
+from zlaunch.dsconfig.keys.read_at import stages_reading
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Fix, FixKind
-from zlaunch.job.model import ModelShape
+from zlaunch.job.model import ModelConfig
 from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import Argument, TrainerArgs, find_mismatches
 from zlaunch.units import plural
@@ -147,7 +148,7 @@ def no_gathered_weights(subject: Subject) -> Iterator[Violation]:
         "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
     },
     {zero("reduce_bucket_size"): 500_000_000},
-    Context(model=ModelShape(None, None, "config.json")),
+    Context(model=ModelConfig({}, "", "config.json")),
 )
 def no_hidden_size(subject: Subject) -> Iterator[Violation]:
     """The Trainer derives bucket sizes from `hidden_size`, and fails if the model's config has none."""

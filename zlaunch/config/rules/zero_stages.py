@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import Subject, Violation, advice, late, silent, zero
-from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading
+from zlaunch.dsconfig.keys.read_at import stages_reading
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Fix, FixKind
 
 _DELETE = Fix(FixKind.DELETE)

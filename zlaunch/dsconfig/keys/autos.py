@@ -3,30 +3,22 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from zlaunch.dsconfig.keys.read_at import ZERO
+from pydantic import Tag
 
-OWN_WORDS: frozenset[tuple[str | int, ...]] = frozenset(
-    {
-        ("data_types", "keep_in_fp32_modules"),
-        *((ZERO, "zenflow", key) for key in ("select_strategy", "select_interval", "update_interval")),
-        *(
-            ("expert_parallel", key)
-            for key in (
-                "score_apply",
-                "score_func",
-                "combine_impl",
-                "row_weighting_impl",
-                "top_k",
-                "routed_scaling_factor",
-            )
-        ),
-    }
+from zlaunch.dsconfig.keys.lookup import fields, parts
+from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.text.document import KeyPath
+
+_CHOICES = {path: list(parts(field.annotation)) for path, field in fields()}
+
+OWN_WORDS: frozenset[KeyPath] = frozenset(
+    path for path, choices in _CHOICES.items() if "auto" in choices and Tag("<auto>") not in choices
 )
 """Keys for which DeepSpeed accepts "auto"; accelerate, and therefore the Trainer, refuses it."""
 
 Fate = Literal["refused", "crash", "default", "bucket"]
 
-FILLED: Mapping[tuple[str | int, ...], Fate] = {
+FILLED: Mapping[KeyPath, Fate] = {
     ("train_batch_size",): "refused",
     ("train_micro_batch_size_per_gpu",): "refused",
     ("gradient_accumulation_steps",): "refused",

@@ -1,14 +1,14 @@
 """Find the model, fields and keys of an object in a ds_config by its path."""
 
-from collections.abc import Mapping
-from typing import Annotated, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal, get_args, get_origin
 
 from pydantic import Discriminator, Tag
 from pydantic.fields import FieldInfo
 
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import Section
-from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.dsconfig.text.document import KeyPath, value_at
 
 
 def known_keys(whole: Mapping[str, object], path: KeyPath) -> list[str]:
@@ -22,20 +22,14 @@ def section_at(whole: Mapping[str, object], path: KeyPath) -> type[Section] | No
     section: type[Section] | None = DsConfig
     value: object = whole
     for part in path:
-        value = _child(value, part)
+        value = value_at(value, (part,))
         if section is None:
             return None
         if info := section.model_fields.get(str(part)):
-            section = _section_of(info.annotation, value)
+            section = section_in(info.annotation, value)
         elif isinstance(part, str) and not isinstance(value, dict):
             return None
     return section
-
-
-def _child(value: object, part: str | int) -> object:
-    if isinstance(value, dict):
-        return value.get(part)
-    return value[part] if isinstance(value, list) and isinstance(part, int) else None
 
 
 def field_at(whole: Mapping[str, object], path: KeyPath) -> FieldInfo | None:
@@ -44,22 +38,30 @@ def field_at(whole: Mapping[str, object], path: KeyPath) -> FieldInfo | None:
     return None if section is None else section.model_fields.get(str(path[-1]))
 
 
-def _section_of(annotation: object, value: object) -> type[Section] | None:
+def fields(section: type[Section] = DsConfig, above: KeyPath = ()) -> Iterator[tuple[KeyPath, FieldInfo]]:
+    """List every key; of a choice of sections, only those of the default."""
+    for name, field in section.model_fields.items():
+        yield (*above, name), field
+        if inner := section_in(field.annotation):
+            yield from fields(inner, (*above, name))
+
+
+def parts(annotation: object) -> Iterator[object]:
+    """List a type and everything in it, with the words of a `Literal`."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from (part,) if get_origin(annotation) is Literal else parts(part)
+
+
+def section_in(annotation: object, value: object = None) -> type[Section] | None:
     """Find the model in a type; in a union, the one that this value selects."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
+    arms = get_args(annotation)
     if get_origin(annotation) is Annotated:
-        arms, *notes = get_args(annotation)
+        arms, notes = arms[:1], arms[1:]
         for note in notes:
             if isinstance(note, Discriminator) and callable(note.discriminator):
-                return _arm(arms, note.discriminator(value))
-        return _section_of(arms, value)
-    return next((found for arm in get_args(annotation) if (found := _section_of(arm, value))), None)
-
-
-def _arm(union: object, tag: object) -> type[Section] | None:
-    for arm in get_args(union):
-        model, *notes = get_args(arm)
-        if Tag(str(tag)) in notes:
-            return _section_of(model, None)
-    return None
+                tag = Tag(str(note.discriminator(value)))
+                arms = tuple(arm for arm in get_args(arms[0]) if tag in get_args(arm))
+    return next((found for arm in arms if (found := section_in(arm, value))), None)

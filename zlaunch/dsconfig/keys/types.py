@@ -12,31 +12,12 @@ _PLAIN = {
     "object": "an object",
     "array": "a list",
 }
-_LOW, _ABOVE, _HIGH, _BELOW = "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"
-_BOUNDS = ((_LOW, "at least"), (_ABOVE, "above"), (_HIGH, "at most"), (_BELOW, "below"))
-
-
-def nodes_at(schema: Node, path: tuple[str | int, ...]) -> list[Node]:
-    """Find the pieces of a schema about a key, one for each kind of section around it."""
-    nodes = [schema]
-    for part in path:
-        below = [piece for node in nodes for piece in _pieces(node)]
-        nodes = [child for piece in below if (child := _child(piece, str(part))) is not None]
-    return nodes
-
-
-def _child(piece: Node, part: str) -> Node | None:
-    if part == "*":
-        child = piece.get("items", piece.get("additionalProperties"))
-        return child if isinstance(child, dict) else None
-    found: Node | None = piece.get("properties", {}).get(part)
-    return found
-
-
-def _pieces(node: Node) -> Iterator[Node]:
-    yield node
-    for arm in (*node.get("anyOf", ()), *(rule["then"] for rule in node.get("allOf", ()))):
-        yield from _pieces(arm)
+_BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
 
 
 def in_words(node: Node) -> str:
@@ -51,23 +32,19 @@ def _alternatives(node: Node) -> Iterator[str]:
             yield from _alternatives(arm)
         return
     words = next((words for key, words in _WORDS.items() if key in node), None)
-    yield words(node) if words else _PLAIN.get(str(node.get("type")), "anything")
+    yield words(node) if words else "anything"
 
 
 def _quoted(word: Any) -> str:
     return f'"{word}"' if isinstance(word, str) else str(word)
 
 
-def _number(node: Node) -> str:
-    bounds = " and ".join(f"{words} {node[bound]}" for bound, words in _BOUNDS if bound in node)
+def _of_type(node: Node) -> str:
+    if node["type"] not in ("integer", "number"):
+        return _PLAIN.get(str(node["type"]), "anything")
+    bounds = " and ".join(f"{words} {node[bound]}" for bound, words in _BOUNDS.items() if bound in node)
     kind = "whole number" if node["type"] == "integer" else "number"
     return f"{kind} {bounds}".strip()
-
-
-def _of_type(node: Node) -> str:
-    return (
-        _number(node) if node["type"] in ("integer", "number") else _PLAIN.get(str(node["type"]), "anything")
-    )
 
 
 _WORDS: Mapping[str, Callable[[Node], str]] = {

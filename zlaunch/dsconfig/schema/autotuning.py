@@ -4,11 +4,11 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
-from zlaunch.dsconfig.schema.section import Positive, Section
+from zlaunch.dsconfig.schema.section import Positive, Section, Switched
 
 
 class ModelInfo(Section):
-    """`autotuning.model_info`."""
+    """Facts about the model."""
 
     profile: bool = False
     """Measure instead of using the numbers below."""
@@ -23,13 +23,10 @@ class ModelInfo(Section):
     """Number of layers."""
 
 
-class Autotuning(Section):
-    """`autotuning`; in a normal run it ends the job after a few steps with status 0."""
+class Autotuning(Switched):
+    """DeepSpeed's own search for a configuration; it ends a normal job after a few steps with status 0."""
 
     model_config = ConfigDict(protected_namespaces=())
-
-    enabled: bool = False
-    """Turn autotuning on."""
 
     fast: bool = True
     """Tune only micro-batch sizes."""
@@ -68,7 +65,6 @@ class Autotuning(Section):
     """Script argument for each key."""
 
     model_info: ModelInfo | None = None
-    """Facts about the model."""
 
     model_info_path: str | None = None
     """File of the measured model facts."""

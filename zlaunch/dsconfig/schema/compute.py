@@ -6,7 +6,7 @@ from zlaunch.dsconfig.schema.section import OUTDATED, Positive, Section, Switche
 
 
 class ActivationCheckpointing(Section):
-    """`activation_checkpointing`: read by `deepspeed.checkpointing.configure` alone.
+    """For scripts that call `deepspeed.checkpointing.configure`.
 
     The Trainer never calls it; there the switch is `--activation_checkpointing`.
     """
@@ -31,7 +31,7 @@ class ActivationCheckpointing(Section):
 
 
 class Compile(Section):
-    """`compile`: DeepCompile."""
+    """DeepCompile: compile the model together with its communication."""
 
     deepcompile: bool = False
     """Compile the model together with its communication."""
@@ -89,7 +89,7 @@ class Compile(Section):
 
 
 class HybridEngine(Switched):
-    """`hybrid_engine`: switch between training and generation, for RLHF."""
+    """Training and generation with one model, for RLHF."""
 
     max_out_tokens: Positive = 512
     """Longest generated sequence."""
@@ -111,7 +111,7 @@ class HybridEngine(Switched):
 
 
 class Pipeline(Section):
-    """`pipeline`: for models that are a `PipelineModule`."""
+    """Settings of a `PipelineModule`."""
 
     stages: Annotated[str | int, OUTDATED] = "auto"
     """Not read by the engine."""
@@ -136,7 +136,7 @@ class Pipeline(Section):
 
 
 class WeightQuantization(Section):
-    """`weight_quantization`: quantized weights for inference."""
+    """Quantized weights for inference."""
 
     enabled: bool = True
     """Quantize."""

@@ -36,7 +36,7 @@ class CurriculumMetric(Section):
 
 
 class CurriculumLearning(Switched):
-    """`data_efficiency.data_sampling.curriculum_learning`."""
+    """Curriculum learning: easy samples first."""
 
     data_cluster_path: str | None = None
     """Directory of the clusters."""
@@ -46,7 +46,7 @@ class CurriculumLearning(Switched):
 
 
 class DynamicBatching(Switched):
-    """`data_efficiency.data_sampling.dynamic_batching`."""
+    """Batches of equal tokens rather than equal samples."""
 
     metrics_path: str | None = None
     """File of the sequence lengths."""
@@ -71,7 +71,7 @@ class DynamicBatching(Switched):
 
 
 class DataSampling(Switched):
-    """`data_efficiency.data_sampling`."""
+    """Which samples, in which order."""
 
     num_epochs: Positive = 1000
     """Epochs to prepare for."""
@@ -83,14 +83,11 @@ class DataSampling(Switched):
     """Page-lock the batches."""
 
     curriculum_learning: Absent[CurriculumLearning] = None
-    """Curriculum learning: easy samples first."""
-
     dynamic_batching: Absent[DynamicBatching] = None
-    """Batches of equal tokens rather than equal samples."""
 
 
 class RandomLtd(Switched):
-    """`data_efficiency.data_routing.random_ltd`."""
+    """Drop random tokens in the middle layers."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -126,20 +123,16 @@ class RandomLtd(Switched):
 
 
 class DataRouting(Switched):
-    """`data_efficiency.data_routing`."""
+    """Which tokens reach which layers."""
 
     random_ltd: Absent[RandomLtd] = None
-    """Drop random tokens in the middle layers."""
 
 
 class DataEfficiency(Switched):
-    """`data_efficiency`."""
+    """Curriculum learning, dynamic batching, token dropping."""
 
     seed: int = 1234
     """Seed of the sampler."""
 
     data_sampling: Absent[DataSampling] = None
-    """Which samples, in which order."""
-
     data_routing: Absent[DataRouting] = None
-    """Which tokens reach which layers."""

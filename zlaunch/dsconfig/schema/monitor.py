@@ -4,27 +4,23 @@ from typing import Annotated
 
 from pydantic import Field
 
-from zlaunch.dsconfig.schema.section import Positive, Section
+from zlaunch.dsconfig.schema.section import Positive, Section, Switched
 
 
-class TensorBoard(Section):
-    """`tensorboard`: needs the package `tensorboard`."""
-
-    enabled: bool = False
-    """Write event files."""
-
+class _FileMonitor(Switched):
     output_path: str = ""
-    """Directory of the event files."""
+    """Directory of the files; relative to the working directory."""
 
     job_name: str = "DeepSpeedJobName"
     """Name of the run below `output_path`."""
 
 
-class Wandb(Section):
-    """`wandb`: needs the package `wandb`."""
+class TensorBoard(_FileMonitor):
+    """Metrics for TensorBoard; needs the package `tensorboard`."""
 
-    enabled: bool = False
-    """Send metrics to Weights & Biases."""
+
+class Wandb(Switched):
+    """Metrics for Weights & Biases; needs the package `wandb`."""
 
     group: str | None = None
     """Group of the run."""
@@ -36,24 +32,12 @@ class Wandb(Section):
     """Project of the run."""
 
 
-class CsvMonitor(Section):
-    """`csv_monitor`: needs no further package."""
-
-    enabled: bool = False
-    """Write one CSV file for each metric."""
-
-    output_path: str = ""
-    """Directory of the files; relative to the working directory."""
-
-    job_name: str = "DeepSpeedJobName"
-    """Name of the run below `output_path`."""
+class CsvMonitor(_FileMonitor):
+    """Metrics as CSV files, one for each metric."""
 
 
-class Comet(Section):
-    """`comet`: needs the package `comet_ml`."""
-
-    enabled: bool = False
-    """Send metrics to Comet."""
+class Comet(Switched):
+    """Metrics for Comet; needs the package `comet_ml`."""
 
     samples_log_interval: int = 100
     """Samples between two reports."""
@@ -80,11 +64,8 @@ class Comet(Section):
     """What to do with an existing experiment."""
 
 
-class CommsLogger(Section):
-    """`comms_logger`: counts and times collectives."""
-
-    enabled: bool = False
-    """Record collectives."""
+class CommsLogger(Switched):
+    """Counts and times of collectives."""
 
     prof_all: bool = True
     """Record all of them."""
@@ -99,11 +80,8 @@ class CommsLogger(Section):
     """Log the caller of each."""
 
 
-class FlopsProfiler(Section):
-    """`flops_profiler`: one profiled step."""
-
-    enabled: bool = False
-    """Profile."""
+class FlopsProfiler(Switched):
+    """One profiled step."""
 
     recompute_fwd_factor: float = 0.0
     """Share of the forward pass that is recomputed in backward."""
@@ -125,7 +103,7 @@ class FlopsProfiler(Section):
 
 
 class ThroughputTimer(Section):
-    """`timers.throughput`."""
+    """Samples per second."""
 
     enabled: bool = True
     """Measure samples per second."""
@@ -135,7 +113,6 @@ class ThroughputTimer(Section):
 
 
 class Timers(Section):
-    """`timers`."""
+    """Timers."""
 
     throughput: ThroughputTimer = ThroughputTimer()
-    """Samples per second."""

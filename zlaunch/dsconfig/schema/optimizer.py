@@ -12,16 +12,19 @@ from zlaunch.dsconfig.schema.section import OUTDATED, MaybeAuto, Rates, Section
 
 Betas = Annotated[list[float], Field(min_length=2, max_length=2)]
 
-DEEPSPEED_OPTIMIZERS = (
-    "adam", "adamw", "adagrad", "lamb", "lion", "muon", "muadam", "muadamw", "musgd",
-)  # fmt: skip
-"""Names that DeepSpeed recognizes in any case (`deepspeed/runtime/config.py`)."""
+OPTIMIZERS = {
+    "Adam": "<adam>", "AdamW": "<adam>", "Adagrad": "<adagrad>", "Lamb": "<lamb>", "Lion": "<lion>",
+    "Muon": "<muon>", "MuAdam": "<mup>", "MuAdamW": "<mup>", "MuSGD": "<mup>",
+}  # fmt: skip
+"""Names that DeepSpeed recognizes in any case (`deepspeed/runtime/config.py`) → tag of their model."""
+
+KIND_OF = {name.lower(): kind for name, kind in OPTIMIZERS.items()}
 
 TorchOptimizerName = Literal[
-    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon",
-    "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam",
+    "ASGD", "Adadelta", "Adafactor", "Adamax", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+    "SparseAdam",
 ]  # fmt: skip
-"""Classes of `torch.optim`, which need their exact spelling."""
+"""The other classes of `torch.optim`, which need their exact spelling."""
 
 
 class _Params(Section):
@@ -32,7 +35,28 @@ class _Params(Section):
     """Weight decay."""
 
 
-class _TorchParams(_Params):
+class _OffloadableParams(_Params):
+    fp32_optimizer_states: bool = True
+    """Keep the optimizer states in fp32 (offload only)."""
+
+
+class _MomentParams(_Params):
+    betas: MaybeAuto[Betas] = [0.9, 0.999]
+    """Decay rates of the two running averages."""
+
+
+class _AdaptiveParams(_MomentParams):
+    eps: MaybeAuto[float] = 1e-8
+    """Added to the denominator."""
+
+    bias_correction: bool = True
+    """Correct the bias of the moments."""
+
+    amsgrad: Annotated[bool, OUTDATED] = False
+    """Not supported by DeepSpeed's implementations."""
+
+
+class _TorchParams(_OffloadableParams):
     foreach: bool | None = None
     """Only for torch's own optimizer."""
 
@@ -46,29 +70,14 @@ class _TorchParams(_Params):
     """Only for torch's own optimizer."""
 
 
-class AdamParams(_TorchParams):
+class AdamParams(_TorchParams, _AdaptiveParams):
     """Adam and AdamW, on the GPU (FusedAdam) or the host (DeepSpeedCPUAdam)."""
-
-    betas: MaybeAuto[Betas] = [0.9, 0.999]
-    """Decay rates of the two moments."""
-
-    eps: MaybeAuto[float] = 1e-8
-    """Added to the denominator."""
-
-    bias_correction: bool = True
-    """Correct the bias of the moments."""
-
-    amsgrad: Annotated[bool, OUTDATED] = False
-    """Not supported by DeepSpeed's implementations."""
 
     adam_w_mode: bool = True
     """Decoupled weight decay; on even for type `Adam` unless it is set to false."""
 
     torch_adam: bool = False
     """Use `torch.optim` instead of DeepSpeed's kernels, without compiling them."""
-
-    fp32_optimizer_states: bool = True
-    """Keep the moments in fp32 (offload only)."""
 
     set_grad_none: bool = True
     """Set gradients to None after the step (FusedAdam)."""
@@ -77,17 +86,11 @@ class AdamParams(_TorchParams):
     """Only for torch's own optimizer."""
 
 
-class LionParams(_Params):
+class LionParams(_OffloadableParams, _MomentParams):
     """Lion."""
-
-    betas: MaybeAuto[Betas] = [0.9, 0.999]
-    """Decay rates of the two averages."""
 
     set_grad_none: bool = True
     """Set gradients to None after the step (GPU)."""
-
-    fp32_optimizer_states: bool = True
-    """Keep the momentum in fp32 (offload only)."""
 
 
 class AdagradParams(_TorchParams):
@@ -108,21 +111,9 @@ class AdagradParams(_TorchParams):
     initial_accumulator_value: float = 0.0
     """Start value of the accumulator (torch's Adagrad, without offload)."""
 
-    fp32_optimizer_states: bool = True
-    """Keep the accumulator in fp32 (offload only)."""
 
-
-class LambParams(_Params):
+class LambParams(_AdaptiveParams):
     """LAMB; needs dynamic loss scaling and, with ZeRO, `zero_allow_untested_optimizer`."""
-
-    betas: MaybeAuto[Betas] = [0.9, 0.999]
-    """Decay rates of the two moments."""
-
-    eps: MaybeAuto[float] = 1e-8
-    """Added to the denominator."""
-
-    bias_correction: bool = True
-    """Correct the bias of the moments."""
 
     eps_inside_sqrt: bool = False
     """Add `eps` inside the square root."""
@@ -133,11 +124,8 @@ class LambParams(_Params):
     min_coeff: float = 0.01
     """Smallest trust ratio."""
 
-    amsgrad: Annotated[bool, OUTDATED] = False
-    """Not supported by DeepSpeed's implementation."""
 
-
-class MuonParams(_Params):
+class MuonParams(_OffloadableParams):
     """Muon for matrices, Adam for the rest."""
 
     muon_lr: float | None = None
@@ -169,9 +157,6 @@ class MuonParams(_Params):
 
     torch_adam: bool = False
     """Use `torch.optim` for the Adam part."""
-
-    fp32_optimizer_states: bool = True
-    """Keep the moments in fp32 (offload only)."""
 
 
 class _Optimizer(Section):
@@ -232,15 +217,9 @@ class TorchOptimizer(_Optimizer):
     params: dict[str, object] = {}
 
 
-_KIND_OF = {
-    "adam": "<adam>", "adamw": "<adam>", "lion": "<lion>", "adagrad": "<adagrad>",
-    "lamb": "<lamb>", "muon": "<muon>", "muadam": "<mup>", "muadamw": "<mup>", "musgd": "<mup>",
-}  # fmt: skip
-
-
 def _kind(value: object) -> str:
     name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return _KIND_OF.get(str(name).lower(), "<torch>")
+    return KIND_OF.get(str(name).lower(), "<torch>")
 
 
 Optimizer = Annotated[

@@ -42,7 +42,7 @@ class LayerSpec(Section):
 
 
 class PartitionConfig(Section):
-    """`tensor_parallel.partition_config`."""
+    """How each layer is split."""
 
     tp_size: int = 1
     """Ranks that share a layer."""
@@ -64,7 +64,7 @@ class PartitionConfig(Section):
 
 
 class TensorParallelGroup(Section):
-    """`tensor_parallel.tp`."""
+    """Size and grain of the group."""
 
     tp_size: int = 1
     """1, or the same as `autotp_size`."""
@@ -74,7 +74,7 @@ class TensorParallelGroup(Section):
 
 
 class TensorParallel(Section):
-    """`tensor_parallel`: AutoTP training.
+    """Layers split over ranks: AutoTP training.
 
     DeepSpeed also lists a key `dtype`, which no JSON value satisfies.
     """
@@ -94,13 +94,11 @@ class TensorParallel(Section):
     tp: TensorParallelGroup = Field(
         TensorParallelGroup(), validation_alias=AliasChoices("tp", "tensor_parallel")
     )
-    """Size and grain of the group."""
 
     injection_policy_tuple: list[object] | None = None
     """Modules to split, by hand."""
 
     partition_config: PartitionConfig | None = None
-    """How each layer is split."""
 
     preset_model: str | None = None
     """Use the built-in specification of this model."""
@@ -115,7 +113,7 @@ class TensorParallel(Section):
 
 
 class ExpertParallel(Switched):
-    """`expert_parallel`: AutoEP, experts of an MoE model spread over ranks."""
+    """Experts of an MoE model spread over ranks: AutoEP."""
 
     autoep_size: Positive = 1
     """Ranks that share the experts."""

@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zlaunch.dsconfig.schema.section import Absent, DtypeName, MaybeAuto, Positive, Section
+from zlaunch.dsconfig.schema.section import Absent, DtypeName, MaybeAuto, Positive, Section, Switched
 
 
 class Fp16(Section):
-    """`fp16`: half precision with loss scaling."""
+    """fp16 precision with loss scaling."""
 
     enabled: MaybeAuto[bool] = False
     """Train in fp16."""
@@ -39,7 +39,7 @@ class Fp16(Section):
 
 
 class Bf16(Section):
-    """`bf16`: the range of fp32 in 16 bits, no loss scaling."""
+    """bf16 precision: the range of fp32 in 16 bits, no loss scaling."""
 
     enabled: MaybeAuto[bool] = False
     """Train in bf16."""
@@ -58,14 +58,14 @@ class Bf16(Section):
 
 
 class OldBf16(Bf16):
-    """`bfloat16`, the old name of `bf16`; it takes no "auto"."""
+    """Old name of `bf16`, not read when `bf16` is there; it takes no "auto"."""
 
     enabled: bool = False
     """Train in bf16."""
 
 
 class DataTypes(Section):
-    """`data_types`: data types that differ from the model's."""
+    """Data types that differ from the model's."""
 
     grad_accum_dtype: DtypeName | None = None
     """Data type of accumulated gradients; by default the model's."""
@@ -80,11 +80,8 @@ class DataTypes(Section):
     """Modules that stay in fp32; `auto` asks the model."""
 
 
-class TorchAutocast(Section):
-    """`torch_autocast`: let PyTorch choose the data type of each operation."""
-
-    enabled: bool = False
-    """Run forward under `torch.autocast`."""
+class TorchAutocast(Switched):
+    """Let PyTorch choose the data type of each operation."""
 
     dtype: Absent[DtypeName] = None
     """The lower-precision data type; set it, because PyTorch's default depends on the device."""

@@ -56,22 +56,11 @@ class DsConfig(Section):
     """Largest gradient norm; 0 turns clipping off. The default was 0 before 0.19."""
 
     zero_optimization: Zero = Zero()
-    """What is partitioned over the ranks."""
-
     fp16: Fp16 = Fp16()
-    """fp16 precision with loss scaling."""
-
     bf16: Bf16 | None = None
-    """bf16 precision."""
-
     bfloat16: Annotated[Absent[OldBf16], OUTDATED] = None
-    """Old name of `bf16`; not read when `bf16` is there."""
-
     torch_autocast: Absent[TorchAutocast] = None
-    """Let PyTorch choose the data type of each operation."""
-
     data_types: DataTypes = DataTypes()
-    """Data types that differ from the model's."""
 
     steps_per_print: Positive | None = None
     """Steps between progress lines; the Trainer always turns them off."""
@@ -134,61 +123,27 @@ class DsConfig(Section):
     """Only for the old `"zero_optimization": true`."""
 
     activation_checkpointing: Absent[ActivationCheckpointing] = None
-    """For scripts that call `deepspeed.checkpointing.configure`."""
-
     aio: Aio | None = None
-    """Reads and writes for NVMe offload."""
-
     checkpoint: Checkpoint = Checkpoint()
-    """How checkpoints are written and read."""
 
     datastates_ckpt: dict[str, object] | bool | None = None
     """The DataStates checkpoint engine's settings; any value but false turns it on."""
 
     tensorboard: TensorBoard = TensorBoard()
-    """Metrics for TensorBoard."""
-
     wandb: Wandb = Wandb()
-    """Metrics for Weights & Biases."""
-
     csv_monitor: CsvMonitor = CsvMonitor()
-    """Metrics as CSV files."""
-
     comet: Comet = Comet()
-    """Metrics for Comet."""
-
     comms_logger: CommsLogger = CommsLogger()
-    """Counts and times of collectives."""
-
     flops_profiler: FlopsProfiler = FlopsProfiler()
-    """One profiled step."""
-
     timers: Timers = Timers()
-    """Timers."""
-
     compile: Compile = Compile()
-    """DeepCompile."""
-
     tensor_parallel: TensorParallel = TensorParallel()
-    """Layers split over ranks."""
-
     expert_parallel: ExpertParallel | None = None
-    """Experts spread over ranks."""
-
     pipeline: Absent[Pipeline] = None
-    """Settings of a `PipelineModule`."""
-
     hybrid_engine: HybridEngine = HybridEngine()
-    """Training and generation with one model."""
-
     weight_quantization: Absent[WeightQuantization] = None
-    """Quantized weights for inference."""
-
     data_efficiency: Absent[DataEfficiency] = None
-    """Curriculum learning, dynamic batching, token dropping."""
-
     autotuning: Absent[Autotuning] = None
-    """DeepSpeed's own search for a configuration."""
 
     @property
     def brain_float(self) -> Bf16:

@@ -1,6 +1,6 @@
 """`scheduler`: DeepSpeed's own learning-rate schedules, and torch's by name."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import Discriminator, Tag
 
@@ -120,54 +120,40 @@ class LrRangeTestParams(_Params):
     """Raise in stairs instead of at every step."""
 
 
-class _Scheduler(Section):
-    type: str
+Name = TypeVar("Name")
+Params = TypeVar("Params")
+
+
+class _Scheduler(Section, Generic[Name, Params]):
+    type: Name
     """Name of the schedule."""
 
-    params: object
+    params: Params
     """Settings of the schedule."""
 
 
-class WarmupLR(_Scheduler):
+class WarmupLR(_Scheduler[Literal["WarmupLR"], WarmupParams]):
     """`WarmupLR`."""
 
-    type: Literal["WarmupLR"]
-    params: WarmupParams
 
-
-class WarmupDecayLR(_Scheduler):
+class WarmupDecayLR(_Scheduler[Literal["WarmupDecayLR"], WarmupDecayParams]):
     """`WarmupDecayLR`."""
 
-    type: Literal["WarmupDecayLR"]
-    params: WarmupDecayParams
 
-
-class WarmupCosineLR(_Scheduler):
+class WarmupCosineLR(_Scheduler[Literal["WarmupCosineLR"], WarmupCosineParams]):
     """`WarmupCosineLR`."""
 
-    type: Literal["WarmupCosineLR"]
-    params: WarmupCosineParams
 
-
-class OneCycle(_Scheduler):
+class OneCycle(_Scheduler[Literal["OneCycle"], OneCycleParams]):
     """`OneCycle`."""
 
-    type: Literal["OneCycle"]
-    params: OneCycleParams
 
-
-class LRRangeTest(_Scheduler):
+class LRRangeTest(_Scheduler[Literal["LRRangeTest"], LrRangeTestParams]):
     """`LRRangeTest`."""
 
-    type: Literal["LRRangeTest"]
-    params: LrRangeTestParams
 
-
-class TorchScheduler(_Scheduler):
+class TorchScheduler(_Scheduler[TorchSchedulerName, dict[str, object]]):
     """Any class of `torch.optim.lr_scheduler`."""
-
-    type: TorchSchedulerName
-    params: dict[str, object]
 
 
 def _kind(value: object) -> str:

@@ -6,11 +6,12 @@ here. The parser has already made integers of numbers like `2e8`.
 
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 Auto = Literal["auto"]
 T = TypeVar("T")
+ZERO = "zero_optimization"
 
 
 class Section(BaseModel):
@@ -19,6 +20,12 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, populate_by_name=True, defer_build=True
     )
+
+
+def spellings(section: type[Section], key: str) -> list[str]:
+    """List the names under which DeepSpeed reads a key, its own first."""
+    alias = section.model_fields[key].validation_alias
+    return [str(name) for name in alias.choices] if isinstance(alias, AliasChoices) else [key]
 
 
 class Switched(Section):

@@ -6,7 +6,7 @@ from zlaunch.dsconfig.schema.section import AnyCase, Positive, Section
 
 
 class Aio(Section):
-    """`aio`: asynchronous reads and writes for NVMe offload."""
+    """Asynchronous reads and writes for NVMe offload."""
 
     block_size: Positive = 1_048_576
     """Bytes per request."""
@@ -28,14 +28,14 @@ class Aio(Section):
 
 
 class ParallelWrite(Section):
-    """`checkpoint.parallel_write`."""
+    """Writing of pipeline stages."""
 
     pipeline_stage: bool = False
     """Write pipeline stages in parallel."""
 
 
 class Writer(Section):
-    """`checkpoint.writer`."""
+    """The fast checkpoint writer."""
 
     type: AnyCase[Literal["mock", "python", "fast"]] = "fast"
     """Kind of writer."""
@@ -60,7 +60,7 @@ class Writer(Section):
 
 
 class Checkpoint(Section):
-    """`checkpoint`."""
+    """How checkpoints are written and read."""
 
     tag_validation: AnyCase[Literal["warn", "ignore", "fail"]] = "warn"
     """What to do if ranks have different checkpoint tags."""
@@ -72,10 +72,8 @@ class Checkpoint(Section):
     """Each host saves to its own disk."""
 
     parallel_write: ParallelWrite = ParallelWrite()
-    """Writing of pipeline stages."""
 
     checkpoint_serialization: bool = True
     """Use PyTorch's newer file format."""
 
     writer: Writer | None = None
-    """The fast checkpoint writer."""

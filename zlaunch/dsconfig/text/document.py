@@ -62,16 +62,12 @@ class Document:
         return replace(finding, place=self.place(path), hint=hint)
 
     def path_to(self, finding: Finding) -> KeyPath:
-        """Find the key path that a finding is about."""
-        return self.path_of(finding.where) if finding.path is None else finding.path
-
-    def path_of(self, where: str) -> KeyPath:
-        """Find the key path of a dotted name; a key may contain dots or omit `stage3_`."""
-        return (
-            self._paths.get(where)
-            or self._paths.get(where.replace(".stage3_", "."))
-            or tuple(where.split("."))
-        )
+        """Find the key path that a finding is about; a key may contain dots or omit `stage3_`."""
+        if finding.path is not None:
+            return finding.path
+        where = finding.where
+        shorter = where.replace(".stage3_", ".")
+        return self._paths.get(where) or self._paths.get(shorter) or tuple(where.split("."))
 
     def has(self, where: str) -> bool:
         """Whether the text has the key."""

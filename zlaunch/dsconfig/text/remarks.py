@@ -30,27 +30,17 @@ class ParseRemarks:
 
     def no_number(self, token: Token) -> None:
         """Report `NaN` and the like, which DeepSpeed reads as text and other readers as a number."""
-        self.findings.append(
-            Finding(
-                code="misread-value",
-                message=f"JSON has no `{token.text}`: DeepSpeed reads it as text, the Trainer as a number",
-                hint="write a number",
-                place=self._at(token),
-            )
-        )
+        message = f"JSON has no `{token.text}`: DeepSpeed reads it as text, the Trainer as a number"
+        self.findings.append(Finding("misread-value", message, "write a number", place=self._at(token)))
 
     def duplicate(self, path: KeyPath, token: Token, first_offset: int) -> None:
         """Report a duplicate key."""
-        first = place_at(self.file, self.text, first_offset)
+        line = place_at(self.file, self.text, first_offset).line
+        message = f"duplicate key `{path[-1]}`; the first is on line {line}. DeepSpeed refuses duplicates, "
+        message += "the Trainer uses the last"
+        place = self._at(token)
         self.findings.append(
-            Finding(
-                code="duplicate-key",
-                where=dotted(path),
-                message=f"duplicate key `{path[-1]}`; the first is on line {first.line}. "
-                "DeepSpeed refuses duplicates, the Trainer uses the last",
-                hint="keep one of the two",
-                place=self._at(token),
-            )
+            Finding("duplicate-key", message, "keep one of the two", dotted(path), place=place)
         )
 
     def comment(self, start: int, end: int) -> None:
@@ -70,30 +60,17 @@ class ParseRemarks:
         """Report what only DeepSpeed reads, once for each kind."""
         if any(remark.code == code for remark in self.findings):
             return
-        self.findings.append(
-            Finding(
-                code=code,
-                message=f"{what} accepted by DeepSpeed, but not by transformers or accelerate",
-                hint="write strict JSON, or start the job with `zlaunch train`, which writes it",
-                severity=Severity.ADVICE,
-                place=place_at(self.file, self.text, offset),
-                fix=_PLAIN,
-            )
-        )
+        message = f"{what} accepted by DeepSpeed, but not by transformers or accelerate"
+        hint = "write strict JSON, or start the job with `zlaunch train`, which writes it"
+        place = place_at(self.file, self.text, offset)
+        self.findings.append(Finding(code, message, hint, "", Severity.ADVICE, place, fix=_PLAIN))
 
     def misread(self, token: Token, meant: object, why: str) -> None:
         """Report a value that DeepSpeed reads differently from what was meant."""
         written = json.dumps(meant, ensure_ascii=False)
         self.edits.append(Edit(token.start, token.end, written))
-        self.findings.append(
-            Finding(
-                code="misread-value",
-                message=f"`{token.text}` {why}",
-                hint=f"write `{written}`",
-                place=self._at(token),
-                fix=_PLAIN,
-            )
-        )
+        message, hint = f"`{token.text}` {why}", f"write `{written}`"
+        self.findings.append(Finding("misread-value", message, hint, place=self._at(token), fix=_PLAIN))
 
     def _at(self, token: Token) -> Place:
         return place_at(self.file, self.text, token.start, len(token.text))

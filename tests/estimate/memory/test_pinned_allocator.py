@@ -1,8 +1,11 @@
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.estimate.memory.pinned_allocator import PinnedAllocator
+from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 
 GIB = 1 << 30
 
@@ -11,58 +14,39 @@ GIB = 1 << 30
     ("asked", "locked"), [(0, 0), (1, 1), (2, 2), (3, 4), (5 * GIB, 8 * GIB), (8 * GIB, 8 * GIB)]
 )
 def test_a_request_is_rounded_up_to_a_power_of_two(asked: int, locked: int) -> None:
-    host = PinnedAllocator()
-    host.malloc(asked)
-    assert (host.live, host.reserved) == (asked, locked)
+    assert PinnedAllocator().malloc(asked) == locked
 
 
-def test_a_freed_block_serves_the_next_request_of_its_rounded_size() -> None:
+def test_a_freed_block_serves_one_request_of_its_rounded_size() -> None:
     host = PinnedAllocator()
-    host.free(host.malloc(5 * GIB))
-    host.malloc(7 * GIB)
-    assert (host.live, host.reserved) == (7 * GIB, 8 * GIB)
+    host.malloc(5 * GIB)
+    host.free(5 * GIB)
+    assert [host.malloc(7 * GIB), host.malloc(7 * GIB)] == [0, 8 * GIB]
 
 
 def test_a_freed_block_serves_no_other_size() -> None:
     host = PinnedAllocator()
-    host.free(host.malloc(8 * GIB))
-    host.malloc(3 * GIB)
-    assert host.reserved == 12 * GIB
+    host.malloc(8 * GIB)
+    host.free(8 * GIB)
+    assert host.malloc(3 * GIB) == 4 * GIB
 
 
 def test_the_buffers_of_aio_are_neither_rounded_nor_kept() -> None:
-    host = PinnedAllocator()
-    handle = host.malloc_exact(5 * GIB)
-    assert host.reserved == 5 * GIB
-    host.free(handle)
-    assert (host.live, host.reserved, host.peak_reserved) == (0, 0, 5 * GIB)
+    log = AllocationLog()
+    log.free(log.allocate("locked", "swap buffers", 5 * GIB))
+    assert log.entries == [("pinned", "swap buffers", size) for size in (5 * GIB, -5 * GIB)]
 
 
-def test_a_threshold_ends_the_rounding() -> None:
-    host = PinnedAllocator(max_round_bytes=GIB)
-    host.malloc(5 * GIB)
-    host.malloc(GIB - 1)
-    assert host.reserved == 6 * GIB
-
-
-def test_freeing_twice_is_an_error() -> None:
-    host = PinnedAllocator()
-    handle = host.malloc(1)
-    host.free(handle)
-    with pytest.raises(KeyError):
-        host.free(handle)
-
-
-@given(st.lists(st.tuples(st.integers(0, 1 << 40), st.booleans(), st.booleans()), max_size=50))
-def test_less_than_twice_what_ever_lived_at_once_in_each_size_is_locked(
-    asked: list[tuple[int, bool, bool]],
+@given(st.lists(st.tuples(st.integers(1, 1 << 40), st.booleans()), max_size=50))
+def test_what_is_locked_holds_what_lives_and_is_less_than_twice_what_was_asked(
+    asked: list[tuple[int, bool]],
 ) -> None:
-    host = PinnedAllocator()
-    total = 0
-    for nbytes, exact, freed in asked:
-        handle = host.malloc_exact(nbytes) if exact else host.malloc(nbytes)
-        total += nbytes
-        assert host.live <= host.reserved <= 2 * total
+    host, live = PinnedAllocator(), Counter[int]()
+    locked = total = 0
+    for nbytes, freed in asked:
+        locked += host.malloc(nbytes)
+        total, live[nbytes] = total + nbytes, live[nbytes] + 1
+        assert sum(size * number for size, number in live.items()) <= locked < 2 * total
         if freed:
-            host.free(handle)
-    assert host.peak_reserved >= host.peak_live
+            host.free(nbytes)
+            live[nbytes] -= 1

@@ -22,17 +22,6 @@ ROUND_LARGE_BYTES: Final = 2 << 20
 """kRoundLarge: those segments are rounded up to a multiple of this."""
 
 
-class OutOfMemory(Exception):
-    """The device is full, even after the cache was emptied; all sizes in bytes."""
-
-    def __init__(self, requested: int, allocated: int, reserved: int, capacity: int) -> None:
-        super().__init__(f"{requested} bytes requested, {reserved} of {capacity} reserved, {allocated} used")
-        self.requested = requested
-        self.allocated = allocated
-        self.reserved = reserved
-        self.capacity = capacity
-
-
 class _Block:
     """A block within a segment, with its neighbors `before` and `after`."""
 
@@ -49,38 +38,26 @@ class _Block:
 
 
 class CachingAllocator:
-    """The allocator of one device: best fit by size, then by address.
+    """The allocator of one device without a limit: best fit by size, then by address."""
 
-    `capacity` is the memory that the driver can provide, in bytes: the device's memory without the CUDA
-    context and other libraries. None means unlimited.
-    """
-
-    def __init__(self, capacity: int | None = None) -> None:
-        self.capacity = capacity
+    def __init__(self) -> None:
         self.allocated = 0
         """Bytes in used blocks, as `torch.cuda.memory_allocated` counts them."""
         self.reserved = 0
         """Bytes in segments, as `torch.cuda.memory_reserved` counts them."""
         self.peak_allocated = 0
         self.peak_reserved = 0
-        self.num_retries = 0
-        """Number of requests for which the cache had to be emptied."""
         self._pools: dict[tuple[int, bool], list[tuple[int, int]]] = {}
         self._blocks: dict[int, _Block] = {}
         self._next_address = ROUND_LARGE_BYTES
 
     def malloc(self, nbytes: int, stream: int = 0) -> int:
-        """Allocate `nbytes` for a stream; return the address, 0 for 0 bytes.
-
-        Raise OutOfMemory beyond the capacity.
-        """
+        """Allocate `nbytes` for a stream; return the address, 0 for 0 bytes."""
         if nbytes <= 0:
             return 0
         size = -(-nbytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
         small = size <= SMALL_BYTES
-        pool = self._pools.get((stream, small))
-        if pool is None:
-            pool = self._pools[stream, small] = []
+        pool = self._pools.setdefault((stream, small), [])
         found = bisect_left(pool, (size, 0))
         if found < len(pool):
             block = self._blocks[pool.pop(found)[1]]
@@ -120,18 +97,8 @@ class CachingAllocator:
                     remaining.append(entry)
             pool[:] = remaining
 
-    def size_of(self, address: int) -> int:
-        """Return the size of a used block: the request, rounded, and a remainder too small to split off."""
-        return self._blocks[address].size
-
     def _new_segment(self, size: int, pool: list[tuple[int, int]], *, small: bool) -> _Block:
-        """Allocate a segment; if that fails, empty the cache and try again."""
         segment = _segment_bytes(size)
-        if self.capacity is not None and self.reserved + segment > self.capacity:
-            self.num_retries += 1
-            self.empty_cache()
-            if self.reserved + segment > self.capacity:
-                raise OutOfMemory(size, self.allocated, self.reserved, self.capacity)
         self.reserved += segment
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         block = _Block(self._next_address, segment, pool, small=small)

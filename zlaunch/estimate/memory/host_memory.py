@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from zlaunch.estimate.memory.gradients import Trained
 from zlaunch.estimate.memory.model_states import MASTER_BYTES
 from zlaunch.estimate.memory.optimizer_states import Breakdown
+from zlaunch.estimate.memory.pinned_allocator import power_of_two
 from zlaunch.estimate.memory.settings import Settings
 from zlaunch.estimate.workload import Workload
 from zlaunch.job.transformer import Transformer
@@ -38,7 +39,7 @@ def host_memory(settings: Settings, weights: Trained, model: Transformer, load_i
     tied = load_item * model.hidden * model.vocab if model.tied and loaded else 0
     pinned, offloaded = _pinned(settings, weights), _pageable(settings, share)
     if settings.zero_init and model.tied and "parameters" in pinned:
-        pinned["parameters"] += _power_of_two(settings.item * settings.share(model.hidden * model.vocab))
+        pinned["parameters"] += power_of_two(settings.item * settings.share(model.hidden * model.vocab))
     before_step = {
         "pageable": offloaded.get("master weights", 0),
         "pinned": sum(pinned.values()),
@@ -79,7 +80,7 @@ def _during_zero_init(settings: Settings, weights: Trained, pinned: Breakdown) -
     piece = settings.item * settings.share(weights.largest)
     if settings.parameters_on == "cpu":
         # DeepSpeed later copies all partitions into one more block.
-        flat = _power_of_two(settings.item * settings.share(weights.total))
+        flat = power_of_two(settings.item * settings.share(weights.total))
         return {"pageable": piece, "pinned": pinned["parameters"] - flat}
     if settings.parameters_on == "nvme":
         buffers = settings.item * settings.parameter_buffers
@@ -115,13 +116,13 @@ def _pinned(settings: Settings, weights: Trained) -> dict[str, int]:
     item, share = settings.item, settings.share(weights.total)
     pinned: dict[str, int] = {}
     if settings.optimizer_on != "gpu" and settings.pins_optimizer:
-        pinned["gradients"] = _power_of_two(item * share)
+        pinned["gradients"] = power_of_two(item * share)
         if settings.optimizer_on == "cpu":
-            pinned["gradients"] += sum(_power_of_two(4 * numel) for numel in _sub_groups(settings, weights))
+            pinned["gradients"] += sum(power_of_two(4 * numel) for numel in _sub_groups(settings, weights))
         if settings.stage < 3:
             # The fp32 copy, and a buffer for one gradient (stage_1_and_2.py).
-            pinned["master weights"] = _power_of_two(4 * share)
-            pinned["buckets"] = _power_of_two(item * weights.largest)
+            pinned["master weights"] = power_of_two(4 * share)
+            pinned["buckets"] = power_of_two(item * weights.largest)
             pinned["gradients"] += _partitions(settings, weights) if settings.accumulation > 1 else 0
     if settings.optimizer_on == "nvme":
         pinned["swap buffers"] = settings.buffer_count * 4 * min(settings.sub_group, share)
@@ -144,19 +145,19 @@ def _with_parameters(pinned: dict[str, int], settings: Settings, weights: Traine
     """Add the page-locked memory of offloaded parameters."""
     item, share = settings.item, settings.share(weights.total)
     if settings.parameters_on == "cpu":
-        pinned["parameters"] = _power_of_two(item * share) + _partitions(settings, weights)
+        pinned["parameters"] = power_of_two(item * share) + _partitions(settings, weights)
     if settings.parameters_on == "nvme":
         pinned["swap buffers"] = pinned.get("swap buffers", 0) + item * settings.parameter_buffers
-        pinned["parameters"] = _power_of_two(item * min(share, settings.most_in_cpu))
+        pinned["parameters"] = power_of_two(item * min(share, settings.most_in_cpu))
         if share > settings.most_in_cpu:
             # A buffer for the rest, which stage3.py sizes by whole parameters instead of partitions.
-            pinned["buckets"] = _power_of_two(item * weights.total)
+            pinned["buckets"] = power_of_two(item * weights.total)
     return pinned
 
 
 def _partitions(settings: Settings, weights: Trained) -> int:
     """Return the rank's partitions of all parameters, each page-locked separately."""
-    return sum(_power_of_two(settings.item * settings.share(numel)) for numel in weights.in_order())
+    return sum(power_of_two(settings.item * settings.share(numel)) for numel in weights.in_order())
 
 
 def _on_nvme(settings: Settings, share: int, *, trained: bool) -> int:
@@ -165,10 +166,6 @@ def _on_nvme(settings: Settings, share: int, *, trained: bool) -> int:
     if settings.optimizer_on == "nvme":
         nbytes += (2 * MASTER_BYTES + settings.state_bytes if trained else MASTER_BYTES) * share
     return nbytes
-
-
-def _power_of_two(nbytes: int) -> int:
-    return 1 << (nbytes - 1).bit_length() if nbytes > 0 else 0
 
 
 def _without_zeros(pools: Pools) -> Pools:

@@ -53,22 +53,18 @@ class AllocationLog:
             block.address = self.gpu.malloc(nbytes, stream)
             block.nbytes = self.gpu.allocated - allocated
             self._log_reserved(self.gpu.reserved - reserved)
-        elif pool in ("pinned", "locked"):
-            malloc = self.pinned.malloc if pool == "pinned" else self.pinned.malloc_exact
-            reserved = self.pinned.reserved
-            block.address = malloc(nbytes)
-            block.nbytes = self.pinned.reserved - reserved
+        elif pool == "pinned":
+            block.nbytes = self.pinned.malloc(nbytes)
         self._log(block, block.nbytes)
         return block
 
     def free(self, block: Block) -> None:
         """Log the release of a block; torch's pinned allocator keeps its blocks for reuse."""
+        if block.pool == "pinned":
+            self.pinned.free(block.requested)
+            return
         if block.pool == "gpu":
             self.gpu.free(block.address)
-        elif block.pool in ("pinned", "locked"):
-            self.pinned.free(block.address)
-            if block.pool == "pinned":
-                return
         self._log(block, -block.nbytes)
 
     def extend_file(self, path: str, nbytes: int) -> bool:

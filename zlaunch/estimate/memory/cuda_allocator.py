@@ -45,8 +45,6 @@ class CachingAllocator:
         """Bytes in used blocks, as `torch.cuda.memory_allocated` counts them."""
         self.reserved = 0
         """Bytes in segments, as `torch.cuda.memory_reserved` counts them."""
-        self.peak_allocated = 0
-        self.peak_reserved = 0
         self._pools: dict[tuple[int, bool], list[tuple[int, int]]] = {}
         self._blocks: dict[int, _Block] = {}
         self._next_address = ROUND_LARGE_BYTES
@@ -66,7 +64,6 @@ class CachingAllocator:
             block = self._new_segment(size, pool, small=small)
         self._split(block, size)
         self.allocated += block.size
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block.address
 
     def free(self, address: int) -> None:
@@ -100,7 +97,6 @@ class CachingAllocator:
     def _new_segment(self, size: int, pool: list[tuple[int, int]], *, small: bool) -> _Block:
         segment = _segment_bytes(size)
         self.reserved += segment
-        self.peak_reserved = max(self.peak_reserved, self.reserved)
         block = _Block(self._next_address, segment, pool, small=small)
         self._next_address += segment
         self._blocks[block.address] = block

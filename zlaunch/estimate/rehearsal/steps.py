@@ -31,9 +31,6 @@ from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.inputs import ModelInputs, inputs_of, is_text
 from zlaunch.estimate.workload import Workload
 
-_DEVICE_BYTES = 1 << 50
-"""Memory of the fake GPU: so much that DeepSpeed never has to release any."""
-
 _JOB_PACKAGES = ("deepspeed", "transformers", "peft")
 """Packages whose exceptions a real run would raise too."""
 
@@ -195,8 +192,7 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
         )
         accelerator.replace_builders(mode)
         if workload.accelerator == "cuda":
-            fake_gpu = accelerator.FakeGPU(mode, _DEVICE_BYTES, workload.ranks_per_host)
-            real_accelerator.set_accelerator(fake_gpu)
+            real_accelerator.set_accelerator(accelerator.FakeGPU(mode, workload.ranks_per_host))
         training.join_process_group(workload)
         rank = _Rank(workload, config, chosen, mode, attribution, rehearsal, Path(nvme))
         gc.disable()

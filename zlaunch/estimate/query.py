@@ -3,15 +3,16 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, get_args
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.resolve import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.dsconfig.schema.root import DsConfig
-from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage, ZlaunchError
+from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
-from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit
+from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit, memory_need
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.workload import Attention, Lora, Workload
@@ -229,12 +230,20 @@ class Estimate:
     resolved: ResolvedConfig
     workload: Workload
     forecast: Forecast
-    need: MemoryNeed
-    verdict: FitResult
     speed: Speed | None = None
     """None if the speed of the GPU is unknown."""
     remarks: tuple[Finding, ...] = ()
     """What the numbers leave out, and whether a run could be resumed."""
+
+    @cached_property
+    def need(self) -> MemoryNeed:
+        """What its ranks need."""
+        return memory_need(self.forecast, self.query.cluster)
+
+    @cached_property
+    def verdict(self) -> FitResult:
+        """Whether it fits, and why."""
+        return check_fit(self.forecast, self.query.cluster)
 
     @property
     def fit(self) -> Fit:
@@ -264,25 +273,14 @@ class Estimate:
 class Rejected:
     """Why a job cannot work, or cannot be estimated."""
 
-    query: EstimateQuery
-    findings: tuple[Finding, ...]
-    unknown: Unavailable | None = None
-    """Why it cannot be estimated."""
+    error: Refused | Unavailable
 
     @property
-    def error(self) -> ZlaunchError:
-        """The error to end with if this is the only job."""
-        return self.unknown or Refused(self.findings)
-
-
-def rejected(query: EstimateQuery, error: ZlaunchError) -> Rejected:
-    """Turn an error into a result."""
-    if isinstance(error, Refused):
-        return Rejected(query, error.findings)
-    unknown = error if isinstance(error, Unavailable) else Unavailable(error.message, error.hint)
-    return Rejected(
-        query, (Finding("cannot-tell", error.message, error.hint, severity=Severity.ADVICE),), unknown
-    )
+    def findings(self) -> tuple[Finding, ...]:
+        """The reasons."""
+        if isinstance(self.error, Refused):
+            return self.error.findings
+        return (Finding("cannot-tell", self.error.message, self.error.hint, severity=Severity.ADVICE),)
 
 
 def remarks_on(forecast: Forecast, cluster: Cluster) -> Iterator[Finding]:

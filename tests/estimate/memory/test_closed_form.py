@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tests.each import each
 from tests.estimate.memory.jobs import CPU, LADDER, LOADS, TEN, config, job
 from tests.estimate.memory.record import recorded
+from tests.estimate.rehearsing import rehearse
 from zlaunch.errors import Refused
 from zlaunch.estimate.forecast import PARTS, PHASES, POOLS, Forecast
 from zlaunch.estimate.memory.closed_form import forecast
-from zlaunch.estimate.rehearse import rehearse
 from zlaunch.estimate.workload import Lora, Workload
 
 GIB = 1 << 30

@@ -14,7 +14,8 @@ from zlaunch.estimate.forecast import HOST_POOLS, Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
 from zlaunch.estimate.memory.activations import counted_too_much
 from zlaunch.estimate.memory.host_memory import shared
-from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, batch_of, step_speed
+from zlaunch.estimate.memory.job import read_job
+from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, step_speed
 from zlaunch.estimate.query import (
     Estimate,
     EstimateQuery,
@@ -25,7 +26,6 @@ from zlaunch.estimate.query import (
 )
 from zlaunch.estimate.rehearse import Done, Found, Rehearser, by_formula
 from zlaunch.estimate.workload import Workload
-from zlaunch.job.transformer import read_transformer
 
 MOST_ACCUMULATED: Final = 2
 
@@ -163,8 +163,8 @@ def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecas
     once = forecast.flops / counted
     if forecast.method == "rehearsal":
         with suppress(Refused):
-            model, batch = read_transformer(workload.model), batch_of(workload)
-            once -= counted_too_much(model, batch, recomputed=workload.activation_checkpointing)
+            job = read_job(workload)
+            once -= counted_too_much(job.model, job.batch, recomputed=workload.activation_checkpointing)
     return replace(forecast, flops=_accumulated(workload) * once)
 
 

@@ -292,3 +292,8 @@ def test_checkpointing_never_needs_more_of_a_whole_pass(
 
 def _end_of_forward(found: Forecast) -> int:
     return next(phase.end["gpu"] for phase in found.phases if phase.name == "forward")
+
+
+def test_adapters_on_modules_that_a_model_does_not_have_do_not_count_it_twice() -> None:
+    found = forecast(job("gpt2", 0, lora=Lora(8, ("q_proj",))))
+    assert found.parts["gpu"]["parameters"] == 2 * found.parameters

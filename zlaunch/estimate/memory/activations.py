@@ -7,7 +7,7 @@ the same way, for other layers and without flash attention. All sizes in bytes.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from zlaunch.job.transformer import Stack, Transformer
 
@@ -51,6 +51,48 @@ class Head:
     """Peak in the backward pass, in addition to `saved`."""
     gradient: int
     """The gradient of the logits after `saved` was freed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedActivations:
+    """What the forward pass saves for the backward pass."""
+
+    layers: tuple[int, ...]
+    recomputed: tuple[int, ...]
+    """What each layer saves without activation checkpointing, or after recomputation."""
+    end: int
+    """After the last layer, without the logits."""
+    head: Head
+    temporary: int = 0
+    """What the backward pass of a layer allocates in addition to `working_memory`."""
+
+    @property
+    def activations(self) -> int:
+        """Return the sum at the beginning of the backward pass, without the logits."""
+        return sum(self.layers) + self.end
+
+
+Experts = Literal["viewed", "merged"] | None
+"""Whether autograd saves the experts of a layer: as the storage of a view, or as a sum with adapters."""
+
+
+def saved_activations(
+    model: Transformer, batch: Batch, *, checkpointing: bool, experts: Experts = None
+) -> SavedActivations:
+    """Compute what the forward pass saves."""
+    recomputed = tuple(
+        saved_by_layer(model, stack, batch) + (batch.item * stack.expert_numel if experts else 0)
+        for stack in model.stacks
+        for _ in range(stack.num_layers)
+    )
+    inputs = saved_by_checkpoint(model, batch)
+    shared = saved_beside_checkpoints(model, batch)
+    layers = (inputs + shared, *(inputs,) * (len(recomputed) - 1)) if checkpointing else recomputed
+    end = saved_at_end(model, batch) * len(model.stacks)
+    temporary = 0
+    if experts == "merged":  # the gradient of the sum, for one of the two tensors at a time
+        temporary = batch.item * max(stack.expert_numel for stack in model.stacks) // 3
+    return SavedActivations(layers, recomputed, end, head(model, batch), temporary)
 
 
 def saved_by_layer(model: Transformer, stack: Stack, batch: Batch) -> int:

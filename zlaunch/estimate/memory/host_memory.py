@@ -7,13 +7,13 @@ torch's allocator does: up to a power of two, and never released. All sizes in b
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zlaunch.estimate.memory.gradients import Trained
+from zlaunch.estimate.memory.job import TrainingJob
 from zlaunch.estimate.memory.model_states import MASTER_BYTES
 from zlaunch.estimate.memory.optimizer_states import Breakdown
 from zlaunch.estimate.memory.pinned_allocator import power_of_two
 from zlaunch.estimate.memory.settings import Settings
+from zlaunch.estimate.memory.weights import Weights
 from zlaunch.estimate.workload import Workload
-from zlaunch.job.transformer import Transformer
 
 Pools = Mapping[str, int]
 """Bytes by pool, as in `forecast.POOLS`."""
@@ -31,8 +31,10 @@ class HostMemory:
     categories: Mapping[str, Breakdown]
 
 
-def host_memory(settings: Settings, weights: Trained, model: Transformer, load_item: int) -> HostMemory:
-    """Compute the memory outside the GPU; `load_item` is the bytes of a parameter when it is loaded."""
+def host_memory(job: TrainingJob) -> HostMemory:
+    """Compute the memory outside the GPU."""
+    settings, weights, model = job.settings, job.weights, job.model
+    load_item = 4 if job.workload.load_dtype == "fp32" else 2
     share = settings.share(weights.total)
     loaded = 0 if settings.zero_init else load_item * model.parameters
     # Tied matrices are created separately, and then tied.
@@ -75,7 +77,7 @@ def shared(workload: Workload) -> int:
     return SHARED_BYTES if workload.accelerator == "cpu" and not is_alone else 0
 
 
-def _during_zero_init(settings: Settings, weights: Trained, pinned: Breakdown) -> Pools:
+def _during_zero_init(settings: Settings, weights: Weights, pinned: Breakdown) -> Pools:
     """Return the peak while zero.Init creates the model: a temporary partition, and those created."""
     piece = settings.item * settings.share(weights.largest)
     if settings.parameters_on == "cpu":
@@ -111,7 +113,7 @@ def _temporary(settings: Settings, share: int, group: int) -> tuple[int, int]:
     return MASTER_BYTES * share + 2 * 4 * group, 0
 
 
-def _pinned(settings: Settings, weights: Trained) -> dict[str, int]:
+def _pinned(settings: Settings, weights: Weights) -> dict[str, int]:
     """Return the page-locked memory: gradients and fp32 copies of the partition, and swap buffers."""
     item, share = settings.item, settings.share(weights.total)
     pinned: dict[str, int] = {}
@@ -129,19 +131,19 @@ def _pinned(settings: Settings, weights: Trained) -> dict[str, int]:
     return _with_parameters(pinned, settings, weights)
 
 
-def _sub_groups(settings: Settings, weights: Trained) -> list[int]:
+def _sub_groups(settings: Settings, weights: Weights) -> list[int]:
     """Return the elements of each sub-group (stage3.py, _create_fp16_sub_groups)."""
     if settings.stage < 3:
         return [settings.share(weights.total)]
     groups = [0]
-    for numel in weights.in_order():
+    for numel in weights.trained:
         if groups[-1] >= settings.sub_group:
             groups.append(0)
         groups[-1] += settings.share(numel)
     return groups
 
 
-def _with_parameters(pinned: dict[str, int], settings: Settings, weights: Trained) -> dict[str, int]:
+def _with_parameters(pinned: dict[str, int], settings: Settings, weights: Weights) -> dict[str, int]:
     """Add the page-locked memory of offloaded parameters."""
     item, share = settings.item, settings.share(weights.total)
     if settings.parameters_on == "cpu":
@@ -155,9 +157,9 @@ def _with_parameters(pinned: dict[str, int], settings: Settings, weights: Traine
     return pinned
 
 
-def _partitions(settings: Settings, weights: Trained) -> int:
+def _partitions(settings: Settings, weights: Weights) -> int:
     """Return the rank's partitions of all parameters, each page-locked separately."""
-    return sum(power_of_two(settings.item * settings.share(numel)) for numel in weights.in_order())
+    return sum(power_of_two(settings.item * settings.share(numel)) for numel in weights.trained)
 
 
 def _on_nvme(settings: Settings, share: int, *, trained: bool) -> int:

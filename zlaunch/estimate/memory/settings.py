@@ -9,7 +9,7 @@ from typing import Final
 
 from zlaunch.dsconfig.schema.section import Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
-from zlaunch.estimate.memory.model_states import MASTER_BYTES, OPTIMIZER_BYTES, StateBytes
+from zlaunch.estimate.memory.model_states import MASTER_BYTES, OPTIMIZER_BYTES, ModelStates
 from zlaunch.estimate.workload import Workload
 from zlaunch.units import whole
 
@@ -41,6 +41,8 @@ class Settings:
     micro_batch: int
     accumulation: int
     reduce_bucket: int
+    reduces_to_all: bool
+    """Whether every rank gets all reduced gradients at stages 1 and 2."""
     num_buckets: int
     """Two where communication overlaps with the backward pass."""
     sub_group: int
@@ -50,7 +52,6 @@ class Settings:
     """`gpu`, `cpu` or `nvme`."""
     parameters_on: str
     pins_optimizer: bool
-    pins_parameters: bool
     buffer_count: int
     parameter_buffers: int
     """Elements in all buffers for parameters that move to and from NVMe."""
@@ -65,10 +66,10 @@ class Settings:
         return self.item == 2
 
     @property
-    def per_parameter(self) -> StateBytes:
+    def per_parameter(self) -> ModelStates:
         """Bytes of the model states of a parameter."""
         master = MASTER_BYTES if self.is_half else 0
-        return StateBytes(self.item, self.gradient_item, master + self.state_bytes)
+        return ModelStates(self.item, self.gradient_item, master + self.state_bytes)
 
     @property
     def widens_all(self) -> bool:
@@ -102,6 +103,7 @@ def read_settings(workload: Workload) -> Settings:
         micro_batch=whole(config.get("train_micro_batch_size_per_gpu")) or 1,
         accumulation=whole(config.get("gradient_accumulation_steps")) or 1,
         reduce_bucket=_count(zero, Zero, "reduce_bucket_size"),
+        reduces_to_all=zero.get("use_multi_rank_bucket_allreduce") is not False,
         num_buckets=2 if overlap and stage in (1, 2) else 1,
         sub_group=_count(zero, Zero, "sub_group_size"),
         reuse_distance=_count(zero, Zero, "stage3_max_reuse_distance"),
@@ -109,7 +111,6 @@ def read_settings(workload: Workload) -> Settings:
         optimizer_on=_place(optimizer, stage, at_least=1),
         parameters_on=_place(parameters, stage, at_least=3),
         pins_optimizer=bool(optimizer.get("pin_memory", _default(OffloadOptimizer, "pin_memory"))),
-        pins_parameters=bool(parameters.get("pin_memory", _default(OffloadParam, "pin_memory"))),
         buffer_count=_count(optimizer, OffloadOptimizer, "buffer_count"),
         parameter_buffers=_count(parameters, OffloadParam, "buffer_count")
         * _count(parameters, OffloadParam, "buffer_size"),

@@ -86,9 +86,14 @@ def saved_activations(
         for _ in range(stack.num_layers)
     )
     inputs = saved_by_checkpoint(model, batch)
-    shared = saved_beside_checkpoints(model, batch)
+    # T5's layers share position biases, which activation checkpointing does not free: each stack passes one
+    # per head and pair of tokens, with its mask, from layer to layer (measured).
+    shared = 3 * batch.item * model.heads * batch.seq_len**2 if model.family.norm == "t5" else 0
     layers = (inputs + shared, *(inputs,) * (len(recomputed) - 1)) if checkpointing else recomputed
-    end = saved_at_end(model, batch) * len(model.stacks)
+    # The last normalization, and the dense layer of an encoder's head.
+    dense = any(weight.name == "dense" for weight in model.head)
+    width = _norm(model, batch) + batch.item + (2 * batch.item if dense else 0)
+    end = batch.tokens * width * model.hidden * len(model.stacks)
     temporary = 0
     if experts == "merged":  # the gradient of the sum, for one of the two tensors at a time
         temporary = batch.item * max(stack.expert_numel for stack in model.stacks) // 3
@@ -106,23 +111,6 @@ def saved_by_layer(model: Transformer, stack: Stack, batch: Batch) -> int:
 def saved_by_checkpoint(model: Transformer, batch: Batch) -> int:
     """Return what one layer saves with activation checkpointing: its input."""
     return batch.tokens * batch.item * model.hidden
-
-
-def saved_beside_checkpoints(model: Transformer, batch: Batch) -> int:
-    """Return what all layers share and activation checkpointing does not free: T5's position biases.
-
-    Each stack passes one per head and pair of tokens, with its mask, from layer to layer (measured).
-    """
-    if model.family.norm != "t5":
-        return 0
-    return 3 * batch.item * model.heads * batch.seq_len**2
-
-
-def saved_at_end(model: Transformer, batch: Batch) -> int:
-    """Return what the last normalization saves, and the dense layer of an encoder's head."""
-    dense = any(weight.name == "dense" for weight in model.head)
-    width = _norm(model, batch) + batch.item + (2 * batch.item if dense else 0)
-    return batch.tokens * width * model.hidden
 
 
 def head(model: Transformer, batch: Batch) -> Head:

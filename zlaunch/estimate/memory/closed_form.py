@@ -15,7 +15,13 @@ from zlaunch.estimate.memory.activations import Batch, Experts, SavedActivations
 from zlaunch.estimate.memory.gradients import Gradients, backward
 from zlaunch.estimate.memory.host_memory import host_memory
 from zlaunch.estimate.memory.job import TrainingJob, read_job
-from zlaunch.estimate.memory.optimizer_states import Breakdown, OptimizerMemory, add, optimizer_memory
+from zlaunch.estimate.memory.optimizer_states import (
+    Breakdown,
+    OptimizerMemory,
+    add,
+    optimizer_class,
+    optimizer_memory,
+)
 from zlaunch.estimate.memory.weights import adapts_experts
 from zlaunch.estimate.workload import Workload
 from zlaunch.job.transformer import Transformer
@@ -70,7 +76,7 @@ def forecast(workload: Workload) -> Forecast:
         parts={"gpu": {name: nbytes for name, nbytes in highest.items() if nbytes}, **on_host.categories},
         parameters=job.model.parameters,
         trainable=trainable,
-        optimizer=optimizer.optimizer,
+        optimizer=optimizer_class(job.settings),
         error=KNOWN_ERROR if job.model.known else UNKNOWN_ERROR,
         flops=flops * job.settings.accumulation,
         notes=() if job.model.known else (guess,),

@@ -23,8 +23,6 @@ _NORM_BYTES: Final = 8
 class OptimizerMemory:
     """GPU memory without activations, and without gradients before they are reduced."""
 
-    optimizer: str
-    """The class that DeepSpeed trains with."""
     initialize: tuple[Breakdown, ...]
     """Peaks within `deepspeed.initialize`."""
     ready: Breakdown
@@ -77,7 +75,7 @@ def _plain(settings: Settings, weights: Weights) -> OptimizerMemory:
     trained = add(ready, {"optimizer states": settings.state_bytes * weights.total})
     gradients = {"gradients": settings.item * weights.total}
     step = (add(trained, gradients),)
-    return OptimizerMemory("", (ready,), ready, trained, step, step)
+    return OptimizerMemory((ready,), ready, trained, step, step)
 
 
 def _fused(settings: Settings, weights: Weights) -> OptimizerMemory:
@@ -92,7 +90,7 @@ def _fused(settings: Settings, weights: Weights) -> OptimizerMemory:
     )
     start = add(trained, {"optimizer step": 4 * weights.total})
     step = add(trained, {"gradients": 2 * weights.total, "optimizer step": 8 * weights.total})
-    return OptimizerMemory("FP16_Optimizer", (start,), trained, trained, (step,), (step,))
+    return OptimizerMemory((start,), trained, trained, (step,), (step,))
 
 
 def _bf16(settings: Settings, weights: Weights) -> OptimizerMemory:
@@ -106,7 +104,7 @@ def _bf16(settings: Settings, weights: Weights) -> OptimizerMemory:
     }
     trained = add(ready, bf16_gradients, {"optimizer states": settings.state_bytes * share})
     start = add(ready, {"workspace": 2 * weights.total})
-    return OptimizerMemory("BF16_Optimizer", (start,), ready, trained, (trained,), (trained,))
+    return OptimizerMemory((start,), ready, trained, (trained,), (trained,))
 
 
 def _sharded_optimizer(settings: Settings, weights: Weights) -> OptimizerMemory:
@@ -117,7 +115,7 @@ def _sharded_optimizer(settings: Settings, weights: Weights) -> OptimizerMemory:
     if settings.optimizer_on != "gpu":
         # temp_grad_buffer_for_gpu_offload holds one gradient.
         ready = add(parameters, {"buckets": item * weights.largest})
-        return OptimizerMemory("DeepSpeedZeroOptimizer", (start,), ready, ready, (ready,), (ready,))
+        return OptimizerMemory((start,), ready, ready, (ready,), (ready,))
     ready = add(parameters, {"master weights": MASTER_BYTES * share})
     trained = add(ready, {"optimizer states": settings.state_bytes * share})
     gradients = {"gradients": reduced_gradients(settings, weights)}
@@ -127,7 +125,6 @@ def _sharded_optimizer(settings: Settings, weights: Weights) -> OptimizerMemory:
     copies = (item + 4) * share if settings.gradient_item == item else 0
     later = add(trained, gradients, {"optimizer step": copies})
     return OptimizerMemory(
-        "DeepSpeedZeroOptimizer",
         initialize=(start, ready),
         ready=ready,
         trained=trained,
@@ -156,7 +153,6 @@ def _sharded_parameters(settings: Settings, weights: Weights) -> OptimizerMemory
     one = {"gathered parameters": item * weights.largest}
     whole = {"parameters": item * weights.parameters, "gathered parameters": piece}
     return OptimizerMemory(
-        "DeepSpeedZeroOptimizer_Stage3",
         initialize=(shares if settings.zero_init else whole, add(ready, one, {"workspace": piece})),
         ready=ready,
         trained=trained,

@@ -186,7 +186,8 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
         rehearsal.is_text = is_text(chosen.type, config)
         rehearsal.report({"is_text": rehearsal.is_text})
         is_half = model.trained_dtype(workload.ds_config) is not torch.float32
-        attribution = Attribution(model.vocab_size(config), is_half=is_half)
+        vocab_size = getattr(config.get_text_config(), "vocab_size", None)
+        attribution = Attribution(vocab_size, is_half=is_half)
         mode = fake_tensors.FakeGpuMode(
             rehearsal.log, attribution.category_of, cuda_semantics.WORKSPACES, _device(workload)
         )

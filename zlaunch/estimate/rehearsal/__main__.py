@@ -230,7 +230,7 @@ def _rehearse(task: _Task, report: Callable[[Result], None]) -> Result:
             return {"cannot_tell": f"its custom code could not be rehearsed: {message}"}
         if not steps.is_raised_by(error) or rehearsal.has_assumed_inputs:
             return {"failure": message}
-        rehearsal.late_error = steps.describe_error(error, rehearsal.log.phase)
+        rehearsal.add(late_error=steps.describe_error(error, rehearsal.log.phase))
     forecast = rehearsal.forecast(time.monotonic() - began)
     return {"forecast": asdict(forecast)}
 

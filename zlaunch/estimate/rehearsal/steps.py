@@ -40,12 +40,8 @@ class Rehearsal:
     """The results of one rehearsal, incomplete if it failed."""
 
     log: AllocationLog = field(default_factory=AllocationLog)
-    parameters: int = 0
-    trainable: int = 0
-    optimizer: str = ""
-    flops: float = 0.0
-    late_error: str | None = None
-    notes: tuple[str, ...] = ()
+    found: Forecast = field(default_factory=lambda: Forecast("rehearsal", (), {}, 0, 0, ""))
+    """What is known besides the log."""
     is_text: bool = True
     report: Callable[[dict[str, bool]], None] = lambda _: None
     """Called with `is_text` and `has_images` as soon as they are known: the process may crash later."""
@@ -55,21 +51,14 @@ class Rehearsal:
         """Whether the model is trained on inputs other than text, which may not be what it expects."""
         return not self.is_text and self.log.phase not in ("load", "initialize")
 
+    def add(self, **found: Any) -> None:
+        """Add fields of the forecast."""
+        self.found = replace(self.found, **found)
+
     def forecast(self, seconds: float) -> Forecast:
         """Summarize the rehearsal, which took so many seconds."""
-        return Forecast(
-            method="rehearsal",
-            phases=self.log.phases(),
-            parts=self.log.categories_at_peak(),
-            parameters=self.parameters,
-            trainable=self.trainable,
-            optimizer=self.optimizer,
-            late_error=self.late_error,
-            curve=self.log.curve(),
-            flops=self.flops,
-            seconds=seconds,
-            notes=self.notes,
-        )
+        parts, curve = self.log.categories_at_peak(), self.log.curve()
+        return replace(self.found, phases=self.log.phases(), parts=parts, curve=curve, seconds=seconds)
 
 
 def describe_error(error: BaseException, phase: str) -> str:
@@ -106,7 +95,7 @@ def train(workload: Workload, rehearsal: Rehearsal, checkpoint: Path) -> None:
         for number in range(workload.steps):
             rank.mode.flops = 0.0
             rank.take_step(number)
-        rehearsal.flops = rank.mode.flops
+        rehearsal.add(flops=rank.mode.flops)
         if workload.save:
             with rank.phase("save"):
                 checkpoints.save(rank.engine, rank.model, checkpoint)
@@ -151,16 +140,18 @@ class _Rank:
             del stage3
             self.inputs = inputs_of(self.workload, self.model, self.config)
             self.rehearsal.report({"has_images": self.inputs.has_images})
-            self.rehearsal.notes = (*filter(None, [self.chosen.note]), *self.inputs.notes)
             self.attribution.set_model(self.model)
             numels = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in self.model.parameters()]
-            self.rehearsal.parameters = sum(numel for numel, _ in numels)
-            self.rehearsal.trainable = sum(numel for numel, trained in numels if trained)
+            self.rehearsal.add(
+                parameters=sum(numel for numel, _ in numels),
+                trainable=sum(numel for numel, trained in numels if trained),
+                notes=(*filter(None, [self.chosen.note]), *self.inputs.notes),
+            )
 
     def initialize(self) -> None:
         with self.phase("initialize"):
             self.engine = training.initialize(self.workload, self.model)
-            self.rehearsal.optimizer = type(self.engine.optimizer).__name__
+            self.rehearsal.add(optimizer=type(self.engine.optimizer).__name__)
 
     def take_step(self, number: int) -> None:
         dtype = model.trained_dtype(self.workload.ds_config)

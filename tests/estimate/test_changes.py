@@ -16,7 +16,7 @@ from zlaunch.job.spec import Device, Offload, parse_offload, parse_override
 
 def saving(one: EstimateQuery) -> dict[str, EstimateQuery]:
     """What to type for each change that saves memory → the job after it."""
-    listed = (change.options for change in memory_changes(state_of(one, one.resolve())))
+    listed = (options for _, options in memory_changes(state_of(one, one.resolve())))
     return {str(options): one.with_options(options) for options in listed}
 
 

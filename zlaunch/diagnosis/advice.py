@@ -46,7 +46,9 @@ def less_host_memory(case: Case) -> tuple[str, ...]:
 
 def _advice(job: JobEvidence, *rows: MemoryChange) -> tuple[str, ...]:
     changes = memory_changes(state_of(job), rows, only_first=True)
-    found = (one.advice(uses_trainer=job.uses_trainer) for one in changes if one.row.keeps_training)
+    found = (
+        row.advice(options, uses_trainer=job.uses_trainer) for row, options in changes if row.keeps_training
+    )
     return tuple(filter(None, found))
 
 

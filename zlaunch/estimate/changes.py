@@ -170,18 +170,10 @@ class MemoryChange:
     uses_host: bool = False
     """Whether it moves memory from the GPU to the host."""
 
-
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
-    """A row of the table, applied to one job."""
-
-    row: MemoryChange
-    options: Options
-
-    def advice(self, *, uses_trainer: bool) -> str | None:
+    def advice(self, options: Options, *, uses_trainer: bool) -> str | None:
         """Say what to type in `zlaunch train` and what it does; None if only the script can do it."""
-        typed = self.options.for_train(uses_trainer=uses_trainer)
-        return typed and f"`{typed}`: saves {self.row.saves}; {self.row.downside}"
+        typed = options.for_train(uses_trainer=uses_trainer)
+        return typed and f"`{typed}`: saves {self.saves}; {self.downside}"
 
 
 def _smaller_micro_batches(job: JobState) -> list[Options]:
@@ -304,14 +296,14 @@ HOST_MEMORY: Final = (
 
 def memory_changes(
     state: JobState, rows: Sequence[MemoryChange] = GPU_MEMORY, *, only_first: bool = False
-) -> Iterator[ConfigChange]:
-    """List the changes a job can still make, in the order of the table.
+) -> Iterator[tuple[MemoryChange, Options]]:
+    """List the changes a job can still make, and the options for each, in the order of the table.
 
     With `only_first`, list only the least intrusive form of each: the next stage, the largest smaller batch.
     """
     for row in rows:
         found = row.options(state) if row.when(state) else ()
-        yield from (ConfigChange(row, options) for options in (found[:1] if only_first else found))
+        yield from ((row, options) for options in (found[:1] if only_first else found))
 
 
 def speed_changes(state: JobState) -> Iterator[Options]:

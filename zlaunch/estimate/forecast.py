@@ -23,21 +23,6 @@ taken to be as much as the rest."""
 CPU_PROGRAM_BYTES: Final = 9 << 26
 """The same on a CPU, measured: torch, transformers and DeepSpeed take 0.44 GiB, a dataset's reader 0.12."""
 
-PARTS = (
-    "parameters",
-    "gathered parameters",
-    "gradients",
-    "master weights",
-    "optimizer states",
-    "buckets",
-    "swap buffers",
-    "activations",
-    "logits",
-    "optimizer step",
-    "workspace",
-    "other",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Phase:

@@ -10,7 +10,7 @@ from tests.estimate.memory.jobs import CPU, LADDER, LOADS, TEN, config, job
 from tests.estimate.memory.record import recorded
 from tests.estimate.rehearsing import rehearse
 from zlaunch.errors import Refused
-from zlaunch.estimate.forecast import PARTS, PHASES, POOLS, Forecast
+from zlaunch.estimate.forecast import PHASES, POOLS, Forecast
 from zlaunch.estimate.memory.closed_form import forecast
 from zlaunch.estimate.workload import Lora, Workload
 
@@ -155,6 +155,22 @@ CELLS = [
     for load, rungs in loads.items()
     for rung, peaks in rungs.items()
 ]
+
+PARTS = (
+    "parameters",
+    "gathered parameters",
+    "gradients",
+    "master weights",
+    "optimizer states",
+    "buckets",
+    "swap buffers",
+    "activations",
+    "logits",
+    "optimizer step",
+    "workspace",
+    "other",
+)
+"""Categories that an estimate shows."""
 
 
 def on(model: str, load: str, rung: str) -> Workload:

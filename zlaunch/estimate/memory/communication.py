@@ -17,9 +17,6 @@ from zlaunch.estimate.memory.settings import Settings
 _PASSES: Final = {"all-reduce": 2, "reduce": 1, "reduce-scatter": 1, "all-gather": 1}
 """How often the data passes each rank in a ring, except for the rank's own share."""
 
-PAPER: Final = {0: 2, 1: 2, 2: 2, 3: 3}
-"""Stage → volume per step in the paper, in model sizes, for many ranks and without accumulation."""
-
 
 @dataclass(frozen=True, slots=True)
 class Collective:
@@ -69,7 +66,7 @@ def communication(job: TrainingJob) -> Communication:
 
 def paper_volume(parameters: int, stage: int, world_size: int, item: int = 2) -> float:
     """Return the bytes that a rank sends per step without accumulation, as in the ZeRO paper."""
-    return PAPER[stage] * parameters * item * (world_size - 1) / world_size
+    return (3 if stage == 3 else 2) * parameters * item * (world_size - 1) / world_size
 
 
 def _collectives(settings: Settings, parameters: int, gradients: int) -> tuple[Collective, ...]:

@@ -13,7 +13,7 @@ from zlaunch.estimate.memory.settings import Settings
 from zlaunch.estimate.memory.weights import Weights
 
 Breakdown = Mapping[str, int]
-"""Bytes by category, as in `forecast.PARTS`."""
+"""Bytes by category, as a rehearsal names them."""
 
 _NORM_BYTES: Final = 8
 """Gradient norms are computed in fp64 (zero/utils.py, get_norm_with_moe_layers)."""

@@ -47,7 +47,7 @@ _LINES: tuple[tuple[str, str], ...] = (
 
 
 class Attribution:
-    """Assigns each new tensor to a category of `forecast.PARTS`."""
+    """Assigns each new tensor to a category."""
 
     def __init__(self, vocab_size: int | None, *, is_half: bool) -> None:
         """Tensors whose last dimension is `vocab_size` count as logits.

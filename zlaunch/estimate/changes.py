@@ -188,10 +188,6 @@ def _optimizer_offload(job: JobState) -> list[Options]:
     return [Options(stage=None if job.stage else 2, offload=Offload("cpu", param))]
 
 
-def _parameter_offload(job: JobState) -> list[Options]:
-    return [_at_stage_3(job, Offload(job.offload.get("optimizer", "cpu"), "cpu"))]
-
-
 def _at_stage_3(job: JobState, offload: Offload) -> Options:
     return Options(stage=None if job.stage == 3 else 3, offload=offload)
 
@@ -245,7 +241,7 @@ GPU_MEMORY: Final = (
         "parameters",
         "slower steps, more host memory",
         when=lambda job: "param" not in job.offload and (job.stage == 3 or "optimizer" in job.offload),
-        options=_parameter_offload,
+        options=lambda job: [_at_stage_3(job, Offload(job.offload.get("optimizer", "cpu"), "cpu"))],
         uses_host=True,
     ),
     MemoryChange(

@@ -114,11 +114,6 @@ class Forecast:
         """Whether tensors are on a GPU; on a CPU they are in host memory."""
         return self.peak("gpu") > 0
 
-    @property
-    def program_bytes(self) -> int:
-        """Host memory of one rank without a tensor."""
-        return PROGRAM_BYTES if self.on_gpu else CPU_PROGRAM_BYTES
-
     def with_pool(self, pool: Pool, nbytes: int) -> "Forecast":
         """Add a pool with a constant size, unless it is 0."""
         return self._with_amounts(lambda held: {**held, pool: nbytes}) if nbytes else self

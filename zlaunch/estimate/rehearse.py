@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, TypedDict
+from typing import Any, Final
 
 from pydantic import TypeAdapter
 
@@ -54,17 +54,8 @@ Found = Forecast | Refused | Unavailable
 """A forecast, or why there is none."""
 
 
-class _Reply(TypedDict, total=False):
-    """A line of the rehearsal's program: a forecast, or one of the reasons why there is none."""
-
-    index: int
-    forecast: object
-    unknown_model: str
-    """Why transformers rejects the model."""
-    cannot_tell: str
-    """Why its memory cannot be estimated."""
-    failure: str
-    """Why the rehearsal failed."""
+_Reply = dict[str, Any]
+"""A line of the rehearsal's program: `index` and a `Result`."""
 
 
 class Rehearser:

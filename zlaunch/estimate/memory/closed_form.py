@@ -56,10 +56,9 @@ def forecast(workload: Workload) -> Forecast:
     job = read_job(workload)
     optimizer, passes = optimizer_memory(job.settings, job.weights), _passes_of(job)
     peaks = _peaks(passes, optimizer)
-    on_host = host_memory(job)
+    on_host, categories_on_host = host_memory(job)
     phases = tuple(
-        _phase(name, [_total(peak) for peak in during], on_host.phases[name])
-        for name, during in peaks.items()
+        _phase(name, [_total(peak) for peak in during], on_host[name]) for name, during in peaks.items()
     )
     highest = max((peak for during in peaks.values() for peak in during), key=_total)
     trainable = job.weights.total
@@ -73,7 +72,7 @@ def forecast(workload: Workload) -> Forecast:
     return Forecast(
         method="closed form",
         phases=phases,
-        parts={"gpu": {name: nbytes for name, nbytes in highest.items() if nbytes}, **on_host.categories},
+        parts={"gpu": {name: nbytes for name, nbytes in highest.items() if nbytes}, **categories_on_host},
         parameters=job.model.parameters,
         trainable=trainable,
         optimizer=optimizer_class(job.settings),

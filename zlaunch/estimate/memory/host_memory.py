@@ -5,7 +5,6 @@ torch's allocator does: up to a power of two, and never released. All sizes in b
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from zlaunch.estimate.memory.job import TrainingJob
 from zlaunch.estimate.memory.model_states import MASTER_BYTES
@@ -23,16 +22,8 @@ SHARED_BYTES = 69_206_024
 two buffers of 1 MiB, two of 32 MiB, and two words (csrc/cpu/comm/shm.cpp, allreduce_workspace)."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostMemory:
-    """Memory outside the GPU: peak and end of each phase, and the categories of each pool at its peak."""
-
-    phases: Mapping[str, tuple[Pools, Pools]]
-    categories: Mapping[str, Breakdown]
-
-
-def host_memory(job: TrainingJob) -> HostMemory:
-    """Compute the memory outside the GPU."""
+def host_memory(job: TrainingJob) -> tuple[Mapping[str, tuple[Pools, Pools]], Mapping[str, Breakdown]]:
+    """Compute the peak and end of each phase, and the categories of each pool at its peak."""
     settings, weights, model = job.settings, job.weights, job.model
     load_item = 4 if job.workload.load_dtype == "fp32" else 2
     share = settings.share(weights.total)
@@ -65,7 +56,7 @@ def host_memory(job: TrainingJob) -> HostMemory:
     pageable = {"parameters": loaded + tied} if loaded + tied > sum(offloaded.values()) else offloaded
     nvme = {"parameters": load.get("nvme", 0), "optimizer states": after_step["nvme"] - load.get("nvme", 0)}
     pools = {"pageable": pageable, "pinned": pinned, "nvme": nvme}
-    return HostMemory(
+    return (
         {name: (_without_zeros(peak), _without_zeros(end)) for name, (peak, end) in phases.items()},
         {pool: categories for pool, categories in pools.items() if sum(categories.values())},
     )

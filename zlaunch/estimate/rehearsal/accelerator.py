@@ -10,7 +10,6 @@ from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from deepspeed.ops.op_builder.builder import OpBuilder
 
 from zlaunch.estimate.rehearsal import device as fake
-from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.device import NAME, NoOp
 from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
 
@@ -156,12 +155,6 @@ class AioHandle(NoOp):
         """Start to read; return 0."""
         self._pending += 1
         return 0
-
-
-def log_copied_files(log: AllocationLog, directory: Path) -> None:
-    """Log swap files that DeepSpeed copied into a directory, for instance from a checkpoint."""
-    for path in directory.rglob("*.swp"):
-        log.extend_file(str(path), int(path.read_text()))
 
 
 def replace_builders(mode: FakeGpuMode) -> None:

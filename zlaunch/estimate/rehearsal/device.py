@@ -16,7 +16,13 @@ class NoOp:
         return lambda *args, **kwargs: None
 
 
-class Stream(NoOp):
+class _Complete(NoOp):
+    def query(self) -> bool:
+        """Return True: all work is complete."""
+        return True
+
+
+class Stream(_Complete):
     """A stream. Work on it completes at once, but the allocator keeps its blocks apart."""
 
     _count = 0
@@ -26,24 +32,16 @@ class Stream(NoOp):
         Stream._count += 1
         self.number = Stream._count
 
-    def query(self) -> bool:
-        """Return True: all work is complete."""
-        return True
-
     def record_event(self, event: "Event | None" = None) -> "Event":
         """Return a completed event."""
         return event or Event()
 
 
-class Event(NoOp):
+class Event(_Complete):
     """A completed event."""
 
     def __init__(self, *_: object, **__: object) -> None:
         """Accept the arguments of `torch.cuda.Event`."""
-
-    def query(self) -> bool:
-        """Return True: the event is complete."""
-        return True
 
     def elapsed_time(self, _: "Event") -> float:
         """Return 0 ms."""

@@ -126,17 +126,10 @@ def _allow_experts_of_any_dtype() -> None:
 
     original = meta._meta_grouped_mm_common
 
-    def grouped_mm(
-        mat_a: torch.Tensor,
-        mat_b: torch.Tensor,
-        *,
-        scale_a: torch.Tensor | None,
-        offs: torch.Tensor | None,
-        **rest: Any,
-    ) -> torch.Tensor:
-        if scale_a is not None or mat_a.dtype is torch.bfloat16:
-            return original(mat_a, mat_b, scale_a=scale_a, offs=offs, **rest)
-        return meta._create_grouped_mm_output_tensor(mat_a, mat_b, offs, rest["out_dtype"])
+    def grouped_mm(mat_a: torch.Tensor, mat_b: torch.Tensor, **options: Any) -> torch.Tensor:
+        if options["scale_a"] is not None or mat_a.dtype is torch.bfloat16:
+            return original(mat_a, mat_b, **options)
+        return meta._create_grouped_mm_output_tensor(mat_a, mat_b, options["offs"], options["out_dtype"])
 
     meta._meta_grouped_mm_common = grouped_mm
 

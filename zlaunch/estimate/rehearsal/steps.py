@@ -105,7 +105,8 @@ def resume(workload: Workload, rehearsal: Rehearsal, checkpoint: Path) -> None:
     """Load a checkpoint that `train` saved in another process, into an engine that has not trained."""
     with _initialized(workload, rehearsal) as rank, rank.phase("resume"):
         checkpoints.resume(rank.engine, rank.model, checkpoint)
-        accelerator.log_copied_files(rehearsal.log, rank.nvme)
+        for file in rank.nvme.rglob("*.swp"):  # which DeepSpeed copied from the checkpoint
+            rehearsal.log.extend_file(str(file), int(file.read_text()))
 
 
 @dataclass

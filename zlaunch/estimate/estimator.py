@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,8 +14,8 @@ from zlaunch.estimate.forecast import HOST_POOLS, Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
 from zlaunch.estimate.memory.activations import counted_too_much
 from zlaunch.estimate.memory.host_memory import shared
-from zlaunch.estimate.memory.job import read_job
 from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, step_speed
+from zlaunch.estimate.memory.settings import read_job
 from zlaunch.estimate.query import (
     Estimate,
     EstimateQuery,
@@ -64,7 +64,7 @@ class RehearsalProgress:
     total: int
 
 
-class Estimator:
+class Estimator(AbstractContextManager["Estimator"]):
     """Estimates jobs by rehearsal or in closed form.
 
     All rehearsals share one program, which starts with the first and ends when the context exits.
@@ -79,9 +79,6 @@ class Estimator:
         self._on_progress = on_progress
         self._rehearser = Rehearser(ForecastCache(cache_directory(os.environ)))
         self._rehearse = rehearse or self._rehearser
-
-    def __enter__(self) -> "Estimator":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._rehearser.close()

@@ -36,10 +36,8 @@ _LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?
 _DTYPES: Final[Mapping[str, Precision]] = {
     "bfloat16": "bf16",
     "float16": "fp16",
-    "float32": "fp32",
     "bf16": "bf16",
     "fp16": "fp16",
-    "fp32": "fp32",
 }
 
 

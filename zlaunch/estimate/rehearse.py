@@ -4,9 +4,8 @@ import json
 import os
 import select
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -58,7 +57,7 @@ _Reply = dict[str, Any]
 """A line of the rehearsal's program: `index` and a `Result`."""
 
 
-class Rehearser:
+class Rehearser(AbstractContextManager["Rehearser"]):
     """Rehearses workloads in one program, which starts with the first and ends with `close`.
 
     With a cache, no workload is rehearsed twice.
@@ -70,10 +69,7 @@ class Rehearser:
         self._jobs = jobs or min(MOST_JOBS, _cores())
         self._program: _Program | None = None
 
-    def __enter__(self) -> "Rehearser":
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -189,8 +189,7 @@ class _Search:
                 return self._found(best)
 
     def _best(self) -> int | None:
-        fitting = {number: one for number, one in self._estimates().items() if is_fit(one)}
-        return next(iter(_in_order(fitting)), None)
+        return next(iter(_fitting(self._estimates())), None)
 
     def _estimates(self) -> dict[int, Estimate]:
         return {number: one for number, one in self.known.items() if isinstance(one, Estimate)}
@@ -224,10 +223,8 @@ class _Search:
         If nothing is likely to fit, take what comes closest.
         """
         exactly = {number: self._supposing(number, 1.0, LIKELY_CACHE) for number in hopes}
-        likely = _in_order({number: one for number, one in exactly.items() if is_fit(one)})
-        surely = _in_order({number: one for number, one in hopes.items() if is_fit(one)})
         closest = sorted(hopes, key=lambda number: hopes[number].need.reserved)
-        return list(dict.fromkeys([*likely[:1], *surely[:1]])) or closest[:1]
+        return list(dict.fromkeys([*_fitting(exactly)[:1], *_fitting(hopes)[:1]])) or closest[:1]
 
     def _can_be_chosen(self, number: int) -> bool:
         """Whether a candidate surely fits if it takes the least that is predicted."""
@@ -351,5 +348,6 @@ def _seconds(found: Estimate) -> float:
     return found.seconds or 0.0
 
 
-def _in_order(estimates: Mapping[int, Estimate]) -> list[int]:
-    return fastest_first({number: one.seconds for number, one in estimates.items()})
+def _fitting(estimates: Mapping[int, Estimate]) -> list[int]:
+    """List those that surely fit, the fastest first."""
+    return fastest_first({number: one.seconds for number, one in estimates.items() if is_fit(one)})

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import job
 from zlaunch.estimate.memory.communication import Communication, communication, paper_volume
-from zlaunch.estimate.memory.job import read_job
+from zlaunch.estimate.memory.settings import read_job
 
 PARAMETERS = 8_030_261_248
 PSI = 2 * PARAMETERS

@@ -11,10 +11,9 @@ from typing import Final
 
 from zlaunch.estimate.forecast import Forecast, Phase
 from zlaunch.estimate.memory import activations
-from zlaunch.estimate.memory.activations import Batch, Experts, SavedActivations, saved_activations
+from zlaunch.estimate.memory.activations import Experts, SavedActivations, saved_activations
 from zlaunch.estimate.memory.gradients import Gradients, backward
 from zlaunch.estimate.memory.host_memory import host_memory
-from zlaunch.estimate.memory.job import TrainingJob, read_job
 from zlaunch.estimate.memory.optimizer_states import (
     Breakdown,
     OptimizerMemory,
@@ -22,6 +21,7 @@ from zlaunch.estimate.memory.optimizer_states import (
     optimizer_class,
     optimizer_memory,
 )
+from zlaunch.estimate.memory.settings import TrainingJob, read_job
 from zlaunch.estimate.memory.weights import adapts_experts
 from zlaunch.estimate.workload import Workload
 from zlaunch.job.transformer import Transformer
@@ -45,7 +45,6 @@ class _Passes:
     """The inputs for the forward and backward passes."""
 
     job: TrainingJob
-    batch: Batch
     saved: SavedActivations
     gatherable: int
     """Elements that stage 3 may keep gathered, without experts that count as saved activations."""
@@ -64,7 +63,7 @@ def forecast(workload: Workload) -> Forecast:
     trainable = job.weights.total
     flops = activations.step_flops(
         job.model,
-        passes.batch,
+        passes.job.batch,
         recomputed=workload.activation_checkpointing,
         trainable=trainable if workload.lora else None,
     )
@@ -84,13 +83,14 @@ def forecast(workload: Workload) -> Forecast:
 
 def _passes_of(job: TrainingJob) -> _Passes:
     model, workload = job.model, job.workload
-    batch = replace(job.batch, frozen=workload.lora is not None)
+    checkpointing = workload.activation_checkpointing
+    job = replace(job, batch=replace(job.batch, frozen=workload.lora is not None))
     # Experts are multiplied as views, which keep the storage alive when stage 3 releases the parameter.
-    viewed = job.settings.stage == 3 and not workload.activation_checkpointing
+    viewed = job.settings.stage == 3 and not checkpointing
     experts: Experts = "merged" if adapts_experts(model, workload.lora) else "viewed" if viewed else None
-    saved = saved_activations(model, batch, checkpointing=workload.activation_checkpointing, experts=experts)
+    saved = saved_activations(model, job.batch, checkpointing=checkpointing, experts=experts)
     apart = sum(stack.num_layers * stack.expert_numel for stack in model.stacks) if experts == "viewed" else 0
-    return _Passes(job, batch, saved, model.parameters - apart)
+    return _Passes(job, saved, model.parameters - apart)
 
 
 def _peaks(passes: _Passes, optimizer: OptimizerMemory) -> dict[str, Peaks]:
@@ -119,7 +119,7 @@ def _both(passes: _Passes, optimizer: Breakdown, *, first: bool) -> tuple[Peaks,
         add(end, {"logits": saved.head.forward}),
         end,
     ]
-    walked = list(backward(model, passes.batch, saved, gradients))
+    walked = list(backward(model, passes.job.batch, saved, gradients))
     if first:
         # Gathered: nothing for the loss, the output matrix, then each layer with prefetched parameters.
         layer = max(stack.layer_numel for stack in model.stacks) + job.settings.prefetch

@@ -9,13 +9,8 @@ passes; and from stage 2 on, gradients are reduced in every micro-step.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
-from zlaunch.estimate.memory.job import TrainingJob
-from zlaunch.estimate.memory.settings import Settings
-
-_PASSES: Final = {"all-reduce": 2, "reduce": 1, "reduce-scatter": 1, "all-gather": 1}
-"""How often the data passes each rank in a ring, except for the rank's own share."""
+from zlaunch.estimate.memory.settings import Settings, TrainingJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +27,12 @@ class Collective:
     """Calls per step."""
 
     def sent(self, world_size: int) -> float:
-        """Return the bytes sent by a rank per step, (N-1)/N of the data in each pass; it receives as many."""
-        return _PASSES[self.kind] * self.nbytes * self.times * (world_size - 1) / world_size
+        """Return the bytes sent by a rank per step, (N-1)/N of the data in each pass; it receives as many.
+
+        In a ring, an all-reduce passes each rank twice.
+        """
+        passes = 2 if self.kind == "all-reduce" else 1
+        return passes * self.nbytes * self.times * (world_size - 1) / world_size
 
 
 @dataclass(frozen=True, slots=True)

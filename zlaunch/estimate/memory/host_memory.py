@@ -6,11 +6,10 @@ torch's allocator does: up to a power of two, and never released. All sizes in b
 
 from collections.abc import Mapping
 
-from zlaunch.estimate.memory.job import TrainingJob
+from zlaunch.estimate.memory.allocators import power_of_two
 from zlaunch.estimate.memory.model_states import MASTER_BYTES
 from zlaunch.estimate.memory.optimizer_states import Breakdown
-from zlaunch.estimate.memory.pinned_allocator import power_of_two
-from zlaunch.estimate.memory.settings import Settings
+from zlaunch.estimate.memory.settings import Settings, TrainingJob
 from zlaunch.estimate.memory.weights import Weights
 from zlaunch.estimate.workload import Workload
 

@@ -1,4 +1,4 @@
-"""The settings of a job that decide its memory: ds_config keys, with the schema's defaults.
+"""A job in the terms of all formulas, and its settings: ds_config keys, with the schema's defaults.
 
 The ds_config has no "auto" any more; a value of a type that DeepSpeed does not read counts as absent.
 """
@@ -9,8 +9,11 @@ from typing import Final
 
 from zlaunch.dsconfig.schema.section import Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
+from zlaunch.estimate.memory.activations import Batch
 from zlaunch.estimate.memory.model_states import MASTER_BYTES, OPTIMIZER_BYTES, ModelStates
+from zlaunch.estimate.memory.weights import Weights, weights_of
 from zlaunch.estimate.workload import Workload
+from zlaunch.job.transformer import Transformer, read_transformer
 from zlaunch.units import whole
 
 _ITEM_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "bfloat16": 2}
@@ -117,6 +120,24 @@ def read_settings(workload: Workload) -> Settings:
         most_in_cpu=_count(parameters, OffloadParam, "max_in_cpu"),
         state_bytes=_state_bytes(workload),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """A workload, read."""
+
+    workload: Workload
+    model: Transformer
+    settings: Settings
+    weights: Weights
+    batch: Batch
+
+
+def read_job(workload: Workload) -> TrainingJob:
+    """Read a workload; raise Refused if its config.json has no sizes."""
+    model, settings = read_transformer(workload.model), read_settings(workload)
+    batch = Batch(settings.micro_batch, workload.seq_len, settings.item, workload.attention)
+    return TrainingJob(workload, model, settings, weights_of(model, workload.lora), batch)
 
 
 def _section(config: Mapping[str, object], name: str) -> Mapping[str, object]:

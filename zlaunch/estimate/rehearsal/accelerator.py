@@ -121,7 +121,10 @@ for _name, _dtype in _TENSOR_TYPES.items():
 
 
 class AioHandle(NoOp):
-    """The handle of `async_io`: it logs page-locked memory and file sizes, and moves no data."""
+    """The handle of `async_io`: it logs page-locked memory and file sizes, and moves no data.
+
+    Page-locked memory is free with the last reference to its tensor.
+    """
 
     def __init__(self, mode: FakeGpuMode) -> None:
         self._mode = mode
@@ -131,9 +134,6 @@ class AioHandle(NoOp):
         """Page-lock exactly `numel` elements."""
         with self._mode.pinning("locked"):
             return torch.empty(int(numel), dtype=like.dtype, device="cpu")
-
-    def free_cpu_locked_tensor(self, _: torch.Tensor) -> bool:
-        return True  # freed with the last reference
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return self._mode.is_pinned(tensor)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 from zlaunch.estimate.forecast import Phase
-from zlaunch.estimate.memory.cuda_allocator import CachingAllocator
-from zlaunch.estimate.memory.pinned_allocator import PinnedAllocator
+from zlaunch.estimate.memory.allocators import CachingAllocator, PinnedAllocator
 
 CurvePoint = tuple[str, int, int]
 """Phase, GPU bytes in tensors, GPU bytes reserved."""

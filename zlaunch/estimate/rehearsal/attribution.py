@@ -45,8 +45,6 @@ _LINES: tuple[tuple[str, str], ...] = (
 )
 """Pattern of a source line, for all other functions of DeepSpeed → category."""
 
-_COPIED = ("gradients", "master weights", "parameters")
-
 
 class Attribution:
     """Assigns each new tensor to a category."""
@@ -81,8 +79,8 @@ class Attribution:
                 if category == _MODEL:
                     break
                 # Temporary copies of gradients and weights belong to the optimizer step.
-                is_temporary = self.phase == "step" and category in _COPIED
-                return "optimizer step" if is_temporary else category
+                is_copied = category in ("gradients", "master weights", "parameters")
+                return "optimizer step" if is_copied and self.phase == "step" else category
             frame = frame.f_back
         return self._by_shape(tensor)
 

@@ -67,10 +67,6 @@ def on_stream(stream: Stream | None) -> Iterator[None]:
         _streams.pop()
 
 
-def _do_nothing(*_: object) -> None:
-    pass
-
-
 _BACKEND = SimpleNamespace(
     is_initialized=lambda: True,
     is_available=lambda: True,
@@ -78,10 +74,10 @@ _BACKEND = SimpleNamespace(
     current_device=lambda: 0,
     device_count=lambda: 1,
     device=contextlib.nullcontext,
-    set_device=_do_nothing,
-    manual_seed=_do_nothing,
-    manual_seed_all=_do_nothing,
-    set_rng_state=_do_nothing,
+    set_device=lambda *_: None,
+    manual_seed=lambda *_: None,
+    manual_seed_all=lambda *_: None,
+    set_rng_state=lambda *_: None,
     get_rng_state=lambda _=None: torch.zeros(16, dtype=torch.uint8),
     get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16],
 )

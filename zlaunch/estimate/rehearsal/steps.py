@@ -29,6 +29,7 @@ from zlaunch.estimate.rehearsal import (
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.inputs import ModelInputs, inputs_of, is_text
+from zlaunch.estimate.rehearsal.model import ChosenModel
 from zlaunch.estimate.workload import Workload
 
 _JOB_PACKAGES = ("deepspeed", "transformers", "peft")
@@ -112,8 +113,6 @@ def resume(workload: Workload, rehearsal: Rehearsal, checkpoint: Path) -> None:
 @dataclass
 class _Rank:
     workload: Workload
-    config: transformers.PretrainedConfig
-    chosen: model.ChosenModel
     mode: fake_tensors.FakeGpuMode
     attribution: Attribution
     rehearsal: Rehearsal
@@ -131,22 +130,22 @@ class _Rank:
             gc.collect()
             gc.freeze()  # skip the survivors in later collections
 
-    def load(self) -> None:
+    def load(self, config: transformers.PretrainedConfig, chosen: ChosenModel) -> None:
         from transformers.integrations import HfDeepSpeedConfig
 
         with self.phase("load"):
             # While this object exists, transformers builds models inside `zero.Init`, as the Trainer does.
             stage3 = HfDeepSpeedConfig(dict(self.workload.ds_config)) if self.workload.zero_init else None
-            self.model = model.build(self.workload, self.config, self.chosen)
+            self.model = model.build(self.workload, config, chosen)
             del stage3
-            self.inputs = inputs_of(self.workload, self.model, self.config)
+            self.inputs = inputs_of(self.workload, self.model, config)
             self.rehearsal.report({"has_images": self.inputs.has_images})
             self.attribution.set_model(self.model)
             numels = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in self.model.parameters()]
             self.rehearsal.add(
                 parameters=sum(numel for numel, _ in numels),
                 trainable=sum(numel for numel, trained in numels if trained),
-                notes=(*filter(None, [self.chosen.note]), *self.inputs.notes),
+                notes=(*filter(None, [chosen.note]), *self.inputs.notes),
             )
 
     def initialize(self) -> None:
@@ -187,11 +186,11 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
         if workload.accelerator == "cuda":
             real_accelerator.set_accelerator(accelerator.FakeGPU(mode, workload.ranks_per_host))
         training.join_process_group(workload)
-        rank = _Rank(workload, config, chosen, mode, attribution, rehearsal, Path(nvme))
+        rank = _Rank(workload, mode, attribution, rehearsal, Path(nvme))
         gc.disable()
         gc.freeze()
         with torch.autograd.set_multithreading_enabled(False), mode:
-            rank.load()
+            rank.load(config, chosen)
             rank.initialize()
             yield rank
 

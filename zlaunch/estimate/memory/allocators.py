@@ -1,11 +1,12 @@
-"""A model of torch's caching allocator, which computes reserved bytes from a sequence of allocations.
+"""Models of torch's allocators, which compute reserved bytes from a sequence of allocations.
 
-It follows c10/cuda/CUDACachingAllocator.cpp in its default configuration, with the constants of
-c10/core/AllocatorConfig.h (torch 2.13). Not modelled: `record_stream` (memory is free at once),
+`CachingAllocator` follows c10/cuda/CUDACachingAllocator.cpp in its default configuration, with the constants
+of c10/core/AllocatorConfig.h (torch 2.13). Not modelled: `record_stream` (memory is free at once),
 `expandable_segments`, garbage collection and `max_split_size_mb`.
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from typing import Final
 
 MIN_BLOCK_BYTES: Final = 512
@@ -136,3 +137,31 @@ def _segment_bytes(size: int) -> int:
     if size < MIN_LARGE_BYTES:
         return LARGE_SEGMENT_BYTES
     return -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
+
+
+class PinnedAllocator:
+    """torch's page-locked host memory (ATen/core/CachingHostAllocator.h, torch 2.13).
+
+    It rounds a request up to a power of two and caches freed blocks for requests of the same rounded size. It
+    never splits, merges or releases blocks.
+    """
+
+    def __init__(self) -> None:
+        self._cached: Counter[int] = Counter()
+
+    def malloc(self, nbytes: int) -> int:
+        """Allocate like `tensor.pin_memory()`; return how many more bytes are locked."""
+        size = power_of_two(nbytes)
+        if self._cached[size]:
+            self._cached[size] -= 1
+            return 0
+        return size
+
+    def free(self, nbytes: int) -> None:
+        """Free what a `malloc` of `nbytes` allocated; it stays locked."""
+        self._cached[power_of_two(nbytes)] += 1
+
+
+def power_of_two(nbytes: int) -> int:
+    """Round up as `c10::llvm::PowerOf2Ceil` does; 0 stays 0."""
+    return 1 << (nbytes - 1).bit_length() if nbytes > 0 else 0

@@ -4,6 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# Tests start Python hundreds of times, and each start would compile the same modules again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help train test fast check docs deaths releases gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
 
 help:

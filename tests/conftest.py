@@ -1,5 +1,6 @@
 """Settings that all tests share."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -45,6 +46,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units | None
         return None
     config.option.loadscopereorder = False
     return Units(config, log)
+
+
+def pytest_sessionfinish() -> None:
+    """Spare pytest's last five collections of garbage a walk through torch and transformers."""
+    gc.freeze()
 
 
 @pytest.fixture

@@ -136,8 +136,8 @@ def _lines() -> Iterator[str]:
 def _rule(rule: Rule) -> Iterator[str]:
     why = " ".join(rule.why.split())
     yield f"\n### {rule.code}\n\n*{rule.severity.value}.* {why}"
-    yield f"\n    {json.dumps(rule.case.broken)}\n"
-    repairs = [_repair(where, value) for where, value in rule.case.repair.items()]
+    yield f"\n    {json.dumps(rule.broken)}\n"
+    repairs = [_repair(where, value) for where, value in rule.repair.items()]
     yield f"Fix: {' and '.join(repairs)}." if repairs else "The fix depends on the rest of the job."
 
 

@@ -90,7 +90,7 @@ def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
     if place and place.text:
         lines += _pointed(place, severity, stream)
     lines += paragraph(_visible(finding.message), "  ")
-    if finding.hint:
+    if finding.hint and finding.hint.strip():
         hint = paragraph(_visible(finding.hint), "        ")
         lines += [f"  {_paint('hint', 'hint', stream)}: {hint[0].strip()}", *hint[1:]]
     return lines

@@ -12,17 +12,17 @@ from zlaunch.dsconfig.releases import release
 ZERO = "zero_optimization"
 
 
-@each("key", sorted(entries()))
+@each("key", lambda: sorted(entries()))
 def test_every_key_has_a_meaning(key: str) -> None:
     assert explain(key).meaning
 
 
-@each("key", sorted(entries()))
+@each("key", lambda: sorted(entries()))
 def test_every_key_has_a_type(key: str) -> None:
     assert explain(key).type
 
 
-@each("key", sorted(key for key in entries() if explain(key).example is not None))
+@each("key", lambda: sorted(key for key in entries() if explain(key).example is not None))
 def test_every_example_is_valid(key: str) -> None:
     example = explain(key).example
     assert example is not None
@@ -30,7 +30,7 @@ def test_every_example_is_valid(key: str) -> None:
     assert wrong == []
 
 
-@each("key", sorted(renamed_entry()))
+@each("key", lambda: sorted(renamed_entry()))
 def test_a_key_of_the_past_says_who_read_it(key: str) -> None:
     assert explain(key).releases
 

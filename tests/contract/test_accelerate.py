@@ -9,7 +9,7 @@ import pytest
 
 from tests.each import each
 from tests.making import WRITTEN
-from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
+from zlaunch.config.resolve.autos import OpenReason, ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import KeyPath, dotted
@@ -73,12 +73,20 @@ def test_the_plugin_fills_in_nothing_else() -> None:
     assert {path for path in everything.autos() if filled[path] != AUTO} == {*PLUGIN_FILLS, *NVME_PATHS}
 
 
-def test_accelerate_refuses_an_auto_that_nobody_fills_in() -> None:
+@each(
+    "path",
+    [(ZERO, "overlap_comm"), ("optimizer", "params", "betas"), ("optimizer", "params", "eps")],
+    ids=dotted,
+)
+def test_accelerate_refuses_an_auto_that_nobody_fills_in(path: KeyPath) -> None:
     from accelerate.utils import DeepSpeedPlugin
 
-    plugin: Any = DeepSpeedPlugin(hf_ds_config=autos((ZERO, "stage"), (ZERO, "overlap_comm")).config())
-    with pytest.raises(ValueError, match="overlap_comm"):
+    values = autos((ZERO, "stage"), path)
+    plugin: Any = DeepSpeedPlugin(hf_ds_config=values.config())
+    with pytest.raises(ValueError, match=str(path[-1])):
         plugin.deepspeed_config_process(must_match=False)
+    assert resolved(values).left == {dotted(path): OpenReason.NEVER_FILLED}
+    assert dotted(path) not in keys_from_the_scripts_objects()
 
 
 @pytest.mark.parametrize("path", NVME_PATHS, ids=dotted)

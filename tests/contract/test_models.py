@@ -1,5 +1,6 @@
 """What is said about models without importing transformers, held against transformers."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -20,17 +21,24 @@ SMALL: dict[str, Any] = {
 SPECIAL: dict[str, dict[str, Any]] = {"gpt_neo": {"attention_types": [[["global"], 1]]}}
 
 
-def takes(kind: str, length: int) -> bool:
-    """Build a small model of a kind and run it on a sequence of this length."""
-    import torch
+@functools.cache
+def small_model(kind: str) -> Any:
     from transformers import AutoConfig, AutoModel
 
     config = AutoConfig.for_model(kind, **SMALL, **SPECIAL.get(kind, {}))
+    return AutoModel.from_config(config).eval()
+
+
+def takes(kind: str, length: int) -> bool:
+    """Run a small model of a kind on a sequence of this length."""
+    import torch
+
+    model = small_model(kind)
     tokens = torch.randint(5, 40, (1, length))
-    both = {"decoder_input_ids": tokens} if config.is_encoder_decoder else {}
+    both = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
     try:
         with torch.no_grad():
-            AutoModel.from_config(config).eval()(input_ids=tokens, **both)
+            model(input_ids=tokens, **both)
     except (IndexError, RuntimeError):
         return False
     return True

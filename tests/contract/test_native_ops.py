@@ -10,13 +10,11 @@ import pytest
 
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.each import each
-from zlaunch.config import native_ops
-from zlaunch.config.native_ops import NativeOp, needed_ops
+from zlaunch.config.native_ops import OPS, NativeOp, needed_ops
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.hosts.op_cache import extensions_dir
 from zlaunch.hosts.probe import probe_machine
 
-OPS = [op for op in vars(native_ops).values() if isinstance(op, NativeOp)]
 CUDA_MODULES = {
     "FusedAdamBuilder": "fused_adam",
     "FusedLambBuilder": "fused_lamb",
@@ -32,7 +30,7 @@ ON_A_CPU = {
     "ShareMemCommBuilder",
 }
 
-OP = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+OP = pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 
 
 def builders(op: NativeOp) -> list[Any]:

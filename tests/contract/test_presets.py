@@ -17,14 +17,14 @@ from zlaunch.job.trainer_args import TrainerArgs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
-WRITTEN_FOR: dict[str, tuple[Stage, Offload, str | None]] = {
+WRITTEN_FOR: dict[str, tuple[Stage, Offload, Path | None]] = {
     "ddp": (0, Offload(), None),
     "zero1": (1, Offload(), None),
     "zero2": (2, Offload(), None),
     "zero2_cpu": (2, parse_offload("cpu"), None),
     "zero3": (3, Offload(), None),
     "zero3_cpu": (3, parse_offload("cpu"), None),
-    "zero3_nvme": (3, parse_offload("nvme"), "/local_nvme"),
+    "zero3_nvme": (3, parse_offload("nvme"), Path("/local_nvme")),
 }
 
 PRESET = each("name", WRITTEN_FOR)

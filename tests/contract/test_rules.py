@@ -30,7 +30,7 @@ each_rule = each("rule", RULES, ids=lambda rule: rule.code)
 
 def handed_over(config: Config, rule: Rule) -> Config:
     """Fill in what the Trainer would, if it is the Trainer that the rule is about."""
-    context = rule.case.context
+    context = rule.context
     if context.interface is not ConfigInterface.TRAINER:
         return config
     args = context.args or TrainerArgs()
@@ -40,7 +40,7 @@ def handed_over(config: Config, rule: Rule) -> Config:
 
 def is_refused(config: Config, rule: Rule) -> bool:
     try:
-        deepspeed_reads(handed_over(config, rule), rule.case.context.world_size or 1)
+        deepspeed_reads(handed_over(config, rule), rule.context.world_size or 1)
     except Exception:  # noqa: BLE001 - whatever stops DeepSpeed
         return True
     return False
@@ -66,10 +66,10 @@ def test_the_trainer_refuses_numbers_that_differ_from_its_arguments(code: str) -
     (rule,) = [rule for rule in RULES if rule.code == code]
     argv = [
         word
-        for name, one in (rule.case.context.args or TrainerArgs()).arguments.items()
+        for name, one in (rule.context.args or TrainerArgs()).arguments.items()
         for word in (f"--{name}", f"{one.value}")
     ]
-    world_size = rule.case.context.world_size or 1
+    world_size = rule.context.world_size or 1
     assert trainer_fills(broken(rule), argv, world_size=world_size).mismatched
     assert not trainer_fills(mended(rule), argv, world_size=world_size).mismatched
 

@@ -15,9 +15,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.each import each
-from zlaunch.config.translate import accelerate, deepspeed, torchrun
+from zlaunch.config.translate import accelerate
 from zlaunch.config.translate.command import MODULES, PROGRAMS, read_command
 from zlaunch.config.translate.flags import HELP, Command, Flag, LauncherSyntax, Role
+from zlaunch.config.translate.launchers import DEEPSPEED, OLD_TORCHRUN, TORCHRUN
 from zlaunch.errors import WrongUsage
 
 
@@ -31,9 +32,9 @@ def caught_parser(parse: Callable[[], object]) -> argparse.ArgumentParser:
 
 
 LAUNCHERS: Mapping[str, LauncherSyntax] = {
-    "deepspeed": deepspeed.LAUNCHER,
-    "torchrun": torchrun.LAUNCHER,
-    "torch.distributed.launch": torchrun.OLD_LAUNCHER,
+    "deepspeed": DEEPSPEED,
+    "torchrun": TORCHRUN,
+    "torch.distributed.launch": OLD_TORCHRUN,
     "accelerate launch": accelerate.LAUNCHER,
 }
 
@@ -96,23 +97,23 @@ def test_an_idle_value_is_the_launchers_own(name: str, one: Flag) -> None:
 def test_torchruns_variables_are_those_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed.run import get_args_parser
 
-    for one in torchrun.LAUNCHER.flags:
-        monkeypatch.setenv(f"{torchrun.LAUNCHER.variables}{one.key.upper()}", "7" if one.takes_value else "1")
+    for one in TORCHRUN.flags:
+        monkeypatch.setenv(f"{TORCHRUN.variables}{one.key.upper()}", "7" if one.takes_value else "1")
     parser = get_args_parser()
-    read = {one.key for one in torchrun.LAUNCHER.flags if parser.get_default(one.key) in ("7", True)}
-    assert read == {one.key for one in torchrun.LAUNCHER.flags} - {"logs_specs", "numa_binding"}
+    read = {one.key for one in TORCHRUN.flags if parser.get_default(one.key) in ("7", True)}
+    assert read == {one.key for one in TORCHRUN.flags} - {"logs_specs", "numa_binding"}
 
 
 def test_torchrun_starts_as_many_ranks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed.run import get_args_parser
 
-    assert get_args_parser().get_default("nproc_per_node") == torchrun.LAUNCHER.ranks
+    assert get_args_parser().get_default("nproc_per_node") == TORCHRUN.ranks
 
 
 def test_deepspeed_looks_for_the_same_hostfile() -> None:
     from deepspeed.launcher import runner
 
-    assert deepspeed.LAUNCHER.hostfile == runner.DLTS_HOSTFILE
+    assert DEEPSPEED.hostfile == runner.DLTS_HOSTFILE
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -54,7 +54,7 @@ class Job:
         self.bed = bed
         its = None if bed.terminal is None else bed.terminal[1]
         out, err = ((folder / name).open("wb") if its is None else its for name in ("out", "err"))
-        self._others = os.open(__file__, os.O_RDONLY)
+        self._others = open(__file__, "rb")  # noqa: SIM115 - closed when the job has ended
         fcntl.flock(self._others, fcntl.LOCK_EX if bed.alone else fcntl.LOCK_SH)
         try:
             self.process = subprocess.Popen(
@@ -68,7 +68,7 @@ class Job:
                 preexec_fn=bed.enter,  # noqa: PLW1509 - no threads here
             )
         except BaseException:
-            os.close(self._others)
+            self._others.close()
             raise
         if its is not None:
             os.close(its)
@@ -188,7 +188,7 @@ class Job:
             psutil.wait_procs(left, timeout=1)
         for file in self.buffers():
             file.unlink(missing_ok=True)
-        os.close(self._others)
+        self._others.close()
 
 
 def _status(returncode: int | None) -> int:

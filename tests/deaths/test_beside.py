@@ -121,10 +121,12 @@ def test_ctrl_c_before_the_job_starts_ends_without_a_traceback(tmp_path: Path) -
     script = tmp_path / "script.py"
     os.mkfifo(script)
     job = Job(tmp_path, ["train", str(script)], Bed())
-    writer = opened_by_its_reader(script, job)
-    job.process.send_signal(signal.SIGINT)
-    assert job.process.wait(10) == 130
-    os.close(writer)
+    with ExitStack() as ends:
+        ends.callback(job.end)
+        writer = opened_by_its_reader(script, job)
+        job.process.send_signal(signal.SIGINT)
+        assert job.process.wait(10) == 130
+        os.close(writer)
     assert "Traceback" not in (tmp_path / "err").read_text()
     assert not (tmp_path / "runs").exists()
 

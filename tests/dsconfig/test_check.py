@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def _only(value: dict[str, Any]) -> Finding:
 @each("stage", STAGES.values())
 @each("offload", OFFLOADS)
 def test_a_preset_has_no_mistake(stage: Stage, offload: Offload) -> None:
-    assert check(preset(stage, offload, "/nvme")).findings == ()
+    assert check(preset(stage, offload, Path("/nvme"))).findings == ()
 
 
 @each(("value", "code", "where"), MISTAKES)

@@ -118,7 +118,7 @@ def test_a_scheduler_is_valid_where_the_models_take_it(settings: Any) -> None:
 @each("each", RULES, ids=lambda each: each.code)
 def test_what_a_rule_finds_is_no_mistake_in_a_key(each: Any) -> None:
     """A schema says nothing about what keys mean together."""
-    broken = each.case.broken
+    broken = each.broken
     assert is_valid(broken) == (not any(one.severity.value == "error" for one in check(broken).findings))
 
 

@@ -98,7 +98,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
             total = editor.evaluate("int(answer.sum()) + 41", second)
             time.sleep(STANDS_SECONDS)
             editor.go_on(second)
-            status = job.wait(60)
+            status = job.wait(180)
             editor.close()
         finally:
             job.kill()
@@ -111,7 +111,7 @@ def phase_of(folder: Path, rank: int) -> str:
     return str(json.loads(pulse.read_text())["phase"]) if pulse.exists() else ""
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -164,7 +164,8 @@ def test_without_a_recorded_creation_an_older_process_is_the_runs_own() -> None:
 
 
 odd_files = st.fixed_dictionaries(
-    {
+    {},
+    optional={
         **{
             name: json_objects | st.sampled_from([JOB, {**JOB, "offload": 3, "ranks": 5, "script": {}}])
             for name in ("job", "environment")
@@ -205,12 +206,12 @@ odd_files = st.fixed_dictionaries(
                         "peak_rss_bytes": st.integers() | st.floats(),
                     }
                 ),
-                max_size=3,
+                max_size=2,
             )
             for name in ("ranks", "heartbeats", "samples", "errors")
         },
         "changed": st.floats(0, 1e10),
-    }
+    },
 )
 
 

@@ -167,9 +167,9 @@ def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
     """Apply each rule to its example."""
     told = []
     for rule in RULES:
-        config = check(dict(rule.case.broken)).config
-        found = [] if config is None else rule(Subject(config, rule.case.context))
-        keys = frozenset({*rule.case.repair, *(finding.where for finding in found)})
+        config = check(dict(rule.broken)).config
+        found = [] if config is None else rule(Subject(config, rule.context))
+        keys = frozenset({*rule.repair, *(finding.where for finding in found)})
         told.append((rule.code, keys, f"{rule.severity.value}: {rule.why.splitlines()[0]}"))
     return tuple(told)
 

@@ -130,7 +130,7 @@ def load_config(name: str) -> LoadedConfig:
         return LoadedConfig(read(name))
     config = accelerate.read(Path(name))
     match config.ds_config:
-        case accelerate.Named(file=file):
+        case str(file):
             return LoadedConfig(read(file), config.findings)
         case Document() as document:
             return LoadedConfig(document, config.findings, is_embedded=True)

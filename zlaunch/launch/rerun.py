@@ -10,16 +10,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from zlaunch import __version__
-from zlaunch.config.native_ops import (
-    ASYNC_IO,
-    CPU_ADAGRAD,
-    CPU_ADAM,
-    CPU_LION,
-    FUSED_ADAM,
-    FUSED_LAMB,
-    FUSED_LION,
-    SHM_COMM,
-)
+from zlaunch.config.native_ops import OPS
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.dsconfig.keys.read_at import ZERO
@@ -39,10 +30,6 @@ from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import GitRecord, JobRecord
 from zlaunch.rundir.run_files import RunFiles
 
-OPS = {
-    op.name: op
-    for op in (ASYNC_IO, CPU_ADAGRAD, CPU_ADAM, CPU_LION, FUSED_ADAM, FUSED_LAMB, FUSED_LION, SHM_COMM)
-}
 _SPEC = TypeAdapter(JobSpec)
 _LAUNCHER = TypeAdapter[Launcher](Launcher)
 

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,12 +106,12 @@ def test_a_value_that_was_an_auto_names_its_source(path: KeyPath, value: Any) ->
 
 @each(("stage", "device"), list(product(STAGES.values(), DEVICES)))
 def test_every_auto_of_a_preset_becomes_a_value(stage: Any, device: Device) -> None:
-    assert _resolved(preset(stage, Offload(optimizer=device), "/nvme")).values.autos() == []
+    assert _resolved(preset(stage, Offload(optimizer=device), Path("/nvme"))).values.autos() == []
 
 
 @each(("stage", "device"), list(product(STAGES.values(), DEVICES)))
 def test_nothing_of_a_preset_is_left_open(stage: Any, device: Device) -> None:
-    assert _resolved(preset(stage, Offload(optimizer=device), "/nvme")).left == {}
+    assert _resolved(preset(stage, Offload(optimizer=device), Path("/nvme"))).left == {}
 
 
 def test_what_is_no_auto_stays() -> None:

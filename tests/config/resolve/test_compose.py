@@ -74,11 +74,11 @@ def test_an_offload_moves_what_the_stage_allows(
 
 
 def test_an_offload_to_nvme_names_the_directory() -> None:
-    assert offload_sections(2, NVME, "/nvme")["offload_optimizer"]["nvme_path"] == "/nvme"
+    assert offload_sections(2, NVME, Path("/nvme"))["offload_optimizer"]["nvme_path"] == "/nvme"
 
 
 def test_an_offload_to_the_cpu_names_no_directory() -> None:
-    assert "nvme_path" not in offload_sections(2, CPU, "/nvme")["offload_optimizer"]
+    assert "nvme_path" not in offload_sections(2, CPU, Path("/nvme"))["offload_optimizer"]
 
 
 def test_a_job_that_asks_for_nothing_gets_the_default_stage() -> None:

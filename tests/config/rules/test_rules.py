@@ -49,14 +49,14 @@ each_rule = each("rule", RULES, ids=lambda rule: rule.code)
 
 def broken(rule: Rule) -> Config:
     """Add what every config needs, so that a case shows only what it is about."""
-    config = deepcopy(dict(rule.case.broken))
+    config = deepcopy(dict(rule.broken))
     keys = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
     return config if keys & set(config) else {**BATCH, **config}
 
 
 def mended(rule: Rule) -> Config:
     config = broken(rule)
-    for where, value in rule.case.repair.items():
+    for where, value in rule.repair.items():
         *sections, key = where.split(".")
         node = config
         for section in sections:
@@ -89,13 +89,13 @@ def test_a_rule_says_what_deepspeed_does(rule: Rule) -> None:
 
 @each_rule
 def test_a_rule_fires_on_what_it_is_about(rule: Rule) -> None:
-    findings = found(broken(rule), rule.case.context)
+    findings = found(broken(rule), rule.context)
     assert {finding.code for finding in weighty(findings, rule)} == {rule.code}
 
 
 @each_rule
 def test_the_smallest_repair_silences_a_rule(rule: Rule) -> None:
-    assert weighty(found(mended(rule), rule.case.context), rule) == []
+    assert weighty(found(mended(rule), rule.context), rule) == []
 
 
 @each_rule
@@ -105,13 +105,13 @@ def test_a_rule_is_about_a_config_without_other_mistakes(rule: Rule) -> None:
 
 @each_rule
 def test_a_rule_says_what_to_type(rule: Rule) -> None:
-    assert all(finding.hint for finding in found(broken(rule), rule.case.context))
+    assert all(finding.hint for finding in found(broken(rule), rule.context))
 
 
 @each_rule
 def test_a_rule_points_at_a_key_that_is_there(rule: Rule) -> None:
     node: Any = broken(rule)
-    where = weighty(found(broken(rule), rule.case.context), rule)[0].where
+    where = weighty(found(broken(rule), rule.context), rule)[0].where
     for part in filter(None, where.split(".")):
         assert part in node
         node = node[part]

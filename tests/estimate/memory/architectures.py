@@ -4,6 +4,7 @@ Their configs are transformers' own defaults with few layers, as `save_pretraine
 nothing here needs transformers; `record_architectures` makes them.
 """
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,6 +179,7 @@ def job(config: dict[str, Any], setting: str) -> Workload:
     )
 
 
+@functools.cache
 def cells() -> list[Cell]:
     """List what was rehearsed, beside what the closed form says now."""
     return [

@@ -6,12 +6,11 @@ from tests.estimate.memory.record_architectures import PAGE, page
 from tests.estimate.rehearsing import rehearse
 from zlaunch.estimate.memory.closed_form import KNOWN_ERROR, UNKNOWN_ERROR
 
-CELLS = cells()
 CLAIMS = {True: KNOWN_ERROR, False: UNKNOWN_ERROR}
 
 
 def worst(known: bool, names: tuple[str, ...]) -> float:
-    return max(one.factor for one in CELLS if one.architecture in names and is_known(one) is known) - 1
+    return max(one.factor for one in cells() if one.architecture in names and is_known(one) is known) - 1
 
 
 def is_known(cell: Cell) -> bool:
@@ -20,13 +19,13 @@ def is_known(cell: Cell) -> bool:
 
 def test_thirty_architectures_were_rehearsed_under_three_settings_and_more() -> None:
     assert {*recorded()} == {*SET, *HELD_OUT}
-    rehearsed = [sum(one.architecture == name for one in CELLS) for name in (*SET, *HELD_OUT)]
+    rehearsed = [sum(one.architecture == name for one in cells()) for name in (*SET, *HELD_OUT)]
     assert sum(number >= 3 for number in rehearsed) >= 50
-    assert {one.setting for one in CELLS} == {*SETTINGS}
+    assert {one.setting for one in cells()} == {*SETTINGS}
     assert not {*SET} & {*HELD_OUT}
 
 
-@each("cell", CELLS, ids=lambda one: f"{one.architecture}, {one.setting}")
+@each("cell", cells, ids=lambda one: f"{one.architecture}, {one.setting}")
 def test_a_rehearsal_lies_within_what_the_closed_form_claims(cell: Cell) -> None:
     assert cell.is_true, f"{cell.off:+.1%}"
 

@@ -25,7 +25,7 @@ def write(
     Values that depend on the Trainer arguments, the model or the number of ranks are "auto".
     """
     chosen = Offload() if offload is None else parse_offload(offload)
-    written = preset(STAGES[stage], chosen, None if nvme is None else str(nvme))
+    written = preset(STAGES[stage], chosen, nvme)
     if findings := validate_mapping(written):
         raise Refused(findings)
     if output is None:

@@ -35,22 +35,14 @@ class Setting:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """The ds_config file that an accelerate config names."""
-
-    file: str
-    """Relative to the working directory, as accelerate opens it."""
-    place: Place
-
-
 @dataclass(frozen=True)
 class AccelerateConfig:
     """An accelerate config and what is wrong with it."""
 
     source: Document
-    ds_config: Document | Named | None
-    """None if accelerate would not use DeepSpeed."""
+    ds_config: Document | str | None
+    """Its fields as a ds_config, or the name of the file, relative to the working directory as accelerate
+    opens it. None if accelerate would not use DeepSpeed."""
     findings: tuple[Finding, ...]
     """Findings about the YAML, without those about the ds_config."""
 
@@ -87,7 +79,7 @@ def interpret(source: Document) -> AccelerateConfig:
     return AccelerateConfig(source, ds_config, tuple(sorted(findings, key=in_order)))
 
 
-def _understood(source: Document) -> tuple[Document | Named | None, list[Finding]]:
+def _understood(source: Document) -> tuple[Document | str | None, list[Finding]]:
     checks.refuse_another_kind(source)
     findings = [*source.remarks, *checks.at_the_top(source)]
     section = source.value.get(SECTION) or {}
@@ -101,7 +93,7 @@ def _understood(source: Document) -> tuple[Document | Named | None, list[Finding
     named = str(fields.get(FILE, NO_PATH))
     if named != NO_PATH:
         findings += checks.beside_a_file(source, fields)
-        return Named(named, source.place((SECTION, FILE))), findings
+        return named, findings
     document, found = _embedded(source, fields)
     return document, [*findings, *found]
 

@@ -18,15 +18,12 @@ from zlaunch.dsconfig.schema.parallel import data_ranks
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source, SourceKind
-from zlaunch.job.trainer_args import TrainerArgs, num_warmup_steps
+from zlaunch.job.trainer_args import MATCHED, Match, TrainerArgs, num_warmup_steps
 from zlaunch.units import plural, whole
 
-MICRO, ACCUMULATION, TOTAL = (
-    ("train_micro_batch_size_per_gpu",),
-    ("gradient_accumulation_steps",),
-    ("train_batch_size",),
-)
-SHARED = ("sequence_parallel_size",)
+MICRO = ("train_micro_batch_size_per_gpu",)
+ACCUMULATION = ("gradient_accumulation_steps",)
+TOTAL = ("train_batch_size",)
 
 
 class OpenReason(str, Enum):
@@ -58,11 +55,11 @@ def derive_batch(values: Values, args: TrainerArgs, world_size: int, interface: 
     An argument that was given takes precedence; if the numbers then disagree, a rule reports it. A raw
     DeepSpeed script has no Trainer arguments; with only a total, it takes one forward pass per step.
     """
-    shared = whole(values[SHARED]) if interface is ConfigInterface.DEEPSPEED else None
-    world_size = data_ranks(world_size, shared)
-    if interface is ConfigInterface.DEEPSPEED and whole(values[TOTAL]) and _is_open(values[MICRO]):
-        default = Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's own choice")
-        values = values.put(ACCUMULATION, 1, default) if _is_open(values[ACCUMULATION]) else values
+    if interface is ConfigInterface.DEEPSPEED:
+        world_size = data_ranks(world_size, whole(values[("sequence_parallel_size",)]))
+        if whole(values[TOTAL]) and _is_open(values[MICRO]) and _is_open(values[ACCUMULATION]):
+            default = Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's own choice")
+            values = values.put(ACCUMULATION, 1, default)
     pairs = (
         (MICRO, ACCUMULATION, "per_device_train_batch_size"),
         (ACCUMULATION, MICRO, "gradient_accumulation_steps"),
@@ -138,19 +135,18 @@ def _deepspeed_default(values: Values, path: KeyPath) -> Sourced | None:
 _Fill = Callable[[_Known], Sourced | None]
 
 
-def _argument(name: str) -> _Fill:
+def _matched(match: Match) -> _Fill:
     """An accelerate script has these in its own objects, unless its TrainingArguments say otherwise."""
 
     def fill(known: _Known) -> Sourced | None:
-        is_hidden = known.is_accelerate and name not in known.args.arguments
-        return None if is_hidden else known.argument(name)
+        value = match.expected(known.args)
+        is_hidden = known.is_accelerate and not known.args.arguments.keys() & match.names
+        if value is None or is_hidden:
+            return None
+        sources = [known.argument(name).source for name in match.names]
+        return Sourced(value, Source(sources[0].kind, ", ".join(dict.fromkeys(map(str, sources)))))
 
     return fill
-
-
-def _clip(known: _Known) -> Sourced | None:
-    """The Trainer's default is accelerate's too."""
-    return known.argument("max_grad_norm")
 
 
 def _sizes(values: Values) -> tuple[int, int] | None:
@@ -179,12 +175,6 @@ def _switch(*names: str) -> _Fill:
     return fill
 
 
-def _betas(known: _Known) -> Sourced | None:
-    first, second = known.argument("adam_beta1"), known.argument("adam_beta2")
-    texts = dict.fromkeys((str(first.source), str(second.source)))
-    return Sourced([first.value, second.value], Source(first.source.kind, ", ".join(texts)))
-
-
 def _from_hidden(formula: str, of: Callable[[int], int]) -> _Fill:
     def fill(known: _Known) -> Sourced | None:
         model = known.context.model
@@ -210,27 +200,15 @@ def _warmup(known: _Known) -> Sourced | None:
     return Sourced(number, Source.computed(f"{warmup.source}, {known.args['max_steps'].source}"))
 
 
-def _total_steps(known: _Known) -> Sourced | None:
-    steps = known.args["max_steps"]
-    return Sourced(steps.value, steps.source) if float(steps.value) > 0 else None
-
-
 _ACCELERATE = SourceKind.ACCELERATE_DEFAULT, "accelerate's default"
 _FILL: Mapping[KeyPath, _Fill] = {
-    MICRO: _argument("per_device_train_batch_size"),
-    ACCUMULATION: _argument("gradient_accumulation_steps"),
+    **{path: _matched(match) for path, match in MATCHED.items()},
     TOTAL: _total,
-    ("gradient_clipping",): _clip,
-    ("optimizer", "params", "lr"): _argument("learning_rate"),
-    ("optimizer", "params", "betas"): _betas,
-    ("optimizer", "params", "eps"): _argument("adam_epsilon"),
-    ("optimizer", "params", "weight_decay"): _argument("weight_decay"),
+    ("gradient_clipping",): lambda known: known.argument("max_grad_norm"),  # also accelerate's default
     ("scheduler", "params", "warmup_min_lr"): _constant(
         0, SourceKind.TRAINER_DEFAULT, "the Trainer's constant"
     ),
-    ("scheduler", "params", "warmup_max_lr"): _argument("learning_rate"),
     ("scheduler", "params", "warmup_num_steps"): _warmup,
-    ("scheduler", "params", "total_num_steps"): _total_steps,
     ("bf16", "enabled"): _switch("bf16", "bf16_full_eval"),
     ("fp16", "enabled"): _switch("fp16", "fp16_full_eval"),
     (ZERO, "stage"): _constant(2, *_ACCELERATE),

@@ -6,6 +6,7 @@ The result still says "auto" wherever the Trainer arguments, the model or the nu
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from zlaunch.config.resolve.values import AUTO, Sourced, Values
@@ -37,7 +38,7 @@ ALWAYS_WRITTEN: tuple[KeyPath, ...] = (
 """If these are missing, DeepSpeed takes defaults of its own, which are not the Trainer's."""
 
 
-def preset(stage: Stage, offload: Offload, nvme_dir: str | None) -> dict[str, Any]:
+def preset(stage: Stage, offload: Offload, nvme_dir: Path | None) -> dict[str, Any]:
     """Write the ds_config for a stage and an offload, with "auto" where the job decides."""
     zero: dict[str, object] = {"stage": stage}
     if stage >= 1:
@@ -60,7 +61,7 @@ def preset(stage: Stage, offload: Offload, nvme_dir: str | None) -> dict[str, An
     }
 
 
-def offload_sections(stage: int, offload: Offload, nvme_dir: str | None) -> dict[str, dict[str, object]]:
+def offload_sections(stage: int, offload: Offload, nvme_dir: Path | None) -> dict[str, dict[str, object]]:
     """Write the offload sections; `--offload cpu` moves parameters only at stage 3."""
     param = offload.param
     if param is None:
@@ -71,7 +72,7 @@ def offload_sections(stage: int, offload: Offload, nvme_dir: str | None) -> dict
             continue
         sections[name] = {"device": device, "pin_memory": True}
         if device == "nvme" and nvme_dir is not None:
-            sections[name]["nvme_path"] = nvme_dir
+            sections[name]["nvme_path"] = str(nvme_dir)
     if _swaps(sections):
         sections["offload_param"]["buffer_count"] = SURE_BUFFERS
     return sections
@@ -102,8 +103,7 @@ def compose(job: JobSpec, base: Document | None) -> Values:
 
 def _from_preset(job: JobSpec) -> Values:
     stage = DEFAULT_STAGE if job.stage is None else job.stage
-    nvme_dir = None if job.nvme_dir is None else str(job.nvme_dir)
-    config = preset(stage, job.offload or Offload(), nvme_dir)
+    config = preset(stage, job.offload or Offload(), job.nvme_dir)
     values = Values.of(config, Source(SourceKind.PRESET, f"preset for stage {stage}"))
     if job.stage is not None:
         values = values.put((ZERO, "stage"), stage, job.stage_source)
@@ -134,10 +134,9 @@ def _from_file(job: JobSpec, base: Document) -> Values:
         values = values.put((ZERO, "stage"), job.stage, job.stage_source)
     if job.offload is not None:
         stage = values[(ZERO, "stage")]
-        nvme_dir = None if job.nvme_dir is None else str(job.nvme_dir)
         for name in OFFLOADS:
             values = values.without((ZERO, name))
-        sections = offload_sections(stage if isinstance(stage, int) else 0, job.offload, nvme_dir)
+        sections = offload_sections(stage if isinstance(stage, int) else 0, job.offload, job.nvme_dir)
         given = Values.of({ZERO: sections} if sections else {}, _FOR_OFFLOAD)
         values = _with_offload_sources(given).over(values)
         if _swaps(sections) and not values.has(PREFETCH):

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zlaunch.config.resolve.lr_curves import (
@@ -36,9 +36,9 @@ class Schedule:
 
     name: str
     source: str
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
     """What is not known, and what was assumed instead."""
-    curve: Curve | None
+    curve: Curve | None = None
     """The learning rate at a step; None where it cannot be known."""
     num_steps: int = ASSUMED_STEPS
     """Steps to show."""
@@ -56,13 +56,6 @@ class Schedule:
         stride = max(1, self.num_steps // 100_000)
         step = max(range(0, self.num_steps, stride), key=self.rate)
         return step, self.rate(step)
-
-
-@dataclass(frozen=True)
-class _Steps:
-    number: int
-    is_whole: bool = False
-    is_share: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,44 +86,45 @@ class _Job:
 def schedule_of(resolved: ResolvedValues, interface: ConfigInterface, argv: Sequence[str]) -> Schedule:
     """Find out which schedule a job follows."""
     job = _Job(resolved.values, resolved.agreement.args, interface)
-    name = job.values[("scheduler", "type")]
-    if isinstance(name, str):
-        return _of_deepspeed(
-            name, f"`scheduler.type`, {job.values.leaves[('scheduler', 'type')].source}", job
-        )
+    type_ = job.values.leaves.get(("scheduler", "type"))
+    if type_ is not None and isinstance(type_.value, str):
+        return _of_deepspeed(Schedule(type_.value, f"`scheduler.type`, {type_.source}"), job)
     if interface is ConfigInterface.TRAINER:
-        return _of_trainer(job, argv)
+        kind = job.args["lr_scheduler_type"]
+        return _of_trainer(Schedule(str(kind.value), str(kind.source)), job, argv)
     own = "the script's own, or the rate of the optimizer throughout"
-    return Schedule("no schedule", "no `scheduler` in the ds_config", (own,), None)
+    return Schedule("no schedule", "no `scheduler` in the ds_config", (own,))
 
 
-def _schedule(named: tuple[str, str], make: Callable[[], Curve], steps: _Steps, *remarks: str) -> Schedule:
+def _with_curve(schedule: Schedule, make: Callable[[], Curve]) -> Schedule:
     """Make a curve and try it at 20 steps; some settings give no number there."""
     try:
         curve = make()
-        is_sound = all(math.isfinite(curve(steps.number * part // 20)) for part in range(20))
+        is_sound = all(math.isfinite(curve(schedule.num_steps * part // 20)) for part in range(20))
     except (ArithmeticError, ValueError, TypeError, KeyError):
         is_sound = False
     if not is_sound:
-        return Schedule(*named, ("its settings give no number at every step",), None)
-    return Schedule(*named, remarks, curve, steps.number, steps.is_whole, steps.is_share)
+        return Schedule(schedule.name, schedule.source, ("its settings give no number at every step",))
+    return replace(schedule, curve=curve)
 
 
-def _of_deepspeed(name: str, source: str, job: _Job) -> Schedule:
+def _of_deepspeed(named: Schedule, job: _Job) -> Schedule:
+    name = named.name
     params = {str(path[-1]): leaf.value for path, leaf in job.values.leaves.items() if path[:-1] == _PARAMS}
     if reason := _hidden(name, params, job.interface):
-        return Schedule(name, source, (reason,), None)
+        return replace(named, remarks=(reason,))
     warmup = params.get("warmup_num_steps", 1000)
     warmup = float(job.args["warmup_steps"].value if warmup == AUTO else warmup)
     who = _DATASET if job.interface is ConfigInterface.TRAINER else "the script decides"
-    steps, remarks = _steps(name, job.total, warmup if name.startswith("Warmup") else 0.0, params, who)
+    schedule = _with_steps(named, job.total, warmup if name.startswith("Warmup") else 0.0, params, who)
     base = job.base
     takes_base = name == "WarmupCosineLR" or (name == "WarmupLR" and not params.get("warmup_max_lr"))
     if base is None and takes_base:
-        remarks = (*remarks, "as a multiple of the rate of the script's own optimizer")
+        remark = "as a multiple of the rate of the script's own optimizer"
+        schedule = replace(schedule, remarks=(*schedule.remarks, remark))
     open_numbers = {
-        "total_num_steps": steps.number,
-        "warmup_num_steps": max(1, _warmup_steps(warmup, steps.number)),
+        "total_num_steps": schedule.num_steps,
+        "warmup_num_steps": max(1, _warmup_steps(warmup, schedule.num_steps)),
         "warmup_max_lr": base,
     }
     numbers = {key: open_numbers.get(key, 0) if value == AUTO else value for key, value in params.items()}
@@ -139,7 +133,7 @@ def _of_deepspeed(name: str, source: str, job: _Job) -> Schedule:
         read: Any = DsConfig.model_validate({"scheduler": {"type": name, "params": numbers}}).scheduler
         return deepspeed_curve(name, read.params, 1.0 if base is None else base)
 
-    return _schedule((name, source), curve, steps, *remarks)
+    return _with_curve(schedule, curve)
 
 
 def _hidden(name: str, params: Mapping[str, object], interface: ConfigInterface) -> str | None:
@@ -151,23 +145,24 @@ def _hidden(name: str, params: Mapping[str, object], interface: ConfigInterface)
     return None
 
 
-def _of_trainer(job: _Job, argv: Sequence[str]) -> Schedule:
-    kind, given = job.args["lr_scheduler_type"], job.args["warmup_steps"]
-    name, warmup = str(kind.value), float(given.value)
+def _of_trainer(named: Schedule, job: _Job, argv: Sequence[str]) -> Schedule:
+    name, given = named.name, job.args["warmup_steps"]
+    warmup = float(given.value)
     if name in UNPREDICTABLE:
-        return Schedule(name, str(kind.source), ("it follows how training goes",), None)
+        return replace(named, remarks=("it follows how training goes",))
     if name not in TRAINER:
         names = ", ".join(f"`{one}`" for one in TRAINER)
         raise WrongUsage(f"the Trainer has no schedule `{name}`", f"write one of {names}")
-    steps, remarks = _steps(name, job.total, warmup, {}, _DATASET)
-    run = ScheduleInputs(job.base or 0.0, _warmup_steps(warmup, steps.number), steps.number, _options(argv))
+    schedule = _with_steps(named, job.total, warmup, {}, _DATASET)
+    steps = schedule.num_steps
+    run = ScheduleInputs(job.base or 0.0, _warmup_steps(warmup, steps), steps, _options(argv))
     said = "no warmup" if run.warmup == 0 else f"{run.warmup} steps of warmup"
     if name == "constant":
         said = "warmup is not read"
-    elif steps.is_share and warmup:
+    elif schedule.is_share and warmup:
         said = f"{warmup:.3g} of the run is warmup"
-    remarks = (f"{said} ({given.source})", *remarks)
-    return _schedule((name, str(kind.source)), lambda: trainer_curve(name, run), steps, *remarks)
+    schedule = replace(schedule, remarks=(f"{said} ({given.source})", *schedule.remarks))
+    return _with_curve(schedule, lambda: trainer_curve(name, run))
 
 
 def _options(argv: Sequence[str]) -> Mapping[str, object]:
@@ -193,21 +188,21 @@ def _warmup_steps(warmup: float, total: int) -> int:
 _DATASET = "the dataset decides, or `--max_steps`,"
 
 
-def _steps(
-    name: str, total: int | None, warmup: float, params: Mapping[str, Any], who: str
-) -> tuple[_Steps, tuple[str, ...]]:
+def _with_steps(
+    named: Schedule, total: int | None, warmup: float, params: Mapping[str, Any], who: str
+) -> Schedule:
     """Decide how many steps to show, and what to say about that."""
+    name, unknown = named.name, f"{who} how long the run is"
     if total is not None:
-        return _Steps(total, is_whole=True), ()
-    unknown = f"{who} how long the run is"
+        return replace(named, num_steps=total, is_whole=True)
     if name in ENDLESS and (warmup >= 1 or warmup == 0):
         shape = _SHAPES[name](params) if name in _SHAPES else 2 * warmup
         number = int(shape) or ASSUMED_STEPS
-        return _Steps(number), (f"{unknown}; these are its first {number} steps",)
+        return replace(named, num_steps=number, remarks=(f"{unknown}; these are its first {number} steps",))
     if warmup >= 1:
         number = max(ASSUMED_STEPS, 10 * int(warmup))
-        return _Steps(number), (f"{unknown}; drawn as if it were {number} steps",)
-    return _Steps(ASSUMED_STEPS, is_share=True), (f"{unknown}; so this is over a share of it",)
+        return replace(named, num_steps=number, remarks=(f"{unknown}; drawn as if it were {number} steps",))
+    return replace(named, is_share=True, remarks=(f"{unknown}; so this is over a share of it",))
 
 
 def _cycle(params: Mapping[str, Any]) -> float:

@@ -69,8 +69,7 @@ class ResolvedConfig(ResolvedValues):
     @property
     def precision(self) -> Precision:
         """Name the precision of the model."""
-        bf16 = self.config.brain_float
-        if bf16 is not None and bf16.enabled is True:
+        if self.config.brain_float.enabled is True:
             return "bf16"
         return "fp16" if self.config.fp16.enabled is True else "fp32"
 

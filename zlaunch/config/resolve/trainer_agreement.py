@@ -57,9 +57,9 @@ def reconcile_with_trainer(
 
 def write_formats(values: Values, args: TrainerArgs) -> Values:
     """Write the section that accelerate adds for a precision that the config does not mention."""
-    for name in PRECISIONS:
+    for name in _formats_on(args):
         old = "bfloat16" if name == "bf16" else name
-        if args.is_on(name, f"{name}_full_eval") and not (values.has((name,)) or values.has((old,))):
+        if not (values.has((name,)) or values.has((old,))):
             values = values.put((name, "enabled"), True, args[name].source)
     return values
 
@@ -100,7 +100,7 @@ def _format(
     values: Values, args: TrainerArgs, precision: str | None, machine: Machine | None
 ) -> dict[str, Argument]:
     """Switch on the precision that an option, the config or the machine decides, if no argument does."""
-    if args.is_on(*PRECISIONS, *(f"{name}_full_eval" for name in PRECISIONS)):
+    if _formats_on(args):
         return {}
     if precision is not None:
         return {precision: Argument(True, Source.option("--precision"))} if precision in PRECISIONS else {}

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Context, Keys, RuleCase, Subject, Violation, rule, zero
+from zlaunch.config.rules.rule import Context, Keys, Subject, Violation, advice, error, late, silent, zero
 from zlaunch.dsconfig.keys.autos import FILLED, OWN_WORDS, Fate
-from zlaunch.errors import Severity
 from zlaunch.job.script import ConfigInterface
 
 _RAW = Context(interface=ConfigInterface.DEEPSPEED)
@@ -20,11 +19,7 @@ def _left(subject: Subject, fate: Fate) -> Iterator[tuple[Keys, str]]:
                 yield keys, ".".join(keys)
 
 
-@rule(
-    "auto-is-no-number",
-    Severity.ERROR,
-    RuleCase({"train_batch_size": "auto"}, {"train_batch_size": 8}, _RAW),
-)
+@error({"train_batch_size": "auto"}, {"train_batch_size": 8}, _RAW)
 def auto_is_no_number(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed compares batch sizes with numbers and raises a TypeError for "auto"."""
     for keys, key in _left(subject, "refused"):
@@ -35,11 +30,7 @@ def auto_is_no_number(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "auto-ends-in-a-type-error",
-    Severity.LATE,
-    RuleCase({"gradient_clipping": "auto"}, {"gradient_clipping": 1.0}, _RAW),
-)
+@late({"gradient_clipping": "auto"}, {"gradient_clipping": 1.0}, _RAW)
 def auto_ends_in_a_type_error(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed passes "auto" on; the optimizer, the schedule or the first step raises a TypeError."""
     for keys, key in _left(subject, "crash"):
@@ -49,11 +40,7 @@ def auto_ends_in_a_type_error(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "auto-becomes-the-default",
-    Severity.SILENT,
-    RuleCase({"bf16": {"enabled": "auto"}}, {"bf16.enabled": True}, _RAW),
-)
+@silent({"bf16": {"enabled": "auto"}}, {"bf16.enabled": True}, _RAW)
 def auto_becomes_the_default(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed drops an "auto" from sections that it validates strictly, and uses the default."""
     for keys, key in _left(subject, "default"):
@@ -62,14 +49,10 @@ def auto_becomes_the_default(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "auto-bucket",
-    Severity.ADVICE,
-    RuleCase(
-        {"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}},
-        {zero("reduce_bucket_size"): 500_000_000},
-        _RAW,
-    ),
+@advice(
+    {"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}},
+    {zero("reduce_bucket_size"): 500_000_000},
+    _RAW,
 )
 def auto_bucket(subject: Subject) -> Iterator[Violation]:
     """Only the Trainer derives bucket sizes from the hidden size; DeepSpeed alone uses its default."""
@@ -79,35 +62,23 @@ def auto_bucket(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "auto-offload-is-none",
-    Severity.SILENT,
-    RuleCase(
-        {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "auto"}}},
-        {zero("offload_optimizer", "device"): "cpu"},
-    ),
+@silent(
+    {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "auto"}}},
+    {zero("offload_optimizer", "device"): "cpu"},
 )
 def auto_offload_is_none(subject: Subject) -> Iterator[Violation]:
     """Accelerate and DeepSpeed both read "auto" as "none", so nothing is offloaded."""
-    sections = {
-        "offload_optimizer": subject.zero.offload_optimizer,
-        "offload_param": subject.zero.offload_param,
-    }
-    for name, section in sections.items():
-        if section is not None and section.device == "auto":
-            yield Violation(zero(name, "device"), '"auto" offloads nothing', 'write "cpu", "nvme" or "none"')
+    for key in (zero("offload_optimizer", "device"), zero("offload_param", "device")):
+        if subject.value(key) == "auto":
+            yield Violation(key, '"auto" offloads nothing', 'write "cpu", "nvme" or "none"')
 
 
-@rule(
-    "auto-nobody-fills",
-    Severity.LATE,
-    RuleCase(
-        {
-            "zero_optimization": {"stage": 0},
-            "optimizer": {"type": "RMSprop", "params": {"lr": 1e-4, "momentum": "auto"}},
-        },
-        {"optimizer.params.momentum": 0.9},
-    ),
+@late(
+    {
+        "zero_optimization": {"stage": 0},
+        "optimizer": {"type": "RMSprop", "params": {"lr": 1e-4, "momentum": "auto"}},
+    },
+    {"optimizer.params.momentum": 0.9},
 )
 def auto_nobody_fills(subject: Subject) -> Iterator[Violation]:
     """The Trainer and accelerate refuse an "auto" they cannot fill in; without them torch fails on it."""
@@ -116,17 +87,13 @@ def auto_nobody_fills(subject: Subject) -> Iterator[Violation]:
             yield Violation(".".join(keys), f'nothing fills in "auto" for `{keys[-1]}`', "write a value")
 
 
-@rule(
-    "auto-of-deepspeeds-own",
-    Severity.LATE,
-    RuleCase(
-        {
-            "train_micro_batch_size_per_gpu": "auto",
-            "zero_optimization": {"stage": 2},
-            "data_types": {"keep_in_fp32_modules": "auto"},
-        },
-        {"data_types": None},
-    ),
+@late(
+    {
+        "train_micro_batch_size_per_gpu": "auto",
+        "zero_optimization": {"stage": 2},
+        "data_types": {"keep_in_fp32_modules": "auto"},
+    },
+    {"data_types": None},
 )
 def auto_of_deepspeeds_own(subject: Subject) -> Iterator[Violation]:
     """Accelerate refuses an "auto" that it cannot fill in, even where DeepSpeed accepts the word."""

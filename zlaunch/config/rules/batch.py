@@ -2,19 +2,14 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Context, RuleCase, Subject, Violation, rule
-from zlaunch.errors import Severity
+from zlaunch.config.rules.rule import Context, Subject, Violation, error
 from zlaunch.units import plural, whole
 
 
-@rule(
-    "batch-equation",
-    Severity.ERROR,
-    RuleCase(
-        {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2},
-        {"train_batch_size": 16},
-        Context(world_size=2),
-    ),
+@error(
+    {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2},
+    {"train_batch_size": 16},
+    Context(world_size=2),
 )
 def batch_equation(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed asserts that the global batch is micro-batch x accumulation steps x data-parallel ranks."""
@@ -30,11 +25,7 @@ def batch_equation(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "batch-not-divisible",
-    Severity.ERROR,
-    RuleCase({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}, {"train_batch_size": 32}),
-)
+@error({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}, {"train_batch_size": 32})
 def batch_not_divisible(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed divides the global batch by the other sizes and asserts that there is no remainder."""
     config, known = subject.config, subject.data_ranks
@@ -54,17 +45,13 @@ def batch_not_divisible(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "no-batch-size",
-    Severity.ERROR,
-    RuleCase({"gradient_accumulation_steps": 2}, {"train_micro_batch_size_per_gpu": 4}),
-)
+@error({"gradient_accumulation_steps": 2}, {"train_micro_batch_size_per_gpu": 4})
 def no_batch_size(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed refuses a config with neither a global batch nor a micro-batch."""
     config = subject.config
     if config.train_batch_size is None and config.train_micro_batch_size_per_gpu is None:
         yield Violation(
-            "gradient_accumulation_steps" if subject.has("gradient_accumulation_steps") else "",
+            subject.nearest("gradient_accumulation_steps"),
             "`train_batch_size` and `train_micro_batch_size_per_gpu` are both missing",
             'add `"train_micro_batch_size_per_gpu": "auto"`; without the Trainer, write a number',
         )

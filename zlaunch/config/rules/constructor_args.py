@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
-from zlaunch.errors import Severity
+from zlaunch.config.rules.rule import CPU, Subject, Violation, late, silent, zero
 
 _BASE = frozenset({"lr", "weight_decay"})
 _ADAM = _BASE | {"betas", "eps", "amsgrad", "adam_w_mode", "torch_adam", "fp32_optimizer_states"}
@@ -37,13 +36,9 @@ def class_of(subject: Subject) -> str | None:
     return _CLASSES[name]["offload_optimizer" in subject.offloads] if name in _CLASSES else None
 
 
-@rule(
-    "argument-of-another-class",
-    Severity.LATE,
-    RuleCase(
-        {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "fused": True}}},
-        {"optimizer.params.torch_adam": True},
-    ),
+@late(
+    {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "fused": True}}},
+    {"optimizer.params.torch_adam": True},
 )
 def argument_of_another_class(subject: Subject) -> Iterator[Violation]:
     """Adam, Lion and Adagrad use one class on the GPU and another on the CPU, with different arguments."""
@@ -59,13 +54,9 @@ def argument_of_another_class(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule(
-    "amsgrad-not-there",
-    Severity.LATE,
-    RuleCase(
-        {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "amsgrad": True}}},
-        {"optimizer.params.torch_adam": True},
-    ),
+@late(
+    {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "amsgrad": True}}},
+    {"optimizer.params.torch_adam": True},
 )
 def amsgrad_not_there(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed's GPU implementations of Adam and Lamb raise an error for `amsgrad`."""
@@ -77,16 +68,12 @@ def amsgrad_not_there(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "amsgrad-not-on-the-host",
-    Severity.SILENT,
-    RuleCase(
-        {
-            "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
-            "optimizer": {"type": "Adagrad", "params": {"lr": 1e-4, "amsgrad": True}},
-        },
-        {"optimizer.params.amsgrad": None},
-    ),
+@silent(
+    {
+        "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
+        "optimizer": {"type": "Adagrad", "params": {"lr": 1e-4, "amsgrad": True}},
+    },
+    {"optimizer.params.amsgrad": None},
 )
 def amsgrad_not_on_the_host(subject: Subject) -> Iterator[Violation]:
     """DeepSpeedCPUAdagrad accepts `amsgrad` and ignores it."""
@@ -94,16 +81,12 @@ def amsgrad_not_on_the_host(subject: Subject) -> Iterator[Violation]:
         yield Violation("optimizer.params.amsgrad", "DeepSpeedCPUAdagrad ignores `amsgrad`", "delete it")
 
 
-@rule(
-    "momentum-argument-unread",
-    Severity.SILENT,
-    RuleCase(
-        {
-            "zero_optimization": {"stage": 2},
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "fp32_optimizer_states": False}},
-        },
-        {zero("offload_optimizer"): CPU},
-    ),
+@silent(
+    {
+        "zero_optimization": {"stage": 2},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "fp32_optimizer_states": False}},
+    },
+    {zero("offload_optimizer"): CPU},
 )
 def momentum_argument_unread(subject: Subject) -> Iterator[Violation]:
     """Only DeepSpeedCPUAdam reads `fp32_optimizer_states`; the engine drops it for other optimizers."""

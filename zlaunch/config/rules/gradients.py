@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
-from zlaunch.errors import Fix, FixKind, Severity
+from zlaunch.config.rules.rule import CPU, Subject, Violation, error, late, silent, zero
+from zlaunch.errors import Fix, FixKind
 
 _NO_NORM = {"stage": 2, "compute_grad_norm": False}
 
@@ -15,13 +15,8 @@ def _clipping(subject: Subject) -> float | None:
     return None if clipping is None else float(clipping)
 
 
-@rule(
-    "odd-allgather-bucket",
-    Severity.LATE,
-    RuleCase(
-        {"zero_optimization": {"stage": 2, "allgather_bucket_size": 1001}},
-        {zero("allgather_bucket_size"): 1002},
-    ),
+@late(
+    {"zero_optimization": {"stage": 2, "allgather_bucket_size": 1001}}, {zero("allgather_bucket_size"): 1002}
 )
 def odd_allgather_bucket(subject: Subject) -> Iterator[Violation]:
     """Stages 1 and 2 assert that `allgather_bucket_size` is even."""
@@ -35,11 +30,7 @@ def odd_allgather_bucket(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "reduce-scatter-averages-plainly",
-    Severity.LATE,
-    RuleCase({"zero_optimization": {"stage": 2}, "prescale_gradients": True}, {"prescale_gradients": None}),
-)
+@late({"zero_optimization": {"stage": 2}, "prescale_gradients": True}, {"prescale_gradients": None})
 def reduce_scatter_averages_plainly(subject: Subject) -> Iterator[Violation]:
     """With `reduce_scatter`, stages 2 and 3 assert that gradients are neither prescaled nor predivided."""
     config = subject.config
@@ -57,13 +48,9 @@ def reduce_scatter_averages_plainly(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule(
-    "grad-norm-needs-stage-1-or-2",
-    Severity.ERROR,
-    RuleCase(
-        {"zero_optimization": {"stage": 3, "compute_grad_norm": False}, "gradient_clipping": 0},
-        {zero("stage"): 2},
-    ),
+@error(
+    {"zero_optimization": {"stage": 3, "compute_grad_norm": False}, "gradient_clipping": 0},
+    {zero("stage"): 2},
 )
 def grad_norm_needs_stage_1_or_2(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed refuses `compute_grad_norm` false at other stages than 1 and 2."""
@@ -73,11 +60,7 @@ def grad_norm_needs_stage_1_or_2(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "clipping-needs-the-norm",
-    Severity.LATE,
-    RuleCase({"zero_optimization": _NO_NORM}, {"gradient_clipping": 0}),
-)
+@late({"zero_optimization": _NO_NORM}, {"gradient_clipping": 0})
 def clipping_needs_the_norm(subject: Subject) -> Iterator[Violation]:
     """Clipping needs the gradient norm, and is on at 1.0 unless `gradient_clipping` is 0."""
     clipping = _clipping(subject)
@@ -95,13 +78,9 @@ def clipping_needs_the_norm(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "no-norm-on-the-host",
-    Severity.LATE,
-    RuleCase(
-        {"zero_optimization": {**_NO_NORM, "offload_optimizer": CPU}, "gradient_clipping": 0},
-        {zero("compute_grad_norm"): True},
-    ),
+@late(
+    {"zero_optimization": {**_NO_NORM, "offload_optimizer": CPU}, "gradient_clipping": 0},
+    {zero("compute_grad_norm"): True},
 )
 def no_norm_on_the_host(subject: Subject) -> Iterator[Violation]:
     """Offloaded optimizers, including ZenFlow, always compute the gradient norm."""
@@ -114,11 +93,7 @@ def no_norm_on_the_host(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "sum-of-gradients",
-    Severity.ERROR,
-    RuleCase({"zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"}, {zero("stage"): 2}),
-)
+@error({"zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"}, {zero("stage"): 2})
 def sum_of_gradients(subject: Subject) -> Iterator[Violation]:
     """Stage 3, ZenFlow and DeepCompile can only average gradients; DeepSpeed refuses "sum"."""
     averaging = {
@@ -133,13 +108,9 @@ def sum_of_gradients(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "own-accumulation",
-    Severity.LATE,
-    RuleCase(
-        {"managed_gradient_accumulation": False, "zero_optimization": {"stage": 1, "overlap_comm": True}},
-        {zero("overlap_comm"): False},
-    ),
+@late(
+    {"managed_gradient_accumulation": False, "zero_optimization": {"stage": 1, "overlap_comm": True}},
+    {zero("overlap_comm"): False},
 )
 def own_accumulation(subject: Subject) -> Iterator[Violation]:
     """Without managed accumulation the engine refuses overlap below stage 2, DeepCompile and pipelines."""
@@ -159,13 +130,9 @@ def own_accumulation(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule(
-    "host-wants-contiguous-gradients",
-    Severity.SILENT,
-    RuleCase(
-        {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "contiguous_gradients": False}},
-        {zero("contiguous_gradients"): None},
-    ),
+@silent(
+    {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "contiguous_gradients": False}},
+    {zero("contiguous_gradients"): None},
 )
 def host_wants_contiguous_gradients(subject: Subject) -> Iterator[Violation]:
     """With optimizer offload, stages 1 and 2 turn `contiguous_gradients` on regardless of its value."""
@@ -178,11 +145,7 @@ def host_wants_contiguous_gradients(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "negative-clipping",
-    Severity.SILENT,
-    RuleCase({"gradient_clipping": -1.0}, {"gradient_clipping": 1.0}),
-)
+@silent({"gradient_clipping": -1.0}, {"gradient_clipping": 1.0})
 def negative_clipping(subject: Subject) -> Iterator[Violation]:
     """A negative value turns clipping off, like 0."""
     clipping = subject.config.gradient_clipping

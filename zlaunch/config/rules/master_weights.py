@@ -2,33 +2,22 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
-from zlaunch.errors import Severity
+from zlaunch.config.rules.rule import CPU, Subject, Violation, error, late, zero
 
 _MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
 
 
 def _masters(subject: Subject) -> Iterator[tuple[str, str]]:
     """Find the precisions with 16-bit master weights: the precision and its key."""
-    bf16 = subject.config.brain_float
     if subject.config.fp16.fp16_master_weights_and_grads:
         yield "fp16", "fp16.fp16_master_weights_and_grads"
-    if bf16 is not None and bf16.bf16_master_weights_and_grads:
+    if subject.config.brain_float.bf16_master_weights_and_grads:
         yield "bf16", "bf16.bf16_master_weights_and_grads"
 
 
-def _states_in_bf16(subject: Subject) -> bool:
-    bf16 = subject.config.brain_float
-    return bf16 is not None and bf16.bf16_optimizer_states
-
-
-@rule(
-    "masters-need-partitioning",
-    Severity.ERROR,
-    RuleCase(
-        {"zero_optimization": {"stage": 0}, "bf16": {**_MASTERS, "bf16_optimizer_states": True}},
-        {zero("stage"): 1},
-    ),
+@error(
+    {"zero_optimization": {"stage": 0}, "bf16": {**_MASTERS, "bf16_optimizer_states": True}},
+    {zero("stage"): 1},
 )
 def masters_need_partitioning(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed asserts stage 1 or higher for 16-bit master weights."""
@@ -39,18 +28,14 @@ def masters_need_partitioning(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule(
-    "bf16-states-need-masters",
-    Severity.ERROR,
-    RuleCase(
-        {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True, "bf16_optimizer_states": True}},
-        {"bf16.bf16_master_weights_and_grads": True},
-    ),
+@error(
+    {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True, "bf16_optimizer_states": True}},
+    {"bf16.bf16_master_weights_and_grads": True},
 )
 def bf16_states_need_masters(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed asserts bf16 master weights for bf16 optimizer states."""
     bf16 = subject.config.brain_float
-    if bf16 is not None and bf16.bf16_optimizer_states and not bf16.bf16_master_weights_and_grads:
+    if bf16.bf16_optimizer_states and not bf16.bf16_master_weights_and_grads:
         yield Violation(
             "bf16.bf16_optimizer_states",
             "`bf16_optimizer_states` needs `bf16_master_weights_and_grads`",
@@ -58,17 +43,13 @@ def bf16_states_need_masters(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "masters-need-offload",
-    Severity.LATE,
-    RuleCase({"zero_optimization": {"stage": 2}, "bf16": _MASTERS}, {zero("offload_optimizer"): CPU}),
-)
+@late({"zero_optimization": {"stage": 2}, "bf16": _MASTERS}, {zero("offload_optimizer"): CPU})
 def masters_need_offload(subject: Subject) -> Iterator[Violation]:
     """16-bit master weights need DeepSpeedCPUAdam, unless the optimizer states are in bf16 too."""
     if subject.stage == 0 or "offload_optimizer" in subject.offloads:
         return
     for name, key in _masters(subject):
-        if name == "fp16" or not _states_in_bf16(subject):
+        if name == "fp16" or not subject.config.brain_float.bf16_optimizer_states:
             states = ", or `bf16_optimizer_states`" if name == "bf16" else ""
             yield Violation(
                 key,
@@ -77,17 +58,13 @@ def masters_need_offload(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule(
-    "masters-need-adam",
-    Severity.LATE,
-    RuleCase(
-        {
-            "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
-            "bf16": _MASTERS,
-            "optimizer": {"type": "Lion", "params": {"lr": 1e-4}},
-        },
-        {"optimizer.type": "AdamW"},
-    ),
+@late(
+    {
+        "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
+        "bf16": _MASTERS,
+        "optimizer": {"type": "Lion", "params": {"lr": 1e-4}},
+    },
+    {"optimizer.type": "AdamW"},
 )
 def masters_need_adam(subject: Subject) -> Iterator[Violation]:
     """With optimizer offload, only DeepSpeedCPUAdam supports 16-bit master weights."""
@@ -97,17 +74,13 @@ def masters_need_adam(subject: Subject) -> Iterator[Violation]:
             yield Violation(key, "16-bit master weights need DeepSpeed's own Adam", 'write `"type": "AdamW"`')
 
 
-@rule(
-    "masters-in-both-formats",
-    Severity.LATE,
-    RuleCase(
-        {
-            "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
-            "fp16": {"enabled": False, "fp16_master_weights_and_grads": True},
-            "bf16": _MASTERS,
-        },
-        {"fp16": None},
-    ),
+@late(
+    {
+        "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
+        "fp16": {"enabled": False, "fp16_master_weights_and_grads": True},
+        "bf16": _MASTERS,
+    },
+    {"fp16": None},
 )
 def masters_in_both_formats(subject: Subject) -> Iterator[Violation]:
     """The engine refuses master weights in both fp16 and bf16, even if one of the precisions is off."""

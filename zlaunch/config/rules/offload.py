@@ -2,18 +2,14 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, Context, RuleCase, Subject, Violation, rule, zero
-from zlaunch.errors import Fix, FixKind, Severity
+from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, advice, error, late, silent, zero
+from zlaunch.errors import Fix, FixKind
 from zlaunch.job.model import ModelShape
 
 _NVME = {"device": "nvme", "nvme_path": "/nvme"}
 
 
-@rule(
-    "offload-needs-partitioning",
-    Severity.LATE,
-    RuleCase({"zero_optimization": {"stage": 0, "offload_optimizer": CPU}}, {zero("stage"): 2}),
-)
+@late({"zero_optimization": {"stage": 0, "offload_optimizer": CPU}}, {zero("stage"): 2})
 def offload_needs_partitioning(subject: Subject) -> Iterator[Violation]:
     """At stage 0 the optimizer moves to the CPU but the parameters do not, so the first step crashes."""
     if subject.stage == 0 and subject.offloads:
@@ -24,11 +20,7 @@ def offload_needs_partitioning(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "offload-param-needs-stage-3",
-    Severity.SILENT,
-    RuleCase({"zero_optimization": {"stage": 2, "offload_param": CPU}}, {zero("stage"): 3}),
-)
+@silent({"zero_optimization": {"stage": 2, "offload_param": CPU}}, {zero("stage"): 3})
 def offload_param_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     """Below stage 3 every rank keeps all parameters, and DeepSpeed ignores `offload_param`."""
     if subject.stage in (1, 2) and "offload_param" in subject.offloads:
@@ -39,11 +31,7 @@ def offload_param_needs_stage_3(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "nvme-needs-stage-3",
-    Severity.SILENT,
-    RuleCase({"zero_optimization": {"stage": 2, "offload_optimizer": _NVME}}, {zero("stage"): 3}),
-)
+@silent({"zero_optimization": {"stage": 2, "offload_optimizer": _NVME}}, {zero("stage"): 3})
 def nvme_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     """At stages 1 and 2 DeepSpeed treats `nvme` as `cpu` and does not use the drive."""
     section = subject.offloads.get("offload_optimizer")
@@ -55,13 +43,9 @@ def nvme_needs_stage_3(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "nvme-needs-a-path",
-    Severity.LATE,
-    RuleCase(
-        {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}},
-        {zero("offload_param", "nvme_path"): "/nvme"},
-    ),
+@late(
+    {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}},
+    {zero("offload_param", "nvme_path"): "/nvme"},
 )
 def nvme_needs_a_path(subject: Subject) -> Iterator[Violation]:
     """Offload to NVMe has no default directory, and fails without `nvme_path`."""
@@ -75,13 +59,9 @@ def nvme_needs_a_path(subject: Subject) -> Iterator[Violation]:
             return
 
 
-@rule(
-    "nvme-path-is-none",
-    Severity.SILENT,
-    RuleCase(
-        {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "none"}}},
-        {zero("offload_param", "nvme_path"): "/nvme"},
-    ),
+@silent(
+    {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "none"}}},
+    {zero("offload_param", "nvme_path"): "/nvme"},
 )
 def nvme_path_is_none(subject: Subject) -> Iterator[Violation]:
     """Accelerate replaces "auto" by "none", and DeepSpeed swaps to a directory of that name."""
@@ -94,13 +74,9 @@ def nvme_path_is_none(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule(
-    "too-few-buffers",
-    Severity.LATE,
-    RuleCase(
-        {"zero_optimization": {"stage": 3, "offload_optimizer": {**_NVME, "buffer_count": 3}}},
-        {zero("offload_optimizer", "buffer_count"): 4},
-    ),
+@late(
+    {"zero_optimization": {"stage": 3, "offload_optimizer": {**_NVME, "buffer_count": 3}}},
+    {zero("offload_optimizer", "buffer_count"): 4},
 )
 def too_few_buffers(subject: Subject) -> Iterator[Violation]:
     """Adam on NVMe needs four buffers (parameter, gradient, two moments); the first step asserts it."""
@@ -115,14 +91,10 @@ def too_few_buffers(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "buffer-too-small",
-    Severity.LATE,
-    RuleCase(
-        {"zero_optimization": {"stage": 3, "offload_param": {**_NVME, "buffer_size": 1_000_000}}},
-        {zero("offload_param", "buffer_size"): 4_194_304},
-        Context(world_size=1, model=ModelShape(1024, 1024 * 4096, "config.json")),
-    ),
+@late(
+    {"zero_optimization": {"stage": 3, "offload_param": {**_NVME, "buffer_size": 1_000_000}}},
+    {zero("offload_param", "buffer_size"): 4_194_304},
+    Context(world_size=1, model=ModelShape(1024, 1024 * 4096, "config.json")),
 )
 def buffer_too_small(subject: Subject) -> Iterator[Violation]:
     """Each rank's part of every parameter must fit into one staging buffer."""
@@ -141,14 +113,7 @@ def buffer_too_small(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "ratio-needs-stage-3",
-    Severity.ERROR,
-    RuleCase(
-        {"zero_optimization": {"stage": 2, "offload_optimizer": {**CPU, "ratio": 0.5}}},
-        {zero("stage"): 3},
-    ),
-)
+@error({"zero_optimization": {"stage": 2, "offload_optimizer": {**CPU, "ratio": 0.5}}}, {zero("stage"): 3})
 def ratio_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed asserts stage 3 for a `ratio` below 1, which keeps part of the optimizer on the GPU."""
     section = subject.zero.offload_optimizer
@@ -166,13 +131,9 @@ _NVME_KEYS = {
 }
 
 
-@rule(
-    "nvme-keys-without-nvme",
-    Severity.ADVICE,
-    RuleCase(
-        {"zero_optimization": {"stage": 3, "offload_param": {**CPU, "max_in_cpu": 1000}}},
-        {zero("offload_param", "max_in_cpu"): None},
-    ),
+@advice(
+    {"zero_optimization": {"stage": 3, "offload_param": {**CPU, "max_in_cpu": 1000}}},
+    {zero("offload_param", "max_in_cpu"): None},
 )
 def nvme_keys_without_nvme(subject: Subject) -> Iterator[Violation]:
     """Offload to the CPU does not read the keys for NVMe buffers and directories."""

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.rules.rule import CPU, Context, RuleCase, Subject, Violation, number, rule, zero
-from zlaunch.dsconfig.keys.read_at import ZERO
+from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, late, number, silent, zero
 from zlaunch.dsconfig.schema.optimizer import MuonOptimizer
-from zlaunch.errors import Severity
 
 _LR = {"lr": 1e-4}
 _LAMB = {"type": "Lamb", "params": _LR}
@@ -15,14 +13,7 @@ TESTED = ("adam", "adamw", "adagrad", "lion", "muon")
 """Optimizers that ZeRO was tested with (`deepspeed/runtime/zero/utils.py`), by their names in a config."""
 
 
-@rule(
-    "adam-means-adamw",
-    Severity.SILENT,
-    RuleCase(
-        {"optimizer": {"type": "Adam", "params": {**_LR, "weight_decay": 0.01}}},
-        {"optimizer.type": "AdamW"},
-    ),
-)
+@silent({"optimizer": {"type": "Adam", "params": {**_LR, "weight_decay": 0.01}}}, {"optimizer.type": "AdamW"})
 def adam_means_adamw(subject: Subject) -> Iterator[Violation]:
     """Type Adam uses decoupled weight decay, like AdamW, unless `adam_w_mode` is false."""
     decay = number(subject.param("weight_decay"), subject.argument("weight_decay"))
@@ -34,13 +25,9 @@ def adam_means_adamw(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "adamw-stays-adamw",
-    Severity.SILENT,
-    RuleCase(
-        {"optimizer": {"type": "AdamW", "params": {**_LR, "adam_w_mode": False}}},
-        {"optimizer.params.adam_w_mode": None},
-    ),
+@silent(
+    {"optimizer": {"type": "AdamW", "params": {**_LR, "adam_w_mode": False}}},
+    {"optimizer.params.adam_w_mode": None},
 )
 def adamw_stays_adamw(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed ignores `adam_w_mode` for type AdamW."""
@@ -52,13 +39,9 @@ def adamw_stays_adamw(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "untested-optimizer",
-    Severity.LATE,
-    RuleCase(
-        {"zero_optimization": {"stage": 2}, "optimizer": {"type": "SGD", "params": _LR}},
-        {"zero_allow_untested_optimizer": True},
-    ),
+@late(
+    {"zero_optimization": {"stage": 2}, "optimizer": {"type": "SGD", "params": _LR}},
+    {"zero_allow_untested_optimizer": True},
 )
 def untested_optimizer(subject: Subject) -> Iterator[Violation]:
     """ZeRO refuses optimizers that it was not tested with, unless `zero_allow_untested_optimizer` is set.
@@ -76,11 +59,7 @@ def untested_optimizer(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "lamb-scales-dynamically",
-    Severity.LATE,
-    RuleCase({"optimizer": _LAMB, "fp16": {"enabled": True, "loss_scale": 128}}, {"fp16.loss_scale": 0}),
-)
+@late({"optimizer": _LAMB, "fp16": {"enabled": True, "loss_scale": 128}}, {"fp16.loss_scale": 0})
 def lamb_scales_dynamically(subject: Subject) -> Iterator[Violation]:
     """Lamb asserts dynamic loss scaling, even if fp16 is off."""
     scale = subject.config.fp16.loss_scale
@@ -88,17 +67,13 @@ def lamb_scales_dynamically(subject: Subject) -> Iterator[Violation]:
         yield Violation("fp16.loss_scale", f"Lamb needs a dynamic loss scale, not {scale:g}", "write 0")
 
 
-@rule(
-    "lamb-on-the-host",
-    Severity.LATE,
-    RuleCase(
-        {
-            "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
-            "optimizer": _LAMB,
-            "zero_allow_untested_optimizer": True,
-        },
-        {"optimizer.type": "AdamW"},
-    ),
+@late(
+    {
+        "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
+        "optimizer": _LAMB,
+        "zero_allow_untested_optimizer": True,
+    },
+    {"optimizer.type": "AdamW"},
 )
 def lamb_on_the_host(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed's Lamb is a CUDA kernel and fails on offloaded parameters."""
@@ -108,16 +83,12 @@ def lamb_on_the_host(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "part-offload-needs-adam",
-    Severity.LATE,
-    RuleCase(
-        {
-            "zero_optimization": {"stage": 3, "offload_optimizer": {**CPU, "ratio": 0.5}},
-            "optimizer": {"type": "Lion", "params": _LR},
-        },
-        {"optimizer.type": "AdamW"},
-    ),
+@late(
+    {
+        "zero_optimization": {"stage": 3, "offload_optimizer": {**CPU, "ratio": 0.5}},
+        "optimizer": {"type": "Lion", "params": _LR},
+    },
+    {"optimizer.type": "AdamW"},
 )
 def part_offload_needs_adam(subject: Subject) -> Iterator[Violation]:
     """With a `ratio` below 1 the engine asserts DeepSpeedCPUAdam for the offloaded part."""
@@ -131,11 +102,7 @@ def part_offload_needs_adam(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "muon-reduces-otherwise",
-    Severity.LATE,
-    RuleCase({"zero_optimization": {"stage": 3}, "optimizer": _MUON}, {zero("reduce_scatter"): False}),
-)
+@late({"zero_optimization": {"stage": 3}, "optimizer": _MUON}, {zero("reduce_scatter"): False})
 def muon_reduces_otherwise(subject: Subject) -> Iterator[Violation]:
     """At stage 3 Muon refuses quantized gradients and `reduce_scatter`, which is on by default."""
     if subject.optimizer != "muon" or subject.stage != 3:
@@ -146,7 +113,7 @@ def muon_reduces_otherwise(subject: Subject) -> Iterator[Violation]:
         )
     elif subject.zero.reduce_scatter:
         yield Violation(
-            zero("reduce_scatter") if subject.has(zero("reduce_scatter")) else ZERO,
+            subject.nearest(zero("reduce_scatter")),
             "Muon does not work with `reduce_scatter` at stage 3, and it is on by default",
             'write `"reduce_scatter": false`',
         )
@@ -164,11 +131,7 @@ def _schedule_sets_it(subject: Subject) -> bool:
     return scheduler.type != "WarmupLR" or subject.has("scheduler.params.warmup_max_lr")
 
 
-@rule(
-    "no-learning-rate",
-    Severity.SILENT,
-    RuleCase({"optimizer": {"type": "AdamW"}}, {"optimizer.params": _LR}, Context()),
-)
+@silent({"optimizer": {"type": "AdamW"}}, {"optimizer.params": _LR}, Context())
 def no_learning_rate(subject: Subject) -> Iterator[Violation]:
     """Without `lr` the optimizer uses its constructor's default, not the Trainer's learning rate."""
     if subject.config.optimizer is None or subject.param("lr") is not None or _schedule_sets_it(subject):

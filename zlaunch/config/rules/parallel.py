@@ -2,15 +2,10 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import RuleCase, Subject, Violation, rule, zero
-from zlaunch.errors import Severity
+from zlaunch.config.rules.rule import Subject, Violation, late, silent, zero
 
 
-@rule(
-    "half-a-device-mesh",
-    Severity.SILENT,
-    RuleCase({"sequence_parallel_size": 2}, {"data_parallel_size": 2}),
-)
+@silent({"sequence_parallel_size": 2}, {"data_parallel_size": 2})
 def half_a_device_mesh(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed builds a device mesh only if both sizes are set; one alone splits no sequences."""
     sizes = ("sequence_parallel_size", "data_parallel_size")
@@ -20,13 +15,7 @@ def half_a_device_mesh(subject: Subject) -> Iterator[Violation]:
         yield Violation(given[0], f"`{given[0]}` has no effect without `{other}`", f"add `{other}`")
 
 
-@rule(
-    "two-tensor-parallel-sizes",
-    Severity.LATE,
-    RuleCase(
-        {"tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}}, {"tensor_parallel.tp.tp_size": 4}
-    ),
-)
+@late({"tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}}, {"tensor_parallel.tp.tp_size": 4})
 def two_tensor_parallel_sizes(subject: Subject) -> Iterator[Violation]:
     """The engine raises an error unless `tp.tp_size` is 1 or equal to `autotp_size`."""
     section = subject.config.tensor_parallel
@@ -38,11 +27,7 @@ def two_tensor_parallel_sizes(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "tensor-parallel-is-off",
-    Severity.SILENT,
-    RuleCase({"tensor_parallel": {"tp": {"tp_size": 2}}}, {"tensor_parallel.autotp_size": 2}),
-)
+@silent({"tensor_parallel": {"tp": {"tp_size": 2}}}, {"tensor_parallel.autotp_size": 2})
 def tensor_parallel_is_off(subject: Subject) -> Iterator[Violation]:
     """In training only `autotp_size` splits the model; `tp_size` alone is for inference."""
     section = subject.config.tensor_parallel
@@ -55,13 +40,8 @@ def tensor_parallel_is_off(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "pipeline-below-stage-2",
-    Severity.LATE,
-    RuleCase(
-        {"zero_optimization": {"stage": 2}, "pipeline": {"activation_checkpoint_interval": 1}},
-        {zero("stage"): 1},
-    ),
+@late(
+    {"zero_optimization": {"stage": 2}, "pipeline": {"activation_checkpoint_interval": 1}}, {zero("stage"): 1}
 )
 def pipeline_below_stage_2(subject: Subject) -> Iterator[Violation]:
     """The pipeline engine asserts a ZeRO stage below 2."""
@@ -71,11 +51,7 @@ def pipeline_below_stage_2(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "autotp-pass-alone",
-    Severity.LATE,
-    RuleCase({"compile": {"deepcompile": True, "passes": ["autotp", "z3"]}}, {"compile.passes": ["autotp"]}),
-)
+@late({"compile": {"deepcompile": True, "passes": ["autotp", "z3"]}}, {"compile.passes": ["autotp"]})
 def autotp_pass_alone(subject: Subject) -> Iterator[Violation]:
     """DeepCompile cannot combine its tensor-parallel pass with other passes."""
     section = subject.config.compile
@@ -86,16 +62,12 @@ def autotp_pass_alone(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "two-compiled-offloads",
-    Severity.LATE,
-    RuleCase(
-        {
-            "zero_optimization": {"stage": 3},
-            "compile": {"deepcompile": True, "offload_activation": True, "offload_parameters": True},
-        },
-        {"compile.offload_parameters": False},
-    ),
+@late(
+    {
+        "zero_optimization": {"stage": 3},
+        "compile": {"deepcompile": True, "offload_activation": True, "offload_parameters": True},
+    },
+    {"compile.offload_parameters": False},
 )
 def two_compiled_offloads(subject: Subject) -> Iterator[Violation]:
     """At stage 3 DeepCompile offloads one kind of state, and optimizer states only if ZeRO does not."""

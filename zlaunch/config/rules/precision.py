@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import FORMATS, Context, RuleCase, Subject, Violation, rule, zero
-from zlaunch.errors import Severity
+from zlaunch.config.rules.rule import FORMATS, Context, Subject, Violation, advice, error, late, silent, zero
 
 _ON = {"enabled": True}
 
 
-@rule("both-formats", Severity.ERROR, RuleCase({"fp16": _ON, "bf16": _ON}, {"fp16.enabled": False}))
+@error({"fp16": _ON, "bf16": _ON}, {"fp16.enabled": False})
 def both_formats(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed asserts that fp16 and bf16 are not both enabled."""
     if subject.has_both_formats:
@@ -19,11 +18,7 @@ def both_formats(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "fp16-unsupported",
-    Severity.LATE,
-    RuleCase({"fp16": _ON}, {"fp16.enabled": False}, Context(device_fp16=False)),
-)
+@late({"fp16": _ON}, {"fp16.enabled": False}, Context(device_fp16=False))
 def fp16_unsupported(subject: Subject) -> Iterator[Violation]:
     """On a CPU without AVX512-FP16 or AVX-NE-CONVERT the engine raises a ValueError for fp16."""
     if subject.context.device_fp16 is False and subject.format == "fp16":
@@ -34,11 +29,7 @@ def fp16_unsupported(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "param-dtype-differs",
-    Severity.LATE,
-    RuleCase({"bf16": _ON, "data_types": {"param_dtype": "fp16"}}, {"data_types.param_dtype": "bf16"}),
-)
+@late({"bf16": _ON, "data_types": {"param_dtype": "fp16"}}, {"data_types.param_dtype": "bf16"})
 def param_dtype_differs(subject: Subject) -> Iterator[Violation]:
     """The engine asserts that `param_dtype` matches the enabled precision; it cannot choose one."""
     wanted = subject.config.data_types.param_dtype
@@ -54,13 +45,9 @@ def _format(name: str) -> str:
     return FORMATS.get(name.removeprefix("torch."), "fp32")
 
 
-@rule(
-    "accumulation-needs-partitioning",
-    Severity.LATE,
-    RuleCase(
-        {"bf16": _ON, "zero_optimization": {"stage": 0}, "data_types": {"grad_accum_dtype": "fp32"}},
-        {zero("stage"): 1},
-    ),
+@late(
+    {"bf16": _ON, "zero_optimization": {"stage": 0}, "data_types": {"grad_accum_dtype": "fp32"}},
+    {zero("stage"): 1},
 )
 def accumulation_needs_partitioning(subject: Subject) -> Iterator[Violation]:
     """At stage 0 DeepSpeed can only accumulate gradients in the model's precision."""
@@ -73,28 +60,23 @@ def accumulation_needs_partitioning(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "norm-needs-zeros-own-optimizer",
-    Severity.LATE,
-    RuleCase(
-        {
-            "zero_optimization": {"stage": 1, "compute_grad_norm": False},
-            "gradient_clipping": 0,
-            "bf16": _ON,
-            "data_types": {"grad_accum_dtype": "fp32"},
-        },
-        {zero("stage"): 2},
-    ),
+@late(
+    {
+        "zero_optimization": {"stage": 1, "compute_grad_norm": False},
+        "gradient_clipping": 0,
+        "bf16": _ON,
+        "data_types": {"grad_accum_dtype": "fp32"},
+    },
+    {zero("stage"): 2},
 )
 def norm_needs_zeros_own_optimizer(subject: Subject) -> Iterator[Violation]:
     """Stage 1 in bf16 with fp32 accumulation uses an optimizer that always computes the gradient norm."""
-    if subject.zero.compute_grad_norm or not _runs_bf16_optimizer(subject):
-        return
-    yield Violation(
-        zero("compute_grad_norm"),
-        "stage 1 in bf16 with fp32 accumulation always computes the gradient norm",
-        "use stage 2, or delete it",
-    )
+    if _runs_bf16_optimizer(subject) and not subject.zero.compute_grad_norm:
+        yield Violation(
+            zero("compute_grad_norm"),
+            "stage 1 in bf16 with fp32 accumulation always computes the gradient norm",
+            "use stage 2, or delete it",
+        )
 
 
 def _runs_bf16_optimizer(subject: Subject) -> bool:
@@ -103,18 +85,13 @@ def _runs_bf16_optimizer(subject: Subject) -> bool:
     return alone and subject.format == "bf16" and wanted is not None and _format(wanted) == "fp32"
 
 
-@rule(
-    "immediate-update-not-read",
-    Severity.SILENT,
-    RuleCase(
-        {"bf16": {**_ON, "immediate_grad_update": True}, "zero_optimization": {"stage": 2}},
-        {"bf16.immediate_grad_update": None},
-    ),
+@silent(
+    {"bf16": {**_ON, "immediate_grad_update": True}, "zero_optimization": {"stage": 2}},
+    {"bf16.immediate_grad_update": None},
 )
 def immediate_update_not_read(subject: Subject) -> Iterator[Violation]:
     """Only stage 1 with fp32 accumulation, and pipelines, read `immediate_grad_update`."""
-    bf16 = subject.config.bf16
-    if bf16 is None or not bf16.immediate_grad_update or subject.config.pipeline is not None:
+    if not subject.value("bf16.immediate_grad_update") or subject.config.pipeline is not None:
         return
     if subject.stage is not None and subject.format is not None and not _runs_bf16_optimizer(subject):
         yield Violation(
@@ -124,38 +101,18 @@ def immediate_update_not_read(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "overflow-unchecked-at-stage-3",
-    Severity.SILENT,
-    RuleCase(
-        {"bf16": {**_ON, "check_grad_overflow": True}, "zero_optimization": {"stage": 3}},
-        {zero("stage"): 2},
-    ),
-)
+@silent({"bf16": {**_ON, "check_grad_overflow": True}, "zero_optimization": {"stage": 3}}, {zero("stage"): 2})
 def overflow_unchecked_at_stage_3(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed does not pass `check_grad_overflow` to the stage 3 optimizer."""
     key = "bf16.check_grad_overflow"
-    if (
-        subject.stage == 3
-        and subject.has(key)
-        and subject.config.bf16
-        and subject.config.bf16.check_grad_overflow
-    ):
+    if subject.stage == 3 and subject.has(key) and subject.value(key):
         yield Violation(key, "stage 3 does not read `check_grad_overflow`", "delete it, or use stage 2")
 
 
-@rule(
-    "autocast-twice",
-    Severity.SILENT,
-    RuleCase(
-        {"bf16": _ON, "torch_autocast": {"enabled": True, "dtype": "bfloat16"}},
-        {"bf16.enabled": False},
-    ),
-)
+@silent({"bf16": _ON, "torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, {"bf16.enabled": False})
 def autocast_twice(subject: Subject) -> Iterator[Violation]:
     """With bf16 or fp16 enabled the whole model is converted, so `torch_autocast` has no effect."""
-    autocast = subject.config.torch_autocast
-    if autocast is not None and autocast.enabled and subject.format in ("bf16", "fp16"):
+    if subject.value("torch_autocast.enabled") and subject.format in ("bf16", "fp16"):
         yield Violation(
             "torch_autocast.enabled",
             f"no effect: the whole model is in {subject.format}; `torch_autocast` is for models in fp32",
@@ -163,15 +120,10 @@ def autocast_twice(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "autocast-without-dtype",
-    Severity.SILENT,
-    RuleCase({"torch_autocast": _ON}, {"torch_autocast.dtype": "bfloat16"}),
-)
+@silent({"torch_autocast": _ON}, {"torch_autocast.dtype": "bfloat16"})
 def autocast_without_dtype(subject: Subject) -> Iterator[Violation]:
     """Without `dtype` PyTorch uses its default, fp16 on CUDA, without loss scaling."""
-    autocast = subject.config.torch_autocast
-    if autocast is not None and autocast.enabled and autocast.dtype is None:
+    if subject.value("torch_autocast.enabled") and subject.value("torch_autocast.dtype") is None:
         yield Violation(
             "torch_autocast",
             "without `dtype`, autocast uses fp16 on CUDA, without loss scaling",
@@ -179,11 +131,7 @@ def autocast_without_dtype(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "loss-scale-is-fixed",
-    Severity.ADVICE,
-    RuleCase({"fp16": {**_ON, "loss_scale": 128, "initial_scale_power": 8}}, {"fp16.loss_scale": 0}),
-)
+@advice({"fp16": {**_ON, "loss_scale": 128, "initial_scale_power": 8}}, {"fp16.loss_scale": 0})
 def loss_scale_is_fixed(subject: Subject) -> Iterator[Violation]:
     """With a fixed loss scale DeepSpeed ignores the settings for dynamic loss scaling."""
     dynamic = ("initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")

@@ -3,9 +3,8 @@
 import functools
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Context, Keys, RuleCase, Subject, Violation, rule
+from zlaunch.config.rules.rule import Context, Keys, Subject, Violation, advice
 from zlaunch.dsconfig.releases import NEWEST, Release, release
-from zlaunch.errors import Severity
 
 BENIGN = {("steps_per_print",)}
 """Changes that only affect the log."""
@@ -31,15 +30,7 @@ def _in_use(subject: Subject, section: Keys) -> bool:
     return not any((key, subject.written.get((*section, key))) in off for key in ("enabled", "device"))
 
 
-@rule(
-    "default-changed",
-    Severity.ADVICE,
-    RuleCase(
-        {"zero_optimization": {"stage": 2}},
-        {"gradient_clipping": 1.0},
-        Context(release=release("0.16")),
-    ),
-)
+@advice({"zero_optimization": {"stage": 2}}, {"gradient_clipping": 1.0}, Context(release=release("0.16")))
 def default_changed(subject: Subject) -> Iterator[Violation]:
     """The default of a missing key is different in the newest DeepSpeed release."""
     older = subject.context.release

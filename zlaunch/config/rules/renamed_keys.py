@@ -3,10 +3,10 @@
 import json
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
+from zlaunch.config.rules.rule import CPU, Subject, Violation, advice, error, late, silent, zero
 from zlaunch.dsconfig.keys.read_at import ZERO
 from zlaunch.dsconfig.schema.renamed import OLD_NAMES, OldName
-from zlaunch.errors import Fix, FixKind, Severity
+from zlaunch.errors import Fix, FixKind
 
 
 def _written(subject: Subject) -> Iterator[tuple[str, str, OldName]]:
@@ -27,13 +27,9 @@ def _renamed(name: OldName, value: object) -> tuple[str, Fix]:
     return f'write `"{new}": {json.dumps(section)}`', Fix(FixKind.REPLACE, (new, section))
 
 
-@rule(
-    "old-name",
-    Severity.ADVICE,
-    RuleCase(
-        {"zero_optimization": {"stage": 2, "cpu_offload": True}},
-        {zero("cpu_offload"): None, zero("offload_optimizer"): CPU},
-    ),
+@advice(
+    {"zero_optimization": {"stage": 2, "cpu_offload": True}},
+    {zero("cpu_offload"): None, zero("offload_optimizer"): CPU},
 )
 def old_name(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed still reads the old name, with a deprecation warning."""
@@ -43,13 +39,9 @@ def old_name(subject: Subject) -> Iterator[Violation]:
             yield Violation(zero(old), f"`{old}` is the old name of `{new}`", hint, fix)
 
 
-@rule(
-    "old-and-new-name",
-    Severity.ERROR,
-    RuleCase(
-        {"zero_optimization": {"stage": 2, "cpu_offload": True, "offload_optimizer": CPU}},
-        {zero("cpu_offload"): None},
-    ),
+@error(
+    {"zero_optimization": {"stage": 2, "cpu_offload": True, "offload_optimizer": CPU}},
+    {zero("cpu_offload"): None},
 )
 def old_and_new_name(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed refuses a config with both the old and the new name, even with equal values."""
@@ -65,13 +57,9 @@ def old_and_new_name(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule(
-    "old-pinning",
-    Severity.SILENT,
-    RuleCase(
-        {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "cpu_offload_use_pin_memory": True}},
-        {zero("cpu_offload_use_pin_memory"): None, zero("offload_optimizer", "pin_memory"): True},
-    ),
+@silent(
+    {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "cpu_offload_use_pin_memory": True}},
+    {zero("cpu_offload_use_pin_memory"): None, zero("offload_optimizer", "pin_memory"): True},
 )
 def old_pinning(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed accepts the old key for pinned memory with a warning and ignores it."""
@@ -83,16 +71,9 @@ def old_pinning(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "old-offload-unseen",
-    Severity.LATE,
-    RuleCase(
-        {
-            "zero_optimization": {"stage": 2, "cpu_offload": True},
-            "train_micro_batch_size_per_gpu": "auto",
-        },
-        {zero("cpu_offload"): None, zero("offload_optimizer"): CPU},
-    ),
+@late(
+    {"zero_optimization": {"stage": 2, "cpu_offload": True}, "train_micro_batch_size_per_gpu": "auto"},
+    {zero("cpu_offload"): None, zero("offload_optimizer"): CPU},
 )
 def old_offload_unseen(subject: Subject) -> Iterator[Violation]:
     """The Trainer only knows `offload_optimizer`, so it creates an optimizer that DeepSpeed refuses."""
@@ -104,7 +85,7 @@ def old_offload_unseen(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule("bf16-by-its-old-name", Severity.ADVICE, RuleCase({"bfloat16": {"enabled": True}}, {"bfloat16": None}))
+@advice({"bfloat16": {"enabled": True}}, {"bfloat16": None})
 def bf16_by_its_old_name(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed reads `bfloat16` only if `bf16` is missing; the Trainer never reads it."""
     if subject.config.bfloat16 is not None and subject.config.bf16 is None:
@@ -112,11 +93,7 @@ def bf16_by_its_old_name(subject: Subject) -> Iterator[Violation]:
         yield Violation("bfloat16", "`bfloat16` is the old name of `bf16`", "write `bf16`", rename)
 
 
-@rule(
-    "bf16-under-both-names",
-    Severity.SILENT,
-    RuleCase({"bf16": {"enabled": False}, "bfloat16": {"enabled": True}}, {"bfloat16": None}),
-)
+@silent({"bf16": {"enabled": False}, "bfloat16": {"enabled": True}}, {"bfloat16": None})
 def bf16_under_both_names(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed ignores `bfloat16` if `bf16` is present."""
     old, new = subject.config.bfloat16, subject.config.bf16

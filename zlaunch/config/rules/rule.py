@@ -1,8 +1,8 @@
-"""A rule: one pure function, one code, and one config that breaks it with its smallest repair."""
+"""A rule: one pure function, and one config that breaks it with its smallest repair."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from zlaunch.dsconfig.keys.autos import FILLED
@@ -50,12 +50,15 @@ class Context:
     """Whether a reader of strict JSON is known to read the text as it is."""
 
 
+UNKNOWN = Context()
+
+
 @dataclass(frozen=True)
 class Subject:
     """What a rule checks: a ds_config and its job."""
 
     config: DsConfig
-    context: Context = Context()
+    context: Context = UNKNOWN
 
     @property
     def data_ranks(self) -> int | None:
@@ -132,13 +135,12 @@ class Subject:
     @property
     def has_both_formats(self) -> bool:
         """Whether the config enables fp16 and bf16."""
-        bf16 = self.config.brain_float
-        return self.config.fp16.enabled is True and bf16 is not None and bf16.enabled is True
+        return self.config.fp16.enabled is True and self.config.brain_float.enabled is True
 
     def is_on(self, name: str) -> bool | None:
         """Whether a precision is on; None while an argument can still turn it on."""
         section = self.config.fp16 if name == "fp16" else self.config.brain_float
-        if section is not None and section.enabled != "auto" and section.model_fields_set:
+        if section.enabled != "auto" and section.model_fields_set:
             return section.enabled
         if self.context.interface is ConfigInterface.DEEPSPEED:
             return False
@@ -161,6 +163,17 @@ class Subject:
                 return False
             node = getattr(node, part)
         return True
+
+    def nearest(self, where: str) -> str:
+        """The key if the config has it, or else its section."""
+        return where if self.has(where) else where.rpartition(".")[0]
+
+    def value(self, where: str) -> Any:
+        """The value of a key, or its default; None if the section around it is missing."""
+        node: object = self.config
+        for part in where.split("."):
+            node = None if node is None else getattr(node, part)
+        return node
 
 
 def _leaves(node: Section | Mapping[str, object], above: Keys) -> Iterator[tuple[Keys, object, object]]:
@@ -189,30 +202,30 @@ class Violation:
     fix: Fix | None = None
 
 
-@dataclass(frozen=True)
-class RuleCase:
-    """A ds_config that breaks a rule, and its smallest repair."""
-
-    broken: Mapping[str, object]
-    repair: Mapping[str, object]
-    """Dotted key → new value; None deletes the key."""
-    context: Context = Context()
-    """Context that the rule needs."""
-
-
 Check = Callable[[Subject], Iterator[Violation]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule between keys."""
+    """One rule between keys, with a ds_config that breaks it."""
 
-    code: str
     severity: Severity
-    why: str
-    """What DeepSpeed does, in a few sentences."""
-    case: RuleCase
     check: Check
+    broken: Mapping[str, object]
+    repair: Mapping[str, object]
+    """The smallest one: dotted key → new value; None deletes the key."""
+    context: Context
+    """Context that the rule needs."""
+
+    @property
+    def code(self) -> str:
+        """The name of the function, as findings show it."""
+        return self.check.__name__.replace("_", "-")
+
+    @property
+    def why(self) -> str:
+        """What DeepSpeed does, in a few sentences."""
+        return self.check.__doc__ or ""
 
     def __call__(self, subject: Subject) -> Iterator[Finding]:
         """Apply the rule."""
@@ -220,9 +233,20 @@ class Rule:
             yield Finding(self.code, fault.message, fault.hint, fault.where, self.severity, fix=fault.fix)
 
 
-def rule(code: str, severity: Severity, case: RuleCase) -> Callable[[Check], Rule]:
-    """Turn a function into a rule; its docstring says what DeepSpeed does."""
-    return lambda check: Rule(code, severity, check.__doc__ or "", case, check)
+def _rule(
+    severity: Severity, broken: Mapping[str, object], repair: Mapping[str, object], context: Context = UNKNOWN
+) -> Callable[[Check], Rule]:
+    """Turn a function into a rule: its name is the code, its docstring says what DeepSpeed does.
+
+    The arguments are a config that breaks the rule, its smallest repair, and the context that it needs.
+    """
+    return lambda check: Rule(severity, check, broken, repair, context)
+
+
+error = partial(_rule, Severity.ERROR)
+late = partial(_rule, Severity.LATE)
+silent = partial(_rule, Severity.SILENT)
+advice = partial(_rule, Severity.ADVICE)
 
 
 def zero(*keys: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import RuleCase, Subject, Violation, number, rule
+from zlaunch.config.rules.rule import Subject, Violation, advice, number, silent
 from zlaunch.dsconfig.schema.scheduler import (
     LRRangeTest,
     OneCycle,
@@ -10,7 +10,6 @@ from zlaunch.dsconfig.schema.scheduler import (
     WarmupDecayLR,
     WarmupLR,
 )
-from zlaunch.errors import Severity
 from zlaunch.units import plural
 
 _PARAMS = "scheduler.params"
@@ -18,21 +17,9 @@ _ADAMW = {"type": "AdamW", "params": {"lr": 1e-4}}
 _CYCLE = {"cycle_min_lr": 1e-5, "cycle_max_lr": 1e-4}
 
 
-def _key(subject: Subject, name: str) -> str:
-    """The key, or its section if the key is missing."""
-    return f"{_PARAMS}.{name}" if subject.has(f"{_PARAMS}.{name}") else _PARAMS
-
-
-@rule(
-    "two-learning-rates",
-    Severity.SILENT,
-    RuleCase(
-        {
-            "optimizer": _ADAMW,
-            "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 5000}},
-        },
-        {f"{_PARAMS}.warmup_max_lr": 1e-4},
-    ),
+@silent(
+    {"optimizer": _ADAMW, "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 5000}}},
+    {f"{_PARAMS}.warmup_max_lr": 1e-4},
 )
 def two_learning_rates(subject: Subject) -> Iterator[Violation]:
     """The schedule replaces the optimizer's learning rate by its own; WarmupDecayLR defaults to 0.001."""
@@ -47,22 +34,15 @@ def two_learning_rates(subject: Subject) -> Iterator[Violation]:
         written = "auto" if rate is None else f"{rate:g}"
         default = ", its default" if is_default else ""
         yield Violation(
-            _key(subject, "warmup_max_lr"),
+            subject.nearest(f"{_PARAMS}.warmup_max_lr"),
             f"the schedule warms up to {highest:g}{default}, not to the optimizer's `lr` of {written}",
             f'write `"warmup_max_lr": {written}`' if rate is not None else 'write `"warmup_max_lr": "auto"`',
         )
 
 
-@rule(
-    "warmup-outlasts-the-run",
-    Severity.SILENT,
-    RuleCase(
-        {
-            "optimizer": _ADAMW,
-            "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 500}},
-        },
-        {f"{_PARAMS}.warmup_num_steps": 50},
-    ),
+@silent(
+    {"optimizer": _ADAMW, "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 500}}},
+    {f"{_PARAMS}.warmup_num_steps": 50},
 )
 def warmup_outlasts_the_run(subject: Subject) -> Iterator[Violation]:
     """A warmup longer than the run never reaches the full learning rate; the default is 1000 steps."""
@@ -75,22 +55,18 @@ def warmup_outlasts_the_run(subject: Subject) -> Iterator[Violation]:
     warmup = number(scheduler.params.warmup_num_steps)
     if total is not None and warmup is not None and warmup > total:
         yield Violation(
-            _key(subject, "warmup_num_steps"),
+            subject.nearest(f"{_PARAMS}.warmup_num_steps"),
             f"the warmup takes {plural(int(warmup), 'step')}, but the run has {int(total)}",
             f'write `"warmup_num_steps": {max(1, int(total) // 10)}`',
         )
 
 
-@rule(
-    "cycle-upside-down",
-    Severity.SILENT,
-    RuleCase(
-        {
-            "optimizer": _ADAMW,
-            "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-3, "cycle_max_lr": 1e-4}},
-        },
-        {f"{_PARAMS}.cycle_min_lr": 1e-5},
-    ),
+@silent(
+    {
+        "optimizer": _ADAMW,
+        "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-3, "cycle_max_lr": 1e-4}},
+    },
+    {f"{_PARAMS}.cycle_min_lr": 1e-5},
 )
 def cycle_upside_down(subject: Subject) -> Iterator[Violation]:
     """OneCycle does not check its bounds and starts at `cycle_min_lr`."""
@@ -106,13 +82,9 @@ def cycle_upside_down(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "cycle-never-decays",
-    Severity.SILENT,
-    RuleCase(
-        {"optimizer": _ADAMW, "scheduler": {"type": "OneCycle", "params": {**_CYCLE, "decay_lr_rate": 0.1}}},
-        {f"{_PARAMS}.decay_step_size": 1000},
-    ),
+@silent(
+    {"optimizer": _ADAMW, "scheduler": {"type": "OneCycle", "params": {**_CYCLE, "decay_lr_rate": 0.1}}},
+    {f"{_PARAMS}.decay_step_size": 1000},
 )
 def cycle_never_decays(subject: Subject) -> Iterator[Violation]:
     """OneCycle ignores its decay rates while `decay_step_size` is 0, the default."""
@@ -128,16 +100,12 @@ def cycle_never_decays(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule(
-    "cycle-without-momentum",
-    Severity.SILENT,
-    RuleCase(
-        {
-            "optimizer": {"type": "SGD", "params": {"lr": 1e-4}},
-            "scheduler": {"type": "OneCycle", "params": {**_CYCLE, "cycle_momentum": True}},
-        },
-        {"optimizer.type": "AdamW"},
-    ),
+@silent(
+    {
+        "optimizer": {"type": "SGD", "params": {"lr": 1e-4}},
+        "scheduler": {"type": "OneCycle", "params": {**_CYCLE, "cycle_momentum": True}},
+    },
+    {"optimizer.type": "AdamW"},
 )
 def cycle_without_momentum(subject: Subject) -> Iterator[Violation]:
     """OneCycle changes the momentum through `betas`; for optimizers without them it only warns."""
@@ -150,11 +118,7 @@ def cycle_without_momentum(subject: Subject) -> Iterator[Violation]:
         yield Violation(key, f"no effect: `{subject.optimizer}` has no `betas`", "write false, or use AdamW")
 
 
-@rule(
-    "range-test-never-ends",
-    Severity.ADVICE,
-    RuleCase({"optimizer": _ADAMW, "scheduler": {"type": "LRRangeTest", "params": {}}}, {"scheduler": None}),
-)
+@advice({"optimizer": _ADAMW, "scheduler": {"type": "LRRangeTest", "params": {}}}, {"scheduler": None})
 def range_test_never_ends(subject: Subject) -> Iterator[Violation]:
     """LRRangeTest raises the learning rate without limit, to find where training diverges."""
     if isinstance(subject.config.scheduler, LRRangeTest):

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.rules.rule import RuleCase, Subject, Violation, rule
+from zlaunch.config.rules.rule import Subject, Violation, advice, late, silent
 from zlaunch.dsconfig.keys.read_at import OFF_BY_DEFAULT, switches_over
 from zlaunch.dsconfig.text.document import dotted
-from zlaunch.errors import Fix, FixKind, Severity
+from zlaunch.errors import Fix, FixKind
 
 DEAD: Mapping[tuple[str, ...], str] = {
     ("disable_allgather",): "delete it",
@@ -16,11 +16,7 @@ DEAD: Mapping[tuple[str, ...], str] = {
 """Keys that DeepSpeed parses but never uses → what to do instead."""
 
 
-@rule(
-    "section-not-enabled",
-    Severity.SILENT,
-    RuleCase({"tensorboard": {"output_path": "logs"}}, {"tensorboard.enabled": True}),
-)
+@silent({"tensorboard": {"output_path": "logs"}}, {"tensorboard.enabled": True})
 def section_not_enabled(subject: Subject) -> Iterator[Violation]:
     """A section without its switch is off, and DeepSpeed ignores its other keys."""
     for section, switch in OFF_BY_DEFAULT.items():
@@ -34,18 +30,9 @@ def section_not_enabled(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule(
-    "section-in-a-section-that-is-off",
-    Severity.SILENT,
-    RuleCase(
-        {
-            "data_efficiency": {
-                "enabled": False,
-                "data_sampling": {"enabled": True, "num_workers": 2},
-            }
-        },
-        {"data_efficiency.enabled": True},
-    ),
+@silent(
+    {"data_efficiency": {"enabled": False, "data_sampling": {"enabled": True, "num_workers": 2}}},
+    {"data_efficiency.enabled": True},
 )
 def section_in_a_section_that_is_off(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed ignores a section inside one that is off."""
@@ -59,7 +46,7 @@ def section_in_a_section_that_is_off(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule("dead-key", Severity.SILENT, RuleCase({"disable_allgather": True}, {"disable_allgather": None}))
+@silent({"disable_allgather": True}, {"disable_allgather": None})
 def dead_key(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed parses some keys that it no longer uses."""
     for keys, instead in DEAD.items():
@@ -68,11 +55,7 @@ def dead_key(subject: Subject) -> Iterator[Violation]:
             yield Violation(".".join(keys), f"DeepSpeed no longer uses `{keys[-1]}`", instead, fix)
 
 
-@rule(
-    "autotuning-ends-the-job",
-    Severity.SILENT,
-    RuleCase({"autotuning": {"enabled": True}}, {"autotuning.enabled": False}),
-)
+@silent({"autotuning": {"enabled": True}}, {"autotuning.enabled": False})
 def autotuning_ends_the_job(subject: Subject) -> Iterator[Violation]:
     """With autotuning enabled, a normal job exits with status 0 after the profiled steps."""
     section = subject.config.autotuning
@@ -84,7 +67,7 @@ def autotuning_ends_the_job(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule("datastates-is-on", Severity.SILENT, RuleCase({"datastates_ckpt": {}}, {"datastates_ckpt": False}))
+@silent({"datastates_ckpt": {}}, {"datastates_ckpt": False})
 def datastates_is_on(subject: Subject) -> Iterator[Violation]:
     """Any value except false enables the DataStates checkpoint engine, even null and {}."""
     value = subject.config.datastates_ckpt
@@ -96,11 +79,7 @@ def datastates_is_on(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "aio-without-nvme",
-    Severity.ADVICE,
-    RuleCase({"aio": {"queue_depth": 16}}, {"aio": None}),
-)
+@advice({"aio": {"queue_depth": 16}}, {"aio": None})
 def aio_without_nvme(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed reads `aio` only for offload to NVMe."""
     reads = any(section.device == "nvme" for section in subject.offloads.values())
@@ -109,39 +88,22 @@ def aio_without_nvme(subject: Subject) -> Iterator[Violation]:
         yield Violation("aio", "`aio` has no effect without offload to NVMe", "delete it")
 
 
-@rule(
-    "contiguous-checkpoints",
-    Severity.LATE,
-    RuleCase(
-        {"activation_checkpointing": {"contiguous_memory_optimization": True, "number_checkpoints": 4}},
-        {"activation_checkpointing.partition_activations": True},
-    ),
+@late(
+    {"activation_checkpointing": {"contiguous_memory_optimization": True, "number_checkpoints": 4}},
+    {"activation_checkpointing.partition_activations": True},
 )
 def contiguous_checkpoints(subject: Subject) -> Iterator[Violation]:
     """`deepspeed.checkpointing.configure` asserts two other keys for `contiguous_memory_optimization`."""
-    section, key = subject.config.activation_checkpointing, "activation_checkpointing"
-    if section is None or not section.contiguous_memory_optimization or subject.for_trainer:
-        return
-    needs = {
-        "partition_activations": section.partition_activations,
-        "number_checkpoints": section.number_checkpoints,
-    }
-    for name, value in needs.items():
-        if not value:
+    key = "activation_checkpointing.contiguous_memory_optimization"
+    for name in ("partition_activations", "number_checkpoints"):
+        is_missing = subject.value(key) and not subject.value(f"activation_checkpointing.{name}")
+        if is_missing and not subject.for_trainer:
             yield Violation(
-                f"{key}.contiguous_memory_optimization",
-                f"`contiguous_memory_optimization` needs `{name}`",
-                f"add `{name}`, or turn it off",
+                key, f"`contiguous_memory_optimization` needs `{name}`", f"add `{name}`, or turn it off"
             )
 
 
-@rule(
-    "all-collectives-anyway",
-    Severity.SILENT,
-    RuleCase(
-        {"comms_logger": {"enabled": True, "prof_ops": ["all_reduce"]}}, {"comms_logger.prof_all": False}
-    ),
-)
+@silent({"comms_logger": {"enabled": True, "prof_ops": ["all_reduce"]}}, {"comms_logger.prof_all": False})
 def all_collectives_anyway(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed ignores `prof_ops` while `prof_all` is on, the default."""
     section = subject.config.comms_logger
@@ -153,11 +115,7 @@ def all_collectives_anyway(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "key-in-the-file",
-    Severity.ADVICE,
-    RuleCase({"comet": {"enabled": True, "api_key": "0123"}}, {"comet.api_key": None}),
-)
+@advice({"comet": {"enabled": True, "api_key": "0123"}}, {"comet.api_key": None})
 def key_in_the_file(subject: Subject) -> Iterator[Violation]:
     """A config file with an API key ends up in repositories; Comet also reads it from the environment."""
     if subject.config.comet.api_key:

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, Context, RuleCase, Subject, Violation, rule, zero
+from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, advice, error, late, silent, zero
 from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading
-from zlaunch.errors import Fix, FixKind, Severity
+from zlaunch.errors import Fix, FixKind
 from zlaunch.job.model import ModelShape
 from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import Argument, TrainerArgs, find_mismatches
@@ -20,11 +20,7 @@ def _told(**arguments: bool | float | str) -> Context:
     return Context(args=TrainerArgs(given))
 
 
-@rule(
-    "differs-from-argument",
-    Severity.LATE,
-    RuleCase({**_AUTO, "gradient_clipping": 0.5}, {"gradient_clipping": "auto"}, _told(max_grad_norm=1.0)),
-)
+@late({**_AUTO, "gradient_clipping": 0.5}, {"gradient_clipping": "auto"}, _told(max_grad_norm=1.0))
 def differs_from_argument(subject: Subject) -> Iterator[Violation]:
     """The Trainer refuses a number that differs from its argument, even from the argument's default."""
     if not subject.for_trainer or subject.context.args is None:
@@ -36,14 +32,10 @@ def differs_from_argument(subject: Subject) -> Iterator[Violation]:
         yield Violation(key, f"`{key}` is {one.value}, but {one.said}", one.remedy)
 
 
-@rule(
-    "batch-differs-from-arguments",
-    Severity.LATE,
-    RuleCase(
-        {**_AUTO, "train_batch_size": 32, "gradient_accumulation_steps": "auto"},
-        {"train_batch_size": "auto"},
-        Context(world_size=2, args=TrainerArgs()),
-    ),
+@late(
+    {**_AUTO, "train_batch_size": 32, "gradient_accumulation_steps": "auto"},
+    {"train_batch_size": "auto"},
+    Context(world_size=2, args=TrainerArgs()),
 )
 def batch_differs_from_arguments(subject: Subject) -> Iterator[Violation]:
     """The Trainer computes the global batch from its arguments and refuses a different one."""
@@ -63,11 +55,7 @@ def batch_differs_from_arguments(subject: Subject) -> Iterator[Violation]:
     )
 
 
-@rule(
-    "accumulation-does-not-arrive",
-    Severity.SILENT,
-    RuleCase(_AUTO, {"gradient_accumulation_steps": "auto"}, _told(gradient_accumulation_steps=4)),
-)
+@silent(_AUTO, {"gradient_accumulation_steps": "auto"}, _told(gradient_accumulation_steps=4))
 def accumulation_does_not_arrive(subject: Subject) -> Iterator[Violation]:
     """If the key is missing, accelerate writes 1, so DeepSpeed does not accumulate."""
     steps = subject.argument("gradient_accumulation_steps")
@@ -79,11 +67,7 @@ def accumulation_does_not_arrive(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "no-zero-section",
-    Severity.ERROR,
-    RuleCase({"train_micro_batch_size_per_gpu": "auto"}, _STAGE_2),
-)
+@error({"train_micro_batch_size_per_gpu": "auto"}, _STAGE_2)
 def no_zero_section(subject: Subject) -> Iterator[Violation]:
     """Accelerate, and therefore TrainingArguments, refuses a ds_config without `zero_optimization`."""
     if subject.for_trainer and not subject.has(ZERO):
@@ -94,13 +78,9 @@ def no_zero_section(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "null-offload",
-    Severity.LATE,
-    RuleCase(
-        {**_AUTO, "zero_optimization": {"stage": 2, "offload_optimizer": None}},
-        {zero("offload_optimizer"): {"device": "none"}},
-    ),
+@late(
+    {**_AUTO, "zero_optimization": {"stage": 2, "offload_optimizer": None}},
+    {zero("offload_optimizer"): {"device": "none"}},
 )
 def null_offload(subject: Subject) -> Iterator[Violation]:
     """If the Trainer creates the optimizer, accelerate reads the section's device and crashes on null."""
@@ -112,12 +92,8 @@ def null_offload(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "activation-checkpointing-not-read",
-    Severity.SILENT,
-    RuleCase(
-        {**_AUTO, "activation_checkpointing": {"cpu_checkpointing": True}}, {"activation_checkpointing": None}
-    ),
+@silent(
+    {**_AUTO, "activation_checkpointing": {"cpu_checkpointing": True}}, {"activation_checkpointing": None}
 )
 def activation_checkpointing_not_read(subject: Subject) -> Iterator[Violation]:
     """The Trainer never calls `deepspeed.checkpointing.configure`, the only reader of the section."""
@@ -129,14 +105,10 @@ def activation_checkpointing_not_read(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "optimizer-replaced",
-    Severity.SILENT,
-    RuleCase(
-        {**_AUTO, "zero_optimization": {"stage": 2, "offload_optimizer": CPU}},
-        {zero("offload_optimizer"): None},
-        _told(optim="sgd"),
-    ),
+@silent(
+    {**_AUTO, "zero_optimization": {"stage": 2, "offload_optimizer": CPU}},
+    {zero("offload_optimizer"): None},
+    _told(optim="sgd"),
 )
 def optimizer_replaced(subject: Subject) -> Iterator[Violation]:
     """With optimizer offload, accelerate replaces the optimizer of `--optim` by DeepSpeedCPUAdam."""
@@ -152,13 +124,8 @@ def optimizer_replaced(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "no-gathered-weights",
-    Severity.ADVICE,
-    RuleCase(
-        {**_AUTO, "zero_optimization": {"stage": 3}},
-        {zero("stage3_gather_16bit_weights_on_model_save"): True},
-    ),
+@advice(
+    {**_AUTO, "zero_optimization": {"stage": 3}}, {zero("stage3_gather_16bit_weights_on_model_save"): True}
 )
 def no_gathered_weights(subject: Subject) -> Iterator[Violation]:
     """At stage 3 the Trainer saves a partitioned DeepSpeed checkpoint instead of the model's weights."""
@@ -168,23 +135,19 @@ def no_gathered_weights(subject: Subject) -> Iterator[Violation]:
     gathers = gathers or settings.stage3_gather_fp16_weights_on_model_save
     if subject.for_trainer and subject.stage == 3 and not gathers:
         yield Violation(
-            key if subject.has(key) else ZERO,
+            subject.nearest(key),
             "`save_model` writes a partitioned checkpoint, not the model's weights",
             f'add `"{key.rpartition(".")[2]}": true`, or run `zero_to_fp32.py` afterwards',
         )
 
 
-@rule(
-    "no-hidden-size",
-    Severity.LATE,
-    RuleCase(
-        {
-            "train_micro_batch_size_per_gpu": "auto",
-            "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
-        },
-        {zero("reduce_bucket_size"): 500_000_000},
-        Context(model=ModelShape(None, None, "config.json")),
-    ),
+@late(
+    {
+        "train_micro_batch_size_per_gpu": "auto",
+        "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
+    },
+    {zero("reduce_bucket_size"): 500_000_000},
+    Context(model=ModelShape(None, None, "config.json")),
 )
 def no_hidden_size(subject: Subject) -> Iterator[Violation]:
     """The Trainer derives bucket sizes from `hidden_size`, and fails if the model's config has none."""
@@ -201,11 +164,7 @@ def no_hidden_size(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule(
-    "steps-per-print-unread",
-    Severity.ADVICE,
-    RuleCase({**_AUTO, "steps_per_print": 100}, {"steps_per_print": None}),
-)
+@advice({**_AUTO, "steps_per_print": 100}, {"steps_per_print": None})
 def steps_per_print_unread(subject: Subject) -> Iterator[Violation]:
     """Accelerate always turns off DeepSpeed's progress lines."""
     steps = subject.config.steps_per_print

@@ -4,7 +4,7 @@ import copy
 from dataclasses import replace
 
 from zlaunch.config.rules import apply_rules
-from zlaunch.config.rules.rule import Context, Subject
+from zlaunch.config.rules.rule import UNKNOWN, Context, Subject
 from zlaunch.dsconfig.check import Checked, check
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.strict_numbers import imprecise_numbers
@@ -13,16 +13,14 @@ from zlaunch.dsconfig.text.edit import fix_value
 from zlaunch.errors import FATAL, Finding, FixKind, Severity, in_order
 from zlaunch.job.script import ConfigInterface
 
-NOTHING_KNOWN = Context()
 
-
-def validate_document(document: Document, context: Context = NOTHING_KNOWN) -> list[Finding]:
+def validate_document(document: Document, context: Context = UNKNOWN) -> list[Finding]:
     """Find everything wrong with a document, in the order of its lines."""
     findings = [*_about_text(document, context), *validate_mapping(document.value, context)]
     return sorted(map(document.locate, findings), key=in_order)
 
 
-def validate_mapping(value: dict[str, object], context: Context = NOTHING_KNOWN) -> list[Finding]:
+def validate_mapping(value: dict[str, object], context: Context = UNKNOWN) -> list[Finding]:
     """Find everything wrong with a plain value; the findings have no place."""
     return list(validate_value(value, context).findings)
 

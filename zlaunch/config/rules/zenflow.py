@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, RuleCase, Subject, Violation, rule, zero
+from zlaunch.config.rules.rule import CPU, Subject, Violation, late, silent, zero
 from zlaunch.dsconfig.schema.zero import ZenFlow
-from zlaunch.errors import Severity
 
 _ADAMW = {"type": "AdamW", "params": {"lr": 1e-4}}
 _OF_ADAMW = frozenset({"lr", "betas", "eps", "weight_decay", "amsgrad"})
@@ -19,13 +18,8 @@ def _settings(subject: Subject) -> ZenFlow | None:
     return subject.zero.zenflow if subject.stage in (1, 2, 3) else None
 
 
-@rule(
-    "zenflow-needs-offload",
-    Severity.LATE,
-    RuleCase(
-        {"zero_optimization": {"stage": 2, "zenflow": {}}, "optimizer": _ADAMW},
-        {zero("offload_optimizer"): CPU},
-    ),
+@late(
+    {"zero_optimization": {"stage": 2, "zenflow": {}}, "optimizer": _ADAMW}, {zero("offload_optimizer"): CPU}
 )
 def zenflow_needs_offload(subject: Subject) -> Iterator[Violation]:
     """ZenFlow raises an error unless the optimizer is offloaded to the CPU."""
@@ -37,11 +31,7 @@ def zenflow_needs_offload(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "zenflow-chooses-its-interval",
-    Severity.LATE,
-    RuleCase(_with({"select_interval": 10}), {zero("zenflow", "select_strategy"): "step"}),
-)
+@late(_with({"select_interval": 10}), {zero("zenflow", "select_strategy"): "step"})
 def zenflow_chooses_its_interval(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed refuses `select_interval` with `select_strategy` "auto", which would overwrite it."""
     zenflow = _settings(subject)
@@ -53,11 +43,7 @@ def zenflow_chooses_its_interval(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "zenflow-needs-an-interval",
-    Severity.LATE,
-    RuleCase(_with({"select_strategy": "step"}), {zero("zenflow", "select_interval"): 10}),
-)
+@late(_with({"select_strategy": "step"}), {zero("zenflow", "select_interval"): 10})
 def zenflow_needs_an_interval(subject: Subject) -> Iterator[Violation]:
     """Any `select_strategy` except "auto" needs a number as `select_interval`."""
     zenflow = _settings(subject)
@@ -69,13 +55,9 @@ def zenflow_needs_an_interval(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "zenflow-updates-within-a-choice",
-    Severity.LATE,
-    RuleCase(
-        _with({"select_strategy": "step", "select_interval": 2, "update_interval": 4}),
-        {zero("zenflow", "select_interval"): 8},
-    ),
+@late(
+    _with({"select_strategy": "step", "select_interval": 2, "update_interval": 4}),
+    {zero("zenflow", "select_interval"): 8},
 )
 def zenflow_updates_within_a_choice(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed refuses a `select_interval` shorter than `update_interval`."""
@@ -91,11 +73,7 @@ def zenflow_updates_within_a_choice(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "zenflow-offload-needs-overlap",
-    Severity.LATE,
-    RuleCase(_with({"offload": True}), {zero("overlap_comm"): True}),
-)
+@late(_with({"offload": True}), {zero("overlap_comm"): True})
 def zenflow_offload_needs_overlap(subject: Subject) -> Iterator[Violation]:
     """At stages 1 and 2 `offload` asserts `overlap_comm`, which is off by default."""
     zenflow = _settings(subject)
@@ -107,17 +85,9 @@ def zenflow_offload_needs_overlap(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "zenflow-accumulates-otherwise",
-    Severity.SILENT,
-    RuleCase(
-        {
-            **_with({"update_interval": 4}),
-            "train_micro_batch_size_per_gpu": 1,
-            "gradient_accumulation_steps": 2,
-        },
-        {"gradient_accumulation_steps": 4},
-    ),
+@silent(
+    {**_with({"update_interval": 4}), "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2},
+    {"gradient_accumulation_steps": 4},
 )
 def zenflow_accumulates_otherwise(subject: Subject) -> Iterator[Violation]:
     """ZenFlow replaces `gradient_accumulation_steps` by its `update_interval`."""
@@ -131,14 +101,7 @@ def zenflow_accumulates_otherwise(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "zenflow-is-adamw",
-    Severity.LATE,
-    RuleCase(
-        {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "zenflow": {}}},
-        {"optimizer": _ADAMW},
-    ),
-)
+@late({"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "zenflow": {}}}, {"optimizer": _ADAMW})
 def zenflow_is_adamw(subject: Subject) -> Iterator[Violation]:
     """ZenFlow creates a second AdamW from `optimizer.params`, which may only have AdamW's arguments."""
     if _settings(subject) is None or "offload_optimizer" not in subject.offloads:

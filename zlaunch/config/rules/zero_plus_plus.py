@@ -2,19 +2,14 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Context, RuleCase, Subject, Violation, rule, zero
-from zlaunch.errors import Severity
+from zlaunch.config.rules.rule import Context, Subject, Violation, late, zero
 from zlaunch.units import plural
 
 
-@rule(
-    "hpz-does-not-divide",
-    Severity.LATE,
-    RuleCase(
-        {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}},
-        {zero("zero_hpz_partition_size"): 4},
-        Context(world_size=12),
-    ),
+@late(
+    {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}},
+    {zero("zero_hpz_partition_size"): 4},
+    Context(world_size=12),
 )
 def hpz_does_not_divide(subject: Subject) -> Iterator[Violation]:
     """The engine asserts that groups of `zero_hpz_partition_size` ranks divide all ranks evenly."""
@@ -27,13 +22,9 @@ def hpz_does_not_divide(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "quantized-gradients-need-reduce-scatter",
-    Severity.LATE,
-    RuleCase(
-        {"zero_optimization": {"stage": 3, "zero_quantized_gradients": True, "reduce_scatter": False}},
-        {zero("reduce_scatter"): True},
-    ),
+@late(
+    {"zero_optimization": {"stage": 3, "zero_quantized_gradients": True, "reduce_scatter": False}},
+    {zero("reduce_scatter"): True},
 )
 def quantized_gradients_need_reduce_scatter(subject: Subject) -> Iterator[Violation]:
     """Stage 3 asserts `reduce_scatter` for quantized gradients."""
@@ -43,21 +34,16 @@ def quantized_gradients_need_reduce_scatter(subject: Subject) -> Iterator[Violat
         )
 
 
-@rule(
-    "quantized-weights-under-autocast",
-    Severity.LATE,
-    RuleCase(
-        {
-            "zero_optimization": {"stage": 3, "zero_quantized_weights": True},
-            "torch_autocast": {"enabled": True, "dtype": "bfloat16"},
-        },
-        {zero("zero_quantized_weights"): None},
-    ),
+@late(
+    {
+        "zero_optimization": {"stage": 3, "zero_quantized_weights": True},
+        "torch_autocast": {"enabled": True, "dtype": "bfloat16"},
+    },
+    {zero("zero_quantized_weights"): None},
 )
 def quantized_weights_under_autocast(subject: Subject) -> Iterator[Violation]:
     """The engine asserts that quantized weights and `torch_autocast` are not both enabled."""
-    autocast = subject.config.torch_autocast
-    if autocast is not None and autocast.enabled and subject.zero.zero_quantized_weights:
+    if subject.value("torch_autocast.enabled") and subject.zero.zero_quantized_weights:
         yield Violation(
             zero("zero_quantized_weights"),
             "quantized weights do not work with `torch_autocast`",

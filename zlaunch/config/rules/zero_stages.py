@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import RuleCase, Subject, Violation, rule, zero
+from zlaunch.config.rules.rule import Subject, Violation, advice, late, silent, zero
 from zlaunch.dsconfig.keys.read_at import ZERO, stages_reading
-from zlaunch.errors import Fix, FixKind, Severity
+from zlaunch.errors import Fix, FixKind
 
 _DELETE = Fix(FixKind.DELETE)
 ELSEWHERE = (
@@ -32,13 +32,7 @@ def _changed(subject: Subject) -> Iterator[str]:
             yield key
 
 
-@rule(
-    "key-needs-stage-3",
-    Severity.SILENT,
-    RuleCase(
-        {"zero_optimization": {"stage": 2, "stage3_max_live_parameters": 1_000_000}}, {zero("stage"): 3}
-    ),
-)
+@silent({"zero_optimization": {"stage": 2, "stage3_max_live_parameters": 1_000_000}}, {zero("stage"): 3})
 def key_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     """Below stage 3 DeepSpeed ignores the keys that only stage 3 reads."""
     if subject.stage is None or subject.stage == 3:
@@ -52,11 +46,7 @@ def key_needs_stage_3(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule(
-    "key-not-at-stage-3",
-    Severity.SILENT,
-    RuleCase({"zero_optimization": {"stage": 3, "round_robin_gradients": True}}, {zero("stage"): 2}),
-)
+@silent({"zero_optimization": {"stage": 3, "round_robin_gradients": True}}, {zero("stage"): 2})
 def key_not_at_stage_3(subject: Subject) -> Iterator[Violation]:
     """At stage 3 DeepSpeed ignores the keys that only stages 1 and 2 read."""
     for key in _changed(subject):
@@ -68,11 +58,7 @@ def key_not_at_stage_3(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@rule(
-    "zero-is-off",
-    Severity.ADVICE,
-    RuleCase({"zero_optimization": {"stage": 0, "reduce_bucket_size": 1_000_000}}, {zero("stage"): 1}),
-)
+@advice({"zero_optimization": {"stage": 0, "reduce_bucket_size": 1_000_000}}, {zero("stage"): 1})
 def zero_is_off(subject: Subject) -> Iterator[Violation]:
     """At stage 0 nothing is partitioned, and DeepSpeed ignores the other keys of the section."""
     if subject.stage != 0:
@@ -87,13 +73,8 @@ def zero_is_off(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "dead-zero-key",
-    Severity.SILENT,
-    RuleCase(
-        {"zero_optimization": {"stage": 2, "allgather_partitions": False}},
-        {zero("allgather_partitions"): None},
-    ),
+@silent(
+    {"zero_optimization": {"stage": 2, "allgather_partitions": False}}, {zero("allgather_partitions"): None}
 )
 def dead_zero_key(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed accepts some keys that no stage reads any more."""
@@ -102,11 +83,7 @@ def dead_zero_key(subject: Subject) -> Iterator[Violation]:
             yield Violation(zero(key), f"ignored: no stage reads `{key}` any more", "delete it", _DELETE)
 
 
-@rule(
-    "stage-left-open",
-    Severity.SILENT,
-    RuleCase({"zero_optimization": {"stage": "auto"}}, {zero("stage"): 2}),
-)
+@silent({"zero_optimization": {"stage": "auto"}}, {zero("stage"): 2})
 def stage_left_open(subject: Subject) -> Iterator[Violation]:
     """Accelerate and the Trainer read "auto" as stage 2, DeepSpeed itself as stage 0."""
     if subject.zero.stage == "auto":
@@ -117,13 +94,7 @@ def stage_left_open(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "elastic-checkpoint-at-stage-3",
-    Severity.SILENT,
-    RuleCase(
-        {"zero_optimization": {"stage": 3, "elastic_checkpoint": True}}, {zero("elastic_checkpoint"): None}
-    ),
-)
+@silent({"zero_optimization": {"stage": 3, "elastic_checkpoint": True}}, {zero("elastic_checkpoint"): None})
 def elastic_checkpoint_at_stage_3(subject: Subject) -> Iterator[Violation]:
     """Stage 3 ignores `elastic_checkpoint` with a warning; its checkpoints need the same number of ranks."""
     if subject.stage == 3 and subject.zero.elastic_checkpoint:
@@ -134,11 +105,7 @@ def elastic_checkpoint_at_stage_3(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@rule(
-    "legacy-stage-1",
-    Severity.LATE,
-    RuleCase({"zero_optimization": {"stage": 1, "legacy_stage1": True}}, {zero("legacy_stage1"): None}),
-)
+@late({"zero_optimization": {"stage": 1, "legacy_stage1": True}}, {zero("legacy_stage1"): None})
 def legacy_stage_1(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed removed the old stage 1; the engine raises an error when it creates the optimizer."""
     if subject.stage != 0 and subject.zero.legacy_stage1:

@@ -1,8 +1,8 @@
 """Translate another launcher's command line to zlaunch, with notes on what changes.
 
-`command` parses the line as the launcher does, by the tables in `deepspeed`, `torchrun` and `accelerate`,
-which say what each flag becomes. Flags that are decided together are handled in `hosts` and `ds_config`.
-Every flag that is dropped gets a note.
+`command` parses the line as the launcher does, by the tables in `launchers` and `accelerate`, which say what
+each flag becomes. Flags that are decided together are handled in `hosts` and `ds_config`. Every flag that is
+dropped gets a note.
 """
 
 import shlex

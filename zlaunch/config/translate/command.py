@@ -10,25 +10,26 @@ import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from zlaunch.config.translate import accelerate, deepspeed, torchrun
+from zlaunch.config.translate import accelerate
 from zlaunch.config.translate.flags import Command, Flag, GivenFlag, LauncherSyntax
+from zlaunch.config.translate.launchers import DEEPSPEED, OLD_TORCHRUN, TORCHRUN
 from zlaunch.errors import WrongUsage
 
-LAUNCHERS = (deepspeed.LAUNCHER, torchrun.LAUNCHER, accelerate.LAUNCHER)
+LAUNCHERS = (DEEPSPEED, TORCHRUN, accelerate.LAUNCHER)
 
 PROGRAMS: Mapping[str, LauncherSyntax] = {
-    "deepspeed": deepspeed.LAUNCHER,
-    "deepspeed.pt": deepspeed.LAUNCHER,
-    "ds": deepspeed.LAUNCHER,
-    "torchrun": torchrun.LAUNCHER,
+    "deepspeed": DEEPSPEED,
+    "deepspeed.pt": DEEPSPEED,
+    "ds": DEEPSPEED,
+    "torchrun": TORCHRUN,
     "accelerate launch": accelerate.LAUNCHER,
     "accelerate-launch": accelerate.LAUNCHER,
 }
 
 MODULES: Mapping[str, LauncherSyntax] = {
-    "deepspeed.launcher.runner": deepspeed.LAUNCHER,
-    "torch.distributed.run": torchrun.LAUNCHER,
-    "torch.distributed.launch": torchrun.OLD_LAUNCHER,
+    "deepspeed.launcher.runner": DEEPSPEED,
+    "torch.distributed.run": TORCHRUN,
+    "torch.distributed.launch": OLD_TORCHRUN,
     "accelerate.commands.launch": accelerate.LAUNCHER,
     "accelerate.commands.accelerate_cli launch": accelerate.LAUNCHER,
 }

@@ -1,12 +1,10 @@
 """Translate flags about the ds_config: a file, or a stage with its settings."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from zlaunch.config.translate.flags import Command, GivenFlag, Role, implied
+from zlaunch.config.translate.flags import Command, GivenFlag, Role, Roles, implied
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, becomes, no_equivalent, not_needed
 from zlaunch.job.trainer_args import flags, take_ds_config
-
-Roles = Mapping[Role, GivenFlag]
 
 STAGE = "2"
 """Accelerate's default stage, and zlaunch's."""
@@ -95,7 +93,8 @@ def _from_fields(command: Command, roles: Roles) -> Iterator[Piece]:
         elif not roles[role].place:
             yield not_needed(roles[role], "it is the default")
     if Role.SAVE_16BIT in roles:
-        yield from _gather(roles[Role.SAVE_16BIT], stage)
+        given = roles[Role.SAVE_16BIT]
+        yield from _at_stage_3(given, stage, becomes(given, "--set", f"{_GATHER}=false"))
     if Role.SHARDED_INIT in roles:
         yield from _sharded_init(roles[Role.SHARDED_INIT], stage)
 
@@ -149,22 +148,18 @@ def _precision(command: Command, asked: GivenFlag | None) -> Iterator[Piece]:
         yield Note(said.said, "`--precision fp32`: the command does not set a precision; try without it")
 
 
-def _gather(given: GivenFlag, stage: str) -> Iterator[Piece]:
-    if stage != "3":
-        yield not_needed(given, "it has no effect below stage 3")
-    elif given.value.lower() == "true":
-        yield not_needed(given, "it is the default of zlaunch at stage 3")
-    else:
-        yield from becomes(given, "--set", f"{_GATHER}=false")
-
-
 def _sharded_init(given: GivenFlag, stage: str) -> Iterator[Piece]:
     if stage != "3" and given.place and given.value == "false":
         return  # as `accelerate config` writes it for every stage
+    note = Note(given.said, f"`{_INIT}=false` in front of the command")
+    yield from _at_stage_3(given, stage, [Assignment(_INIT, "false"), note])
+
+
+def _at_stage_3(given: GivenFlag, stage: str, turned_off: Iterable[Piece]) -> Iterator[Piece]:
+    """Translate a switch that is on by default at stage 3, and not read below it."""
     if stage != "3":
         yield not_needed(given, "it has no effect below stage 3")
     elif given.value.lower() == "true":
         yield not_needed(given, "it is the default of zlaunch at stage 3")
     else:
-        yield Assignment(_INIT, "false")
-        yield Note(given.said, f"`{_INIT}=false` in front of the command")
+        yield from turned_off

@@ -147,6 +147,9 @@ class GivenFlag:
     """Where a config file has it; None on the command line."""
 
 
+Roles = Mapping[Role, GivenFlag]
+
+
 def implied(said: str, value: str) -> GivenFlag:
     """Describe a setting that is implied without a flag."""
     return GivenFlag(Flag((said,), True, NotNeeded("")), value, said)

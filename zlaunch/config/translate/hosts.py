@@ -1,16 +1,14 @@
 """Translate flags about hosts and devices."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from zlaunch.config.translate.flags import Command, GivenFlag, Role, implied
+from zlaunch.config.translate.flags import Command, GivenFlag, Role, Roles, implied
 from zlaunch.config.translate.parts import Note, Option, Piece, becomes, no_equivalent, not_needed
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HOSTFILE = "hosts"
 """Name of a hostfile that the user must write."""
-
-Roles = Mapping[Role, GivenFlag]
 
 
 def num_hosts(roles: Roles) -> int:

@@ -191,6 +191,6 @@ class DsConfig(Section):
     """DeepSpeed's own search for a configuration."""
 
     @property
-    def brain_float(self) -> Bf16 | None:
+    def brain_float(self) -> Bf16:
         """The section `bf16`, or `bfloat16` if only that is present."""
-        return self.bf16 or self.bfloat16
+        return self.bf16 or self.bfloat16 or Bf16()

@@ -57,8 +57,7 @@ class Fit(Enum):
     @property
     def status(self) -> ExitStatus:
         """Exit status of the program."""
-        known = {Fit.YES: ExitStatus.OK, Fit.NO: ExitStatus.REFUSED}
-        return known.get(self, ExitStatus.UNAVAILABLE)
+        return {Fit.YES: ExitStatus.OK, Fit.NO: ExitStatus.REFUSED}.get(self, ExitStatus.UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,8 @@ class Collective:
     """Calls per step."""
 
     def sent(self, world_size: int) -> float:
-        """Return the bytes sent by a rank per step, (N-1)/N of the data in each pass; it receives as many.
-
-        In a ring, an all-reduce passes each rank twice.
-        """
-        passes = 2 if self.kind == "all-reduce" else 1
+        """Return the bytes sent by a rank per step, (N-1)/N of the data in each pass; it receives as many."""
+        passes = 2 if self.kind == "all-reduce" else 1  # in a ring
         return passes * self.nbytes * self.times * (world_size - 1) / world_size
 
 

@@ -228,7 +228,9 @@ def _rehearse(task: _Task, report: Callable[[Result], None]) -> Result:
         message = _one_line(error)
         if task.workload.remote_code is not None and not steps.is_raised_by(error, ("deepspeed",)):
             return {"cannot_tell": f"its custom code could not be rehearsed: {message}"}
-        if not steps.is_raised_by(error) or rehearsal.has_assumed_inputs:
+        # Inputs other than text are assumed, and may not be what the model expects.
+        is_assumed = not rehearsal.is_text and rehearsal.log.phase not in ("load", "initialize")
+        if not steps.is_raised_by(error) or is_assumed:
             return {"failure": message}
         rehearsal.add(late_error=steps.describe_error(error, rehearsal.log.phase))
     forecast = rehearsal.forecast(time.monotonic() - began)

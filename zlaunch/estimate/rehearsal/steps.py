@@ -47,11 +47,6 @@ class Rehearsal:
     report: Callable[[dict[str, bool]], None] = lambda _: None
     """Called with `is_text` and `has_images` as soon as they are known: the process may crash later."""
 
-    @property
-    def has_assumed_inputs(self) -> bool:
-        """Whether the model is trained on inputs other than text, which may not be what it expects."""
-        return not self.is_text and self.log.phase not in ("load", "initialize")
-
     def add(self, **found: Any) -> None:
         """Add fields of the forecast."""
         self.found = replace(self.found, **found)

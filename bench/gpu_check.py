@@ -60,7 +60,7 @@ class Check:
         """Rehearse a cell, unless the deadline has passed."""
         from pydantic import TypeAdapter
 
-        from zlaunch.estimate.rehearse import rehearse
+        from tests.estimate.rehearsing import rehearse
         from zlaunch.estimate.workload import Workload
         from zlaunch.hosts.gpu_catalog import overhead_bytes
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu_cells import LLAMA_31_8B, MODELS
-from zlaunch.estimate.rehearse import rehearse
+from tests.estimate.rehearsing import rehearse
 from zlaunch.estimate.workload import Workload
 
 BIG = {

@@ -9,7 +9,7 @@ from typing import Any
 from zlaunch.config.resolve.resolve import ResolveContext
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
-from zlaunch.estimate.fit import Cluster, check_fit, memory_need
+from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import PHASES, Forecast, Phase
 from zlaunch.estimate.memory.communication import Communication
 from zlaunch.estimate.memory.roofline import Roofline, Speed
@@ -77,9 +77,8 @@ def speed(seconds: float) -> Speed:
 def answer(one: EstimateQuery, told: Forecast, seconds: float | None = None) -> Estimate:
     """Answer a question with a forecast that was made up."""
     resolved = one.resolve()
-    need, verdict = memory_need(told, one.cluster), check_fit(told, one.cluster)
     pace = None if seconds is None else speed(seconds)
-    return Estimate(one, resolved, workload_of(one, resolved), told, need, verdict, pace)
+    return Estimate(one, resolved, workload_of(one, resolved), told, pace)
 
 
 Ask = Callable[[Sequence[EstimateQuery]], Sequence[Estimate | Rejected]]

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.estimate.memory.published import Published, published
 from zlaunch.estimate.memory import roofline as speeds
 from zlaunch.estimate.memory.closed_form import forecast
-from zlaunch.estimate.memory.roofline import Range, Roofline, roofline
+from zlaunch.estimate.memory.roofline import Range, Roofline, step_speed
 from zlaunch.units import brief
 
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
@@ -78,7 +78,7 @@ def _lines() -> Iterator[str]:
 
 def _compare(run: Published) -> Compared:
     job = run.workload
-    return run, roofline(job, run.machine, forecast(job).flops)
+    return run, step_speed(job, run.machine, forecast(job).flops).roofline
 
 
 _HEADER = """| run | job | published | step time | estimated range | in range | source |

@@ -6,6 +6,7 @@ import pytest
 from tests.asking import MadeUp, answer, forecast, question
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.errors import Refused
 from zlaunch.estimate.changes import Options, memory_changes, speed_changes
 from zlaunch.estimate.effects import effect, most_reduced, state_of, try_changes, worth_saying
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
@@ -15,7 +16,7 @@ from zlaunch.job.spec import Device, Offload, parse_offload, parse_override
 
 def saving(one: EstimateQuery) -> dict[str, EstimateQuery]:
     """What to type for each change that saves memory → the job after it."""
-    listed = (change.options for change in memory_changes(state_of(one, one.resolve())))
+    listed = (options for _, options in memory_changes(state_of(one, one.resolve())))
     return {str(options): one.with_options(options) for options in listed}
 
 
@@ -132,7 +133,7 @@ def test_a_larger_micro_batch_is_accumulated_less_often() -> None:
 )
 def test_only_a_job_that_fits_is_made_faster(size: float, seconds: float | None, is_tried: bool) -> None:
     def reject(queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
-        return [Rejected(one, ()) for one in queries]
+        return [Rejected(Refused(())) for one in queries]
 
     made = MadeUp(reject)
     try_changes(answer(question(stage=2), forecast(size), seconds), made)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from tests.estimate.rehearsing import rehearse
 from zlaunch.estimate.forecast import PHASES, RESUME
-from zlaunch.estimate.rehearse import ENVIRONMENT, rehearse
+from zlaunch.estimate.rehearse import ENVIRONMENT
 from zlaunch.estimate.workload import Lora, Workload
 
 pytestmark = pytest.mark.job

@@ -1,37 +1,36 @@
 """The program that rehearses: kept between questions, and asked only what nothing else answers."""
 
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.asking import forecast
+from tests.estimate.memory.jobs import config, job
+from tests.estimate.rehearsing import rehearse
 from tests.estimate.test_rehearsal import workload
+from zlaunch.errors import Refused
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.rehearse import Rehearser
+from zlaunch.estimate.forecast_cache import ForecastCache
+from zlaunch.estimate.memory import closed_form
+from zlaunch.estimate.rehearse import MOST_LAYERS, MOST_RANKS, Rehearser, too_large
 from zlaunch.estimate.workload import Workload
-
-pytestmark = pytest.mark.job
-
-
-class Remembers:
-    """A cache that knows one forecast, and is told of others."""
-
-    def __init__(self, known: Workload, told: Forecast) -> None:
-        self.known = {repr(known): told}
-
-    def find(self, asked: Workload) -> Forecast | None:
-        return self.known.get(repr(asked))
-
-    def keep(self, asked: Workload, told: Forecast) -> None:
-        self.known[repr(asked)] = told
+from zlaunch.hosts.gpu_catalog import GPUS
 
 
 def program_of(rehearser: Rehearser) -> object:
     return rehearser._program
 
 
-def test_one_program_answers_question_after_question_and_what_is_known_at_once() -> None:
+@pytest.mark.job
+def test_one_program_answers_question_after_question_and_what_is_known_at_once(tmp_path: Path) -> None:
     known, *others = (workload(stage) for stage in range(4))
-    told = forecast(1.0)
-    cache = Remembers(known, told)
+    told, cache = forecast(1.0, kept=True), ForecastCache(tmp_path)
+    cache.keep(known, told)
     progress: list[tuple[int, int]] = []
     with Rehearser(cache) as rehearser:
         assert rehearser([known]) == [told]
@@ -44,9 +43,12 @@ def test_one_program_answers_question_after_question_and_what_is_known_at_once()
     assert [one.method for one in told_since] == ["rehearsal"] * 4
     assert first[1] == told
     assert progress == [(1, 2), (2, 2)]
-    assert [cache.find(one) for one in others] == [first[0], *second]
+    assert [cache.find(one) for one in others] == [
+        replace(one, kept=True) for one in told_since if one != told
+    ]
 
 
+@pytest.mark.job
 def test_a_program_that_dies_leaves_the_closed_form_and_the_next_question_starts_another() -> None:
     with Rehearser() as rehearser:
         rehearser([workload(0)])
@@ -57,3 +59,63 @@ def test_a_program_that_dies_leaves_the_closed_form_and_the_next_question_starts
     assert told.why_not_rehearsed == "the rehearsal's program died"
     assert isinstance(again, Forecast)
     assert again.method == "rehearsal"
+
+
+def llama(changes: dict[str, Any] | None = None, **rest: Any) -> Workload:
+    return replace(job("llama-3-8b", 3, **rest), model={**config("llama-3-8b"), **(changes or {})})
+
+
+@pytest.mark.parametrize(
+    ("workload", "words"),
+    [
+        (llama({"num_hidden_layers": 5_000}), "5000 layers would take minutes"),
+        (llama(world_size=1 << 20), "1048576 ranks would take minutes"),
+        (llama({"vocab_size": 10**9}), "it takes at least "),
+        (llama(seq_len=134_000_000), "it takes at least "),
+        (llama(micro_batch=1_000_000), "it takes at least "),
+    ],
+)
+def test_what_is_far_too_large_is_not_rehearsed(
+    workload: Workload, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))  # a rehearsal could not even start
+    (found,) = rehearse([workload])
+    assert found.method == "closed form"
+    assert (found.why_not_rehearsed or "").startswith(words)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "n_layer", "num_decoder_layers"])
+def test_a_million_layers_are_refused_at_their_key(key: str) -> None:
+    with pytest.raises(Refused) as caught:
+        too_large(llama({key: 10**6}))
+    (finding,) = caught.value.findings
+    assert (finding.code, finding.where) == ("absurd-size", key)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        job("llama-3-70b", 0, seq_len=8192),
+        job("llama-3-70b", 3, world_size=MOST_RANKS),
+        job("mixtral-8x7b", 0),
+        llama({"num_hidden_layers": MOST_LAYERS}),
+        replace(llama(micro_batch=1_000_000), accelerator="cpu"),  # of a host's memory nothing is known here
+        replace(llama(), model={"model_type": "mamba", "hidden_size": 768}),  # nobody can tell
+    ],
+)
+def test_what_may_be_meant_is_rehearsed(workload: Workload) -> None:
+    assert too_large(workload) is None
+
+
+@given(st.integers(1, 1 << 27), st.integers(1, 1 << 20))
+def test_what_is_not_rehearsed_for_its_size_fits_on_no_gpu(seq_len: int, micro_batch: int) -> None:
+    workload = llama(seq_len=seq_len, micro_batch=micro_batch)
+    found = closed_form.forecast(workload)
+    if too_large(workload) is not None:
+        assert all(found.bounds(found.peak("gpu"))[0] > 9 * gpu.usable_bytes()[1] for gpu in GPUS.values())
+
+
+@pytest.mark.job
+def test_the_others_keep_their_order() -> None:
+    found = rehearse([llama(seq_len=134_000_000), job("gpt2", 0), llama(world_size=1 << 20)])
+    assert [one.method for one in found] == ["closed form", "rehearsal", "closed form"]

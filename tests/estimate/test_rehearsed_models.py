@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.estimate.rehearsing import rehearse
 from tests.estimate.test_rehearsal import LLAMA, workload
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.rehearse import rehearse
 from zlaunch.estimate.workload import Workload
 from zlaunch.job.model import read_model
 

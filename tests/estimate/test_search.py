@@ -132,7 +132,7 @@ def test_where_the_smallest_is_too_close_to_tell_it_is_not_said_that_nothing_fit
 
 def test_a_job_that_works_on_no_strategy_is_refused_with_the_reason() -> None:
     def ask(questions: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
-        return [Rejected(one, (Finding("no-heads", "why not"),)) for one in questions]
+        return [Rejected(Refused([Finding("no-heads", "why not")])) for one in questions]
 
     for made in (MadeUp(ask), MadeUp(made_up(lambda *_: 1.0, 0.1), ask)):
         with pytest.raises(Refused) as refused:
@@ -168,7 +168,7 @@ def test_a_strategy_that_is_refused_is_told_apart_from_one_that_cannot_fit() -> 
         def ask(questions: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
             hindered = (Finding("no-heads", "why not"),)
             return [
-                Rejected(one, hindered) if one.job.stage == 1 else told
+                Rejected(Refused(hindered)) if one.job.stage == 1 else told
                 for one, told in zip(questions, truth(questions), strict=True)
             ]
 

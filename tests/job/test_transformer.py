@@ -5,7 +5,7 @@ import pytest
 from tests.each import each
 from tests.estimate.memory.jobs import config
 from zlaunch.errors import Refused
-from zlaunch.estimate.memory.adapters import adapters
+from zlaunch.estimate.memory.weights import adapters
 from zlaunch.estimate.workload import Lora
 from zlaunch.job.transformer import read_transformer
 

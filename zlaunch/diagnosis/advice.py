@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from zlaunch.diagnosis.case import Case
 from zlaunch.diagnosis.evidence import JobEvidence
-from zlaunch.estimate.changes import GPU_MEMORY, HOST_MEMORY, JobState, MemoryChange, Saves, memory_changes
+from zlaunch.estimate.changes import GPU_MEMORY, HOST_MEMORY, JobState, MemoryChange, memory_changes
 from zlaunch.estimate.forecast import HOST_POOLS, written_peak
 from zlaunch.job.spec import Device
 from zlaunch.rundir import phases
@@ -33,7 +33,7 @@ def state_of(job: JobEvidence) -> JobState:
 def less_gpu_memory(case: Case) -> tuple[str, ...]:
     """Advise what saves GPU memory and trains the same model, the least intrusive change first."""
     no_activations = case.phase in WITHOUT_ACTIVATIONS
-    helps = (row for row in GPU_MEMORY if not (no_activations and row.saves is Saves.ACTIVATIONS))
+    helps = (row for row in GPU_MEMORY if not (no_activations and row.saves == "activations"))
     return _advice(case.job, *helps)[:MOST]
 
 
@@ -46,7 +46,9 @@ def less_host_memory(case: Case) -> tuple[str, ...]:
 
 def _advice(job: JobEvidence, *rows: MemoryChange) -> tuple[str, ...]:
     changes = memory_changes(state_of(job), rows, only_first=True)
-    found = (one.advice(uses_trainer=job.uses_trainer) for one in changes if one.row.keeps_training)
+    found = (
+        row.advice(options, uses_trainer=job.uses_trainer) for row, options in changes if row.keeps_training
+    )
     return tuple(filter(None, found))
 
 

@@ -6,9 +6,8 @@ ordered: what changes a job least comes first, what changes the trained model co
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.estimate.workload import Attention, Lora
@@ -145,15 +144,14 @@ class JobState:
     has_adapters: bool = False
 
 
-class Saves(Enum):
-    """What a change saves."""
-
-    ACTIVATIONS = "activations"
-    BUCKETS = "communication buffers"
-    STATES = "model states"
-    OPTIMIZER = "optimizer states"
-    PARAMETERS = "parameters"
-    HOST = "host memory"
+Saved = Literal[
+    "activations",
+    "communication buffers",
+    "model states",
+    "optimizer states",
+    "parameters",
+    "host memory",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +159,7 @@ class MemoryChange:
     """One row of the table: a way to save memory."""
 
     name: str
-    saves: Saves
+    saves: Saved
     downside: str
     when: Callable[[JobState], bool]
     """Whether a job can still make the change."""
@@ -172,18 +170,10 @@ class MemoryChange:
     uses_host: bool = False
     """Whether it moves memory from the GPU to the host."""
 
-
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
-    """A row of the table, applied to one job."""
-
-    row: MemoryChange
-    options: Options
-
-    def advice(self, *, uses_trainer: bool) -> str | None:
+    def advice(self, options: Options, *, uses_trainer: bool) -> str | None:
         """Say what to type in `zlaunch train` and what it does; None if only the script can do it."""
-        typed = self.options.for_train(uses_trainer=uses_trainer)
-        return typed and f"`{typed}`: saves {self.row.saves.value}; {self.row.downside}"
+        typed = options.for_train(uses_trainer=uses_trainer)
+        return typed and f"`{typed}`: saves {self.saves}; {self.downside}"
 
 
 def _smaller_micro_batches(job: JobState) -> list[Options]:
@@ -198,10 +188,6 @@ def _optimizer_offload(job: JobState) -> list[Options]:
     return [Options(stage=None if job.stage else 2, offload=Offload("cpu", param))]
 
 
-def _parameter_offload(job: JobState) -> list[Options]:
-    return [_at_stage_3(job, Offload(job.offload.get("optimizer", "cpu"), "cpu"))]
-
-
 def _at_stage_3(job: JobState, offload: Offload) -> Options:
     return Options(stage=None if job.stage == 3 else 3, offload=offload)
 
@@ -209,42 +195,42 @@ def _at_stage_3(job: JobState, offload: Offload) -> Options:
 GPU_MEMORY: Final = (
     MemoryChange(
         "smaller micro-batch",
-        Saves.ACTIVATIONS,
+        "activations",
         "more micro-steps for the same global batch",
         when=lambda job: job.micro_batch > 1,
         options=_smaller_micro_batches,
     ),
     MemoryChange(
         "activation checkpointing",
-        Saves.ACTIVATIONS,
+        "activations",
         "they are computed again in the backward pass",
         when=lambda job: job.activation_checkpointing is False,
         options=lambda _: [Options(activation_checkpointing=True)],
     ),
     MemoryChange(
         "SDPA attention",
-        Saves.ACTIVATIONS,
+        "activations",
         "attention weights cannot be returned",
         when=lambda job: job.attention == "eager",
         options=lambda _: [Options(attention="sdpa")],
     ),
     MemoryChange(
         "smaller buckets",
-        Saves.BUCKETS,
+        "communication buffers",
         "more and smaller messages",
         when=lambda job: job.stage > 0 and job.bucket > SMALL_BUCKET,
         options=lambda _: [Options(overrides=((BUCKET, SMALL_BUCKET),))],
     ),
     MemoryChange(
         "higher ZeRO stage",
-        Saves.STATES,
+        "model states",
         "they are sharded across ranks, with more communication",
         when=lambda job: job.world_size > 1,
         options=lambda job: [Options(stage=stage) for stage in STAGES.values() if stage > job.stage],
     ),
     MemoryChange(
         "optimizer offload",
-        Saves.OPTIMIZER,
+        "optimizer states",
         "slower steps, more host memory",
         when=lambda job: "optimizer" not in job.offload and "nvme" not in job.offload.values(),
         options=_optimizer_offload,
@@ -252,15 +238,15 @@ GPU_MEMORY: Final = (
     ),
     MemoryChange(
         "parameter offload",
-        Saves.PARAMETERS,
+        "parameters",
         "slower steps, more host memory",
         when=lambda job: "param" not in job.offload and (job.stage == 3 or "optimizer" in job.offload),
-        options=_parameter_offload,
+        options=lambda job: [_at_stage_3(job, Offload(job.offload.get("optimizer", "cpu"), "cpu"))],
         uses_host=True,
     ),
     MemoryChange(
         "bf16",
-        Saves.STATES,
+        "model states",
         "less precise arithmetic",
         when=lambda job: job.precision == "fp32",
         options=lambda _: [Options(precision="bf16")],
@@ -268,7 +254,7 @@ GPU_MEMORY: Final = (
     ),
     MemoryChange(
         "shorter sequences",
-        Saves.ACTIVATIONS,
+        "activations",
         "less context",
         when=lambda job: job.seq_len >= SHORTEST_SPLIT,
         options=lambda job: [Options(seq_len=job.seq_len // 2)],
@@ -276,7 +262,7 @@ GPU_MEMORY: Final = (
     ),
     MemoryChange(
         "LoRA",
-        Saves.STATES,
+        "model states",
         "only adapters are trained",
         when=lambda job: not job.has_adapters,
         options=lambda _: [Options(lora=LORA)],
@@ -288,14 +274,14 @@ GPU_MEMORY: Final = (
 HOST_MEMORY: Final = (
     MemoryChange(
         "parameters on the GPU",
-        Saves.HOST,
+        "host memory",
         "parameters stay in GPU memory",
         when=lambda job: job.offload == {"optimizer": "cpu", "param": "cpu"},
         options=lambda _: [Options(offload=Offload("cpu", "none"))],
     ),
     MemoryChange(
         "NVMe offload",
-        Saves.HOST,
+        "host memory",
         "slower steps; needs a fast drive",
         when=lambda job: "cpu" in job.offload.values(),
         options=lambda job: [_at_stage_3(job, Offload("nvme"))],
@@ -306,14 +292,14 @@ HOST_MEMORY: Final = (
 
 def memory_changes(
     state: JobState, rows: Sequence[MemoryChange] = GPU_MEMORY, *, only_first: bool = False
-) -> Iterator[ConfigChange]:
-    """List the changes a job can still make, in the order of the table.
+) -> Iterator[tuple[MemoryChange, Options]]:
+    """List the changes a job can still make, and the options for each, in the order of the table.
 
     With `only_first`, list only the least intrusive form of each: the next stage, the largest smaller batch.
     """
     for row in rows:
         found = row.options(state) if row.when(state) else ()
-        yield from (ConfigChange(row, options) for options in (found[:1] if only_first else found))
+        yield from ((row, options) for options in (found[:1] if only_first else found))
 
 
 def speed_changes(state: JobState) -> Iterator[Options]:

@@ -43,9 +43,7 @@ def _findings_of_steps(
     with Estimator() as estimator:
         (result,) = estimator.rehearse([resolve_request(request)])
     if isinstance(result, Rejected):
-        if result.unknown is not None:
-            raise result.unknown
-        return result.findings
+        raise result.error
     if (why := result.forecast.why_not_rehearsed) is None:
         return ()
     message = f"two steps could not be rehearsed: {why.strip().splitlines()[-1]}"

@@ -78,7 +78,7 @@ def try_changes(estimate: Estimate, estimator: Estimator) -> list[ChangeEffect]:
     For a job that fits and whose speed is known, also try changes that use more memory and may be faster.
     """
     state = state_of(estimate.query, estimate.resolved)
-    tried = [change.options for change in memory_changes(state)]
+    tried = [options for _, options in memory_changes(state)]
     if estimate.fit is Fit.YES and estimate.seconds is not None:
         tried += speed_changes(state)
     results = estimator.rehearse([estimate.query.with_options(options) for options in tried])
@@ -134,7 +134,7 @@ def _alone_and_with_checkpointing(query: EstimateQuery) -> Iterator[Options]:
         resolved = query.resolve()
     except Refused:
         return
-    changes = [change.options for change in memory_changes(state_of(query, resolved))]
+    changes = [options for _, options in memory_changes(state_of(query, resolved))]
     alone = [options for options in changes if not options.moves_strategy]
     yield from alone
     checkpointing = Options(activation_checkpointing=True)

@@ -3,31 +3,29 @@
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from zlaunch.config.resolve.resolve import ResolvedConfig
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Finding, Refused, Severity, Unavailable
-from zlaunch.estimate.fit import check_fit, memory_need
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
 from zlaunch.estimate.memory.activations import counted_too_much
 from zlaunch.estimate.memory.host_memory import shared
-from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, batch_of, step_speed
+from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, step_speed
+from zlaunch.estimate.memory.settings import read_job
 from zlaunch.estimate.query import (
     Estimate,
     EstimateQuery,
     Rejected,
     check_countable,
-    rejected,
     remarks_on,
     workload_of,
 )
 from zlaunch.estimate.rehearse import Done, Found, Rehearser, by_formula
 from zlaunch.estimate.workload import Workload
-from zlaunch.job.transformer import read_transformer
 
 MOST_ACCUMULATED: Final = 2
 
@@ -52,11 +50,8 @@ _ABOUT = (
 """What DeepSpeed says, or where; the ds_config key it is about; what to do, if that is known."""
 
 
-class Rehearse(Protocol):
-    """Rehearses workloads and reports progress, as a `Rehearser` does."""
-
-    def __call__(self, workloads: Sequence[Workload], done: Done | None = None, /) -> list[Found]:
-        """Return the forecasts of workloads, in the same order."""
+Rehearse = Callable[[Sequence[Workload], Done], list[Found]]
+"""Rehearses workloads and reports progress, as a `Rehearser` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +64,7 @@ class RehearsalProgress:
     total: int
 
 
-class Estimator:
+class Estimator(AbstractContextManager["Estimator"]):
     """Estimates jobs by rehearsal or in closed form.
 
     All rehearsals share one program, which starts with the first and ends when the context exits.
@@ -84,9 +79,6 @@ class Estimator:
         self._on_progress = on_progress
         self._rehearser = Rehearser(ForecastCache(cache_directory(os.environ)))
         self._rehearse = rehearse or self._rehearser
-
-    def __enter__(self) -> "Estimator":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._rehearser.close()
@@ -116,11 +108,10 @@ class Estimator:
 
     def revise(self, estimate: Estimate, forecast: Forecast) -> Estimate:
         """Estimate the same job from another forecast."""
-        cluster, speed = estimate.query.cluster, estimate.speed
+        speed = estimate.speed
         if forecast.flops != estimate.forecast.flops:  # nothing else of a forecast decides the speed
             speed = _speed(estimate.query, estimate.workload, forecast)
-        need, verdict = memory_need(forecast, cluster), check_fit(forecast, cluster)
-        return replace(estimate, forecast=forecast, need=need, verdict=verdict, speed=speed)
+        return replace(estimate, forecast=forecast, speed=speed)
 
 
 def _estimates(
@@ -146,7 +137,7 @@ def _resolved(query: EstimateQuery) -> ResolvedConfig | Rejected:
         resolved = query.resolve()
         check_countable(query, resolved)
     except (Refused, Unavailable) as error:
-        return rejected(query, error)
+        return Rejected(error)
     return resolved
 
 
@@ -154,16 +145,14 @@ def _estimate(
     query: EstimateQuery, resolved: ResolvedConfig, workload: Workload, found: Found
 ) -> Estimate | Rejected:
     if not isinstance(found, Forecast):
-        return rejected(query, found)
-    forecast, cluster = found.with_pool("shm", shared(workload)), query.cluster
-    remarks = tuple(remarks_on(forecast, cluster))
+        return Rejected(found)
+    forecast = found.with_pool("shm", shared(workload))
+    remarks = tuple(remarks_on(forecast, query.cluster))
     if query.training.resumes:
         forecast = forecast.resumed()
     if forecast.late_error is not None:
-        return Rejected(query, (_deepspeed_gives_up(forecast.late_error, query.given.base),))
-    need, verdict = memory_need(forecast, cluster), check_fit(forecast, cluster)
-    speed = _speed(query, workload, forecast)
-    return Estimate(query, resolved, workload, forecast, need, verdict, speed, remarks)
+        return Rejected(Refused([_deepspeed_gives_up(forecast.late_error, query.given.base)]))
+    return Estimate(query, resolved, workload, forecast, _speed(query, workload, forecast), remarks)
 
 
 def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecast:
@@ -171,8 +160,8 @@ def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecas
     once = forecast.flops / counted
     if forecast.method == "rehearsal":
         with suppress(Refused):
-            model, batch = read_transformer(workload.model), batch_of(workload)
-            once -= counted_too_much(model, batch, recomputed=workload.activation_checkpointing)
+            job = read_job(workload)
+            once -= counted_too_much(job.model, job.batch, recomputed=workload.activation_checkpointing)
     return replace(forecast, flops=_accumulated(workload) * once)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from zlaunch.errors import ExitStatus
-from zlaunch.estimate.forecast import HOST_POOLS, Forecast
+from zlaunch.estimate.forecast import CPU_PROGRAM_BYTES, HOST_POOLS, PROGRAM_BYTES, Forecast
 from zlaunch.hosts.gpu_catalog import GpuModel, overhead_bytes
 from zlaunch.units import gib, memory
 
@@ -57,8 +57,7 @@ class Fit(Enum):
     @property
     def status(self) -> ExitStatus:
         """Exit status of the program."""
-        known = {Fit.YES: ExitStatus.OK, Fit.NO: ExitStatus.REFUSED}
-        return known.get(self, ExitStatus.UNAVAILABLE)
+        return {Fit.YES: ExitStatus.OK, Fit.NO: ExitStatus.REFUSED}.get(self, ExitStatus.UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,7 @@ def memory_need(forecast: Forecast, cluster: Cluster) -> MemoryNeed:
     """Work out what the ranks of a job need."""
     least, most = overhead_bytes(cluster.world_size)
     reserved, ranks = forecast.peak("reserved"), cluster.ranks_per_host
+    program = PROGRAM_BYTES if forecast.on_gpu else CPU_PROGRAM_BYTES
     pageable, pinned, shm = (_on_one_host(forecast, (pool,), ranks) for pool in HOST_POOLS)
     return MemoryNeed(
         allocated=forecast.peak("gpu"),
@@ -81,7 +81,7 @@ def memory_need(forecast: Forecast, cluster: Cluster) -> MemoryNeed:
         pageable=pageable,
         pinned=pinned,
         shm=shm,
-        host=ranks * forecast.program_bytes + _on_one_host(forecast, HOST_POOLS, ranks),
+        host=ranks * program + _on_one_host(forecast, HOST_POOLS, ranks),
         nvme=ranks * forecast.peak("nvme"),
     )
 

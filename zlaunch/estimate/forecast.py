@@ -1,6 +1,6 @@
 """The memory forecast of a job: how full each pool is in each phase of a run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -22,21 +22,6 @@ PROGRAM_BYTES: Final = 1 << 30
 taken to be as much as the rest."""
 CPU_PROGRAM_BYTES: Final = 9 << 26
 """The same on a CPU, measured: torch, transformers and DeepSpeed take 0.44 GiB, a dataset's reader 0.12."""
-
-PARTS = (
-    "parameters",
-    "gathered parameters",
-    "gradients",
-    "master weights",
-    "optimizer states",
-    "buckets",
-    "swap buffers",
-    "activations",
-    "logits",
-    "optimizer step",
-    "workspace",
-    "other",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,31 +105,21 @@ class Forecast:
 
     def scaled(self, ratios: Mapping[str, float]) -> "Forecast":
         """Multiply what the named pools hold."""
-
-        def times(amounts: Mapping[str, int]) -> dict[str, int]:
-            return {pool: int(size * ratios.get(pool, 1.0)) for pool, size in amounts.items()}
-
-        phases = (Phase(one.name, times(one.peak), times(one.end)) for one in self.phases)
-        return replace(self, phases=tuple(phases))
+        return self._with_amounts(
+            lambda held: {pool: int(size * ratios.get(pool, 1.0)) for pool, size in held.items()}
+        )
 
     @property
     def on_gpu(self) -> bool:
         """Whether tensors are on a GPU; on a CPU they are in host memory."""
         return self.peak("gpu") > 0
 
-    @property
-    def program_bytes(self) -> int:
-        """Host memory of one rank without a tensor."""
-        return PROGRAM_BYTES if self.on_gpu else CPU_PROGRAM_BYTES
-
     def with_pool(self, pool: Pool, nbytes: int) -> "Forecast":
         """Add a pool with a constant size, unless it is 0."""
-        if not nbytes:
-            return self
-        phases = (
-            replace(one, peak={**one.peak, pool: nbytes}, end={**one.end, pool: nbytes})
-            for one in self.phases
-        )
+        return self._with_amounts(lambda held: {**held, pool: nbytes}) if nbytes else self
+
+    def _with_amounts(self, change: Callable[[Mapping[str, int]], Mapping[str, int]]) -> "Forecast":
+        phases = (Phase(one.name, change(one.peak), change(one.end)) for one in self.phases)
         return replace(self, phases=tuple(phases))
 
     def peak_phase(self, pool: Pool) -> str:

@@ -9,8 +9,8 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.workload import Workload, to_json
+from zlaunch.files import write_whole
 from zlaunch.hosts.probe import package_versions
 
 VARIABLE: Final = "ZLAUNCH_CACHE"
@@ -60,7 +61,7 @@ class ForecastCache:
             return None
         try:
             key = key_of(workload)
-            file = self._file(self._directory, key)
+            file = self._directory / f"{key}{_SUFFIX}"
             read = json.loads(file.read_bytes())
             if read["key"] != key:
                 return None
@@ -75,18 +76,15 @@ class ForecastCache:
         """Keep a forecast, if its rehearsal was complete."""
         if self._directory is None or not _is_complete(forecast):
             return
-        written = TypeAdapter(Forecast).dump_python(forecast, mode="json")
         with contextlib.suppress(OSError):
             key = key_of(workload)
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(self._file(self._directory, key), json.dumps({"key": key, "forecast": written}))
+            file = self._directory / f"{key}{_SUFFIX}"
+            write_whole(file, json.dumps({"key": key, "forecast": asdict(forecast)}))
             self._prune(self._directory)
 
-    def _file(self, directory: Path, key: str) -> Path:
-        return directory / f"{key}{_SUFFIX}"
-
     def _prune(self, directory: Path) -> None:
-        files = [(file, file.stat()) for file in directory.glob(f"*{_SUFFIX}")]
+        files = [(file, file.stat()) for file in directory.glob(f"*{_SUFFIX}*")]  # and partial ones
         total = sum(stat.st_size for _, stat in files)
         for file, stat in sorted(files, key=lambda found: found[1].st_mtime_ns):
             if total <= self._most_bytes:
@@ -102,27 +100,14 @@ def _is_complete(forecast: Forecast) -> bool:
     return forecast.method == "rehearsal" and not any(errors)
 
 
-def _write(file: Path, text: str) -> None:
-    """Write a file atomically."""
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=_SUFFIX)  # what is left is pruned
-    try:
-        with os.fdopen(handle, "w") as part:
-            part.write(text)
-        Path(name).replace(file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
-
-
 def key_of(workload: Workload) -> str:
     """Hash everything a forecast depends on; raise OSError for code that cannot be read."""
-    code = None if workload.remote_code is None else _code(workload.remote_code)
+    code = workload.remote_code
     depends = {
         "workload": to_json(workload),
-        "remote code": code,
+        "remote code": None if code is None else _digest(Path(code), _CODE),
         "releases": _releases(),
-        "sources": _sources(),
+        "sources": _digest(Path(__file__).parents[1], _SOURCES),
     }
     return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
 
@@ -133,16 +118,7 @@ def _releases() -> Mapping[str, str | None]:
 
 
 @cache
-def _code(directory: str) -> str:
-    return _digest(Path(directory), _CODE)
-
-
-@cache
-def _sources() -> str:
-    return _digest(Path(__file__).parents[1], _SOURCES)
-
-
-def _digest(root: Path, patterns: Iterable[str]) -> str:
+def _digest(root: Path, patterns: tuple[str, ...]) -> str:
     """Hash the names and contents of files below a directory."""
     digest = hashlib.sha256()
     for file in sorted(file for pattern in patterns for file in root.glob(pattern)):

@@ -3,15 +3,15 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, get_args
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.resolve import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
-from zlaunch.dsconfig.schema.root import DsConfig
-from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage, ZlaunchError
+from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
-from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit
+from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit, memory_need
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.workload import Attention, Lora, Workload
@@ -22,8 +22,6 @@ from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.trainer_args import Argument, flags, switched_on
 
-ATTENTIONS: Final[tuple[Attention, ...]] = get_args(Attention)
-
 USUAL_SEQ_LEN: Final = 2048
 """Default sequence length, if the model takes that many tokens."""
 
@@ -33,19 +31,13 @@ SEQ_LEN_FLAGS = (
 )
 """Names that scripts give to the argument for the sequence length."""
 
-ANY_NUMBER_OF_STEPS: Final = 1000
-"""For a learning rate schedule whose length depends on the dataset; it takes no memory."""
-_ANY_NUMBER: Final = Source.computed("any number: a schedule takes no memory")
-
 _LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?")
 
 _DTYPES: Final[Mapping[str, Precision]] = {
     "bfloat16": "bf16",
     "float16": "fp16",
-    "float32": "fp32",
     "bf16": "bf16",
     "fp16": "fp16",
-    "fp32": "fp32",
 }
 
 
@@ -127,7 +119,7 @@ def training_of(
     said = {name: value or "true" for name, value in flags(argv)}
     written = said.get("dtype") or said.get("torch_dtype") or model.first("dtype", "torch_dtype")
     named = said.get("attn_implementation")
-    chosen: Attention = next((one for one in ATTENTIONS if one == named), "sdpa")
+    chosen: Attention = next((one for one in get_args(Attention) if one == named), "sdpa")
     resumed = said.get("resume_from_checkpoint", "false")
     return Training(
         seq_len=_given_seq_len(said, options.seq_len) or _usual_seq_len(model, usual_seq_len),
@@ -185,26 +177,20 @@ def check_countable(query: EstimateQuery, resolved: ResolvedConfig) -> None:
             f"weights quantized by `{method}`, which are not counted",
             "name the model that it was quantized from, or delete `quantization_config` to estimate it whole",
         )
-    for key in _splitting(query, resolved.config):
+    config = resolved.config
+    splits = {
+        "--parallelism_config": any(name == "parallelism_config" for name, _ in flags(query.job.script_args)),
+        "tensor_parallel.autotp_size": config.tensor_parallel.autotp_size > 1,
+        "sequence_parallel_size": (config.sequence_parallel_size or 1) > 1,
+        "expert_parallel": config.expert_parallel is not None and config.expert_parallel.enabled,
+        "pipeline": config.pipeline is not None and query.given.interface is ConfigInterface.DEEPSPEED,
+        "hybrid_engine": config.hybrid_engine.enabled,
+    }
+    if (key := next((key for key, is_set in splits.items() if is_set), None)) is not None:
         raise Unavailable(
             f"cannot tell how much memory this job takes: `{key}` splits it in a way that is not rehearsed",
             f"estimate it without `{key}`: every rank then has the whole model, or its share by ZeRO",
         )
-
-
-def _splitting(query: EstimateQuery, config: DsConfig) -> Iterator[str]:
-    if any(name == "parallelism_config" for name, _ in flags(query.job.script_args)):
-        yield "--parallelism_config"
-    if config.tensor_parallel.autotp_size > 1:
-        yield "tensor_parallel.autotp_size"
-    if (config.sequence_parallel_size or 1) > 1:
-        yield "sequence_parallel_size"
-    if config.expert_parallel is not None and config.expert_parallel.enabled:
-        yield "expert_parallel"
-    if config.pipeline is not None and query.given.interface is ConfigInterface.DEEPSPEED:
-        yield "pipeline"
-    if config.hybrid_engine.enabled:
-        yield "hybrid_engine"
 
 
 def _without_autos(resolved: ResolvedConfig) -> Values:
@@ -214,7 +200,7 @@ def _without_autos(resolved: ResolvedConfig) -> Values:
         if path in (MICRO, ACCUMULATION):
             values = values.put(path, 1, Source.computed("the smallest possible"))
         elif path[0] == "scheduler":
-            values = values.put(path, ANY_NUMBER_OF_STEPS, _ANY_NUMBER)
+            values = values.put(path, 1000, Source.computed("any number: a schedule takes no memory"))
         else:
             values = values.without(path)
     return values
@@ -228,12 +214,20 @@ class Estimate:
     resolved: ResolvedConfig
     workload: Workload
     forecast: Forecast
-    need: MemoryNeed
-    verdict: FitResult
     speed: Speed | None = None
     """None if the speed of the GPU is unknown."""
     remarks: tuple[Finding, ...] = ()
     """What the numbers leave out, and whether a run could be resumed."""
+
+    @cached_property
+    def need(self) -> MemoryNeed:
+        """What its ranks need."""
+        return memory_need(self.forecast, self.query.cluster)
+
+    @cached_property
+    def verdict(self) -> FitResult:
+        """Whether it fits, and why."""
+        return check_fit(self.forecast, self.query.cluster)
 
     @property
     def fit(self) -> Fit:
@@ -263,25 +257,14 @@ class Estimate:
 class Rejected:
     """Why a job cannot work, or cannot be estimated."""
 
-    query: EstimateQuery
-    findings: tuple[Finding, ...]
-    unknown: Unavailable | None = None
-    """Why it cannot be estimated."""
+    error: Refused | Unavailable
 
     @property
-    def error(self) -> ZlaunchError:
-        """The error to end with if this is the only job."""
-        return self.unknown or Refused(self.findings)
-
-
-def rejected(query: EstimateQuery, error: ZlaunchError) -> Rejected:
-    """Turn an error into a result."""
-    if isinstance(error, Refused):
-        return Rejected(query, error.findings)
-    unknown = error if isinstance(error, Unavailable) else Unavailable(error.message, error.hint)
-    return Rejected(
-        query, (Finding("cannot-tell", error.message, error.hint, severity=Severity.ADVICE),), unknown
-    )
+    def findings(self) -> tuple[Finding, ...]:
+        """The reasons."""
+        if isinstance(self.error, Refused):
+            return self.error.findings
+        return (Finding("cannot-tell", self.error.message, self.error.hint, severity=Severity.ADVICE),)
 
 
 def remarks_on(forecast: Forecast, cluster: Cluster) -> Iterator[Finding]:

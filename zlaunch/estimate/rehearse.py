@@ -4,20 +4,22 @@ import json
 import os
 import select
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Protocol, TypedDict
+from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from zlaunch.errors import Finding, Refused, Unavailable, ZlaunchError
+from zlaunch.errors import Finding, Refused, Unavailable
 from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory import closed_form
-from zlaunch.estimate.rehearsal_limits import too_large
 from zlaunch.estimate.scratch import Scratch
 from zlaunch.estimate.workload import Workload, to_json
+from zlaunch.hosts.gpu_catalog import GPUS
+from zlaunch.job.transformer import depth_of
 from zlaunch.process import ours, with_pipes
+from zlaunch.units import memory
 
 ENVIRONMENT = {
     "DS_ACCELERATOR": "cpu",
@@ -36,52 +38,38 @@ _TRY_IT: Final = "start it with few layers, and see what `zlaunch runs show` mea
 MOST_JOBS: Final = 8
 """Rehearsals at a time, each of which takes up to a gigabyte of this machine's memory."""
 
+MOST_LAYERS: Final = 1_000
+"""Each takes a rehearsal 0.08 s of a core; the deepest models of today have under 200."""
+MOST_RANKS: Final = 16_384
+"""Each takes 0.003 s of a core: DeepSpeed looks at all of them."""
+MOST_GPUS: Final = 10
+"""A job that needs more than this many of the largest GPU fits nowhere."""
+MOST_BYTES: Final = MOST_GPUS * max(gpu.total_bytes for gpu in GPUS.values())
+
 Done = Callable[[int, int], None]
 """Called with the number of forecasts so far, and of all."""
 
-Found = Forecast | ZlaunchError
+Found = Forecast | Refused | Unavailable
 """A forecast, or why there is none."""
 
 
-class _Reply(TypedDict, total=False):
-    """A line of the rehearsal's program: a forecast, or one of the reasons why there is none."""
-
-    index: int
-    forecast: object
-    unknown_model: str
-    """Why transformers rejects the model."""
-    cannot_tell: str
-    """Why its memory cannot be estimated."""
-    failure: str
-    """Why the rehearsal failed."""
+_Reply = dict[str, Any]
+"""A line of the rehearsal's program: `index` and a `Result`."""
 
 
-class Cache(Protocol):
-    """Keeps forecasts from one command to the next."""
-
-    def find(self, workload: Workload) -> Forecast | None:
-        """Return the forecast of a workload, if it is there."""
-
-    def keep(self, workload: Workload, forecast: Forecast) -> None:
-        """Keep a forecast."""
-
-
-class Rehearser:
+class Rehearser(AbstractContextManager["Rehearser"]):
     """Rehearses workloads in one program, which starts with the first and ends with `close`.
 
     With a cache, no workload is rehearsed twice.
     """
 
-    def __init__(self, cache: Cache | None = None, jobs: int | None = None) -> None:
+    def __init__(self, cache: ForecastCache | None = None, jobs: int | None = None) -> None:
         """Rehearse `jobs` workloads at a time, by default as many as there are cores."""
-        self._cache = cache
+        self._cache = cache or ForecastCache(None)
         self._jobs = jobs or min(MOST_JOBS, _cores())
         self._program: _Program | None = None
 
-    def __enter__(self) -> "Rehearser":
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -105,7 +93,7 @@ class Rehearser:
         for place, reply in self._ask([workloads[number] for number in missing]):
             number = missing[place]
             found[number] = told = _forecast(workloads[number], reply)
-            if self._cache is not None and isinstance(told, Forecast) and "failure" not in reply:
+            if isinstance(told, Forecast) and "failure" not in reply:
                 self._cache.keep(workloads[number], told)
             tell(len(found), len(workloads))
         if len(found) < len(workloads):
@@ -116,7 +104,7 @@ class Rehearser:
         """Return a cached forecast, or the closed form for a job too large for a rehearsal."""
         if (why := too_large(workload)) is not None:
             return _forecast(workload, {"failure": why})
-        return None if self._cache is None else self._cache.find(workload)
+        return self._cache.find(workload)
 
     def _ask(self, workloads: Sequence[Workload]) -> Iterator[tuple[int, _Reply]]:
         if not workloads:
@@ -137,17 +125,6 @@ def _effort(workload: Workload) -> tuple[int, int, int]:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Forecast]:
-    """Rehearse workloads; raise the first error."""
-    forecasts: list[Forecast] = []
-    with Rehearser() as rehearser:
-        for found in rehearser(workloads, done):
-            if isinstance(found, ZlaunchError):
-                raise found
-            forecasts.append(found)
-    return forecasts
 
 
 class _Program:
@@ -209,6 +186,26 @@ class _Program:
             self._scratch.delete()
 
 
+def too_large(workload: Workload) -> str | None:
+    """Return why a job is not rehearsed; None if it is, or if its size is unknown.
+
+    A rehearsal runs DeepSpeed's Python code for every layer, and loops over all ranks; a job that fits
+    nowhere needs none. Raise Refused if no model has so many layers.
+    """
+    if (layers := depth_of(workload.model)) > MOST_LAYERS:
+        return f"{layers} layers would take minutes"
+    if workload.world_size > MOST_RANKS:
+        return f"{workload.world_size} ranks would take minutes"
+    if workload.accelerator == "cpu":
+        return None
+    found = by_formula(workload)
+    if not isinstance(found, Forecast):
+        return None
+    least, _ = found.bounds(found.peak("gpu"))
+    too_much = f"it takes at least {memory(least)}, more than {MOST_GPUS} times the largest GPU"
+    return too_much if least > MOST_BYTES else None
+
+
 def _forecast(workload: Workload, reply: _Reply) -> Found:
     if "forecast" in reply:
         forecast: Forecast = TypeAdapter(Forecast).validate_python(reply["forecast"])
@@ -219,12 +216,12 @@ def _forecast(workload: Workload, reply: _Reply) -> Found:
         return Unavailable(f"{_CANNOT_TELL}: {reply['cannot_tell']}", _TRY_IT)
     why = reply.get("failure", "the rehearsal's program died")
     found = by_formula(workload)
-    if isinstance(found, ZlaunchError):
+    if not isinstance(found, Forecast):
         return Unavailable(f"{found.message}; no rehearsal: {why}", found.hint)
     return replace(found, why_not_rehearsed=why)
 
 
-def by_formula(workload: Workload) -> Found:
+def by_formula(workload: Workload) -> Forecast | Unavailable:
     """Forecast in closed form; Unavailable for a model that is no language model."""
     try:
         return closed_form.forecast(workload)

@@ -142,20 +142,12 @@ def _slots(request: EstimateRequest) -> Mapping[str, int]:
 
 
 def smallest_gpu(machines: Sequence[Machine]) -> gpu_catalog.GpuModel:
-    """Find the GPU with the least memory on all hosts."""
-    return known_gpu([gpu for machine in machines for gpu in machine.gpus])
-
-
-def known_gpu(gpus: Sequence[Gpu]) -> gpu_catalog.GpuModel:
-    """Look up the GPU with the least memory; one not in the catalog has no known speed."""
+    """Find the GPU with the least memory on all hosts; one not in the catalog has no known speed."""
+    gpus = (gpu for machine in machines for gpu in machine.gpus)
     smallest = min(gpus, key=lambda gpu: gpu.memory_bytes)
-    found = gpu_catalog.gpu_from_nvml(smallest.name)
-    if found is not None:
-        return found
-    bf16 = smallest.compute_capability >= (8, 0)
-    return gpu_catalog.GpuModel(
-        smallest.name, smallest.memory_bytes, 0, 0, 0, bf16, 0, 0, 0, (smallest.name,)
-    )
+    name, bf16 = smallest.name, smallest.compute_capability >= (8, 0)
+    unknown = gpu_catalog.GpuModel(name, smallest.memory_bytes, 0, 0, 0, bf16, 0, 0, 0, (name,))
+    return gpu_catalog.gpu_from_nvml(name) or unknown
 
 
 def _machine_with(name: str, has_bf16: bool, count: int) -> Machine:

@@ -18,7 +18,7 @@ from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.candidates import ELSEWHERE, PLAN, Candidate, candidates, distance
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
-from zlaunch.estimate.forecast import POOLS, Forecast
+from zlaunch.estimate.forecast import POOLS
 from zlaunch.estimate.query import (
     Estimate,
     EstimateQuery,
@@ -164,11 +164,12 @@ class _Search:
         self.listed = listed
         self.asked = list(zip(listed, closed, strict=True))
         self.closed = {number: one for number, one in enumerate(closed) if isinstance(one, Estimate)}
+        self.strategies = list(dict.fromkeys(listed[number].strategy for number in self.closed))
         self.estimator = estimator
         self.known: dict[int, Estimate | Rejected] = {}
         self.complete: set[int] = set()
         """Those of which all ranks that differ were rehearsed."""
-        self._expectations: dict[tuple[int, int], Estimate] = {}
+        self._expectations: dict[int, Estimate] = {}
 
     def run(self) -> SearchResult | NothingFits:
         """Rehearse until nothing better can be expected."""
@@ -188,8 +189,7 @@ class _Search:
                 return self._found(best)
 
     def _best(self) -> int | None:
-        fitting = {number: one for number, one in self._estimates().items() if is_fit(one)}
-        return next(iter(_in_order(fitting)), None)
+        return next(iter(_fitting(self._estimates())), None)
 
     def _estimates(self) -> dict[int, Estimate]:
         return {number: one for number, one in self.known.items() if isinstance(one, Estimate)}
@@ -223,10 +223,8 @@ class _Search:
         If nothing is likely to fit, take what comes closest.
         """
         exactly = {number: self._supposing(number, 1.0, LIKELY_CACHE) for number in hopes}
-        likely = _in_order({number: one for number, one in exactly.items() if is_fit(one)})
-        surely = _in_order({number: one for number, one in hopes.items() if is_fit(one)})
         closest = sorted(hopes, key=lambda number: hopes[number].need.reserved)
-        return list(dict.fromkeys([*likely[:1], *surely[:1]])) or closest[:1]
+        return list(dict.fromkeys([*_fitting(exactly)[:1], *_fitting(hopes)[:1]])) or closest[:1]
 
     def _can_be_chosen(self, number: int) -> bool:
         """Whether a candidate surely fits if it takes the least that is predicted."""
@@ -262,14 +260,11 @@ class _Search:
 
     def _expect(self, number: int) -> Estimate:
         """Correct the closed form by the rehearsed candidate most like this one."""
-        closed = self.closed[number]
-        far, near = self._nearest(number)
-        if near is None:
-            return closed
-        key = number, near
-        if key not in self._expectations:
-            self._expectations[key] = self._corrected(closed, far, near)
-        return self._expectations[key]
+        if number not in self._expectations:
+            closed, (far, near) = self.closed[number], self._nearest(number)
+            expected = closed if near is None else self._corrected(closed, far, near)
+            self._expectations[number] = expected
+        return self._expectations[number]
 
     def _nearest(self, number: int) -> tuple[float, int | None]:
         """Find the rehearsed candidate most like this one, and the distance to it."""
@@ -293,7 +288,10 @@ class _Search:
         forecast = closed.forecast
         if far < ELSEWHERE:
             error = min(forecast.error, NEAR * (1 + far))
-            forecast = replace(forecast.scaled(_corrections(guess, real)), error=error)
+            ratios: dict[str, float] = {
+                pool: real.peak(pool) / most for pool in POOLS if (most := guess.peak(pool))
+            }
+            forecast = replace(forecast.scaled(ratios), error=error)
         else:
             forecast = replace(forecast, error=min(forecast.error, NEAR + 2 * self._missed()))
         flops = forecast.flops * (real.flops / guess.flops if guess.flops else 1.0)
@@ -306,10 +304,9 @@ class _Search:
             one = self.listed[number]
             return one.micro_batch, not one.checkpointing, one.bucket
 
-        strategies = dict.fromkeys(self.listed[number].strategy for number in self.closed)
         return [
             min((n for n in self.closed if self.listed[n].strategy == strategy), key=size)
-            for strategy in strategies
+            for strategy in self.strategies
         ]
 
     def _nothing(self) -> NothingFits:
@@ -324,8 +321,7 @@ class _Search:
         found = self.known[best]
         assert isinstance(found, Estimate), "what fits was estimated"
         open_ = {self.listed[n].strategy for n in self.closed if n in self.known or _may_fit(self._expect(n))}
-        strategies = dict.fromkeys(self.listed[number].strategy for number in self.closed)
-        hopeless = tuple(strategy for strategy in strategies if strategy not in open_)
+        hopeless = tuple(strategy for strategy in self.strategies if strategy not in open_)
         return SearchResult(self.listed[best], found, tried, hopeless, self._other(best))
 
     def _other(self, best: int) -> tuple[Candidate, float] | None:
@@ -352,9 +348,6 @@ def _seconds(found: Estimate) -> float:
     return found.seconds or 0.0
 
 
-def _in_order(estimates: Mapping[int, Estimate]) -> list[int]:
-    return fastest_first({number: one.seconds for number, one in estimates.items()})
-
-
-def _corrections(guess: Forecast, real: Forecast) -> dict[str, float]:
-    return {pool: real.peak(pool) / most for pool in POOLS if (most := guess.peak(pool))}
+def _fitting(estimates: Mapping[int, Estimate]) -> list[int]:
+    """List those that surely fit, the fastest first."""
+    return fastest_first({number: one.seconds for number, one in estimates.items() if is_fit(one)})

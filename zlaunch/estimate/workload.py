@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
@@ -55,6 +55,4 @@ class Workload:
 
 def to_json(workload: Workload) -> str:
     """Write a workload in one line; a model's config may have Infinity, which pydantic would make null."""
-    from pydantic import TypeAdapter
-
-    return json.dumps(TypeAdapter(Workload).dump_python(workload), sort_keys=True)
+    return json.dumps(asdict(workload), sort_keys=True)

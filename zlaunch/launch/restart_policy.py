@@ -90,8 +90,7 @@ def smaller_jobs(job: JobSpec, ran: JobEvidence, code: str) -> Iterator[Retry]:
 
     Offloading helps if a GPU was full. A host that was full has no room for more.
     """
-    for change in memory_changes(state_of(ran), only_first=True):
-        row, options = change.row, change.options
+    for row, options in memory_changes(state_of(ran), only_first=True):
         if not row.keeps_training or (row.uses_host and code != "gpu-out-of-memory"):
             continue
         changed = options.apply(job, uses_trainer=ran.uses_trainer)

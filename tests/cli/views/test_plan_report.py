@@ -8,7 +8,7 @@ import pytest
 
 from tests.asking import answer, forecast, question
 from zlaunch.cli.views.plan_report import _reasons, _show_nothing, _write
-from zlaunch.errors import Finding
+from zlaunch.errors import Finding, Refused
 from zlaunch.estimate.candidates import Candidate, candidates
 from zlaunch.estimate.query import Estimate, Rejected
 from zlaunch.estimate.search import NothingFits, SearchResult
@@ -48,7 +48,7 @@ def test_where_nothing_fits_a_plan_counts_what_was_rehearsed_and_names_what_is_r
         sized(replace(one, query=remarked), 500.0, 1.0),
         sized(one, 900.0, 1.0, method="closed form"),
     )
-    _show_nothing(NothingFits(smallest, ((STRATEGIES[3], Rejected(one.query, late)),)), one.query)
+    _show_nothing(NothingFits(smallest, ((STRATEGIES[3], Rejected(Refused(late))),)), one.query)
     said = " ".join(capsys.readouterr().err.split())
     assert "combinations of stage and offload tried: 1 rehearsed, 1 by the closed form" in said
     assert "`--stage 3` cannot work: why not" in said

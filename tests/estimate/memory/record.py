@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.estimate.memory.jobs import LADDER, LOADS, TEN, job
-from zlaunch.estimate.rehearse import rehearse
+from tests.estimate.rehearsing import rehearse
 
 FILE = Path(__file__).parent / "rehearsed.json"
 """model → load → rung → bytes at the peak of each pool."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.estimate.memory.architectures import FILE, HELD_OUT, SET, SETTINGS, Cell, cells, job, recorded
+from tests.estimate.rehearsing import rehearse
 from zlaunch.errors import Refused
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.closed_form import KNOWN_ERROR, UNKNOWN_ERROR
-from zlaunch.estimate.rehearse import rehearse
 
 PAGE = Path(__file__).parents[3] / "docs" / "closed-form.md"
 

@@ -3,8 +3,8 @@ import pytest
 from tests.each import each
 from tests.estimate.memory.architectures import HELD_OUT, SET, SETTINGS, Cell, cells, job, recorded
 from tests.estimate.memory.record_architectures import PAGE, page
+from tests.estimate.rehearsing import rehearse
 from zlaunch.estimate.memory.closed_form import KNOWN_ERROR, UNKNOWN_ERROR
-from zlaunch.estimate.rehearse import rehearse
 
 CLAIMS = {True: KNOWN_ERROR, False: UNKNOWN_ERROR}
 

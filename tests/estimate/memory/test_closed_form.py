@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tests.each import each
 from tests.estimate.memory.jobs import CPU, LADDER, LOADS, TEN, config, job
 from tests.estimate.memory.record import recorded
+from tests.estimate.rehearsing import rehearse
 from zlaunch.errors import Refused
-from zlaunch.estimate.forecast import PARTS, PHASES, POOLS, Forecast
+from zlaunch.estimate.forecast import PHASES, POOLS, Forecast
 from zlaunch.estimate.memory.closed_form import forecast
-from zlaunch.estimate.rehearse import rehearse
 from zlaunch.estimate.workload import Lora, Workload
 
 GIB = 1 << 30
@@ -156,6 +156,22 @@ CELLS = [
     for rung, peaks in rungs.items()
 ]
 
+PARTS = (
+    "parameters",
+    "gathered parameters",
+    "gradients",
+    "master weights",
+    "optimizer states",
+    "buckets",
+    "swap buffers",
+    "activations",
+    "logits",
+    "optimizer step",
+    "workspace",
+    "other",
+)
+"""Categories that an estimate shows."""
+
 
 def on(model: str, load: str, rung: str) -> Workload:
     stage, rest = LADDER[rung]
@@ -292,3 +308,8 @@ def test_checkpointing_never_needs_more_of_a_whole_pass(
 
 def _end_of_forward(found: Forecast) -> int:
     return next(phase.end["gpu"] for phase in found.phases if phase.name == "forward")
+
+
+def test_adapters_on_modules_that_a_model_does_not_have_do_not_count_it_twice() -> None:
+    found = forecast(job("gpt2", 0, lora=Lora(8, ("q_proj",))))
+    assert found.parts["gpu"]["parameters"] == 2 * found.parameters

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import job
 from zlaunch.estimate.memory.communication import Communication, communication, paper_volume
+from zlaunch.estimate.memory.settings import read_job
 
 PARAMETERS = 8_030_261_248
 PSI = 2 * PARAMETERS
@@ -16,8 +17,10 @@ NVME = {"device": "nvme", "nvme_path": "/nvme"}
 
 def of(stage: int, world_size: int = 1024, *, to_all: bool = True, **zero: Any) -> Communication:
     accumulation = zero.pop("accumulation", 1)
-    workload = job("llama-3-8b", stage, world_size=world_size, accumulation=accumulation, **zero)
-    return communication(workload, reduces_to_all=to_all)
+    zero["use_multi_rank_bucket_allreduce"] = to_all
+    return communication(
+        read_job(job("llama-3-8b", stage, world_size=world_size, accumulation=accumulation, **zero))
+    )
 
 
 @pytest.mark.parametrize(("stage", "volume"), [(0, 2), (1, 2), (2, 2), (3, 3)])

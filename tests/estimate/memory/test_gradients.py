@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import job
-from zlaunch.estimate.memory.gradients import Gradients, Trained
+from zlaunch.estimate.memory.gradients import Gradients
 from zlaunch.estimate.memory.settings import Settings, read_settings
+from zlaunch.estimate.memory.weights import Weights
 
 CPU = {"device": "cpu"}
-WEIGHTS = Trained(embedding=(300,), layers=((40, 40, 20), (40, 40, 20)), head=(10,))
+WEIGHTS = Weights(510, embedding=(300,), layers=((40, 40, 20), (40, 40, 20)), head=(10,))
 
 
 def settings(stage: int, **zero: Any) -> Settings:
@@ -18,9 +19,7 @@ def settings(stage: int, **zero: Any) -> Settings:
 
 
 def flow(stage: int, **zero: Any) -> Gradients:
-    read = settings(stage, **zero)
-    share = read.share(WEIGHTS.total)
-    return Gradients(read, WEIGHTS.total, read.item * WEIGHTS.owned(share, read.rank))
+    return Gradients(settings(stage, **zero), WEIGHTS)
 
 
 def test_stage_0_keeps_every_gradient() -> None:
@@ -91,13 +90,14 @@ def test_stage_3_flattens_whatever_is_full() -> None:
 
 
 def test_at_the_end_of_stage_1_gradients_move_into_the_bucket() -> None:
-    gradients = flow(1)
-    assert gradients.reduce_all((40, 40, 30, 20)) == 2 * 300 - 2 * 80
+    gradients = Gradients(settings(1), Weights(410, (40, 40), ((300,),), (30,)))
+    # When the 300 are flattened, the rank's own 380 have a buffer, and 80 have left for the bucket.
+    assert gradients.reduce_all() == 2 * (300 + 380 - 80)
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=40), st.integers(1, 9), st.integers(1, 500))
 def test_every_parameter_is_owned_by_someone(numels: list[int], ranks: int, bucket: int) -> None:
-    weights = Trained((), (tuple(numels),), ())
+    weights = Weights(sum(numels), (), (tuple(numels),), ())
     share = -(-weights.total // ranks)
     owned = [weights.owned(share, rank) for rank in range(ranks)]
     assert sum(owned) >= weights.total
@@ -107,7 +107,7 @@ def test_every_parameter_is_owned_by_someone(numels: list[int], ranks: int, buck
 @given(st.sampled_from([2, 3]), st.lists(st.integers(1, 400), min_size=1, max_size=40))
 def test_a_moment_never_takes_more_than_a_bucket_and_two_gradients(stage: int, numels: list[int]) -> None:
     read = replace(settings(stage), world_size=2)
-    gradients = Gradients(read, sum(numels), 0)
+    gradients = Gradients(read, Weights(sum(numels), (), (tuple(numels),), ()))
     moments = [gradients.arrive(numel) for numel in numels]
     assert all(0 <= moment <= 2 * (100 + 2 * n) for moment, n in zip(moments, numels, strict=True))
 
@@ -115,7 +115,7 @@ def test_a_moment_never_takes_more_than_a_bucket_and_two_gradients(stage: int, n
 @pytest.mark.parametrize("stage", [2, 3])
 def test_nothing_is_left_when_the_last_is_reduced(stage: int) -> None:
     gradients = flow(stage)
-    for numel in reversed([*WEIGHTS.in_order()]):
+    for numel in reversed(WEIGHTS.trained):
         gradients.arrive(numel)
     gradients.flush()
     assert gradients.flush() == 0

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.each import each
-from zlaunch.estimate.memory.model_states import OPTIMIZER_BYTES, model_states, state_bytes
+from tests.estimate.memory.jobs import job
+from zlaunch.estimate.memory.model_states import MIXED_ADAM, ModelStates, model_states
+from zlaunch.estimate.memory.settings import read_settings
 
 SIZES = (7.5e9, 128e9, 1e12)
 
@@ -65,13 +67,14 @@ def test_figure_1_is_what_the_paper_prints(stage: int, gigabytes: float) -> None
     assert round(model_states(7.5e9, stage, 64).total / 1e9, 1) == gigabytes
 
 
-def test_mixed_precision_does_not_change_what_adam_takes() -> None:
-    assert state_bytes("adamw").total == state_bytes("adam", half=False).total == 16
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+def test_mixed_precision_does_not_change_what_adam_takes(precision: str) -> None:
+    assert read_settings(job("gpt2", 0, precision=precision)).per_parameter.total == MIXED_ADAM.total == 16
 
 
-@given(st.floats(1, 1e13), st.integers(1, 4096), st.sampled_from([*OPTIMIZER_BYTES]), st.booleans())
-def test_a_higher_stage_never_needs_more(size: float, ranks: int, optimizer: str, half: bool) -> None:
-    per_param = state_bytes(optimizer, half=half)
+@given(st.floats(1, 1e13), st.integers(1, 4096), st.integers(0, 12), st.booleans())
+def test_a_higher_stage_never_needs_more(size: float, ranks: int, states: int, half: bool) -> None:
+    per_param = ModelStates(2, 2, states) if half else ModelStates(4, 4, states)
     needs = [model_states(size, stage, ranks, per_param).total for stage in range(4)]
     assert all(higher <= lower for lower, higher in pairwise(needs))
 

@@ -3,7 +3,7 @@ from functools import cache
 from tests.estimate.memory.published import Published, published
 from tools.write_speed import PAGE, page
 from zlaunch.estimate.memory.closed_form import forecast
-from zlaunch.estimate.memory.roofline import DeviceSpeed, Roofline, roofline
+from zlaunch.estimate.memory.roofline import DeviceSpeed, Roofline, step_speed
 from zlaunch.hosts.gpu_catalog import GPUS
 
 COVERED = 0.90
@@ -12,7 +12,7 @@ COVERED = 0.90
 @cache
 def predicted() -> list[tuple[Published, Roofline]]:
     runs = [(run, run.workload) for run in published()]
-    return [(run, roofline(job, run.machine, forecast(job).flops)) for run, job in runs]
+    return [(run, step_speed(job, run.machine, forecast(job).flops).roofline) for run, job in runs]
 
 
 def share_inside(held_out: bool) -> float:
@@ -74,7 +74,9 @@ def test_each_run_has_an_id_of_its_own() -> None:
 def test_a_gpu_is_called_calibrated_if_a_run_on_it_was_compared() -> None:
     compared = {run.row["gpu"] for run in published()}
     job = published()[0].workload
-    called = {name for name, gpu in GPUS.items() if roofline(job, DeviceSpeed(gpu), 1e15).is_calibrated}
+    called = {
+        name for name, gpu in GPUS.items() if step_speed(job, DeviceSpeed(gpu), 1e15).roofline.is_calibrated
+    }
     assert called == compared | {"V100-16GB"}  # which is as fast as that of 32 GB
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import job
 from zlaunch.estimate.memory.closed_form import forecast
-from zlaunch.estimate.memory.roofline import DeviceSpeed, Roofline, roofline
+from zlaunch.estimate.memory.roofline import DeviceSpeed, Roofline, step_speed
 from zlaunch.hosts.gpu_catalog import GPUS
 
 H100 = DeviceSpeed(GPUS["H100-80GB"])
@@ -18,7 +18,7 @@ NVME = {"offload_optimizer": _DRIVE, "offload_param": _DRIVE}
 
 def of(model: str = "llama-3-8b", stage: int = 2, machine: DeviceSpeed = H100, **rest: Any) -> Roofline:
     workload = job(model, stage, **rest)
-    return roofline(workload, machine, forecast(workload).flops)
+    return step_speed(workload, machine, forecast(workload).flops).roofline
 
 
 def term(found: Roofline, name: str) -> float:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from tests.each import each
 from tests.estimate.plans.questions import QUESTIONS, label
 from tests.estimate.plans.record import recorded
+from zlaunch.errors import Refused
 from zlaunch.estimate.candidates import candidates
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
@@ -61,7 +62,7 @@ class Table(Estimator):
     def answer(self, one: EstimateQuery) -> Estimate | Rejected:
         row = self.rows[self.labels[_settings(one)]]
         if row is None:
-            return Rejected(one, ())
+            return Rejected(Refused(()))
         (closed,) = self.closed_form([one])
         assert isinstance(closed, Estimate)
         peaks = {pool: size for pool, size in row.items() if pool != "flops"}

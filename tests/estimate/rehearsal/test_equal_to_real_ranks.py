@@ -54,7 +54,7 @@ def sides_of(
 
 def both_sides(names: Sequence[str], answers: Path) -> dict[str, Sides]:
     """Train cells for real, and rehearse them."""
-    from zlaunch.estimate.rehearse import rehearse
+    from tests.estimate.rehearsing import rehearse
 
     cells = [CELLS[name] for name in names]
     train(cells, answers)

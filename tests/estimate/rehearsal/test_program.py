@@ -12,6 +12,7 @@ import pytest
 from tests.asking import LLAMA, forecast
 from tests.running import ROOT
 from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.rehearsal.__main__ import _read_result, _Task
 from zlaunch.estimate.rehearse import Found, Rehearser
 from zlaunch.estimate.workload import Workload
@@ -75,19 +76,6 @@ def test_an_answer_without_the_images_says_why_they_are_missing(tmp_path: Path) 
     ]
 
 
-class Keeps:
-    """A cache that says what it was given."""
-
-    def __init__(self) -> None:
-        self.kept: list[Workload] = []
-
-    def find(self, asked: Workload) -> Forecast | None:
-        return None
-
-    def keep(self, asked: Workload, told: Forecast) -> None:
-        self.kept.append(asked)
-
-
 def test_what_was_rehearsed_only_in_part_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pydantic import TypeAdapter
 
@@ -97,10 +85,10 @@ def test_what_was_rehearsed_only_in_part_is_not_kept(tmp_path: Path, monkeypatch
     )
     monkeypatch.setattr(sys, "executable", fake_program(tmp_path, f"cat '{tmp_path}/answers'"))
     asked = [ASKED, replace(ASKED, rank=7)]
-    cache = Keeps()
+    cache = ForecastCache(tmp_path / "cache")
     with Rehearser(cache) as rehearser:
         assert rehearser(asked) == [forecast(1.0)] * 2
-    assert cache.kept == asked[:1]
+    assert [cache.find(one) is not None for one in asked] == [True, False]
 
 
 def test_a_program_that_died_of_one_workload_did_not_fail_to_start(

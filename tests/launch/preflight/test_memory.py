@@ -148,7 +148,7 @@ def test_auto_refuses_nothing_where_nobody_can_tell() -> None:
 
 def test_auto_is_refused_where_nothing_fits() -> None:
     def reject(queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
-        return [Rejected(one, ()) for one in queries]
+        return [Rejected(Refused(())) for one in queries]
 
     with pytest.raises(Refused):
         choose_stage(prepared(), MadeUp(reject))

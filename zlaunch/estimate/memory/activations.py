@@ -7,7 +7,7 @@ the same way, for other layers and without flash attention. All sizes in bytes.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from zlaunch.job.transformer import Stack, Transformer
 
@@ -53,6 +53,53 @@ class Head:
     """The gradient of the logits after `saved` was freed."""
 
 
+@dataclass(frozen=True, slots=True)
+class SavedActivations:
+    """What the forward pass saves for the backward pass."""
+
+    layers: tuple[int, ...]
+    recomputed: tuple[int, ...]
+    """What each layer saves without activation checkpointing, or after recomputation."""
+    end: int
+    """After the last layer, without the logits."""
+    head: Head
+    temporary: int = 0
+    """What the backward pass of a layer allocates in addition to `working_memory`."""
+
+    @property
+    def activations(self) -> int:
+        """Return the sum at the beginning of the backward pass, without the logits."""
+        return sum(self.layers) + self.end
+
+
+Experts = Literal["viewed", "merged"] | None
+"""Whether autograd saves the experts of a layer: as the storage of a view, or as a sum with adapters."""
+
+
+def saved_activations(
+    model: Transformer, batch: Batch, *, checkpointing: bool, experts: Experts = None
+) -> SavedActivations:
+    """Compute what the forward pass saves."""
+    recomputed = tuple(
+        saved_by_layer(model, stack, batch) + (batch.item * stack.expert_numel if experts else 0)
+        for stack in model.stacks
+        for _ in range(stack.num_layers)
+    )
+    inputs = saved_by_checkpoint(model, batch)
+    # T5's layers share position biases, which activation checkpointing does not free: each stack passes one
+    # per head and pair of tokens, with its mask, from layer to layer (measured).
+    shared = 3 * batch.item * model.heads * batch.seq_len**2 if model.family.norm == "t5" else 0
+    layers = (inputs + shared, *(inputs,) * (len(recomputed) - 1)) if checkpointing else recomputed
+    # The last normalization, and the dense layer of an encoder's head.
+    dense = any(weight.name == "dense" for weight in model.head)
+    width = _norm(model, batch) + batch.item + (2 * batch.item if dense else 0)
+    end = batch.tokens * width * model.hidden * len(model.stacks)
+    temporary = 0
+    if experts == "merged":  # the gradient of the sum, for one of the two tensors at a time
+        temporary = batch.item * max(stack.expert_numel for stack in model.stacks) // 3
+    return SavedActivations(layers, recomputed, end, head(model, batch), temporary)
+
+
 def saved_by_layer(model: Transformer, stack: Stack, batch: Batch) -> int:
     """Return what one layer saves without activation checkpointing."""
     per_token = _norms(model, stack, batch) + _mlp(model, batch.item)
@@ -64,23 +111,6 @@ def saved_by_layer(model: Transformer, stack: Stack, batch: Batch) -> int:
 def saved_by_checkpoint(model: Transformer, batch: Batch) -> int:
     """Return what one layer saves with activation checkpointing: its input."""
     return batch.tokens * batch.item * model.hidden
-
-
-def saved_beside_checkpoints(model: Transformer, batch: Batch) -> int:
-    """Return what all layers share and activation checkpointing does not free: T5's position biases.
-
-    Each stack passes one per head and pair of tokens, with its mask, from layer to layer (measured).
-    """
-    if model.family.norm != "t5":
-        return 0
-    return 3 * batch.item * model.heads * batch.seq_len**2
-
-
-def saved_at_end(model: Transformer, batch: Batch) -> int:
-    """Return what the last normalization saves, and the dense layer of an encoder's head."""
-    dense = any(weight.name == "dense" for weight in model.head)
-    width = _norm(model, batch) + batch.item + (2 * batch.item if dense else 0)
-    return batch.tokens * width * model.hidden
 
 
 def head(model: Transformer, batch: Batch) -> Head:

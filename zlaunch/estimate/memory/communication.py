@@ -9,19 +9,8 @@ passes; and from stage 2 on, gradients are reduced in every micro-step.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
-from zlaunch.estimate.memory.adapters import adapters
-from zlaunch.estimate.memory.backward import trained
-from zlaunch.estimate.memory.settings import Settings, read_settings
-from zlaunch.estimate.workload import Workload
-from zlaunch.job.transformer import read_transformer
-
-_PASSES: Final = {"all-reduce": 2, "reduce": 1, "reduce-scatter": 1, "all-gather": 1}
-"""How often the data passes each rank in a ring, except for the rank's own share."""
-
-PAPER: Final = {0: 2, 1: 2, 2: 2, 3: 3}
-"""Stage → volume per step in the paper, in model sizes, for many ranks and without accumulation."""
+from zlaunch.estimate.memory.settings import Settings, TrainingJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +28,8 @@ class Collective:
 
     def sent(self, world_size: int) -> float:
         """Return the bytes sent by a rank per step, (N-1)/N of the data in each pass; it receives as many."""
-        return _PASSES[self.kind] * self.nbytes * self.times * (world_size - 1) / world_size
+        passes = 2 if self.kind == "all-reduce" else 1  # in a ring
+        return passes * self.nbytes * self.times * (world_size - 1) / world_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +49,23 @@ class Communication:
         return sum(collective.sent(self.world_size) for collective in self.collectives)
 
 
-def communication(workload: Workload, *, reduces_to_all: bool = True) -> Communication:
-    """Compute the communication of a rank per step; raise Refused if config.json has no sizes.
-
-    `reduces_to_all` is the ds_config's `use_multi_rank_bucket_allreduce`.
-    """
-    settings, model = read_settings(workload), read_transformer(workload.model)
-    lora = workload.lora
-    weights = trained(model, adapters(model, lora) if lora else 0)
-    parameters = settings.item * (model.parameters + (weights.total if lora else 0))
-    gradients = settings.item * weights.total
-    collectives = _collectives(settings, parameters, gradients, reduces_to_all=reduces_to_all)
+def communication(job: TrainingJob) -> Communication:
+    """Compute the communication of a rank per step."""
+    settings = job.settings
+    parameters = settings.item * job.weights.parameters
+    gradients = settings.item * job.weights.total
+    collectives = _collectives(settings, parameters, gradients)
     to_host, from_host = _over_pcie(settings, parameters, gradients)
-    read, written = _to_nvme(settings, parameters, weights.total)
+    read, written = _to_nvme(settings, parameters, job.weights.total)
     return Communication(collectives, settings.world_size, to_host, from_host, read, written)
 
 
 def paper_volume(parameters: int, stage: int, world_size: int, item: int = 2) -> float:
     """Return the bytes that a rank sends per step without accumulation, as in the ZeRO paper."""
-    return PAPER[stage] * parameters * item * (world_size - 1) / world_size
+    return (3 if stage == 3 else 2) * parameters * item * (world_size - 1) / world_size
 
 
-def _collectives(
-    settings: Settings, parameters: int, gradients: int, *, reduces_to_all: bool
-) -> tuple[Collective, ...]:
+def _collectives(settings: Settings, parameters: int, gradients: int) -> tuple[Collective, ...]:
     if settings.world_size == 1:
         return ()
     times = settings.accumulation
@@ -92,7 +75,7 @@ def _collectives(
             Collective("all-gather", "parameters", volume, times),
             Collective("reduce-scatter", "gradients", gradients, times),
         )
-    reduce = "all-reduce" if reduces_to_all or settings.stage == 0 else "reduce"
+    reduce = "all-reduce" if settings.reduces_to_all or settings.stage == 0 else "reduce"
     # Stages 0 and 1 reduce in the last micro-step only (not with `overlap_comm`, which is ignored here).
     reduced = (Collective(reduce, "gradients", gradients, 1 if settings.stage < 2 else times),)
     if settings.stage == 0:

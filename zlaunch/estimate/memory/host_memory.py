@@ -5,14 +5,13 @@ torch's allocator does: up to a power of two, and never released. All sizes in b
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from zlaunch.estimate.memory.gradients import Trained
+from zlaunch.estimate.memory.allocators import power_of_two
 from zlaunch.estimate.memory.model_states import MASTER_BYTES
 from zlaunch.estimate.memory.optimizer_states import Breakdown
-from zlaunch.estimate.memory.settings import Settings
+from zlaunch.estimate.memory.settings import Settings, TrainingJob
+from zlaunch.estimate.memory.weights import Weights
 from zlaunch.estimate.workload import Workload
-from zlaunch.job.transformer import Transformer
 
 Pools = Mapping[str, int]
 """Bytes by pool, as in `forecast.POOLS`."""
@@ -22,23 +21,17 @@ SHARED_BYTES = 69_206_024
 two buffers of 1 MiB, two of 32 MiB, and two words (csrc/cpu/comm/shm.cpp, allreduce_workspace)."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostMemory:
-    """Memory outside the GPU: peak and end of each phase, and the categories of each pool at its peak."""
-
-    phases: Mapping[str, tuple[Pools, Pools]]
-    categories: Mapping[str, Breakdown]
-
-
-def host_memory(settings: Settings, weights: Trained, model: Transformer, load_item: int) -> HostMemory:
-    """Compute the memory outside the GPU; `load_item` is the bytes of a parameter when it is loaded."""
+def host_memory(job: TrainingJob) -> tuple[Mapping[str, tuple[Pools, Pools]], Mapping[str, Breakdown]]:
+    """Compute the peak and end of each phase, and the categories of each pool at its peak."""
+    settings, weights, model = job.settings, job.weights, job.model
+    load_item = 4 if job.workload.load_dtype == "fp32" else 2
     share = settings.share(weights.total)
     loaded = 0 if settings.zero_init else load_item * model.parameters
     # Tied matrices are created separately, and then tied.
     tied = load_item * model.hidden * model.vocab if model.tied and loaded else 0
     pinned, offloaded = _pinned(settings, weights), _pageable(settings, share)
     if settings.zero_init and model.tied and "parameters" in pinned:
-        pinned["parameters"] += _power_of_two(settings.item * settings.share(model.hidden * model.vocab))
+        pinned["parameters"] += power_of_two(settings.item * settings.share(model.hidden * model.vocab))
     before_step = {
         "pageable": offloaded.get("master weights", 0),
         "pinned": sum(pinned.values()),
@@ -62,7 +55,7 @@ def host_memory(settings: Settings, weights: Trained, model: Transformer, load_i
     pageable = {"parameters": loaded + tied} if loaded + tied > sum(offloaded.values()) else offloaded
     nvme = {"parameters": load.get("nvme", 0), "optimizer states": after_step["nvme"] - load.get("nvme", 0)}
     pools = {"pageable": pageable, "pinned": pinned, "nvme": nvme}
-    return HostMemory(
+    return (
         {name: (_without_zeros(peak), _without_zeros(end)) for name, (peak, end) in phases.items()},
         {pool: categories for pool, categories in pools.items() if sum(categories.values())},
     )
@@ -74,12 +67,12 @@ def shared(workload: Workload) -> int:
     return SHARED_BYTES if workload.accelerator == "cpu" and not is_alone else 0
 
 
-def _during_zero_init(settings: Settings, weights: Trained, pinned: Breakdown) -> Pools:
+def _during_zero_init(settings: Settings, weights: Weights, pinned: Breakdown) -> Pools:
     """Return the peak while zero.Init creates the model: a temporary partition, and those created."""
     piece = settings.item * settings.share(weights.largest)
     if settings.parameters_on == "cpu":
         # DeepSpeed later copies all partitions into one more block.
-        flat = _power_of_two(settings.item * settings.share(weights.total))
+        flat = power_of_two(settings.item * settings.share(weights.total))
         return {"pageable": piece, "pinned": pinned["parameters"] - flat}
     if settings.parameters_on == "nvme":
         buffers = settings.item * settings.parameter_buffers
@@ -110,53 +103,53 @@ def _temporary(settings: Settings, share: int, group: int) -> tuple[int, int]:
     return MASTER_BYTES * share + 2 * 4 * group, 0
 
 
-def _pinned(settings: Settings, weights: Trained) -> dict[str, int]:
+def _pinned(settings: Settings, weights: Weights) -> dict[str, int]:
     """Return the page-locked memory: gradients and fp32 copies of the partition, and swap buffers."""
     item, share = settings.item, settings.share(weights.total)
     pinned: dict[str, int] = {}
     if settings.optimizer_on != "gpu" and settings.pins_optimizer:
-        pinned["gradients"] = _power_of_two(item * share)
+        pinned["gradients"] = power_of_two(item * share)
         if settings.optimizer_on == "cpu":
-            pinned["gradients"] += sum(_power_of_two(4 * numel) for numel in _sub_groups(settings, weights))
+            pinned["gradients"] += sum(power_of_two(4 * numel) for numel in _sub_groups(settings, weights))
         if settings.stage < 3:
             # The fp32 copy, and a buffer for one gradient (stage_1_and_2.py).
-            pinned["master weights"] = _power_of_two(4 * share)
-            pinned["buckets"] = _power_of_two(item * weights.largest)
+            pinned["master weights"] = power_of_two(4 * share)
+            pinned["buckets"] = power_of_two(item * weights.largest)
             pinned["gradients"] += _partitions(settings, weights) if settings.accumulation > 1 else 0
     if settings.optimizer_on == "nvme":
         pinned["swap buffers"] = settings.buffer_count * 4 * min(settings.sub_group, share)
     return _with_parameters(pinned, settings, weights)
 
 
-def _sub_groups(settings: Settings, weights: Trained) -> list[int]:
+def _sub_groups(settings: Settings, weights: Weights) -> list[int]:
     """Return the elements of each sub-group (stage3.py, _create_fp16_sub_groups)."""
     if settings.stage < 3:
         return [settings.share(weights.total)]
     groups = [0]
-    for numel in weights.in_order():
+    for numel in weights.trained:
         if groups[-1] >= settings.sub_group:
             groups.append(0)
         groups[-1] += settings.share(numel)
     return groups
 
 
-def _with_parameters(pinned: dict[str, int], settings: Settings, weights: Trained) -> dict[str, int]:
+def _with_parameters(pinned: dict[str, int], settings: Settings, weights: Weights) -> dict[str, int]:
     """Add the page-locked memory of offloaded parameters."""
     item, share = settings.item, settings.share(weights.total)
     if settings.parameters_on == "cpu":
-        pinned["parameters"] = _power_of_two(item * share) + _partitions(settings, weights)
+        pinned["parameters"] = power_of_two(item * share) + _partitions(settings, weights)
     if settings.parameters_on == "nvme":
         pinned["swap buffers"] = pinned.get("swap buffers", 0) + item * settings.parameter_buffers
-        pinned["parameters"] = _power_of_two(item * min(share, settings.most_in_cpu))
+        pinned["parameters"] = power_of_two(item * min(share, settings.most_in_cpu))
         if share > settings.most_in_cpu:
             # A buffer for the rest, which stage3.py sizes by whole parameters instead of partitions.
-            pinned["buckets"] = _power_of_two(item * weights.total)
+            pinned["buckets"] = power_of_two(item * weights.total)
     return pinned
 
 
-def _partitions(settings: Settings, weights: Trained) -> int:
+def _partitions(settings: Settings, weights: Weights) -> int:
     """Return the rank's partitions of all parameters, each page-locked separately."""
-    return sum(_power_of_two(settings.item * settings.share(numel)) for numel in weights.in_order())
+    return sum(power_of_two(settings.item * settings.share(numel)) for numel in weights.trained)
 
 
 def _on_nvme(settings: Settings, share: int, *, trained: bool) -> int:
@@ -165,10 +158,6 @@ def _on_nvme(settings: Settings, share: int, *, trained: bool) -> int:
     if settings.optimizer_on == "nvme":
         nbytes += (2 * MASTER_BYTES + settings.state_bytes if trained else MASTER_BYTES) * share
     return nbytes
-
-
-def _power_of_two(nbytes: int) -> int:
-    return 1 << (nbytes - 1).bit_length() if nbytes > 0 else 0
 
 
 def _without_zeros(pools: Pools) -> Pools:

@@ -17,26 +17,8 @@ MASTER_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class StateBytes:
-    """Bytes per parameter: the parameter, its gradient, and K, its optimizer states."""
-
-    parameter: int = 2
-    gradient: int = 2
-    optimizer: int = 12
-
-    @property
-    def total(self) -> int:
-        """Return the sum, without partitioning."""
-        return self.parameter + self.gradient + self.optimizer
-
-
-MIXED_ADAM: Final = StateBytes()
-"""Mixed-precision Adam: the 16 bytes of the paper."""
-
-
-@dataclass(frozen=True, slots=True)
 class ModelStates:
-    """Bytes on one GPU."""
+    """Bytes: of one parameter before partitioning, or of a model on one GPU."""
 
     parameters: float
     gradients: float
@@ -48,17 +30,12 @@ class ModelStates:
         return self.parameters + self.gradients + self.optimizer
 
 
-def state_bytes(optimizer: str = "adamw", *, half: bool = True) -> StateBytes:
-    """Return the bytes per parameter with an optimizer, in half precision or in fp32.
-
-    Raise KeyError for an optimizer that is not in `OPTIMIZER_BYTES`.
-    """
-    states = OPTIMIZER_BYTES[optimizer.lower()]
-    return StateBytes(2, 2, MASTER_BYTES + states) if half else StateBytes(4, 4, states)
+MIXED_ADAM: Final = ModelStates(2, 2, 12)
+"""Mixed-precision Adam: the 16 bytes per parameter of the paper."""
 
 
 def model_states(
-    num_params: float, stage: int, world_size: int, per_param: StateBytes = MIXED_ADAM
+    num_params: float, stage: int, world_size: int, per_param: ModelStates = MIXED_ADAM
 ) -> ModelStates:
     """Return the model states on each of `world_size` GPUs at a stage from 0 to 3.
 
@@ -66,7 +43,7 @@ def model_states(
     """
     share = num_params / world_size
     return ModelStates(
-        parameters=per_param.parameter * (share if stage >= 3 else num_params),
-        gradients=per_param.gradient * (share if stage >= 2 else num_params),
+        parameters=per_param.parameters * (share if stage >= 3 else num_params),
+        gradients=per_param.gradients * (share if stage >= 2 else num_params),
         optimizer=per_param.optimizer * (share if stage >= 1 else num_params),
     )

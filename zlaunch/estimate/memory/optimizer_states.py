@@ -10,32 +10,19 @@ from typing import Final
 
 from zlaunch.estimate.memory.model_states import MASTER_BYTES
 from zlaunch.estimate.memory.settings import Settings
+from zlaunch.estimate.memory.weights import Weights
 
 Breakdown = Mapping[str, int]
-"""Bytes by category, as in `forecast.PARTS`."""
+"""Bytes by category, as a rehearsal names them."""
 
 _NORM_BYTES: Final = 8
 """Gradient norms are computed in fp64 (zero/utils.py, get_norm_with_moe_layers)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """Elements of a model."""
-
-    parameters: int
-    trainable: int
-    largest: int
-    """Elements of the largest trained parameter."""
-    owned: int
-    """Elements of all parameters that overlap the rank's partition: it keeps their gradients whole."""
-
-
-@dataclass(frozen=True, slots=True)
 class OptimizerMemory:
     """GPU memory without activations, and without gradients before they are reduced."""
 
-    optimizer: str
-    """The class that DeepSpeed trains with."""
     initialize: tuple[Breakdown, ...]
     """Peaks within `deepspeed.initialize`."""
     ready: Breakdown
@@ -57,9 +44,9 @@ def add(*breakdowns: Breakdown) -> dict[str, int]:
     return total
 
 
-def optimizer_memory(settings: Settings, sizes: Sizes) -> OptimizerMemory:
+def optimizer_memory(settings: Settings, weights: Weights) -> OptimizerMemory:
     """Return the memory of the optimizer that DeepSpeed chooses (engine.py, _do_optimizer_sanity_check)."""
-    return _OPTIMIZERS[optimizer_class(settings)](settings, sizes)
+    return _OPTIMIZERS[optimizer_class(settings)](settings, weights)
 
 
 def optimizer_class(settings: Settings) -> str:
@@ -71,73 +58,73 @@ def optimizer_class(settings: Settings) -> str:
     return "BF16_Optimizer" if settings.widens_all else "DeepSpeedZeroOptimizer"
 
 
-def reduced_gradients(settings: Settings, sizes: Sizes) -> int:
+def reduced_gradients(settings: Settings, weights: Weights) -> int:
     """Return the reduced gradients that stages 1 and 2 keep until the step.
 
     Both ranks keep the whole gradient of a parameter that spans two partitions. With another
     accumulation dtype, there is a buffer of the partition's size instead.
     """
+    share = settings.share(weights.total)
     if settings.gradient_item != settings.item:
-        return settings.gradient_item * settings.share(sizes.trainable)
-    return settings.item * sizes.owned
+        return settings.gradient_item * share
+    return settings.item * weights.owned(share, settings.rank)
 
 
-def _plain(settings: Settings, sizes: Sizes) -> OptimizerMemory:
-    ready = {"parameters": settings.item * sizes.parameters}
-    trained = add(ready, {"optimizer states": settings.state_bytes * sizes.trainable})
-    gradients = {"gradients": settings.item * sizes.trainable}
+def _plain(settings: Settings, weights: Weights) -> OptimizerMemory:
+    ready = {"parameters": settings.item * weights.parameters}
+    trained = add(ready, {"optimizer states": settings.state_bytes * weights.total})
+    gradients = {"gradients": settings.item * weights.total}
     step = (add(trained, gradients),)
-    return OptimizerMemory("", (ready,), ready, trained, step, step)
+    return OptimizerMemory((ready,), ready, trained, step, step)
 
 
-def _fused(settings: Settings, sizes: Sizes) -> OptimizerMemory:
+def _fused(settings: Settings, weights: Weights) -> OptimizerMemory:
     """fp16/fused_optimizer.py: states exist from initialization on; the step flattens gradients."""
-    parameters = {"parameters": settings.item * sizes.parameters}
+    parameters = {"parameters": settings.item * weights.parameters}
     trained = add(
         parameters,
         {
-            "master weights": MASTER_BYTES * sizes.trainable,
-            "optimizer states": settings.state_bytes * sizes.trainable,
+            "master weights": MASTER_BYTES * weights.total,
+            "optimizer states": settings.state_bytes * weights.total,
         },
     )
-    start = add(trained, {"optimizer step": 4 * sizes.trainable})
-    step = add(trained, {"gradients": 2 * sizes.trainable, "optimizer step": 8 * sizes.trainable})
-    return OptimizerMemory("FP16_Optimizer", (start,), trained, trained, (step,), (step,))
+    start = add(trained, {"optimizer step": 4 * weights.total})
+    step = add(trained, {"gradients": 2 * weights.total, "optimizer step": 8 * weights.total})
+    return OptimizerMemory((start,), trained, trained, (step,), (step,))
 
 
-def _bf16(settings: Settings, sizes: Sizes) -> OptimizerMemory:
+def _bf16(settings: Settings, weights: Weights) -> OptimizerMemory:
     """bf16_optimizer.py: gradients of all parameters in fp32 and in bf16, both persistent."""
-    share = settings.share(sizes.trainable)
-    bf16_gradients = {"gradients": 2 * sizes.trainable}
+    share = settings.share(weights.total)
+    bf16_gradients = {"gradients": 2 * weights.total}
     ready = {
-        "parameters": 2 * sizes.parameters,
-        "gradients": 4 * sizes.trainable,
+        "parameters": 2 * weights.parameters,
+        "gradients": 4 * weights.total,
         "master weights": MASTER_BYTES * share,
     }
     trained = add(ready, bf16_gradients, {"optimizer states": settings.state_bytes * share})
-    start = add(ready, {"workspace": 2 * sizes.trainable})
-    return OptimizerMemory("BF16_Optimizer", (start,), ready, trained, (trained,), (trained,))
+    start = add(ready, {"workspace": 2 * weights.total})
+    return OptimizerMemory((start,), ready, trained, (trained,), (trained,))
 
 
-def _sharded_optimizer(settings: Settings, sizes: Sizes) -> OptimizerMemory:
+def _sharded_optimizer(settings: Settings, weights: Weights) -> OptimizerMemory:
     """zero/stage_1_and_2.py: initialization flattens the model, so it exists twice."""
-    item, share = settings.item, settings.share(sizes.trainable)
-    parameters = {"parameters": item * sizes.parameters}
-    start = add(parameters, {"workspace": item * sizes.trainable})
+    item, share = settings.item, settings.share(weights.total)
+    parameters = {"parameters": item * weights.parameters}
+    start = add(parameters, {"workspace": item * weights.total})
     if settings.optimizer_on != "gpu":
         # temp_grad_buffer_for_gpu_offload holds one gradient.
-        ready = add(parameters, {"buckets": item * sizes.largest})
-        return OptimizerMemory("DeepSpeedZeroOptimizer", (start,), ready, ready, (ready,), (ready,))
+        ready = add(parameters, {"buckets": item * weights.largest})
+        return OptimizerMemory((start,), ready, ready, (ready,), (ready,))
     ready = add(parameters, {"master weights": MASTER_BYTES * share})
     trained = add(ready, {"optimizer states": settings.state_bytes * share})
-    gradients = {"gradients": reduced_gradients(settings, sizes)}
-    norm = {"optimizer step": _NORM_BYTES * min(sizes.largest, share)}
+    gradients = {"gradients": reduced_gradients(settings, weights)}
+    norm = {"optimizer step": _NORM_BYTES * min(weights.largest, share)}
     first = add(trained, {"optimizer step": 4 * share})
     # In another dtype, gradients are already flat and in fp32.
     copies = (item + 4) * share if settings.gradient_item == item else 0
     later = add(trained, gradients, {"optimizer step": copies})
     return OptimizerMemory(
-        "DeepSpeedZeroOptimizer",
         initialize=(start, ready),
         ready=ready,
         trained=trained,
@@ -146,27 +133,26 @@ def _sharded_optimizer(settings: Settings, sizes: Sizes) -> OptimizerMemory:
     )
 
 
-def _sharded_parameters(settings: Settings, sizes: Sizes) -> OptimizerMemory:
+def _sharded_parameters(settings: Settings, weights: Weights) -> OptimizerMemory:
     """zero/stage3.py: without zero.Init the whole model is on the GPU before it is partitioned."""
-    item, share = settings.item, settings.share(sizes.trainable)
-    piece = item * settings.share(sizes.largest)
+    item, share = settings.item, settings.share(weights.total)
+    piece = item * settings.share(weights.largest)
     shares: Breakdown = {}
     if settings.parameters_on == "gpu":
-        shares = {"parameters": item * settings.share(sizes.parameters)}
+        shares = {"parameters": item * settings.share(weights.parameters)}
     ready = add(shares, {"buckets": item * settings.reduce_bucket})
     trained, first, later = ready, ready, ready
     if settings.optimizer_on == "gpu":
         master = {"master weights": MASTER_BYTES * share, "gradients": settings.gradient_item * share}
         ready = add(ready, master)
         trained = add(ready, {"optimizer states": settings.state_bytes * share})
-        group = min(settings.sub_group + settings.share(sizes.largest), share)
+        group = min(settings.sub_group + settings.share(weights.largest), share)
         first = add(trained, {"optimizer step": 4 * group})
         flat = item * group if settings.gradient_item == item else 0
         later = add(trained, {"optimizer step": flat + 4 * group})
-    one = {"gathered parameters": item * sizes.largest}
-    whole = {"parameters": item * sizes.parameters, "gathered parameters": piece}
+    one = {"gathered parameters": item * weights.largest}
+    whole = {"parameters": item * weights.parameters, "gathered parameters": piece}
     return OptimizerMemory(
-        "DeepSpeedZeroOptimizer_Stage3",
         initialize=(shares if settings.zero_init else whole, add(ready, one, {"workspace": piece})),
         ready=ready,
         trained=trained,
@@ -176,7 +162,7 @@ def _sharded_parameters(settings: Settings, sizes: Sizes) -> OptimizerMemory:
     )
 
 
-_OPTIMIZERS: Final[dict[str, Callable[[Settings, Sizes], OptimizerMemory]]] = {
+_OPTIMIZERS: Final[dict[str, Callable[[Settings, Weights], OptimizerMemory]]] = {
     "": _plain,
     "FP16_Optimizer": _fused,
     "BF16_Optimizer": _bf16,

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
-from zlaunch.estimate.memory.activations import Batch
-from zlaunch.estimate.memory.adapters import adapters
-from zlaunch.estimate.memory.backward import saved_activations, trained
+from zlaunch.estimate.memory.activations import saved_activations
 from zlaunch.estimate.memory.communication import Communication, communication
-from zlaunch.estimate.memory.settings import Settings, read_settings
+from zlaunch.estimate.memory.settings import Settings, TrainingJob, read_job
 from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.gpu_catalog import GpuModel
-from zlaunch.job.transformer import Transformer, read_transformer
+from zlaunch.job.transformer import Transformer
 from zlaunch.units import count, decimal
 
 Range = tuple[float, float]
@@ -138,21 +136,17 @@ def step_speed(workload: Workload, machine: DeviceSpeed, flops: float) -> Speed:
 
     Raise Refused if config.json has no sizes.
     """
-    traffic = communication(workload)
-    return Speed(traffic, _roofline(workload, traffic, machine, flops))
+    job = read_job(workload)
+    traffic = communication(job)
+    return Speed(traffic, _roofline(job, traffic, machine, flops))
 
 
-def roofline(workload: Workload, machine: DeviceSpeed, flops: float) -> Roofline:
-    """Compute only the time of a step; raise Refused if config.json has no sizes."""
-    return step_speed(workload, machine, flops).roofline
-
-
-def _roofline(workload: Workload, volume: Communication, machine: DeviceSpeed, flops: float) -> Roofline:
-    model, settings = read_transformer(workload.model), read_settings(workload)
-    kernels = (_compute(flops, settings, machine.gpu), _memory(workload, model, settings, machine.gpu))
-    launches = _launches(model, settings)
+def _roofline(job: TrainingJob, volume: Communication, machine: DeviceSpeed, flops: float) -> Roofline:
+    workload, settings = job.workload, job.settings
+    kernels = (_compute(flops, settings, machine.gpu), _memory(job, machine.gpu))
+    launches = _launches(job.model, settings)
     links = (_network(workload, volume, machine), _pcie(volume, machine.gpu))
-    after = _optimizer(workload, model, settings, volume, machine)
+    after = _after(job, volume, machine)
     terms = (*kernels, launches, *links, *after)
     least = max(term.seconds for term in terms if term.overlaps) + sum(term.seconds for term in after)
     # Kernels run one after the other while Python launches the next ones.
@@ -161,14 +155,8 @@ def _roofline(workload: Workload, volume: Communication, machine: DeviceSpeed, f
         max(best, *(term.likely[0] for term in links)) + _sum(after, 0),
         worst + _sum(links, 1) + _sum(after, 1),
     )
-    tokens = settings.micro_batch * settings.accumulation * workload.seq_len * settings.world_size
+    tokens = job.batch.tokens * settings.accumulation * settings.world_size
     return Roofline(terms, least, likely, tokens / least, machine.gpu.name in _CALIBRATED)
-
-
-def batch_of(workload: Workload) -> Batch:
-    """Return the micro-batch of a workload."""
-    settings = read_settings(workload)
-    return Batch(settings.micro_batch, workload.seq_len, settings.item, workload.attention)
 
 
 def _sum(terms: tuple[Term, ...], end: int) -> float:
@@ -185,13 +173,14 @@ def _compute(flops: float, settings: Settings, gpu: GpuModel) -> Term:
     return Term("compute", seconds, True, decimal(flops, "FLOP"), _at(seconds, MATRICES))
 
 
-def _memory(workload: Workload, model: Transformer, settings: Settings, gpu: GpuModel) -> Term:
+def _memory(job: TrainingJob, gpu: GpuModel) -> Term:
     """Weights are read three times; activations are written once and read once at least."""
-    left = saved_activations(model, batch_of(workload), checkpointing=False)
-    weights, saved = 3 * settings.item * model.parameters, left.activations + left.head.saved
-    again = _TOUCHED_AGAIN * left.activations if workload.activation_checkpointing else 0.0
-    least = settings.accumulation * (weights + 2 * saved) / gpu.memory_bandwidth
-    nbytes = settings.accumulation * (weights + _TOUCHED * saved + again)
+    accumulation = job.settings.accumulation
+    left = saved_activations(job.model, job.batch, checkpointing=False)
+    weights, saved = 3 * job.settings.item * job.model.parameters, left.activations + left.head.saved
+    again = _TOUCHED_AGAIN * left.activations if job.workload.activation_checkpointing else 0.0
+    least = accumulation * (weights + 2 * saved) / gpu.memory_bandwidth
+    nbytes = accumulation * (weights + _TOUCHED * saved + again)
     return Term("memory", least, True, decimal(nbytes, "B"), _at(nbytes / gpu.memory_bandwidth, MEMORY))
 
 
@@ -226,13 +215,10 @@ def _pcie(volume: Communication, gpu: GpuModel) -> Term:
     return Term("pcie", seconds, True, decimal(nbytes, "B"), _at(seconds, PCIE))
 
 
-def _optimizer(
-    workload: Workload, model: Transformer, settings: Settings, volume: Communication, machine: DeviceSpeed
-) -> tuple[Term, ...]:
+def _after(job: TrainingJob, volume: Communication, machine: DeviceSpeed) -> tuple[Term, ...]:
     """Return the terms for the optimizer step and for NVMe."""
-    lora = workload.lora
-    weights = trained(model, adapters(model, lora) if lora else 0)
-    share = settings.share(weights.total) if settings.stage else weights.total
+    workload, settings, numel = job.workload, job.settings, job.weights.total
+    share = settings.share(numel) if settings.stage else numel
     local = min(workload.ranks_per_host, workload.world_size)
     if settings.optimizer_on == "gpu":
         seconds = _ADAM_TRAFFIC * share / machine.gpu.memory_bandwidth

@@ -1,4 +1,4 @@
-"""The settings of a job that decide its memory: ds_config keys, with the schema's defaults.
+"""A job in the terms of all formulas, and its settings: ds_config keys, with the schema's defaults.
 
 The ds_config has no "auto" any more; a value of a type that DeepSpeed does not read counts as absent.
 """
@@ -9,8 +9,11 @@ from typing import Final
 
 from zlaunch.dsconfig.schema.section import Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
-from zlaunch.estimate.memory.model_states import MASTER_BYTES, OPTIMIZER_BYTES, StateBytes
+from zlaunch.estimate.memory.activations import Batch
+from zlaunch.estimate.memory.model_states import MASTER_BYTES, OPTIMIZER_BYTES, ModelStates
+from zlaunch.estimate.memory.weights import Weights, weights_of
 from zlaunch.estimate.workload import Workload
+from zlaunch.job.transformer import Transformer, read_transformer
 from zlaunch.units import whole
 
 _ITEM_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "bfloat16": 2}
@@ -41,6 +44,8 @@ class Settings:
     micro_batch: int
     accumulation: int
     reduce_bucket: int
+    reduces_to_all: bool
+    """Whether every rank gets all reduced gradients at stages 1 and 2."""
     num_buckets: int
     """Two where communication overlaps with the backward pass."""
     sub_group: int
@@ -50,7 +55,6 @@ class Settings:
     """`gpu`, `cpu` or `nvme`."""
     parameters_on: str
     pins_optimizer: bool
-    pins_parameters: bool
     buffer_count: int
     parameter_buffers: int
     """Elements in all buffers for parameters that move to and from NVMe."""
@@ -65,10 +69,10 @@ class Settings:
         return self.item == 2
 
     @property
-    def per_parameter(self) -> StateBytes:
+    def per_parameter(self) -> ModelStates:
         """Bytes of the model states of a parameter."""
         master = MASTER_BYTES if self.is_half else 0
-        return StateBytes(self.item, self.gradient_item, master + self.state_bytes)
+        return ModelStates(self.item, self.gradient_item, master + self.state_bytes)
 
     @property
     def widens_all(self) -> bool:
@@ -102,6 +106,7 @@ def read_settings(workload: Workload) -> Settings:
         micro_batch=whole(config.get("train_micro_batch_size_per_gpu")) or 1,
         accumulation=whole(config.get("gradient_accumulation_steps")) or 1,
         reduce_bucket=_count(zero, Zero, "reduce_bucket_size"),
+        reduces_to_all=zero.get("use_multi_rank_bucket_allreduce") is not False,
         num_buckets=2 if overlap and stage in (1, 2) else 1,
         sub_group=_count(zero, Zero, "sub_group_size"),
         reuse_distance=_count(zero, Zero, "stage3_max_reuse_distance"),
@@ -109,13 +114,30 @@ def read_settings(workload: Workload) -> Settings:
         optimizer_on=_place(optimizer, stage, at_least=1),
         parameters_on=_place(parameters, stage, at_least=3),
         pins_optimizer=bool(optimizer.get("pin_memory", _default(OffloadOptimizer, "pin_memory"))),
-        pins_parameters=bool(parameters.get("pin_memory", _default(OffloadParam, "pin_memory"))),
         buffer_count=_count(optimizer, OffloadOptimizer, "buffer_count"),
         parameter_buffers=_count(parameters, OffloadParam, "buffer_count")
         * _count(parameters, OffloadParam, "buffer_size"),
         most_in_cpu=_count(parameters, OffloadParam, "max_in_cpu"),
         state_bytes=_state_bytes(workload),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """A workload, read."""
+
+    workload: Workload
+    model: Transformer
+    settings: Settings
+    weights: Weights
+    batch: Batch
+
+
+def read_job(workload: Workload) -> TrainingJob:
+    """Read a workload; raise Refused if its config.json has no sizes."""
+    model, settings = read_transformer(workload.model), read_settings(workload)
+    batch = Batch(settings.micro_batch, workload.seq_len, settings.item, workload.attention)
+    return TrainingJob(workload, model, settings, weights_of(model, workload.lora), batch)
 
 
 def _section(config: Mapping[str, object], name: str) -> Mapping[str, object]:

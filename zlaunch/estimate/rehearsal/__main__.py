@@ -16,13 +16,13 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from pydantic import TypeAdapter
 
-from zlaunch.estimate.forecast import RESUME, Forecast
+from zlaunch.estimate.forecast import RESUME
 from zlaunch.estimate.workload import Workload
 from zlaunch.process import die_with_parent
 
@@ -216,28 +216,25 @@ def _read_result(file: IO[str], status: int) -> Result:
 def _rehearse(task: _Task, report: Callable[[Result], None]) -> Result:
     """Rehearse; an exception of DeepSpeed or the model becomes part of the forecast."""
     from zlaunch.estimate.rehearsal import steps
-    from zlaunch.estimate.rehearsal.model import CannotTell, UnknownModel
-    from zlaunch.estimate.rehearsal.training import UnknownOptimizer
+    from zlaunch.estimate.rehearsal.model import NotRehearsed
 
     began, rehearsal = time.monotonic(), steps.Rehearsal(report=report)
     try:
         steps.prepare(task.workload)
         (steps.train if task.trained is None else steps.resume)(task.workload, rehearsal, task.checkpoint)
-    except UnknownModel as error:
-        return {"unknown_model": str(error)}
-    except CannotTell as error:
-        return {"cannot_tell": str(error)}
-    except UnknownOptimizer as error:
-        return {"failure": str(error)}
+    except NotRehearsed as error:
+        return {error.why: str(error)}
     except Exception as error:  # noqa: BLE001 - the traceback tells which package raised it
         message = _one_line(error)
         if task.workload.remote_code is not None and not steps.is_raised_by(error, ("deepspeed",)):
             return {"cannot_tell": f"its custom code could not be rehearsed: {message}"}
-        if not steps.is_raised_by(error) or rehearsal.has_assumed_inputs:
+        # Inputs other than text are assumed, and may not be what the model expects.
+        is_assumed = not rehearsal.is_text and rehearsal.log.phase not in ("load", "initialize")
+        if not steps.is_raised_by(error) or is_assumed:
             return {"failure": message}
-        rehearsal.late_error = steps.describe_error(error, rehearsal.log.phase)
+        rehearsal.add(late_error=steps.describe_error(error, rehearsal.log.phase))
     forecast = rehearsal.forecast(time.monotonic() - began)
-    return {"forecast": TypeAdapter(Forecast).dump_python(forecast, mode="json")}
+    return {"forecast": asdict(forecast)}
 
 
 def _one_line(error: Exception) -> str:

@@ -10,8 +10,11 @@ from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from deepspeed.ops.op_builder.builder import OpBuilder
 
 from zlaunch.estimate.rehearsal import device as fake
-from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
+from zlaunch.estimate.rehearsal.device import NAME, NoOp
 from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
+
+_DEVICE_BYTES = 1 << 50
+"""Memory of the fake GPU: so much that DeepSpeed never has to release any."""
 
 
 class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
@@ -20,67 +23,35 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
     Everything else is inherited from the CPU accelerator.
     """
 
+    Stream, Event = fake.Stream, fake.Event
     _torch_pins_host_memory = True
     pin_memory = DeepSpeedAccelerator.pin_memory
 
-    def __init__(self, mode: FakeGpuMode, total_bytes: int, num_devices: int) -> None:
-        """Show `num_devices` devices of `total_bytes` each, with the tensors of `mode`."""
+    def __init__(self, mode: FakeGpuMode, num_devices: int) -> None:
+        """Show `num_devices` devices with the tensors of `mode`."""
         super().__init__()
-        self._name = fake.NAME
+        self._name = NAME
         self._communication_backend_name = "fake"
         self._mode = mode
-        self._total = total_bytes
         self._num_devices = num_devices
 
-    def is_synchronized_device(self) -> bool:
-        return False
-
-    def is_fp16_supported(self) -> bool:
-        return True
-
     def device_name(self, device_index: int | None = None) -> str:
-        return fake.NAME if device_index is None else f"{fake.NAME}:0"
+        return NAME if device_index is None else f"{NAME}:0"
 
     def device(self, device_index: int | None = None) -> torch.device:
-        return torch.device(fake.NAME, 0)
-
-    def current_device(self) -> int:
-        return 0
-
-    def current_device_name(self) -> str:
-        return f"{fake.NAME}:0"
+        return torch.device(NAME, 0)
 
     def device_count(self) -> int:
         return self._num_devices
 
-    def communication_backend_version(self) -> tuple[int, int, int]:
-        return (2, 27, 7)
-
-    def supported_dtypes(self) -> list[torch.dtype]:
-        return [torch.float, torch.half, torch.bfloat16]
-
     def get_rng_state(self, device_index: int | None = None) -> torch.Tensor:
         return torch.zeros(16, dtype=torch.uint8)
-
-    def set_rng_state(self, new_state: torch.Tensor, device_index: int | None = None) -> None:
-        pass
-
-    @property
-    def Stream(self) -> type[fake.Stream]:  # noqa: N802 - DeepSpeed's name
-        return fake.Stream
 
     def stream(self, stream: fake.Stream | None) -> AbstractContextManager[None]:
         return fake.on_stream(stream)
 
     def current_stream(self, device_index: int | None = None) -> fake.Stream:
         return fake.current_stream()
-
-    def default_stream(self, device_index: int | None = None) -> fake.Stream:
-        return fake.DEFAULT_STREAM
-
-    @property
-    def Event(self) -> type[fake.Event]:  # noqa: N802 - DeepSpeed's name
-        return fake.Event
 
     def empty_cache(self) -> None:
         self._mode.log.empty_cache()
@@ -90,27 +61,6 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
 
     def memory_reserved(self, device_index: int | None = None) -> int:
         return self._mode.log.gpu.reserved
-
-    def max_memory_allocated(self, device_index: int | None = None) -> int:
-        return self._mode.log.gpu.peak_allocated
-
-    def max_memory_reserved(self, device_index: int | None = None) -> int:
-        return self._mode.log.gpu.peak_reserved
-
-    memory_cached = memory_reserved
-    max_memory_cached = max_memory_reserved
-
-    def memory_stats(self, device_index: int | None = None) -> dict[str, int]:
-        return {}
-
-    def reset_peak_memory_stats(self, device_index: int | None = None) -> None:
-        pass
-
-    def total_memory(self, device_index: int | None = None) -> int:
-        return self._total
-
-    def available_memory(self, device_index: int | None = None) -> int:
-        return self._total - self.memory_allocated()
 
     def _torch_pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
         with self._mode.pinning():
@@ -125,7 +75,7 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
         return self._mode.is_pinned(tensor)
 
     def on_accelerator(self, tensor: torch.Tensor) -> bool:
-        return bool(tensor.device.type == fake.NAME)
+        return bool(tensor.device.type == NAME)
 
 
 def _tensor_type(dtype: torch.dtype) -> property:
@@ -133,13 +83,29 @@ def _tensor_type(dtype: torch.dtype) -> property:
 
     def make(*args: object) -> torch.Tensor:
         if len(args) == 1 and isinstance(args[0], int):
-            return torch.empty(args[0], dtype=dtype, device=fake.NAME)
-        return torch.tensor(*args, dtype=dtype, device=fake.NAME)
+            return torch.empty(args[0], dtype=dtype, device=NAME)
+        return torch.tensor(*args, dtype=dtype, device=NAME)
 
     return property(lambda _: make)
 
 
-for _name, _dtype in {
+def _always(answer: object) -> Callable[..., object]:
+    return lambda *args, **kwargs: answer
+
+
+_ANSWERS: dict[str, object] = {
+    "is_synchronized_device": False,
+    "is_fp16_supported": True,
+    "supported_dtypes": [torch.float, torch.half, torch.bfloat16],
+    "communication_backend_version": (2, 27, 7),
+    "current_device": 0,
+    "current_device_name": f"{NAME}:0",
+    "default_stream": fake.DEFAULT_STREAM,
+    "set_rng_state": None,
+    "total_memory": _DEVICE_BYTES,
+    "available_memory": _DEVICE_BYTES,
+}
+_TENSOR_TYPES = {
     "BFloat16Tensor": torch.bfloat16,
     "ByteTensor": torch.uint8,
     "DoubleTensor": torch.double,
@@ -147,21 +113,17 @@ for _name, _dtype in {
     "HalfTensor": torch.half,
     "IntTensor": torch.int,
     "LongTensor": torch.long,
-}.items():
+}
+for _name, _answer in _ANSWERS.items():
+    setattr(FakeGPU, _name, _always(_answer))
+for _name, _dtype in _TENSOR_TYPES.items():
     setattr(FakeGPU, _name, _tensor_type(_dtype))
 
 
-class NoOp:
-    """A native op whose functions do nothing."""
-
-    def __getattr__(self, _: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
-
-
-class AioHandle:
+class AioHandle(NoOp):
     """The handle of `async_io`: it logs page-locked memory and file sizes, and moves no data.
 
-    Reads and writes return the number of completed operations; `async_` ones return 0.
+    Page-locked memory is free with the last reference to its tensor.
     """
 
     def __init__(self, mode: FakeGpuMode) -> None:
@@ -173,9 +135,6 @@ class AioHandle:
         with self._mode.pinning("locked"):
             return torch.empty(int(numel), dtype=like.dtype, device="cpu")
 
-    def free_cpu_locked_tensor(self, _: torch.Tensor) -> bool:
-        return True  # freed with the last reference
-
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return self._mode.is_pinned(tensor)
 
@@ -185,7 +144,7 @@ class AioHandle:
         return done
 
     def async_pwrite(self, tensor: torch.Tensor, path: str, offset: int = 0) -> int:
-        """Start to write. The real file holds only its size, which survives DeepSpeed's copy of it."""
+        """Start to write; return 0. The real file holds only its size, which survives a copy of it."""
         nbytes = offset + tensor.numel() * tensor.element_size()
         if self._mode.log.extend_file(path, nbytes):
             Path(path).write_text(str(nbytes))
@@ -193,38 +152,9 @@ class AioHandle:
         return 0
 
     def async_pread(self, *_: object) -> int:
+        """Start to read; return 0."""
         self._pending += 1
         return 0
-
-    def sync_pwrite(self, tensor: torch.Tensor, path: str, offset: int = 0) -> int:
-        self.async_pwrite(tensor, path, offset)
-        return self.wait()
-
-    def sync_pread(self, *_: object) -> int:
-        self.async_pread()
-        return self.wait()
-
-    def pwrite(
-        self, tensor: torch.Tensor, path: str, _validate: bool, is_async: bool, offset: int = 0
-    ) -> int:
-        return (self.async_pwrite if is_async else self.sync_pwrite)(tensor, path, offset)
-
-    def pread(self, _tensor: torch.Tensor, _path: str, _validate: bool, is_async: bool, _: int = 0) -> int:
-        return self.async_pread() if is_async else self.sync_pread()
-
-    def write(self, tensor: torch.Tensor, path: str, _validate: bool, offset: int = 0) -> int:
-        return self.sync_pwrite(tensor, path, offset)
-
-    def read(self, *_: object) -> int:
-        return 1
-
-    get_alignment = get_intra_op_parallelism = read
-
-
-def log_copied_files(log: AllocationLog, directory: Path) -> None:
-    """Log swap files that DeepSpeed copied into a directory, for instance from a checkpoint."""
-    for path in directory.rglob("*.swp"):
-        log.extend_file(str(path), int(path.read_text()))
 
 
 def replace_builders(mode: FakeGpuMode) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 from zlaunch.estimate.forecast import Phase
-from zlaunch.estimate.memory.cuda_allocator import CachingAllocator
-from zlaunch.estimate.memory.pinned_allocator import PinnedAllocator
+from zlaunch.estimate.memory.allocators import CachingAllocator, PinnedAllocator
 
 CurvePoint = tuple[str, int, int]
 """Phase, GPU bytes in tensors, GPU bytes reserved."""
@@ -53,22 +52,18 @@ class AllocationLog:
             block.address = self.gpu.malloc(nbytes, stream)
             block.nbytes = self.gpu.allocated - allocated
             self._log_reserved(self.gpu.reserved - reserved)
-        elif pool in ("pinned", "locked"):
-            malloc = self.pinned.malloc if pool == "pinned" else self.pinned.malloc_exact
-            reserved = self.pinned.reserved
-            block.address = malloc(nbytes)
-            block.nbytes = self.pinned.reserved - reserved
+        elif pool == "pinned":
+            block.nbytes = self.pinned.malloc(nbytes)
         self._log(block, block.nbytes)
         return block
 
     def free(self, block: Block) -> None:
         """Log the release of a block; torch's pinned allocator keeps its blocks for reuse."""
+        if block.pool == "pinned":
+            self.pinned.free(block.requested)
+            return
         if block.pool == "gpu":
             self.gpu.free(block.address)
-        elif block.pool in ("pinned", "locked"):
-            self.pinned.free(block.address)
-            if block.pool == "pinned":
-                return
         self._log(block, -block.nbytes)
 
     def extend_file(self, path: str, nbytes: int) -> bool:

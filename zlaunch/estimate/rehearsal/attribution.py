@@ -47,7 +47,7 @@ _LINES: tuple[tuple[str, str], ...] = (
 
 
 class Attribution:
-    """Assigns each new tensor to a category of `forecast.PARTS`."""
+    """Assigns each new tensor to a category."""
 
     def __init__(self, vocab_size: int | None, *, is_half: bool) -> None:
         """Tensors whose last dimension is `vocab_size` count as logits.
@@ -76,14 +76,13 @@ class Attribution:
                 category = self._categories[where] = _category_of_line(frame)
                 self._codes.append(frame.f_code)
             if category is not None:
-                return self._by_shape(tensor) if category == _MODEL else self._in_phase(category)
+                if category == _MODEL:
+                    break
+                # Temporary copies of gradients and weights belong to the optimizer step.
+                is_copied = category in ("gradients", "master weights", "parameters")
+                return "optimizer step" if is_copied and self.phase == "step" else category
             frame = frame.f_back
         return self._by_shape(tensor)
-
-    def _in_phase(self, category: str) -> str:
-        """Temporary copies of gradients and weights belong to the optimizer step."""
-        is_temporary = self.phase == "step" and category in ("gradients", "master weights", "parameters")
-        return "optimizer step" if is_temporary else category
 
     def _by_shape(self, tensor: torch.Tensor) -> str:
         if self.phase in ("load", "initialize"):

@@ -4,7 +4,6 @@ import contextlib
 import os
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -79,16 +78,8 @@ def _has_adapters(model: torch.nn.Module) -> bool:
     return not isinstance(model, PreTrainedModel)
 
 
-@dataclass(frozen=True, slots=True)
-class _SavedTensor:
-    """A view of a storage that is saved separately."""
-
-    storage: int
-    nbytes: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+_Saved = tuple[int, int, torch.dtype, tuple[int, ...], tuple[int, ...], int]
+"""A view of a storage that is saved separately: storage, its bytes; dtype, shape, stride and offset."""
 
 
 class _Writer(pickle.Pickler):
@@ -98,13 +89,13 @@ class _Writer(pickle.Pickler):
         super().__init__(file)
         self.storages: dict[int, torch.Tensor] = {}
 
-    def persistent_id(self, value: object) -> _SavedTensor | None:
+    def persistent_id(self, value: object) -> _Saved | None:
         if not isinstance(value, torch.Tensor):
             return None
         storage = value.untyped_storage()
         self.storages[storage._cdata] = value
         view = (value.dtype, tuple(value.shape), value.stride(), value.storage_offset())
-        return _SavedTensor(storage._cdata, storage.nbytes(), *view)
+        return (storage._cdata, storage.nbytes(), *view)
 
 
 class _Reader(pickle.Unpickler):
@@ -114,11 +105,11 @@ class _Reader(pickle.Unpickler):
         super().__init__(file)
         self._storages: dict[int, torch.Tensor] = {}
 
-    def persistent_load(self, saved: _SavedTensor) -> torch.Tensor:
-        if saved.storage not in self._storages:
-            self._storages[saved.storage] = torch.empty(saved.nbytes, dtype=torch.uint8, device="cpu")
-        whole = self._storages[saved.storage].view(saved.dtype)
-        return whole.as_strided(saved.shape, saved.stride, saved.offset)
+    def persistent_load(self, saved: _Saved) -> torch.Tensor:
+        storage, nbytes, dtype, shape, stride, offset = saved
+        if storage not in self._storages:
+            self._storages[storage] = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        return self._storages[storage].view(dtype).as_strided(shape, stride, offset)
 
 
 def _sizes_engine(base: type[CheckpointEngine]) -> type[CheckpointEngine]:

@@ -1,14 +1,28 @@
 """A fake GPU for torch: a device type whose streams and events complete at once."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import torch
 
 NAME = "fakegpu"
 
 
-class Stream:
+class NoOp:
+    """Something whose functions do nothing, such as to wait for work that is complete."""
+
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
+class _Complete(NoOp):
+    def query(self) -> bool:
+        """Return True: all work is complete."""
+        return True
+
+
+class Stream(_Complete):
     """A stream. Work on it completes at once, but the allocator keeps its blocks apart."""
 
     _count = 0
@@ -18,34 +32,16 @@ class Stream:
         Stream._count += 1
         self.number = Stream._count
 
-    def synchronize(self, *_: object) -> None:
-        """Return at once."""
-
-    wait_stream = wait_event = synchronize
-
-    def query(self) -> bool:
-        """Return True: all work is complete."""
-        return True
-
     def record_event(self, event: "Event | None" = None) -> "Event":
         """Return a completed event."""
         return event or Event()
 
 
-class Event:
+class Event(_Complete):
     """A completed event."""
 
     def __init__(self, *_: object, **__: object) -> None:
         """Accept the arguments of `torch.cuda.Event`."""
-
-    def synchronize(self, *_: object) -> None:
-        """Return at once."""
-
-    record = wait = synchronize
-
-    def query(self) -> bool:
-        """Return True: the event is complete."""
-        return True
 
     def elapsed_time(self, _: "Event") -> float:
         """Return 0 ms."""
@@ -71,44 +67,28 @@ def on_stream(stream: Stream | None) -> Iterator[None]:
         _streams.pop()
 
 
-class _Backend:
-    """The functions that torch calls on the module of a device type."""
-
-    def is_initialized(self) -> bool:
-        return True
-
-    is_available = is_initialized
-
-    def current_device(self) -> int:
-        return 0
-
-    def device_count(self) -> int:
-        return 1
-
-    def set_device(self, *_: object) -> None:
-        pass
-
-    manual_seed = manual_seed_all = set_rng_state = set_device
-
-    def get_rng_state(self, _: object = None) -> torch.Tensor:
-        return torch.zeros(16, dtype=torch.uint8)
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.bfloat16, torch.float16]
-
-    def _is_in_bad_fork(self) -> bool:
-        return False
-
-    @contextlib.contextmanager
-    def device(self, _: object) -> Iterator[None]:
-        yield
+_BACKEND = SimpleNamespace(
+    is_initialized=lambda: True,
+    is_available=lambda: True,
+    _is_in_bad_fork=lambda: False,
+    current_device=lambda: 0,
+    device_count=lambda: 1,
+    device=contextlib.nullcontext,
+    set_device=lambda *_: None,
+    manual_seed=lambda *_: None,
+    manual_seed_all=lambda *_: None,
+    set_rng_state=lambda *_: None,
+    get_rng_state=lambda _=None: torch.zeros(16, dtype=torch.uint8),
+    get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16],
+)
+"""The functions that torch calls on the module of a device type."""
 
 
 def register() -> None:
     """Register the device type with torch; once in a process."""
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    _setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
+    _setup_privateuseone_for_python_backend(NAME, backend_module=_BACKEND)
     # Autocast has no effect on this device: DeepSpeed casts the model itself.
     _libraries.append(torch.library.Library("_", "IMPL", "AutocastPrivateUse1"))
     _libraries[-1].fallback(torch.library.fallthrough_kernel)

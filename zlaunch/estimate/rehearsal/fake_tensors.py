@@ -132,10 +132,8 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
             self._is_tracing = False
 
     def _replay(self, output: op_results.Output, args: Sequence[Any]) -> Any:
-        if type(output) is op_results.ConstantOutput:
-            return output.value
-        if type(output) is op_results.ArgumentOutput:
-            return args[output.position]
+        if type(output) is not op_results.TensorOutput:
+            return output(args)
         if output.base:
             base = op_results.argument_at(args, output.base)
             offset = base.storage_offset() + output.offset

@@ -43,12 +43,22 @@ _LOSSES = frozenset({"labels", "start_positions", "return_loss"})
 """A model computes a loss if its `forward` has one of these arguments."""
 
 
-class UnknownModel(Exception):
+class NotRehearsed(Exception):
+    """There is no rehearsal; `why` names the reason in the result."""
+
+    why = "failure"
+
+
+class UnknownModel(NotRehearsed):
     """transformers cannot build a model from the config.json."""
 
+    why = "unknown_model"
 
-class CannotTell(Exception):
+
+class CannotTell(NotRehearsed):
     """The model can perhaps be trained, but not be rehearsed."""
+
+    why = "cannot_tell"
 
 
 @dataclass(frozen=True)
@@ -157,9 +167,3 @@ def trained_dtype(ds_config: Mapping[str, Any]) -> torch.dtype:
     """Return the dtype that the engine trains in."""
     halves = {name: ds_config.get(name, {}).get("enabled") is True for name in ("bf16", "fp16")}
     return next((DTYPES[name] for name, is_on in halves.items() if is_on), torch.float32)
-
-
-def vocab_size(config: transformers.PretrainedConfig) -> int | None:
-    """Return the size of the vocabulary; None if the config has none."""
-    size: int | None = getattr(config.get_text_config(), "vocab_size", None)
-    return size

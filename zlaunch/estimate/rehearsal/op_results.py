@@ -5,7 +5,7 @@ result says for each output whether it is an argument, a view of one, or new mem
 """
 
 import operator
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -39,22 +39,6 @@ class NotRecordable(Exception):
 
 @final
 @dataclass(frozen=True, slots=True)
-class ArgumentOutput:
-    """An output that is one of the arguments."""
-
-    position: int
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ConstantOutput:
-    """An output that is not a tensor."""
-
-    value: int | float | None
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class TensorOutput:
     """A tensor in new memory, or a view of the argument at `base`."""
 
@@ -67,7 +51,8 @@ class TensorOutput:
     """Elements after the storage offset of the base."""
 
 
-Output = ArgumentOutput | ConstantOutput | TensorOutput
+Output = TensorOutput | Callable[[Sequence[Any]], Any]
+"""A tensor to make; or a function that selects an argument, or returns what is not a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +129,10 @@ def argument_at(args: Sequence[torch.Tensor], index: Index) -> torch.Tensor:
 
 def _output(out: Any, args: Sequence[object], storages: Mapping[int, Index]) -> Output:
     if out is None or type(out) in (int, float, bool):
-        return ConstantOutput(out)
+        return lambda _: out
     for position, value in enumerate(args):
         if out is value:
-            return ArgumentOutput(position)
+            return operator.itemgetter(position)
     if type(out) is not FakeTensor or out.constant is not None or out.layout is not torch.strided:
         raise NotRecordable
     shape, stride, storage = tuple(out.shape), out.stride(), out.untyped_storage()

@@ -20,29 +20,48 @@ Transform = Callable[[torch.Tensor], torch.Tensor]
 
 def apply(fast: bool = True) -> None:
     """Apply all patches; those with `fast` only save time, and a test checks that they change nothing."""
+    _replace_functions()
     _move_modules_in_place()
     _trust_other_ranks()
-    _ignore_record_stream()
-    _keep_causal_masks()
     _log_rng_states()
     _allow_experts_of_any_dtype()
-    _allow_fp16()
     _count_flops_of_grouped_attention()
     _count_flops_of_experts()
     _skip_data_checks()
     if fast:
         _reduce_without_loops()
         _gather_without_loops()
-        _disable_nvtx()
-        _skip_dispatch_rules()
         _iterate_parameters_without_names()
-        _cache_signatures()
-        _skip_cpuinfo()
+        _replace_slow_functions()
 
 
-def _allow_fp16() -> None:
-    """The job may run on another CPU than the rehearsal; config rules have checked it for fp16."""
+def _replace_functions() -> None:
+    """Replace functions that need a fact or a tensor that is not here, by a constant."""
+    from transformers import masking_utils
+
+    # The job may run on another CPU than the rehearsal; config rules have checked it for fp16.
     get_accelerator().is_fp16_supported = lambda: True
+    # A fake tensor cannot be recorded on a stream.
+    torch.Tensor.record_stream = lambda self, stream: None
+    # Transformers takes fake tensors for a `torch.export`, and would then materialize causal masks.
+    masking_utils.find_packed_sequence_indices = lambda position_ids: None
+
+
+def _replace_slow_functions() -> None:
+    """Replace functions whose results nothing here depends on."""
+    import cpuinfo
+    from deepspeed.utils import nvtx
+    from torch._library import simple_registry
+    from torch.autograd import function
+
+    # NVTX ranges are only for profilers.
+    nvtx.enable_nvtx = False
+    # DeepSpeed's CPU optimizers run programs to find the CPU's vendor, for a warning.
+    cpuinfo.get_cpu_info = dict
+    # Torch looks up a registered dispatch rule for each operator; there are none for this mode.
+    simple_registry.find_torch_dispatch_rule = lambda op, mode: None
+    # `autograd.Function.apply` reads the signature of `forward` in each call.
+    function.inspect = SimpleNamespace(signature=cache(inspect.signature))
 
 
 def _move_modules_in_place() -> None:
@@ -93,18 +112,6 @@ def _trust_other_ranks() -> None:
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
 
 
-def _ignore_record_stream() -> None:
-    """A fake tensor cannot be recorded on a stream."""
-    torch.Tensor.record_stream = lambda self, stream: None
-
-
-def _keep_causal_masks() -> None:
-    """Transformers takes fake tensors for a `torch.export`, and would then materialize causal masks."""
-    from transformers import masking_utils
-
-    masking_utils.find_packed_sequence_indices = lambda position_ids: None
-
-
 def _log_rng_states() -> None:
     """Activation checkpointing saves the RNG state for each layer, in memory that no operator allocates."""
     num_bytes = torch.get_rng_state().numel()
@@ -119,17 +126,10 @@ def _allow_experts_of_any_dtype() -> None:
 
     original = meta._meta_grouped_mm_common
 
-    def grouped_mm(
-        mat_a: torch.Tensor,
-        mat_b: torch.Tensor,
-        *,
-        scale_a: torch.Tensor | None,
-        offs: torch.Tensor | None,
-        **rest: Any,
-    ) -> torch.Tensor:
-        if scale_a is not None or mat_a.dtype is torch.bfloat16:
-            return original(mat_a, mat_b, scale_a=scale_a, offs=offs, **rest)
-        return meta._create_grouped_mm_output_tensor(mat_a, mat_b, offs, rest["out_dtype"])
+    def grouped_mm(mat_a: torch.Tensor, mat_b: torch.Tensor, **options: Any) -> torch.Tensor:
+        if options["scale_a"] is not None or mat_a.dtype is torch.bfloat16:
+            return original(mat_a, mat_b, **options)
+        return meta._create_grouped_mm_output_tensor(mat_a, mat_b, options["offs"], options["out_dtype"])
 
     meta._meta_grouped_mm_common = grouped_mm
 
@@ -225,20 +225,6 @@ def _gather_without_loops() -> None:
     handle.wait = wait
 
 
-def _disable_nvtx() -> None:
-    """NVTX ranges are only for profilers."""
-    from deepspeed.utils import nvtx
-
-    nvtx.enable_nvtx = False
-
-
-def _skip_dispatch_rules() -> None:
-    """Torch looks up a registered dispatch rule for each operator; there are none for this mode."""
-    from torch._library import simple_registry
-
-    simple_registry.find_torch_dispatch_rule = lambda op, mode: None
-
-
 def _iterate_parameters_without_names() -> None:
     """Stage 3 often iterates over the parameters of a module; most of that time goes into their names."""
     from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator
@@ -259,17 +245,3 @@ def _iterate_parameters_without_names() -> None:
     for user in (parameter_offload, partitioned_param_coordinator):
         if getattr(user, "iter_params", None) is original:
             user.iter_params = parameters
-
-
-def _cache_signatures() -> None:
-    """`autograd.Function.apply` reads the signature of `forward` in each call."""
-    from torch.autograd import function
-
-    function.inspect = SimpleNamespace(signature=cache(inspect.signature))
-
-
-def _skip_cpuinfo() -> None:
-    """DeepSpeed's CPU optimizers run programs to find the CPU's vendor, for a warning."""
-    import cpuinfo
-
-    cpuinfo.get_cpu_info = dict

@@ -29,10 +29,8 @@ from zlaunch.estimate.rehearsal import (
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.inputs import ModelInputs, inputs_of, is_text
+from zlaunch.estimate.rehearsal.model import ChosenModel
 from zlaunch.estimate.workload import Workload
-
-_DEVICE_BYTES = 1 << 50
-"""Memory of the fake GPU: so much that DeepSpeed never has to release any."""
 
 _JOB_PACKAGES = ("deepspeed", "transformers", "peft")
 """Packages whose exceptions a real run would raise too."""
@@ -43,36 +41,20 @@ class Rehearsal:
     """The results of one rehearsal, incomplete if it failed."""
 
     log: AllocationLog = field(default_factory=AllocationLog)
-    parameters: int = 0
-    trainable: int = 0
-    optimizer: str = ""
-    flops: float = 0.0
-    late_error: str | None = None
-    notes: tuple[str, ...] = ()
+    found: Forecast = field(default_factory=lambda: Forecast("rehearsal", (), {}, 0, 0, ""))
+    """What is known besides the log."""
     is_text: bool = True
     report: Callable[[dict[str, bool]], None] = lambda _: None
     """Called with `is_text` and `has_images` as soon as they are known: the process may crash later."""
 
-    @property
-    def has_assumed_inputs(self) -> bool:
-        """Whether the model is trained on inputs other than text, which may not be what it expects."""
-        return not self.is_text and self.log.phase not in ("load", "initialize")
+    def add(self, **found: Any) -> None:
+        """Add fields of the forecast."""
+        self.found = replace(self.found, **found)
 
     def forecast(self, seconds: float) -> Forecast:
         """Summarize the rehearsal, which took so many seconds."""
-        return Forecast(
-            method="rehearsal",
-            phases=self.log.phases(),
-            parts=self.log.categories_at_peak(),
-            parameters=self.parameters,
-            trainable=self.trainable,
-            optimizer=self.optimizer,
-            late_error=self.late_error,
-            curve=self.log.curve(),
-            flops=self.flops,
-            seconds=seconds,
-            notes=self.notes,
-        )
+        parts, curve = self.log.categories_at_peak(), self.log.curve()
+        return replace(self.found, phases=self.log.phases(), parts=parts, curve=curve, seconds=seconds)
 
 
 def describe_error(error: BaseException, phase: str) -> str:
@@ -109,7 +91,7 @@ def train(workload: Workload, rehearsal: Rehearsal, checkpoint: Path) -> None:
         for number in range(workload.steps):
             rank.mode.flops = 0.0
             rank.take_step(number)
-        rehearsal.flops = rank.mode.flops
+        rehearsal.add(flops=rank.mode.flops)
         if workload.save:
             with rank.phase("save"):
                 checkpoints.save(rank.engine, rank.model, checkpoint)
@@ -119,14 +101,13 @@ def resume(workload: Workload, rehearsal: Rehearsal, checkpoint: Path) -> None:
     """Load a checkpoint that `train` saved in another process, into an engine that has not trained."""
     with _initialized(workload, rehearsal) as rank, rank.phase("resume"):
         checkpoints.resume(rank.engine, rank.model, checkpoint)
-        accelerator.log_copied_files(rehearsal.log, rank.nvme)
+        for file in rank.nvme.rglob("*.swp"):  # which DeepSpeed copied from the checkpoint
+            rehearsal.log.extend_file(str(file), int(file.read_text()))
 
 
 @dataclass
 class _Rank:
     workload: Workload
-    config: transformers.PretrainedConfig
-    chosen: model.ChosenModel
     mode: fake_tensors.FakeGpuMode
     attribution: Attribution
     rehearsal: Rehearsal
@@ -144,26 +125,28 @@ class _Rank:
             gc.collect()
             gc.freeze()  # skip the survivors in later collections
 
-    def load(self) -> None:
+    def load(self, config: transformers.PretrainedConfig, chosen: ChosenModel) -> None:
         from transformers.integrations import HfDeepSpeedConfig
 
         with self.phase("load"):
             # While this object exists, transformers builds models inside `zero.Init`, as the Trainer does.
             stage3 = HfDeepSpeedConfig(dict(self.workload.ds_config)) if self.workload.zero_init else None
-            self.model = model.build(self.workload, self.config, self.chosen)
+            self.model = model.build(self.workload, config, chosen)
             del stage3
-            self.inputs = inputs_of(self.workload, self.model, self.config)
+            self.inputs = inputs_of(self.workload, self.model, config)
             self.rehearsal.report({"has_images": self.inputs.has_images})
-            self.rehearsal.notes = (*filter(None, [self.chosen.note]), *self.inputs.notes)
             self.attribution.set_model(self.model)
             numels = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in self.model.parameters()]
-            self.rehearsal.parameters = sum(numel for numel, _ in numels)
-            self.rehearsal.trainable = sum(numel for numel, trained in numels if trained)
+            self.rehearsal.add(
+                parameters=sum(numel for numel, _ in numels),
+                trainable=sum(numel for numel, trained in numels if trained),
+                notes=(*filter(None, [chosen.note]), *self.inputs.notes),
+            )
 
     def initialize(self) -> None:
         with self.phase("initialize"):
             self.engine = training.initialize(self.workload, self.model)
-            self.rehearsal.optimizer = type(self.engine.optimizer).__name__
+            self.rehearsal.add(optimizer=type(self.engine.optimizer).__name__)
 
     def take_step(self, number: int) -> None:
         dtype = model.trained_dtype(self.workload.ds_config)
@@ -189,20 +172,20 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
         rehearsal.is_text = is_text(chosen.type, config)
         rehearsal.report({"is_text": rehearsal.is_text})
         is_half = model.trained_dtype(workload.ds_config) is not torch.float32
-        attribution = Attribution(model.vocab_size(config), is_half=is_half)
+        vocab_size = getattr(config.get_text_config(), "vocab_size", None)
+        attribution = Attribution(vocab_size, is_half=is_half)
         mode = fake_tensors.FakeGpuMode(
             rehearsal.log, attribution.category_of, cuda_semantics.WORKSPACES, _device(workload)
         )
         accelerator.replace_builders(mode)
         if workload.accelerator == "cuda":
-            fake_gpu = accelerator.FakeGPU(mode, _DEVICE_BYTES, workload.ranks_per_host)
-            real_accelerator.set_accelerator(fake_gpu)
+            real_accelerator.set_accelerator(accelerator.FakeGPU(mode, workload.ranks_per_host))
         training.join_process_group(workload)
-        rank = _Rank(workload, config, chosen, mode, attribution, rehearsal, Path(nvme))
+        rank = _Rank(workload, mode, attribution, rehearsal, Path(nvme))
         gc.disable()
         gc.freeze()
         with torch.autograd.set_multithreading_enabled(False), mode:
-            rank.load()
+            rank.load(config, chosen)
             rank.initialize()
             yield rank
 

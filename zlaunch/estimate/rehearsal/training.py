@@ -12,7 +12,7 @@ import deepspeed
 import torch
 from torch import distributed, optim
 
-from zlaunch.estimate.rehearsal.model import CannotTell
+from zlaunch.estimate.rehearsal.model import CannotTell, NotRehearsed
 from zlaunch.estimate.workload import Workload
 
 Batch = dict[str, "torch.Tensor | bool"]
@@ -39,10 +39,6 @@ _OPTIMIZERS: dict[str, Callable[[Groups], optim.Optimizer]] = {
 """The Trainer's `--optim` → the optimizer that it creates."""
 
 
-class UnknownOptimizer(Exception):
-    """An `--optim` that needs a package or a kernel of its own."""
-
-
 def join_process_group(workload: Workload) -> None:
     """Join a fake process group of the job's size, as the rank of the workload."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -62,7 +58,7 @@ def join_process_group(workload: Workload) -> None:
 
 
 def initialize(workload: Workload, model: torch.nn.Module) -> deepspeed.DeepSpeedEngine:
-    """Call `deepspeed.initialize` as the script would; raise UnknownOptimizer if that is not possible."""
+    """Call `deepspeed.initialize` as the script would; raise NotRehearsed if that is not possible."""
     options: dict[str, Any] = {"model": model, "config": dict(workload.ds_config)}
     if workload.optimizer is None:
         options["model_parameters"] = [p for p in model.parameters() if p.requires_grad]
@@ -89,7 +85,7 @@ def _optimizer(workload: Workload, groups: Groups) -> optim.Optimizer:
 
     create = _OPTIMIZERS.get(str(workload.optimizer))
     if create is None:
-        raise UnknownOptimizer(f"the Trainer's `--optim {workload.optimizer}` cannot be rehearsed")
+        raise NotRehearsed(f"the Trainer's `--optim {workload.optimizer}` cannot be rehearsed")
     optimizer = create(groups)
     offload = workload.ds_config.get("zero_optimization", {}).get("offload_optimizer") or {}
     is_forced = workload.ds_config.get("zero_force_ds_cpu_optimizer", True)

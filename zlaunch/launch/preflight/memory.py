@@ -103,9 +103,9 @@ def choose_stage(prepared: Prepared, estimator: Estimator) -> tuple[JobSpec, str
         strategy, estimate = table.chosen
         job = replace(estimate.query.job, is_chosen=True)
         return job, f"`{strategy.options}` is the fastest that fits: {_need(estimate)}"
-    unknown = [one.unknown for _, one in table.rows if isinstance(one, Rejected) and one.unknown is not None]
-    if unknown:
-        raise unknown[0]
+    for _, one in table.rows:
+        if isinstance(one, Rejected) and isinstance(one.error, Unavailable):
+            raise one.error
     for _, estimate in table.estimates:
         if estimate.fit is Fit.UNKNOWN:
             reasons = "; ".join(estimate.verdict.reasons)

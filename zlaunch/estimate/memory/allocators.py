@@ -1,11 +1,12 @@
-"""A model of torch's caching allocator, which computes reserved bytes from a sequence of allocations.
+"""Models of torch's allocators, which compute reserved bytes from a sequence of allocations.
 
-It follows c10/cuda/CUDACachingAllocator.cpp in its default configuration, with the constants of
-c10/core/AllocatorConfig.h (torch 2.13). Not modelled: `record_stream` (memory is free at once),
+`CachingAllocator` follows c10/cuda/CUDACachingAllocator.cpp in its default configuration, with the constants
+of c10/core/AllocatorConfig.h (torch 2.13). Not modelled: `record_stream` (memory is free at once),
 `expandable_segments`, garbage collection and `max_split_size_mb`.
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from typing import Final
 
 MIN_BLOCK_BYTES: Final = 512
@@ -20,17 +21,6 @@ MIN_LARGE_BYTES: Final = 10 << 20
 """kMinLargeAlloc: requests of at least this size get their own segment."""
 ROUND_LARGE_BYTES: Final = 2 << 20
 """kRoundLarge: those segments are rounded up to a multiple of this."""
-
-
-class OutOfMemory(Exception):
-    """The device is full, even after the cache was emptied; all sizes in bytes."""
-
-    def __init__(self, requested: int, allocated: int, reserved: int, capacity: int) -> None:
-        super().__init__(f"{requested} bytes requested, {reserved} of {capacity} reserved, {allocated} used")
-        self.requested = requested
-        self.allocated = allocated
-        self.reserved = reserved
-        self.capacity = capacity
 
 
 class _Block:
@@ -49,38 +39,24 @@ class _Block:
 
 
 class CachingAllocator:
-    """The allocator of one device: best fit by size, then by address.
+    """The allocator of one device without a limit: best fit by size, then by address."""
 
-    `capacity` is the memory that the driver can provide, in bytes: the device's memory without the CUDA
-    context and other libraries. None means unlimited.
-    """
-
-    def __init__(self, capacity: int | None = None) -> None:
-        self.capacity = capacity
+    def __init__(self) -> None:
         self.allocated = 0
         """Bytes in used blocks, as `torch.cuda.memory_allocated` counts them."""
         self.reserved = 0
         """Bytes in segments, as `torch.cuda.memory_reserved` counts them."""
-        self.peak_allocated = 0
-        self.peak_reserved = 0
-        self.num_retries = 0
-        """Number of requests for which the cache had to be emptied."""
         self._pools: dict[tuple[int, bool], list[tuple[int, int]]] = {}
         self._blocks: dict[int, _Block] = {}
         self._next_address = ROUND_LARGE_BYTES
 
     def malloc(self, nbytes: int, stream: int = 0) -> int:
-        """Allocate `nbytes` for a stream; return the address, 0 for 0 bytes.
-
-        Raise OutOfMemory beyond the capacity.
-        """
+        """Allocate `nbytes` for a stream; return the address, 0 for 0 bytes."""
         if nbytes <= 0:
             return 0
         size = -(-nbytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
         small = size <= SMALL_BYTES
-        pool = self._pools.get((stream, small))
-        if pool is None:
-            pool = self._pools[stream, small] = []
+        pool = self._pools.setdefault((stream, small), [])
         found = bisect_left(pool, (size, 0))
         if found < len(pool):
             block = self._blocks[pool.pop(found)[1]]
@@ -89,7 +65,6 @@ class CachingAllocator:
             block = self._new_segment(size, pool, small=small)
         self._split(block, size)
         self.allocated += block.size
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block.address
 
     def free(self, address: int) -> None:
@@ -120,20 +95,9 @@ class CachingAllocator:
                     remaining.append(entry)
             pool[:] = remaining
 
-    def size_of(self, address: int) -> int:
-        """Return the size of a used block: the request, rounded, and a remainder too small to split off."""
-        return self._blocks[address].size
-
     def _new_segment(self, size: int, pool: list[tuple[int, int]], *, small: bool) -> _Block:
-        """Allocate a segment; if that fails, empty the cache and try again."""
         segment = _segment_bytes(size)
-        if self.capacity is not None and self.reserved + segment > self.capacity:
-            self.num_retries += 1
-            self.empty_cache()
-            if self.reserved + segment > self.capacity:
-                raise OutOfMemory(size, self.allocated, self.reserved, self.capacity)
         self.reserved += segment
-        self.peak_reserved = max(self.peak_reserved, self.reserved)
         block = _Block(self._next_address, segment, pool, small=small)
         self._next_address += segment
         self._blocks[block.address] = block
@@ -173,3 +137,31 @@ def _segment_bytes(size: int) -> int:
     if size < MIN_LARGE_BYTES:
         return LARGE_SEGMENT_BYTES
     return -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
+
+
+class PinnedAllocator:
+    """torch's page-locked host memory (ATen/core/CachingHostAllocator.h, torch 2.13).
+
+    It rounds a request up to a power of two and caches freed blocks for requests of the same rounded size. It
+    never splits, merges or releases blocks.
+    """
+
+    def __init__(self) -> None:
+        self._cached: Counter[int] = Counter()
+
+    def malloc(self, nbytes: int) -> int:
+        """Allocate like `tensor.pin_memory()`; return how many more bytes are locked."""
+        size = power_of_two(nbytes)
+        if self._cached[size]:
+            self._cached[size] -= 1
+            return 0
+        return size
+
+    def free(self, nbytes: int) -> None:
+        """Free what a `malloc` of `nbytes` allocated; it stays locked."""
+        self._cached[power_of_two(nbytes)] += 1
+
+
+def power_of_two(nbytes: int) -> int:
+    """Round up as `c10::llvm::PowerOf2Ceil` does; 0 stays 0."""
+    return 1 << (nbytes - 1).bit_length() if nbytes > 0 else 0

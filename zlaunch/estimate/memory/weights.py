@@ -1,0 +1,99 @@
+"""The parameters of a model, and which of them are trained: all, or the LoRA adapters of PEFT 0.21.
+
+With LoRA, a matrix gets two low-rank matrices. Experts stored as one tensor get two for each expert, and PEFT
+adds their product to the whole tensor in each forward pass (`peft.tuners.lora.layer.ParamWrapper`). That sum
+is as large as the experts and is kept until the backward pass of the layer.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from zlaunch.estimate.workload import Lora
+from zlaunch.job.model_families import LINEAR
+from zlaunch.job.transformer import Stack, Transformer, Weight
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Elements of all parameters of a model, and of each trained one in the model's order."""
+
+    parameters: int
+    """Of all, adapters included."""
+    embedding: tuple[int, ...]
+    layers: tuple[tuple[int, ...], ...]
+    head: tuple[int, ...]
+
+    @cached_property
+    def trained(self) -> tuple[int, ...]:
+        """The elements of each trained parameter."""
+        return (*self.embedding, *(numel for layer in self.layers for numel in layer), *self.head)
+
+    @cached_property
+    def total(self) -> int:
+        """The elements of all trained parameters."""
+        return sum(self.trained)
+
+    @property
+    def largest(self) -> int:
+        """The elements of the largest trained parameter."""
+        return max(self.trained, default=0)
+
+    def owned(self, share: int, rank: int) -> int:
+        """Return the elements of all parameters that overlap a rank's partition of the flat parameters."""
+        start, stop, position, owned = share * rank, share * (rank + 1), 0, 0
+        for numel in self.trained:
+            if position < stop and position + numel > start:
+                owned += numel
+            position += numel
+        return owned
+
+
+def weights_of(model: Transformer, lora: Lora | None) -> Weights:
+    """List the parameters; those of adapters are spread over the layers."""
+    if lora is not None and (added := adapters(model, lora)):
+        share = added // model.num_layers
+        return Weights(model.parameters + share * model.num_layers, (), ((share,),) * model.num_layers, ())
+    layers = (
+        tuple(weight.numel for weight in stack.weights)
+        for stack in model.stacks
+        for _ in range(stack.num_layers)
+    )
+    embedding, head = ((weight.numel for weight in weights) for weights in (model.embedding, model.head))
+    return Weights(model.parameters, tuple(embedding), tuple(layers), tuple(head))
+
+
+def adapters(model: Transformer, lora: Lora) -> int:
+    """Count the elements of all adapters."""
+    return sum(
+        stack.num_layers * lora.rank * _width(model, weight)
+        for stack in model.stacks
+        for weight in _adapted(model, stack, lora)
+    )
+
+
+def adapts_experts(model: Transformer, lora: Lora | None) -> bool:
+    """Whether experts have adapters, so that their sum is kept until the backward pass."""
+    return lora is not None and any(
+        weight.name in ("experts_up", "experts_down")
+        for stack in model.stacks
+        for weight in _adapted(model, stack, lora)
+    )
+
+
+def _adapted(model: Transformer, stack: Stack, lora: Lora) -> Iterator[Weight]:
+    """List the weights of a layer that get an adapter: those of the named modules, or all possible ones."""
+    names = dict((*model.family.module_names, *model.family.expert_names))
+    experts = {name for name, _ in model.family.expert_names}
+    for weight in stack.weights:
+        if weight.name in LINEAR | experts and (not lora.modules or names.get(weight.name) in lora.modules):
+            yield weight
+
+
+def _width(model: Transformer, weight: Weight) -> int:
+    """Return the elements of an adapter per unit of rank; two fused matrices have twice as many."""
+    if weight.name == "experts_up":
+        return 2 * model.experts * (model.hidden + 2 * model.ffn)
+    if weight.name == "experts_down":
+        return model.experts * (model.ffn + model.hidden)
+    return weight.rows + weight.columns

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 from tests.each import each
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import validate_document
+from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.job.script import ConfigInterface

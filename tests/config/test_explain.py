@@ -4,11 +4,11 @@ import pytest
 
 from tests.each import each
 from zlaunch.config.explain import explain, keys_below
-from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.json_schema import catalogue
 from zlaunch.dsconfig.keys.catalogue import older_keys
 from zlaunch.dsconfig.keys.effects import EFFECTS
 from zlaunch.dsconfig.releases import release
+from zlaunch.dsconfig.schema_check import check
 
 ZERO = "zero_optimization"
 

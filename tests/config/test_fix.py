@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.making import json_objects, json_values
 from zlaunch.config.fix import fix_document
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import validate_document
+from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Severity

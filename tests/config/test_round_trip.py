@@ -10,7 +10,7 @@ from zlaunch.config.resolve.compose import preset, to_json
 from zlaunch.config.resolve.resolve import resolve_file
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import validate_document
+from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.text.document import value_at
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import FATAL

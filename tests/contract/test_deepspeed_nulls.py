@@ -3,7 +3,7 @@
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.contract.zlaunch_side import Path, all_paths, nested
 from tests.each import each
-from zlaunch.dsconfig.check import check
+from zlaunch.dsconfig.schema_check import check
 
 BATCH = {"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
 

@@ -9,7 +9,7 @@ from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.compose import preset, to_json
 from zlaunch.config.resolve.values import Values
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import validate_document
+from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.read import read
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.spec import Offload, Stage, parse_offload

@@ -13,7 +13,7 @@ from tests.contract.deepspeed_side import deepspeed_reads
 from tests.contract.zlaunch_side import Path, all_paths, nested
 from tests.each import each
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import validate_mapping
+from zlaunch.config.validate import validate_mapping
 from zlaunch.dsconfig.releases import REMOVED
 from zlaunch.errors import Severity
 from zlaunch.job.script import ConfigInterface

@@ -7,7 +7,7 @@ import pytest
 
 from tests.diagnosis.table import DEATHS
 from tests.each import each
-from zlaunch.config.rules.validate import validate_mapping
+from zlaunch.config.validate import validate_mapping
 from zlaunch.diagnosis.diagnose import SIGNATURES, diagnose
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.render import LINES, height, verdict_lines

@@ -13,10 +13,10 @@ from tests.contract.zlaunch_side import Path, all_paths, nested
 from tests.each import each
 from tests.running import CONFIGS
 from zlaunch.config.rules import RULES
-from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.json_schema import catalogue
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, release
 from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema_check import check
 
 VALUES: tuple[Any, ...] = (
     None, True, False, -1, 0, 1, 2, 4, 0.5, 2.5, "auto", "cpu", "WARN", "bf16", "FP16", "3", "", [], ["a"], {},

@@ -12,9 +12,9 @@ from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.topology import Host
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.checks import LaunchOptions
 from zlaunch.launch.inspect import default_recipe
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
+from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.prepare import prepare
 from zlaunch.launch.run import run
 from zlaunch.launch.rundir_writer import check_unused, check_writable, command_script

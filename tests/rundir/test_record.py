@@ -32,7 +32,7 @@ from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.state import RunSummary, recorded_stall
 from zlaunch.runs.stop import stop_run
 from zlaunch.runs.store import load_run
-from zlaunch.runs.verdict import verdict_of
+from zlaunch.runs.why import verdict_of
 
 OLD = Path(__file__).parent / "old_runs"
 """Runs of zlaunch 0.1.0 before records had a version, and what `zlaunch runs` said of them then.

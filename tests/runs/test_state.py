@@ -28,7 +28,7 @@ from zlaunch.rundir.record import (
 from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.state import RunSummary, State, recorded_stall, summarize
-from zlaunch.runs.verdict import headline, verdict_of
+from zlaunch.runs.why import headline, verdict_of
 
 NOW = 2_000_000.0
 JOB: dict[str, Any] = {

@@ -21,7 +21,7 @@ from zlaunch.runs.logs import follow, read_log
 from zlaunch.runs.state import State, recorded_stall
 from zlaunch.runs.stop import has_stopped, may_have_ended
 from zlaunch.runs.store import all_runs, find_run, load_run
-from zlaunch.runs.verdict import verdict_of
+from zlaunch.runs.why import verdict_of
 
 OWN: dict[str, Any] = {**own_identity()}
 

@@ -7,7 +7,6 @@ from functools import cache
 
 from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Subject
-from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.json_schema import catalogue
 from zlaunch.dsconfig.keys.autos import FILLED, OWN_WORDS, Fate
 from zlaunch.dsconfig.keys.catalogue import older_keys
@@ -16,6 +15,7 @@ from zlaunch.dsconfig.keys.read_at import stages_reading, switches_over
 from zlaunch.dsconfig.keys.types import Node, in_words
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history
 from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import dotted
 
 _STAGES = frozenset({0, 1, 2, 3})

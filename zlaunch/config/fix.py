@@ -3,7 +3,7 @@
 import copy
 
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import validate_document
+from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.text.document import Document, KeyPath
 from zlaunch.dsconfig.text.edit import fix_text, fix_value
 from zlaunch.dsconfig.text.parser import parse

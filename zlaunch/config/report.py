@@ -14,7 +14,7 @@ from zlaunch.config.resolve.resolve import resolve_file
 from zlaunch.config.resolve.trainer_agreement import precision_conflicts
 from zlaunch.config.resolve.values import AUTO
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import validate_document
+from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.releases import release
 from zlaunch.dsconfig.text.document import Document

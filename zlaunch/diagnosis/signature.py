@@ -71,7 +71,7 @@ def rule_text(code: str) -> str:
 def broken_rule(code: str, job: JobEvidence) -> str:
     """Say what a rule finds in the job's ds_config; in general if it finds nothing."""
     from zlaunch.config.rules.rule import Context
-    from zlaunch.config.rules.validate import validate_mapping
+    from zlaunch.config.validate import validate_mapping
     from zlaunch.job.script import ConfigInterface
 
     interface = ConfigInterface.TRAINER if job.uses_trainer else ConfigInterface.DEEPSPEED

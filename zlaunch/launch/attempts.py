@@ -10,19 +10,19 @@ from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.checkpoints import newest_whole
-from zlaunch.launch.checks import Checks
 from zlaunch.launch.execute import execute
 from zlaunch.launch.finish import FinishedRun
 from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.preflight.preflight import Preflight
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.restart_policy import FailedAttempt, Retry, propose_retries, resume_note, resumed
 from zlaunch.rundir.record import Lineage
 
 
-def run_attempts(prepared: Prepared, checks: Checks) -> int:
+def run_attempts(prepared: Prepared, preflight: Preflight) -> int:
     """Start a job, restart it as its policy allows, and return the exit status of the last attempt."""
-    attempts = _Attempts(checks)
-    return attempts.restart(attempts.start(prepared, checks.options.origin)).ended.outcome.exit_status
+    attempts = _Attempts(preflight)
+    return attempts.restart(attempts.start(prepared, preflight.options.origin)).ended.outcome.exit_status
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,17 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _Attempts:
-    checks: Checks
+    preflight: Preflight
 
     def start(self, prepared: Prepared, lineage: Lineage) -> _Attempt:
         job, topology = prepared.inputs.job, prepared.inputs.topology
         debugged = None if job.debug is None else job.debug.rank
-        monitor = job.wishes.monitor_options(topology.world_size, self.checks.options.interactive, debugged)
+        monitor = job.wishes.monitor_options(
+            topology.world_size, self.preflight.options.interactive, debugged
+        )
         plan = self._reserve(prepared, lineage)
-        self.checks.reporter.starting(plan, shows_output=bool(monitor.show_ranks))
-        return _Attempt(prepared, plan.layout.root, execute(plan, monitor, self.checks.reporter))
+        self.preflight.reporter.starting(plan, shows_output=bool(monitor.show_ranks))
+        return _Attempt(prepared, plan.layout.root, execute(plan, monitor, self.preflight.reporter))
 
     def _reserve(self, prepared: Prepared, lineage: Lineage) -> LaunchPlan:
         """Plan for a free run directory and write it; take the next one if another run was faster.
@@ -51,7 +53,7 @@ class _Attempts:
         """
         for layout in rundir_writer.candidates(prepared.run_dir, prepared.inputs.job.name, prepared.beside):
             plan = prepared.plan(layout)
-            self.checks.preflight(prepared, plan)
+            self.preflight.check(prepared, plan)
             try:
                 rundir_writer.claim(plan)
                 rundir_writer.write_run_files(plan, prepared.inputs, sys.argv, lineage)
@@ -79,11 +81,11 @@ class _Attempts:
             for job, lineage, note in _retries(asked, attempt, failures):
                 directory = _run_directory(attempt.prepared.run_dir, lineage.attempt)
                 try:
-                    prepared = self.checks.estimate(prepare(job, directory, attempt.prepared.beside))
-                    self.checks.reporter.restarting(f"attempt {lineage.attempt}, {note}")
+                    prepared = self.preflight.estimate(prepare(job, directory, attempt.prepared.beside))
+                    self.preflight.reporter.restarting(f"attempt {lineage.attempt}, {note}")
                     attempt = self.start(prepared, lineage)
                 except ZlaunchError as error:  # the result is still that of the failure before
-                    self.checks.reporter.restarting(f"not tried, {lineage.why}: {error.message}")
+                    self.preflight.reporter.restarting(f"not tried, {lineage.why}: {error.message}")
                 else:
                     break
             else:

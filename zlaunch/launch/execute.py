@@ -15,7 +15,7 @@ from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.environment import is_exported, is_secret
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch.finish import FinishedRun, finish_run, record_failed_start
-from zlaunch.launch.monitor import JobMonitor
+from zlaunch.launch.monitoring.monitor import JobMonitor
 from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter

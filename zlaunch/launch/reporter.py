@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from zlaunch.errors import Finding
 from zlaunch.estimate.query import Estimate
+from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.progress import Progress
 from zlaunch.rundir.record import HeartbeatRecord
 
 if TYPE_CHECKING:  # nothing is diagnosed in a dry run

@@ -1,6 +1,6 @@
 """Launch a job, or show how it would be launched."""
 
-from zlaunch.launch.checks import Checks, LaunchOptions
+from zlaunch.launch.preflight.preflight import LaunchOptions, Preflight
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
 
@@ -10,13 +10,13 @@ def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
 
     Raises a ZlaunchError if the job cannot work or cannot be started.
     """
-    checks = Checks(options, reporter)
-    prepared = checks.estimate(prepared, options.auto_stage)
+    preflight = Preflight(options, reporter)
+    prepared = preflight.estimate(prepared, options.auto_stage)
     if options.dry_run:
         plan = prepared.plan()
         reporter.dry_run(plan, prepared.estimate)
-        checks.preflight(prepared, plan)
+        preflight.check(prepared, plan)
         return 0
     from zlaunch.launch.attempts import run_attempts  # what judges a run is not needed above
 
-    return run_attempts(prepared, checks)
+    return run_attempts(prepared, preflight)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.launch.test_progress import heartbeat, progress_of, snapshots, stepping
+from tests.launch.monitoring.test_progress import heartbeat, progress_of, snapshots, stepping
 from zlaunch.cli.views.progress import loss_line, plain_line, progress_line
-from zlaunch.launch.progress import Snapshot, no_progress
+from zlaunch.launch.monitoring.progress import Snapshot, no_progress
 from zlaunch.rundir import phases
 from zlaunch.rundir.record import HeartbeatRecord
 

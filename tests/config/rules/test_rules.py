@@ -11,13 +11,13 @@ from zlaunch.config.resolve.autos import _FILL
 from zlaunch.config.resolve.compose import preset
 from zlaunch.config.rules import RULES, apply_rules
 from zlaunch.config.rules.rule import Context, Rule, Subject
-from zlaunch.config.rules.validate import validate_document
-from zlaunch.dsconfig.check import check
+from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.keys.autos import FILLED
 from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.zero import Zero
+from zlaunch.dsconfig.schema_check import check
 from zlaunch.errors import Finding, Severity
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface

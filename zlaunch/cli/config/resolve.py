@@ -11,7 +11,7 @@ from zlaunch.cli.views.resolved_config import REPORTS
 from zlaunch.config.report import context_of, load_config
 from zlaunch.config.resolve.lr_schedule import schedule_of
 from zlaunch.config.resolve.resolve import batch_equation, resolve_file
-from zlaunch.config.rules.validate import validate_document, validate_mapping
+from zlaunch.config.validate import validate_document, validate_mapping
 from zlaunch.errors import refuse_fatal
 from zlaunch.units import plural
 

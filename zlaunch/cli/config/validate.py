@@ -46,7 +46,7 @@ def validate(
     options = ReportOptions(context, deep=deep, fix=fix, show_diff=fix or diff)
     reports = [inspect_config(name, options) for name in files]
     if rehearse:  # what estimates need would make every other check slower
-        from zlaunch.estimate.config_check import add_rehearsal_findings
+        from zlaunch.estimate.rehearsed_check import add_rehearsal_findings
 
         reports = [add_rehearsal_findings(report, model, world_size, trainer.args) for report in reports]
     if wrong:

@@ -7,7 +7,7 @@ import typer
 from zlaunch import console
 from zlaunch.cli import options
 from zlaunch.config.resolve.compose import preset, to_json
-from zlaunch.config.rules.validate import validate_mapping
+from zlaunch.config.validate import validate_mapping
 from zlaunch.errors import Refused
 from zlaunch.files import write_new
 from zlaunch.job.spec import STAGES, Offload, parse_offload

@@ -9,7 +9,7 @@ from zlaunch.cli.views.run import members, to_json
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.runs.state import RunSummary, recorded_stall
 from zlaunch.runs.store import find_run, load_run
-from zlaunch.runs.verdict import headline, verdict_of
+from zlaunch.runs.why import headline, verdict_of
 
 
 def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:

@@ -11,8 +11,8 @@ from zlaunch.cli.views.launch_plan import attach_lines, plan_lines
 from zlaunch.cli.views.progress import loss_line, milestone, plain_line, progress_line
 from zlaunch.errors import Finding
 from zlaunch.estimate.query import Estimate
+from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.progress import Progress, phase_shown
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import duration
@@ -96,7 +96,7 @@ class LaunchView(Reporter):
     def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
         from zlaunch.diagnosis.render import verdict_lines
         from zlaunch.runs.state import State
-        from zlaunch.runs.verdict import HEADS
+        from zlaunch.runs.why import HEADS
 
         took, verdict = duration(seconds), outcome.verdict
         about = f"all about this run is in {os.path.relpath(plan.layout.root)}"

@@ -2,7 +2,7 @@
 
 import math
 
-from zlaunch.launch.progress import Progress
+from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.rundir import phases
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import brief, clock

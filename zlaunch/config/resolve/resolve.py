@@ -13,9 +13,9 @@ from zlaunch.config.resolve.nvme_buffers import fit_buffers
 from zlaunch.config.resolve.trainer_agreement import TrainerAgreement, reconcile_with_trainer, write_formats
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.rules.validate import validate_value
-from zlaunch.dsconfig.check import check
+from zlaunch.config.validate import validate_value
 from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document, KeyPath
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.hosts.machine import Machine

@@ -6,8 +6,8 @@ from zlaunch.errors import FATAL, Refused, Unavailable
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.query import Estimate
 from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.preflight.all_hosts import check_all_hosts
 from zlaunch.launch.preflight.memory import check_memory, choose_stage
-from zlaunch.launch.preflight.run import run_preflight
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.record import FIRST, Lineage
@@ -28,7 +28,7 @@ class LaunchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Checks:
+class Preflight:
     """What is checked before each attempt."""
 
     options: LaunchOptions
@@ -61,9 +61,9 @@ class Checks:
         self.reporter.warn(estimate.remarks)
         return estimate
 
-    def preflight(self, prepared: Prepared, plan: LaunchPlan) -> None:
+    def check(self, prepared: Prepared, plan: LaunchPlan) -> None:
         """Report what is short; raise Refused, unless forced, if the job cannot work."""
-        findings = run_preflight(prepared, plan)
+        findings = check_all_hosts(prepared, plan)
         wrong = [finding for finding in findings if finding.severity in FATAL and not self.options.force]
         self.reporter.warn([finding for finding in findings if finding not in wrong])
         if wrong:

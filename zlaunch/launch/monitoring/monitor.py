@@ -11,8 +11,8 @@ from zlaunch.diagnosis.stacks import last_stack, odd_ranks, place
 from zlaunch.diagnosis.stall import silence
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.log_tail import LogTail
-from zlaunch.launch.progress import Snapshot, no_progress
+from zlaunch.launch.monitoring.log_tail import LogTail
+from zlaunch.launch.monitoring.progress import Snapshot, no_progress
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.layout import RunDir

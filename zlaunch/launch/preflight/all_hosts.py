@@ -17,7 +17,7 @@ from zlaunch.launch.preflight.requirements import ResourceRequirements, requirem
 from zlaunch.launch.prepare import Prepared
 
 
-def run_preflight(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
+def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
     """Find everything that is short, on this machine first."""
     forecast = None if prepared.estimate is None else prepared.estimate.forecast
     hosts = prepared.facts.hosts

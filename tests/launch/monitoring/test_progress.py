@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.each import each
-from zlaunch.launch.progress import (
+from zlaunch.launch.monitoring.progress import (
     LONG_PATIENCE,
     PATIENCE,
     Progress,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.each import each
 from tests.making import json_objects, json_values
 from zlaunch.config.resolve.compose import preset
-from zlaunch.dsconfig.check import check
 from zlaunch.dsconfig.releases import REMOVED, release
 from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema_check import check
 from zlaunch.errors import Finding
 from zlaunch.job.spec import STAGES, Offload, Stage
 

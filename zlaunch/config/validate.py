@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from zlaunch.config.rules import apply_rules
 from zlaunch.config.rules.rule import UNKNOWN, Context, Subject
-from zlaunch.dsconfig.check import Checked, check
 from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema_check import Checked, check
 from zlaunch.dsconfig.strict_numbers import imprecise_numbers
 from zlaunch.dsconfig.text.document import Document, value_at
 from zlaunch.dsconfig.text.edit import fix_value

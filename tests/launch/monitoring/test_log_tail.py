@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.launch.log_tail import LONGEST_LINE_BYTES, LogTail
+from zlaunch.launch.monitoring.log_tail import LONGEST_LINE_BYTES, LogTail
 
 TEXT = "one\ntwo µ\n 10%\r 20%\r 30% ü\nwindows\r\n\nlast"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.config.rules.validate import validate_document
+from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused, Severity
 

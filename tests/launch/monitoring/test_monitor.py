@@ -9,8 +9,8 @@ import pytest
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import WrongUsage
 from zlaunch.job.spec import MonitorOptions, ranks_to_show
-from zlaunch.launch import monitor as watching
-from zlaunch.launch.monitor import JobMonitor
+from zlaunch.launch.monitoring import monitor as watching
+from zlaunch.launch.monitoring.monitor import JobMonitor
 from zlaunch.rundir.layout import RunDir
 
 

@@ -1,0 +1,1 @@
+"""Watch a job while it runs: samples, progress, stalls, and what its ranks print."""

@@ -13,7 +13,7 @@ _ALMOST_FULL = 64 << 20
 _FULL = 1 << 20
 """Bytes; with less left, not even a traceback may have fitted."""
 _RAISED = frozenset({1, 120})
-"""How Python ends after an exception that nobody caught, and where what was printed could not be written."""
+"""How Python ends after an uncaught exception, and where what was printed could not be written."""
 _SHM = (
     r"unable to allocate shared memory\(shm\)|insufficient shared memory|out of shared memory"
     r"|unable to (?:open|resize|write to) (?:shared memory object|file) <(?:/dev/shm)?/torch_"

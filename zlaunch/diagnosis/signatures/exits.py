@@ -95,23 +95,23 @@ def killed(case: Case) -> Reading | None:
     """A rank was killed from outside; who did it is not known."""
     if case.signal != signal.SIGKILL:
         return None
-    read, unread = "the kernel counted no kill for want of memory", "the kernel's counter could not be read"
+    read, unread = "the kernel counted no out-of-memory kill", "the kernel's counter could not be read"
     facts = (read if case.machine.get("oom_kills") == 0 else unread, _last_said(case))
-    return Reading(f"{case.who} was killed by SIGKILL, nobody knows from where", facts)
+    return Reading(f"{case.who} was killed by SIGKILL; its sender is unknown", facts)
 
 
 @signature("ended-by-signal", "any other signal")
 def ended_by_signal(case: Case) -> Reading | None:
-    """A rank died of a signal that somebody sent."""
+    """A rank was ended by a signal from outside."""
     if case.signal is None:
         return None
-    cause = f"{case.who} was ended by {signal_name(case.signal)}, nobody knows from where"
+    cause = f"{case.who} was ended by {signal_name(case.signal)}; its sender is unknown"
     return Reading(cause, (_last_said(case),))
 
 
-@signature("rank-lost", "no return code: what ran around the script is gone, too")
+@signature("rank-lost", "no return code: the wrapper process of the script is gone, too")
 def rank_lost(case: Case) -> Reading | None:
-    """A rank is gone together with what ran around it: its host, its container, or a kill of everything."""
+    """A rank is gone together with its wrapper process: its host, its container, or a kill of everything."""
     if case.rank is None or case.rank.returncode is not None:
         return None
     lost = [rank.rank for rank in case.evidence.ranks if rank.returncode is None]
@@ -120,7 +120,7 @@ def rank_lost(case: Case) -> Reading | None:
         _launcher_status(case) if case.evidence.launcher_returncode else None,
         _last_said(case),
     )
-    return Reading(f"{case.who} is gone together with what ran around it", facts)
+    return Reading(f"{case.who} is gone together with its wrapper process", facts)
 
 
 @signature("ended-by-status", "a status that is not 0, and no exception")
@@ -131,13 +131,13 @@ def ended_by_status(case: Case) -> Reading | None:
     return Reading(f"the script ended {case.who} with status {case.rank.returncode}", (_last_said(case),))
 
 
-@signature("launcher-killed", "the launcher died of a signal, and no rank failed of itself")
+@signature("launcher-killed", "the launcher died of a signal, and no rank failed by itself")
 def launcher_killed(case: Case) -> Reading | None:
     """The launcher was killed; the ranks were then stopped."""
     number = case.evidence.launcher_returncode
     if case.rank is not None or number >= 0:
         return None
-    cause = f"the launcher was killed by {signal_name(-number)}, nobody knows from where"
+    cause = f"the launcher was killed by {signal_name(-number)}; its sender is unknown"
     return Reading(cause, is_local=False)
 
 

@@ -125,7 +125,7 @@ def rendezvous_failed(case: Case, line: str) -> Reading:
     """Ranks did not find each other: the first was not there, not reachable, or not all of them came."""
     address = named_in(line, r"connect to \(([^()]{1,80})\)")
     joined = named_in(line, r"(\d+/\d+) clients joined")
-    where = f"nobody answered at {address.replace(', ', ':')}" if address else "ranks did not find each other"
+    where = f"no answer from {address.replace(', ', ':')}" if address else "ranks did not find each other"
     cause = f"only {joined} ranks came to where they meet" if joined else where
     return Reading(cause, (line,))
 

@@ -23,7 +23,7 @@ _ROOT = r"Using (\S+) as PyTorch extensions root"
 
 @signature("stale-build-lock", "no progress in `building ops`, or after `as PyTorch extensions root...`")
 def stale_build_lock(case: Case) -> Reading | None:
-    """Every rank waits for a build that nobody does: the lock of one that was killed is still there."""
+    """Every rank waits for a build that does not run: a killed build left its lock."""
     stall = case.evidence.stall
     failed = any(part in {RankRole.FAILED, RankRole.LOST} for part in roles(case.evidence).values())
     if stall is None or failed or any(_BUILDS.search(place) for place in stall.where.values()):
@@ -38,7 +38,7 @@ def stale_build_lock(case: Case) -> Reading | None:
         f"`find {root} -name lock -delete`, if no compiler is running" if root and len(root) < 120 else None
     )
     facts = (f"nothing happened for {duration(stall.seconds)}", matching_line(_ROOT, waiting[0].log))
-    cause = f"rank {waiting[0].rank} waits for a native op that nobody seems to build"
+    cause = f"rank {waiting[0].rank} waits for a native op that no process seems to build"
     return Reading(cause, (*facts, stall.where.get(waiting[0].rank)), (advice,), rank=waiting[0])
 
 

@@ -179,7 +179,7 @@ _OF_ZERO: Mapping[str, KeyEffect] = {
         "cpu",
     ),
     "offload_param.nvme_path": KeyEffect(
-        "files of 2 bytes per parameter; nobody removes them, and two jobs in one directory destroy "
+        "files of 2 bytes per parameter; they are never removed, and two jobs in one directory destroy "
         "each other's",
         "that of the drive",
         ("aio", *_zero("offload_param.device")),
@@ -220,7 +220,7 @@ _OF_ZERO: Mapping[str, KeyEffect] = {
         "cpu",
     ),
     "offload_optimizer.nvme_path": KeyEffect(
-        "files of 16 bytes per parameter; nobody removes them",
+        "files of 16 bytes per parameter; they are never removed",
         "that of the drive",
         ("aio", *_zero("offload_optimizer.device")),
         "/local_nvme",

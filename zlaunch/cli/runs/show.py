@@ -90,7 +90,7 @@ def _origin(environment: EnvironmentRecord) -> Iterator[tuple[str, str]]:
 
 def _stall(run: RunSummary) -> Iterator[str]:
     if (stall := recorded_stall(run.files.ending)) is not None:
-        yield from ["", *stall_lines(stall, None, console.width(), is_over=True)]
+        yield from ["", *stall_lines(stall, None, console.width())]
 
 
 def _memory(memory: MemoryComparison) -> Iterator[str]:

@@ -122,7 +122,7 @@ def test_a_lost_run_tells_what_is_known() -> None:
     assert "process 7 on w0" in text
     assert "20 s ago" in text
     assert "step 12, rank 0 in backward, rank 1 in forward" in text
-    assert "none of 2 ranks left an ending" in text
+    assert "none of 2 ranks recorded an end" in text
 
 
 def test_an_ending_that_is_half_written_is_not_taken_for_a_kill() -> None:

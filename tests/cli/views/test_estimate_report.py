@@ -50,7 +50,7 @@ def test_a_table_gives_one_of_many_reasons_not_to_rehearse_and_says_whose_it_is(
 
 
 @pytest.mark.parametrize(
-    ("tried", "said"), [(None, "leave out `--no-levers`"), ((), "no change that was tried helps")]
+    ("tried", "said"), [(None, "leave out `--no-levers`"), ((), "none of the tested changes helps")]
 )
 def test_a_table_in_which_nothing_fits_says_what_was_tried(tried: tuple[()] | None, said: str) -> None:
     assert said in " ".join(nothing_fits(tried))

@@ -76,7 +76,7 @@ def test_a_job_that_cannot_be_estimated_starts_unless_a_rehearsal_was_asked_for(
     assert run(split, LaunchOptions(interactive=False, dry_run=True), LaunchView()) == 0
     said = capsys.readouterr()
     assert "cannot tell how much memory this job takes: `tensor_parallel.autotp_size`" in said.err
-    assert "memory, as a start looks at it" not in said.out
+    assert "memory check before the start" not in said.out
     with pytest.raises(Unavailable, match="autotp_size"):
         run(split, LaunchOptions(interactive=False, dry_run=True, rehearse=True), LaunchView())
 

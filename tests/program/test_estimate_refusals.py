@@ -119,7 +119,7 @@ def test_a_size_that_is_no_number_is_one_finding_before_anything_is_rehearsed(
     ("asked", "model", "why"),
     [
         (["estimate", "--stage", "0"], "odd", "transformers rejects this model: ValueError"),
-        (["plan"], "inactive", "transformers gives up: KeyError"),
+        (["plan"], "inactive", "transformers fails: KeyError"),
     ],
 )
 def test_a_model_that_transformers_refuses_fits_nowhere(

@@ -78,7 +78,9 @@ def test_a_dry_run_shows_the_same_and_force_lets_it_pass(tmp_path: Path) -> None
     )
     assert result.status == 0
     assert "[disk-too-small]" in result.err
-    assert "DeepSpeed's launcher lets 2 CPU ranks talk through /dev/shm" in " ".join(result.err.split())
+    assert "with DeepSpeed's launcher, 2 CPU ranks communicate through /dev/shm" in " ".join(
+        result.err.split()
+    )
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed here")

@@ -273,7 +273,7 @@ def test_a_run_with_a_forecast_is_rehearsed_again_unless_forced(folder: Path) ->
     (root / "forecast.json").write_text('{"method": "rehearsal"}')
     refused, forced = runs(folder, "rerun", root.name), runs(folder, "rerun", root.name, "--force")
     assert (refused.status, forced.status) == (69, 0)
-    assert "needs a model" in refused.err
+    assert "needs to know the model" in refused.err
 
 
 def test_a_new_commit_and_uncommitted_changes_are_named(folder: Path) -> None:

@@ -130,7 +130,7 @@ def test_auto_offloads_only_where_nothing_else_fits() -> None:
 
 
 def test_auto_needs_a_model() -> None:
-    with pytest.raises(Unavailable, match="needs a model"):
+    with pytest.raises(Unavailable, match="needs to know the model"):
         choose_stage(of_model(prepared(), None), ROOMY)
 
 
@@ -142,7 +142,7 @@ def test_auto_chooses_the_offload_too() -> None:
 def test_auto_refuses_nothing_where_nobody_can_tell() -> None:
     one = prepared()
     here = replace(one, inputs=replace(one.inputs, machine=CPU_MACHINE))
-    with pytest.raises(Unavailable, match="cannot tell what fits: no GPU is named"):
+    with pytest.raises(Unavailable, match="cannot tell what fits: no GPU named"):
         choose_stage(here, ROOMY)  # answers about a GPU, as the closed form's are
 
 

@@ -33,8 +33,8 @@ def test_hosts_that_lack_nothing_give_no_cause_for_words() -> None:
     ("files", "severity", "said"),
     [
         ({SCRIPT: (8, 1)}, Severity.LATE, "there is no `/home/runs`"),
-        ({RUNS: (9, 1), SCRIPT: (8, 1)}, Severity.ADVICE, "another directory than here"),
-        ({RUNS: (7, 2), SCRIPT: (8, 1)}, Severity.ADVICE, "another directory than here"),
+        ({RUNS: (9, 1), SCRIPT: (8, 1)}, Severity.ADVICE, "a different directory than here"),
+        ({RUNS: (7, 2), SCRIPT: (8, 1)}, Severity.ADVICE, "a different directory than here"),
         ({RUNS: (7, 1)}, Severity.LATE, "there is no `/home/train.py`"),
     ],
 )

@@ -53,7 +53,7 @@ def test_the_words_fit_and_name_every_rank(where: dict[int, str]) -> None:
     ("sample", "age", "words"),
     [
         ({"status": "stopped"}, 2.0, "did not answer; its process is stopped"),
-        ({"status": "disk-sleep"}, 2.0, "did not answer; it waits for a disk or a network file system"),
+        ({"status": "disk-sleep"}, 2.0, "did not answer; it is waiting for a disk or a network file system"),
         ({"status": "tracing-stop"}, 2.0, "did not answer; a debugger has stopped it"),
         ({"status": "running"}, 2.0, "did not answer"),
         ({"status": "running", "host": "w1"}, 61.0, "did not answer; no sample from `w1` for 1:01"),

@@ -47,7 +47,7 @@ def test_no_difference_is_said(tmp_path: Path) -> None:
 
 def test_all_lists_what_was_folded(tmp_path: Path) -> None:
     done = diff(tmp_path, {}, {"gradient_clipping": 1.0}, "--all")
-    assert done.out.splitlines()[-1] == "  gradient_clipping  the default, written out"
+    assert done.out.splitlines()[-1] == "  gradient_clipping  the explicit default"
 
 
 def test_json_marks_what_is_a_default(tmp_path: Path) -> None:

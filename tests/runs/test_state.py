@@ -82,8 +82,8 @@ def test_a_run_on_another_host_runs_as_long_as_it_writes(silent_for: float, stat
 
 
 def test_a_directory_without_a_job_is_broken_and_says_which_file() -> None:
-    record = judged(job={}, troubles=("`job.json` is not there",))
-    assert (record.state, record.cause) == (State.BROKEN, "`job.json` is not there")
+    record = judged(job={}, troubles=("`job.json` is missing",))
+    assert (record.state, record.cause) == (State.BROKEN, "`job.json` is missing")
 
 
 def test_a_lost_run_lasted_until_its_last_sign_of_life() -> None:

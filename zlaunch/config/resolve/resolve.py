@@ -1,7 +1,7 @@
 """Resolve a ds_config: reconcile it with the Trainer arguments and fill in every "auto".
 
-`train` and `estimate` resolve what the job composes, `config resolve` and `config validate --deep` what a
-file says. Both call `resolve_values`, so what is estimated or shown is what runs.
+`train` and `estimate` resolve the ds_config of a job, `config resolve` and `config validate --deep` that of a
+file. All call `resolve_values`, so the same values are estimated, shown and run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class ResolvedConfig(ResolvedValues):
 
     config: DsConfig
     warnings: tuple[Finding, ...]
-    """What the user's own ds_config asks for and DeepSpeed will not do."""
+    """Settings of the user's ds_config that DeepSpeed does not follow."""
 
     @property
     def precision(self) -> Precision:

@@ -4,26 +4,26 @@ import pytest
 
 from tests.each import each
 from zlaunch.config.explain import explain, keys_below
-from zlaunch.dsconfig.json_schema import catalogue
-from zlaunch.dsconfig.keys.catalogue import older_keys
+from zlaunch.dsconfig.json_schema import catalog
 from zlaunch.dsconfig.keys.effects import EFFECTS
+from zlaunch.dsconfig.keys.search import older_keys
 from zlaunch.dsconfig.releases import release
 from zlaunch.dsconfig.schema_check import check
 
 ZERO = "zero_optimization"
 
 
-@each("key", lambda: sorted(catalogue().keys))
+@each("key", lambda: sorted(catalog().keys))
 def test_every_key_has_a_meaning(key: str) -> None:
     assert explain(key).meaning
 
 
-@each("key", lambda: sorted(catalogue().keys))
+@each("key", lambda: sorted(catalog().keys))
 def test_every_key_has_a_type(key: str) -> None:
     assert explain(key).type
 
 
-@each("key", lambda: sorted(key for key in catalogue().keys if explain(key).example is not None))
+@each("key", lambda: sorted(key for key in catalog().keys if explain(key).example is not None))
 def test_every_example_is_valid(key: str) -> None:
     example = explain(key).example
     assert example is not None
@@ -38,12 +38,12 @@ def test_a_key_of_the_past_says_who_read_it(key: str) -> None:
 
 @each("key", sorted(EFFECTS))
 def test_every_effect_is_one_of_a_key(key: str) -> None:
-    assert key in catalogue().keys
+    assert key in catalog().keys
 
 
 @each("key", sorted(EFFECTS))
 def test_every_related_key_is_one(key: str) -> None:
-    assert [other for other in EFFECTS[key].related if other not in catalogue().keys] == []
+    assert [other for other in EFFECTS[key].related if other not in catalog().keys] == []
 
 
 def test_no_key_is_related_to_itself() -> None:

@@ -13,7 +13,7 @@ from tests.contract.zlaunch_side import Path, all_paths, nested
 from tests.each import each
 from tests.running import CONFIGS
 from zlaunch.config.rules import RULES
-from zlaunch.dsconfig.json_schema import catalogue
+from zlaunch.dsconfig.json_schema import catalog
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, release
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
@@ -25,7 +25,7 @@ VALUES: tuple[Any, ...] = (
 
 @functools.cache
 def validator(name: str = NEWEST.name) -> Any:
-    return Draft202012Validator(catalogue(Release(name)).schema)
+    return Draft202012Validator(catalog(Release(name)).schema)
 
 
 def is_valid(config: Any, name: str = NEWEST.name) -> bool:
@@ -53,12 +53,12 @@ def descriptions(node: Any) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_the_schema_is_one(name: str) -> None:
-    Draft202012Validator.check_schema(catalogue(Release(name)).schema)
+    Draft202012Validator.check_schema(catalog(Release(name)).schema)
 
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_every_key_is_described(name: str) -> None:
-    assert [key for key, words in descriptions(catalogue(Release(name)).schema) if not words] == []
+    assert [key for key, words in descriptions(catalog(Release(name)).schema) if not words] == []
 
 
 @each("name", RELEASES)
@@ -151,15 +151,13 @@ def test_a_key_is_a_mistake_in_a_release_before_it_came(path: Path) -> None:
 
 
 def test_a_default_is_the_one_of_the_release() -> None:
-    clipping = [
-        catalogue(release(name)).schema["properties"]["gradient_clipping"] for name in ("0.18", "0.19")
-    ]
+    clipping = [catalog(release(name)).schema["properties"]["gradient_clipping"] for name in ("0.18", "0.19")]
     assert [one["default"] for one in clipping] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("key", ["bfloat16", "disable_allgather", "zero_optimization.cpu_offload"])
 def test_a_key_that_nobody_should_write_is_struck_out_in_editors(key: str) -> None:
-    (node,) = catalogue().keys[key]
+    (node,) = catalog().keys[key]
     assert node["deprecated"]
 
 

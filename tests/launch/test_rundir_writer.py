@@ -12,7 +12,7 @@ from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.topology import Host
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.inspect import default_recipe
+from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
 from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.prepare import prepare

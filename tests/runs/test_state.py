@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.making import json_objects
 from zlaunch.cli.runs.list import lines_about
 from zlaunch.diagnosis.render import LINES, verdict_lines
-from zlaunch.diagnosis.stall import stall_lines
+from zlaunch.diagnosis.stall_text import stall_lines
 from zlaunch.rundir.owner import is_same_process
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import (

@@ -20,7 +20,7 @@ from zlaunch.job.spec import (
     parse_offload,
     parse_override,
 )
-from zlaunch.launch.inspect import default_recipe
+from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.prepare import ds_config_of, prepare
 from zlaunch.launch.run import run

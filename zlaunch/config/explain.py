@@ -7,12 +7,12 @@ from functools import cache
 
 from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Subject
-from zlaunch.dsconfig.json_schema import catalogue
-from zlaunch.dsconfig.keys.autos import FILLED, OWN_WORDS, Fate
-from zlaunch.dsconfig.keys.catalogue import older_keys
+from zlaunch.dsconfig.json_schema import catalog
+from zlaunch.dsconfig.keys.auto_keys import FILLED, OWN_WORDS, Fate
 from zlaunch.dsconfig.keys.effects import EFFECTS
 from zlaunch.dsconfig.keys.read_at import stages_reading, switches_over
-from zlaunch.dsconfig.keys.types import Node, in_words
+from zlaunch.dsconfig.keys.search import older_keys
+from zlaunch.dsconfig.keys.type_text import Node, in_words
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema_check import check
@@ -50,7 +50,7 @@ class Explanation:
 
 
 def explain(key: str, release: Release = NEWEST) -> Explanation:
-    """Explain a key that `catalogue.find` found."""
+    """Explain a key that `catalog.find` found."""
     path = tuple(key.split("."))
     if key in older_keys():
         since = _known(path)
@@ -58,7 +58,7 @@ def explain(key: str, release: Release = NEWEST) -> Explanation:
         return Explanation(
             key, f"Only older releases read it; {remedy}.", releases=since, rules=_rules_about(key)
         )
-    nodes = catalogue().keys[key]
+    nodes = catalog().keys[key]
     effect = EFFECTS.get(key)
     return Explanation(
         key,
@@ -79,7 +79,7 @@ def explain(key: str, release: Release = NEWEST) -> Explanation:
 
 def keys_below(key: str) -> Iterator[RelatedRule]:
     """List the keys directly below a section; without one, the top-level keys."""
-    start, names = f"{key}." if key else "", catalogue().keys
+    start, names = f"{key}." if key else "", catalog().keys
     for name, nodes in names.items():
         if name.startswith(start) and "." not in name[len(start) :]:
             words = nodes[0]["description"].partition("\n")[0]

@@ -107,7 +107,7 @@ def _by_type(arms: Mapping[str, JsonSchemaValue], definitions: Mapping[Any, Any]
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class Catalog:
     """Every key that a release reads."""
 
     schema: JsonSchemaValue
@@ -121,7 +121,7 @@ class Catalogue:
 
 
 @functools.cache
-def catalogue(release: Release = NEWEST) -> Catalogue:
+def catalog(release: Release = NEWEST) -> Catalog:
     """Describe every key that a release reads."""
     raw = DsConfig.model_json_schema(schema_generator=_Generator)
     plain = _Plain(raw.pop("$defs"), release)
@@ -133,7 +133,7 @@ def catalogue(release: Release = NEWEST) -> Catalogue:
         **whole,
         "properties": {"$schema": editors, **whole["properties"]},
     }
-    return Catalogue(schema, plain.keys, plain.other_names)
+    return Catalog(schema, plain.keys, plain.other_names)
 
 
 class _Plain:

@@ -14,7 +14,7 @@ from zlaunch.errors import Finding, Refused, Unavailable
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory import closed_form
-from zlaunch.estimate.scratch import Scratch
+from zlaunch.estimate.temp_dirs import Scratch
 from zlaunch.estimate.workload import Workload, to_json
 from zlaunch.hosts.gpu_catalog import GPUS
 from zlaunch.job.transformer import depth_of

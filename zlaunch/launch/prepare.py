@@ -17,7 +17,7 @@ from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.job.trainer_args import take_ds_config
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.inspect import DEBUGGER, Facts, inspect, read_sources
+from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
 from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, listener, make_plan
 from zlaunch.rundir.layout import RUNS, RunDir
 

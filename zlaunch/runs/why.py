@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from zlaunch.diagnosis.stall import rank_names
+from zlaunch.diagnosis.stall_text import rank_names
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.state import RunSummary, State

@@ -12,7 +12,7 @@ from zlaunch.config.resolve.compose import preset
 from zlaunch.config.rules import RULES, apply_rules
 from zlaunch.config.rules.rule import Context, Rule, Subject
 from zlaunch.config.validate import validate_document
-from zlaunch.dsconfig.keys.autos import FILLED
+from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.root import DsConfig

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.each import each
-from zlaunch.dsconfig.json_schema import catalogue
+from zlaunch.dsconfig.json_schema import catalog
 from zlaunch.dsconfig.keys.read_at import OFF_BY_DEFAULT, SWITCHES, stages_reading, switches_over
 
 
@@ -18,18 +18,18 @@ def test_of_a_key_that_nobody_knows_no_stage_is_named(key: str) -> None:
 
 
 def test_every_switch_is_a_key() -> None:
-    assert [section for section, key in SWITCHES.items() if f"{section}.{key}" not in catalogue().keys] == []
+    assert [section for section, key in SWITCHES.items() if f"{section}.{key}" not in catalog().keys] == []
 
 
 def test_every_key_that_is_called_enabled_is_a_switch() -> None:
-    assert {name for name in catalogue().keys if name.endswith(".enabled")} <= {
+    assert {name for name in catalog().keys if name.endswith(".enabled")} <= {
         f"{section}.{key}" for section, key in SWITCHES.items()
     }
 
 
 @each("section", SWITCHES)
 def test_a_switch_has_the_default_that_is_said_of_it(section: str) -> None:
-    (entry,) = catalogue().keys[f"{section}.{SWITCHES[section]}"]
+    (entry,) = catalog().keys[f"{section}.{SWITCHES[section]}"]
     assert entry["default"] is (section not in OFF_BY_DEFAULT)
 
 

@@ -20,13 +20,13 @@ from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.plan import PlanInputs, make_plan
 from zlaunch.launch.preflight.checks import check_resources
-from zlaunch.launch.preflight.reporters import REPORTERS, Tracker, parse_report_to
 from zlaunch.launch.preflight.requirements import (
     Amount,
     DiskUse,
     ResourceRequirements,
     requirements_of,
 )
+from zlaunch.launch.preflight.tracking import REPORTERS, Tracker, parse_report_to
 
 MIB, GIB = 1 << 20, 1 << 30
 RUN = DiskUse(Path("/runs/one"), 4 * MIB, "the run directory", "`--run-dir DIR`")

@@ -15,7 +15,7 @@ from zlaunch.hosts.ssh import HostSurveys
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.inspect import Facts, Sources
+from zlaunch.launch.facts import Facts, Sources
 from zlaunch.launch.plan import PlanInputs
 from zlaunch.launch.preflight.memory import SHORT_SEQ_LEN, check_memory, choose_stage, query_for
 from zlaunch.launch.preflight.preflight import LaunchOptions

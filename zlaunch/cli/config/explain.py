@@ -11,7 +11,7 @@ from zlaunch import console
 from zlaunch.cli.options import AsJson, Release
 from zlaunch.config.explain import Explanation, RelatedRule, keys_below
 from zlaunch.config.explain import explain as explained
-from zlaunch.dsconfig.keys.catalogue import find, near
+from zlaunch.dsconfig.keys.search import find, near
 from zlaunch.dsconfig.releases import release
 from zlaunch.errors import WrongUsage
 

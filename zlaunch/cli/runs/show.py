@@ -10,7 +10,7 @@ from zlaunch import console
 from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.runs.why import explained
 from zlaunch.cli.views.run import long_moment, members, steps, to_json
-from zlaunch.diagnosis.stall import stall_lines
+from zlaunch.diagnosis.stall_text import stall_lines
 from zlaunch.rundir.record import EnvironmentRecord, JobRecord
 from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast

@@ -85,7 +85,7 @@ class LaunchView(Reporter):
             self._say(phase_shown(progress.first))
 
     def stalled(self, stall: "StallEvidence", seconds_per_step: float | None, stacks: Path) -> None:
-        from zlaunch.diagnosis.stall import stall_lines
+        from zlaunch.diagnosis.stall_text import stall_lines
 
         lines = stall_lines(stall, seconds_per_step, console.width())
         self._say(*lines, f"stacks of all ranks: {os.path.relpath(stacks)}")

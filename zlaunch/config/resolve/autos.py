@@ -11,7 +11,7 @@ from enum import Enum
 
 from zlaunch.config.resolve.values import AUTO, Sourced, Values
 from zlaunch.config.rules.rule import Context
-from zlaunch.dsconfig.keys.autos import FILLED, OWN_WORDS
+from zlaunch.dsconfig.keys.auto_keys import FILLED, OWN_WORDS
 from zlaunch.dsconfig.keys.lookup import field_at
 from zlaunch.dsconfig.schema.parallel import data_ranks
 from zlaunch.dsconfig.schema.section import ZERO

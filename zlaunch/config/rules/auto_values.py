@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import Context, Keys, Subject, Violation, advice, error, late, silent, zero
-from zlaunch.dsconfig.keys.autos import FILLED, OWN_WORDS, Fate
+from zlaunch.dsconfig.keys.auto_keys import FILLED, OWN_WORDS, Fate
 from zlaunch.job.script import ConfigInterface
 
 _RAW = Context(interface=ConfigInterface.DEEPSPEED)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from zlaunch.dsconfig.keys.autos import FILLED
+from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.schema.parallel import data_ranks
 from zlaunch.dsconfig.schema.root import DsConfig

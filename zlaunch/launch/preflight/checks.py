@@ -8,8 +8,8 @@ from itertools import groupby
 
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine import Cgroup, Disk, FreeResources, Gpu, GpuProcess
-from zlaunch.launch.preflight.reporters import check_reporter, unknown_reporters
 from zlaunch.launch.preflight.requirements import DiskUse, ResourceRequirements
+from zlaunch.launch.preflight.tracking import check_reporter, unknown_reporters
 from zlaunch.units import gib, plural
 
 CONTAINER_SHM_BYTES = 64 << 20

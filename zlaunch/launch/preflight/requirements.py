@@ -24,7 +24,7 @@ from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.trainer_args import flags, read_arguments, switched_on
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
-from zlaunch.launch.preflight.reporters import Tracker, reporters_of
+from zlaunch.launch.preflight.tracking import Tracker, reporters_of
 from zlaunch.units import count, plural
 
 LEAST_PROGRAM_BYTES: Final = 320 << 20

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.diagnosis.evidence import StallEvidence
-from zlaunch.diagnosis.stall import rank_names, silence, stall_lines
+from zlaunch.diagnosis.stall_text import rank_names, silence, stall_lines
 from zlaunch.rundir.record import SampleRecord
 
 

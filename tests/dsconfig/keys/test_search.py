@@ -3,8 +3,8 @@
 import pytest
 
 from tests.contract.zlaunch_side import all_paths
-from zlaunch.dsconfig.json_schema import catalogue
-from zlaunch.dsconfig.keys.catalogue import find, near, older_keys
+from zlaunch.dsconfig.json_schema import catalog
+from zlaunch.dsconfig.keys.search import find, near, older_keys
 
 CHOSEN = ("optimizer.", "scheduler.")
 """What stands below these, `type` decides."""
@@ -12,7 +12,7 @@ CHOSEN = ("optimizer.", "scheduler.")
 
 def test_every_key_at_a_fixed_place_is_in_the_catalogue() -> None:
     assert {".".join(path) for path in all_paths() if not ".".join(path).startswith(CHOSEN)} == {
-        name.replace(".*", "") for name in catalogue().keys if not name.startswith(CHOSEN)
+        name.replace(".*", "") for name in catalog().keys if not name.startswith(CHOSEN)
     }
 
 
@@ -69,4 +69,4 @@ def test_a_key_that_only_older_releases_read_is_a_former_one() -> None:
 
 
 def test_no_key_of_today_is_a_former_one() -> None:
-    assert older_keys().isdisjoint(catalogue().keys)
+    assert older_keys().isdisjoint(catalog().keys)

@@ -3,7 +3,7 @@
 import difflib
 import functools
 
-from zlaunch.dsconfig.json_schema import catalogue
+from zlaunch.dsconfig.json_schema import catalog
 from zlaunch.dsconfig.releases import ALL, NEWEST
 from zlaunch.dsconfig.text.document import dotted
 
@@ -13,14 +13,14 @@ def older_keys() -> frozenset[str]:
     """List the keys that only older releases read."""
     names = {dotted(path) for release in ALL for path in release.keys}
     kept = {dotted(path) for path in NEWEST.keys}
-    return frozenset(names - kept - {*catalogue().keys} - {*catalogue().other_names})
+    return frozenset(names - kept - {*catalog().keys} - {*catalog().other_names})
 
 
 def find(text: str) -> list[str]:
     """Find the keys that a name can mean: the whole path or the end of it."""
     asked = text.strip().strip(".").replace("-", "_")
-    others = catalogue().other_names
-    names = [*catalogue().keys, *others, *sorted(older_keys())]
+    others = catalog().other_names
+    names = [*catalog().keys, *others, *sorted(older_keys())]
     exact = [name for name in names if name == asked]
     ending = [name for name in names if name.endswith(f".{asked}")]
     return list(dict.fromkeys(others.get(name, name) for name in exact or ending))
@@ -30,9 +30,9 @@ def near(text: str) -> list[str]:
     """List similar keys, best first."""
     last = text.rpartition(".")[2].lower()
     ends: dict[str, str] = {}
-    for name in [*catalogue().keys, *catalogue().other_names]:
+    for name in [*catalog().keys, *catalog().other_names]:
         ends.setdefault(name.rpartition(".")[2], name)
-    wholes = difflib.get_close_matches(text.lower(), [*catalogue().keys], 3, 0.75)
+    wholes = difflib.get_close_matches(text.lower(), [*catalog().keys], 3, 0.75)
     return list(
         dict.fromkeys([*wholes, *(ends[end] for end in difflib.get_close_matches(last, [*ends], 3, 0.7))])
     )[:3]

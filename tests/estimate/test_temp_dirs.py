@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from zlaunch.estimate.scratch import Scratch
+from zlaunch.estimate.temp_dirs import Scratch
 
 HOLDER = """
 import sys, tempfile
-from zlaunch.estimate.scratch import Scratch
+from zlaunch.estimate.temp_dirs import Scratch
 tempfile.tempdir = sys.argv[1]
 mine = Scratch("tests")
 (mine.path / "file").touch()

@@ -43,7 +43,7 @@ CASES: dict[str, Case] = {
     "a negative size": (["negative"], 65, "negative/config.json:1"),
     "an endless model": (["huge"], 65, "num_hidden_layers"),
     "a million layers": (["deep", "--on", "8xH100"], 65, "no model has 1000000 layers"),
-    "quantized weights": (["quantized", "--on", "8xH100-80GB"], 69, "quantized by `awq`"),
+    "quantized weights": (["quantized", "--on", "8xH100-80GB"], 69, "uses `awq`"),
     "a model that is split over ranks": (
         ["good", "--on", "8xH100-80GB", "--set", "tensor_parallel.autotp_size=2", "--stage", "1"],
         69,

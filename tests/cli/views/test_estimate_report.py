@@ -66,7 +66,7 @@ def test_what_takes_longest_is_told_by_the_time_it_probably_takes() -> None:
     first, *_, second, third = [*time_lines(speed), ""][:-1]
     assert first == "a step takes 0.32 s to 0.73 s (not measured: calibrated on published runs)"
     last = " ".join(f"{second} {third}".split())
-    assert "launches take longest; by data sheets alone a step takes at least 0.21 s: at most 1,000" in last
+    assert "launches take longest; by data sheets alone, a step takes at least 0.21 s: at most 1,000" in last
     assert "not measured" not in last
 
 

@@ -102,7 +102,7 @@ def test_locked_memory_that_does_not_suffice_for_nvme_is_refused(tmp_path: Path)
     )
     assert result.status == 65
     assert "[memlock-too-small]" in result.err
-    assert "a process may lock 0.1 MiB" in " ".join(result.err.split())
+    assert "the limit of a process is 0.1 MiB" in " ".join(result.err.split())
 
 
 def test_a_limit_that_root_is_not_bound_by_gives_no_cause_for_words(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ _OVERLAP = (ZERO, "overlap_comm")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one config says about a key."""
+    """The value of a key in one config."""
 
     value: object
     note: str = ""
@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One key on which two configs differ."""
+    """A key that differs between two configs."""
 
     key: str
     cells: tuple[Cell, Cell]

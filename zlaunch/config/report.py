@@ -43,7 +43,7 @@ DEEP_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Report:
-    """What was found about one ds_config."""
+    """The findings about one ds_config."""
 
     name: str
     findings: tuple[Finding, ...] = ()

@@ -51,7 +51,7 @@ _ABOUT = (
         "fix the model's config.json: transformers cannot build the model",
     ),
 )
-"""What DeepSpeed says, or where; the ds_config key it is about; what to do, if that is known."""
+"""Error or location of the error in DeepSpeed → the ds_config key it is about, and a hint if there is one."""
 
 
 Rehearse = Callable[[Sequence[Workload], Done], list[Found]]

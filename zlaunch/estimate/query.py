@@ -76,7 +76,7 @@ class EstimateQuery:
         return resolve_config(self.job, self.given, self.findings)
 
     def with_options(self, options: Options, source: Source | None = None) -> "EstimateQuery":
-        """Apply options; `source` says who chose the batch sizes, by default the options."""
+        """Apply options; `source` is the source of the batch sizes, by default the options."""
         training = replace(
             self.training,
             activation_checkpointing=self.training.activation_checkpointing

@@ -24,7 +24,7 @@ SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNO
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable of the ranks, and why they get it."""
+    """An environment variable of the ranks, and the reason for it."""
 
     value: str
     why: str

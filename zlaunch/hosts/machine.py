@@ -155,7 +155,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class FreeResources:
-    """What is free on a machine now; None for what is unknown."""
+    """The free resources of a machine now; unknown ones are None."""
 
     memory_bytes: int | None = None
     """MemAvailable."""
@@ -187,7 +187,7 @@ class FreeResources:
 
 @dataclass(frozen=True, slots=True)
 class HostSurvey:
-    """What a host reports about itself before a job starts there."""
+    """The report of a host before a job starts there."""
 
     machine: Machine
     """Named as in the hostfile."""

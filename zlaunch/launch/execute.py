@@ -103,7 +103,7 @@ def _find_program(name: str) -> str:
 
 
 def _follow(plan: LaunchPlan, monitor: JobMonitor, job: Foreground) -> None:
-    """Monitor the job; end it if the run directory says so, or if a rank of several hosts has failed."""
+    """Monitor the job; end it on request, or if a rank of several hosts has failed."""
     if not monitor.tick():
         return
     if job.stopped_by is signal.SIGINT:

@@ -42,7 +42,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a plan depends on besides the job itself."""
+    """The facts that a plan depends on, apart from the job itself."""
 
     sources: Sources
     model: ModelConfig | None

@@ -29,7 +29,7 @@ from zlaunch.rundir.layout import RunDir
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """All that a plan depends on."""
+    """The inputs of a plan."""
 
     job: JobSpec
     script: Script

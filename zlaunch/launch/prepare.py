@@ -24,7 +24,7 @@ from zlaunch.rundir.layout import RUNS, RunDir
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job that passed all checks without a plan, and where its run is to be recorded."""
+    """A job that passed all checks before planning, and the directory for its run."""
 
     inputs: PlanInputs
     facts: Facts

@@ -32,7 +32,7 @@ _LAUNCHER = TypeAdapter[Launcher](Launcher)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between then and now."""
+    """A difference between the recorded run and now."""
 
     what: str
     then: str

@@ -68,7 +68,7 @@ class RunSummary:
 
 
 def summarize(files: RunFiles, alive: bool | None, now: float) -> RunSummary:
-    """Judge a run; `alive` says whether its zlaunch is running, None if that cannot be seen from here."""
+    """Summarize a run; `alive`: whether its zlaunch is running, None if unknown."""
     job, state, verdict = files.job, state_of(files, alive, now), recorded_verdict(files.ending)
     started = job.get("started")
     seen = [*files.heartbeats.values(), files.last_metrics]

@@ -30,7 +30,7 @@ class EstimateView:
 
 
 class RehearsalLine:
-    """A line on the terminal that shows how far a batch of rehearsals is."""
+    """A line on the terminal with the progress of a batch of rehearsals."""
 
     def __init__(self, milestone: str | None = None) -> None:
         """Without a milestone, name the number of jobs."""

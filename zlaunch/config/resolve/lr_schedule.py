@@ -72,7 +72,7 @@ class _Job:
 
     @property
     def base(self) -> float | None:
-        """The learning rate that the optimizer starts with; None where only the script knows."""
+        """The initial learning rate of the optimizer; None if only the script sets it."""
         rate = self.values[_LR]
         if rate is None and self.values.has(("optimizer",)):
             field = field_at(self.values.config(), _LR)
@@ -137,7 +137,7 @@ def _of_deepspeed(named: Schedule, job: _Job) -> Schedule:
 
 
 def _hidden(name: str, params: Mapping[str, object], interface: ConfigInterface) -> str | None:
-    """Say what computes a schedule that only the running job knows."""
+    """Name the source of a schedule that is known only at run time."""
     if name not in DEEPSPEED_SCHEDULERS:
         return "`torch.optim.lr_scheduler` computes it during training"
     if AUTO in params.values() and interface is not ConfigInterface.TRAINER:

@@ -28,7 +28,7 @@ from zlaunch.units import plural, whole
 
 @dataclass(frozen=True)
 class ResolveContext:
-    """What the ds_config of a job depends on besides its options."""
+    """The inputs of a resolution, apart from the options of the job."""
 
     base: Document | None
     """The user's own ds_config."""
@@ -97,7 +97,7 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
 
 
 def resolve_file(document: Document, context: Context) -> ResolvedValues:
-    """Resolve a ds_config as its file says it, for whoever reads it."""
+    """Resolve the ds_config of a file for the program that reads it."""
     return resolve_values(as_written(document), context)
 
 

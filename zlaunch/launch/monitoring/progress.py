@@ -38,7 +38,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What all snapshots so far say.
+    """The state of a job, computed from all snapshots so far.
 
     Times are those of the snapshots, because the clocks of other hosts differ. Only differences between two
     times of rank 0 are used.

@@ -29,7 +29,7 @@ class LaunchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What is checked before each attempt."""
+    """The checks before each attempt."""
 
     options: LaunchOptions
     reporter: Reporter

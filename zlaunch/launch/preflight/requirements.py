@@ -45,7 +45,7 @@ _SAVES_NOTHING = re.compile(r"""\bsave_strategy\b[^\n]{0,40}=\s*["']no["']""")
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Bytes: at least, and most likely; and why."""
+    """An amount in bytes: the minimum, the expected value, and the reason."""
 
     least: int
     likely: int
@@ -54,7 +54,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """What a job writes into a directory."""
+    """Disk space that a job needs in a directory."""
 
     path: Path
     num_bytes: int
@@ -65,7 +65,7 @@ class DiskUse:
 
 @dataclass(frozen=True)
 class ResourceRequirements:
-    """What a job needs on one machine; None for what is not known."""
+    """The resources that a job needs on one machine; unknown ones are None."""
 
     ranks: int
     """Ranks on this machine."""
@@ -80,7 +80,7 @@ class ResourceRequirements:
     shm_users: tuple[str, ...] = ()
     """What else uses /dev/shm, in unknown amounts."""
     locked_bytes: int = 0
-    """Bytes that each rank locks with mlock, whatever `pin_memory` says."""
+    """Bytes that each rank locks with mlock, regardless of `pin_memory`."""
     over_ssh: bool = False
     crosses_hosts: bool = False
     writes: tuple[DiskUse, ...] = ()

@@ -106,7 +106,7 @@ def test_a_ladder_that_nothing_fits_on_is_refused(folder: Path) -> None:
     words = ("--on", "T4", "--micro-batch", "64", "--seq-len", "4096")
     done = zlaunch("estimate", "large", *words, cwd=folder)
     assert done.status == 65
-    assert "nothing fits" in done.out
+    assert "no stage or offload fits" in done.out
     assert "hint: it fits with `--stage " in done.out
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zlaunch.config.resolve.resolve import ResolveContext
+from zlaunch.config.resolve.job import ResolveContext
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster

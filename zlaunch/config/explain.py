@@ -8,7 +8,7 @@ from functools import cache
 from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Subject
 from zlaunch.dsconfig.json_schema import catalog
-from zlaunch.dsconfig.keys.auto_keys import FILLED, OWN_WORDS, Fate
+from zlaunch.dsconfig.keys.auto_keys import FILLED, Fate, is_own_word
 from zlaunch.dsconfig.keys.effects import EFFECTS
 from zlaunch.dsconfig.keys.read_at import stages_reading, switches_over
 from zlaunch.dsconfig.keys.search import older_keys
@@ -144,7 +144,7 @@ _ALONE: Mapping[Fate, str] = {
 
 
 def _auto(path: tuple[str, ...]) -> str:
-    if path in OWN_WORDS:
+    if is_own_word(path):
         return "accepted by DeepSpeed; accelerate, and therefore the Trainer, refuses it"
     fate = FILLED.get(path)
     return "" if fate is None else f"the Trainer or accelerate fills it in; {_ALONE[fate]}"

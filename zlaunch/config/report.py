@@ -35,7 +35,6 @@ from zlaunch.job.model import model_flag, read_model
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import read_arguments, removed_arguments, take_ds_config
-from zlaunch.process import ours, output_of
 from zlaunch.units import plural
 
 DEEP_SECONDS = 120.0
@@ -199,6 +198,8 @@ def _second_opinion(document: Document, context: Context) -> list[Finding]:
         values = (
             values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, Source.computed("one sample per rank"))
         )
+    from zlaunch.process import ours, output_of  # only `--deep` starts a program
+
     program = "zlaunch.config.deepspeed_check"
     answer = output_of(ours(program, str(world), json.dumps(values.config())), DEEP_SECONDS)
     if answer is None:

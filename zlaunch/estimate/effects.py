@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
-from zlaunch.config.resolve.resolve import ResolvedConfig
+from zlaunch.config.resolve.job import ResolvedConfig
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Refused
 from zlaunch.estimate.changes import JobState, Options, memory_changes, speed_changes

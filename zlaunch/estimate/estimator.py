@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from zlaunch.config.resolve.resolve import ResolvedConfig
+from zlaunch.config.resolve.job import ResolvedConfig
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Finding, Refused, Severity, Unavailable
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast

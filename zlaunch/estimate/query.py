@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Final, get_args
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
-from zlaunch.config.resolve.resolve import ResolveContext, ResolvedConfig, resolve_config
+from zlaunch.config.resolve.job import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from zlaunch.config.resolve.resolve import ResolveContext
+from zlaunch.config.resolve.job import ResolveContext
 from zlaunch.config.resolve.values import AUTO
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema_errors import OWN_NAMES

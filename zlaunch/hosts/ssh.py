@@ -4,7 +4,6 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -45,6 +44,8 @@ def survey_hosts(names: Sequence[str], here: Machine, request: SurveyRequest = N
     if not others:
         return HostSurveys(here, request)
     command = _command(request)
+    from concurrent.futures import ThreadPoolExecutor  # not needed on one host
+
     with ThreadPoolExecutor(max_workers=32) as pool:
         answers = dict(zip(others, pool.map(lambda name: _ask(name, command), others), strict=True))
     if silent := [name for name, answer in answers.items() if answer is None]:

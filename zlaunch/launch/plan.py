@@ -8,7 +8,7 @@ from pathlib import Path
 from zlaunch.config.native_ops import NativeOp, needed_ops
 from zlaunch.config.resolve.autos import TOTAL, ResolvedAutos
 from zlaunch.config.resolve.compose import OFFLOADS
-from zlaunch.config.resolve.resolve import ResolveContext, resolve_config
+from zlaunch.config.resolve.job import ResolveContext, resolve_config
 from zlaunch.config.resolve.trainer_agreement import script_arguments
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.schema.section import ZERO

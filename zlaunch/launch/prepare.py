@@ -6,9 +6,9 @@ Nothing is written and nothing is started here.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.errors import Refused, Unavailable, WrongUsage
-from zlaunch.estimate.query import Estimate
 from zlaunch.hosts.machine import HostSurvey, weakest
 from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions
 from zlaunch.hosts.topology import too_many_slots
@@ -21,6 +21,9 @@ from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
 from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, listener, make_plan
 from zlaunch.rundir.layout import RUNS, RunDir
 
+if TYPE_CHECKING:  # often nothing is estimated
+    from zlaunch.estimate.query import Estimate
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -32,7 +35,7 @@ class Prepared:
     beside: Path = RUNS
     """Parent of the run directory, unless the user names one."""
     make_plan: Callable[[PlanInputs], LaunchPlan] = make_plan
-    estimate: Estimate | None = None
+    estimate: "Estimate | None" = None
     """The memory estimate, if there is one."""
 
     def plan(self, layout: RunDir | None = None) -> LaunchPlan:

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from zlaunch.errors import Finding
-from zlaunch.estimate.query import Estimate
 from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.rundir.record import HeartbeatRecord
 
-if TYPE_CHECKING:  # nothing is diagnosed in a dry run
+if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
     from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.diagnosis.outcome import Outcome
+    from zlaunch.estimate.query import Estimate
 
 
 class Reporter(Protocol):
@@ -24,7 +24,7 @@ class Reporter(Protocol):
     def warn(self, findings: Sequence[Finding]) -> None:
         """Show findings that do not stop the launch."""
 
-    def dry_run(self, plan: LaunchPlan, estimate: Estimate | None) -> None:
+    def dry_run(self, plan: LaunchPlan, estimate: "Estimate | None") -> None:
         """Show the plan and the memory estimate of a job that will not be started."""
 
     def starting(self, plan: LaunchPlan, shows_output: bool) -> None:

@@ -11,8 +11,8 @@ from tests.asking import model
 from tests.making import CPU_MACHINE, TWO_GPUS
 from zlaunch.config.resolve.autos import MICRO
 from zlaunch.config.resolve.compose import PREFETCH, REUSE, SURE_BUFFERS
+from zlaunch.config.resolve.job import ResolveContext, resolve_config
 from zlaunch.config.resolve.nvme_buffers import COUNT, SIZE
-from zlaunch.config.resolve.resolve import ResolveContext, resolve_config
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.parser import parse

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from zlaunch import console
+from zlaunch.cli.views.settings_text import batch_rows, is_offloaded, zero_words
 from zlaunch.cli.views.speed import time_lines, traffic_lines
-from zlaunch.config.resolve.values import Values
-from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.estimate.effects import ChangeEffect, fitting, most_reduced
 from zlaunch.estimate.fit import Cluster, Fit
 from zlaunch.estimate.forecast import Forecast, Phase, Pool
@@ -15,8 +14,6 @@ from zlaunch.units import brief, count, gib, in_gib, memory, plural
 
 BAR_COLUMNS: Final = 20
 MOST_HINTS: Final = 3
-PLACES: Final = {"cpu": "the CPU", "nvme": "NVMe"}
-PARTS: Final = {"optimizer": "optimizer", "param": "parameters"}
 POOLS: Final[Mapping[Pool, str]] = {"pageable": "pageable", "pinned": "pinned", "shm": "shm", "nvme": "NVMe"}
 FITS: Final = {Fit.YES: "yes", Fit.NO: "no", Fit.TIGHT: "close", Fit.UNKNOWN: "?"}
 
@@ -66,9 +63,7 @@ def _hint(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
 
 def unchecked_host(estimate: Estimate) -> str | None:
     """Describe the need for host memory that could not be checked; None if there is none."""
-    values = estimate.resolved.values
-    is_offloaded = any(values[ZERO, f"offload_{key}", "device"] in PLACES for key in PARTS)
-    if estimate.query.cluster.host_bytes is not None or not is_offloaded:
+    if estimate.query.cluster.host_bytes is not None or not is_offloaded(estimate.resolved.values):
         return None
     need = f"needs {memory(estimate.need.host)} of host memory on each host"
     return f"{need} (not checked: `--on` does not describe the hosts)"
@@ -95,12 +90,6 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
         ("ranks", _ranks(query.cluster)),
         ("sequence", f"{seq_len.value} tokens ({seq_len.source})"),
     ]
-
-
-def batch_rows(values: Values) -> Iterator[tuple[str, str]]:
-    """Write the global batch, if it is known."""
-    if (batch := values.leaves.get(("train_batch_size",))) is not None:
-        yield "batch", f"{batch.value} = {batch.source}"
 
 
 def _settings(estimate: Estimate) -> Iterator[tuple[str, str]]:
@@ -160,13 +149,6 @@ def _ranks(cluster: Cluster) -> str:
         return f"{text}; no GPU named or found"
     gpu = f"{cluster.gpu.name}, {gib(cluster.gpu.total_bytes)} GiB each"
     return f"{text} of {cluster.ranks_per_host} x {gpu}"
-
-
-def zero_words(values: Values) -> str:
-    """Write the stage, and where the optimizer and the parameters are offloaded to."""
-    devices = {part: values[ZERO, f"offload_{key}", "device"] for key, part in PARTS.items()}
-    moved = [f"{part} on {PLACES[device]}" for part, device in devices.items() if device in PLACES]
-    return f"ZeRO stage {values[ZERO, 'stage']}, {', '.join(moved) or 'nothing offloaded'}"
 
 
 def _phases(estimate: Estimate) -> Iterator[str]:

@@ -6,20 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zlaunch import console
-from zlaunch.cli.views.estimate_text import start_lines
 from zlaunch.cli.views.launch_plan import attach_lines, plan_lines
 from zlaunch.cli.views.progress import loss_line, milestone, plain_line, progress_line
 from zlaunch.errors import Finding
-from zlaunch.estimate.query import Estimate
 from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import duration
 
-if TYPE_CHECKING:  # nothing is diagnosed in a dry run
+if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
     from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.diagnosis.outcome import Outcome
+    from zlaunch.estimate.query import Estimate
 
 PLAIN_SECONDS = 30.0
 """Time between two lines about the progress where there is no terminal."""
@@ -57,8 +56,12 @@ class LaunchView(Reporter):
     def warn(self, findings: Sequence[Finding]) -> None:
         console.say_findings(findings)
 
-    def dry_run(self, plan: LaunchPlan, estimate: Estimate | None) -> None:
-        console.data(*plan_lines(plan, complete=True), *(start_lines(estimate) if estimate else ()))
+    def dry_run(self, plan: LaunchPlan, estimate: "Estimate | None") -> None:
+        console.data(*plan_lines(plan, complete=True))
+        if estimate is not None:
+            from zlaunch.cli.views.estimate_text import start_lines
+
+            console.data(*start_lines(estimate))
 
     def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
         self.run, self._shows_output, self._milestone, self._plain = plan.layout.root, shows_output, 0, 0.0

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zlaunch import console
-from zlaunch.cli.views.estimate_text import batch_rows, zero_words
+from zlaunch.cli.views.settings_text import batch_rows, zero_words
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.hosts.environment import Variable

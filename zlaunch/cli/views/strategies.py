@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from zlaunch import console
-from zlaunch.cli.views.estimate_text import FITS, batch_rows, job_rows, origin, trained, unchecked_host
+from zlaunch.cli.views.estimate_text import FITS, job_rows, origin, trained, unchecked_host
+from zlaunch.cli.views.settings_text import batch_rows
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, Rejected

@@ -11,7 +11,7 @@ from enum import Enum
 
 from zlaunch.config.resolve.values import AUTO, Sourced, Values
 from zlaunch.config.rules.rule import Context
-from zlaunch.dsconfig.keys.auto_keys import FILLED, OWN_WORDS
+from zlaunch.dsconfig.keys.auto_keys import FILLED, is_own_word
 from zlaunch.dsconfig.keys.lookup import field_at
 from zlaunch.dsconfig.schema.parallel import data_ranks
 from zlaunch.dsconfig.schema.section import ZERO
@@ -89,7 +89,7 @@ def resolve_autos(values: Values, context: Context) -> ResolvedAutos:
             filled = _deepspeed_default(values, path)
         if filled is not None:
             values = values.put(path, filled.value, filled.source)
-        elif not known.is_raw or path not in OWN_WORDS:
+        elif not known.is_raw or not is_own_word(path):
             left[dotted(path)] = _reason(path, known)
     return ResolvedAutos(values, left)
 

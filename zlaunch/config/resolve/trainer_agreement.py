@@ -8,14 +8,17 @@ the job starts.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Finding
-from zlaunch.hosts.machine import Machine
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import MATCHED, Argument, TrainerArgs, Value, find_mismatches
+
+if TYPE_CHECKING:
+    from zlaunch.hosts.machine import Machine
 
 PRECISIONS = ("bf16", "fp16")
 FORMATS = tuple(f"{name}.enabled" for name in PRECISIONS)
@@ -34,7 +37,7 @@ def reconcile_with_trainer(
     values: Values,
     args: TrainerArgs,
     precision: str | None,
-    machine: Machine | None,
+    machine: "Machine | None",
     interface: ConfigInterface,
 ) -> TrainerAgreement:
     """Reconcile the Trainer arguments with the ds_config; `machine` is None where no job is started."""
@@ -97,7 +100,7 @@ def _in_the_config(key: str) -> Source:
 
 
 def _format(
-    values: Values, args: TrainerArgs, precision: str | None, machine: Machine | None
+    values: Values, args: TrainerArgs, precision: str | None, machine: "Machine | None"
 ) -> dict[str, Argument]:
     """Switch on the precision that an option, the config or the machine decides, if no argument does."""
     if _formats_on(args):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import Context, Keys, Subject, Violation, advice, error, late, silent, zero
-from zlaunch.dsconfig.keys.auto_keys import FILLED, OWN_WORDS, Fate
+from zlaunch.dsconfig.keys.auto_keys import FILLED, Fate, is_own_word
 from zlaunch.job.script import ConfigInterface
 
 _RAW = Context(interface=ConfigInterface.DEEPSPEED)
@@ -98,7 +98,7 @@ def auto_nobody_fills(subject: Subject) -> Iterator[Violation]:
 def auto_of_deepspeeds_own(subject: Subject) -> Iterator[Violation]:
     """Accelerate refuses an "auto" that it cannot fill in, even where DeepSpeed accepts the word."""
     for keys, value in subject.written.items():
-        if subject.for_trainer and value == "auto" and keys in OWN_WORDS:
+        if subject.for_trainer and value == "auto" and is_own_word(keys):
             yield Violation(
                 ".".join(keys),
                 'DeepSpeed accepts "auto" here, but the Trainer raises an error for it',

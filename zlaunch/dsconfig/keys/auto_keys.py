@@ -5,16 +5,17 @@ from typing import Literal
 
 from pydantic import Tag
 
-from zlaunch.dsconfig.keys.lookup import fields, parts
+from zlaunch.dsconfig.keys.lookup import field_at, parts
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath
 
-_CHOICES = {path: list(parts(field.annotation)) for path, field in fields()}
 
-OWN_WORDS: frozenset[KeyPath] = frozenset(
-    path for path, choices in _CHOICES.items() if "auto" in choices and Tag("<auto>") not in choices
-)
-"""Keys for which DeepSpeed accepts "auto"; accelerate, and therefore the Trainer, refuses it."""
+def is_own_word(path: KeyPath) -> bool:
+    """Whether DeepSpeed accepts "auto" for a key; accelerate, and therefore the Trainer, refuses it."""
+    field = field_at({}, path)
+    choices = [] if field is None else list(parts(field.annotation))
+    return "auto" in choices and Tag("<auto>") not in choices
+
 
 Fate = Literal["refused", "crash", "default", "bucket"]
 

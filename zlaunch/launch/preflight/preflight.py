@@ -1,16 +1,17 @@
 """Check a job before its start: choose its stage, estimate its memory, find missing resources."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from zlaunch.errors import FATAL, Refused, Unavailable
-from zlaunch.estimate.estimator import Estimator
-from zlaunch.estimate.query import Estimate
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.all_hosts import check_all_hosts
-from zlaunch.launch.preflight.memory import check_memory, choose_stage
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.record import FIRST, Lineage
+
+if TYPE_CHECKING:  # often nothing is estimated
+    from zlaunch.estimate.estimator import Estimator
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +40,35 @@ class Preflight:
         if prepared.facts.model_error is not None:
             text = f"{prepared.facts.model_error}; the Trainer fills in the keys that depend on the model"
             self.reporter.note(text, "model")
+        if not (auto_stage or self._must_fit(prepared)):
+            return prepared
+        from zlaunch.estimate.estimator import Estimator
+        from zlaunch.launch.preflight.memory import choose_stage
+
         with Estimator() as estimator:
             if auto_stage:
                 job, why = choose_stage(prepared, estimator)
                 self.reporter.note(why, "stage")
                 prepared = replace(prepared, inputs=replace(prepared.inputs, job=job))
-            return replace(prepared, estimate=self._memory(prepared, estimator))
+            return self._with_memory(prepared, estimator) if self._must_fit(prepared) else prepared
 
-    def _memory(self, prepared: Prepared, estimator: Estimator) -> Estimate | None:
-        """Estimate a job if that was asked for, or if there are GPUs it must fit."""
-        rehearse, has_gpus = self.options.rehearse, bool(prepared.inputs.machine.gpus)
-        if not rehearse and (self.options.force or not has_gpus or prepared.facts.model is None):
-            return None
+    def _must_fit(self, prepared: Prepared) -> bool:
+        """Whether to estimate a job: if that was asked for, or if there are GPUs it must fit."""
+        has_gpus, has_model = bool(prepared.inputs.machine.gpus), prepared.facts.model is not None
+        return self.options.rehearse or (has_gpus and has_model and not self.options.force)
+
+    def _with_memory(self, prepared: Prepared, estimator: "Estimator") -> Prepared:
+        from zlaunch.launch.preflight.memory import check_memory
+
         try:
             estimate = check_memory(prepared, estimator)
         except Unavailable as error:
-            if rehearse:
+            if self.options.rehearse:
                 raise
             self.reporter.note(error.message)  # the job may well work: it starts
-            return None
+            return replace(prepared, estimate=None)
         self.reporter.warn(estimate.remarks)
-        return estimate
+        return replace(prepared, estimate=estimate)
 
     def check(self, prepared: Prepared, plan: LaunchPlan) -> None:
         """Report what is short; raise Refused, unless forced, if the job cannot work."""

@@ -47,7 +47,9 @@ def nearest(path: Path) -> Path:
 def check_new(file: Path) -> None:
     """Raise Unavailable if a file exists already or cannot be created."""
     if file.exists():
-        raise _unavailable(f"`{file}` exists already", "name another file: zlaunch overwrites none")
+        raise _unavailable(
+            f"`{file}` already exists", "choose another file: zlaunch does not overwrite files"
+        )
     if not (file.parent.is_dir() and os.access(file.parent, os.W_OK | os.X_OK)):
         raise _unavailable(f"`{file}` cannot be written: `{file.parent}` is not a writable directory")
 

@@ -1,4 +1,4 @@
-"""Start programs, pass signals on, wait for them, leave nothing running. No other module starts any.
+"""Start programs, pass on signals, wait, and leave no process behind. No other module starts programs.
 
 The child leads its own session. The parent becomes the reaper of all its descendants
 (`PR_SET_CHILD_SUBREAPER`), so that a process whose own parent died is still found and ended, and the

@@ -32,9 +32,9 @@ def said_of(result: Result, code: str) -> str:
     [
         ("shm-too-small", "1 of 1 are free"),
         ("memlock-too-small", "a process may lock 0.1 MiB"),
-        ("disk-too-small", "for what is offloaded to NVMe"),
+        ("disk-too-small", "for offload to NVMe"),
         ("build-lock", "a build of deepspeed_shm_comm was killed"),
-        ("not-shared", "seems to be another directory than here"),
+        ("not-shared", "seems to be a different directory than here"),
     ],
 )
 def test_what_another_host_lacks_is_said_with_its_name(code: str, words: str, refused: Result) -> None:

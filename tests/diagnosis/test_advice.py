@@ -100,7 +100,7 @@ def test_a_bucket_that_is_larger_than_it_needs_to_be_is_recognized_by_its_size()
 
 
 def test_a_forecast_stands_beside_what_torch_held() -> None:
-    assert "70.0 GiB of tensors were predicted" in gpu_oom(forecast=FORECAST).facts
+    assert "70.0 GiB of tensors predicted" in gpu_oom(forecast=FORECAST).facts
 
 
 def test_the_host_is_relieved_by_taking_parameters_back_or_by_a_drive() -> None:
@@ -117,7 +117,7 @@ def test_a_job_that_moved_nothing_to_the_host_gets_no_advice() -> None:
 def test_a_model_that_each_rank_loads_whole_at_stage_3_is_recognized() -> None:
     advice = host_oom(phases.LOADING, forecast=FORECAST).advice
     assert advice == (
-        "make the `TrainingArguments` before the model: then stage 3 partitions it while it is loaded",
+        "create `TrainingArguments` before the model, so that stage 3 partitions it while loading",
     )
 
 
@@ -128,12 +128,12 @@ def test_a_model_that_is_loaded_as_predicted_is_not_blamed_on_its_order() -> Non
 def test_peaks_and_forecast_stand_in_the_evidence_of_a_kill() -> None:
     """A forecast is of tensors: what the program itself takes is added, as `zlaunch runs show` does."""
     facts = host_oom(forecast=FORECAST, accelerator="cuda").facts
-    assert "most held, GiB: 6.0 (rank 0); 4.0 were predicted for each" in facts
+    assert "peak RSS in GiB: 6.0 (rank 0); predicted: 4.0 each" in facts
 
 
 def test_on_a_cpu_what_a_gpu_would_hold_lies_in_the_memory_of_the_host() -> None:
     facts = host_oom(forecast=FORECAST, accelerator="cpu").facts
-    assert "most held, GiB: 6.0 (rank 0); 73.6 were predicted for each" in facts
+    assert "peak RSS in GiB: 6.0 (rank 0); predicted: 73.6 each" in facts
 
 
 @pytest.mark.parametrize(("gpu", "is_said"), [({"uncorrected_errors": 3}, True), ({}, False), (None, False)])

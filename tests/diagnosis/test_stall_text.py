@@ -17,25 +17,25 @@ def test_ranks_in_one_place_stand_together_and_the_odd_one_is_marked() -> None:
         3: "c10d.py:3 all_reduce",
     }
     assert stall_lines(StallEvidence(75.0, 41, where, (1,)), 1.5, 80) == [
-        "nothing has moved for 1:15, in step 42; a step took 1.5 s:",
+        "no progress for 1:15, in step 42; a step took 1.5 s:",
         "  ranks 0, 2-3: c10d.py:3 all_reduce",
-        "  rank 1 (elsewhere than the others): train.py:7 read",
+        "  rank 1 (differs from the others): train.py:7 read",
     ]
 
 
-def test_a_stall_of_a_run_that_has_ended_is_past() -> None:
-    (line, _) = stall_lines(StallEvidence(65.0, 7, {0: "a:1 f"}), None, 80, is_over=True)
-    assert line == "nothing moved for 1:05, in step 8:"
+def test_a_stall_without_a_known_step_time_names_only_the_step() -> None:
+    (line, _) = stall_lines(StallEvidence(65.0, 7, {0: "a:1 f"}), None, 80)
+    assert line == "no progress for 1:05, in step 8:"
 
 
 def test_a_rank_that_did_not_answer_is_not_said_to_be_elsewhere() -> None:
     lines = stall_lines(
-        StallEvidence(75.0, 0, {0: "a:1 f", 1: "did not answer; it is stopped"}, (1,)), None, 80
+        StallEvidence(75.0, 0, {0: "a:1 f", 1: "did not answer; its process is stopped"}, (1,)), None, 80
     )
     assert lines == [
-        "nothing has moved for 1:15, before the first step was done:",
+        "no progress for 1:15, before the end of the first step:",
         "  rank 0: a:1 f",
-        "  rank 1: did not answer; it is stopped",
+        "  rank 1: did not answer; its process is stopped",
     ]
 
 
@@ -52,12 +52,12 @@ def test_the_words_fit_and_name_every_rank(where: dict[int, str]) -> None:
 @pytest.mark.parametrize(
     ("sample", "age", "words"),
     [
-        ({"status": "stopped"}, 2.0, "did not answer; it is stopped"),
-        ({"status": "disk-sleep"}, 2.0, "did not answer; it waits for a disk or a network file system"),
-        ({"status": "tracing-stop"}, 2.0, "did not answer; a debugger holds it"),
+        ({"status": "stopped"}, 2.0, "did not answer; its process is stopped"),
+        ({"status": "disk-sleep"}, 2.0, "did not answer; it is waiting for a disk or a network file system"),
+        ({"status": "tracing-stop"}, 2.0, "did not answer; a debugger has stopped it"),
         ({"status": "running"}, 2.0, "did not answer"),
-        ({"status": "running", "host": "w1"}, 61.0, "did not answer; nothing was heard of `w1` for 1:01"),
-        ({}, 0.0, "did not answer; its process was never seen"),
+        ({"status": "running", "host": "w1"}, 61.0, "did not answer; no sample from `w1` for 1:01"),
+        ({}, 0.0, "did not answer; it never sent a sample"),
     ],
 )
 def test_what_is_known_of_a_rank_that_did_not_answer_is_said(

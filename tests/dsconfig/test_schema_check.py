@@ -43,7 +43,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
 HINTS: list[tuple[dict[str, Any], str | None]] = [
     ({"zero_optimisation": {}}, "did you mean `zero_optimization`?"),
     ({"zero_optimization": {"stag": 3}}, "did you mean `stage`?"),
-    ({"zero_optimization.stage": 3}, "nest the keys: JSON has no dotted keys"),
+    ({"zero_optimization.stage": 3}, "nest the keys: a ds_config has no dotted keys"),
     ({"zero_optimization": {"bf16": {}}}, "move `bf16` to the top level"),
     ({"offload_param": {}, "zero_optimization": {}}, "move `offload_param` into `zero_optimization`"),
     ({"offload_param": {}}, "move `offload_param` into `zero_optimization`"),

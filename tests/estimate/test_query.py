@@ -66,7 +66,7 @@ def test_of_quantized_weights_nobody_can_tell(asked: Any, method: str | None) ->
         return
     assert isinstance(answer, Rejected)
     assert isinstance(answer.error, Unavailable)
-    assert f"quantized by `{method}`" in answer.error.message
+    assert f"uses `{method}`" in answer.error.message
 
 
 @pytest.mark.parametrize(

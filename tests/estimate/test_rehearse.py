@@ -56,7 +56,7 @@ def test_a_program_that_dies_leaves_the_closed_form_and_the_next_question_starts
         rehearser._program._process.kill()
         (told,), (again,) = rehearser([workload(1)]), rehearser([workload(1)])
     assert isinstance(told, Forecast)
-    assert told.why_not_rehearsed == "the rehearsal's program died"
+    assert told.why_not_rehearsed == "the rehearsal process died"
     assert isinstance(again, Forecast)
     assert again.method == "rehearsal"
 

@@ -52,7 +52,7 @@ def test_a_count_takes_the_first_visible_gpus() -> None:
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        (GpuChoice(count=3), "3 GPUs were asked for, 2 are visible: 2, 0"),
+        (GpuChoice(count=3), r"cannot use 3 GPUs: 2 are visible \(2, 0\)"),
         (GpuChoice(devices=(1,)), "GPU 1 is hidden by CUDA_VISIBLE_DEVICES"),
         (GpuChoice(devices=(0, 9)), "there is no GPU 9; there are 2, 0"),
     ],
@@ -71,7 +71,7 @@ def test_a_machine_without_gpus_runs_as_many_ranks_as_asked() -> None:
 
 
 def test_a_machine_without_gpus_runs_no_more_ranks_than_it_has_cores() -> None:
-    with pytest.raises(Unavailable, match="9 ranks were asked for"):
+    with pytest.raises(Unavailable, match="cannot start 9 ranks"):
         _place(CPU_MACHINE, gpus=GpuChoice(count=9))
 
 
@@ -90,8 +90,8 @@ def test_a_filter_that_names_no_host_here_is_wrong_usage(on: Machine) -> None:
     ("asked", "complaint"),
     [
         ({"gpus": GpuChoice(count=1), "include": "localhost:2"}, "both choose devices"),
-        ({"gpus": GpuChoice(count=1), "hostfile": Path("hosts")}, "for this machine alone"),
-        ({"launcher": "torchrun", "hostfile": Path("hosts")}, "does not reach other hosts"),
+        ({"gpus": GpuChoice(count=1), "hostfile": Path("hosts")}, "applies only to this machine"),
+        ({"launcher": "torchrun", "hostfile": Path("hosts")}, "cannot start ranks on other hosts"),
     ],
 )
 def test_options_that_exclude_each_other_are_wrong_usage(asked: dict[str, Any], complaint: str) -> None:

@@ -138,7 +138,7 @@ def test_a_missing_hostfile_is_missing_input(tmp_path: Path) -> None:
 def test_a_hostfile_that_is_no_text_is_missing_input(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(InputMissing, match="not text"):
+    with pytest.raises(InputMissing, match="not a text file"):
         read_hostfile(file)
 
 

@@ -86,9 +86,9 @@ def test_every_answer_of_the_hub_has_its_message(model: str, answers: dict[str, 
 
 def test_a_hub_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     done = ask("org/open", tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
-    said = "69 there is no directory `org/open`, no model of that name in the cache, and "
+    said = "69 there is no directory `org/open`, the model is not in the cache, and "
     assert done.out.startswith(
-        f"{said}http://127.0.0.1:9 cannot be reached: Connection refused | name a directory"
+        f"{said}http://127.0.0.1:9 is not reachable: Connection refused | use a directory"
     )
     assert "HF_ENDPOINT" in done.out
     assert "Retrying" not in done.err
@@ -96,7 +96,7 @@ def test_a_hub_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_name_that_nobody_knows_is_told_as_such(tmp_path: Path) -> None:
     done = ask("org/open", tmp_path, HF_ENDPOINT="http://hub.invalid")
-    assert re.search(r"http://hub\.invalid cannot be reached: [^|]*(name|Name)", done.out), done.out
+    assert re.search(r"http://hub\.invalid is not reachable: [^|]*(name|Name)", done.out), done.out
 
 
 def test_a_model_in_the_cache_needs_no_hub(tmp_path: Path) -> None:
@@ -108,14 +108,12 @@ def test_a_model_in_the_cache_needs_no_hub(tmp_path: Path) -> None:
 
 def test_offline_and_not_in_the_cache_says_so(tmp_path: Path) -> None:
     done = ask("org/open", tmp_path, HF_HUB_OFFLINE="1")
-    assert done.out.startswith("69 there is no directory `org/open`, no model of that name in the cache")
-    assert "cannot be reached: HF_HUB_OFFLINE is set |" in done.out
+    assert done.out.startswith("69 there is no directory `org/open`, the model is not in the cache")
+    assert "is not reachable: HF_HUB_OFFLINE is set |" in done.out
     assert "unset HF_HUB_OFFLINE" in done.out
 
 
 def test_a_start_says_that_a_model_could_not_be_looked_up_as_it_says_all_else(tmp_path: Path) -> None:
     env = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
     done = zlaunch("train", "--stage", "2", "--dry-run", "--", "--model", "org/open", cwd=tmp_path, env=env)
-    assert done.err.startswith(
-        "model      there is no directory `org/open`, no model of that name in the cache"
-    )
+    assert done.err.startswith("model      there is no directory `org/open`, the model is not in the cache")

@@ -79,7 +79,7 @@ def test_the_last_words_name_the_log_of_the_rank_where_a_failure_began(tmp_path:
     (tmp_path / "fails.py").write_text(script)
     result = run(*ZLAUNCH, "train", "fails.py", "--run-dir", "r", cwd=tmp_path)
     *_, log, about = result.err.splitlines()
-    assert (log, about) == ("what rank 1 printed is in r/logs/rank-1.log", "all about this run is in r")
+    assert (log, about) == ("the log of rank 1 is r/logs/rank-1.log", "details are in r")
     assert "rank 1 has nothing" in (tmp_path / "r" / "logs" / "rank-1.log").read_text()
 
 

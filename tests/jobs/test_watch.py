@@ -180,7 +180,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_line_and_the_job_st
     assert result.status == 124
     line = STUCK.splitlines().index("    time.sleep(1000)") + 1
     told = " ".join(result.err.split())
-    assert f"rank 1 (elsewhere than the others): {tmp_path.name}/stuck.py:{line} dawdle" in told
+    assert f"rank 1 (differs from the others): {tmp_path.name}/stuck.py:{line} dawdle" in told
     assert "all_reduce, called from" in told
     assert json.loads((tmp_path / "r" / "how-it-ended.json").read_text())["how"] == "stalled"
 
@@ -194,8 +194,8 @@ def test_a_rank_that_is_stopped_is_named_and_the_job_goes_on_when_it_does(tmp_pa
     until(lambda: json.loads(layout.rank_heartbeat(1).read_text())["step"] >= 10)
     pid = json.loads(layout.rank_record(1).read_text())["pid"]
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: "did not answer; it is stopped" in (tmp_path / "err").read_text())
-    assert "rank 1: did not answer; it is stopped" in (tmp_path / "err").read_text()
+    until(lambda: "did not answer; its process is stopped" in (tmp_path / "err").read_text())
+    assert "rank 1: did not answer; its process is stopped" in (tmp_path / "err").read_text()
     os.kill(pid, signal.SIGCONT)
     assert job.wait(120) == 0
 

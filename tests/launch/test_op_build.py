@@ -18,5 +18,5 @@ def test_a_compiler_that_is_missing_is_to_be_installed(output: str) -> None:
 
 def test_a_compiler_that_found_an_error_is_not_to_be_installed() -> None:
     assert (
-        advice_on("c++ -O3 -c op.cpp\nop.cpp:3:1: error: nothing is declared") == "see what the compiler says"
+        advice_on("c++ -O3 -c op.cpp\nop.cpp:3:1: error: nothing is declared") == "see the compiler's output"
     )

@@ -164,7 +164,7 @@ def test_a_directory_that_was_moved_is_still_repeated(tmp_path: Path) -> None:
 def test_a_record_that_says_too_little_is_refused_and_not_guessed(missing: str, tmp_path: Path) -> None:
     past = read_run_files(recorded(inputs(tmp_path)).layout.root)
     job = conform({name: value for name, value in past.job.items() if name != missing}, JobRecord)
-    with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is of another zlaunch"):
+    with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is damaged"):
         plan_rerun(replace(past, job=job), RunDir(tmp_path / "second"), 1)
 
 
@@ -173,7 +173,7 @@ def test_a_record_that_does_not_say_what_was_asked_for_is_refused(missing: str, 
     plan = recorded(inputs(tmp_path))
     past = read_run_files(plan.layout.root)
     job = conform({name: value for name, value in past.job.items() if name != missing}, JobRecord)
-    with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is of another zlaunch"):
+    with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is damaged"):
         spec_of(replace(past, job=job))
 
 

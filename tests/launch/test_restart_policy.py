@@ -184,6 +184,6 @@ def test_a_job_that_was_asked_to_go_on_is_not_begun_anew_at_another_stage() -> N
 
 
 def test_it_is_said_what_is_lost() -> None:
-    assert resume_note(None, 7) == "it starts over: 7 steps lost"
-    assert resume_note(None, 0) == "it starts over"
-    assert resume_note(Path("out/checkpoint-3"), 7) == "it resumes from out/checkpoint-3"
+    assert resume_note(None, 7) == "starting over, 7 steps lost"
+    assert resume_note(None, 0) == "starting over"
+    assert resume_note(Path("out/checkpoint-3"), 7) == "resuming from out/checkpoint-3"

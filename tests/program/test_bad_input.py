@@ -15,7 +15,7 @@ CASES: dict[str, Case] = {
     "a folder for a script": (["."], 66, "`.`"),
     "a script that is not Python": (["broken.py"], 65, "broken.py:1"),
     "an unknown stage": (["--stage", "7"], 2, "'--stage': '7' is not"),
-    "an unknown option": (["--learning_rate", "3"], 2, "a script's own go after it, or after `--`"),
+    "an unknown option": (["--learning_rate", "3"], 2, "options of the script go after it, or after `--`"),
     "an unknown offload": (["--offload", "disk"], 2, "optimizer:cpu,param:nvme"),
     "a misspelled part of an offload": (["--offload", "params:cpu"], 2, "did you mean `param:cpu`?"),
     "NVMe without a directory": (["--stage", "3", "--offload", "nvme"], 65, "--nvme DIR"),

@@ -28,7 +28,7 @@ def test_two_presets_are_compared_in_80_columns(tmp_path: Path) -> None:
         '    device                                   "none" (default)  "cpu"',
         "  offload_param",
         '    device                                   (not read)        "cpu"',
-        "2 harmless differences folded; `--all` lists them",
+        "2 harmless differences not shown; `--all` lists them",
     ]
 
 
@@ -41,13 +41,13 @@ def test_no_difference_is_said(tmp_path: Path) -> None:
     done = diff(tmp_path, {}, {"gradient_clipping": 1.0})
     assert done.out.splitlines() == [
         "no difference in meaning",
-        "1 harmless difference folded; `--all` lists it",
+        "1 harmless difference not shown; `--all` lists it",
     ]
 
 
 def test_all_lists_what_was_folded(tmp_path: Path) -> None:
     done = diff(tmp_path, {}, {"gradient_clipping": 1.0}, "--all")
-    assert done.out.splitlines()[-1] == "  gradient_clipping  the default, written out"
+    assert done.out.splitlines()[-1] == "  gradient_clipping  the explicit default"
 
 
 def test_json_marks_what_is_a_default(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_job_that_offloads_is_told_what_it_needs_of_hosts_that_nobody_named(
     done = zlaunch("estimate", "small", *ON, *QUICK, "--stage", "2", "--offload", offload, cwd=folder)
     assert done.status == 0
     said = " ".join(done.out.split())
-    assert ("of host memory on each host (not checked: `--on` says nothing" in said) == is_told
+    assert ("of host memory on each host (not checked: `--on` does not describe" in said) == is_told
     assert "it fits" in said
 
 
@@ -106,7 +106,7 @@ def test_a_ladder_that_nothing_fits_on_is_refused(folder: Path) -> None:
     words = ("--on", "T4", "--micro-batch", "64", "--seq-len", "4096")
     done = zlaunch("estimate", "large", *words, cwd=folder)
     assert done.status == 65
-    assert "nothing fits" in done.out
+    assert "no stage or offload fits" in done.out
     assert "hint: it fits with `--stage " in done.out
 
 
@@ -128,7 +128,7 @@ def test_json_holds_no_changes_unless_they_are_asked_for(folder: Path) -> None:
 def test_the_answer_is_shown_before_any_change_is_tried(folder: Path) -> None:
     words = (*ON, "--stage", "2", "--micro-batch", "1", "--seq-len", "320")
     shown = run("sh", "-c", 'exec "$@" 2>&1', "sh", *ZLAUNCH, "estimate", "small", *words, cwd=folder).out
-    moments = ("rehearsing 1 job", "\nit fits", " changes\n", "what a change does")
+    moments = ("rehearsing 1 job", "\nit fits", " changes\n", "effect of each change")
     assert sorted(moments, key=shown.find) == list(moments)
     assert all(one in shown for one in moments)
 
@@ -136,7 +136,7 @@ def test_the_answer_is_shown_before_any_change_is_tried(folder: Path) -> None:
 def test_without_levers_nothing_is_tried_besides(folder: Path) -> None:
     done = zlaunch("estimate", "small", *ON, *QUICK, "--stage", "2", "--no-levers", cwd=folder)
     assert "\nit fits" in done.out
-    assert "what a change does" not in done.out
+    assert "effect of each change" not in done.out
     assert "change" not in done.err
 
 

@@ -43,7 +43,7 @@ CASES: dict[str, Case] = {
     "a negative size": (["negative"], 65, "negative/config.json:1"),
     "an endless model": (["huge"], 65, "num_hidden_layers"),
     "a million layers": (["deep", "--on", "8xH100"], 65, "no model has 1000000 layers"),
-    "quantized weights": (["quantized", "--on", "8xH100-80GB"], 69, "quantized by `awq`"),
+    "quantized weights": (["quantized", "--on", "8xH100-80GB"], 69, "uses `awq`"),
     "a model that is split over ranks": (
         ["good", "--on", "8xH100-80GB", "--set", "tensor_parallel.autotp_size=2", "--stage", "1"],
         69,
@@ -119,7 +119,7 @@ def test_a_size_that_is_no_number_is_one_finding_before_anything_is_rehearsed(
     ("asked", "model", "why"),
     [
         (["estimate", "--stage", "0"], "odd", "transformers rejects this model: ValueError"),
-        (["plan"], "inactive", "transformers gives up: KeyError"),
+        (["plan"], "inactive", "transformers fails: KeyError"),
     ],
 )
 def test_a_model_that_transformers_refuses_fits_nowhere(

@@ -116,4 +116,4 @@ def test_what_follows_a_module_is_for_the_module(words: tuple[str, ...], folder:
 def test_two_programs_are_one_too_many(folder: Path) -> None:
     (folder / "script.py").touch()
     result = dry_run(folder, "script.py", "-m", "pack.age")
-    assert (result.status, "name one program" in result.err) == (2, True)
+    assert (result.status, "both name a program" in result.err) == (2, True)

@@ -98,7 +98,7 @@ def test_a_model_that_only_a_rehearsal_knows_is_not_planned_for(folder: Path) ->
     (folder / "a vit" / "config.json").write_text('{"model_type": "vit"}')
     done = zlaunch("plan", "a vit", *ON, cwd=folder)
     assert done.status == 69
-    assert "`zlaunch plan` cannot order configurations of this model" in done.err
+    assert "`zlaunch plan` does not support this model" in done.err
     assert "`zlaunch estimate 'a vit'` may estimate it" in done.err
 
 

@@ -39,7 +39,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_named_and_nothing_is_written(tm
     words = ("--", "--save_strategy", "steps", "--output_dir", "small/out")
     result = on_small_disks(train(*words), tmp_path)
     assert result.status == 65
-    assert f"1.0 MiB are free where `{tmp_path}/small/out` is" in " ".join(result.err.split())
+    assert f"1.0 MiB are free on the file system of `{tmp_path}/small/out`" in " ".join(result.err.split())
     assert result.err.endswith("hint: `--force` starts it anyway\n")
     assert [file.name for file in tmp_path.iterdir()] == ["small"]
 
@@ -51,7 +51,7 @@ def test_a_directory_that_the_script_itself_writes_to_by_default_is_looked_at(tm
     (tmp_path / "own.py").write_text(source)
     model = ("--from_scratch", "--model", str(RECIPE.with_name("small_llama")))
     result = on_small_disks(train("own.py", "--", "--save_strategy", "steps", *model), tmp_path)
-    assert f"1.0 MiB are free where `{tmp_path}/small/out` is" in " ".join(result.err.split())
+    assert f"1.0 MiB are free on the file system of `{tmp_path}/small/out`" in " ".join(result.err.split())
 
 
 @needs_mount
@@ -78,7 +78,9 @@ def test_a_dry_run_shows_the_same_and_force_lets_it_pass(tmp_path: Path) -> None
     )
     assert result.status == 0
     assert "[disk-too-small]" in result.err
-    assert "DeepSpeed's launcher lets 2 CPU ranks talk through /dev/shm" in " ".join(result.err.split())
+    assert "with DeepSpeed's launcher, 2 CPU ranks communicate through /dev/shm" in " ".join(
+        result.err.split()
+    )
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed here")
@@ -100,7 +102,7 @@ def test_locked_memory_that_does_not_suffice_for_nvme_is_refused(tmp_path: Path)
     )
     assert result.status == 65
     assert "[memlock-too-small]" in result.err
-    assert "a process may lock 0.1 MiB" in " ".join(result.err.split())
+    assert "the limit of a process is 0.1 MiB" in " ".join(result.err.split())
 
 
 def test_a_limit_that_root_is_not_bound_by_gives_no_cause_for_words(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_a_control_group_further_up_that_leaves_too_little_is_named(
     result = run("bash", "-c", f"{enter}; {train()}", cwd=tmp_path)
     said = " ".join(result.err.split())
     assert result.status == 65
-    assert f"that {narrow_group.parent} may use" in said
+    assert f"GiB of {narrow_group.parent}" in said
     assert "`docker run --memory 1g`" in said
 
 

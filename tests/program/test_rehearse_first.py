@@ -93,8 +93,8 @@ def test_what_was_foretold_of_the_memory_of_a_host_comes_true(rehearsed: Path) -
 def test_a_dry_run_says_what_a_start_would_find_out_and_starts_nothing(tmp_path: Path) -> None:
     result = zlaunch("train", "--dry-run", "--rehearse", cwd=tmp_path, env=CPU)
     assert result.status == 0, result.err
-    assert "memory, as a start looks at it" in result.out
-    assert "GiB of each" in result.out
+    assert "memory check before the start" in result.out
+    assert "GiB each" in result.out
     assert list(tmp_path.iterdir()) == []
 
 

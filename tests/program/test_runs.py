@@ -118,7 +118,7 @@ def test_stopping_a_run_that_is_over_says_so_and_is_no_failure(folder: Path) -> 
     zlaunch("train", "script.py", "fail", cwd=folder)
     result = runs(folder, "stop", the_run(folder).name)
     assert result.status == 0
-    assert "is over already" in result.err
+    assert "has already ended" in result.err
 
 
 def test_a_process_that_only_has_the_number_of_a_runs_zlaunch_is_left_alone(folder: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_run_is_shown_with_what_was_not_measured(folder: Path) -> None:
         "optimizer on cpu, param on cpu",
     ):
         assert part in out
-    assert "no GPU was there" in out
+    assert "no GPU memory was measured" in out
     memory = told(folder, "show")["memory"]["pools"]
     assert [pool["measured"] > 1 << 20 for pool in memory if pool["name"] == "host, resident"] == [True]
 
@@ -273,7 +273,7 @@ def test_a_run_with_a_forecast_is_rehearsed_again_unless_forced(folder: Path) ->
     (root / "forecast.json").write_text('{"method": "rehearsal"}')
     refused, forced = runs(folder, "rerun", root.name), runs(folder, "rerun", root.name, "--force")
     assert (refused.status, forced.status) == (69, 0)
-    assert "needs a model" in refused.err
+    assert "needs to know the model" in refused.err
 
 
 def test_a_new_commit_and_uncommitted_changes_are_named(folder: Path) -> None:

@@ -76,7 +76,7 @@ def said_of(run: RunSummary) -> dict[str, Any]:
         },
     }
     if verdict is not None:
-        said["verdict"]["facts"] = [fact for fact in verdict.facts if "last sign of life" not in fact]
+        said["verdict"]["facts"] = [fact for fact in verdict.facts if "last update" not in fact]
     return said
 
 

@@ -82,8 +82,8 @@ def test_a_run_on_another_host_runs_as_long_as_it_writes(silent_for: float, stat
 
 
 def test_a_directory_without_a_job_is_broken_and_says_which_file() -> None:
-    record = judged(job={}, troubles=("`job.json` is not there",))
-    assert (record.state, record.cause) == (State.BROKEN, "`job.json` is not there")
+    record = judged(job={}, troubles=("`job.json` is missing",))
+    assert (record.state, record.cause) == (State.BROKEN, "`job.json` is missing")
 
 
 def test_a_lost_run_lasted_until_its_last_sign_of_life() -> None:
@@ -122,7 +122,7 @@ def test_a_lost_run_tells_what_is_known() -> None:
     assert "process 7 on w0" in text
     assert "20 s ago" in text
     assert "step 12, rank 0 in backward, rank 1 in forward" in text
-    assert "none of 2 ranks left an ending" in text
+    assert "none of 2 ranks recorded an end" in text
 
 
 def test_an_ending_that_is_half_written_is_not_taken_for_a_kill() -> None:

@@ -236,8 +236,8 @@ def test_a_lost_run_whose_ranks_were_ended_after_it_was_killed(tmp_path: Path) -
     root = fake_run(tmp_path, "run", **GONE)
     leave(root, None, 0, _0={"rank": 0, "host": "w0", "returncode": -15, "stopped_by": 15, "ended": 9.0})
     record = load_run(root)
-    assert "left no ending: it was killed" in str(record.cause)
-    assert "1 of 2 ranks left an ending" in str(verdict_of(record, time.time()))
+    assert "without recording an end: it was killed" in str(record.cause)
+    assert "1 of 2 ranks recorded an end" in str(verdict_of(record, time.time()))
 
 
 @pytest.mark.parametrize("odd", [{"returncode": "1"}, {"returncode": 1, "ended": "x"}, {"returncode": [1]}])

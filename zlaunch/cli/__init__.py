@@ -1,6 +1,6 @@
-"""The command line: one verb, one file; a noun with verbs is a folder. Parse, call, show.
+"""The command line: one file per command, one folder per group. Parse, call, show.
 
-A command is imported when it runs. Until then, `COMMANDS` knows its name and its help line.
+A command is imported when it runs. `COMMANDS` has the name and the help line of each.
 """
 
 import os
@@ -27,7 +27,7 @@ COMMANDS = (
         "config",
         "Check, explain, compare and write ds_configs.",
         LazyCommand(
-            "config.validate", "Check ds_config files and report every mistake with its place.", ScriptCommand
+            "config.validate", "Check ds_config files and report every mistake with its line.", ScriptCommand
         ),
         LazyCommand(
             "config.resolve", 'Show what every "auto" in a ds_config becomes, and why.', ScriptCommand

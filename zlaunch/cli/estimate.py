@@ -1,4 +1,4 @@
-"""`zlaunch estimate`: estimate the memory of a job before it exists."""
+"""`zlaunch estimate`: estimate the memory of a job before it is started."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -51,7 +51,7 @@ def estimate(
         bool | None,
         typer.Option(
             "--levers/--no-levers",
-            help="Rehearse what each change would save (default: yes; no with --json).",
+            help="Rehearse the effect of changes (default: yes; no with --json).",
             show_default=False,
         ),
     ] = None,
@@ -61,9 +61,9 @@ def estimate(
 ) -> None:
     """Estimate how much memory a job needs, and whether it fits.
 
-    Without --stage, --offload and --ds-config: compares all stages and offloads, and names the
-    fastest that fits. With one of them: shows every phase, what uses the memory, and what each
-    change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
+    Without --stage, --offload and --ds-config, compares all stages and offloads and names the
+    fastest that fits. With one of them, shows every phase, what uses the memory, and how much
+    each change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
     """
     argv, ds_config = ds_config_of(trainer.args, ds_config)
     job = JobSpec(

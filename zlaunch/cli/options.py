@@ -75,7 +75,7 @@ Attention = Annotated[
 ]
 
 TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Allow the model's own code to run.")
+    bool, typer.Option("--trust-remote-code", help="Run the custom code of the model.")
 ]
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the complete plan; write and start nothing.")]

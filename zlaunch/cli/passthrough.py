@@ -23,15 +23,17 @@ class ScriptCommand(TyperCommand):
         if script is not None and module is not None:
             if not _follows_module(str(script), own):
                 raise WrongUsage(
-                    f"`{script}` stands beside `-m {module}`",
-                    "name one program; the arguments of a module go after it",
+                    f"`{script}` and `-m {module}` both name a program",
+                    "keep one of them; arguments of a module go after its name",
                 )
             ctx.args, ctx.params["script"], script = [script, *ctx.args], None, None
         if script is not None and str(script).startswith("-"):
             own_options = [name for option in self.params for name in option.opts]
             name = str(script).partition("=")[0]
             meant = get_close_matches(name, own_options, 1)
-            raise no_such_option(ctx.command_path, name, meant, "a script's own go after it, or after `--`; ")
+            raise no_such_option(
+                ctx.command_path, name, meant, "options of the script go after it, or after `--`; "
+            )
         ctx.args = [*ctx.args, *after]
         return result
 

@@ -44,12 +44,13 @@ def plan(
 ) -> None:
     """Find the fastest configuration that fits.
 
-    Uses ZeRO only if the job does not fit without it, stage 3 only if stage 2 does not fit, and
-    offload last. Prints the choice and the reasons; -o FILE writes the ds_config.
+    Searches stages, offload, micro-batch, activation checkpointing and bucket sizes. Of equally
+    fast configurations, chooses the one with the lower stage and less offload. Prints the choice
+    and the reasons; -o FILE writes the ds_config.
     """
     argv, named = take_ds_config(trainer.args)
     if named is not None:
-        raise WrongUsage("`zlaunch plan` writes a ds_config, and reads none", "leave out `--deepspeed`")
+        raise WrongUsage("`zlaunch plan` writes a ds_config and does not read one", "leave out `--deepspeed`")
     job = JobSpec(
         script=Path(),
         script_args=argv,

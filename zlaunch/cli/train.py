@@ -36,7 +36,9 @@ def train(
     ] = None,
     module: Annotated[
         str | None,
-        typer.Option("--module", "-m", metavar="NAME", help="Train with a module, like `python -m`."),
+        typer.Option(
+            "--module", "-m", metavar="NAME", help="Run a module instead of a script, like `python -m`."
+        ),
     ] = None,
     stage: Annotated[
         Literal["0", "1", "2", "3", "auto"] | None,
@@ -46,7 +48,8 @@ def train(
     nvme: options.Nvme = None,
     precision: options.Precision = None,
     gpus: Annotated[
-        str | None, typer.Option(metavar="N|LIST", help="Number of GPUs, or which: 2 or 0,2 (default: all).")
+        str | None,
+        typer.Option(metavar="N|LIST", help="Number of GPUs, or their numbers: 2 or 0,2 (default: all)."),
     ] = None,
     launcher: Annotated[
         Literal["torchrun", "deepspeed"] | None,
@@ -82,14 +85,19 @@ def train(
     ] = "report",
     stall_after: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=1.0, help="Least time without progress that counts as a stall."),
+        typer.Option(
+            metavar="SECONDS", min=1.0, help="Seconds without progress before a run counts as stalled."
+        ),
     ] = 60.0,
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="Restarts after failures that may not recur, like a lost rank.")
+        int,
+        typer.Option(
+            min=0, help="Number of restarts after failures that may not recur, such as a lost rank."
+        ),
     ] = 0,
     on_oom: Annotated[
         Literal["stop", "retry"],
-        typer.Option(help="retry: with a smaller micro-batch first; the global batch stays the same."),
+        typer.Option(help="When memory runs out; retry: use less memory, with the same global batch."),
     ] = "stop",
     debug: Annotated[
         str | None,

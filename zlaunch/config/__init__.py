@@ -1,1 +1,1 @@
-"""What `zlaunch config` does with a ds_config: check, fill in, explain, compare, fix and translate it."""
+"""Check, fill in, explain, compare, fix and translate ds_configs."""

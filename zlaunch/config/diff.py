@@ -31,7 +31,7 @@ _OVERLAP = (ZERO, "overlap_comm")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one config says about a key."""
+    """The value of a key in one config."""
 
     value: object
     note: str = ""
@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One key on which two configs differ."""
+    """A key that differs between two configs."""
 
     key: str
     cells: tuple[Cell, Cell]
@@ -185,11 +185,11 @@ def _why(cells: tuple[Cell, Cell], texts: Sequence[tuple[str, str]]) -> str:
     if "not read" in notes:
         return "not read"
     if "default" in notes:
-        return "the default, written out"
+        return "the explicit default"
     (first, _), (second, _) = texts
     if not (first and second):
         return "written by accelerate itself"
-    return "another notation" if first == second else f"`{first}` and `{second}` are one key"
+    return "different notation" if first == second else f"`{first}` and `{second}` are the same key"
 
 
 def _of_form(left: _Side, right: _Side) -> Iterator[Difference]:
@@ -200,6 +200,6 @@ def _of_form(left: _Side, right: _Side) -> Iterator[Difference]:
     spans = [side.document.spans for side in (left, right)]
     orders = [[path for path in one if path in other] for one, other in (spans, spans[::-1])]
     if orders[0] != orders[1]:
-        yield Difference("", nothing, "another order of keys")
+        yield Difference("", nothing, "different order of keys")
     if bool(left.document.strict_edits) != bool(right.document.strict_edits):
-        yield Difference("", nothing, "comments, or something else that strict JSON lacks")
+        yield Difference("", nothing, "comments, or other extensions of JSON")

@@ -32,7 +32,7 @@ class RelatedRule:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is known about a key; fields that are unknown or do not apply are empty."""
+    """The description of a key; unknown fields and those that do not apply are empty."""
 
     key: str
     meaning: str

@@ -25,9 +25,7 @@ _ALL = (
     NativeOp("fused_adam", "FusedAdamBuilder", "`optimizer` asks for DeepSpeed's Adam"),
     NativeOp("fused_lion", "FusedLionBuilder", "`optimizer` asks for DeepSpeed's Lion"),
     NativeOp("fused_lamb", "FusedLambBuilder", "`optimizer` asks for DeepSpeed's Lamb"),
-    NativeOp(
-        "async_io", "AsyncIOBuilder", "the offload to NVMe reads and writes asynchronously", ("pin_memory",)
-    ),
+    NativeOp("async_io", "AsyncIOBuilder", "offload to NVMe uses asynchronous I/O", ("pin_memory",)),
 )
 OPS: Mapping[str, NativeOp] = {op.name: op for op in _ALL}
 """Every op that a job can need, by name."""

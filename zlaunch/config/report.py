@@ -42,7 +42,7 @@ DEEP_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Report:
-    """What was found about one ds_config."""
+    """The findings about one ds_config."""
 
     name: str
     findings: tuple[Finding, ...] = ()
@@ -169,7 +169,7 @@ def _look(name: str, found: LoadedConfig, options: ReportOptions) -> Report:
 def _count(count: int, is_written: bool) -> str:
     """Count the fixes, and say whether they were written."""
     if count == 0:
-        return "nothing that `--fix` can fix"
+        return "no safe fixes"
     fixes = f"{count} fix{'' if count == 1 else 'es'}"
     return f"{fixes} written" if is_written else f"`--fix` would write {fixes}"
 
@@ -204,7 +204,7 @@ def _second_opinion(document: Document, context: Context) -> list[Finding]:
     answer = output_of(ours(program, str(world), json.dumps(values.config())), DEEP_SECONDS)
     if answer is None:
         raise Unavailable(
-            "the installed DeepSpeed could not be asked",
+            "the installed DeepSpeed could not check the config",
             f"run `{sys.executable} -m {program} 1 {{}}` to see why",
         )
     said = json.loads(answer)

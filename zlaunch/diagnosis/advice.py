@@ -1,4 +1,4 @@
-"""What to change after memory ran out: only what the job does not do yet, and what helps where it died."""
+"""Advice after a job ran out of memory: changes that it has not made yet and that help in its phase."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ MOST: Final = 3
 
 
 def state_of(job: JobEvidence) -> JobState:
-    """Read off a run what decides which changes are left."""
+    """Return the settings of a run that decide which changes remain."""
     return JobState(
         stage=job.stage,
         world_size=job.world_size,
@@ -31,14 +31,14 @@ def state_of(job: JobEvidence) -> JobState:
 
 
 def less_gpu_memory(case: Case) -> tuple[str, ...]:
-    """Advise what saves GPU memory and trains the same model, the least intrusive change first."""
+    """Advise changes that save GPU memory and train the same model, the least intrusive first."""
     no_activations = case.phase in WITHOUT_ACTIVATIONS
     helps = (row for row in GPU_MEMORY if not (no_activations and row.saves == "activations"))
     return _advice(case.job, *helps)[:MOST]
 
 
 def less_host_memory(case: Case) -> tuple[str, ...]:
-    """Advise what takes memory off the host: back to the GPU, or on to a drive."""
+    """Advise changes that save host memory: move states back to the GPU, or to a drive."""
     if unpartitioned := loaded_whole(case):
         return (unpartitioned,)
     return () if case.phase in BEFORE_TRAINING else _advice(case.job, *HOST_MEMORY)
@@ -53,14 +53,14 @@ def _advice(job: JobEvidence, *rows: MemoryChange) -> tuple[str, ...]:
 
 
 def loaded_whole(case: Case) -> str | None:
-    """Recognize a model that every rank loads whole, although stage 3 was to shard it at once."""
+    """Recognize a model that every rank loads whole, although stage 3 should partition it while loading."""
     job, rank = case.job, case.rank
     expected = written_peak(job.forecast or {}, HOST_POOLS, "load")
     if rank is None or case.phase != phases.LOADING or job.stage != 3 or not job.uses_trainer or not expected:
         return None
     if (rank.peak_rss_bytes or 0) < 2 * expected:
         return None
-    return "make the `TrainingArguments` before the model: then stage 3 partitions it while it is loaded"
+    return "create `TrainingArguments` before the model, so that stage 3 partitions it while loading"
 
 
 def setting(config: Mapping[str, object], *keys: str) -> object:
@@ -72,6 +72,6 @@ def setting(config: Mapping[str, object], *keys: str) -> object:
 
 
 def named_in(text: str, pattern: str) -> str | None:
-    """Find the part of a text that a pattern's first group names."""
+    """Return the first group of a pattern's first match."""
     found = re.search(pattern, text)
     return found.group(1) if found else None

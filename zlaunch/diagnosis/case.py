@@ -20,9 +20,9 @@ def error_of(rank: RankEvidence) -> ErrorEvidence | None:
 
 
 def words_of(rank: RankEvidence) -> str:
-    """Return what a rank said about its end: its exception, else the end of its log.
+    """Return the last output of a rank: its exception, else the end of its log.
 
-    Empty after a signal that cannot be caught: the end of the log was then written before.
+    Empty after a signal that cannot be caught: its log says nothing about the end.
     """
     if error := error_of(rank):
         return f"{error.type}: {error.message}" if error.message else error.type
@@ -59,7 +59,7 @@ class Case:
 
     @cached_property
     def words(self) -> str:
-        """What the rank said about its end; without a rank, what the launcher printed."""
+        """The last output of the rank; without a rank, that of the launcher."""
         return self.evidence.launcher_log[-MOST_OF_A_LOG:] if self.rank is None else words_of(self.rank)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Read from a run directory the evidence of how the run ended."""
+"""Collect the evidence of how a run ended from its run directory."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def collect_evidence(
 ) -> Evidence:
     """Collect all that is known; what cannot be read is left out.
 
-    `oom_kills` were counted on this host around the whole job: lost ranks could not count.
+    `oom_kills` is the count of this host for the whole job, because lost ranks cannot count.
     """
     files = read_run_files(run_dir.root)
     slots = {slot["rank"]: slot for slot in files.job.get("ranks", ()) if "rank" in slot}

@@ -40,7 +40,7 @@ SIGNATURES: tuple[Signature, ...] = tuple(
 
 
 def diagnose(evidence: Evidence) -> Verdict:
-    """Say why a run ended as it did."""
+    """Find the first signature that matches, and make it a verdict."""
     case = Case(evidence, root_cause(evidence))
     for one in SIGNATURES:
         if (reading := one.read(case)) is not None:
@@ -56,5 +56,5 @@ def _verdict(code: str, reading: Reading, case: Case) -> Verdict:
         return Verdict(code, cause, facts=facts, advice=advice)
     phase = case.phase if rank is case.rank else rank.phase or None
     if phase == phases.EXITING and (rank.returncode or 0) >= 0:
-        phase = None  # it ended itself: that it was exiting says nothing
+        phase = None  # it exited by itself, so the phase adds nothing
     return Verdict(code, cause, rank.rank, rank.host or None, phase, facts, advice)

@@ -1,4 +1,4 @@
-"""What is known about a run that has ended, as plain values."""
+"""The evidence of a run that has ended, as plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -31,7 +31,7 @@ class ErrorEvidence:
 
 @dataclass(frozen=True, slots=True)
 class RankEvidence:
-    """What one rank left behind."""
+    """The records and logs of one rank."""
 
     rank: int
     host: str = ""
@@ -53,7 +53,7 @@ class RankEvidence:
 
     @property
     def finished(self) -> bool:
-        """Whether it succeeded by itself: a script that is told to stop may return 0, too."""
+        """Whether it succeeded by itself: a script that is stopped may return 0, too."""
         return self.returncode == 0 and self.stopped_by is None
 
     @property
@@ -101,7 +101,7 @@ class JobEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known about a run."""
+    """All evidence of a run."""
 
     job: JobEvidence = JobEvidence()
     ranks: tuple[RankEvidence, ...] = ()

@@ -23,7 +23,7 @@ class Outcome:
     """`finished`, `stumbled`, `failed`, `stopped` or `stalled`."""
     exit_status: int
     returncode: int
-    """Of the process that decided it, as `subprocess` gives it: -n for signal n."""
+    """That of the deciding process, as in `subprocess`: -n for signal n."""
     verdict: Verdict | None = None
     """Why it ended; None if all is well. A job may finish without a usable result."""
 
@@ -31,7 +31,7 @@ class Outcome:
 def judge_outcome(evidence: Evidence, verdict: Verdict) -> Outcome:
     """Decide how a job ended.
 
-    A rank that was told to stop did not fail: another rank or a person ended the job. A rank without a return
+    A rank that was stopped did not fail: another rank or the user ended the job. A rank without a return
     code was lost together with its rank program.
     """
     if evidence.stall is not None and evidence.stall.ended_job:

@@ -1,4 +1,4 @@
-"""Find the rank that failed first: those that failed by themselves come before those that others ended."""
+"""Find the rank that failed first; ranks that failed by themselves come before ranks ended by others."""
 
 import re
 import signal
@@ -27,7 +27,7 @@ WAITED_IN_VAIN = re.compile(
 
 
 class RankRole(IntEnum):
-    """The part of a rank in the end of a run, the most responsible first."""
+    """The role of a rank in the end of a run, the most responsible first."""
 
     FAILED = 0
     """It failed by itself."""
@@ -44,7 +44,7 @@ class RankRole(IntEnum):
 
 
 def role_of(rank: RankEvidence, evidence: Evidence) -> RankRole:
-    """Determine the part of a rank."""
+    """Determine the role of a rank."""
     if rank.returncode == 0:
         return RankRole.NONE
     error = error_of(rank)
@@ -85,7 +85,7 @@ def _ended_from_outside(rank: RankEvidence, evidence: Evidence) -> RankRole:
 
 
 def roles(evidence: Evidence) -> Mapping[int, RankRole]:
-    """Determine the part of each rank."""
+    """Determine the role of each rank."""
     return {rank.rank: role_of(rank, evidence) for rank in evidence.ranks}
 
 

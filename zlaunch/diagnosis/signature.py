@@ -1,6 +1,6 @@
-"""One way for a run to end: a code, a line that says what it is, and a function that recognizes it.
+"""A signature: the code, description and recognizer of one way for a run to end.
 
-The rules of a ds_config are imported when they are asked: that takes longer than a diagnosis.
+The ds_config rules are imported only when used: the import takes longer than a diagnosis.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Read = Callable[[Case], Reading | None]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What tells one way to end from all others."""
+    """One way for a run to end, and how to recognize it."""
 
     code: str
     tell: str
@@ -28,14 +28,14 @@ class Signature:
 
     @property
     def what(self) -> str:
-        """Say in one line what happened."""
+        """What happened, in one line."""
         if self.rule is not None:
             return rule_text(self.rule)
         return " ".join((self.read.__doc__ or "").split()).rstrip(".")
 
 
 def signature(code: str, tell: str, rule: str | None = None) -> Callable[[Read], Signature]:
-    """Make a signature of a function; the rule, or else the function's docstring, says what happened."""
+    """Make a signature from a function; the description is the rule's, or else the function's docstring."""
     return lambda read: Signature(code, tell, read, rule)
 
 
@@ -61,7 +61,7 @@ def signature_of(rule: str, tell: str) -> Callable[[Read], Signature]:
 
 
 def rule_text(code: str) -> str:
-    """Say what a rule is about, in its own first sentences."""
+    """Return the first paragraph of a rule's explanation."""
     from zlaunch.config.rules import RULES
 
     (rule,) = (one for one in RULES if one.code == code)
@@ -69,7 +69,7 @@ def rule_text(code: str) -> str:
 
 
 def broken_rule(code: str, job: JobEvidence) -> str:
-    """Say what a rule finds in the job's ds_config; in general if it finds nothing."""
+    """Return what a rule finds in the job's ds_config, or its general text if it finds nothing."""
     from zlaunch.config.rules.rule import Context
     from zlaunch.config.validate import validate_mapping
     from zlaunch.job.script import ConfigInterface

@@ -10,44 +10,42 @@ from zlaunch.units import brief, clock
 NO_ANSWER = "did not answer"
 
 STATES = {
-    "stopped": "it is stopped",
-    "tracing-stop": "a debugger holds it",
-    "disk-sleep": "it waits for a disk or a network file system",
+    "stopped": "its process is stopped",
+    "tracing-stop": "a debugger has stopped it",
+    "disk-sleep": "it is waiting for a disk or a network file system",
     "zombie": "it has ended",
     "dead": "it has ended",
 }
-"""Status that psutil reports of a process that does not answer → what it means."""
+"""Process status from psutil → its meaning for a process that does not answer."""
 
 MOST_SPANS = 8
-"""Most spans of ranks that are listed."""
+"""Maximum number of rank ranges listed."""
 
 SILENCE_SECONDS = 15.0
 """Samples are taken every two seconds; without one for this long, the host may be lost."""
 
 
 def silence(sample: SampleRecord, age: float) -> str:
-    """Say why a rank may not have written its stacks, from its last sample and the age of that."""
+    """Say why a rank may not have written its stacks, from its last sample and the sample's age."""
     if not sample:
-        return f"{NO_ANSWER}; its process was never seen"
+        return f"{NO_ANSWER}; it never sent a sample"
     if age > SILENCE_SECONDS:
-        return f"{NO_ANSWER}; nothing was heard of `{sample.get('host')}` for {clock(age)}"
+        return f"{NO_ANSWER}; no sample from `{sample.get('host')}` for {clock(age)}"
     state = STATES.get(sample.get("status", ""))
     return f"{NO_ANSWER}; {state}" if state else NO_ANSWER
 
 
-def stall_lines(
-    stall: StallEvidence, seconds_per_step: float | None, width: int, is_over: bool = False
-) -> list[str]:
+def stall_lines(stall: StallEvidence, seconds_per_step: float | None, width: int) -> list[str]:
     """Say how long there was no progress and where the ranks are, grouped by place."""
     usual = f"; a step took {brief(seconds_per_step)}" if seconds_per_step is not None else ""
-    when = f"in step {stall.step + 1}" if stall.step else "before the first step was done"
-    lines = [f"nothing {'moved' if is_over else 'has moved'} for {clock(stall.seconds)}, {when}{usual}:"]
+    when = f"in step {stall.step + 1}" if stall.step else "before the end of the first step"
+    lines = [f"no progress for {clock(stall.seconds)}, {when}{usual}:"]
     places: dict[str, list[int]] = {}
     for rank, where in stall.where.items():
         places.setdefault(where, []).append(rank)
     for where, ranks in places.items():
         is_odd = set(ranks) & set(stall.odd) and not where.startswith(NO_ANSWER)
-        note = " (elsewhere than the others)" if is_odd else ""
+        note = " (differs from the others)" if is_odd else ""
         text = f"{rank_names(ranks)}{note}: {where}"
         lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
     return lines

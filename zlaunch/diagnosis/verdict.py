@@ -19,4 +19,4 @@ class Verdict:
     facts: tuple[str, ...] = ()
     """At most three numbers, log lines or counters."""
     advice: tuple[str, ...] = ()
-    """What to change, computed for this job; nothing if it might be wrong."""
+    """What to change, computed for this job; empty if it might be wrong."""

@@ -1,1 +1,1 @@
-"""The language DeepSpeed speaks: every section of a ds_config, and the text it is written in."""
+"""The ds_config file format: the schema of every section, and the JSON text."""

@@ -172,7 +172,7 @@ def _off(whole: dict[str, object], path: KeyPath) -> Fix | None:
 def _meant(whole: dict[str, object], parent: KeyPath, key: str) -> tuple[str, Fix | None, KeyPath | None]:
     """Guess the intended key or section: what to do, and the path of the intended key."""
     if not parent and "." in key:
-        return "nest the keys: JSON has no dotted keys", None, None
+        return "nest the keys: a ds_config has no dotted keys", None, None
     siblings = known_keys(whole, parent)
     if close := difflib.get_close_matches(key, siblings, n=1, cutoff=0.75):
         sure = difflib.SequenceMatcher(None, key, close[0]).ratio() >= SURE

@@ -1,4 +1,4 @@
-"""What a search chooses from: every strategy, micro-batch and bucket that gives the same global batch."""
+"""Candidates of a search: all strategies, micro-batches and buckets with the same global batch."""
 
 import math
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from zlaunch.job.source import Source
 
 PLAN: Final = Source.option("zlaunch plan")
 STEP: Final = 1.5
-"""Least factor between two micro-batches, or two buckets: what lies between gains too little."""
+"""Minimum factor between two micro-batches or two buckets; smaller steps gain too little."""
 CHECKPOINTED, ACCUMULATED, BUCKETED, ELSEWHERE = 2.0, 1.0, 0.25, 8.0
 """Distances of candidates that differ in one thing; for a micro-batch twice as large, it is 1."""
 
@@ -31,7 +31,7 @@ class Candidate:
 
     @property
     def options(self) -> Options:
-        """What to type for it, without the bucket and the accumulation."""
+        """The options for it, without the bucket and the accumulation."""
         checkpointing = self.checkpointing or None
         own = Options(activation_checkpointing=checkpointing, micro_batch=self.micro_batch)
         return self.strategy.options | own
@@ -92,7 +92,7 @@ def _buckets(query: EstimateQuery, strategy: Strategy) -> Iterator[int]:
 
 
 def _own_bucket(query: EstimateQuery) -> int | None:
-    """Work out the bucket that the Trainer sets: the square of the model's width."""
+    """Compute the bucket size that the Trainer sets: the square of the hidden size."""
     hidden = query.given.model and query.given.model.hidden_size
     return hidden * hidden if hidden else None
 

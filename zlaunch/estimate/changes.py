@@ -1,7 +1,7 @@
 """The one table of changes that save memory, and the options they consist of.
 
-`estimate`, `plan`, `train --on-oom retry`, refusals and the advice after a failure all read this table. It is
-ordered: what changes a job least comes first, what changes the trained model comes last.
+`estimate`, `plan`, `train --on-oom retry`, refusals and the advice after a failure all read this table. The
+least intrusive changes come first, those that change the trained model last.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ Trainer spell them; None where they cannot be set."""
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a job, by value; None for what they leave as it is. `str()` is what to type."""
+    """Changes to the options of a job; None for unchanged ones. `str()` writes them for a command line."""
 
     stage: Stage | None = None
     offload: Offload | None = None
@@ -67,7 +67,7 @@ class Options:
         return self.stage is not None or self.offload is not None
 
     def for_train(self, *, uses_trainer: bool = True) -> str | None:
-        """Write the options as `zlaunch train` takes them; None if only the script can set one of them."""
+        """Write the options of `zlaunch train`; None if only the script can set one of them."""
         job = self.apply(JobSpec(Path()), uses_trainer=uses_trainer)
         if job is None:
             return None
@@ -128,7 +128,7 @@ def _offload_text(offload: Offload, stage: Stage | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """The settings of a job that decide which changes are left; unknown ones have their defaults."""
+    """The settings of a job that decide which changes it can make; unknown ones have their defaults."""
 
     stage: int
     world_size: int
@@ -171,7 +171,7 @@ class MemoryChange:
     """Whether it moves memory from the GPU to the host."""
 
     def advice(self, options: Options, *, uses_trainer: bool) -> str | None:
-        """Say what to type in `zlaunch train` and what it does; None if only the script can do it."""
+        """Write the options of `zlaunch train` and their effect; None if only the script can do it."""
         typed = options.for_train(uses_trainer=uses_trainer)
         return typed and f"`{typed}`: saves {self.saves}; {self.downside}"
 
@@ -203,7 +203,7 @@ GPU_MEMORY: Final = (
     MemoryChange(
         "activation checkpointing",
         "activations",
-        "they are computed again in the backward pass",
+        "recomputed in the backward pass",
         when=lambda job: job.activation_checkpointing is False,
         options=lambda _: [Options(activation_checkpointing=True)],
     ),
@@ -224,7 +224,7 @@ GPU_MEMORY: Final = (
     MemoryChange(
         "higher ZeRO stage",
         "model states",
-        "they are sharded across ranks, with more communication",
+        "partitioned across ranks, with more communication",
         when=lambda job: job.world_size > 1,
         options=lambda job: [Options(stage=stage) for stage in STAGES.values() if stage > job.stage],
     ),

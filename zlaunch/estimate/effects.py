@@ -1,4 +1,4 @@
-"""What changes do to a job: each is estimated, and compared with the job as it is."""
+"""Effects of changes: estimate the job after each change, and compare it with the current one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ MOST_NAMED: Final = 3
 
 
 def state_of(query: EstimateQuery, resolved: ResolvedConfig) -> JobState:
-    """Read off a job what decides which changes are left."""
+    """Return the settings of a job that decide which changes it can make."""
     zero, training = resolved.config.zero_optimization, query.training
     bucket = whole(resolved.values[ZERO, "reduce_bucket_size"]) or whole(zero.reduce_bucket_size)
     offload = {name.removeprefix("offload_"): one.device for name, one in zero.offloads.items()}
@@ -90,7 +90,7 @@ def try_changes(estimate: Estimate, estimator: Estimator) -> list[ChangeEffect]:
 
 
 def worth_saying(effects: Sequence[ChangeEffect], peak: int) -> list[ChangeEffect]:
-    """Keep what saves GPU memory, and the fastest of what uses more and still fits."""
+    """Keep changes that save GPU memory, and the fastest that use more and still fit."""
     saving = [one for one in effects if one.gpu < -WORTH_SAYING * peak]
     others = [one for one in effects if one not in saving and one.fit is Fit.YES]
     faster = [one for one in others if one.pace is not None and one.pace < -WORTH_SAYING]
@@ -98,7 +98,7 @@ def worth_saying(effects: Sequence[ChangeEffect], peak: int) -> list[ChangeEffec
 
 
 def most_reduced(part: str, size: int, effects: Sequence[ChangeEffect]) -> tuple[Options, int] | None:
-    """Find the change that leaves least of a part; None if none saves a tenth of it."""
+    """Find the change that reduces a part the most; None if none saves a tenth of it."""
     left = [(one.parts.get(part, 0), str(one.options), one.options) for one in effects if one.gpu < 0]
     least = min(left, key=lambda one: one[:2], default=None)
     return (least[2], least[0]) if least is not None and least[0] < 0.9 * size else None
@@ -112,7 +112,7 @@ def fitting(effects: Sequence[ChangeEffect]) -> list[Options]:
 def find_remedies(
     query: EstimateQuery, strategies: Sequence[Strategy], estimator: Estimator
 ) -> list[Options]:
-    """Find up to three changes, each of which makes a job fit that fits with no strategy.
+    """Find up to three changes, each of which makes a job fit that otherwise fits with no strategy.
 
     Each is taken with the first strategy with which it does in closed form, or may; a rehearsal confirms it.
     """

@@ -34,20 +34,24 @@ _COUNT, _AHEAD = (
     "zero_optimization.stage3_prefetch_bucket_size",
 )
 _ABOUT = (
-    (r"Not enough buffers", _COUNT, f"give more buffers, or leave `{_COUNT}` out: zlaunch then works it out"),
+    (r"Not enough buffers", _COUNT, f"set more buffers, or leave `{_COUNT}` out to let zlaunch compute it"),
     (
         r"already assigned swap buffer",
         _AHEAD,
-        f"`--set {_AHEAD}=0`: DeepSpeed asked twice for what it prefetches",
+        f"`--set {_AHEAD}=0`: DeepSpeed used a prefetched parameter twice",
     ),
     (r"swap_tensor/partitioned_param_swapper", "zero_optimization.offload_param", None),
     (r"swap_tensor/", "zero_optimization.offload_optimizer", None),
     (r"batch related parameters", "train_batch_size", None),
     (r"runtime/zero/", "zero_optimization", None),
-    (r"\(peft/.* during load\)$", "", "name modules that the model has: `--lora RANK:q_proj,v_proj`"),
-    (r"\(transformers/.* during load\)$", "", "fix the model's config.json: it cannot be built"),
+    (r"\(peft/.* during load\)$", "", "name modules of the model: `--lora RANK:q_proj,v_proj`"),
+    (
+        r"\(transformers/.* during load\)$",
+        "",
+        "fix the model's config.json: transformers cannot build the model",
+    ),
 )
-"""What DeepSpeed says, or where; the ds_config key it is about; what to do, if that is known."""
+"""Error or location of the error in DeepSpeed → the ds_config key it is about, and a hint if there is one."""
 
 
 Rehearse = Callable[[Sequence[Workload], Done], list[Found]]
@@ -56,7 +60,7 @@ Rehearse = Callable[[Sequence[Workload], Done], list[Found]]
 
 @dataclass(frozen=True, slots=True)
 class RehearsalProgress:
-    """How far a batch of rehearsals is."""
+    """The progress of a batch of rehearsals."""
 
     jobs: int
     done: int
@@ -211,7 +215,7 @@ def _deepspeed_gives_up(words: str, base: Document | None) -> Finding:
     about = ((key, hint) for pattern, key, hint in _ABOUT if re.search(pattern, words))
     key, hint = next(about, ("", None))
     who = next((name for name in ("transformers", "peft") if f"({name}/" in words), "DeepSpeed")
-    message = f"{who} gives up: {words}"
+    message = f"{who} fails: {words}"
     finding = Finding("deepspeed-gives-up", message, hint, where=key, severity=Severity.LATE)
     return base.locate(finding) if base is not None and key and base.has(key) else finding
 

@@ -1,4 +1,4 @@
-"""Whether a job fits: what its ranks need, and what their hosts have."""
+"""Whether a job fits: the need of its ranks, compared with the memory of GPUs and hosts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -97,28 +97,30 @@ def check_fit(forecast: Forecast, cluster: Cluster) -> FitResult:
 
 
 def _on_the_gpu(forecast: Forecast, need: MemoryNeed, cluster: Cluster) -> Iterator[FitResult]:
-    """When memory runs out, the allocator gives its cache back, but not what tensors hold."""
+    """When memory runs out, the allocator frees its cache, but no tensors."""
     if not forecast.on_gpu:
         return
     if cluster.gpu is None:
-        yield FitResult(Fit.UNKNOWN, ("no GPU is named",))
+        yield FitResult(Fit.UNKNOWN, ("no GPU named",))
         return
     least, most = cluster.gpu.usable_bytes(cluster.world_size)
     room = f"{gib(max(0, least))} to {gib(max(0, most))}"
-    has = f"of {gib(cluster.gpu.total_bytes)} GiB, {room} are left for them"
+    has = f"{room} of {gib(cluster.gpu.total_bytes)} GiB are available"
     most_reserved = forecast.bounds(need.reserved)[1]
     if forecast.bounds(need.allocated)[0] > most:
         phase = forecast.peak_phase("gpu")
         yield FitResult(Fit.NO, (f"{memory(need.allocated)} of tensors in {phase}; {has}",))
     elif most_reserved > least:
         up_to = f", perhaps {memory(most_reserved)}," if forecast.error else ""
-        yield FitResult(Fit.TIGHT, (f"{memory(need.reserved)}{up_to} for tensors and between them; {has}",))
+        yield FitResult(
+            Fit.TIGHT, (f"{memory(need.reserved)}{up_to} for tensors and the allocator's cache; {has}",)
+        )
 
 
 def _on_the_host(forecast: Forecast, need: MemoryNeed, cluster: Cluster) -> Iterator[FitResult]:
     if cluster.host_bytes is None:
         return
-    has = f"{memory(need.host)} of host memory; there are {memory(cluster.host_bytes)}"
+    has = f"{memory(need.host)} of host memory; the host has {memory(cluster.host_bytes)}"
     least, most = forecast.bounds(need.host)
     if least > cluster.host_bytes:
         yield FitResult(Fit.NO, (has,))

@@ -1,4 +1,4 @@
-"""The memory forecast of a job: how full each pool is in each phase of a run."""
+"""The memory forecast of a job: the use of each pool in each phase of a run."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,7 @@ class Resume:
     parts: Mapping[str, Mapping[str, int]]
     """As in a forecast, for a process that ends when the checkpoint is loaded."""
     error: str | None = None
-    """What DeepSpeed said when it gave up."""
+    """The error that DeepSpeed raised."""
     why_not_rehearsed: str | None = None
 
 
@@ -60,10 +60,10 @@ class Forecast:
     optimizer: str
     """The class that DeepSpeed trains with."""
     error: float = 0.0
-    """How far the peak may be off, up or down, by a factor of `1 + error`; 0 if nothing is left out."""
+    """The peak may be off by a factor of `1 + error`, up or down; 0 if nothing is left out."""
     why_not_rehearsed: str | None = None
     late_error: str | None = None
-    """What DeepSpeed said when it gave up."""
+    """The error that DeepSpeed raised."""
     curve: tuple[tuple[str, int, int], ...] = ()
     """Memory over two steps: phase, GPU bytes in tensors, GPU bytes reserved."""
     flops: float = 0.0
@@ -73,9 +73,9 @@ class Forecast:
     kept: bool = False
     """Whether it comes from the cache."""
     notes: tuple[str, ...] = field(default=())
-    """What is not counted, or counted in an unexpected way."""
+    """Notes on what is not counted, or counted in an unexpected way."""
     resume: Resume | None = None
-    """What a run needs that resumes from this one's checkpoint; None if that was not rehearsed."""
+    """Memory of a run that resumes from this one's checkpoint; None if not rehearsed."""
 
     def resumed(self) -> "Forecast":
         """Forecast the run that resumes from this one's checkpoint."""
@@ -100,7 +100,7 @@ class Forecast:
         return max((phase.peak.get(pool, 0) for phase in self.phases), default=0)
 
     def bounds(self, nbytes: int) -> tuple[int, int]:
-        """Least and most that an amount of this forecast may really be."""
+        """Lower and upper bound of an amount of this forecast."""
         return int(nbytes / (1 + self.error)), int(nbytes * (1 + self.error))
 
     def scaled(self, ratios: Mapping[str, float]) -> "Forecast":

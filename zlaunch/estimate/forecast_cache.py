@@ -1,8 +1,8 @@
 """A disk cache of rehearsed forecasts.
 
-The key is everything a forecast depends on: the workload, the code of a model that has its own, the releases
-that were rehearsed, and the sources of the rehearsal. `ZLAUNCH_CACHE=DIR` moves the cache, and
-`ZLAUNCH_CACHE=off` turns it off. Files that are foreign, damaged or not writable are ignored.
+The key is everything a forecast depends on: the workload, custom model code, the installed releases, and the
+sources of the rehearsal. `ZLAUNCH_CACHE=DIR` moves the cache, and
+`ZLAUNCH_CACHE=off` turns it off. Other files, damaged ones and ones that cannot be written are ignored.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _SUFFIX: Final = ".forecast.json"
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path | None:
-    """Return where forecasts are kept; None if the cache is off."""
+    """Return the cache directory; None if the cache is off."""
     named = environ.get(VARIABLE)
     if named and named.lower() == OFF:
         return None

@@ -1,4 +1,4 @@
-"""A job to estimate, the workload of one of its ranks, and the estimate or refusal that comes of it."""
+"""A job to estimate, the workload of one of its ranks, and the resulting estimate or refusal."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,16 +67,16 @@ class EstimateQuery:
     training: Training
     cluster: Cluster
     findings: tuple[Finding, ...] = ()
-    """Why it cannot work, besides its ds_config."""
+    """Why it cannot work, apart from its ds_config."""
     remarks: tuple[Finding, ...] = ()
-    """What else to tell about it."""
+    """Findings that do not stop the estimate."""
 
     def resolve(self) -> ResolvedConfig:
         """Resolve its ds_config; raise Refused if the job cannot work."""
         return resolve_config(self.job, self.given, self.findings)
 
     def with_options(self, options: Options, source: Source | None = None) -> "EstimateQuery":
-        """Apply options; `source` says who chose the batch sizes, by default the options."""
+        """Apply options; `source` is the source of the batch sizes, by default the options."""
         training = replace(
             self.training,
             activation_checkpointing=self.training.activation_checkpointing
@@ -144,7 +144,7 @@ def _given_seq_len(said: Mapping[str, str], asked: int | None) -> Sourced | None
 def _usual_seq_len(model: ModelConfig, usual: int) -> Sourced:
     most = usable_positions(model)
     if most is not None and most < usual:
-        return Sourced(most, Source.computed("the most this model takes; set it with `--seq-len`"))
+        return Sourced(most, Source.computed("the maximum of this model; set it with `--seq-len`"))
     return Sourced(usual, Source(SourceKind.ZLAUNCH_DEFAULT, "default; set it with `--seq-len`"))
 
 
@@ -173,9 +173,9 @@ def check_countable(query: EstimateQuery, resolved: ResolvedConfig) -> None:
     """Raise Unavailable for a job that neither a rehearsal nor the closed form can estimate."""
     if (method := quantization(query.model)) is not None:
         raise Unavailable(
-            f"cannot tell how much memory {query.model.source} takes: its `quantization_config` asks for "
-            f"weights quantized by `{method}`, which are not counted",
-            "name the model that it was quantized from, or delete `quantization_config` to estimate it whole",
+            f"cannot tell how much memory {query.model.source} takes: its `quantization_config` "
+            f"uses `{method}`, and quantized weights are not supported",
+            "use the model that it was quantized from, or delete `quantization_config`",
         )
     config = resolved.config
     splits = {
@@ -189,18 +189,18 @@ def check_countable(query: EstimateQuery, resolved: ResolvedConfig) -> None:
     if (key := next((key for key, is_set in splits.items() if is_set), None)) is not None:
         raise Unavailable(
             f"cannot tell how much memory this job takes: `{key}` splits it in a way that is not rehearsed",
-            f"estimate it without `{key}`: every rank then has the whole model, or its share by ZeRO",
+            f"estimate it without `{key}`, with data parallelism alone",
         )
 
 
 def _without_autos(resolved: ResolvedConfig) -> Values:
-    """Drop each "auto" that the script fills in; where DeepSpeed demands a number, put one."""
+    """Drop each "auto" that the script fills in; use a number where DeepSpeed requires one."""
     values = resolved.values
     for path in values.autos():
         if path in (MICRO, ACCUMULATION):
             values = values.put(path, 1, Source.computed("the smallest possible"))
         elif path[0] == "scheduler":
-            values = values.put(path, 1000, Source.computed("any number: a schedule takes no memory"))
+            values = values.put(path, 1000, Source.computed("any number, since a schedule takes no memory"))
         else:
             values = values.without(path)
     return values
@@ -236,7 +236,7 @@ class Estimate:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What to tell besides the numbers."""
+        """Findings to show with the numbers."""
         return (*self.query.remarks, *self.resolved.warnings, *self.remarks)
 
     @property
@@ -268,20 +268,20 @@ class Rejected:
 
 
 def remarks_on(forecast: Forecast, cluster: Cluster) -> Iterator[Finding]:
-    """Tell what a forecast does not count, and whether the run could be resumed from its checkpoint."""
+    """Report what a forecast does not count, and whether the run could resume from its checkpoint."""
     for note in forecast.notes:
         yield Finding("counted-otherwise", note, severity=Severity.ADVICE)
     resume = forecast.resume
     if resume is None:
         return
     if resume.error is not None:
-        message = f"its checkpoint could not be resumed: DeepSpeed gives up: {resume.error}"
+        message = f"its checkpoint could not be resumed: DeepSpeed fails: {resume.error}"
         yield Finding("cannot-resume", message, "train to the end in one run", severity=Severity.ADVICE)
     elif resume.why_not_rehearsed is not None:
-        message = f"resuming its checkpoint could not be rehearsed: {resume.why_not_rehearsed}"
+        message = f"resuming from its checkpoint could not be rehearsed: {resume.why_not_rehearsed}"
         yield Finding("counted-otherwise", message, severity=Severity.ADVICE)
     elif check_fit(forecast, cluster).fit is not (resumed := check_fit(forecast.resumed(), cluster)).fit:
-        message = f"resuming its checkpoint takes more: {resumed.fit.value}: {'; '.join(resumed.reasons)}"
+        message = f"resuming takes more memory: {resumed.fit.value}: {'; '.join(resumed.reasons)}"
         yield Finding("cannot-resume", message, severity=Severity.ADVICE)
 
 

@@ -1,4 +1,4 @@
-"""Run rehearsals in a program of their own; fall back to the closed form where one breaks."""
+"""Run rehearsals in a separate program; use the closed form if one fails."""
 
 import json
 import os
@@ -33,7 +33,7 @@ ENVIRONMENT = {
 """A rehearsal looks for no accelerator, downloads nothing and prints nothing."""
 
 _CANNOT_TELL: Final = "cannot tell how much memory this model takes"
-_TRY_IT: Final = "start it with few layers, and see what `zlaunch runs show` measures"
+_TRY_IT: Final = "start it with fewer layers, and compare with the memory in `zlaunch runs show`"
 
 MOST_JOBS: Final = 8
 """Rehearsals at a time, each of which takes up to a gigabyte of this machine's memory."""
@@ -43,7 +43,7 @@ MOST_LAYERS: Final = 1_000
 MOST_RANKS: Final = 16_384
 """Each takes 0.003 s of a core: DeepSpeed looks at all of them."""
 MOST_GPUS: Final = 10
-"""A job that needs more than this many of the largest GPU fits nowhere."""
+"""A job that needs more memory than this many of the largest GPU fits nowhere."""
 MOST_BYTES: Final = MOST_GPUS * max(gpu.total_bytes for gpu in GPUS.values())
 
 Done = Callable[[int, int], None]
@@ -214,7 +214,7 @@ def _forecast(workload: Workload, reply: _Reply) -> Found:
         return Refused([Finding("unknown-model", reply["unknown_model"], "fix the model's config.json")])
     if "cannot_tell" in reply:
         return Unavailable(f"{_CANNOT_TELL}: {reply['cannot_tell']}", _TRY_IT)
-    why = reply.get("failure", "the rehearsal's program died")
+    why = reply.get("failure", "the rehearsal process died")
     found = by_formula(workload)
     if not isinstance(found, Forecast):
         return Unavailable(f"{found.message}; no rehearsal: {why}", found.hint)

@@ -1,4 +1,4 @@
-"""Validate a ds_config further by rehearsing two steps with it."""
+"""Check a ds_config by rehearsing two steps with it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from zlaunch.job.spec import JobSpec
 def add_rehearsal_findings(
     report: Report, model: Path | None, world_size: int | None, argv: Sequence[str]
 ) -> Report:
-    """Add what DeepSpeed says in two steps, unless the ds_config is known to be wrong."""
+    """Add errors that DeepSpeed raises in two steps, unless the ds_config is known to be wrong."""
     if report.trouble is not None or any(finding.severity in FATAL for finding in report.findings):
         return report
     try:

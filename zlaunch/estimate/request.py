@@ -1,4 +1,4 @@
-"""Turn the options of an estimate into a query: look up the model, the hosts and their GPUs."""
+"""Turn the options of an estimate into a query: find the model, the hosts and their GPUs."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import Argument, read_arguments, removed_arguments
 
 DEFAULT_RANKS = 8
-"""Ranks of a host without GPUs and without `--on`: what is usually rented."""
+"""Ranks per host without GPUs and without `--on`, the usual number of GPUs of a server."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class EstimateRequest:
 
 
 def resolve_request(request: EstimateRequest) -> EstimateQuery:
-    """Look up everything a request names; raise for the first thing missing, or a model that cannot work."""
+    """Find everything a request names; raise if something is missing, or the model cannot work."""
     model = find_model(request.model)
     cluster, machine = find_cluster(request)
     job, optimizer = _with_optimizer(request)
@@ -97,7 +97,7 @@ def find_model(name: str) -> ModelConfig:
         return read_model(Path(name))
     if not HUB_ID.fullmatch(name) or name.endswith(".json"):
         raise InputMissing(
-            f"there is no model `{name}`", "name a directory, a config.json, or a model on the hub"
+            f"there is no model `{name}`", "use a directory, a config.json, or a model on the hub"
         )
     return fetch_model(name)
 
@@ -137,7 +137,7 @@ def _slots(request: EstimateRequest) -> Mapping[str, int]:
     if request.job.hostfile is None:
         return {}
     if request.gpus is not None or request.nodes is not None:
-        raise WrongUsage("`--hostfile` says how many hosts and GPUs there are", "drop `--gpus` and `--nodes`")
+        raise WrongUsage("`--hostfile` sets the number of hosts and GPUs", "drop `--gpus` and `--nodes`")
     return {line.host.name: len(line.host.devices) for line in read_hostfile(request.job.hostfile)}
 
 

@@ -1,9 +1,9 @@
 """Find the fastest configuration that fits, without a trial run.
 
-A branch and bound: the closed form predicts the memory and speed of each candidate, a rehearsal tells them.
-Each rehearsal corrects the predictions for similar candidates. The search ends when no candidate is left that
-may fit and would be faster than the best one rehearsed; `is_as_fast` defines faster. Before it reports that
-nothing fits, it has tried every strategy at its smallest.
+A branch and bound: the closed form predicts the memory and speed of each candidate, and rehearsals measure
+it. Each rehearsal corrects the predictions for similar candidates. The search ends when no
+remaining candidate may fit and be faster than the best rehearsed one; `is_as_fast` defines faster. Before it
+reports that nothing fits, it tries the smallest candidate of every strategy.
 """
 
 import math
@@ -39,15 +39,15 @@ from zlaunch.job.transformer import read_transformer
 from zlaunch.units import plural
 
 MOST_REHEARSED: Final = 20
-"""After so many, the best found is good enough."""
+"""After this many rehearsals, the best result is good enough."""
 MOST_MISSES: Final = 6
-"""After so many rehearsals of which none fits, rehearse the smallest candidate of each strategy."""
+"""After this many rehearsals without a fit, rehearse the smallest candidate of each strategy."""
 
 NEAR: Final = 0.02
 """Relative error of a prediction corrected by an equal candidate; it grows with the distance between the two,
 up to the error of the closed form alone."""
 TRUSTED: Final = 3
-"""After so many rehearsals, the error of the closed form that they show is taken for all."""
+"""After this many rehearsals, their error of the closed form is assumed for all candidates."""
 LEAST_CACHE, LIKELY_CACHE = 1.05, 1.1
 """Reserved memory over tensors where no similar candidate was rehearsed: at least, and probably."""
 
@@ -84,7 +84,7 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class NothingFits:
-    """Every strategy that works was tried with its smallest candidate, and none surely fits."""
+    """No candidate surely fits; every working strategy was tried with its smallest one."""
 
     smallest: tuple[tuple[Candidate, Estimate], ...]
     refused: tuple[tuple[Strategy, Rejected], ...]
@@ -96,7 +96,7 @@ class NothingFits:
 
     @property
     def closest(self) -> tuple[Candidate, Estimate]:
-        """The candidate that needs least GPU memory, of those too close to tell if there are any."""
+        """The candidate that needs least GPU memory; if some are too close to tell, one of those."""
         close = [one for one in self.smallest if one[1].fit is self.fit]
         return min(close, key=lambda one: one[1].need.reserved)
 
@@ -108,7 +108,7 @@ def plan(query: EstimateQuery, global_batch: int | None, estimator: Estimator) -
     or the closed form does not know the model.
     """
     if query.cluster.gpu is None:
-        raise Unavailable("no GPU is here to plan for", "name those you mean: `--on 8xH100-80GB`")
+        raise Unavailable("no GPU found to plan for", "name the target GPUs: `--on 8xH100-80GB`")
     try:
         return search(query, _per_rank(query, global_batch), estimator)
     except Unavailable:
@@ -137,7 +137,7 @@ def _check_known(query: EstimateQuery) -> None:
         check_countable(query, apply_strategy(query, STRATEGIES[0]).resolve())
         name = shlex.quote(query.model.source.removesuffix("/config.json"))
         raise Unavailable(
-            "`zlaunch plan` cannot order configurations of this model: the closed form does not know it",
+            "`zlaunch plan` does not support this model: the closed form does not know its type",
             f"`zlaunch estimate {name}` may estimate it at each stage and offload",
         ) from None
 
@@ -156,7 +156,7 @@ def search(query: EstimateQuery, per_rank: int, estimator: Estimator) -> SearchR
 
 
 class _Search:
-    """What is known of all candidates, each by its number: the lower, the less it changes about a job."""
+    """The state of a search. Candidates are numbered in the order of preference."""
 
     def __init__(
         self, listed: Sequence[Candidate], closed: Sequence[Estimate | Rejected], estimator: Estimator
@@ -168,7 +168,7 @@ class _Search:
         self.estimator = estimator
         self.known: dict[int, Estimate | Rejected] = {}
         self.complete: set[int] = set()
-        """Those of which all ranks that differ were rehearsed."""
+        """Candidates of which all ranks that differ were rehearsed."""
         self._expectations: dict[int, Estimate] = {}
 
     def run(self) -> SearchResult | NothingFits:
@@ -195,7 +195,7 @@ class _Search:
         return {number: one for number, one in self.known.items() if isinstance(one, Estimate)}
 
     def _hopes(self, best: int | None) -> dict[int, Estimate]:
-        """Predict what may fit and would be preferred to the best; nothing once enough was rehearsed."""
+        """Predict candidates that may fit and be better than the best; none after enough rehearsals."""
         if len(self.known) >= (MOST_MISSES if best is None else MOST_REHEARSED):
             return {}
         open_ = [
@@ -218,9 +218,9 @@ class _Search:
         return number < best and (is_lower or is_fit(expected))
 
     def _round(self, hopes: Mapping[int, Estimate]) -> list[int]:
-        """Take the first that fits if the prediction is right, and the first that fits within its error.
+        """Take the first that fits if the prediction is exact, and the first that fits within its error.
 
-        If nothing is likely to fit, take what comes closest.
+        If none is likely to fit, take the closest.
         """
         exactly = {number: self._supposing(number, 1.0, LIKELY_CACHE) for number in hopes}
         closest = sorted(hopes, key=lambda number: hopes[number].need.reserved)

@@ -1,4 +1,4 @@
-"""Strategies: every ZeRO stage and offload that a job can be run with, in the order of preference."""
+"""Strategies: ZeRO stages with offload, in the order of preference."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,7 @@
-"""Temporary directories for other programs, deleted however those programs and this one end.
+"""Temporary directories for other programs, deleted even if those programs or this one are killed.
 
 The process that makes a directory holds a lock on it, which the kernel releases when the process ends.
-Directories that are not locked are left over; they are deleted when the next one of the same kind is made.
+Directories without a lock are leftovers, which are deleted when the next one is made.
 """
 
 import contextlib

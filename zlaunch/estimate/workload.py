@@ -1,4 +1,4 @@
-"""What is rehearsed: one rank of one job, with everything that decides its memory."""
+"""The workload of a rehearsal: one rank of one job, with everything that decides its memory."""
 
 import json
 from collections.abc import Mapping

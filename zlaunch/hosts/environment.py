@@ -24,7 +24,7 @@ SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNO
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable of the ranks, and why they get it."""
+    """An environment variable of the ranks, and the reason for it."""
 
     value: str
     why: str
@@ -73,7 +73,7 @@ def _program_path(environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:
     programs = sysconfig.get_path("scripts")
     path = environ.get("PATH", os.defpath)
     if programs not in path.split(os.pathsep):
-        why = "the launchers and ninja of this Python"
+        why = "directory of this Python's launchers and ninja"
         yield "PATH", Variable(f"{programs}{os.pathsep}{path}", why, programs)
 
 
@@ -100,12 +100,12 @@ def _devices(machine: Machine, topology: Topology, environ: Mapping[str, str]) -
 def _quiet() -> dict[str, Variable]:
     """DeepSpeed uses names that torch 2.13 warns about, at every collective of every step."""
     filter_ = "ignore::FutureWarning:torch.distributed.c10d_logger"
-    return {"PYTHONWARNINGS": Variable(filter_, "torch warns DeepSpeed at every collective")}
+    return {"PYTHONWARNINGS": Variable(filter_, "hides a warning of torch at every collective of DeepSpeed")}
 
 
 def accelerate_variables(layout: RunDir, precision: str) -> dict[str, Variable]:
     """Variables that name the ds_config for accelerate."""
-    why = "how accelerate takes a ds_config"
+    why = "accelerate reads the ds_config from these variables"
     return {
         "ACCELERATE_USE_DEEPSPEED": Variable("true", why),
         "ACCELERATE_DEEPSPEED_CONFIG_FILE": Variable(str(layout.ds_config), why),

@@ -150,10 +150,10 @@ def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
     gpu = _named(name) or _of_memory(name)
     if gpu is None or not match:
         counted = text.strip()[: -len(name)] if match else ""
-        raise WrongUsage(f"no GPU is known as `{text}`", _hint(name, counted))
+        raise WrongUsage(f"unknown GPU `{text}`", _hint(name, counted))
     count = int(match["count"]) if match["count"] else None
     if count == 0:
-        raise WrongUsage(f"`{text}` is not a GPU", f"name at least one: `1x{name}`")
+        raise WrongUsage(f"`{text}` is not a GPU", f"use at least one: `1x{name}`")
     return count, gpu
 
 
@@ -195,7 +195,7 @@ def _hint(name: str, counted: str) -> str:
     close = difflib.get_close_matches(_plain(name), alike, n=1, cutoff=0.6)
     if close and not _OF_OTHERS.fullmatch(_plain(name)):
         return f"did you mean `{counted}{spelled[close[0]]}`?"
-    return f"give its memory: `{counted or '8x'}48GiB`; known by name are {', '.join(GPUS)}"
+    return f"give its memory: `{counted or '8x'}48GiB`; known GPUs are {', '.join(GPUS)}"
 
 
 def _series(plain: str) -> str:

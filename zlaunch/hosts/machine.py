@@ -1,4 +1,4 @@
-"""What a machine has, and what of it is free."""
+"""The resources of a machine, total and free."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -100,11 +100,11 @@ def local_names(hostname: str) -> frozenset[str]:
 
 
 def weakest(machines: Sequence[Machine]) -> Machine:
-    """What every machine has at least; raise Unavailable if only some have GPUs."""
+    """The common resources of all machines; raise Unavailable if only some have GPUs."""
     without = [machine.hostname for machine in machines if not machine.gpus]
     if without and len(without) < len(machines):
         raise Unavailable(
-            f"some hosts have GPUs, but not {', '.join(without)}", "take them out of the hostfile"
+            f"some hosts have GPUs, but not {', '.join(without)}", "remove them from the hostfile"
         )
     return replace(
         min(machines, key=_weakest_gpu),
@@ -155,7 +155,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class FreeResources:
-    """What is free on a machine now; None for what is unknown."""
+    """The free resources of a machine now; unknown ones are None."""
 
     memory_bytes: int | None = None
     """MemAvailable."""
@@ -187,7 +187,7 @@ class FreeResources:
 
 @dataclass(frozen=True, slots=True)
 class HostSurvey:
-    """What a host reports about itself before a job starts there."""
+    """The report of a host before a job starts there."""
 
     machine: Machine
     """Named as in the hostfile."""

@@ -8,7 +8,7 @@ from zlaunch.hosts.topology import Host, Topology, select
 from zlaunch.job.spec import GpuChoice, JobSpec
 
 DEFAULT_CPU_RANKS = 2
-"""The least with which ZeRO has something to partition."""
+"""The minimum for which ZeRO partitions anything."""
 
 
 def refuse_contradictions(job: JobSpec) -> None:
@@ -16,10 +16,12 @@ def refuse_contradictions(job: JobSpec) -> None:
     if job.gpus is not None and (job.include or job.exclude):
         raise WrongUsage("`--gpus` and `--include` or `--exclude` both choose devices", "keep one of them")
     if job.gpus is not None and job.hostfile is not None:
-        raise WrongUsage("`--gpus` is for this machine alone", "with `--hostfile`, use `--include HOST:0,1`")
+        raise WrongUsage(
+            "`--gpus` applies only to this machine", "with `--hostfile`, use `--include HOST:0,1`"
+        )
     if job.launcher == "torchrun" and job.hostfile is not None:
         raise WrongUsage(
-            "torchrun does not reach other hosts by itself",
+            "torchrun cannot start ranks on other hosts",
             "drop `--launcher`, or use `--launcher deepspeed`",
         )
 
@@ -49,8 +51,8 @@ def _cpu_ranks(choice: GpuChoice | None, machine: Machine) -> int:
     most = most_slots(0, machine.num_cores)
     if count > most:
         raise Unavailable(
-            f"{count} ranks were asked for; this machine has no GPU, and {machine.num_cores} CPU cores",
-            f"`--gpus {most}` is the most",
+            f"cannot start {count} ranks: this machine has no GPU, and {machine.num_cores} CPU cores",
+            f"use `--gpus {most}` or less",
         )
     return count
 
@@ -63,8 +65,8 @@ def _devices(choice: GpuChoice | None, machine: Machine) -> tuple[int, ...]:
     if choice.devices is None:
         if (count := choice.count or 0) > len(visible):
             raise Unavailable(
-                f"{count} GPUs were asked for, {len(visible)} are visible: {names}",
-                f"`--gpus {len(visible)}` is the most",
+                f"cannot use {count} GPUs: {len(visible)} are visible ({names})",
+                f"use `--gpus {len(visible)}` or less",
             )
         return tuple(sorted(visible[: choice.count]))
     for device in choice.devices:

@@ -69,7 +69,7 @@ def trainer_optimizers() -> tuple[str, ...]:
 def _folder_of(package: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise Unavailable(f"{package} is not installed", _ANEW)
+        raise Unavailable(f"{package} is not installed", _REINSTALL)
     return Path(spec.submodule_search_locations[0])
 
 
@@ -83,7 +83,7 @@ def install_location(package: str) -> tuple[str, float]:
     try:
         installed = importlib.metadata.distribution(package)
     except importlib.metadata.PackageNotFoundError:
-        raise Unavailable(f"{package} is not installed", _ANEW) from None
+        raise Unavailable(f"{package} is not installed", _REINSTALL) from None
     records = Path(str(installed.locate_file(""))).glob(f"{package}-*.dist-info/RECORD")
     since = max((record.stat().st_mtime for record in records), default=0.0)
     return str(installed.locate_file(package)), since
@@ -114,7 +114,7 @@ def _gpus() -> list[Gpu]:
 
 
 def _silent(error: Exception) -> Unavailable:
-    hint = "see whether `nvidia-smi` works, or set DS_ACCELERATOR=cpu to train on the CPU"
+    hint = "check whether `nvidia-smi` works, or set DS_ACCELERATOR=cpu to train on the CPU"
     return Unavailable(f"there is an NVIDIA device, but its driver does not answer: {error}", hint)
 
 
@@ -227,7 +227,7 @@ def is_importable(package: str) -> bool:
 _UNLIMITED = 1 << 60
 """Version 1 of cgroups reports a number like this if there is no limit."""
 _CAP_IPC_LOCK = 14
-_ANEW = "install zlaunch into this environment anew"
+_REINSTALL = "reinstall zlaunch in this environment"
 
 
 def cgroups(process: Path) -> Iterator[Cgroup]:

@@ -58,7 +58,7 @@ def survey_hosts(names: Sequence[str], here: Machine, request: SurveyRequest = N
 
 
 def _command(request: SurveyRequest) -> str:
-    """Do in a shell there what DeepSpeed's runner will do: enter this directory, start this Python."""
+    """Build the command for a host, which starts this Python in this directory, like DeepSpeed's runner."""
     exported = (
         f"{name}={value}"
         for name, value in os.environ.items()
@@ -79,17 +79,18 @@ def _ask(name: str, command: str) -> tuple[str, int] | None:
     output = output_of([*shell, *options, name, command], timeout=2 * seconds) or ""
     _, reached, rest = output.partition(f"{_REACHED}\n")
     answer, _, status = rest.rpartition(_ENDED)
-    return (answer.strip() or "it says nothing", int(status)) if reached else None
+    return (answer.strip() or "it printed nothing", int(status)) if reached else None
 
 
 def parse_survey(name: str, answer: str, status: int) -> HostSurvey:
     """Read a host's answer; raise Unavailable, with the host's own words if it cannot run zlaunch."""
     if status == _TOO_LATE:
         raise Unavailable(
-            f"{name} gave no answer in {ANSWER_SECONDS} s", "try again: files that were read once are cached"
+            f"{name} did not answer within {ANSWER_SECONDS} s",
+            "try again: files are cached after the first read",
         )
     if status == _BROKEN:
-        raise Unavailable(f"the connection to {name} broke off", f"`ssh -v {name} true` may show why")
+        raise Unavailable(f"the connection to {name} was lost", f"`ssh -v {name} true` may show why")
     lines, same = answer.splitlines(), "the same Python environment must be at the same path on every host"
     marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
     if not marked:

@@ -25,7 +25,7 @@ MARK = "zlaunch answers "
 
 @dataclass(frozen=True)
 class SurveyRequest:
-    """What a host is asked besides what it has."""
+    """The questions to a host, apart from its hardware."""
 
     environ: Mapping[str, str] = field(default_factory=dict)
     """Variables of this machine that the ranks there will get."""
@@ -39,7 +39,7 @@ class SurveyRequest:
 
 @dataclass(frozen=True)
 class SurveyError:
-    """Why a host cannot answer: the message and hint of a ZlaunchError."""
+    """An error of a host: the message and hint of a ZlaunchError."""
 
     message: str
     hint: str | None

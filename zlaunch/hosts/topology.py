@@ -72,12 +72,14 @@ def read_hostfile(file: Path) -> tuple[HostLine, ...]:
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputMissing(f"cannot read the hostfile `{file}`: {reason}") from None
     lines, findings = parse_hostfile(text, str(file))
     if not lines and not findings:
         findings = [
-            Finding("no-hosts", "no host is named here", "write `HOST slots=N`", place=Place(str(file), 1, 1))
+            Finding(
+                "no-hosts", "the hostfile names no host", "write `HOST slots=N`", place=Place(str(file), 1, 1)
+            )
         ]
     if findings:
         raise Refused(findings)
@@ -107,7 +109,7 @@ def too_many_slots(lines: Iterable[HostLine], most: Mapping[str, int]) -> list[F
     return [
         Finding(
             "too-many-slots",
-            f"`{line.host.name}` is given {len(line.host.devices)} slots, but has {most[line.host.name]}",
+            f"`{line.host.name}` has {most[line.host.name]} slots, not {len(line.host.devices)}",
             f"write `{line.host.name} slots={most[line.host.name]}`",
             place=line.place,
         )
@@ -124,8 +126,8 @@ def _host(line: str) -> Host | Finding:
     name, count = match["name"], int(match["slots"])
     if "@" in name:
         user, _, host = name.partition("@")
-        hint = f"put `User {user}` for {host} into ~/.ssh/config"
-        return Finding("bad-host-line", f"`{name}` names a user", hint)
+        hint = f"set `User {user}` for {host} in ~/.ssh/config"
+        return Finding("bad-host-line", f"`{name}` contains a user name", hint)
     if not _HOST_NAME.fullmatch(name):
         return Finding("bad-host-line", f"`{name}` is not a host name", "write `HOST slots=N`")
     if count == 0:
@@ -153,7 +155,7 @@ def select(hosts: Sequence[Host], include: str | None, exclude: str | None) -> t
     else:
         return tuple(hosts)
     if not any(host.devices for host in kept):
-        raise WrongUsage("`--exclude` leaves no slot", "exclude less")
+        raise WrongUsage("`--exclude` leaves no slot", "exclude fewer slots")
     return tuple(host for host in kept if host.devices)
 
 
@@ -168,7 +170,7 @@ def _filter(text: str, hosts: Iterable[Host], flag: str) -> dict[str, list[int]]
         if colon and not re.fullmatch(r"\d{1,6}(,\d{1,6})*", slots):
             raise WrongUsage(f"`{flag}`: `{term}` is not `HOST:SLOT,SLOT`", f"write `{name}:0,1`")
         if colons.get(name, bool(colon)) != bool(colon):
-            raise WrongUsage(f"`{flag}`: `{name}` is named both as a whole and by slots", "name it once")
+            raise WrongUsage(f"`{flag}`: `{name}` is given both with and without slots", "keep one of them")
         colons[name] = bool(colon)
         wanted = [int(slot) for slot in slots.split(",")] if colon else list(known[name].devices)
         if missing := [slot for slot in wanted if slot not in known[name].devices]:

@@ -64,7 +64,7 @@ def check_script_args(script: Script, argv: Sequence[str]) -> None:
         if whole := [known for known in DEFAULTS if _is_short_for(name, known)]:
             raise WrongUsage(
                 f"`--{name}` is an abbreviation of `--{whole[0]}`",
-                "write the full name: zlaunch reads no others",
+                "write the full name: zlaunch does not read abbreviations",
             )
         is_known = name in OWN or name in DEFAULTS
         if meant := [] if is_known else difflib.get_close_matches(name, OWN, 1, 0.85):
@@ -94,7 +94,7 @@ def check_config_reaches_script(script: Script, accelerator: str) -> None:
     if script.own_ds_config is not None:
         raise WrongUsage(
             f"{script.path}:{script.own_ds_config} passes its own ds_config to TrainingArguments, "
-            "which would be used instead of zlaunch's",
+            "which would replace zlaunch's",
             "remove `deepspeed=` there",
         )
     if script.interface is ConfigInterface.ACCELERATE and accelerator == "cpu":

@@ -9,8 +9,8 @@ from zlaunch.job.model import ModelConfig, parse_model
 
 HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 
-_SIGN_IN = "set HF_TOKEN, or `hf auth login`"
-_DIRECTORY = "name a directory with the model's config.json"
+_SIGN_IN = "set HF_TOKEN, or run `hf auth login`"
+_DIRECTORY = "use a directory with the model's config.json"
 _HINTS = {
     401: f"the hub rejects the token: {_SIGN_IN} with a valid one",
     403: f"the token has no access to it: {_SIGN_IN} with one that does",
@@ -82,7 +82,7 @@ def _translated(model_id: str, error: Exception) -> ZlaunchError:
         case RemoteEntryNotFoundError():
             return InputMissing(
                 f"the model `{model_id}` has no config.json at {ENDPOINT}",
-                "name its base model: adapters and GGUF files have no architecture",
+                "use its base model: adapters and GGUF files have no architecture",
             )
         case HfHubHTTPError() if (response := getattr(error, "response", None)) is not None:
             status = response.status_code
@@ -94,8 +94,8 @@ def _translated(model_id: str, error: Exception) -> ZlaunchError:
     if HF_HUB_OFFLINE:
         why, instead = "HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"
     return Unavailable(
-        f"there is no directory `{model_id}`, no model of that name in the cache, "
-        f"and {ENDPOINT} cannot be reached: {why}",
+        f"there is no directory `{model_id}`, the model is not in the cache, "
+        f"and {ENDPOINT} is not reachable: {why}",
         f"{_DIRECTORY}, or {instead}",
     )
 

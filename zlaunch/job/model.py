@@ -1,4 +1,4 @@
-"""A model's `config.json`: reading it, and the sizes that the ds_config depends on."""
+"""Read a model's `config.json`, and the sizes that the ds_config depends on."""
 
 import json
 import os
@@ -70,7 +70,7 @@ class ModelConfig:
 
     @property
     def largest_parameter(self) -> int | None:
-        """Elements of the largest matrix, as far as config.json tells."""
+        """Elements of the largest matrix, according to config.json."""
         given = ChainMap(*(dict(section) for section in self.sections))
         widest = max((_largest(given.get(key)) or 0) for key in ("vocab_size", "intermediate_size"))
         return self.hidden_size * widest if self.hidden_size and widest else None
@@ -94,7 +94,7 @@ def read_model(directory: Path) -> ModelConfig:
     except OSError:
         raise InputMissing(
             f"the model directory `{directory}` has no config.json",
-            "name a directory that `save_pretrained` wrote, or a hub id",
+            "use a directory written by `save_pretrained`, or a hub id",
         ) from None
     return parse_model(data, str(file), os.path.relpath(file))
 
@@ -106,13 +106,13 @@ def parse_model(data: bytes, file: str, source: str) -> ModelConfig:
         text = data.decode()
         value = json.loads(text)
     except ValueError as error:
-        problem = f"this is not JSON: {error}", getattr(error, "lineno", 1)
+        problem = f"not JSON: {error}", getattr(error, "lineno", 1)
     except RecursionError:
-        problem = "this is nested too deeply", 1
+        problem = "nested too deeply", 1
     else:
         if isinstance(value, dict):
             return ModelConfig(value, text, source)
-        problem = "a model's config is one JSON object", 1
+        problem = "the config of a model must be one JSON object", 1
     message, line = problem
     raise Refused([Finding("not-json", message, place=Place(file, line, 1))]) from None
 

@@ -72,7 +72,7 @@ def _type(model: ModelConfig, known: Collection[str], trusts_code: bool) -> Iter
         return
     if not kind:
         message = "`model_type` is missing or not a string, so the architecture is unknown"
-        hint = "name the config.json of a transformers model"
+        hint = "use the config.json of a transformers model"
         where = "model_type" if "model_type" in model.value else ""
         yield model.locate(Finding("no-model-type", message, hint, where))
     elif kind not in known:
@@ -80,12 +80,12 @@ def _type(model: ModelConfig, known: Collection[str], trusts_code: bool) -> Iter
             hint = "allow its custom code to run: `--trust-remote-code`"
         else:
             meant = get_close_matches(kind, known, 1)
-            hint = f"did you mean `{meant[0]}`?" if meant else "a newer transformers may know it"
+            hint = f"did you mean `{meant[0]}`?" if meant else "a newer transformers may support it"
         message = f"the installed transformers has no model type `{kind}`"
         yield model.locate(Finding("unknown-model-type", message, hint, "model_type"))
     elif "auto_map" in model.value:
         message = f"the model has custom code; the estimate uses `{kind}` of transformers instead"
-        hint = "if the script passes `trust_remote_code=True`, add `--trust-remote-code`"
+        hint = "if your script passes `trust_remote_code=True`, add `--trust-remote-code`"
         yield model.locate(Finding("own-code", message, hint, "auto_map", Severity.ADVICE))
 
 
@@ -110,7 +110,7 @@ def _length(model: ModelConfig, seq_len: int) -> Iterator[Finding]:
         return
     fails = model.kind in TABLED | PADDED
     effect = (
-        "training fails with an index error" if fails else "it trains, but the model is not made for that"
+        "training fails with an index error" if fails else "training works, but the model was not made for it"
     )
     yield Finding(
         "sequence-too-long",

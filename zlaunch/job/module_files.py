@@ -58,7 +58,7 @@ def _main_of(name: str, path: Sequence[str]) -> Path:
 def _source(name: str, spec: ModuleSpec) -> Path:
     if spec.origin is None or not spec.has_location or Path(spec.origin).suffix != ".py":
         raise InputMissing(
-            f"`-m {name}`: this module has no Python source", "name a module that is a Python file"
+            f"`-m {name}`: this module has no Python source", "use a module that is a Python file"
         )
     return Path(spec.origin)
 
@@ -76,7 +76,7 @@ def _missing(name: str, part: str, outer: ModuleSpec | None, path: Sequence[str]
     if outer is None:
         whole = ".".join([*close, *name.split(".")[1:]])
         where = f"it is neither in {Path.cwd()} nor installed"
-        hint = "change to its directory, or name its file: `zlaunch train FILE`"
+        hint = "change to its directory, or use its file: `zlaunch train FILE`"
     else:
         whole = ".".join([outer.name, *close])
         where = f"{outer.name} has no `{part}`"

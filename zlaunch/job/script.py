@@ -1,4 +1,4 @@
-"""What the source of a training script says: how it takes a ds_config, and which defaults it sets.
+"""Read the source of a training script: how it takes a ds_config, and which defaults it sets.
 
 The source is parsed with `ast`, and never imported. In doubt, it counts as a Trainer script.
 """
@@ -27,7 +27,7 @@ class ConfigInterface(Enum):
 
 @dataclass(frozen=True)
 class Script:
-    """A training script, as far as its source shows."""
+    """A training script, as read from its source."""
 
     path: Path
     source: str
@@ -71,7 +71,7 @@ def read_script(path: Path) -> Script:
         raise Refused([_no_python(path, error)]) from None
     if path.suffix in (".json", ".yaml", ".yml"):
         raise WrongUsage(
-            f"`{path}` is not a training script", f"name the script, and add `--ds-config {path}`"
+            f"`{path}` is not a training script", f"pass the script, and add `--ds-config {path}`"
         )
     code = _Code(path, source, tree)
     arguments = list(_set_arguments(code))
@@ -97,7 +97,7 @@ _ENGINE = ("deepspeed", "initialize")
 
 
 class _Code:
-    """The parsed source, and what several questions about it need."""
+    """The parsed source, with facts that several checks use."""
 
     def __init__(self, path: Path, source: str, tree: ast.Module) -> None:
         self.path, self.source, self.body = path, source, tree.body
@@ -120,10 +120,10 @@ class _Code:
 
 def _no_python(path: Path, error: SyntaxError | ValueError) -> Finding:
     if not isinstance(error, SyntaxError):
-        return Finding("not-python", f"this is not Python: {error}", place=Place(str(path), 1, 1))
+        return Finding("not-python", f"not valid Python: {error}", place=Place(str(path), 1, 1))
     text = (error.text or "").rstrip("\n")
     place = Place(str(path), error.lineno or 1, error.offset or 1, text)
-    return Finding("not-python", f"this is not Python: {error.msg}", place=place)
+    return Finding("not-python", f"not valid Python: {error.msg}", place=place)
 
 
 def _interface(code: _Code) -> ConfigInterface:

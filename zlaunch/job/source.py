@@ -1,11 +1,11 @@
-"""Where a value comes from: what code may ask, and the words that people see."""
+"""Where a value comes from: its kind, for code, and a text, for people."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
 
 
 class SourceKind(Enum):
-    """Who or what decided a value."""
+    """What decided a value."""
 
     PRESET = auto()
     """zlaunch's preset, so it may be changed to fit the model."""

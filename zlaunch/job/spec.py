@@ -176,7 +176,7 @@ def parse_gpus(text: str) -> GpuChoice:
     devices = tuple(int(number) for number in numbers)
     if "," not in text:
         if devices[0] == 0:
-            raise WrongUsage("`--gpus 0` is no GPU at all", "write `--gpus 0,` for device 0")
+            raise WrongUsage("`--gpus 0` selects no GPU", "write `--gpus 0,` for device 0")
         return GpuChoice(count=devices[0])
     if len(set(devices)) != len(devices):
         raise WrongUsage(f"`--gpus {text}` names a device twice")
@@ -216,5 +216,5 @@ def _number(text: str) -> int | float:
     """Parse `1e8` as an integer, like DeepSpeed's JSON reader."""
     value = float(text)
     if not math.isfinite(value):
-        raise WrongUsage(f"a ds_config cannot hold the number {text}")
+        raise WrongUsage(f"a ds_config cannot contain the number {text}")
     return narrowed(value)

@@ -40,12 +40,12 @@ REMOVED: Mapping[str, str] = {
     "adafactor": "use `--optim adafactor`",
     "dispatch_batches": "use `--accelerator_config '{\"dispatch_batches\": true}'`",
     "evaluation_strategy": "use `--eval_strategy`",
-    "fp16_backend": "remove it: PyTorch's own is used",
+    "fp16_backend": "remove it: PyTorch's implementation is used",
     "fp16_opt_level": "remove it: apex is no longer supported",
     "fsdp_min_num_params": "use `--fsdp_config`",
     "fsdp_transformer_layer_cls_to_wrap": "use `--fsdp_config`",
     "group_by_length": "use `--train_sampling_strategy group_by_length`",
-    "half_precision_backend": "remove it: PyTorch's own is used",
+    "half_precision_backend": "remove it: PyTorch's implementation is used",
     "include_inputs_for_metrics": "use `--include_for_metrics inputs`",
     "include_tokens_per_second": "remove it",
     "jit_mode_eval": "remove it",
@@ -122,7 +122,7 @@ class Mismatch:
     path: tuple[str, ...]
     value: object
     said: str
-    """The arguments and what set them."""
+    """The arguments and their sources."""
     remedy: str
     """The hint."""
 

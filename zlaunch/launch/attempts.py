@@ -1,4 +1,4 @@
-"""Attempts at a job: start it, wait for its end, and start it again after a failure."""
+"""Run a job: start it, wait for its end, and restart it after a failure."""
 
 import os
 import sys
@@ -64,11 +64,11 @@ class _Attempts:
             except OSError as error:
                 rundir_writer.release(plan)
                 message = f"the run directory `{os.path.relpath(layout.root)}`: {error.strerror}"
-                raise Unavailable(message, "name another with `--run-dir DIR`") from None
+                raise Unavailable(message, "choose another with `--run-dir DIR`") from None
             return plan
         taken = os.path.relpath(prepared.run_dir or prepared.beside)
         raise Unavailable(
-            f"another run took the run directory `{taken}`", "name another with `--run-dir DIR`"
+            f"another run took the run directory `{taken}`", "choose another with `--run-dir DIR`"
         )
 
     def restart(self, attempt: _Attempt) -> _Attempt:
@@ -95,7 +95,7 @@ class _Attempts:
 def _retries(
     asked: JobSpec, attempt: _Attempt, failures: Sequence[FailedAttempt]
 ) -> Iterator[tuple[JobSpec, Lineage, str]]:
-    """List the jobs to try next, their lineage, and what the user is told."""
+    """List the jobs to try next, their lineage, and a note for the user."""
     job, evidence = attempt.prepared.inputs.job, attempt.ended.evidence
     for proposal in propose_retries(job, evidence, failures, asked.wishes.policy):
         checkpoint = _checkpoint(attempt, proposal)

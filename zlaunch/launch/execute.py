@@ -27,7 +27,7 @@ from zlaunch.worker.cleanup import buffers_here, delete
 from zlaunch.worker.sampling import oom_kills
 
 GRACE_SECONDS = 8.0
-"""How long a job may take to end after it was told to; each rank gets 5 s of it."""
+"""Time for a job to end after it is stopped; each rank gets 5 s of it."""
 
 
 def execute(plan: LaunchPlan, options: MonitorOptions, reporter: Reporter) -> FinishedRun:
@@ -97,13 +97,13 @@ def _find_program(name: str) -> str:
     program = Path(sysconfig.get_path("scripts")) / name
     if not os.access(program, os.X_OK):
         raise Unavailable(
-            f"`{name}` is not installed beside {sys.executable}", "install zlaunch into this environment anew"
+            f"`{name}` is not installed beside {sys.executable}", "reinstall zlaunch in this environment"
         )
     return str(program)
 
 
 def _follow(plan: LaunchPlan, monitor: JobMonitor, job: Foreground) -> None:
-    """Monitor the job; end it if the run directory says so, or if a rank of several hosts has failed."""
+    """Monitor the job; end it on request, or if a rank of several hosts has failed."""
     if not monitor.tick():
         return
     if job.stopped_by is signal.SIGINT:

@@ -1,4 +1,4 @@
-"""Find out what a plan depends on: the files a job names, this machine, and the hosts it runs on.
+"""Collect the facts that a plan depends on: the files of a job, this machine, and its hosts.
 
 Nothing is judged, written or started here. An error means that something cannot be read.
 """
@@ -42,7 +42,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a plan depends on besides the job itself."""
+    """The facts that a plan depends on, apart from the job itself."""
 
     sources: Sources
     model: ModelConfig | None

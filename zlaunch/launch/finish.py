@@ -1,4 +1,4 @@
-"""Conclude a job: judge how it ended and why, record that, report it."""
+"""Finish a job: decide how it ended and why, record it, report it."""
 
 import os
 import time
@@ -29,7 +29,7 @@ class FinishedRun:
 
 
 def finish_run(plan: LaunchPlan, evidence: Evidence, started: float, reporter: Reporter) -> FinishedRun:
-    """Judge a job that has ended, record the outcome, report it."""
+    """Decide how a job ended, record the outcome, report it."""
     outcome = judge_outcome(evidence, diagnose(evidence))
     _record(plan, outcome, started, reporter, evidence.stall)
     if plan.layout.forecast.exists() and outcome.exit_status == 0:

@@ -1,7 +1,7 @@
 """Compile native ops once and visibly, before the ranks start.
 
-Otherwise the first rank compiles for minutes while all others wait silently, and a build that was killed
-leaves a `lock` file that every later run waits for.
+Otherwise the first rank compiles for minutes while the others wait silently, and a killed build leaves a
+`lock` file that every later run waits for.
 """
 
 import re
@@ -87,13 +87,15 @@ def clear_stale_lock(lock: Path, reporter: Reporter) -> None:
     if holder is None:
         age = duration(time.time() - lock.stat().st_mtime)
         lock.unlink(missing_ok=True)
-        reporter.note(f"removed {lock}, {age} old: its build was killed, and every run would wait for it")
+        reporter.note(
+            f"removed the lock {lock}, {age} old: its build was killed, and every run would wait for it"
+        )
     else:
         reporter.note(f"process {holder} is already building {lock.parent.name}; waiting for it")
 
 
 def _is_built(folder: Path) -> bool:
-    """Whether torch would not compile again, as it does for newer sources or sources in another place."""
+    """Whether torch would load the library as it is; it rebuilds for newer or moved sources."""
     library, recipe = folder / f"{folder.name}.so", folder / "build.ninja"
     if not library.exists() or (folder / "lock").exists() or not recipe.exists():
         return False
@@ -102,11 +104,11 @@ def _is_built(folder: Path) -> bool:
 
 
 def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:
-    """Count the files that ninja has made of those it is to make."""
+    """Count the files that ninja has compiled, out of all."""
     plan = folder / "build.ninja"
     named = _MADE.findall(plan.read_text("utf-8", "replace")) if plan.exists() else []
     made = [name for name in named if (folder / name).exists() and (folder / name).stat().st_mtime > started]
-    so_far = f"{len(made)} of {len(named)} files compiled" if named else "getting ready"
+    so_far = f"{len(made)} of {len(named)} files compiled" if named else "preparing"
     return f"{title}: {so_far}", duration(time.time() - started)
 
 
@@ -114,13 +116,13 @@ def _failure(op: NativeOp, layout: RunDir) -> NotBuilt:
     log = layout.build_log(op.name)
     text = log.read_text("utf-8", "replace")
     first = compiler_error(text) or next(
-        (line for line in text.splitlines() if _ERROR.search(line)), "the compiler said nothing"
+        (line for line in text.splitlines() if _ERROR.search(line)), "the compiler printed no error"
     )
-    hint = f"{advice_on(text)}; its whole output is {log}"
+    hint = f"{advice_on(text)}; the full output is in {log}"
     return NotBuilt(f"{op.name} cannot be compiled: {first.strip()}", hint)
 
 
 def advice_on(output: str) -> str:
     """Advice for a failed build with this output."""
     fitting = (advice for sign, advice in _ADVICE.items() if re.search(sign, output))
-    return next(fitting, "see what the compiler says")
+    return next(fitting, "see the compiler's output")

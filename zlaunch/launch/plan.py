@@ -29,7 +29,7 @@ from zlaunch.rundir.layout import RunDir
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """All that a plan depends on."""
+    """The inputs of a plan."""
 
     job: JobSpec
     script: Script
@@ -71,14 +71,14 @@ class LaunchPlan:
     """A free port, for launchers that do not pick one."""
     values: Values
     left: Mapping[str, str]
-    """ds_config keys that stay "auto" → who fills them in."""
+    """ds_config keys that stay "auto" → what fills them in."""
     script: tuple[str, ...]
     """The script and all its arguments; of a module, its file."""
     environment: Mapping[str, Variable]
     ops: tuple[NativeOp, ...]
     precision: str
     warnings: tuple[Finding, ...]
-    """What DeepSpeed silently ignores or changes of the user's ds_config."""
+    """Parts of the user's ds_config that DeepSpeed silently ignores or changes."""
     module: str | None = None
     """What `python -m` runs instead of the script's file."""
     debug: Listener | None = None
@@ -140,7 +140,7 @@ def _variables(script: Script, layout: RunDir, precision: str) -> dict[str, Vari
     if script.interface is ConfigInterface.ACCELERATE:
         return accelerate_variables(layout, precision)
     if script.interface is ConfigInterface.DEEPSPEED and not script.config_flags:
-        why = "the script names no flag for one: `deepspeed.initialize(config=os.environ[…])`"
+        why = "the script has no flag for it; use `deepspeed.initialize(config=os.environ[…])`"
         return {"ZLAUNCH_DS_CONFIG": Variable(str(layout.ds_config), why)}
     return {}
 
@@ -159,20 +159,20 @@ def _in_own_swap_dirs(values: Values, layout: RunDir) -> Values:
     for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
         if isinstance(directory := values[path], str) and directory != "auto":
             given = values.leaves[path].source
-            source = replace(given, text=f"{given}, and a directory of this run's own")
+            source = replace(given, text=f"{given}, with a directory for this run")
             own = Path(directory) / swap_name(layout)
             values = values.put(path, str(own), source)
     return values
 
 
 def _leave_total(values: Values, left: Mapping[str, str], inputs: PlanInputs) -> ResolvedAutos:
-    """Drop the global batch where DeepSpeed would compare it with that of one rank."""
+    """Drop the global batch if DeepSpeed would compare it with the batch of one rank."""
     if not _counts_one_rank(values, inputs):
         return ResolvedAutos(values, left)
     total = values[TOTAL]
     why = (
-        f"{total}, as DeepSpeed works it out; on a CPU, transformers would let it count one rank "
-        "while the model is created"
+        f"{total}, computed by DeepSpeed; on a CPU, DeepSpeed counts one rank while transformers "
+        "creates the model"
     )
     return ResolvedAutos(values.without(TOTAL), {**left, dotted(TOTAL): why})
 
@@ -209,8 +209,8 @@ def _no_optimizer(inputs: PlanInputs) -> list[Finding]:
     is_written = inputs.base is not None and inputs.base.value.get("optimizer") is not None
     if place is None or is_set or is_written or inputs.script.interface is not ConfigInterface.DEEPSPEED:
         return []
-    message = "the engine gets no optimizer here, and the ds_config has none: it cannot train"
-    hint = "`--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`, or give it `optimizer=`"
+    message = "neither this call nor the ds_config defines an optimizer, so the engine cannot train"
+    hint = "add `--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`, or pass `optimizer=`"
     return [Finding("no-optimizer", message, hint, severity=Severity.LATE, place=place)]
 
 
@@ -218,8 +218,8 @@ def _own_engine_config(script: Script) -> Iterator[Finding]:
     """Find an engine that does not use the ds_config of this plan."""
     if script.own_engine_config is None:
         return
-    hint = '`config=os.environ["ZLAUNCH_DS_CONFIG"]`'
+    hint = 'pass `config=os.environ["ZLAUNCH_DS_CONFIG"]`'
     if script.config_flags:
-        hint = f"take it from `{script.config_flags[-1]}` instead"
-    message = "the script gives DeepSpeed its own config: zlaunch's is not used"
+        hint = f"read it from `{script.config_flags[-1]}` instead"
+    message = "the script passes its own config to DeepSpeed, so zlaunch's is not used"
     yield Finding("own-config", message, hint, severity=Severity.SILENT, place=script.own_engine_config)

@@ -1,4 +1,4 @@
-"""Check a job against what was found out about it, and turn both into the inputs of a plan.
+"""Check a job against the facts about it, and make the inputs of a plan.
 
 Nothing is written and nothing is started here.
 """
@@ -27,16 +27,16 @@ if TYPE_CHECKING:  # often nothing is estimated
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job that passed all checks without a plan, and where its run is to be recorded."""
+    """A job that passed all checks before planning, and the directory for its run."""
 
     inputs: PlanInputs
     facts: Facts
     run_dir: Path | None
     beside: Path = RUNS
-    """Where its run directory is made, if none was asked for."""
+    """Parent of the run directory, unless the user names one."""
     make_plan: Callable[[PlanInputs], LaunchPlan] = make_plan
     estimate: "Estimate | None" = None
-    """What it needs of the memory, once that was estimated."""
+    """The memory estimate, if there is one."""
 
     def plan(self, layout: RunDir | None = None) -> LaunchPlan:
         """Plan the job for a run directory; the next free one if it is left out."""
@@ -53,7 +53,8 @@ def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, .
     rest, named = take_ds_config(argv)
     if named is not None and chosen is not None:
         raise WrongUsage(
-            f"the script's arguments name the ds_config `{named}` beside `--ds-config {chosen}`", "keep one"
+            f"the script's arguments name the ds_config `{named}`, but zlaunch has `--ds-config {chosen}`",
+            "keep one",
         )
     return rest, Path(named) if named is not None else chosen
 
@@ -73,7 +74,7 @@ def _check_directories(job: JobSpec, run_dir: Path | None, layout: RunDir) -> No
     if job.nvme_dir is not None:
         if not job.nvme_dir.is_dir():
             raise Unavailable(
-                f"`--nvme {job.nvme_dir}`: there is no such directory", "make it on the drive first"
+                f"`--nvme {job.nvme_dir}`: there is no such directory", "create it on the drive first"
             )
         rundir_writer.check_writable(job.nvme_dir, "--nvme")
     rundir_writer.check_writable(run_dir or layout.root, "--run-dir")
@@ -117,7 +118,7 @@ def _check_debugger(listener: Listener, survey: HostSurvey, is_remote: bool) -> 
             f"`--debug` needs {DEBUGGER}, which is not installed {where}", f"`pip install {DEBUGGER}`"
         )
     if survey.debug_error is not None:
-        where = f"on {listener.host}" if is_remote else "there"
+        where = f"on {listener.host}" if is_remote else "on this port"
         other = survey.other_debug_port
         raise Unavailable(
             f"`--debug {listener.rank}:{listener.port}`: cannot listen {where}: {survey.debug_error}",

@@ -43,7 +43,7 @@ class Reporter(Protocol):
         """No rank makes progress; the stacks of all are in a directory."""
 
     def restarting(self, text: str) -> None:
-        """What is tried after a failure, or why it cannot be tried."""
+        """The next attempt after a failure, or why there is none."""
 
     def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
         """The job has ended, with this last heartbeat of rank 0, and the outcome is recorded."""

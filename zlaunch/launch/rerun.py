@@ -1,4 +1,4 @@
-"""Repeat a run: plan it again from its records, in another directory, and find what differs from then."""
+"""Repeat a run: plan it again from its records in a new directory, and list what has changed."""
 
 import os
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _LAUNCHER = TypeAdapter[Launcher](Launcher)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between then and now."""
+    """A difference between the recorded run and now."""
 
     what: str
     then: str
@@ -42,7 +42,7 @@ class Change:
 def script_changes(then: str | None, now: str | None) -> Iterator[Change]:
     """Compare the hashes of a script."""
     if then is None:
-        yield Change("script", "was not recorded", "may be another one")
+        yield Change("script", "not recorded", "possibly a different one")
     else:
         yield from _change("script", then[:12], (now or "")[:12])
 
@@ -137,9 +137,9 @@ def _enough_is_recorded(files: RunFiles) -> Iterator[None]:
     except (LookupError, ValueError) as error:
         what = f" (`{error.args[0]}`)" if isinstance(error, KeyError) else ""
         raise Unavailable(
-            f"the record of {_recorded_root(files)} does not say enough to repeat the run{what}: "
-            "it is of another zlaunch, or damaged",
-            "its `run.sh` repeats it by hand",
+            f"the record of {_recorded_root(files)} is incomplete, so the run cannot be repeated{what}: "
+            "it is damaged, or from another release of zlaunch",
+            "use its `run.sh`",
         ) from None
 
 
@@ -150,7 +150,7 @@ def _recorded_root(files: RunFiles) -> Path:
 
 def _variable(name: str, value: str) -> Variable:
     """Take a variable as it was; of PATH, only the first entry was added by zlaunch."""
-    return Variable(value, "as it was", value.partition(os.pathsep)[0] if name == "PATH" else None)
+    return Variable(value, "as recorded", value.partition(os.pathsep)[0] if name == "PATH" else None)
 
 
 def topology_of(job: JobRecord) -> Topology:
@@ -166,7 +166,7 @@ def _values(files: RunFiles) -> Values:
     recorded = files.provenance["set"]
 
     def source(path: KeyPath) -> Source:
-        return Source(SourceKind.EARLIER_RUN, recorded.get(dotted(path), "the run that is repeated"))
+        return Source(SourceKind.EARLIER_RUN, recorded.get(dotted(path), "the repeated run"))
 
     return Values({path: Sourced(value, source(path)) for path, value in leaves(files.config)})
 

@@ -45,7 +45,7 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A job to try next, and why; if the stage is the same, it can resume from a checkpoint."""
+    """A job to try next, and why; it can resume from a checkpoint if the stage is the same."""
 
     job: JobSpec
     why: str
@@ -118,7 +118,7 @@ def _without(argv: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def resume_note(checkpoint: Path | None, step: int) -> str:
-    """Tell where the next attempt begins."""
+    """Say where the next attempt begins."""
     if checkpoint is not None:
-        return f"it resumes from {checkpoint}"
-    return f"it starts over: {plural(step, 'step')} lost" if step else "it starts over"
+        return f"resuming from {checkpoint}"
+    return f"starting over, {plural(step, 'step')} lost" if step else "starting over"

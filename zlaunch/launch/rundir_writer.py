@@ -65,7 +65,7 @@ def check_writable(directory: Path, flag: str) -> None:
     if not found.is_dir():
         raise Unavailable(f"{said}: {there} is not a directory")
     if not os.access(found, os.W_OK | os.X_OK):
-        raise Unavailable(f"{said}: {there} cannot be written", f"name another directory with `{flag}`")
+        raise Unavailable(f"{said}: {there} cannot be written", f"choose another directory with `{flag}`")
 
 
 def check_unused(directory: Path) -> None:
@@ -73,7 +73,7 @@ def check_unused(directory: Path) -> None:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Unavailable(
             f"`--run-dir {os.path.normpath(directory)}` is not empty",
-            "name a new directory: nothing is ever overwritten",
+            "choose a new directory: zlaunch never overwrites a run",
         )
 
 
@@ -88,7 +88,7 @@ def claim(plan: LaunchPlan) -> None:
             release(plan)
             raise Unavailable(
                 f"cannot write to the NVMe directory `{directory.parent}`: {error.strerror}",
-                "name another with `--nvme`",
+                "choose another with `--nvme`",
             ) from None
 
 
@@ -98,7 +98,7 @@ def write_forecast(run_dir: RunDir, forecast: Forecast) -> None:
 
 
 def release(plan: LaunchPlan) -> None:
-    """Delete the directories of a run that does not start, and what was written in them."""
+    """Delete the directories of a run that does not start, with their contents."""
     run_dir = plan.layout
     with contextlib.suppress(OSError):
         for file in run_dir.first_files:
@@ -111,7 +111,7 @@ def release(plan: LaunchPlan) -> None:
 def write_run_files(
     plan: LaunchPlan, inputs: PlanInputs, asked: Sequence[str], lineage: Lineage = FIRST
 ) -> None:
-    """Write all that is known of a run before it starts."""
+    """Write the records of a run before it starts."""
     run_dir = plan.layout
     run_dir.ranks.mkdir()
     run_dir.ds_config.write_text(to_json(plan.values.config()))

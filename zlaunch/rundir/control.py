@@ -1,4 +1,4 @@
-"""Control files: how zlaunch tells the ranks of a run, on all hosts, to stop or to write their stacks."""
+"""Control files, which ask the ranks of a run on all hosts to stop or to write their stacks."""
 
 import signal
 

@@ -51,7 +51,7 @@ class RunDir(_Root):
     metrics = _Below("metrics.jsonl")
     """State of the job over time, one line each."""
     stop = _Below("stop")
-    """The signal that all ranks are to pass on, and who asked for it; this also reaches other hosts."""
+    """The signal that all ranks pass on, and its sender; this also works on other hosts."""
     ask_stacks = _Below("ask-stacks")
     """How many times the ranks were asked for their stacks."""
     logs = _Below("logs")

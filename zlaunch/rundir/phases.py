@@ -1,4 +1,4 @@
-"""Phases of a rank, in the words that are shown. Imports nothing: the ranks read it."""
+"""Phases of a rank, as they are shown. Imports nothing, because the ranks import it."""
 
 STARTING = "starting"
 ATTACHING = "waiting for the debugger"

@@ -1,4 +1,4 @@
-"""Read records: what is missing, damaged, half-written or of a wrong type is left out, and never an error."""
+"""Read records; parts that are missing, damaged or of a wrong type are left out without an error."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ def read_record(
             return members
         trouble = "is broken or half-written"
     except FileNotFoundError:
-        trouble = "is not there" if needed else None
+        trouble = "is missing" if needed else None
     except OSError as error:
         trouble = f"cannot be read: {error.strerror}"
     if troubles is not None and trouble is not None:

@@ -111,7 +111,7 @@ class EnvironmentRecord(TypedDict, total=False):
 
 
 class ProvenanceRecord(TypedDict, total=False):
-    """`provenance.json`: key of the ds_config → where its value comes from, or who will fill it in."""
+    """`provenance.json`: key of the ds_config → where its value comes from, or what fills it in."""
 
     set: dict[str, str]
     left: dict[str, str]

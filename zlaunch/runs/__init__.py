@@ -1,1 +1,1 @@
-"""Look back: find runs, say how they ended, compare their memory with the forecast."""
+"""Past and running runs: find them, explain how they ended, compare their memory with the forecast."""

@@ -17,7 +17,8 @@ def log_of(root: Path, rank: int | None, launcher: bool) -> Path:
     if not log.exists():
         there = ", ".join(sorted(file.name for file in run_dir.logs.glob("*.log"))) or "none"
         raise InputMissing(
-            f"{root.name} has no log `{log.name}`; there: {there}", "name one by `--rank N` or `--launcher`"
+            f"{root.name} has no log `{log.name}`; its logs: {there}",
+            "choose one with `--rank N` or `--launcher`",
         )
     return log
 

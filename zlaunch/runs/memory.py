@@ -10,10 +10,10 @@ from zlaunch.runs.state import RunSummary, State
 SETTLED = 3
 """Steps after which the peak of every pool has been reached."""
 
-ON_A_CPU = "no GPU was there, so nothing was measured on one"
+ON_A_CPU = "the run had no GPU, so no GPU memory was measured"
 TOO_EARLY = f"a run is compared with its forecast after {SETTLED} steps"
 NOT_MEASURED = "not measured"
-NOT_PREDICTED = "nothing was predicted: `zlaunch train` predicts for GPUs, or with `--rehearse`"
+NOT_PREDICTED = "no prediction: `zlaunch train` predicts memory for GPUs, or with `--rehearse`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,13 @@ class State(Enum):
     LOST = "lost"
     """Its zlaunch was killed; the guard may have recorded that."""
     UNKNOWN = "unknown"
-    """It was started on another host, and has written nothing for a while."""
+    """It was started on another host, and has not written anything for a while."""
     BROKEN = "broken"
-    """The directory does not say what ran."""
+    """The directory has no readable record of a run."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of the run is still working, as far as can be known."""
+        """Whether all processes of the run have ended, as far as is known."""
         return self not in (State.RUNNING, State.UNKNOWN)
 
 
@@ -40,7 +40,7 @@ _ENDINGS = {state.value: state for state in State if state.is_over and state is 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run, as far as its records say."""
+    """One run, as recorded."""
 
     files: RunFiles
     state: State
@@ -68,7 +68,7 @@ class RunSummary:
 
 
 def summarize(files: RunFiles, alive: bool | None, now: float) -> RunSummary:
-    """Judge a run; `alive` says whether its zlaunch is running, None if that cannot be seen from here."""
+    """Summarize a run; `alive`: whether its zlaunch is running, None if unknown."""
     job, state, verdict = files.job, state_of(files, alive, now), recorded_verdict(files.ending)
     started = job.get("started")
     seen = [*files.heartbeats.values(), files.last_metrics]
@@ -131,9 +131,9 @@ def cause_of(files: RunFiles, state: State, verdict: Verdict | None) -> str | No
     if state is State.LOST:
         gone = f"zlaunch (process {files.job.get('zlaunch_pid')}{f' on {host}' if host else ''}) is gone"
         broken = next((trouble for trouble in files.troubles if "how-it-ended" in trouble), None)
-        return f"{gone}, and {broken}" if broken else f"{gone} and left no ending: it was killed"
+        return f"{gone}, and {broken}" if broken else f"{gone} without recording an end: it was killed"
     if state is State.UNKNOWN:
-        return f"it was started on {host}, and has written nothing for a while"
+        return f"it was started on {host}, and has not written anything for a while"
     return str(state.value)
 
 

@@ -50,7 +50,7 @@ def wait_until_over(root: Path, seconds: float) -> RunSummary:
 
 
 def may_have_ended(root: Path) -> Callable[[], bool]:
-    """Make a cheap check that says when it is worth reading all records of a run again."""
+    """Make a cheap check for whether to read all records of a run again."""
     ending, last = RunDir(root).ending, time.monotonic()
 
     def is_due() -> bool:

@@ -50,7 +50,7 @@ def find_run(name: str, directory: Path | None) -> Path:
     if len(matching) > 1:
         names = ", ".join(f"`{root.name}`" for root in matching[:4])
         rest = f" and {len(matching) - 4} more" if len(matching) > 4 else ""
-        raise WrongUsage(f"`{name}` may be {names}{rest}", "write more of the name")
+        raise WrongUsage(f"`{name}` is ambiguous: {names}{rest}", "write more of the name")
     return matching[0].absolute()
 
 
@@ -86,7 +86,7 @@ def _diagnosed(run: RunSummary) -> RunSummary:
 
 
 def _is_run(root: Path) -> bool:
-    """Whether a directory is that of a run, even a damaged one; folders that hold other things are not."""
+    """Whether a directory is a run directory, even a damaged one."""
     run_dir = RunDir(root)
     with contextlib.suppress(OSError):
         files = (run_dir.job, run_dir.ending, run_dir.ds_config, run_dir.logs, run_dir.ranks)

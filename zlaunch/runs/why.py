@@ -1,4 +1,4 @@
-"""Why a run ended, for people: the recorded or derived verdict, or else what is known."""
+"""Explain why a run ended: the recorded or derived verdict, or else what is known."""
 
 import time
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from zlaunch.units import duration, plural
 HEADS = {
     State.RUNNING: "running for",
     State.FINISHED: "finished in",
-    State.STUMBLED: "trained to the end in",
+    State.STUMBLED: "finished training in",
     State.FAILED: "failed after",
     State.STOPPED: "stopped after",
-    State.STALLED: "stopped for a stall after",
+    State.STALLED: "stalled; stopped after",
     State.LOST: "lost after",
-    State.UNKNOWN: "out of sight after",
+    State.UNKNOWN: "state unknown after",
 }
 
 
@@ -34,7 +34,7 @@ def verdict_of(run: RunSummary, now: float) -> Verdict | None:
     if run.verdict is not None or run.state is State.FINISHED:
         return run.verdict
     if run.state is State.RUNNING:
-        return Verdict("running", _doing(run.files) or "nothing is known of its ranks yet")
+        return Verdict("running", _doing(run.files) or "its ranks have not reported yet")
     return Verdict(
         code=f"{run.state.value}-without-verdict",
         cause=run.cause or run.state.value,
@@ -46,12 +46,12 @@ def _facts(run: RunSummary, now: float) -> Iterator[str]:
     files, out_of_sight = run.files, run.state in (State.LOST, State.UNKNOWN)
     if out_of_sight and 0 < files.changed < now:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(files.changed))
-        yield f"last sign of life: {at}, {duration(now - files.changed)} ago"
+        yield f"last update: {at}, {duration(now - files.changed)} ago"
     if doing := _doing(files):
         yield f"last known: {doing}"
     if out_of_sight and run.world_size:
         ended = sum("returncode" in rank for rank in files.ranks.values())
-        yield f"{ended or 'none'} of {plural(run.world_size, 'rank')} left an ending"
+        yield f"{ended or 'none'} of {plural(run.world_size, 'rank')} recorded an end"
 
 
 def _doing(files: RunFiles) -> str:

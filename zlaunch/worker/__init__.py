@@ -1,1 +1,1 @@
-"""What runs in and around each rank."""
+"""Programs that run in and around each rank."""

@@ -1,8 +1,8 @@
 """The guard around a launcher: `zlaunch.worker.guard RUN_DIR ARGV…`.
 
-It ends the launcher and everything below it as soon as the zlaunch of this run is gone. So even after SIGKILL
-nothing is left running, no ssh connection stays open, NVMe is cleaned up, and the run directory says what
-happened. Over ssh the ranks are told through the run directory, and the launcher gets no signal.
+It ends the launcher and its descendants as soon as the zlaunch of this run is gone. Even after SIGKILL, no
+process and no ssh connection remains, NVMe is cleaned up, and the end is recorded in the run directory. Over
+ssh, the ranks are stopped through a control file, and the launcher gets no signal.
 """
 
 import contextlib
@@ -56,9 +56,9 @@ def _finish(run_dir: RunDir, job: JobRecord) -> None:
         "returncode": -9,
         "verdict": {
             "code": "zlaunch-killed",
-            "cause": "zlaunch itself was killed, so the job was ended",
+            "cause": "zlaunch itself was killed, so the job was stopped",
             "host": job["host"],
-            "facts": [f"process {job['zlaunch_pid']} is gone and wrote no ending"],
+            "facts": [f"process {job['zlaunch_pid']} ended without recording how the run ended"],
             "advice": [],
         },
         "started": job["started"],

@@ -120,7 +120,7 @@ def main(run_dir: RunDir) -> int:
         from zlaunch.errors import ExitStatus
 
         where = f"{os.uname().nodename} cannot read {run_dir.job}: {error.strerror}"
-        hint = "put the run directory where all hosts see it, with `--run-dir`"
+        hint = "use a run directory that all hosts share: `--run-dir DIR`"
         print(f"error: {where}\nhint: {hint}", file=sys.stderr)
         return ExitStatus.NO_INPUT
     rank = int(os.environ["RANK"])

@@ -50,7 +50,7 @@ def test_a_table_gives_one_of_many_reasons_not_to_rehearse_and_says_whose_it_is(
 
 
 @pytest.mark.parametrize(
-    ("tried", "said"), [(None, "leave out `--no-levers`"), ((), "no change that was tried helps")]
+    ("tried", "said"), [(None, "leave out `--no-levers`"), ((), "none of the tested changes helps")]
 )
 def test_a_table_in_which_nothing_fits_says_what_was_tried(tried: tuple[()] | None, said: str) -> None:
     assert said in " ".join(nothing_fits(tried))
@@ -66,7 +66,7 @@ def test_what_takes_longest_is_told_by_the_time_it_probably_takes() -> None:
     first, *_, second, third = [*time_lines(speed), ""][:-1]
     assert first == "a step takes 0.32 s to 0.73 s (not measured: calibrated on published runs)"
     last = " ".join(f"{second} {third}".split())
-    assert "launches take longest; by data sheets alone a step takes at least 0.21 s: at most 1,000" in last
+    assert "launches take longest; by data sheets alone, a step takes at least 0.21 s: at most 1,000" in last
     assert "not measured" not in last
 
 

@@ -47,7 +47,7 @@ def test_what_matters_most_comes_first_in_a_line() -> None:
     line = progress_line(progress, 2, 3 << 30, 200)
     assert line == "[======>     ] 5/10  0:05 left  loss nan  lr 0.0003  16.4k tok/s  3.0 GiB a rank"
     assert progress_line(progress, 2, 3 << 30, 40) == "[======>     ] 5/10  0:05 left  loss nan"
-    assert "5/10  nothing new for 0:15  0:05 left" in progress_line(
+    assert "5/10  no progress for 0:15  0:05 left" in progress_line(
         progress.after(Snapshot(20.0, {})), 2, None, 80
     )
     assert plain_line(progress, 2) == "step 5 of 10, 0:05 left, loss nan, lr 0.0003, 16.4k tok/s"

@@ -82,7 +82,7 @@ def test_an_optimizer_without_a_rate_has_deepspeeds_default() -> None:
 def test_where_only_the_script_knows_the_rate_it_is_a_multiple_of_it() -> None:
     cosine = {"type": "WarmupCosineLR", "params": {"total_num_steps": 50, "warmup_num_steps": 5}}
     assert schedule("", ConfigInterface.DEEPSPEED, scheduler=cosine).remarks == (
-        "as a multiple of the rate of the script's own optimizer",
+        "as a multiple of the rate of the script's optimizer",
     )
 
 

@@ -98,7 +98,7 @@ def test_a_program_that_died_of_one_workload_did_not_fail_to_start(
     monkeypatch.setattr(sys, "executable", fake_program(tmp_path, answer))
     with Rehearser() as rehearser:
         told = rehearser([ASKED, replace(ASKED, rank=7)])
-    assert reasons(told) == ["one cannot be", "the rehearsal's program died"]
+    assert reasons(told) == ["one cannot be", "the rehearsal process died"]
 
 
 def broken_torch(folder: Path, why: str) -> Path:

@@ -29,7 +29,7 @@ from zlaunch.launch.preflight.requirements import (
 from zlaunch.launch.preflight.tracking import REPORTERS, Tracker, parse_report_to
 
 MIB, GIB = 1 << 20, 1 << 30
-RUN = DiskUse(Path("/runs/one"), 4 * MIB, "the record of the run", "`--run-dir DIR`")
+RUN = DiskUse(Path("/runs/one"), 4 * MIB, "the run directory", "`--run-dir DIR`")
 CHECKPOINT = DiskUse(Path("/data/out"), 16 * GIB, "a checkpoint", "`-- --output_dir DIR`")
 GPUS = (replace(gpu(0), free_bytes=139 * GIB), replace(gpu(1), free_bytes=139 * GIB))
 DEMAND = ResourceRequirements(
@@ -67,19 +67,19 @@ def on_gpu_0(free: int, *processes: GpuProcess, idle: tuple[int, ...] = (2, 3)) 
 AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, str, str]] = {
     "a GPU on which the job does not fit": (
         *(on_gpu_0(39 * GIB, OTHERS), HEALTHY, "gpu-busy", Severity.LATE),
-        *("`python train.py` of bob (pid 4711) holds 100.0 GiB", "`--gpus 2,3` takes idle ones"),
+        *("`python train.py` of bob (pid 4711) uses 100.0 GiB", "`--gpus 2,3` uses idle GPUs"),
     ),
     "a GPU that somebody is on, where the job fits": (
         *(on_gpu_0(60 * GIB, OTHERS, idle=()), HEALTHY, "gpu-busy", Severity.ADVICE),
-        *("60.0 of 139.0 GiB are free", "`nvidia-smi` shows when it is free"),
+        *("60.0 of 139.0 GiB are free", "wait until `nvidia-smi` shows that it is free"),
     ),
     "a GPU that the user himself is on": (
         *(on_gpu_0(39 * GIB, replace(OTHERS, user="ann"), idle=()), HEALTHY, "gpu-busy", Severity.LATE),
-        *("GPU 0", "`kill 4711` ends what is yours"),
+        *("GPU 0", "`kill 4711` ends your processes"),
     ),
     "a GPU that a container cannot look into": (
         *(on_gpu_0(39 * GIB), HEALTHY, "gpu-busy", Severity.LATE),
-        *("a program that cannot be seen", "`--gpus 2,3`"),
+        *("a process that is not visible from here", "`--gpus 2,3`"),
     ),
     "too little memory": (
         *(DEMAND, replace(HEALTHY, memory_bytes=29 * GIB), "host-memory-short", Severity.LATE),
@@ -95,7 +95,7 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
     ),
     "a control group that leaves too little": (
         *(DEMAND, replace(HEALTHY, cgroup=SLICE), "host-memory-short", Severity.LATE),
-        *("12.0 GiB are left of the 32.0 that /sys/fs/cgroup/job may use", "`docker run --memory 50g`"),
+        *("12.0 GiB are left of the limit of 32.0 GiB of /sys/fs/cgroup/job", "`docker run --memory 50g`"),
     ),
     "no /dev/shm left for CPU ranks": (
         *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, MIB)), "shm-too-small", Severity.LATE),
@@ -104,7 +104,7 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
     "buffers of ended jobs in /dev/shm": (
         *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 200 * MIB, 68 * MIB), shm_left_bytes=132 * MIB)),
         *("shm-too-small", Severity.ADVICE, "68 of 200 are free"),
-        "`rm /dev/shm/deepspeed_allreduce_buffer_*` gives back 132.0 MiB if no job",
+        "`rm /dev/shm/deepspeed_allreduce_buffer_*` frees 132.0 MiB if no DeepSpeed job",
     ),
     "a /dev/shm that not all CPU ranks fit into": (
         *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, 64 * MIB)), "shm-too-small"),
@@ -116,7 +116,10 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
     ),
     "a limit of locked memory below the buffers for NVMe": (
         *(DEMAND, replace(HEALTHY, memlock_bytes=8 * MIB), "memlock-too-small", Severity.LATE),
-        *("locks 1.0 GiB of buffers for NVMe, and a process may lock 8.0 MiB", "`ulimit -l unlimited`"),
+        *(
+            "locks 1.0 GiB of buffers for NVMe, but the limit of a process is 8.0 MiB",
+            "`ulimit -l unlimited`",
+        ),
     ),
     "a limit of locked memory with InfiniBand": (
         *(replace(DEMAND, locked_bytes=0), replace(HEALTHY, memlock_bytes=8 * MIB), "memlock-too-small"),
@@ -128,11 +131,21 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
     ),
     "no room for the record of the run": (
         *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, RUN.path: Disk(1, 99 * GIB, MIB)})),
-        *("disk-too-small", Severity.LATE, "1.0 MiB are free where `/runs/one` is", "`--run-dir DIR`"),
+        *(
+            "disk-too-small",
+            Severity.LATE,
+            "1.0 MiB are free on the file system of `/runs/one`",
+            "`--run-dir DIR`",
+        ),
     ),
     "a place like /proc, where nothing can be kept": (
         *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, RUN.path: Disk(1, 0, 0)})),
-        *("disk-too-small", Severity.LATE, "nothing can be kept where `/runs/one` is", "`--run-dir DIR`"),
+        *(
+            "disk-too-small",
+            Severity.LATE,
+            "nothing can be stored on the file system of `/runs/one`",
+            "`--run-dir DIR`",
+        ),
     ),
     "a monitor whose package is missing": (
         *(DEMAND, replace(HEALTHY, missing=frozenset({"wandb"})), "monitor-missing", Severity.ERROR),

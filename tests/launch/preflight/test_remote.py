@@ -33,8 +33,8 @@ def test_hosts_that_lack_nothing_give_no_cause_for_words() -> None:
     ("files", "severity", "said"),
     [
         ({SCRIPT: (8, 1)}, Severity.LATE, "there is no `/home/runs`"),
-        ({RUNS: (9, 1), SCRIPT: (8, 1)}, Severity.ADVICE, "another directory than here"),
-        ({RUNS: (7, 2), SCRIPT: (8, 1)}, Severity.ADVICE, "another directory than here"),
+        ({RUNS: (9, 1), SCRIPT: (8, 1)}, Severity.ADVICE, "a different directory than here"),
+        ({RUNS: (7, 2), SCRIPT: (8, 1)}, Severity.ADVICE, "a different directory than here"),
         ({RUNS: (7, 1)}, Severity.LATE, "there is no `/home/train.py`"),
     ],
 )
@@ -78,7 +78,7 @@ def test_a_full_disk_that_hosts_share_with_this_machine_is_said_once(
     rooms = {"w1": replace(HEALTHY, disks={RUNS: Disk(2, 8 << 20, 1 << 20)})}
     found = check_remote_hosts({"w1": demand}, rooms, COMMON, here)
     assert [finding.where for finding in found] == hosts
-    assert all(finding.hint == "`-- --output_dir DIR` on a larger disk" for finding in found)
+    assert all(finding.hint == "use `-- --output_dir DIR` on a larger disk" for finding in found)
 
 
 def test_what_is_short_here_too_is_still_said_of_a_host() -> None:

@@ -43,7 +43,7 @@ def _lines(found: ConfigDiff, names: Sequence[str], every: bool) -> Iterator[str
         yield f"\n{count}"
         yield from console.notes([(one.key or one.why, one.why if one.key else "") for one in found.harmless])
     elif found.harmless:
-        yield f"{count} folded; `--all` lists {'it' if len(found.harmless) == 1 else 'them'}"
+        yield f"{count} not shown; `--all` lists {'it' if len(found.harmless) == 1 else 'them'}"
 
 
 def _short(names: Sequence[str]) -> tuple[str, str]:

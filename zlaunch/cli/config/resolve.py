@@ -41,4 +41,6 @@ def resolve(
     schedule = schedule_of(resolved, context.interface, trainer.args)
     console.data(*REPORTS[output](resolved, batch_equation(resolved.values, context), schedule))
     if findings:
-        console.say(f"{plural(len(findings), 'finding')} besides: see `zlaunch config validate {file}`")
+        console.say(
+            f"{plural(len(findings), 'finding')} not shown here: see `zlaunch config validate {file}`"
+        )

@@ -35,7 +35,7 @@ def validate(
         Literal["text", "json", "github"], typer.Option("--format", help="Format of the findings.")
     ] = "text",
 ) -> None:
-    """Check ds_config files and report every mistake with its place.
+    """Check ds_config files and report every mistake with its line.
 
     error: DeepSpeed refuses the file. late: the job fails after the model is loaded. silent:
     DeepSpeed does something else. advice: there is a better way.

@@ -82,4 +82,4 @@ def _say_changes(run: RunSummary, changed: Sequence[Change], variables: Sequence
 
 
 def _finding(change: Change) -> Finding:
-    return Finding("not-as-it-was", f"it was {change.then}, and is {change.now}", where=change.what)
+    return Finding("not-as-it-was", f"was {change.then}, is {change.now}", where=change.what)

@@ -40,19 +40,19 @@ def _facts(run: RunSummary) -> Iterator[tuple[str, str]]:
     yield from _asked(run.files.job)
     yield from _place(run)
     yield from _configuration(run)
-    yield "step", steps(run).replace("/", " of ").replace("-", "none was reported")
+    yield "step", steps(run).replace("/", " of ").replace("-", "not reported")
     yield from _origin(run.files.environment)
     for trouble in run.files.troubles:
-        yield "trouble", trouble
+        yield "problem", trouble
 
 
 def _asked(job: JobRecord) -> Iterator[tuple[str, str]]:
     if asked := job.get("asked"):
-        yield "asked", shlex.join(["zlaunch", *asked[1:]])
+        yield "command", shlex.join(["zlaunch", *asked[1:]])
     if "script" in job:
         yield "script", shlex.join(job["script"])
     if "working_directory" in job:
-        yield "in", job["working_directory"]
+        yield "directory", job["working_directory"]
     lineage = {"repeats": job.get("repeats"), "continues": job.get("continues"), "differs": job.get("why")}
     yield from ((label, text) for label, text in lineage.items() if text)
 
@@ -90,22 +90,22 @@ def _origin(environment: EnvironmentRecord) -> Iterator[tuple[str, str]]:
 
 def _stall(run: RunSummary) -> Iterator[str]:
     if (stall := recorded_stall(run.files.ending)) is not None:
-        yield from ["", *stall_lines(stall, None, console.width(), is_over=True)]
+        yield from ["", *stall_lines(stall, None, console.width())]
 
 
 def _memory(memory: MemoryComparison) -> Iterator[str]:
-    rows = [("memory of the fullest rank, GiB", "predicted", "measured", "difference")]
+    rows = [("memory of the largest rank, GiB", "predicted", "measured", "difference")]
     for pool in memory.pools:
         off = "" if pool.percent is None else f"{pool.percent:+.0f} %"
         rows.append((pool.name, _amount(pool.predicted), _amount(pool.measured), off or pool.remark or "-"))
-    yield from console.figures(rows) if memory.pools else ["no memory was measured, and none predicted"]
+    yield from console.figures(rows) if memory.pools else ["memory was neither measured nor predicted"]
     for remark in memory.remarks:
         yield from console.paragraph(remark, "  ")
 
 
 def _accuracy() -> Iterator[str]:
     if rows := forecast_errors(read_accuracy(accuracy_file())):
-        yield from ["", "forecasts on this machine so far", *console.table(rows)]
+        yield from ["", "accuracy of forecasts on this machine", *console.table(rows)]
 
 
 def _amount(num_bytes: int | None) -> str:

@@ -31,8 +31,8 @@ def stop(run: Run, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     if as_json:
         console.data(to_json({**members(found), "was_running": was_running}))
     if not found.state.is_over:
-        raise Unavailable(f"{root.name} was asked to stop, and is still running after {WAIT_SECONDS:.0f} s")
+        raise Unavailable(f"{root.name} is still running {WAIT_SECONDS:.0f} s after the request to stop")
     if not as_json:
         if not was_running:
-            console.say(f"{root.name} is over already")
+            console.say(f"{root.name} has already ended")
         console.data(*explained(found))

@@ -16,7 +16,7 @@ from zlaunch.estimate.strategies import STRATEGIES, compare_strategies
 from zlaunch.files import check_new, write_new
 from zlaunch.units import plural
 
-NAME_A_GPU = "no GPU is here to compare with; name those you mean: `--on 8xH100-80GB`"
+NAME_A_GPU = "no GPU found to compare with; name the target GPUs: `--on 8xH100-80GB`"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class EstimateView:
 
 
 class RehearsalLine:
-    """A line on the terminal that shows how far a batch of rehearsals is."""
+    """A line on the terminal with the progress of a batch of rehearsals."""
 
     def __init__(self, milestone: str | None = None) -> None:
         """Without a milestone, name the number of jobs."""
@@ -39,7 +39,7 @@ class RehearsalLine:
         self._line = console.ProgressLine()
 
     def __call__(self, progress: RehearsalProgress) -> None:
-        """Show the progress; take the line away at the end."""
+        """Show the progress; remove the line at the end."""
         if progress.done == progress.total:
             self._line.clear()
             return
@@ -60,7 +60,7 @@ def report(query: EstimateQuery, view: EstimateView) -> ExitStatus:
     is_one = not (job.stage is None and job.offload is None and job.ds_config is None)
     if view.plot is not None:
         if not is_one:
-            raise WrongUsage("`--plot` draws one job, and this estimates several", "add `--stage 2`")
+            raise WrongUsage("`--plot` needs one job, but this compares several", "add `--stage 2`")
         refuse_without_matplotlib()
         check_new(view.plot)
     with RehearsalLine() as line, Estimator(line) as estimator:
@@ -85,7 +85,7 @@ def _strategies(query: EstimateQuery, estimator: Estimator, view: EstimateView) 
 
 
 def _one(query: EstimateQuery, estimator: Estimator, view: EstimateView, line: RehearsalLine) -> ExitStatus:
-    """Show the estimate as soon as it is there, and then what each change does."""
+    """Show the estimate first, then the effect of each change."""
     (estimate,) = estimator.rehearse([query])
     if isinstance(estimate, Rejected):
         raise estimate.error

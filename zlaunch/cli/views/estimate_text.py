@@ -1,4 +1,4 @@
-"""The estimate of one job as text: its phases, what fills the GPU, and what changes would save."""
+"""Format the estimate of one job as text: phases, GPU memory by part, and effects of changes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -62,22 +62,22 @@ def _hint(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
 
 
 def unchecked_host(estimate: Estimate) -> str | None:
-    """Say what an offloading job needs of hosts whose memory is unknown; None if nothing is unchecked."""
+    """Describe the need for host memory that could not be checked; None if there is none."""
     if estimate.query.cluster.host_bytes is not None or not is_offloaded(estimate.resolved.values):
         return None
     need = f"needs {memory(estimate.need.host)} of host memory on each host"
-    return f"{need} (not checked: `--on` says nothing of the hosts)"
+    return f"{need} (not checked: `--on` does not describe the hosts)"
 
 
 def start_lines(estimate: Estimate) -> Iterator[str]:
-    """Write what a start finds out about a job's memory; a job that cannot fit was refused."""
+    """Write the memory check before a start; a job that cannot fit was refused."""
     need, fit = estimate.need, estimate.fit
     told = fit.value if fit is not Fit.UNKNOWN else "two steps could be rehearsed"
-    yield "\nmemory, as a start looks at it"
-    rows = [("host", f"{memory(need.host)} of each"), ("fit", "; ".join([told, *estimate.verdict.reasons]))]
+    yield "\nmemory check before the start"
+    rows = [("host", f"{memory(need.host)} each"), ("fit", "; ".join([told, *estimate.verdict.reasons]))]
     if estimate.forecast.on_gpu and fit is not Fit.UNKNOWN:
         phase = estimate.forecast.peak_phase("gpu")
-        rows[:0] = [("GPU", f"{memory(need.process[1])} of each, fullest in {phase}")]
+        rows[:0] = [("GPU", f"{memory(need.process[1])} each, peak in {phase}")]
     yield from console.table(rows)
 
 
@@ -121,7 +121,7 @@ def _method(forecast: Forecast) -> str:
 def origin(forecast: Forecast) -> str:
     """Write where numbers come from, and how far off they may be."""
     if forecast.kept:
-        return "rehearsed by an earlier command; `ZLAUNCH_CACHE=off` does it again"
+        return "rehearsed by an earlier command; `ZLAUNCH_CACHE=off` rehearses again"
     if forecast.method == "rehearsal":
         return "rehearsed: two steps of DeepSpeed on fake tensors"
     off = f"up to {error:.0%}" if (error := forecast.error) < 1 else f"up to a factor of {1 + error:g}"
@@ -139,14 +139,14 @@ def _name(query: EstimateQuery) -> str:
 
 def _model(query: EstimateQuery, forecast: Forecast) -> str:
     is_whole = forecast.trainable == forecast.parameters
-    trained = "all of them trained" if is_whole else f"{count(forecast.trainable)} of them trained"
+    trained = "all trained" if is_whole else f"{count(forecast.trainable)} trained"
     return f"{_name(query)}: {count(forecast.parameters)} parameters, {trained}"
 
 
 def _ranks(cluster: Cluster) -> str:
     text = f"{plural(cluster.world_size, 'rank')} on {plural(cluster.num_hosts, 'host')}"
     if cluster.gpu is None:
-        return f"{text}; no GPU is named and none is here"
+        return f"{text}; no GPU named or found"
     gpu = f"{cluster.gpu.name}, {gib(cluster.gpu.total_bytes)} GiB each"
     return f"{text} of {cluster.ranks_per_host} x {gpu}"
 
@@ -155,7 +155,7 @@ def _phases(estimate: Estimate) -> Iterator[str]:
     """Write each phase by pools, with a bar for the GPU."""
     forecast, need, gpu = estimate.forecast, estimate.need, estimate.query.cluster.gpu
     pools = [pool for pool in POOLS if forecast.peak(pool) or pool == "pageable"]
-    header = ("GiB of a rank", "used", "reserved", "process", *(POOLS[pool] for pool in pools))
+    header = ("GiB per rank", "used", "reserved", "process", *(POOLS[pool] for pool in pools))
     overhead = need.process[1] - need.reserved
     later = forecast.resume and forecast.resume.phase
     phases = [*forecast.phases, *([later] if later else [])]
@@ -192,11 +192,11 @@ def _parts(forecast: Forecast) -> Iterator[str]:
     total = sum(parts.values())
     if not total:
         return
-    yield f"at the peak, in {forecast.peak_phase('gpu')}, {memory(total)} are"
+    yield f"{memory(total)} of tensors at the peak, in {forecast.peak_phase('gpu')}"
     for part, size in _large(parts):
         yield f"  {part:<20}{in_gib(size):>9}{size / total:>6.0%}"
     if (besides := forecast.peak("reserved") - total) > 0:
-        yield f"and up to {memory(besides)} that torch's allocator holds besides, free but not given back"
+        yield f"and up to {memory(besides)} of free memory in the cache of torch's allocator"
 
 
 def _large(parts: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -213,7 +213,7 @@ def _reduced(forecast: Forecast, effects: Sequence[ChangeEffect]) -> Iterator[st
         if (found := most_reduced(part, size, effects)) is not None
     ]
     if rows:
-        yield "what leaves least of each part at the peak, in GiB"
+        yield "change that reduces each part the most at the peak, in GiB"
         yield from console.notes(rows)
 
 
@@ -221,7 +221,7 @@ def _effects(effects: Sequence[ChangeEffect], known_speed: bool) -> Iterator[str
     """Write what each change does, the one that saves most first."""
     if not effects:
         return
-    yield "what a change does, in GiB"
+    yield "effect of each change, in GiB"
     header = ("change", "GPU", "host", *(("time/token",) if known_speed else ()), "fits")
     rows = [header]
     for one in sorted(effects, key=lambda one: one.gpu):

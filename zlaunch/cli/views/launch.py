@@ -28,7 +28,7 @@ _LABEL_WIDTHS = {"model": 9, "stage": 6}
 
 
 class LaunchView(Reporter):
-    """Prints the job's own output to stdout, and everything else but a dry run to stderr."""
+    """Prints the job's output and dry runs to stdout, everything else to stderr."""
 
     def __init__(self) -> None:
         self.run: Path | None = None
@@ -91,7 +91,7 @@ class LaunchView(Reporter):
         from zlaunch.diagnosis.stall_text import stall_lines
 
         lines = stall_lines(stall, seconds_per_step, console.width())
-        self._say(*lines, f"all stacks are in {os.path.relpath(stacks)}")
+        self._say(*lines, f"stacks of all ranks: {os.path.relpath(stacks)}")
 
     def restarting(self, text: str) -> None:
         self._say("", *console.paragraph(text))
@@ -102,7 +102,7 @@ class LaunchView(Reporter):
         from zlaunch.runs.why import HEADS
 
         took, verdict = duration(seconds), outcome.verdict
-        about = f"all about this run is in {os.path.relpath(plan.layout.root)}"
+        about = f"details are in {os.path.relpath(plan.layout.root)}"
         loss = loss_line(heartbeat) if outcome.how == "finished" else None
         lines = [] if loss is None else [loss]
         if verdict is None:
@@ -115,4 +115,4 @@ class LaunchView(Reporter):
 
 
 def _log_note(plan: LaunchPlan, rank: int) -> str:
-    return f"what rank {rank} printed is in {os.path.relpath(plan.layout.rank_log(rank))}"
+    return f"the log of rank {rank} is {os.path.relpath(plan.layout.rank_log(rank))}"

@@ -41,7 +41,7 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     if plan.debug is not None:
         host = f" of {plan.debug.host}" if plan.topology.over_ssh else ""
         waits = f"rank {plan.debug.rank} waits for a debugger on {LOOPBACK}:{plan.debug.port}{host}"
-        yield "debug", f"{waits}; the others wait for it without a limit"
+        yield "debug", f"{waits}; the other ranks wait for it without a timeout"
     yield "run", os.path.relpath(plan.layout.root)
 
 
@@ -56,11 +56,11 @@ def _ranks(plan: LaunchPlan) -> str:
 
 
 def _details(plan: LaunchPlan) -> Iterator[str]:
-    yield "\nds_config, and who set each value"
+    yield "\nds_config, with the source of each value"
     yield from console.notes(list(_section_lines(plan.values, plan.values.config())))
     yield f"\ncommand for {plan.launcher}; the ds_config it names is written when the job starts"
     yield f"  {shlex.join(plan.argv)}"
-    yield "\nenvironment of every rank, where it differs from this one"
+    yield "\nchanges to the environment of every rank"
     why = "`--debug`: the ranks wait for each other"
     patience = {} if plan.debug is None else {name: Variable(value, why) for name, value in PATIENT.items()}
     variables = {**plan.environment, **patience}
@@ -71,7 +71,7 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
         slots = [(str(s.rank), s.host, str(s.local_rank), str(s.device)) for s in plan.topology.slots()]
         yield from console.table([header, *slots])
     if plan.ops:
-        yield "\nnative ops, compiled once if they are not there yet"
+        yield "\nnative ops, compiled if missing"
         yield from console.table([(op.name, op.why) for op in plan.ops])
 
 
@@ -90,13 +90,13 @@ def _section_lines(
 
 
 def attach_lines(plan: LaunchPlan, directory: str) -> Iterator[str]:
-    """Write the configuration for an editor that speaks the Debug Adapter Protocol."""
+    """Write the configuration for editors that support the Debug Adapter Protocol."""
     listener = plan.debug
     if listener is None:
         return
     if listener.host not in local_names(socket.gethostname()):
         tunnel = f"ssh -N -L {listener.port}:{LOOPBACK}:{listener.port} {listener.host}"
-        yield f"where the editor runs, keep this open: `{tunnel}`"
+        yield f"on the machine of your editor, keep this tunnel open: `{tunnel}`"
     name = plan.module or plan.script[0].rpartition("/")[2]
     yield "paste into `configurations` of .vscode/launch.json, which nvim-dap reads too:"
     configuration = {

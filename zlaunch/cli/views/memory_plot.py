@@ -23,7 +23,7 @@ def refuse_without_matplotlib() -> None:
 def draw(curve: Curve, title: str, limit_bytes: int | None) -> bytes:
     """Plot a curve of memory as PNG; the limit is the GPU's memory."""
     if not curve:
-        raise WrongUsage("`--plot` draws a rehearsal, and this answer is a closed form")
+        raise WrongUsage("`--plot` needs a rehearsal, but this estimate is a closed form")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -33,11 +33,11 @@ def draw(curve: Curve, title: str, limit_bytes: int | None) -> bytes:
     axes.stackplot(range(len(curve)), [used / GIB for _, used, _ in curve], alpha=0.4, labels=["in use"])
     axes.step(range(len(curve)), [reserved / GIB for *_, reserved in curve], label="reserved")
     if limit_bytes is not None:
-        axes.axhline(limit_bytes / GIB, linestyle="--", color="black", label="the GPU")
+        axes.axhline(limit_bytes / GIB, linestyle="--", color="black", label="GPU memory")
     for name, start in _phases(curve):
         axes.axvline(start, linewidth=0.5, color="grey")
         axes.text(start, 0.98, name, transform=axes.get_xaxis_transform(), va="top", rotation=90)
-    axes.set(title=title, ylabel="GiB of one rank's GPU", xlabel="allocations, in their order")
+    axes.set(title=title, ylabel="GPU memory of one rank (GiB)", xlabel="allocations in order")
     axes.set_xlim(0, max(1, len(curve) - 1))
     axes.set_ylim(0, 1.25 * max(held, limit_bytes or 0) / GIB)
     axes.legend(loc="lower right")

@@ -28,7 +28,7 @@ def report(query: EstimateQuery, global_batch: int | None, output: Path | None) 
     """Search, explain what was found, write it, and return the exit status."""
     if output is not None:
         check_new(output)
-    with RehearsalLine("rehearsing what looks fastest") as line, Estimator(line) as estimator:
+    with RehearsalLine("rehearsing the fastest candidates") as line, Estimator(line) as estimator:
         found = plan(query, global_batch, estimator)
     if isinstance(found, NothingFits):
         _show_nothing(found, query)
@@ -44,12 +44,12 @@ def _show_nothing(found: NothingFits, query: EstimateQuery) -> None:
     close = "too close to tell, even" if found.fit is Fit.TIGHT else "nothing fits, not even"
     console.say(
         *console.paragraph(f"{close} with a micro-batch of 1 and activation checkpointing; {_tried(found)}"),
-        *console.paragraph(f"closest is `{candidate.options}`: {'; '.join(estimate.verdict.reasons)}"),
+        *console.paragraph(f"the closest is `{candidate.options}`: {'; '.join(estimate.verdict.reasons)}"),
         *refused_lines(found.refused),
     )
     console.say_findings(estimate.findings)
     if query.job.nvme_dir is None:
-        console.say("hint: `--nvme DIR` lets it offload to a drive, too")
+        console.say("hint: `--nvme DIR` also allows offload to a drive")
 
 
 def _tried(found: NothingFits) -> str:
@@ -67,7 +67,7 @@ def _rows(found: SearchResult) -> Iterator[tuple[str, str]]:
     equation = f"{chosen.micro_batch} per rank x {chosen.accumulation} accumulated"
     yield "batch", f"{total} = {equation} x {plural(ranks, 'rank')}"
     yield "memory", _memory(estimate)
-    yield "because", "; ".join(_reasons(found)) or "nothing else is as fast and fits"
+    yield "because", "; ".join(_reasons(found)) or "nothing else that fits is as fast"
     bucket = estimate.resolved.values[ZERO, "reduce_bucket_size"]
     if bucket is not None:
         yield "buckets", f"{count(bucket)} elements"
@@ -80,17 +80,17 @@ def _memory(estimate: Estimate) -> str:
     need, gpu = estimate.need, estimate.query.cluster.gpu
     assert gpu is not None, "a plan has one"
     phase = estimate.forecast.peak_phase("gpu")
-    text = f"{gib(need.process[1])} of {gib(gpu.total_bytes)} GiB on the GPU, fullest in {phase}"
+    text = f"{gib(need.process[1])} of {gib(gpu.total_bytes)} GiB on the GPU, peak in {phase}"
     return f"{text}; {unchecked_host(estimate) or f'{memory(need.host)} on each host'}"
 
 
 def _reasons(found: SearchResult) -> Iterator[str]:
-    """Name what would be as good but does not fit, rehearsed or in closed form, and what is slower."""
+    """Name configurations that are as fast but do not fit, and the next slower one."""
     own = found.estimate.seconds
     yield from _missing(list(found.misses())[:MOST_MISSES], own)
     preferred = STRATEGIES[: STRATEGIES.index(found.candidate.strategy)]
     if out := [f"`{one.options}`" for one in preferred if one in found.hopeless]:
-        yield f"{', '.join(out)} cannot fit by the closed form"
+        yield f"{', '.join(out)} cannot fit according to the closed form"
     if found.other is not None and own:
         other, seconds = found.other
         if seconds > own:
@@ -114,7 +114,7 @@ def _missing(misses: Sequence[tuple[Candidate, Estimate]], own: float | None) ->
 
 def _write(found: SearchResult, output: Path | None) -> None:
     if output is None:
-        console.say("`-o FILE` writes it as a ds_config")
+        console.say("add `-o FILE` to write the ds_config")
         return
     write_new(output, found.ds_config())
     argument = " -- --activation_checkpointing" if found.candidate.checkpointing else ""

@@ -8,7 +8,7 @@ from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import brief, clock
 
 QUIET_SECONDS = 10.0
-"""Silence of this length is shown, long before it is a stall."""
+"""Time without progress after which it is shown, long before it counts as a stall."""
 
 CELLS = 12
 """Width of the bar."""
@@ -25,7 +25,7 @@ def progress_line(progress: Progress, world_size: int, rss_bytes: int | None, wi
     phase, quiet = progress.first.get("phase"), last.time - progress.moved
     for part in (
         *([str(phase)] if phase in (phases.SAVING, phases.EVALUATING, phases.EXITING) else []),
-        *([f"nothing new for {clock(quiet)}"] if quiet >= QUIET_SECONDS else []),
+        *([f"no progress for {clock(quiet)}"] if quiet >= QUIET_SECONDS else []),
         *_figures(progress, world_size, rss_bytes),
     ):
         if len(line) + 2 + len(part) > width:

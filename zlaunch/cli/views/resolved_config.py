@@ -17,7 +17,7 @@ NUM_POINTS = 100
 
 def as_text(resolved: ResolvedValues, batch: str, schedule: Schedule) -> Iterator[str]:
     """Write the values with their sources, then the batch, what stays open, and the learning rate."""
-    yield 'filled in, for "auto" or for what was left out' if resolved.filled else "nothing is filled in"
+    yield 'filled in for "auto" and missing keys' if resolved.filled else "nothing is filled in"
     rows = [
         (f"{dotted(path)} = {json.dumps(leaf.value)}", str(leaf.source))
         for path, leaf in resolved.filled.items()
@@ -28,7 +28,7 @@ def as_text(resolved: ResolvedValues, batch: str, schedule: Schedule) -> Iterato
         yield "\nstill open"
         yield from console.notes(list(resolved.left.items()))
         if OpenReason.MODEL in resolved.left.values():
-            yield "  `--model DIR` closes what depends on the model"
+            yield "  `--model DIR` fills in what depends on the model"
     yield f"\nlearning rate: {schedule.name} ({schedule.source})"
     for remark in schedule.remarks:
         yield from console.notes([("", remark)], indent="")

@@ -1,4 +1,4 @@
-"""Show a run: what all commands of `zlaunch runs` have in common."""
+"""Formatting shared by the commands of `zlaunch runs`."""
 
 import json
 import math

@@ -15,7 +15,7 @@ def traffic_lines(estimate: Estimate) -> Iterator[str]:
     if estimate.speed is None:
         return
     traffic = estimate.speed.traffic
-    yield "a rank sends in a step"
+    yield "traffic of a rank in a step"
     rows = [
         (f"{one.kind} of {one.of}", decimal(one.sent(traffic.world_size), "B"), f"{one.times} x")
         for one in traffic.collectives
@@ -28,7 +28,7 @@ def traffic_lines(estimate: Estimate) -> Iterator[str]:
     }
     rows += [(name, decimal(amount, "B"), "") for name, amount in others.items() if amount]
     if not rows:
-        yield "  nothing: there is one rank, and nothing is offloaded"
+        yield "  none: there is one rank, and nothing is offloaded"
         return
     yield from (f"  {line}" for line in console.figures(rows))
     if traffic.collectives:
@@ -55,7 +55,7 @@ def time_lines(speed: Speed | None) -> Iterator[str]:
     )
     verb = "take" if roof.bound_by.endswith("s") else "takes"
     yield from console.paragraph(
-        f"{roof.bound_by} {verb} longest; by data sheets alone a step takes at least "
+        f"{roof.bound_by} {verb} longest; by data sheets alone, a step takes at least "
         f"{brief(roof.seconds)}: at most {roof.tokens_per_second:,.0f} tokens/s on all ranks",
         "  ",
     )

@@ -1,4 +1,4 @@
-"""A job under every strategy as a table, and which one to take."""
+"""Compare all strategies for a job in a table, and name the fastest that fits."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -88,15 +88,15 @@ def _conclusion(table: StrategyTable) -> Iterator[str]:
 
 def nothing_fits(remedies: Sequence[Options] | None) -> Iterator[str]:
     """Say so, and which changes make the job fit; None if none was tried."""
-    yield "nothing fits with this batch and this training"
+    yield "no stage or offload fits with these settings"
     if remedies is None:
-        yield "hint: leave out `--no-levers` to look for changes that let it fit"
+        yield "hint: leave out `--no-levers` to look for changes that make it fit"
     elif remedies:
         words = ", or with ".join(f"`{one}`" for one in remedies)
         yield from console.paragraph(f"hint: it fits with {words}")
     else:
         yield from console.paragraph(
-            "hint: no change that was tried helps; `zlaunch plan` tries every micro-batch"
+            "hint: none of the tested changes helps; `zlaunch plan` tries every micro-batch"
         )
 
 

@@ -1,1 +1,1 @@
-"""From presets, files, options and "auto" to the ds_config of a job, with the source of each value."""
+"""Make the ds_config of a job from presets, files, options and "auto", with the source of each value."""

@@ -27,7 +27,7 @@ TOTAL = ("train_batch_size",)
 
 
 class OpenReason(str, Enum):
-    """Why a value stays "auto": who fills it in, and from what."""
+    """Why a value stays "auto": what fills it in, and from what."""
 
     DEEPSPEED = "stays as it is: DeepSpeed takes its own default"
     NEVER_FILLED = 'neither the Trainer nor accelerate fills in this "auto": write a value'

@@ -1,6 +1,6 @@
 """Compose the ds_config of a job from a preset or the user's file, and the options.
 
-The result still says "auto" wherever the Trainer arguments, the model or the number of ranks decide;
+The result keeps "auto" wherever the Trainer arguments, the model or the number of ranks decide;
 `resolve` turns those into numbers. The files in `configs/` are these presets, byte for byte.
 """
 

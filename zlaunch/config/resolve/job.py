@@ -23,7 +23,7 @@ from zlaunch.job.trainer_args import TrainerArgs
 
 @dataclass(frozen=True)
 class ResolveContext:
-    """What the ds_config of a job depends on besides its options."""
+    """The inputs of a resolution, apart from the options of the job."""
 
     base: Document | None
     """The user's own ds_config."""
@@ -40,7 +40,7 @@ class ResolvedConfig(ResolvedValues):
 
     config: DsConfig
     warnings: tuple[Finding, ...]
-    """What the user's own ds_config asks for and DeepSpeed will not do."""
+    """Settings of the user's ds_config that DeepSpeed does not follow."""
 
     @property
     def precision(self) -> Precision:

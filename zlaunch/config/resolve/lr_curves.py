@@ -107,7 +107,7 @@ def deepspeed_curve(name: str, params: Any, base: float) -> Curve:
 
 @dataclass(frozen=True)
 class ScheduleInputs:
-    """What the Trainer's schedules depend on."""
+    """The inputs of the Trainer's schedules."""
 
     peak: float
     """`--learning_rate`."""

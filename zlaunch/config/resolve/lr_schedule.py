@@ -72,7 +72,7 @@ class _Job:
 
     @property
     def base(self) -> float | None:
-        """The learning rate that the optimizer starts with; None where only the script knows."""
+        """The initial learning rate of the optimizer; None if only the script sets it."""
         rate = self.values[_LR]
         if rate is None and self.values.has(("optimizer",)):
             field = field_at(self.values.config(), _LR)
@@ -92,7 +92,7 @@ def schedule_of(resolved: ResolvedValues, interface: ConfigInterface, argv: Sequ
     if interface is ConfigInterface.TRAINER:
         kind = job.args["lr_scheduler_type"]
         return _of_trainer(Schedule(str(kind.value), str(kind.source)), job, argv)
-    own = "the script's own, or the rate of the optimizer throughout"
+    own = "the schedule of the script, or the constant rate of the optimizer"
     return Schedule("no schedule", "no `scheduler` in the ds_config", (own,))
 
 
@@ -104,7 +104,7 @@ def _with_curve(schedule: Schedule, make: Callable[[], Curve]) -> Schedule:
     except (ArithmeticError, ValueError, TypeError, KeyError):
         is_sound = False
     if not is_sound:
-        return Schedule(schedule.name, schedule.source, ("its settings give no number at every step",))
+        return Schedule(schedule.name, schedule.source, ("its settings give no learning rate at some steps",))
     return replace(schedule, curve=curve)
 
 
@@ -120,7 +120,7 @@ def _of_deepspeed(named: Schedule, job: _Job) -> Schedule:
     base = job.base
     takes_base = name == "WarmupCosineLR" or (name == "WarmupLR" and not params.get("warmup_max_lr"))
     if base is None and takes_base:
-        remark = "as a multiple of the rate of the script's own optimizer"
+        remark = "as a multiple of the rate of the script's optimizer"
         schedule = replace(schedule, remarks=(*schedule.remarks, remark))
     open_numbers = {
         "total_num_steps": schedule.num_steps,
@@ -137,11 +137,11 @@ def _of_deepspeed(named: Schedule, job: _Job) -> Schedule:
 
 
 def _hidden(name: str, params: Mapping[str, object], interface: ConfigInterface) -> str | None:
-    """Say what computes a schedule that only the running job knows."""
+    """Name the source of a schedule that is known only at run time."""
     if name not in DEEPSPEED_SCHEDULERS:
-        return "`torch.optim.lr_scheduler` computes it while it trains"
+        return "`torch.optim.lr_scheduler` computes it during training"
     if AUTO in params.values() and interface is not ConfigInterface.TRAINER:
-        return "the script's `DummyScheduler` brings its numbers"
+        return "the script's `DummyScheduler` sets its numbers"
     return None
 
 
@@ -149,7 +149,7 @@ def _of_trainer(named: Schedule, job: _Job, argv: Sequence[str]) -> Schedule:
     name, given = named.name, job.args["warmup_steps"]
     warmup = float(given.value)
     if name in UNPREDICTABLE:
-        return replace(named, remarks=("it follows how training goes",))
+        return replace(named, remarks=("it depends on metrics during training",))
     if name not in TRAINER:
         names = ", ".join(f"`{one}`" for one in TRAINER)
         raise WrongUsage(f"the Trainer has no schedule `{name}`", f"write one of {names}")
@@ -158,7 +158,7 @@ def _of_trainer(named: Schedule, job: _Job, argv: Sequence[str]) -> Schedule:
     run = ScheduleInputs(job.base or 0.0, _warmup_steps(warmup, steps), steps, _options(argv))
     said = "no warmup" if run.warmup == 0 else f"{run.warmup} steps of warmup"
     if name == "constant":
-        said = "warmup is not read"
+        said = "warmup is ignored"
     elif schedule.is_share and warmup:
         said = f"{warmup:.3g} of the run is warmup"
     schedule = replace(schedule, remarks=(f"{said} ({given.source})", *schedule.remarks))
@@ -198,11 +198,11 @@ def _with_steps(
     if name in ENDLESS and (warmup >= 1 or warmup == 0):
         shape = _SHAPES[name](params) if name in _SHAPES else 2 * warmup
         number = int(shape) or ASSUMED_STEPS
-        return replace(named, num_steps=number, remarks=(f"{unknown}; these are its first {number} steps",))
+        return replace(named, num_steps=number, remarks=(f"{unknown}; showing its first {number} steps",))
     if warmup >= 1:
         number = max(ASSUMED_STEPS, 10 * int(warmup))
-        return replace(named, num_steps=number, remarks=(f"{unknown}; drawn as if it were {number} steps",))
-    return replace(named, is_share=True, remarks=(f"{unknown}; so this is over a share of it",))
+        return replace(named, num_steps=number, remarks=(f"{unknown}; shown for {number} steps",))
+    return replace(named, is_share=True, remarks=(f"{unknown}; shown as a share of the run",))
 
 
 def _cycle(params: Mapping[str, Any]) -> float:

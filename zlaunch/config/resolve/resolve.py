@@ -1,7 +1,7 @@
 """Resolve a ds_config: reconcile it with the Trainer arguments and fill in every "auto".
 
-`train` and `estimate` resolve what a job composes (see `job`), `config resolve` and `config validate
---deep` what a file says. Both call `resolve_values`, so what is estimated or shown is what runs.
+`train` and `estimate` resolve the ds_config of a job (see `job`), `config resolve` and `config validate
+--deep` that of a file. All call `resolve_values`, so the same values are estimated, shown and run.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class ResolvedValues:
 
 
 def resolve_file(document: Document, context: Context) -> ResolvedValues:
-    """Resolve a ds_config as its file says it, for whoever reads it."""
+    """Resolve the ds_config of a file for the program that reads it."""
     return resolve_values(as_written(document), context)
 
 

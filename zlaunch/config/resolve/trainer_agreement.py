@@ -1,7 +1,7 @@
 """Reconcile Trainer arguments with the ds_config.
 
 The Trainer refuses a ds_config whose numbers differ from its arguments, even from their defaults. So a
-value that only the config sets is passed on as an argument, and what still differs is reported before
+value that only the config sets is passed on as an argument, and remaining differences are reported before
 the job starts.
 """
 

@@ -34,7 +34,7 @@ FORMATS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Context:
-    """As much of the job as is known."""
+    """The known properties of the job."""
 
     world_size: int | None = None
     """Data-parallel ranks; None if unknown."""
@@ -54,7 +54,7 @@ UNKNOWN = Context()
 
 @dataclass(frozen=True)
 class Subject:
-    """What a rule checks: a ds_config and its job."""
+    """The input of a rule: a ds_config and its job."""
 
     config: DsConfig
     context: Context = UNKNOWN
@@ -193,7 +193,7 @@ def _leaves(node: Section | Mapping[str, object], above: Keys) -> Iterator[tuple
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What a rule finds; the rule adds its code and severity."""
+    """The result of a rule, without its code and severity."""
 
     where: str
     message: str

@@ -9,14 +9,14 @@ from zlaunch.errors import Place
 
 @dataclass(frozen=True, slots=True)
 class NotNeeded:
-    """It is not needed: zlaunch does it by itself, or nothing changes."""
+    """The flag is not needed: zlaunch does this by default, or it has no effect."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class NoEquivalent:
-    """It has no equivalent; the user must know."""
+    """The flag has no equivalent, and a note says so."""
 
     why: str
 
@@ -31,14 +31,14 @@ class Untranslatable:
 
 @dataclass(frozen=True, slots=True)
 class BecomesVariable:
-    """It becomes a variable in front of the command, by default with the flag's value."""
+    """The flag becomes an environment variable in front of the command, by default with the flag's value."""
 
     name: str
     value: str | None = None
 
 
 class Role(Enum):
-    """It is decided together with others; this is its meaning."""
+    """The meaning of a flag that is translated together with others."""
 
     RANKS = auto()
     """How many on each host."""

@@ -1,1 +1,1 @@
-"""One function for each known way to die: evidence of a run → what happened, or None."""
+"""Failure signatures: one function per cause, from the evidence of a run to a reading or None."""

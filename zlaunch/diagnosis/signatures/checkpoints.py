@@ -1,4 +1,4 @@
-"""What was saved cannot be read back."""
+"""Checkpoints and weights that could not be loaded."""
 
 import re
 
@@ -13,17 +13,17 @@ _FILE = r"['\"`]?((?:/|\./)?[\w./+-]*\.(?:pt|pth|bin|safetensors|json|ckpt))\b"
 
 @signature("other-world-size", "`The checkpoint being loaded used a DP world size of X`")
 def other_world_size(case: Case) -> Reading | None:
-    """The checkpoint was saved by another number of ranks; the optimizer's states do not fit."""
+    """The checkpoint was saved with a different number of ranks; its optimizer states do not match."""
     found = re.search(r"used a DP\s+world size of (\d+) but the\s+current world size is (\d+)", case.words)
     if found is None:
         return None
     then, now = found.groups()
     advice = (
-        f"run it on {then} ranks again",
+        f"use {then} ranks again",
         "or `python -m deepspeed.checkpoint.ds_to_universal`, then `--set checkpoint.load_universal=true`",
     )
     return Reading(
-        f"the checkpoint was saved by {then} ranks, and {now} are to go on with it",
+        f"the checkpoint was saved with {then} ranks, but the job has {now}",
         (tidy(found.group()),),
         advice,
     )
@@ -33,7 +33,7 @@ def other_world_size(case: Case) -> Reading | None:
 @quotes(r"size mismatch[^\n]{0,300}torch\.Size\(\[0\]\)")
 def sharded_weights(case: Case, line: str) -> Reading:
     """The weights were saved at stage 3 without being gathered: the file holds empty tensors."""
-    advice = ("`python zero_to_fp32.py . OUT` in the checkpoint's folder gathers them",)
+    advice = ("`python zero_to_fp32.py . OUT` in the checkpoint directory gathers them",)
     return Reading("the weights were saved at stage 3 without being gathered", (line,), advice)
 
 
@@ -46,20 +46,20 @@ def sharded_weights(case: Case, line: str) -> Reading:
     r"|No such file or directory: '[^'\n]*(?:/trainer_state\.json|/global_step\d+|/latest)"
 )
 def checkpoint_missing(case: Case, line: str) -> Reading:
-    """There is no checkpoint where the job was to go on from."""
+    """The checkpoint to resume from does not exist."""
     place = named_in(
         line, r"(?:checkpoint at|from checkpoint|in output directory|directory:) [('](?!\[)([^\s()']{1,150})"
     ) or named_in(line, r"(?:checkpoint at|from checkpoint) ([^\s()]{1,150})")
     there = f" at `{place}`" if place else ""
-    return Reading(f"there is no checkpoint{there} to go on from", (line,))
+    return Reading(f"there is no checkpoint{there} to resume from", (line,))
 
 
 @signature(
     "checkpoint-corrupt",
-    "`PytorchStreamReader failed`, `Error while deserializing header`, `EOFError` in a load",
+    "`PytorchStreamReader failed`, `Error while deserializing header`, `EOFError` while loading",
 )
 def checkpoint_corrupt(case: Case) -> Reading | None:
-    """A file of the checkpoint or of the model is torn, empty, or something else."""
+    """A file of the checkpoint or the model is truncated, empty, or in another format."""
     line = matching_line(
         r"PytorchStreamReader failed|Error while deserializing|invalid load key|MetadataIncompleteBuffer"
         r"|Unable to load weights from pytorch checkpoint|UnpicklingError|unexpected EOF",
@@ -75,7 +75,7 @@ def checkpoint_corrupt(case: Case) -> Reading | None:
     what = "checkpoint" if case.phase == phases.RESUMING else "model or checkpoint"
     file = named_in(case.words, _FILE)
     facts = (line or "EOFError", file if file and file not in (line or "") else None)
-    return Reading(f"a file of the {what} is torn or empty", facts)
+    return Reading(f"a file of the {what} is corrupt", facts)
 
 
 @signature(
@@ -86,6 +86,6 @@ def checkpoint_corrupt(case: Case) -> Reading | None:
     r"|different number of parameter groups"
 )
 def checkpoint_of_another_model(case: Case, line: str) -> Reading:
-    """The checkpoint belongs to a model with other parameters, or to another optimizer."""
+    """The checkpoint is from a model with other parameters, or from another optimizer."""
     detail = matching_line(r"size mismatch for|Missing key\(s\)|Unexpected key\(s\)", case.words)
-    return Reading("the checkpoint does not belong to this model", (line, detail))
+    return Reading("the checkpoint does not match the model or its optimizer", (line, detail))

@@ -1,4 +1,4 @@
-"""DeepSpeed or the Trainer refused the ds_config or the arguments in the ranks."""
+"""DeepSpeed or the Trainer refused the ds_config or the arguments."""
 
 import re
 from dataclasses import replace
@@ -62,7 +62,7 @@ def no_hidden_size(case: Case) -> Reading | None:
         return None
     listed = named_in(case.words, r"\[([^\]\n]{1,400})\]")
     keys = re.findall(r"[\w.]+", listed or "")[:3]
-    advice = f"write numbers for them: `--set {keys[0]}=NUMBER`" if keys else None
+    advice = f"use numbers instead: `--set {keys[0]}=NUMBER`" if keys else None
     cause = 'the Trainer cannot fill in "auto": the model\'s config has no `hidden_size`'
     return Reading(cause, tuple(keys) or (matching_line("neither `?hidden_size", case.words),), (advice,))
 
@@ -70,10 +70,10 @@ def no_hidden_size(case: Case) -> Reading | None:
 @signature("bad-warmup", "`warmup_num_steps must be a positive integer`")
 @quotes(r"warmup_num_steps must be a positive integer")
 def bad_warmup(case: Case, line: str) -> Reading:
-    """`warmup_num_steps` of the scheduler must be a whole number of at least 1."""
+    """`warmup_num_steps` of the scheduler must be an integer of at least 1."""
     no_warmup = "`--set scheduler.params.warmup_num_steps=1`: practically no warmup"
     advice = no_warmup if line.endswith("got 0") else None
-    cause = "`warmup_num_steps` of the scheduler is not a whole number of at least 1"
+    cause = "`warmup_num_steps` of the scheduler is not an integer of at least 1"
     return Reading(cause, (line,), (advice,))
 
 
@@ -115,9 +115,9 @@ def no_optimizer(case: Case, line: str) -> Reading | None:
 @signature("optimizer-on-gpu", "`CPUAdam param is on cuda:0 and must be 'cpu'`")
 @quotes(r"CPU\w+ param is on \S+ and must be 'cpu'")
 def optimizer_on_gpu(case: Case, line: str) -> Reading:
-    """DeepSpeed's CPU optimizer was given parameters on a GPU."""
+    """DeepSpeed's CPU optimizer received parameters on a GPU."""
     advice = ("`--stage 2 --offload optimizer:cpu`",) if case.job.stage == 0 else ()
-    return Reading("DeepSpeed's CPU optimizer was given parameters on a GPU", (line,), advice)
+    return Reading("DeepSpeed's CPU optimizer received parameters on a GPU", (line,), advice)
 
 
 @signature(

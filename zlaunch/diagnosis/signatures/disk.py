@@ -1,4 +1,4 @@
-"""What is written found no room: the disk, /dev/shm, the table of open files."""
+"""No space left: disks, /dev/shm, open files."""
 
 import signal
 
@@ -9,11 +9,11 @@ from zlaunch.rundir import phases
 from zlaunch.units import memory
 
 _ALMOST_FULL = 64 << 20
-"""Bytes; with less left, what was just asked for did not fit."""
+"""Bytes; with less free, the last request did not fit."""
 _FULL = 1 << 20
-"""Bytes; with less left, not even a traceback may have fitted."""
+"""Bytes; with less free, not even a traceback may have fitted."""
 _RAISED = frozenset({1, 120})
-"""How Python ends after an uncaught exception, and where what was printed could not be written."""
+"""Exit statuses of Python after an uncaught exception, and after output that could not be flushed."""
 _SHM = (
     r"unable to allocate shared memory\(shm\)|insufficient shared memory|out of shared memory"
     r"|unable to (?:open|resize|write to) (?:shared memory object|file) <(?:/dev/shm)?/torch_"
@@ -24,7 +24,7 @@ _SHM = (
 
 @signature("shared-memory-full", "SIGBUS while /dev/shm is small or full; `insufficient shared memory (shm)`")
 def shared_memory_full(case: Case) -> Reading | None:
-    """There is no room in /dev/shm for what ranks or loaders of data share; containers give it 64 MiB."""
+    """Ranks or data loaders ran out of space in /dev/shm, which has 64 MiB in a container by default."""
     line = matching_line(_SHM, case.story)
     size, free = case.machine.get("shm_bytes"), case.machine.get("shm_free_bytes")
     crashed = case.signal == signal.SIGBUS and free is not None and free < _ALMOST_FULL
@@ -34,16 +34,16 @@ def shared_memory_full(case: Case) -> Reading | None:
     died = "SIGBUS" if case.signal == signal.SIGBUS else None
     is_small = size is not None and size <= 1 << 30
     advice = "start the container with `--shm-size=8g` or `--ipc=host`" if is_small else None
-    return Reading(f"{case.who} found no room in /dev/shm", (room, line, died), (advice,))
+    return Reading(f"{case.who} ran out of space in /dev/shm", (room, line, died), (advice,))
 
 
 @signature(
     "disk-full",
-    "`No space left on device`, `PytorchStreamWriter failed writing`; a status and no exception, or SIGBUS,"
-    " on a full disk",
+    "`No space left on device`, `PytorchStreamWriter failed writing`; on a full disk also SIGBUS, or an exit"
+    " status without an exception",
 )
 def disk_full(case: Case) -> Reading | None:
-    """A file could not be written because its file system, or the user's share of it, is full."""
+    """A file could not be written because its file system is full or a disk quota is used up."""
     free = case.machine.get("disk_free_bytes")
     said = r"No space left on device|os error 28|Errno 28|ENOSPC|Disk quota exceeded|Errno 122|os error 122"
     torn = r"PytorchStreamWriter failed writing|inline_container\.cc:\d+\] \. unexpected pos"
@@ -53,21 +53,21 @@ def disk_full(case: Case) -> Reading | None:
     if line is None and not crashed and not wordless:
         return None
     what = "a checkpoint" if case.phase == phases.SAVING else "a file"
-    room = None if free is None else f"{memory(free)} free where the run directory is"
+    room = None if free is None else f"{memory(free)} free on the file system of the run directory"
     quota = matching_line("Disk quota exceeded|Errno 122|os error 122", case.story)
-    why = "the user's quota is used up" if quota else "the disk is full"
-    silence = "it failed, and no exception of it could be written down" if line is None and wordless else None
+    why = "the disk quota is used up" if quota else "the disk is full"
+    silence = "its exception could not be recorded" if line is None and wordless else None
     return Reading(f"{case.who} could not write {what}: {why}", (line, room, silence))
 
 
 def _is_wordless(case: Case) -> bool:
-    """Whether Python left with an exception, and none is known: a full disk takes no traceback either."""
+    """Whether Python exited after an exception that was not recorded, as on a full disk."""
     return case.rank is not None and case.rank.returncode in _RAISED and case.error is None
 
 
 @signature("too-many-files", "`Too many open files`")
 @quotes("Too many open files")
 def too_many_files(case: Case, line: str) -> Reading:
-    """More files were open at once than the process may have."""
-    cause = f"{case.who} had more files open than it may have"
-    return Reading(cause, (line,), ("`ulimit -n 65536` before the start",))
+    """A process reached its limit of open files."""
+    cause = f"{case.who} reached its limit of open files"
+    return Reading(cause, (line,), ("run `ulimit -n 65536` first",))

@@ -1,4 +1,4 @@
-"""How a run ended where nothing more telling is known: by signal, by status, by being stopped."""
+"""Stalls, signals and exit statuses without a more specific cause."""
 
 import signal
 
@@ -15,39 +15,39 @@ _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS}
 )
 _NONE_FAILED = frozenset({RankRole.STOPPED, RankRole.DRAGGED, RankRole.CUT_OFF, RankRole.NONE})
-"""The parts of ranks that did not fail of themselves, and are not lost."""
+"""Roles of ranks that did not fail by themselves, and are not lost."""
 
 
-@signature("stalled", "no step for so long that the watch spoke up, and no rank that failed of itself")
+@signature("stalled", "no progress for longer than `--stall-after`, and no rank that failed by itself")
 def stalled(case: Case) -> Reading | None:
-    """No rank took a step any more, and none failed."""
+    """No rank made progress any more, and none failed."""
     stall = case.evidence.stall
     if stall is None or not stall.ended_job or not {*roles(case.evidence).values()} <= _NONE_FAILED:
         return None
     odd = [rank for rank in case.evidence.ranks if rank.rank in stall.odd]
-    cause = f"nothing happened for {duration(stall.seconds)} after step {stall.step}"
+    cause = f"no progress for {duration(stall.seconds)} after step {stall.step}"
     if odd:
-        cause += f"; rank {', '.join(str(rank.rank) for rank in odd)} was elsewhere than the others"
+        cause += f"; rank {', '.join(str(rank.rank) for rank in odd)} differs from the others"
     return Reading(cause, _places(stall), rank=odd[0] if odd else None, is_local=bool(odd))
 
 
 def _places(stall: StallEvidence) -> tuple[str, ...]:
-    """Say where ranks stood still: the odd ones first, and one of the others."""
+    """Say where ranks stalled: those that differ first, then one of the others."""
     shown = [number for number in stall.odd if number in stall.where] or sorted(stall.where)
     others = sorted(set(stall.where) - set(shown))[:1]
     return tuple(f"rank {number}: {clip(stall.where[number], 100)}" for number in (*shown[:2], *others))
 
 
-@signature("stopped", "zlaunch was sent a signal, and no rank had failed of itself")
+@signature("stopped", "zlaunch received a signal, and no rank had failed by itself")
 def stopped(case: Case) -> Reading | None:
-    """A person, or the system, stopped the job."""
+    """A user or the system stopped the job."""
     number = case.evidence.stopped_by
     if number is None or (case.rank and role_of(case.rank, case.evidence) is RankRole.FAILED):
         return None
     step = max((rank.step for rank in case.evidence.ranks), default=0)
     stall = case.evidence.stall
-    still = () if stall is None else (f"nothing had happened for {duration(stall.seconds)}", *_places(stall))
-    who = "a person" if number == signal.SIGINT else "someone, or the system,"
+    still = () if stall is None else (f"no progress for {duration(stall.seconds)} before", *_places(stall))
+    who = "a user" if number == signal.SIGINT else "a user or the system"
     with_it = f"{who} stopped the job with {signal_name(number)}"
     return Reading(
         "`zlaunch runs stop` ended the job" if case.evidence.by_command else with_it,
@@ -56,13 +56,13 @@ def stopped(case: Case) -> Reading | None:
     )
 
 
-@signature("stumbled", "every rank was `exiting`, none raised anything, and one died")
+@signature("stumbled", "every rank was `exiting`, none raised an exception, and a signal ended one")
 def stumbled(case: Case) -> Reading | None:
-    """The script ran to its end, then Python or a library died while it left."""
+    """The script finished, then Python or a library crashed while exiting."""
     ended_well = all(rank.ran_to_its_end for rank in case.evidence.ranks)
     if case.signal is None or case.rank is None or not ended_well:
         return None
-    cause = f"the job trained to its end, then {case.who} died of {signal_name(case.signal)} while it left"
+    cause = f"the job finished training, then {case.who} died with {signal_name(case.signal)} while exiting"
     return Reading(cause, (_top_of_stack(case), f"at step {case.rank.step}"))
 
 
@@ -90,12 +90,15 @@ def _top_of_stack(case: Case) -> str | None:
     return None
 
 
-@signature("killed", "SIGKILL, and no counter of the kernel that would say why")
+@signature("killed", "SIGKILL, and no out-of-memory kill that the kernel counted")
 def killed(case: Case) -> Reading | None:
-    """A rank was killed from outside; who did it is not known."""
+    """A rank was killed from outside; the sender of the signal is unknown."""
     if case.signal != signal.SIGKILL:
         return None
-    read, unread = "the kernel counted no out-of-memory kill", "the kernel's counter could not be read"
+    read, unread = (
+        "the kernel counted no out-of-memory kill",
+        "the kernel's `oom_kill` counter could not be read",
+    )
     facts = (read if case.machine.get("oom_kills") == 0 else unread, _last_said(case))
     return Reading(f"{case.who} was killed by SIGKILL; its sender is unknown", facts)
 
@@ -109,29 +112,29 @@ def ended_by_signal(case: Case) -> Reading | None:
     return Reading(cause, (_last_said(case),))
 
 
-@signature("rank-lost", "no return code: the wrapper process of the script is gone, too")
+@signature("rank-lost", "no exit status was recorded: the wrapper process of the script is gone too")
 def rank_lost(case: Case) -> Reading | None:
-    """A rank is gone together with its wrapper process: its host, its container, or a kill of everything."""
+    """A rank and its wrapper process are gone: the host or container ended, or both were killed."""
     if case.rank is None or case.rank.returncode is not None:
         return None
     lost = [rank.rank for rank in case.evidence.ranks if rank.returncode is None]
     facts = (
-        f"{plural(len(lost), 'rank')} without an end" if len(lost) > 1 else None,
+        f"{plural(len(lost), 'rank')} without an exit status" if len(lost) > 1 else None,
         _launcher_status(case) if case.evidence.launcher_returncode else None,
         _last_said(case),
     )
-    return Reading(f"{case.who} is gone together with its wrapper process", facts)
+    return Reading(f"{case.who} and its wrapper process are gone", facts)
 
 
-@signature("ended-by-status", "a status that is not 0, and no exception")
+@signature("ended-by-status", "a nonzero exit status without an exception")
 def ended_by_status(case: Case) -> Reading | None:
-    """The script ended itself with a status that is not 0."""
+    """The script exited with a nonzero status."""
     if case.rank is None or not case.rank.returncode:
         return None
-    return Reading(f"the script ended {case.who} with status {case.rank.returncode}", (_last_said(case),))
+    return Reading(f"the script exited with status {case.rank.returncode} on {case.who}", (_last_said(case),))
 
 
-@signature("launcher-killed", "the launcher died of a signal, and no rank failed by itself")
+@signature("launcher-killed", "a signal ended the launcher, and no rank failed by itself")
 def launcher_killed(case: Case) -> Reading | None:
     """The launcher was killed; the ranks were then stopped."""
     number = case.evidence.launcher_returncode
@@ -141,9 +144,9 @@ def launcher_killed(case: Case) -> Reading | None:
     return Reading(cause, is_local=False)
 
 
-@signature("launcher-failed", "the launcher failed, and no rank did")
+@signature("launcher-failed", "a nonzero exit status of the launcher, and no failed rank")
 def launcher_failed(case: Case) -> Reading | None:
-    """The launcher failed before or beside the ranks."""
+    """The launcher failed, but no rank did."""
     number = case.evidence.launcher_returncode
     if case.rank is not None or number == 0:
         return None
@@ -154,17 +157,17 @@ def launcher_failed(case: Case) -> Reading | None:
 
 @signature("finished", "every rank returned 0")
 def finished(case: Case) -> Reading | None:
-    """Nothing went wrong."""
+    """The job succeeded."""
     evidence, world_size = case.evidence, max(case.job.world_size, 1)
     all_finished = len(evidence.ranks) >= world_size and all(rank.finished for rank in evidence.ranks)
     if not all_finished or evidence.launcher_returncode != 0 or evidence.stopped_by is not None:
         return None
-    return Reading("every rank ran to its end", is_local=False)
+    return Reading("every rank finished", is_local=False)
 
 
-@signature("unknown", "nothing of the above")
+@signature("unknown", "none of the above")
 def unknown(case: Case) -> Reading:
-    """Nobody knows how the job ended: the ranks left no record of it."""
+    """The cause is unknown: no rank left a record of a failure."""
     left = [rank for rank in case.evidence.ranks if rank.returncode is not None]
     some = f"{len(left)} of {plural(case.job.world_size, 'rank')} left a record" if left else None
     cause = "the job ended, and no rank left a record of a failure"
@@ -173,10 +176,10 @@ def unknown(case: Case) -> Reading:
 
 def _last_said(case: Case) -> str | None:
     line = last_line(case.log[-8192:])
-    return f"its last line: {line}" if line else None
+    return f"last line of its log: {line}" if line else None
 
 
 def _launcher_status(case: Case) -> str:
     number = case.evidence.launcher_returncode
-    how = f"died of {signal_name(-number)}" if number < 0 else f"ended with status {number}"
+    how = f"was killed by {signal_name(-number)}" if number < 0 else f"exited with status {number}"
     return f"the launcher {how}"

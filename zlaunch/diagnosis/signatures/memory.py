@@ -1,4 +1,4 @@
-"""Memory ran out: on the host, on a GPU, page-locked, or shared."""
+"""Out of memory on the host or on a GPU."""
 
 import re
 import signal
@@ -24,10 +24,10 @@ _UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "KB": 10, "MB"
 
 
 @signature(
-    "host-out-of-memory", "SIGKILL of a rank or the launcher, and the kernel's `oom_kill` counter came up"
+    "host-out-of-memory", "SIGKILL of a rank or the launcher, and the kernel's `oom_kill` counter increased"
 )
 def host_out_of_memory(case: Case) -> Reading | None:
-    """The kernel killed a rank, or its launcher, because the host, or the container, had no memory left."""
+    """The kernel killed a rank or the launcher because the host or its container ran out of memory."""
     machine, victim = case.machine, _killed(case)
     if victim is None or not (kills := machine.get("oom_kills")):
         return None
@@ -36,12 +36,12 @@ def host_out_of_memory(case: Case) -> Reading | None:
         why = f"its container reached its limit of {gib(limit)} GiB of memory"
     else:
         why = "the host ran out of memory"
-    facts = (f"oom_kill went up by {kills} while the job ran", _peaks(case), _left(case))
+    facts = (f"the kernel's `oom_kill` counter rose by {kills} during the job", _peaks(case), _left(case))
     return Reading(f"the kernel killed {victim} because {why}", facts, less_host_memory(case))
 
 
 def _killed(case: Case) -> str | None:
-    """Name what was killed; a rank that is lost with its launcher may not have been the one."""
+    """Name what was killed; a rank that is lost with its launcher may not have been the cause."""
     if case.signal == signal.SIGKILL and case.error is None:
         return case.who
     lost = case.rank is None or case.rank.returncode is None
@@ -55,26 +55,24 @@ def _peaks(case: Case) -> str | None:
         return None
     said = ", ".join(f"{gib(peak)} (rank {rank})" for rank, peak in [*peaks.items()][:4])
     predicted = written_resident(case.job.forecast or {}, case.job.accelerator != "cpu")
-    more = "" if predicted is None else f"; {gib(predicted)} were predicted for each"
-    return f"most held, GiB: {said}{more}"
+    more = "" if predicted is None else f"; predicted: {gib(predicted)} each"
+    return f"peak RSS in GiB: {said}{more}"
 
 
 def _left(case: Case) -> str | None:
     machine = case.machine
     limit, used = machine.get("cgroup_limit_bytes"), machine.get("cgroup_bytes")
     if limit is not None and used is not None:
-        return f"{gib(used)} of {gib(limit)} GiB in use when last seen"
+        return f"{gib(used)} of {gib(limit)} GiB in use at the last sample"
     total, available = machine.get("memory_bytes"), machine.get("memory_available_bytes")
     if total is not None and available is not None:
-        return f"{gib(available)} of {gib(total)} GiB of the host were available when last seen"
+        return f"{gib(available)} of {gib(total)} GiB of the host were available at the last sample"
     return None
 
 
-@signature(
-    "pinned-memory", "`out of memory` out of `pin_memory` or cudaHostAlloc; `mlock failed to allocate`"
-)
+@signature("pinned-memory", "`out of memory` in `pin_memory` or cudaHostAlloc; `mlock failed to allocate`")
 def pinned_memory(case: Case) -> Reading | None:
-    """Page-locked host memory could not be had; CUDA calls that out of memory, though the GPU has some."""
+    """Page-locked host memory could not be allocated; CUDA reports this as out of memory."""
     locked = matching_line(r"mlock failed to allocate|Failed to mlock", case.story)
     through_pinning = re.search(r"out of memory|MemoryError|invalid argument", case.words) and re.search(
         r"pin_memory\(|cudaHostAlloc|cudaHostRegister|CachingHostAllocator|pin_tensor", case.story
@@ -88,14 +86,14 @@ def pinned_memory(case: Case) -> Reading | None:
         and setting(case.job.config, "zero_optimization", key, "pin_memory") is not False
     ]
     facts = (locked, matching_line(r"out of memory|MemoryError|invalid argument", case.words), _left(case))
-    advice = (f"`{' '.join(pinned)}`: pageable memory does",) if pinned else ()
-    cause = f"{case.who} could not get page-locked host memory; it is not the GPU that is full"
+    advice = (f"`{' '.join(pinned)}`: use pageable memory",) if pinned else ()
+    cause = f"{case.who} could not allocate page-locked host memory; the GPU is not full"
     return Reading(cause, facts, advice)
 
 
-@signature("gpu-out-of-memory", "`out of memory. Tried to allocate`, and what else torch says there")
+@signature("gpu-out-of-memory", "`out of memory. Tried to allocate`, with torch's figures")
 def gpu_out_of_memory(case: Case) -> Reading | None:
-    """A GPU had no memory left for what was asked."""
+    """A GPU ran out of memory."""
     asked, between = named_in(case.words, _ASKED), named_in(case.words, _BETWEEN)
     if asked is None and not re.search(
         r"OutOfMemoryError|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY", case.words
@@ -119,33 +117,33 @@ def gpu_out_of_memory(case: Case) -> Reading | None:
 
 
 def _wanted(asked: str, total: str | None, free: str | None) -> str:
-    return f"asked for {asked}" + (f"; {free} of {total} were free" if total and free else "")
+    return f"tried to allocate {asked}" + (f"; {free} of {total} were free" if total and free else "")
 
 
 def _torch_holds(held: str | None, between: str | None, case: Case) -> str | None:
     if held is None:
         allocated = case.rank.heartbeat.get("gpu_allocated_bytes") if case.rank is not None else None
-        return f"{gib(allocated)} GiB in tensors at most" if allocated and allocated > 0 else None
-    return f"torch held {held} in tensors" + (f" and {between} unused between them" if between else "")
+        return f"{gib(allocated)} GiB in tensors at the peak" if allocated and allocated > 0 else None
+    return f"torch held {held} in tensors" + (f" and {between} in its cache" if between else "")
 
 
 def _predicted(case: Case) -> str | None:
     predicted = written_peak(case.job.forecast or {}, ("gpu",))
-    return f"{gib(predicted)} GiB of tensors were predicted" if predicted else None
+    return f"{gib(predicted)} GiB of tensors predicted" if predicted else None
 
 
 def _fits_unfragmented(
     words: str, asked: str | None, free: str | None, between: str | None
 ) -> tuple[str, ...]:
-    """Advise segments that grow only where the gaps would have held what was asked."""
+    """Advise expandable segments if the unallocated memory would have been enough."""
     if not (asked and between) or num_bytes(between) + num_bytes(free or "0 bytes") < num_bytes(asked):
         return ()
     variable = named_in(words, r"(PYTORCH_\w*ALLOC_CONF)=expandable") or "PYTORCH_CUDA_ALLOC_CONF"
-    return (f"`{variable}=expandable_segments:True`: the gaps would have held it",)
+    return (f"`{variable}=expandable_segments:True`: enough memory was free, but fragmented",)
 
 
 def _on_the_same_gpu(words: str, asked: str | None, free: str | None) -> tuple[str, ...]:
-    """Point at another process where it holds what is missing."""
+    """Name another process if it holds the missing memory."""
     missing = num_bytes(asked or "0 bytes") - num_bytes(free or "0 bytes")
     holders = [(pid, held) for pid, held in _OTHERS.findall(words) if num_bytes(held) >= max(missing, 1)]
     return tuple(
@@ -160,7 +158,7 @@ def _smaller_bucket(case: Case, asked: str | None) -> tuple[str, ...]:
         return ()
     if not any(abs(num_bytes(asked) - width * elements) < 0.02 * width * elements for width in (2, 4)):
         return ()
-    return (f"`--set {BUCKET}={SMALL_BUCKET}`: a bucket is what was asked for",)
+    return (f"`--set {BUCKET}={SMALL_BUCKET}`: the failed allocation was a bucket",)
 
 
 def num_bytes(size: str) -> int:
@@ -176,7 +174,7 @@ def num_bytes(size: str) -> int:
     "host-allocation-failed", "`DefaultCPUAllocator: can't allocate memory`, MemoryError, std::bad_alloc"
 )
 def host_allocation_failed(case: Case) -> Reading | None:
-    """Host memory was asked for and refused: a limit on the process, or no memory and no overcommitting."""
+    """Host memory could not be allocated: a limit of the process, or too little memory without overcommit."""
     pattern = (
         r"DefaultCPUAllocator: (?:can't|not enough)|^\w*MemoryError|std::bad_alloc"
         r"|Unable to allocate [\d.]+ \w+ for"
@@ -186,11 +184,11 @@ def host_allocation_failed(case: Case) -> Reading | None:
     if line is None or case.signal not in {None, signal.SIGABRT}:
         return None
     facts = (line, _peaks(case), _left(case))
-    return Reading(f"{case.who} asked for host memory that it could not get", facts, less_host_memory(case))
+    return Reading(f"{case.who} could not allocate host memory", facts, less_host_memory(case))
 
 
 @signature("too-many-processes", "`can't start new thread`, `Resource temporarily unavailable`")
 @quotes(r"can't start new thread|Resource temporarily unavailable|fork: retry")
 def too_many_processes(case: Case, line: str) -> Reading:
-    """No further thread or process could be started: a limit of the user, or of the container."""
-    return Reading(f"{case.who} could start no further thread or process", (line,))
+    """A thread or process could not be started: a limit of the user or the container."""
+    return Reading(f"{case.who} could not start another thread or process", (line,))

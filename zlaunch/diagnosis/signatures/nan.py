@@ -1,4 +1,4 @@
-"""The run computes nothing sensible any more: NaN, overflow."""
+"""Numerical errors: NaN and overflow."""
 
 import math
 import re
@@ -18,25 +18,25 @@ def loss_scale_collapsed(case: Case, line: str) -> Reading:
     skipped = numbers.get("skipped_steps")
     facts = (
         line,
-        f"{skipped} steps were skipped, of {case.rank.step}" if case.rank and skipped else None,
+        f"{skipped} of {case.rank.step} steps were skipped" if case.rank and skipped else None,
         _in_words(numbers, "loss"),
     )
-    cause = "fp16 cannot hold the gradients: they overflow at the smallest loss scale"
+    cause = "the gradients overflow in fp16, even at the smallest loss scale"
     return Reading(cause, facts, _bf16(case))
 
 
 def _bf16(case: Case) -> tuple[str, ...]:
-    """Offer bf16, whose numbers reach as far as those of fp32, to a job that has fp16."""
+    """Suggest bf16, which has the range of fp32, for an fp16 job."""
     if not _is_fp16(case):
         return ()
-    return ("`--precision bf16`: it reaches as far as fp32; a model trained in bf16 overflows in fp16",)
+    return ("`--precision bf16`: it has the range of fp32; models trained in bf16 overflow in fp16",)
 
 
-@signature("loss-not-a-number", "the last loss or norm of the gradients is NaN or infinite")
+@signature("loss-not-a-number", "the last loss or gradient norm is NaN or infinite")
 def loss_not_a_number(case: Case) -> Reading | None:
-    """The loss, or the norm of the gradients, is no number any more; every further step is lost."""
+    """The loss or the gradient norm is NaN or infinite, so all further steps are useless."""
     rank = case.rank or next(iter(case.evidence.ranks), None)
-    # Gradients in fp16 overflow now and then: the step is skipped, and all is well.
+    # Gradients in fp16 overflow now and then: DeepSpeed skips the step, which is harmless.
     watched = ("loss",) if _is_fp16(case) else ("loss", "grad_norm")
     numbers = _numbers(rank)
     lost = next((name for name in watched if not math.isfinite(numbers.get(name, 0.0))), None)
@@ -45,7 +45,7 @@ def loss_not_a_number(case: Case) -> Reading | None:
     about = re.search(r"\b(?:nan|inf|infinite|non-?finite|not finite)\b", case.words, re.IGNORECASE)
     if case.rank is not None and about is None:
         return None  # it died of something else
-    word = "norm of the gradients" if lost == "grad_norm" else "loss"
+    word = "gradient norm" if lost == "grad_norm" else "loss"
     first, skipped = numbers.get(f"{lost}_lost"), numbers.get("skipped_steps")
     since = "at" if first in (None, rank.step) else f"from step {first} on; last at"
     facts = (

@@ -1,4 +1,4 @@
-"""Ranks do not find each other, or no longer hear from each other."""
+"""Ranks could not connect, or lost their connection."""
 
 import re
 from collections.abc import Iterator
@@ -25,17 +25,17 @@ _RUNNING = re.compile(r"Rank (\d+) is running collective: \w+\(SequenceNumber=(\
 @signature("port-taken", "`EADDRINUSE`, `address already in use`")
 @quotes(r"EADDRINUSE|[Aa]ddress already in use")
 def port_taken(case: Case, line: str) -> Reading:
-    """The port where ranks meet is taken by another program, often by ranks of an earlier run."""
+    """The rendezvous port is in use by another program, often by ranks of an earlier run."""
     port = named_in(case.words, r"port: (\d+)") or named_in(case.words, r"\[?::\]?:(\d+)")
-    advice = (f"`ss -ltnp 'sport = :{port}'` names the program that has it",) if port else ()
-    which = f"port {port}" if port else "the port"
+    advice = (f"`ss -ltnp 'sport = :{port}'` shows the program that uses it",) if port else ()
+    which = f"the rendezvous port {port}" if port else "the rendezvous port"
     said = named_in(case.words, r"(port: \d+[^\n]{0,120}EADDRINUSE)") or line
-    return Reading(f"{which} where the ranks meet is taken by another program", (said,), advice)
+    return Reading(f"{which} is in use by another program", (said,), advice)
 
 
 @signature("collective-mismatch", "`Detected mismatch between collectives on ranks`")
 def collective_mismatch(case: Case) -> Reading | None:
-    """Ranks called different collectives at the same time: their programs went different ways."""
+    """Ranks called different collectives at the same time: their programs diverged."""
     if "Detected mismatch between collectives" not in case.words:
         return None
     calls = [
@@ -50,7 +50,7 @@ def collective_mismatch(case: Case) -> Reading | None:
     "collective-timeout", "NCCL's watchdog, gloo's `Timed out waiting`, `failed to pass monitoredBarrier`"
 )
 def collective_timeout(case: Case) -> Reading | None:
-    """A rank waited for others in a collective until its patience was over."""
+    """A rank waited for others in a collective until the timeout."""
     waiting = [rank for rank in case.evidence.ranks if _waited(rank)]
     if not waiting or case.rank is None:
         return None
@@ -65,7 +65,7 @@ def collective_timeout(case: Case) -> Reading | None:
         f"{len(waiting)} ranks waited{waited}" if waited and len(waiting) > 1 else None,
         matching_line(_TIMEOUT, words_of(first)),
     )
-    cause = f"{who} did not come to {operation}, where rank {first.rank} waited"
+    cause = f"{who} did not reach {operation}, where rank {first.rank} was waiting"
     return Reading(cause, facts, rank=missing[0] if missing else None, is_local=bool(missing))
 
 
@@ -74,7 +74,7 @@ def _waited(rank: RankEvidence) -> bool:
 
 
 def _collective(words: str) -> tuple[str, str]:
-    """Name what was waited in, and how long."""
+    """Name the collective, and how long the rank waited."""
     if found := _WATCHDOG.search(words):
         return f"{found.group(2)} number {found.group(1)}", f" {found.group(3)} ms"
     if found := _BARRIER.search(words):
@@ -85,7 +85,7 @@ def _collective(words: str) -> tuple[str, str]:
 
 
 def _missing(case: Case, waiting: list[RankEvidence]) -> list[RankEvidence]:
-    """Find who did not come: named by torch or by the watch, else who is behind all that waited."""
+    """Find the missing ranks: those that torch or the stall report names, else those with fewer steps."""
     ranks = {rank.rank: rank for rank in case.evidence.ranks}
     named = {int(number) for rank in waiting for number in _named(words_of(rank))}
     odd = {*case.evidence.stall.odd} if case.evidence.stall is not None else set()
@@ -122,31 +122,31 @@ def _whereabouts(case: Case, rank: RankEvidence) -> str:
     r"|RendezvousConnectionError|no socket interface found|Name or service not known|getaddrinfo failed"
 )
 def rendezvous_failed(case: Case, line: str) -> Reading:
-    """Ranks did not find each other: the first was not there, not reachable, or not all of them came."""
+    """Ranks could not connect: rank 0 was not running or not reachable, or some ranks were missing."""
     address = named_in(line, r"connect to \(([^()]{1,80})\)")
     joined = named_in(line, r"(\d+/\d+) clients joined")
-    where = f"no answer from {address.replace(', ', ':')}" if address else "ranks did not find each other"
-    cause = f"only {joined} ranks came to where they meet" if joined else where
+    where = f"no answer from {address.replace(', ', ':')}" if address else "the ranks could not connect"
+    cause = f"only {joined} ranks joined the rendezvous" if joined else where
     return Reading(cause, (line,))
 
 
 @signature(
-    "connection-lost", "`Connection closed by peer`, an NCCL remote error, and no rank that failed of itself"
+    "connection-lost", "`Connection closed by peer`, an NCCL remote error, and no rank that failed by itself"
 )
 @quotes(LOST_PEER.pattern)
 def connection_lost(case: Case, line: str) -> Reading | None:
-    """A rank lost its connection to another one, and no rank says that it failed of itself."""
+    """A rank lost its connection to another one, and no rank recorded a failure of its own."""
     if case.rank is None or role_of(case.rank, case.evidence) is not RankRole.CUT_OFF:
         return None
     others = sum(part == RankRole.CUT_OFF for part in roles(case.evidence).values()) - 1
     facts = (line, f"the same on {plural(others, 'other rank')}" if others else None)
-    return Reading(f"{case.who} lost its connection to another rank; none recorded why", facts)
+    return Reading(f"{case.who} lost its connection to another rank; no rank recorded why", facts)
 
 
 @signature("network-error", "NCCL's `ncclSystemError`, `ncclInternalError`, `unhandled cuda error`")
 @quotes(r"ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|NCCL error")
 def network_error(case: Case, line: str) -> Reading:
-    """NCCL gave up on this rank itself: its network, its driver or a GPU."""
+    """NCCL failed on this rank: its network, its driver or a GPU."""
     why = matching_line(r"NCCL WARN|Last error:", case.words)
     last = named_in(case.words, r"Last error:\s*([^\n]{1,200})")
     return Reading(f"NCCL failed on {case.who}", (line, last or why))
@@ -156,7 +156,7 @@ def network_error(case: Case, line: str) -> Reading:
     "host-unreachable", "`was not reachable via ssh`, `Permission denied (publickey`, `Host key verification`"
 )
 def host_unreachable(case: Case) -> Reading | None:
-    """A host of the job cannot be entered over ssh."""
+    """A connection over ssh to a host of the job failed."""
     line = matching_line(
         r"was not reachable via ssh|Permission denied \(publickey|Host key verification failed"
         r"|ssh: connect to host|ssh: Could not resolve",
@@ -165,8 +165,8 @@ def host_unreachable(case: Case) -> Reading | None:
     if line is None:
         return None
     host = named_in(line, r"host=(\S{1,80}) was not") or named_in(line, r"connect to host (\S{1,80})")
-    advice = (f"`ssh {host} true` must work without a question",) if host else ()
-    return Reading(f"{host or 'a host'} cannot be entered over ssh", (line,), advice, is_local=False)
+    advice = (f"`ssh {host} true` must work without a prompt",) if host else ()
+    return Reading(f"ssh cannot connect to {host or 'a host'}", (line,), advice, is_local=False)
 
 
 @signature("launcher-missing", "`launcher 'pdsh' not installed`")
@@ -183,8 +183,8 @@ def launcher_missing(case: Case, line: str) -> Reading | None:
 @signature("no-such-slot", "`No slot 'N' specified on host`, `invalid literal for int() with base 10: 'GPU-`")
 @quotes(r"No slot '[^'\n]{0,40}' specified on host|base 10: '(?:GPU|MIG)-")
 def no_such_slot(case: Case, line: str) -> Reading:
-    """The launcher was given a GPU that it does not know: a number too high, or a name instead of one."""
-    return Reading("the launcher does not know a GPU that it was given", (line,), is_local=False)
+    """The launcher does not recognize a GPU: its number is too high, or it is given by name."""
+    return Reading("the launcher does not recognize a GPU of the job", (line,), is_local=False)
 
 
 def _is_before_ranks(case: Case) -> bool:

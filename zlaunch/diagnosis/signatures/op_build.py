@@ -17,13 +17,13 @@ _FAILED = re.compile(
 )
 _AFTERWARDS = r"object has no attribute 'ds_opt_\w+'"
 _BUILDS = re.compile(r"subprocess\.py|_run_ninja_build|selectors\.py")
-"""Where a rank is that waits for a compiler of its own."""
+"""Where a rank is while it waits for its own compiler."""
 _ROOT = r"Using (\S+) as PyTorch extensions root"
 
 
 @signature("stale-build-lock", "no progress in `building ops`, or after `as PyTorch extensions root...`")
 def stale_build_lock(case: Case) -> Reading | None:
-    """Every rank waits for a build that does not run: a killed build left its lock."""
+    """All ranks wait for a build that is not running: a killed build left its lock."""
     stall = case.evidence.stall
     failed = any(part in {RankRole.FAILED, RankRole.LOST} for part in roles(case.evidence).values())
     if stall is None or failed or any(_BUILDS.search(place) for place in stall.where.values()):
@@ -37,13 +37,13 @@ def stale_build_lock(case: Case) -> Reading | None:
     advice = (
         f"`find {root} -name lock -delete`, if no compiler is running" if root and len(root) < 120 else None
     )
-    facts = (f"nothing happened for {duration(stall.seconds)}", matching_line(_ROOT, waiting[0].log))
-    cause = f"rank {waiting[0].rank} waits for a native op that no process seems to build"
+    facts = (f"no progress for {duration(stall.seconds)}", matching_line(_ROOT, waiting[0].log))
+    cause = f"rank {waiting[0].rank} waits for a native op, but no process seems to build it"
     return Reading(cause, (*facts, stall.where.get(waiting[0].rank)), (advice,), rank=waiting[0])
 
 
 def _waits_for_a_build(rank: RankEvidence, place: str) -> bool:
-    """Whether a rank is where torch waits for the lock of a build, or its log ends there."""
+    """Whether a rank, or the end of its log, is where torch waits for the lock of a build."""
     _, found, after = rank.log.rpartition("as PyTorch extensions root...")
     return rank.phase == phases.BUILDING or "file_baton.py" in place or (bool(found) and not after.strip())
 
@@ -51,14 +51,14 @@ def _waits_for_a_build(rank: RankEvidence, place: str) -> bool:
 @signature("cuda-home-missing", "`CUDA_HOME does not exist`, `CUDA_HOME environment variable is not set`")
 @quotes(r"CUDA_HOME does not exist|CUDA_HOME environment variable is not set", "story")
 def cuda_home_missing(case: Case, line: str) -> Reading:
-    """An op must be compiled for CUDA, and there is no CUDA toolkit."""
-    advice = ("install the CUDA toolkit of torch's version, and set `CUDA_HOME` to it",)
-    return Reading(f"{case.who} must compile an op for CUDA, and there is no CUDA toolkit", (line,), advice)
+    """An op must be compiled for CUDA, but no CUDA toolkit was found."""
+    advice = ("install the CUDA toolkit that matches torch, and set `CUDA_HOME` to its directory",)
+    return Reading(f"{case.who} must compile an op for CUDA, but found no CUDA toolkit", (line,), advice)
 
 
 @signature("cuda-mismatch", "`Installed CUDA version X does not match the version torch was compiled with Y`")
 def cuda_mismatch(case: Case) -> Reading | None:
-    """The CUDA toolkit is not of the version that torch was compiled with."""
+    """The CUDA toolkit has a different version than the one torch was compiled with."""
     found = re.search(
         r"Installed CUDA version ([\d.]+) does not match the version torch was compiled "
         r"with ([\d.]+\d)[^\n]*unable"
@@ -70,8 +70,8 @@ def cuda_mismatch(case: Case) -> Reading | None:
         return None
     installed, compiled = [part for part in found.groups() if part]
     facts = (f"toolkit {installed}, torch {compiled}",)
-    advice = (f"install the toolkit of CUDA {compiled}, and set `CUDA_HOME` to it",)
-    return Reading("the CUDA toolkit is not of the version that torch was compiled with", facts, advice)
+    advice = (f"install CUDA toolkit {compiled}, and set `CUDA_HOME` to its directory",)
+    return Reading("torch was compiled with a different version of the CUDA toolkit", facts, advice)
 
 
 @signature(
@@ -79,7 +79,7 @@ def cuda_mismatch(case: Case) -> Reading | None:
     "`please install the libaio-dev package`, `libaio.h: No such file`, async_io not loadable",
 )
 def libaio_missing(case: Case) -> Reading | None:
-    """The offload to NVMe needs libaio with its headers."""
+    """Offload to NVMe needs libaio and its headers."""
     printed = f"{case.story}\n{case.log}"
     needed = re.search(
         r"JIT load the async_io op|Error building extension 'async_io'|libaio\.h|-laio", case.story
@@ -92,19 +92,19 @@ def libaio_missing(case: Case) -> Reading | None:
     package = named_in(printed, r"install the (libaio\S*) package with (?:apt|yum|pacman)")
     tool = named_in(printed, r"install the libaio\S* package with (apt|yum|pacman)")
     advice = (f"`{tool} install {package}`",) if tool in {"apt", "yum"} else ()
-    return Reading("the offload to NVMe needs libaio with its headers", (line,), advice)
+    return Reading("offload to NVMe needs libaio and its headers", (line,), advice)
 
 
 @signature("ninja-missing", "`Ninja is required to load C++ extensions`, `due to ninja not being installed`")
 @quotes(r"Ninja is required to load|ninja not being installed", "story")
 def ninja_missing(case: Case, line: str) -> Reading:
-    """Ops are compiled with ninja, and it is not installed."""
-    return Reading("ops are compiled with ninja, which is not installed", (line,), ("`pip install ninja`",))
+    """Compiling ops needs ninja, which is not installed."""
+    return Reading("compiling ops needs ninja, which is not installed", (line,), ("`pip install ninja`",))
 
 
 @signature("op-build-failed", "`Error building extension`, and the compiler's first error above it")
 def op_build_failed(case: Case) -> Reading | None:
-    """An op did not compile; what Python says afterwards, as about `ds_opt_adam`, only follows from it."""
+    """An op did not compile; later errors, such as one about `ds_opt_adam`, follow from it."""
     text = f"{case.story}\n{case.log}"
     followed = matching_line(_AFTERWARDS, case.story)
     found = _FAILED.search(case.story) or (_FAILED.search(case.log) if followed else None)
@@ -127,7 +127,7 @@ def op_build_failed(case: Case) -> Reading | None:
     r"|(?:PyTorch|CUDA|HIP) version mismatch! DeepSpeed ops"
 )
 def op_not_loadable(case: Case, line: str) -> Reading:
-    """A compiled library does not go with what is installed now."""
+    """A compiled library does not match the installed packages."""
     folder = named_in(line, r"((?:/[\w.+-]+)*/torch_extensions/[\w.+-]+/\w+)/\w+\.so")
-    advice = (f"`rm -r {folder}`: it is then built anew",) if folder else ()
-    return Reading(f"a compiled library does not go with what {case.who} has installed", (line,), advice)
+    advice = (f"`rm -r {folder}`: it will be rebuilt",) if folder else ()
+    return Reading(f"a compiled library does not match the packages that {case.who} uses", (line,), advice)

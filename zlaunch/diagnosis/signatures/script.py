@@ -1,4 +1,4 @@
-"""What the script itself said or did."""
+"""Errors of the script."""
 
 import re
 
@@ -14,37 +14,35 @@ from zlaunch.units import plural, whole
 @signature("local-rank-refused", "`unrecognized arguments: --local_rank=0`")
 @quotes(r"unrecognized arguments:[^\n]*--local[-_]rank")
 def local_rank_refused(case: Case, line: str) -> Reading:
-    """The script does not know `--local_rank`, which DeepSpeed's launcher adds."""
+    """The script does not define `--local_rank`, which DeepSpeed's launcher adds."""
     other = ("`--launcher torchrun`: it adds no arguments",) if case.job.launcher == "deepspeed" else ()
-    own = '`os.environ["LOCAL_RANK"]` in the script, and no such argument'
-    cause = "the script does not know `--local_rank`, which DeepSpeed's launcher adds"
+    own = 'or read `os.environ["LOCAL_RANK"]` in the script, without an argument'
+    cause = "the script does not define `--local_rank`, which DeepSpeed's launcher adds"
     return Reading(cause, (line,), (*other, own))
 
 
 @signature("local-rank-differs", "`Mismatch in local rank setting`")
 @quotes(r"Mismatch in local rank setting")
 def local_rank_differs(case: Case, line: str) -> Reading:
-    """The script has a `--local_rank` of its own that is not the launcher's LOCAL_RANK."""
-    advice = (
-        '`default=int(os.environ["LOCAL_RANK"])` where the script adds `--local_rank`, or `default=-1`',
-    )
-    cause = f"the script gave DeepSpeed a `local_rank` on {case.who} that the launcher did not"
+    """The script passes DeepSpeed a `local_rank` that differs from the launcher's LOCAL_RANK."""
+    advice = ('define `--local_rank` with `default=int(os.environ["LOCAL_RANK"])`, or `default=-1`',)
+    cause = f"the `local_rank` of the script differs from the launcher's LOCAL_RANK on {case.who}"
     return Reading(cause, (line, where(case.error)), advice)
 
 
 @signature("wrong-arguments", "`usage:` and status 2; `are not used by the HfArgumentParser`")
 def wrong_arguments(case: Case) -> Reading | None:
-    """The script refused its arguments."""
+    """The script rejected its arguments."""
     status = None if case.rank is None else case.rank.returncode
     said = matching_line(r"(?m)^\S[^\n]{0,200}: error: [^\n]+$", case.log)
     if error := matching_line(r"not used by the HfArgumentParser", case.words):
         rejected = named_in(error, r"HfArgumentParser: \[([^\]]{1,200})\]")
-        cause = "the script does not know an argument"
-        return Reading(cause, (f"unknown: {rejected}" if rejected else error,))
+        cause = "the script does not define an argument"
+        return Reading(cause, (f"unrecognized: {rejected}" if rejected else error,))
     is_usage = case.error is None or case.error.type == "SystemExit"
     if status != 2 or said is None or not is_usage:
         return None
-    return Reading("the script refused its arguments", (said.partition(": error: ")[2] or said,))
+    return Reading("the script rejected its arguments", (said.partition(": error: ")[2] or said,))
 
 
 @signature("script-missing", "`can't open file`, and status 2")
@@ -54,13 +52,13 @@ def script_missing(case: Case, line: str) -> Reading:
     return Reading(f"{case.who} did not find the script", (line,))
 
 
-@signature("not-launched", "`No module named 'mpi4py'` out of `init_distributed`")
+@signature("not-launched", "`No module named 'mpi4py'` in `init_distributed`")
 def not_launched(case: Case) -> Reading | None:
-    """DeepSpeed saw none of a launcher's variables, so it asked MPI."""
+    """DeepSpeed found no variables of a launcher in the environment, so it tried MPI."""
     if "No module named 'mpi4py'" not in case.words or "deepspeed" not in case.story:
         return None
     facts = (case.words.splitlines()[0],)
-    cause = f"DeepSpeed found no RANK and WORLD_SIZE in the environment of {case.who}, and asked MPI"
+    cause = f"DeepSpeed found no RANK and WORLD_SIZE in the environment of {case.who}, so it tried MPI"
     return Reading(cause, facts)
 
 
@@ -73,7 +71,7 @@ def module_missing(case: Case) -> Reading | None:
         return None
     package = name.partition(".")[0]
     advice = (f"`pip install {_PACKAGES[package]}`",) if package in _PACKAGES and "." not in name else ()
-    cause = f"`{name}` is not installed where {case.who} runs"
+    cause = f"`{name}` is not installed in the Python of {case.who}"
     return Reading(cause, (where(error), case.words.strip()[:200]), advice)
 
 
@@ -97,8 +95,8 @@ _PACKAGES = {
 @signature("no-such-device", "`invalid device ordinal`")
 @quotes(r"invalid device ordinal")
 def no_such_device(case: Case, line: str) -> Reading:
-    """A rank wanted a GPU with a number that its host does not have, or does not show it."""
-    return Reading(f"{case.who} wanted a GPU that it does not see", (line,))
+    """A rank selected a GPU number that does not exist on its host, or is not visible."""
+    return Reading(f"{case.who} selected a GPU that does not exist or is not visible", (line,))
 
 
 @signature("no-gpu", "`No CUDA GPUs are available`, `Torch not compiled with CUDA enabled`, a driver too old")
@@ -108,17 +106,17 @@ def no_such_device(case: Case, line: str) -> Reading:
     r"|no CUDA-capable device is detected|CUDA driver version is insufficient"
 )
 def no_gpu(case: Case, line: str) -> Reading:
-    """The script wanted a GPU, and there is none for it."""
-    return Reading(f"{case.who} wanted a GPU, and torch has none for it", (line,))
+    """The script needs a GPU, but torch cannot use any."""
+    return Reading(f"{case.who} needs a GPU, but torch cannot use any", (line,))
 
 
 @signature("device-side-assert", "`device-side assert triggered`")
 @quotes(r"device-side assert triggered")
 def device_side_assert(case: Case, line: str) -> Reading:
-    """A kernel found a wrong index on the GPU; mostly a token or a label that is out of range."""
+    """An assertion failed in a GPU kernel, usually because a token or label is out of range."""
     found = matching_line(r"Assertion `[^`\n]+` failed", case.log)
-    advice = ("`CUDA_LAUNCH_BLOCKING=1` shows the line that called it",)
-    cause = f"a kernel on the GPU of {case.who} found a wrong index"
+    advice = ("`CUDA_LAUNCH_BLOCKING=1` shows the line that launched it",)
+    cause = f"an assertion failed in a GPU kernel of {case.who}, usually about an index"
     return Reading(cause, (found, line, where(case.error)), advice)
 
 
@@ -131,7 +129,7 @@ def device_side_assert(case: Case, line: str) -> Reading:
 def gpu_fault(case: Case, line: str) -> Reading:
     """A kernel or the GPU itself failed."""
     facts = (line, _memory_errors(case), where(case.error))
-    return Reading(f"a kernel, or the GPU, of {case.who} failed", facts)
+    return Reading(f"a kernel or the GPU of {case.who} failed", facts)
 
 
 def _memory_errors(case: Case) -> str | None:
@@ -144,11 +142,11 @@ def _memory_errors(case: Case) -> str | None:
 @signature("hub-refused", "`gated repo`, `401 Client Error`, `403 Client Error`")
 @quotes(r"gated repo|40[13] Client Error[^\n]*huggingface|GatedRepoError|is restricted")
 def hub_refused(case: Case, line: str) -> Reading:
-    """The Hugging Face Hub does not give this user what was asked for."""
+    """The Hugging Face Hub denied this user access to a model or dataset."""
     repo = named_in(case.words, r"huggingface\.co/([\w.-]+/[\w.-]*\w)")
     facts = (line, repo if repo and repo not in line else None)
     advice = (f"ask for access at `https://huggingface.co/{repo}`, then `hf auth login`",) if repo else ()
-    return Reading("the Hugging Face Hub did not give out what the script asked for", facts, advice)
+    return Reading("the Hugging Face Hub denied access to what the script loads", facts, advice)
 
 
 @signature("hub-unreachable", "`couldn't connect to 'https://huggingface.co'`, `OfflineModeIsEnabled`")
@@ -158,12 +156,12 @@ def hub_refused(case: Case, line: str) -> Reading:
     r"|(?:NameResolution|MaxRetry)Error[^\n]*huggingface"
 )
 def hub_unreachable(case: Case, line: str) -> Reading:
-    """A model or a data set is not on this disk, and the Hugging Face Hub cannot be asked."""
+    """A model or dataset is not on this disk, and the Hugging Face Hub is not reachable."""
     wanted = named_in(case.story, r"[Cc]ouldn't reach '([^'\n]{1,80})'") or named_in(
         case.story, r"huggingface\.co/(?!docs)([\w.-]+/[\w.-]+?)/"
     )
     asked = f"`{wanted}` is" if wanted else "what the script loads is"
-    return Reading(f"{asked} not on this disk, and the Hub cannot be reached", (line, where(case.error)))
+    return Reading(f"{asked} not on this disk, and the Hub is not reachable", (line, where(case.error)))
 
 
 @signature(
@@ -175,14 +173,14 @@ def hub_unreachable(case: Case, line: str) -> Reading:
     r"|doesn't exist on the Hub|RepositoryNotFoundError"
 )
 def model_not_found(case: Case, line: str) -> Reading:
-    """There is no model or data set of that name, neither on this disk nor on the Hub."""
-    cause = "there is no model or data set of the name that the script gave"
+    """A model or dataset of this name exists neither on this disk nor on the Hub."""
+    cause = "the script names a model or dataset that does not exist"
     return Reading(cause, (line, where(case.error)))
 
 
-@signature("script-exception", "any other exception, once for all ranks that raised it")
+@signature("script-exception", "any other exception")
 def script_exception(case: Case) -> Reading | None:
-    """The script raised an exception of its own."""
+    """The script raised an exception."""
     error = case.error
     if error is None or error.type == "SystemExit":
         return None

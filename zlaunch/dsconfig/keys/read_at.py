@@ -1,4 +1,4 @@
-"""At which stages, and under which switch, DeepSpeed reads a key; otherwise it ignores it."""
+"""The stages and switches at which DeepSpeed reads a key."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""Change the text of a ds_config and leave everything else as it was written."""
+"""Edit the text of a ds_config without changing its layout."""
 
 import json
 from collections.abc import Iterable

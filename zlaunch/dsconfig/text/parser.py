@@ -1,8 +1,8 @@
 """Parse JSON as people write it, keeping the position of every value.
 
-The grammar is that of hjson, which DeepSpeed uses. Where hjson reads a string that was meant as
-something else (`True`, `.5`, `auto, "next": 1`), the value is what was meant, and the difference is
-a finding.
+The grammar is that of hjson, which DeepSpeed uses. Where hjson reads a string but something
+else was meant (`True`, `.5`, `auto, "next": 1`), the value is the intended one, and the difference is a
+finding.
 """
 
 import math

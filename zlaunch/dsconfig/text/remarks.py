@@ -1,4 +1,4 @@
-"""Collect what is not strict JSON in a text, and the edits that make it so."""
+"""Collect deviations from strict JSON, and the edits that remove them."""
 
 import json
 import re

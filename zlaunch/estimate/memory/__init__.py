@@ -1,1 +1,1 @@
-"""What a training run keeps in memory, and where: its terms, its formulas, its allocators."""
+"""The closed form: formulas for memory, traffic and step time, and models of torch's allocators."""

@@ -1,4 +1,4 @@
-"""A job in the terms of all formulas, and its settings: ds_config keys, with the schema's defaults.
+"""The settings of a job that the formulas use: ds_config keys, with the schema's defaults.
 
 The ds_config has no "auto" any more; a value of a type that DeepSpeed does not read counts as absent.
 """

@@ -1,4 +1,4 @@
-"""Imports of all packages that a rehearsal needs, without the modules that it does not use."""
+"""Import the packages of a rehearsal without the modules that it does not use."""
 
 import importlib
 import operator

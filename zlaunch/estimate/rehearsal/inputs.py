@@ -1,4 +1,4 @@
-"""A micro-batch for a model: the inputs of its `forward`, with the sizes that its config says."""
+"""A micro-batch for a model: the inputs of its `forward`, with sizes from its config."""
 
 import inspect
 import math
@@ -108,7 +108,7 @@ def _audio(workload: Workload, config: transformers.PretrainedConfig, count: int
     if not strides:
         raise CannotTell("the config.json has no `conv_stride`")
     samples = workload.seq_len * math.prod(strides)
-    note = f"a sequence of {workload.seq_len} is that many frames of audio: {samples} samples"
+    note = f"a sequence of {workload.seq_len} is counted as that many audio frames, {samples} samples"
     return {"input_values": (count, samples)}, (note,)
 
 

@@ -83,7 +83,7 @@ def prepare(workload: Workload, *, fast: bool = True) -> None:
 
 
 def train(workload: Workload, rehearsal: Rehearsal, checkpoint: Path) -> None:
-    """Take two steps, and save a checkpoint if the workload says so.
+    """Take two steps, and save a checkpoint if the workload asks for it.
 
     Exceptions of DeepSpeed pass through; `rehearsal` then holds the results so far.
     """

@@ -1,1 +1,1 @@
-"""Watch a job while it runs: samples, progress, stalls, and what its ranks print."""
+"""Monitor a running job: samples, progress, stalls and output."""

@@ -21,11 +21,11 @@ from zlaunch.rundir.record import HeartbeatRecord, MetricsRecord, SampleRecord
 
 SAMPLE_SECONDS = 1.0
 SAMPLE_SHARE = 0.05
-"""Largest share of the time that sampling may take: with many ranks or a slow file system it is rarer."""
+"""Maximum share of time for sampling; it is less frequent with many ranks or a slow file system."""
 
 METRICS_SECONDS = 5.0
 METRICS_SECONDS_PER_RANK = 0.3
-"""Least time between two lines of metrics, for each rank: a day makes some tens of MiB, however many."""
+"""Minimum time between two lines of metrics, per rank: some tens of MiB a day for any number of ranks."""
 
 ANSWER_SECONDS = 5.0
 """How long ranks have to write their stacks: they check for the request every two seconds."""

@@ -1,4 +1,4 @@
-"""Progress and speed of a job, and whether it still moves: a function of the ranks' heartbeats."""
+"""Progress, speed and stalls of a job, computed from the heartbeats of its ranks."""
 
 import statistics
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What all snapshots so far say.
+    """The state of a job, computed from all snapshots so far.
 
     Times are those of the snapshots, because the clocks of other hosts differ. Only differences between two
     times of rank 0 are used.
@@ -78,7 +78,7 @@ class Progress:
         return following if following.doing == self.doing else replace(following, phase_began=new.time)
 
     def _computed_with(self, new: Snapshot) -> tuple[float, float] | None:
-        """Move on only if the ranks have used more CPU since the last time than idle ones do."""
+        """Count as progress only if the ranks used more CPU time than idle ones do."""
         if new.cpu_seconds is None or self.computed is None:
             return self.computed if new.cpu_seconds is None else (new.cpu_seconds, new.time)
         before, when = self.computed
@@ -147,7 +147,7 @@ class Progress:
         return least * LONG_PATIENCE if each is None else max(least, STEP_PATIENCE_FACTOR * each)
 
     def stalled_seconds(self, now: float, least: float = STEP_PATIENCE_SECONDS) -> float | None:
-        """How long nothing has moved, if that is too long; None for a job that never had a heartbeat."""
+        """Seconds without progress, if the job has stalled; None if it never had a heartbeat."""
         heartbeats = self.last.heartbeats
         if not heartbeats or (_is_silent(heartbeats) and self.computed is None):
             return None
@@ -156,7 +156,7 @@ class Progress:
 
 
 def _is_silent(heartbeats: Mapping[int, HeartbeatRecord]) -> bool:
-    """Whether all ranks run code that sends no heartbeats: then only CPU time shows that they move."""
+    """Whether all ranks run code without heartbeats, where only CPU time shows progress."""
     return all(heartbeat.get("phase") == phases.STARTING for heartbeat in heartbeats.values())
 
 

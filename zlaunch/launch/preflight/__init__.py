@@ -1,1 +1,1 @@
-"""Checks before anything is started."""
+"""Preflight checks: whether the machines have what a job needs."""

@@ -44,7 +44,10 @@ def _gpus(needs: ResourceRequirements, free: FreeResources) -> Iterator[Finding]
     for gpu in (one for one in needs.gpus if one.is_busy):
         need, left = needs.gpu_bytes, gpu.free_bytes
         is_short = need is not None and left is not None and need > left
-        holders = ", ".join(_holder(process) for process in gpu.processes) or "a program that cannot be seen"
+        holders = (
+            ", ".join(_holder(process) for process in gpu.processes)
+            or "a process that is not visible from here"
+        )
         parts = [f"GPU {gpu.index} is in use: {holders}"]
         if left is not None:
             parts.append(f"{gib(left)} of {gib(gpu.memory_bytes)} GiB are free")
@@ -55,19 +58,19 @@ def _gpus(needs: ResourceRequirements, free: FreeResources) -> Iterator[Finding]
 
 
 def _holder(process: GpuProcess) -> str:
-    name = "a process that cannot be seen" if process.command is None else f"`{process.command}`"
+    name = "an unknown process" if process.command is None else f"`{process.command}`"
     user = f" of {process.user}" if process.user else ""
-    held = "" if process.used_bytes is None else f" holds {gib(process.used_bytes)} GiB"
+    held = "" if process.used_bytes is None else f" uses {gib(process.used_bytes)} GiB"
     return f"{name}{user} (pid {process.pid}){held}"
 
 
 def _another_gpu(gpu: Gpu, needs: ResourceRequirements, user: str) -> str:
     own = [str(process.pid) for process in gpu.processes if process.command and process.user == user]
-    words = [f"`kill {' '.join(own)}` ends what is yours"] if own else []
+    words = [f"`kill {' '.join(own)}` ends your processes"] if own else []
     if len(needs.idle) >= len(needs.gpus):
         devices = ",".join(map(str, needs.idle[: len(needs.gpus)]))
-        words.append(f"`--gpus {devices}{',' * (len(needs.gpus) == 1)}` takes idle ones")
-    return ", ".join(words) or "`nvidia-smi` shows when it is free"
+        words.append(f"`--gpus {devices}{',' * (len(needs.gpus) == 1)}` uses idle GPUs")
+    return ", ".join(words) or "wait until `nvidia-smi` shows that it is free"
 
 
 def _memory(needs: ResourceRequirements, free: FreeResources) -> Iterator[Finding]:
@@ -89,12 +92,14 @@ def _memory(needs: ResourceRequirements, free: FreeResources) -> Iterator[Findin
 def _left(available: int, group: Cgroup | None) -> str:
     if group is None:
         return f"{gib(available)} GiB are available"
-    return f"{gib(available)} GiB are left of the {gib(group.limit_bytes)} that {group.path} may use"
+    return f"{gib(available)} GiB are left of the limit of {gib(group.limit_bytes)} GiB of {group.path}"
 
 
 def _more_memory(need: int, available: int, group: Cgroup | None) -> str:
     if group is None:
-        return f"free {gib(need - available)} GiB: `ps aux --sort=-rss | head` shows who holds them"
+        return (
+            f"free {gib(need - available)} GiB: `ps aux --sort=-rss | head` shows the processes that use most"
+        )
     limit = -(-(group.used_bytes + need) // (1 << 30))
     return f"raise the limit: `docker run --memory {limit}g`, `memory: {limit}Gi`, or `memory.max` itself"
 
@@ -111,22 +116,24 @@ def _shm(needs: ResourceRequirements, free: FreeResources) -> Iterator[Finding]:
     if needs.shm_bytes > shm.free_bytes:
         size = -(-(needs.shm_bytes + shm.total_bytes - shm.free_bytes) // _MIB)
         message = (
-            f"DeepSpeed's launcher lets {plural(needs.ranks, 'CPU rank')} talk through {_SHM}, which takes "
-            f"{needs.shm_bytes // _MIB} MiB; {shm.free_bytes // _MIB} of {shm.total_bytes // _MIB} are free"
+            f"with DeepSpeed's launcher, {plural(needs.ranks, 'CPU rank')} communicate through {_SHM}, which "
+            f"takes {needs.shm_bytes // _MIB} MiB; "
+            f"{shm.free_bytes // _MIB} of {shm.total_bytes // _MIB} are free"
         )
         dies = shm.free_bytes < needs.ranks * LEAST_SHM_BYTES
         hint = f"`mount -o remount,size={size}m {_SHM}`, `docker run --shm-size {size}m`"
         hint += "" if needs.over_ssh else ", or `--launcher torchrun`"
         if free.shm_left_bytes:
-            left = f"`rm {_SHM}/deepspeed_allreduce_buffer_*` gives back {_mib(free.shm_left_bytes)}"
-            hint = f"{left} if no job of DeepSpeed runs; {hint}"
+            left = f"`rm {_SHM}/deepspeed_allreduce_buffer_*` frees {_mib(free.shm_left_bytes)}"
+            hint = f"{left} if no DeepSpeed job is running; {hint}"
         yield Finding("shm-too-small", message, hint, severity=_severity(dies))
     elif needs.shm_users and shm.total_bytes <= CONTAINER_SHM_BYTES:
         users = " and ".join(needs.shm_users)
         verb = "passes" if needs.shm_users == ("NCCL",) or users.startswith("1 ") else "pass"
         yield Finding(
             "shm-too-small",
-            f"{_SHM} has {shm.total_bytes // _MIB} MiB, as containers do; {users} {verb} data through it",
+            f"{_SHM} has only {shm.total_bytes // _MIB} MiB, the default of containers; "
+            f"{users} {verb} data through it",
             f"`docker run --shm-size {RECOMMENDED_SHM}`, or `--ipc=host`",
             severity=Severity.ADVICE,
         )
@@ -140,7 +147,7 @@ def _memlock(needs: ResourceRequirements, free: FreeResources) -> Iterator[Findi
     if needs.locked_bytes > limit:
         yield Finding(
             "memlock-too-small",
-            f"each rank locks {_mib(needs.locked_bytes)} of buffers for NVMe, and a process may lock "
+            f"each rank locks {_mib(needs.locked_bytes)} of buffers for NVMe, but the limit of a process is "
             f"{_mib(limit)}: DeepSpeed aborts",
             "`ulimit -l unlimited` as root, or `docker run --ulimit memlock=-1`; or start with smaller "
             "buffers, `--set zero_optimization.offload_param.buffer_size=N`",
@@ -149,7 +156,7 @@ def _memlock(needs: ResourceRequirements, free: FreeResources) -> Iterator[Findi
     elif needs.crosses_hosts and free.has_infiniband:
         yield Finding(
             "memlock-too-small",
-            f"a process may lock {_mib(limit)}; what NCCL sends over InfiniBand is locked",
+            f"a process may lock only {_mib(limit)}; NCCL locks its buffers for InfiniBand",
             "`ulimit -l unlimited` on every host, in /etc/security/limits.conf for ssh",
             severity=Severity.ADVICE,
         )
@@ -170,11 +177,11 @@ def _full(disk: Disk, uses: Sequence[DiskUse]) -> Finding:
     largest = sorted(uses, key=lambda one: -one.num_bytes)
     named = [one for one in largest if one.num_bytes > largest[0].num_bytes // 100]
     takes = ", ".join(f"{_mib(one.num_bytes)} for {one.what}" for one in named)
-    left = f"{_mib(disk.free_bytes)} are free" if disk.total_bytes else "nothing can be kept"
+    left = f"{_mib(disk.free_bytes)} are free" if disk.total_bytes else "nothing can be stored"
     return Finding(
         "disk-too-small",
-        f"{left} where `{named[0].path}` is; needed are {takes}",
-        f"{' or '.join(one.elsewhere for one in named)} on a larger disk",
+        f"{left} on the file system of `{named[0].path}`, but the job needs {takes}",
+        f"use {' or '.join(one.elsewhere for one in named)} on a larger disk",
         severity=Severity.LATE,
     )
 

@@ -1,6 +1,6 @@
-"""Memory checks before a start: whether the job fits, and which strategy it should have.
+"""Memory checks before a start: whether the job fits, and which strategy to use.
 
-A sequence length that is not given counts as a short one: what does not fit then fits with no other.
+If the sequence length is unknown, a short one is assumed: a job that does not fit then never fits.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ from zlaunch.units import memory
 SHORT_SEQ_LEN = 128
 MOST_HINTS = 3
 
-_ELSE = ("`zlaunch plan MODEL` looks for what fits", "take a smaller model, or fewer ranks: `--gpus 1`")
-"""What to do if no single change helps: with GPUs, and without."""
+_ELSE = ("search with `zlaunch plan MODEL`", "use a smaller model, or fewer ranks: `--gpus 1`")
+"""Hints if no single change helps: with GPUs, and without."""
 
 
 def query_for(prepared: Prepared) -> EstimateQuery | None:
@@ -49,12 +49,12 @@ def _query(option: str, prepared: Prepared) -> EstimateQuery:
     query = query_for(prepared)
     if query is None:
         makes_it = prepared.inputs.script.interface is ConfigInterface.DEEPSPEED
-        leave, name = f"leave `{option}` out for this script", "name it as `-- --model_name_or_path DIR`"
-        raise Unavailable(f"`{option}` needs a model it can look at", leave if makes_it else name)
+        leave, name = f"drop `{option}` for this script", "name the model: `-- --model_name_or_path DIR`"
+        raise Unavailable(f"`{option}` needs to know the model", leave if makes_it else name)
     if not trains_all(prepared.inputs.script, prepared.inputs.job.script_args):
         raise Unavailable(
-            "cannot tell what this job needs: the script may train adapters only, or quantize the model",
-            f"leave `{option}` out; `zlaunch estimate MODEL --lora RANK` tells what adapters need",
+            "cannot estimate this job: the script may train only adapters, or quantize the model",
+            f"drop `{option}`; `zlaunch estimate MODEL --lora RANK` estimates adapters",
         )
     return query
 
@@ -109,14 +109,14 @@ def choose_stage(prepared: Prepared, estimator: Estimator) -> tuple[JobSpec, str
     for _, estimate in table.estimates:
         if estimate.fit is Fit.UNKNOWN:
             reasons = "; ".join(estimate.verdict.reasons)
-            raise Unavailable(f"cannot tell what fits: {reasons}", "give `--stage 2`")
+            raise Unavailable(f"cannot tell what fits: {reasons}", "choose a stage, such as `--stage 2`")
     hint = _hint(query, find_remedies(query, available(query), estimator))
-    raise Refused([Finding("does-not-fit", "no stage and no offload makes this job fit", hint)])
+    raise Refused([Finding("does-not-fit", "this job does not fit with any stage or offload", hint)])
 
 
 def _need(estimate: Estimate) -> str:
-    host = f"{memory(estimate.need.host)} of each host"
-    return f"{memory(estimate.need.process[1])} of each GPU, {host}" if estimate.forecast.on_gpu else host
+    host = f"{memory(estimate.need.host)} on each host"
+    return f"{memory(estimate.need.process[1])} on each GPU, {host}" if estimate.forecast.on_gpu else host
 
 
 def _hint(query: EstimateQuery, changes: Sequence[Options]) -> str:

@@ -1,4 +1,4 @@
-"""Check a job before its start: choose its stage, estimate its memory, and look for what it lacks."""
+"""Check a job before its start: choose its stage, estimate its memory, find missing resources."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -30,15 +30,15 @@ class LaunchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What is checked before each attempt."""
+    """The checks before each attempt."""
 
     options: LaunchOptions
     reporter: Reporter
 
     def estimate(self, prepared: Prepared, auto_stage: bool = False) -> Prepared:
-        """Choose a stage and estimate the memory, all questions to one program; refuse what cannot fit."""
+        """Choose a stage and estimate the memory in one rehearsal process; refuse a job that cannot fit."""
         if prepared.facts.model_error is not None:
-            text = f"{prepared.facts.model_error}; the Trainer fills in what depends on the model"
+            text = f"{prepared.facts.model_error}; the Trainer fills in the keys that depend on the model"
             self.reporter.note(text, "model")
         if not (auto_stage or self._must_fit(prepared)):
             return prepared

@@ -64,20 +64,22 @@ def _files(shared: SharedPaths, resources: FreeResources) -> Iterator[Finding]:
 
     A directory that changes in between looks like another one, so a difference is only advice.
     """
-    hint = "put the run where all hosts see it, with `--run-dir DIR`"
+    hint = "use a directory that all hosts share: `--run-dir DIR`"
     if shared.run is not None and shared.run not in resources.files:
         yield Finding(NOT_SHARED, f"there is no `{shared.run}`", hint, severity=Severity.LATE)
     elif shared.run is not None and resources.files[shared.run] != shared.files.get(shared.run):
-        message = f"`{shared.run}` seems to be another directory than here, and the run is recorded in it"
+        message = (
+            f"`{shared.run}` seems to be a different directory than here, but all ranks record the run in it"
+        )
         yield Finding(NOT_SHARED, message, hint, severity=Severity.ADVICE)
     for path in shared.own:
         if path not in resources.files:
-            yield Finding(NOT_SHARED, f"there is no `{path}`", "put it there", severity=Severity.LATE)
+            yield Finding(NOT_SHARED, f"there is no `{path}`", "copy it there", severity=Severity.LATE)
 
 
 def _locks(shared: SharedPaths, resources: FreeResources) -> Iterator[Finding]:
     """Find stale build locks; those that are shared with this machine are removed before the start."""
     for lock in sorted(resources.left_locks):
         if lock.parent.name in shared.ops and resources.files.get(lock) != shared.files.get(lock):
-            message = f"a build of {lock.parent.name} was killed, and the ranks would wait for it forever"
+            message = f"a build of {lock.parent.name} was killed; the ranks would wait for its lock forever"
             yield Finding("build-lock", message, f"`rm {lock}`", severity=Severity.LATE)

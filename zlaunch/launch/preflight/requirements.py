@@ -1,6 +1,6 @@
-"""What a job needs of each machine it runs on, as far as that is known before it starts.
+"""The resources that a job needs on each machine, as far as they are known before it starts.
 
-Bytes are the least that a job takes: a job that is refused for them could not have worked.
+Sizes are lower bounds, so a job that is refused for them could not have worked.
 """
 
 import re
@@ -45,7 +45,7 @@ _SAVES_NOTHING = re.compile(r"""\bsave_strategy\b[^\n]{0,40}=\s*["']no["']""")
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Bytes: at least, and most likely; and why."""
+    """An amount in bytes: the minimum, the expected value, and the reason."""
 
     least: int
     likely: int
@@ -54,7 +54,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """What a job writes into a directory."""
+    """Disk space that a job needs in a directory."""
 
     path: Path
     num_bytes: int
@@ -65,7 +65,7 @@ class DiskUse:
 
 @dataclass(frozen=True)
 class ResourceRequirements:
-    """What a job needs on one machine; None for what is not known."""
+    """The resources that a job needs on one machine; unknown ones are None."""
 
     ranks: int
     """Ranks on this machine."""
@@ -80,7 +80,7 @@ class ResourceRequirements:
     shm_users: tuple[str, ...] = ()
     """What else uses /dev/shm, in unknown amounts."""
     locked_bytes: int = 0
-    """Bytes that each rank locks with mlock, whatever `pin_memory` says."""
+    """Bytes that each rank locks with mlock, regardless of `pin_memory`."""
     over_ssh: bool = False
     crosses_hosts: bool = False
     writes: tuple[DiskUse, ...] = ()
@@ -165,7 +165,7 @@ def _job(
 
 
 def trains_all(script: Script, argv: Sequence[str]) -> bool:
-    """Whether nothing suggests that only adapters are trained, or that the model is quantized."""
+    """Whether the whole model seems to be trained, neither adapters alone nor quantized."""
     words = ("lora", "peft", "4bit", "8bit", "freeze")
     named = any(word in name for name, _ in flags(argv) for word in words)
     return not named and not any(script.mentions(word) for word in PARTLY_TRAINED)
@@ -220,19 +220,19 @@ def _locked(job: _Job) -> int:
 
 
 def _writes(job: _Job) -> Iterator[DiskUse]:
-    yield DiskUse(job.plan.layout.root, RUN_BYTES, "the record of the run", "`--run-dir DIR`")
+    yield DiskUse(job.plan.layout.root, RUN_BYTES, "the run directory", "`--run-dir DIR`")
     if job.expected is None:
         return
     for directory in job.plan.swap_dirs[:1]:
         if num_bytes := job.ranks * job.at_least(job.expected.peak("nvme")):
-            yield DiskUse(directory.parent, num_bytes, "what is offloaded to NVMe", "`--nvme DIR`")
+            yield DiskUse(directory.parent, num_bytes, "offload to NVMe", "`--nvme DIR`")
     if job.is_trainer and job.ranks and _saves(job):
         argv, trainable = job.inputs.job.script_args, job.expected.trainable
         per_element = checkpoint_bytes(job.settings, bool(switched_on(argv, "save_only_model")))
         yield DiskUse(
             job.inputs.script.output_dir(argv).absolute(),
             job.at_least(per_element * trainable),
-            f"a checkpoint of {count(trainable)} parameters with {per_element} bytes each",
+            f"a checkpoint of {count(trainable)} parameters, {per_element} bytes each",
             "`-- --output_dir DIR`",
         )
 

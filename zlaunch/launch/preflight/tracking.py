@@ -84,9 +84,9 @@ def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:
     for name in parse_report_to(script_args):
         if name not in REPORTERS and name not in ("all", "none"):
             meant = difflib.get_close_matches(name, REPORTERS, 1)
-            known = f"name one of {', '.join(REPORTERS)}, or `none`"
+            known = f"choose one of {', '.join(REPORTERS)}, or `none`"
             hint = f"did you mean `{meant[0]}`?" if meant else known
-            yield Finding("unknown-monitor", f"transformers reports to no `{name}`", hint, "--report_to")
+            yield Finding("unknown-monitor", f"transformers has no integration `{name}`", hint, "--report_to")
 
 
 def check_reporter(monitor: Tracker, missing: frozenset[str]) -> Iterator[Finding]:
@@ -97,7 +97,7 @@ def check_reporter(monitor: Tracker, missing: frozenset[str]) -> Iterator[Findin
     project = PROJECTS.get(monitor.packages[0], monitor.packages[0])
     yield Finding(
         "monitor-missing",
-        f"{monitor.said}, but {names} is not installed for this Python",
+        f"{monitor.said}, but {names} is not installed in this Python",
         f"`pip install {project}`, or {monitor.instead}",
         monitor.where,
     )

@@ -32,6 +32,16 @@ def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
     )
 
 
+def test_a_verdict_names_downsides_only_where_all_advice_fits() -> None:
+    words = CUDA_OOM.format(free="8.00 MiB", between="0 bytes", others="Process 7 has 60.00 GiB in use. ")
+    advice = gpu_oom(words=words, uses_trainer=False, stage=1).advice
+    assert [one.partition("`: ")[2].partition("; ")[0] for one in advice] == [
+        "saves activations",
+        "partitions optimizer states and gradients across 2 ranks",
+        "saves optimizer states",
+    ]
+
+
 def test_an_odd_micro_batch_is_split_evenly() -> None:
     flags = "--per_device_train_batch_size 1 --gradient_accumulation_steps 6"
     assert flags in gpu_oom(micro_batch=3).advice[0]

@@ -83,7 +83,7 @@ def test_the_working_directory_does_not_count_where_python_leaves_it_out(folder:
         (".train", "write it as in `import`: `-m package.module`"),
         ("", "write it as in `import`: `-m package.module`"),
         ("pack..train", "write it as in `import`: `-m package.module`"),
-        ("zzzqqq", "change to its directory, or use its file: `zlaunch train FILE`"),
+        ("zzzqqq", "start where `python -m` finds it, or name its file: `zlaunch train FILE`"),
     ],
 )
 def test_a_module_that_is_not_there_comes_with_what_to_type(name: str, hint: str, folder: Path) -> None:

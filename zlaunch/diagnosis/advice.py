@@ -45,9 +45,11 @@ def less_host_memory(case: Case) -> tuple[str, ...]:
 
 
 def _advice(job: JobEvidence, *rows: MemoryChange) -> tuple[str, ...]:
-    changes = memory_changes(state_of(job), rows, only_first=True)
+    state = state_of(job)
     found = (
-        row.advice(options, uses_trainer=job.uses_trainer) for row, options in changes if row.keeps_training
+        row.advice(options, state, uses_trainer=job.uses_trainer)
+        for row, options in memory_changes(state, rows, only_first=True)
+        if row.keeps_training
     )
     return tuple(filter(None, found))
 

@@ -23,7 +23,7 @@ def height(verdict: Verdict) -> int:
 
 
 def shorten(verdict: Verdict) -> Verdict:
-    """Shorten quotations, then leave out what matters least. Advice is never cut."""
+    """Shorten quotations, then downsides in advice, then leave out what matters least."""
     facts = tuple(clip(fact, 2 * ROW - 8) for fact in verdict.facts[:MOST_FACTS])
     verdict = replace(verdict, cause=clip(verdict.cause, 3 * ROW - 12), facts=facts)
     while height(verdict) > LINES:
@@ -36,9 +36,17 @@ def _shorter(verdict: Verdict) -> Verdict:
     if any(num_rows(fact) > 1 for fact in facts):
         last = max(number for number, fact in enumerate(facts) if num_rows(fact) > 1)
         return replace(verdict, facts=(*facts[:last], clip(facts[last], ROW), *facts[last + 1 :]))
+    if any("`: " in advice and "; " in advice for advice in verdict.advice):
+        return replace(verdict, advice=tuple(_without_downside(advice) for advice in verdict.advice))
     if len(verdict.advice) > 1 or (verdict.advice and not facts):
         return replace(verdict, advice=verdict.advice[:-1])
     return replace(verdict, facts=facts[:-1])
+
+
+def _without_downside(advice: str) -> str:
+    """Cut an advice such as "`--stage 3`: what it saves; what it costs"."""
+    typed, is_described, effect = advice.partition("`: ")
+    return typed + is_described + effect.partition("; ")[0]
 
 
 _COLUMN = 10

@@ -68,12 +68,12 @@ def rule_text(code: str) -> str:
     return " ".join(rule.why.partition("\n\n")[0].split()).rstrip(".")
 
 
-def broken_rule(code: str, job: JobEvidence) -> str:
-    """Return what a rule finds in the job's ds_config, or its general text if it finds nothing."""
+def broken_rule(code: str, job: JobEvidence, otherwise: str | None = None) -> str:
+    """Return what a rule finds in the job's ds_config; if it finds nothing, another or its general text."""
     from zlaunch.config.rules.rule import Context
     from zlaunch.config.validate import validate_mapping
     from zlaunch.job.script import ConfigInterface
 
     interface = ConfigInterface.TRAINER if job.uses_trainer else ConfigInterface.DEEPSPEED
     found = validate_mapping(dict(job.config), Context(world_size=job.world_size, interface=interface))
-    return next((one.message for one in found if one.code == code), rule_text(code))
+    return next((one.message for one in found if one.code == code), otherwise or rule_text(code))

@@ -144,6 +144,13 @@ class JobState:
     has_adapters: bool = False
 
 
+PARTITIONED: Final[Mapping[Stage, str]] = {
+    0: "nothing",
+    1: "optimizer states",
+    2: "optimizer states and gradients",
+    3: "optimizer states, gradients and parameters",
+}
+
 Saved = Literal[
     "activations",
     "communication buffers",
@@ -170,10 +177,13 @@ class MemoryChange:
     uses_host: bool = False
     """Whether it moves memory from the GPU to the host."""
 
-    def advice(self, options: Options, *, uses_trainer: bool) -> str | None:
+    def advice(self, options: Options, job: JobState, *, uses_trainer: bool) -> str | None:
         """Write the options of `zlaunch train` and their effect; None if only the script can do it."""
         typed = options.for_train(uses_trainer=uses_trainer)
-        return typed and f"`{typed}`: saves {self.saves}; {self.downside}"
+        effect = f"saves {self.saves}"
+        if options.stage and options.offload is None:
+            effect = f"partitions {PARTITIONED[options.stage]} across {job.world_size} ranks"
+        return typed and f"`{typed}`: {effect}; {self.downside}"
 
 
 def _smaller_micro_batches(job: JobState) -> list[Options]:
@@ -224,7 +234,7 @@ GPU_MEMORY: Final = (
     MemoryChange(
         "higher ZeRO stage",
         "model states",
-        "partitioned across ranks, with more communication",
+        "more communication",
         when=lambda job: job.world_size > 1,
         options=lambda job: [Options(stage=stage) for stage in STAGES.values() if stage > job.stage],
     ),

@@ -76,7 +76,7 @@ def _missing(name: str, part: str, outer: ModuleSpec | None, path: Sequence[str]
     if outer is None:
         whole = ".".join([*close, *name.split(".")[1:]])
         where = f"it is neither in {Path.cwd()} nor installed"
-        hint = "change to its directory, or use its file: `zlaunch train FILE`"
+        hint = "start where `python -m` finds it, or name its file: `zlaunch train FILE`"
     else:
         whole = ".".join([outer.name, *close])
         where = f"{outer.name} has no `{part}`"

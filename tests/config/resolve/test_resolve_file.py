@@ -64,6 +64,11 @@ def test_a_number_of_the_config_is_what_its_argument_must_be() -> None:
     assert sources(resolved(**config)) == {"scheduler.params.warmup_max_lr": told}
 
 
+def test_a_format_that_an_argument_switches_off_is_not_switched_on_by_the_config() -> None:
+    found = resolved("--bf16 False", bf16={"enabled": True}).agreement.findings
+    assert [(one.code, one.where) for one in found] == [("differs-from-argument", "bf16.enabled")]
+
+
 def test_a_format_that_the_trainer_adds_is_told() -> None:
     assert sources(resolved("--bf16", gradient_clipping=1.0)) == {"bf16.enabled": "`--bf16`"}
 

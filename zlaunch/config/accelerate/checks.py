@@ -81,7 +81,7 @@ def beside_a_file(source: Document, fields: Mapping[str, Any]) -> Iterator[Findi
     if source.value.get("mixed_precision") is not None:
         paths.append(("mixed_precision",))
     for path in paths:
-        message = f"accelerate refuses `{path[-1]}` together with `{FILE}`"
+        message = f"accelerate refuses `{path[-1]}` together with `{FILE}`, which sets it"
         yield _finding(source, path, "beside-a-file", message, "delete it")
 
 

@@ -107,7 +107,7 @@ def _format(
         return {}
     if precision is not None:
         return {precision: Argument(True, Source.option("--precision"))} if precision in PRECISIONS else {}
-    if on := [name for name in PRECISIONS if values[(name, "enabled")] is True]:
+    if on := [name for name in PRECISIONS if values[(name, "enabled")] is True and not args[name].given]:
         return {on[0]: Argument(True, _in_the_config(f"{on[0]}.enabled"))}
     best = None if machine is None else machine.best_precision
     if machine is None or best not in PRECISIONS or values[(best, "enabled")] != AUTO:

@@ -17,7 +17,7 @@ def offload_needs_partitioning(subject: Subject) -> Iterator[Violation]:
         yield Violation(
             zero(next(iter(subject.offloads))),
             "offload does not work at stage 0: the first optimizer step crashes",
-            "use stage 2 or 3, or delete the section",
+            "use stage 2 or 3, or do not offload",
         )
 
 
@@ -28,7 +28,7 @@ def offload_param_needs_stage_3(subject: Subject) -> Iterator[Violation]:
         yield Violation(
             zero("offload_param"),
             f"ignored at stage {subject.stage}: parameters stay on the GPU",
-            "use stage 3, or delete the section",
+            "use stage 3, or offload only the optimizer",
         )
 
 
@@ -40,7 +40,7 @@ def nvme_needs_stage_3(subject: Subject) -> Iterator[Violation]:
         yield Violation(
             zero("offload_optimizer", "device"),
             f"at stage {subject.stage} DeepSpeed offloads to the CPU and does not use the NVMe drive",
-            'use stage 3, or write "cpu"',
+            "use stage 3, or offload to the CPU",
         )
 
 

@@ -144,7 +144,7 @@ def no_learning_rate(subject: Subject) -> Iterator[Violation]:
     )
     yield Violation(
         "optimizer",
-        f"the learning rate of {own.type} is {default}: `--learning_rate` does not reach it",
+        f"the learning rate of {own.type} is {default}, whatever the script sets",
         'add `"params": {"lr": "auto"}`; without the Trainer, write a number',
     )
 

@@ -7,7 +7,7 @@ from zlaunch.config.rules.rule import Subject, Violation, late, silent, zero
 
 @silent({"sequence_parallel_size": 2}, {"data_parallel_size": 2})
 def half_a_device_mesh(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed builds a device mesh only if both sizes are set; one alone splits no sequences."""
+    """DeepSpeed builds a device mesh only if both sizes are set; one alone only reduces the batch."""
     sizes = ("sequence_parallel_size", "data_parallel_size")
     given = [key for key in sizes if getattr(subject.config, key) is not None]
     if len(given) == 1 and getattr(subject.config, given[0]) > 1:

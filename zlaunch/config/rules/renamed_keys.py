@@ -32,7 +32,7 @@ def _renamed(name: OldName, value: object) -> tuple[str, Fix]:
     {zero("cpu_offload"): None, zero("offload_optimizer"): CPU},
 )
 def old_name(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed still reads the old name, with a deprecation warning."""
+    """DeepSpeed still reads the old name, with a deprecation warning; a later release may not."""
     for old, new, name in _written(subject):
         if not subject.has(zero(new)):
             hint, fix = _renamed(name, getattr(subject.zero, old))

@@ -93,7 +93,7 @@ def aio_without_nvme(subject: Subject) -> Iterator[Violation]:
     {"activation_checkpointing.partition_activations": True},
 )
 def contiguous_checkpoints(subject: Subject) -> Iterator[Violation]:
-    """`deepspeed.checkpointing.configure` asserts two other keys for `contiguous_memory_optimization`."""
+    """`deepspeed.checkpointing.configure` asserts `partition_activations` and `number_checkpoints` for it."""
     key = "activation_checkpointing.contiguous_memory_optimization"
     for name in ("partition_activations", "number_checkpoints"):
         is_missing = subject.value(key) and not subject.value(f"activation_checkpointing.{name}")

@@ -141,6 +141,9 @@ def _is_without_a_path(case: Case, part: str) -> bool:
     return isinstance(section, dict) and section.get("device") == "nvme" and not section.get("nvme_path")
 
 
+_TOO_FEW = "there are too few buffers to swap what is offloaded to NVMe"
+
+
 @signature_of("too-few-buffers", "a bare AssertionError in `swap_tensor`, `ran out of swap buffers`")
 def too_few_buffers(case: Case) -> Reading | None:
     swapping = case.error is not None and case.error.type == "AssertionError" and "swap_tensor" in case.story
@@ -152,7 +155,7 @@ def too_few_buffers(case: Case) -> Reading | None:
     line = matching_line(r"ran out of swap buffers|assert \w+_buffers is not None", case.story)
     facts = (line, None if count is None else f"buffer_count: {count}")
     advice = more if count is not None and count < 4 else None
-    return Reading(broken_rule("too-few-buffers", case.job), facts, (advice,))
+    return Reading(broken_rule("too-few-buffers", case.job, _TOO_FEW), facts, (advice,))
 
 
 @signature_of(

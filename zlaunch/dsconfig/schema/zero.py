@@ -87,7 +87,7 @@ class OffloadOptimizer(_Offload):
 
 
 class ZenFlow(Section):
-    """Stall-free offloading: the GPU updates the most important gradients, the CPU the rest later."""
+    """Stall-free optimizer offload to the CPU: the GPU updates the most important gradients."""
 
     topk_ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     """Share of gradient columns updated on the GPU at every step."""

@@ -31,7 +31,7 @@ def said_of(result: Result, code: str) -> str:
     ("code", "words"),
     [
         ("shm-too-small", "1 of 1 are free"),
-        ("memlock-too-small", "a process may lock 0.1 MiB"),
+        ("memlock-too-small", "the limit of a process is 0.1 MiB"),
         ("disk-too-small", "for offload to NVMe"),
         ("build-lock", "a build of deepspeed_shm_comm was killed"),
         ("not-shared", "seems to be a different directory than here"),

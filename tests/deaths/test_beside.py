@@ -151,7 +151,7 @@ def test_the_lock_that_a_killed_build_has_left_is_removed_before_the_start(
     (ops / name / "lock").touch()
     job = start("script.ends", bed=Bed(env={"TORCH_EXTENSIONS_DIR": str(ops)}))
     assert job.process.wait(240) == 0
-    assert f"removed {ops / name / 'lock'}" in (tmp_path / "err").read_text()
+    assert f"removed the lock {ops / name / 'lock'}" in (tmp_path / "err").read_text()
     assert not (ops / name / "lock").exists()
 
 

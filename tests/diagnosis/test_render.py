@@ -29,6 +29,11 @@ def test_what_is_to_be_typed_is_never_cut() -> None:
     assert {*made.advice} == {ADVICE}
 
 
+def test_advice_without_a_downside_ends_the_shortening_too() -> None:
+    advice = ("stop the other program; then start with `--stage 3`: it partitions the parameters",)
+    assert height(shorten(Verdict("code", LONG, facts=(FACT,) * 3, advice=advice * 4))) <= LINES
+
+
 def test_more_than_three_facts_are_too_many() -> None:
     assert shorten(Verdict("code", "a cause", facts=tuple("abcde"))).facts == ("a", "b", "c")
 

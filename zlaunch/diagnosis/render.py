@@ -36,8 +36,8 @@ def _shorter(verdict: Verdict) -> Verdict:
     if any(num_rows(fact) > 1 for fact in facts):
         last = max(number for number, fact in enumerate(facts) if num_rows(fact) > 1)
         return replace(verdict, facts=(*facts[:last], clip(facts[last], ROW), *facts[last + 1 :]))
-    if any("`: " in advice and "; " in advice for advice in verdict.advice):
-        return replace(verdict, advice=tuple(_without_downside(advice) for advice in verdict.advice))
+    if (shorter := tuple(map(_without_downside, verdict.advice))) != verdict.advice:
+        return replace(verdict, advice=shorter)
     if len(verdict.advice) > 1 or (verdict.advice and not facts):
         return replace(verdict, advice=verdict.advice[:-1])
     return replace(verdict, facts=facts[:-1])

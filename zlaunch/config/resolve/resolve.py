@@ -15,12 +15,12 @@ from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import Document, KeyPath
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.spec import Precision
 from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.units import plural, whole
 
 if TYPE_CHECKING:
     from zlaunch.hosts.machine import Machine
-    from zlaunch.job.spec import Precision
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def resolve_file(document: Document, context: Context) -> ResolvedValues:
 
 
 def resolve_values(
-    written: Values, context: Context, machine: "Machine | None" = None, precision: "Precision | None" = None
+    written: Values, context: Context, machine: "Machine | None" = None, precision: Precision | None = None
 ) -> ResolvedValues:
     """Derive the batch, reconcile the Trainer arguments, and fill in every "auto" that can be known.
 

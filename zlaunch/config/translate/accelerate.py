@@ -19,9 +19,8 @@ from zlaunch.config.translate.flags import (
     flag,
     switch,
 )
+from zlaunch.config.translate.launchers import LOGS, RENDEZVOUS
 
-_RENDEZVOUS = NotNeeded("zlaunch does the rendezvous itself")
-_LOGS = NotNeeded("the run directory has a log for each rank")
 _NO_COMPILER = NoEquivalent("accelerate ignores it with DeepSpeed; call `torch.compile` in the script")
 _CPU = BecomesVariable("DS_ACCELERATOR", "cpu")
 _TPU = Untranslatable("zlaunch starts DeepSpeed, which does not run on TPUs")
@@ -75,15 +74,15 @@ FLAGS: tuple[Flag, ...] = (
     switch("--use_parallelism_config", _PARALLEL),
     switch("--use_megatron_lm", _MEGATRON),
     flag("--gpu_ids", Role.DEVICES, idle="all"),
-    switch("--same_network", _RENDEZVOUS),
+    switch("--same_network", RENDEZVOUS),
     flag("--machine_rank", NotNeeded("zlaunch starts all hosts from one of them; run it once"), idle="0"),
-    flag("--main_process_ip", _RENDEZVOUS),
+    flag("--main_process_ip", RENDEZVOUS),
     flag("--main_process_port", NotNeeded("zlaunch picks a free port")),
-    flag("-t --tee", _LOGS, idle="0"),
-    flag("--log_dir", _LOGS),
+    flag("-t --tee", LOGS, idle="0"),
+    flag("--log_dir", LOGS),
     flag("--role", NoEquivalent("zlaunch has no rank roles"), idle="default"),
-    flag("--rdzv_backend", _RENDEZVOUS, idle="static"),
-    flag("--rdzv_conf", _RENDEZVOUS),
+    flag("--rdzv_backend", RENDEZVOUS, idle="static"),
+    flag("--rdzv_conf", RENDEZVOUS),
     flag("--max_restarts", NoEquivalent("zlaunch does not restart single ranks"), idle="0"),
     flag("--monitor_interval", NoEquivalent("zlaunch keeps torchrun's own interval")),
     switch("-m --module", Role.MODULE),
@@ -163,7 +162,7 @@ _FIELDS: Mapping[str, Flag] = {
     "downcast_bf16": flag("downcast_bf16", _ELSEWHERE, idle="no"),
     "num_machines": flag("num_machines", Role.HOSTS, idle="1"),
     "fp16": switch("fp16", NoEquivalent("write `mixed_precision: fp16`")),
-    "same_network": flag("same_network", _RENDEZVOUS, idle="true false"),
+    "same_network": flag("same_network", RENDEZVOUS, idle="true false"),
     "tpu_use_cluster": switch("tpu_use_cluster", _TPU),
     "use_cpu": switch("use_cpu", _CPU),
     **{

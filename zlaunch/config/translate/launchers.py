@@ -18,8 +18,8 @@ _QUIET = NotNeeded("zlaunch shows rank 0, and keeps the launcher's log in the ru
 _NO_BINDING = NoEquivalent("zlaunch does not bind cores; it divides them among the ranks by OMP_NUM_THREADS")
 _NO_LOCAL_RANK = NotNeeded("zlaunch never gives `--local_rank` to a script")
 _ONLY_PYTHON = Untranslatable("zlaunch only starts Python scripts")
-_LOGS = NotNeeded("the run directory has a log for each rank")
-_RENDEZVOUS = NotNeeded("zlaunch does the rendezvous itself")
+LOGS = NotNeeded("the run directory has a log for each rank")
+RENDEZVOUS = NotNeeded("zlaunch does the rendezvous itself")
 _NO_HOOK = NoEquivalent("zlaunch has no such hook")
 
 _WITHOUT_LOCAL_RANK = switch("--no_local_rank", _NO_LOCAL_RANK)
@@ -54,7 +54,7 @@ DEEPSPEED = LauncherSyntax(
             "--save_pid",
             NoEquivalent("zlaunch does not write process ids; a signal to zlaunch reaches every rank"),
         ),
-        flag("--enable_each_rank_log", _LOGS),
+        flag("--enable_each_rank_log", LOGS),
         flag("--autotuning", NoEquivalent("zlaunch does not start DeepSpeed's autotuner")),
         switch("--bind_cores_to_rank", _NO_BINDING),
         flag("--bind_core_list", _NO_BINDING),
@@ -72,10 +72,10 @@ TORCHRUN = LauncherSyntax(
     flags=(
         flag("--nnodes", Role.HOSTS),
         flag("--nproc_per_node", Role.RANKS),
-        flag("--rdzv_backend", _RENDEZVOUS),
-        flag("--rdzv_endpoint", _RENDEZVOUS),
-        flag("--rdzv_id", _RENDEZVOUS),
-        flag("--rdzv_conf", _RENDEZVOUS),
+        flag("--rdzv_backend", RENDEZVOUS),
+        flag("--rdzv_endpoint", RENDEZVOUS),
+        flag("--rdzv_id", RENDEZVOUS),
+        flag("--rdzv_conf", RENDEZVOUS),
         switch("--standalone", _FREE_PORT),
         flag("--max_restarts", NoEquivalent("zlaunch does not restart single ranks"), idle="0"),
         flag("--monitor_interval", NoEquivalent("zlaunch keeps torchrun's own interval")),
@@ -85,16 +85,16 @@ TORCHRUN = LauncherSyntax(
         switch("-m --module", Role.MODULE),
         switch("--no_python", _ONLY_PYTHON),
         switch("--run_path", NotNeeded("zlaunch starts the script like `python` does")),
-        flag("--log_dir", _LOGS),
-        flag("-r --redirects", _LOGS),
-        flag("-t --tee", _LOGS),
+        flag("--log_dir", LOGS),
+        flag("-r --redirects", LOGS),
+        flag("-t --tee", LOGS),
         flag("--local_ranks_filter", NotNeeded("zlaunch shows rank 0, and keeps a log for each rank")),
-        flag("--duplicate_stdout_filters", _LOGS),
-        flag("--duplicate_stderr_filters", _LOGS),
+        flag("--duplicate_stdout_filters", LOGS),
+        flag("--duplicate_stderr_filters", LOGS),
         flag("--node_rank", NotNeeded("zlaunch starts all hosts from one of them; run it once")),
-        flag("--master_addr", _RENDEZVOUS),
+        flag("--master_addr", RENDEZVOUS),
         flag("--master_port", _FREE_PORT),
-        flag("--local_addr", _RENDEZVOUS),
+        flag("--local_addr", RENDEZVOUS),
         flag("--logs_specs", _NO_HOOK),
         flag("--numa_binding", NoEquivalent("zlaunch does not bind cores")),
         flag("--signals_to_handle", NoEquivalent("zlaunch passes on SIGINT, SIGTERM and SIGHUP")),

@@ -66,7 +66,7 @@ class Preflight:
             if self.options.rehearse:
                 raise
             self.reporter.note(error.message)  # the job may well work: it starts
-            return replace(prepared, estimate=None)
+            return prepared
         self.reporter.warn(estimate.remarks)
         return replace(prepared, estimate=estimate)
 

@@ -31,10 +31,15 @@ CPU_MACHINE = machine()
 TWO_GPUS = machine(gpu(0), gpu(1))
 
 
-def script(
-    source: str = "", interface: ConfigInterface = ConfigInterface.TRAINER, line: int | None = None
-) -> Script:
-    return Script(Path("train.py"), source, interface, own_ds_config=line)
+FLAGS = {
+    ConfigInterface.TRAINER: ("--deepspeed",),
+    ConfigInterface.DEEPSPEED: ("--deepspeed", "--deepspeed_config"),
+}
+
+
+def script(source: str = "", interface: ConfigInterface = ConfigInterface.TRAINER, **known: Any) -> Script:
+    flags = FLAGS.get(interface, ())
+    return Script(Path("train.py"), source, interface, **{"config_flags": flags, **known})
 
 
 def local(*devices: int) -> Topology:

@@ -2,9 +2,8 @@ import pytest
 
 from tests.each import each
 from tests.making import script
-from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.job.argument_checks import INSTEAD, check_config_reaches_script, check_script_args
-from zlaunch.job.script import ConfigInterface
+from zlaunch.errors import WrongUsage
+from zlaunch.job.argument_checks import INSTEAD, check_script_args
 from zlaunch.job.trainer_args import DEFAULTS
 
 PARSER = "parser = argparse.ArgumentParser()"
@@ -79,27 +78,3 @@ def test_a_flag_that_no_launcher_has_is_the_scripts_own() -> None:
 
 def test_a_script_whose_parser_is_elsewhere_is_not_judged() -> None:
     check_script_args(script("from mine import main\nmain()"), ["--num_gpus", "2"])
-
-
-def test_a_ds_config_of_the_scripts_own_is_refused() -> None:
-    with pytest.raises(WrongUsage, match=r"train\.py:7"):
-        check_config_reaches_script(script(line=7), "cuda")
-
-
-def test_accelerate_without_a_gpu_is_unavailable() -> None:
-    with pytest.raises(Unavailable, match="only on GPUs"):
-        check_config_reaches_script(script(interface=ConfigInterface.ACCELERATE), "cpu")
-
-
-@pytest.mark.parametrize(
-    ("interface", "accelerator"),
-    [
-        (ConfigInterface.ACCELERATE, "cuda"),
-        (ConfigInterface.TRAINER, "cpu"),
-        (ConfigInterface.DEEPSPEED, "cpu"),
-    ],
-)
-def test_a_script_that_a_ds_config_reaches_is_not_refused(
-    interface: ConfigInterface, accelerator: str
-) -> None:
-    check_config_reaches_script(script(interface=interface), accelerator)

@@ -1,3 +1,4 @@
+import ast
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,13 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "train.py"
 
 
+def _own(file: Path, source: str) -> tuple[int, object]:
+    own = _read(file, source).own_config
+    assert own is not None
+    assert own.place is not None
+    return own.place.line, own.value
+
+
 def _read(file: Path, source: str) -> Script:
     file.write_text(source, "utf-8")
     return read_script(file)
@@ -29,12 +37,12 @@ def _read(file: Path, source: str) -> Script:
 @each(
     ("source", "interface"),
     [
-        ("", ConfigInterface.TRAINER),
+        ("", ConfigInterface.NONE),
         (TRAINER, ConfigInterface.TRAINER),
-        ("TrlParser((SFTConfig,))", ConfigInterface.TRAINER),
+        ("TrlParser((SFTConfig,))", ConfigInterface.ACCELERATE),
         (
             "parser.add_argument('--deepspeed')\nTrainingArguments(deepspeed=args.deepspeed)",
-            ConfigInterface.TRAINER,
+            ConfigInterface.ACCELERATE,
         ),
         ("deepspeed.add_config_arguments(parser)", ConfigInterface.DEEPSPEED),
         ("parser.add_argument('--deepspeed_config')", ConfigInterface.DEEPSPEED),
@@ -42,15 +50,10 @@ def _read(file: Path, source: str) -> Script:
         ("accelerate.Accelerator()", ConfigInterface.ACCELERATE),
         ("TrainingArguments(output_dir='x')", ConfigInterface.ACCELERATE),
         (f"{TRAINER}\n{ACCELERATE}", ConfigInterface.TRAINER),
-        ("# deepspeed.add_config_arguments(parser)", ConfigInterface.TRAINER),
-        ("deepspeed.initialize(model=model)\nSFTTrainer(model).train()", ConfigInterface.TRAINER),
-        (
-            "args = get_args()\ndeepspeed.initialize(args=args, config=args.deepspeed)",
-            ConfigInterface.TRAINER,
-        ),
-        ("args = get_args()\ndeepspeed.initialize(args=args, config=ds_config)", ConfigInterface.TRAINER),
-        ("args = get_args()\ndeepspeed.initialize(args, model)", ConfigInterface.TRAINER),
-        ("ds = json.load(open(args.deepspeed))\ndeepspeed.initialize(config=ds)", ConfigInterface.TRAINER),
+        ("# deepspeed.add_config_arguments(parser)", ConfigInterface.NONE),
+        ("deepspeed.initialize(model=model)\nSFTTrainer(model).train()", ConfigInterface.ACCELERATE),
+        ("import torch, json, tqdm\ntorch.optim.Adam(model.parameters())", ConfigInterface.NONE),
+        ("from mine import train\ntrain()", ConfigInterface.ACCELERATE),
     ],
 )
 def test_the_source_tells_how_a_script_takes_a_ds_config(
@@ -68,7 +71,6 @@ def test_the_source_tells_how_a_script_takes_a_ds_config(
             "parse.add_argument('--deepspeed')\nx = '--deepspeed_config'",
             ("--deepspeed", "--deepspeed_config"),
         ),
-        ("argparse.ArgumentParser().parse_args()", ()),
         ("engine, *_ = deepspeed.initialize(model=model, config=os.environ['ZLAUNCH_DS_CONFIG'])", ()),
         ("deepspeed.initialize(args=get_args(), config=os.environ['ZLAUNCH_DS_CONFIG'])", ()),
         ("deepspeed.initialize(model=model, config={'train_batch_size': 8})", ()),
@@ -82,16 +84,44 @@ def test_the_source_tells_where_a_loop_of_its_own_takes_a_ds_config(
     assert (script.interface, script.config_flags) == (ConfigInterface.DEEPSPEED, flags)
 
 
-@pytest.mark.parametrize(
+@each(
     "source",
     [
-        "ArgumentParser().parse_known_args()",
-        "HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()",
-        "ArgumentParser().add_argument('--deepspeed')\nparser.parse_args()",
+        "TrainingArguments('out')",
+        "TrlParser((SFTConfig,))",
+        "HfArgumentParser(args_of())\nparser.parse_args_into_dataclasses()",
+        "HfArgumentParser(SFTConfig).parse_args_into_dataclasses()",
+        "HfArgumentParser((Mine, TrainingArguments)).parse_args_into_dataclasses()",
+        "class A(SFTConfig): pass\nHfArgumentParser(A).parse_args_into_dataclasses()",
+        "HfArgumentParser(TrainingArguments).parse_yaml_file('a.yaml')",
+        "from mine import train\ntrain()",
+        "from . import train",
+        "import subprocess\nsubprocess.run(['train'])",
+        "import torch\nexec(open('configurator.py').read())",
+        "args = get_args()\ndeepspeed.initialize(args=args, config=args.deepspeed)",
+        "args = get_args()\ndeepspeed.initialize(args=args, config=ds_config)",
+        "args = get_args()\ndeepspeed.initialize(args, model)",
+        "ds = json.load(open(args.deepspeed))\ndeepspeed.initialize(config=ds)",
     ],
 )
-def test_a_parser_that_may_take_the_trainers_arguments_gets_them(file: Path, source: str) -> None:
-    assert _read(file, source).interface is ConfigInterface.TRAINER
+def test_a_source_that_leaves_its_arguments_open_is_not_sure(file: Path, source: str) -> None:
+    assert not _read(file, source).is_sure
+
+
+@each(
+    "source",
+    [
+        "",
+        TRAINER,
+        ACCELERATE,
+        "class A(TrainingArguments): pass\nHfArgumentParser((A,)).parse_args_into_dataclasses()",
+        "import torch\ntorch.nn.parallel.DistributedDataParallel(net)",
+        "deepspeed.add_config_arguments(parser)",
+        "engine, *_ = deepspeed.initialize(model=net, config=os.environ['ZLAUNCH_DS_CONFIG'])",
+    ],
+)
+def test_a_source_that_settles_everything_is_sure(file: Path, source: str) -> None:
+    assert _read(file, source).is_sure
 
 
 @pytest.mark.parametrize(
@@ -136,7 +166,7 @@ def test_what_is_no_constant_of_the_arguments_is_no_default(file: Path, source: 
 
 @pytest.mark.parametrize("value", ["'ds.json'", "{'zero_optimization': {}}"])
 def test_a_ds_config_of_the_scripts_own_is_found(file: Path, value: str) -> None:
-    assert _read(file, f"x = 1\nTrainingArguments(deepspeed={value})").own_ds_config == 2
+    assert _own(file, f"x = 1\nTrainingArguments(deepspeed={value})") == (2, ast.literal_eval(value))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +178,7 @@ def test_a_ds_config_of_the_scripts_own_is_found(file: Path, value: str) -> None
     ],
 )
 def test_a_script_that_leaves_the_ds_config_open_has_none_of_its_own(file: Path, source: str) -> None:
-    assert _read(file, source).own_ds_config is None
+    assert _read(file, source).own_config is None
 
 
 @pytest.mark.parametrize("word", ["num_gpus", "num-gpus"])
@@ -268,8 +298,9 @@ INITIALIZE = "engine, *_ = deepspeed.initialize({})"
     ],
 )
 def test_an_engine_with_a_ds_config_of_its_own_is_found(file: Path, source: str) -> None:
-    own = _read(file, f"import deepspeed\n{source}").own_engine_config
-    assert str(own) == f"{file}:2:14"
+    own = _read(file, f"import deepspeed\n{source}").own_config
+    assert own is not None
+    assert str(own.place) == f"{file}:2:14"
 
 
 @each(
@@ -297,7 +328,7 @@ def test_an_engine_with_a_ds_config_of_its_own_is_found(file: Path, source: str)
     ],
 )
 def test_a_ds_config_is_not_called_the_scripts_own_where_that_is_not_sure(file: Path, source: str) -> None:
-    assert _read(file, source).own_engine_config is None
+    assert _read(file, source).own_config is None
 
 
 @pytest.mark.parametrize(

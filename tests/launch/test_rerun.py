@@ -51,7 +51,7 @@ def recorded(given: PlanInputs) -> LaunchPlan:
 def repeated(plan: LaunchPlan, given: PlanInputs) -> LaunchPlan:
     """Plan again from the record alone, and record that too."""
     found = read_run_files(plan.layout.root)
-    again = plan_rerun(found, RunDir(plan.layout.root.parent / "second"), given.port)
+    again = plan_rerun(found, RunDir(plan.layout.root.parent / "second"), given.port, given.script)
     rundir_writer.claim(again)
     rundir_writer.write_run_files(again, given, ["zlaunch", "train", "train.py"], Lineage(repeats="first"))
     return again
@@ -156,7 +156,7 @@ def test_a_directory_that_was_moved_is_still_repeated(tmp_path: Path) -> None:
     given = inputs(tmp_path)
     plan = recorded(given)
     moved = plan.layout.root.rename(tmp_path / "moved")
-    again = plan_rerun(read_run_files(moved), RunDir(tmp_path / "second"), given.port)
+    again = plan_rerun(read_run_files(moved), RunDir(tmp_path / "second"), given.port, given.script)
     assert str(tmp_path / "second" / "ds_config.json") in again.script
 
 
@@ -165,7 +165,7 @@ def test_a_record_that_says_too_little_is_refused_and_not_guessed(missing: str, 
     past = read_run_files(recorded(inputs(tmp_path)).layout.root)
     job = conform({name: value for name, value in past.job.items() if name != missing}, JobRecord)
     with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is damaged"):
-        plan_rerun(replace(past, job=job), RunDir(tmp_path / "second"), 1)
+        plan_rerun(replace(past, job=job), RunDir(tmp_path / "second"), 1, script())
 
 
 @pytest.mark.parametrize("missing", ["spec", "script", "ranks", "swap_dirs", "accelerator"])

@@ -34,7 +34,7 @@ def test_a_run_directory_that_another_run_took_is_named(work: Path) -> None:
         inputs.layout.logs.mkdir(parents=True)
         return make_plan(inputs)
 
-    prepared = replace(prepare(JobSpec(default_recipe()), Path("../mine")), make_plan=overtaken)
+    prepared = replace(prepare(JobSpec(default_recipe()), Path("../mine"), LaunchView()), make_plan=overtaken)
     with pytest.raises(Unavailable, match=r"took the run directory `\.\./mine`"):
         run(prepared, LaunchOptions(interactive=False, force=True), LaunchView())
     assert (work.parent / "mine" / "logs").is_dir()

@@ -75,7 +75,6 @@ CASES: dict[str, Case] = {
     "a Trainer argument of the wrong type": (["--", "--max_steps", "many"], 65, "--max_steps many"),
     "a launcher flag after the script": (["script.py", "--", "--nproc_per_node", "2"], 2, "--gpus N"),
     "a run directory that is in use": (["--run-dir", "empty/.."], 69, "not empty"),
-    "a script with a ds_config of its own": (["own.py"], 2, "own.py:2"),
 }
 
 SCRIPT = "import argparse\nargparse.ArgumentParser().parse_args()\n"
@@ -86,7 +85,6 @@ def folder(tmp_path: Path) -> Path:
     files = {
         "script.py": SCRIPT,
         "broken.py": "def (:\n",
-        "own.py": "from transformers import TrainingArguments\nTrainingArguments('x', deepspeed='mine.json')\n",
         "wrong.json": '{"zero_optimisation": {"stage": 2}}',
         "batch.json": '{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}',
         "hosts": "w0 slots=1\nw1 slots = 2\nw0 slots=1\n",

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.making import json_objects
+from tests.making import json_objects, script
 from zlaunch.cli.views.run import members
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.launch import rundir_writer
@@ -89,7 +89,7 @@ def test_a_run_of_the_release_before_is_told_as_it_was_then(name: str, old: Path
 @pytest.mark.parametrize("name", SAID)
 def test_a_run_of_the_release_before_can_be_repeated(name: str, old: Path) -> None:
     files = read_run_files(old / name)
-    again = plan_rerun(files, RunDir(old / "again"), 2950)
+    again = plan_rerun(files, RunDir(old / "again"), 2950, script())
     ds_config = str(old / "again" / "ds_config.json")
     assert again.script == (*files.job["script"][:-1], ds_config)
     assert again.values.config() == files.config

@@ -20,6 +20,7 @@ from zlaunch.job.spec import (
     parse_offload,
     parse_override,
 )
+from zlaunch.job.trainer_args import config_flags
 from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.prepare import ds_config_of, prepare
@@ -103,6 +104,12 @@ def train(
         str | None,
         typer.Option(metavar="RANK[:PORT]", help="Make a rank wait for a debugger (default port: 5678)."),
     ] = None,
+    no_ask: Annotated[
+        bool,
+        typer.Option(
+            "--no-ask", help="Do not run the script up to its arguments, even if its source leaves them open."
+        ),
+    ] = False,
     dry_run: options.DryRun = False,
 ) -> None:
     """Start a ZeRO job and monitor it to its end.
@@ -126,6 +133,8 @@ def train(
         exclude=exclude,
         module=module,
         debug=None if debug is None else parse_debug(debug),
+        may_ask=not no_ask,
+        config_flags=config_flags(context.args) if ds_config is not None else (),
         wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom)),
     )
     launch = LaunchOptions(
@@ -135,7 +144,8 @@ def train(
         dry_run=dry_run,
         auto_stage=stage == "auto",
     )
-    raise typer.Exit(run(prepare(job, run_dir), launch, LaunchView()))
+    view = LaunchView()
+    raise typer.Exit(run(prepare(job, run_dir, view), launch, view))
 
 
 def _program(script: str | None, module: str | None) -> Path:

@@ -19,7 +19,7 @@ from zlaunch.job.trainer_args import switched_on
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import HeartbeatRecord, MachineSample, RankRecord, SlotRecord
+from zlaunch.rundir.record import HeartbeatRecord, JobRecord, MachineSample, RankRecord, SlotRecord
 from zlaunch.rundir.run_files import RunFiles, read_run_files
 from zlaunch.worker.sampling import disk_space
 
@@ -69,19 +69,26 @@ def _job(files: RunFiles) -> JobEvidence:
     source = _source(Path(script[0]))
     return JobEvidence(
         launcher=job.get("launcher", ""),
-        stage=job.get("stage", 0),
+        stage=job.get("stage") or 0,
         offload={part: at for part, at in job.get("offload", {}).items() if at not in (None, "none")},
         micro_batch=job.get("micro_batch") or 1,
         grad_accum=job.get("grad_accum") or 1,
         world_size=files.world_size or 0,
-        precision=job.get("precision", ""),
+        precision=job.get("precision") or "",
         accelerator=job.get("accelerator", ""),
         script=script[0],
-        uses_trainer=source is not None and source.interface is ConfigInterface.TRAINER,
+        uses_trainer=_uses_trainer(job, source),
         gradient_checkpointing=_recomputes(script[1:], source),
         forecast=files.forecast or None,
         config=files.config,
     )
+
+
+def _uses_trainer(job: JobRecord, source: Script | None) -> bool:
+    """Whether the Trainer read the ds_config; older records do not say it."""
+    if "interface" in job:
+        return bool(job["interface"] == ConfigInterface.TRAINER.name.lower())
+    return source is not None and source.interface is ConfigInterface.TRAINER
 
 
 def _source(script: Path) -> Script | None:

@@ -103,14 +103,16 @@ def _quiet() -> dict[str, Variable]:
     return {"PYTHONWARNINGS": Variable(filter_, "hides a warning of torch at every collective of DeepSpeed")}
 
 
-def accelerate_variables(layout: RunDir, precision: str) -> dict[str, Variable]:
-    """Variables that name the ds_config for accelerate."""
-    why = "accelerate reads the ds_config from these variables"
-    return {
-        "ACCELERATE_USE_DEEPSPEED": Variable("true", why),
-        "ACCELERATE_DEEPSPEED_CONFIG_FILE": Variable(str(layout.ds_config), why),
-        "ACCELERATE_MIXED_PRECISION": Variable("no" if precision == "fp32" else precision, why),
+def accelerate_variables(layout: RunDir, precision: str | None) -> dict[str, Variable]:
+    """Variables that name the ds_config for accelerate and the Trainer; without a precision, it is theirs."""
+    why = "accelerate and the Trainer read the ds_config from these variables"
+    chosen = {} if precision is None else {"ACCELERATE_MIXED_PRECISION": precision.replace("fp32", "no")}
+    names = {
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(layout.ds_config),
+        **chosen,
     }
+    return {name: Variable(value, why) for name, value in names.items()}
 
 
 def forwarded(environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""Checks that a script understands its arguments and receives its ds_config."""
+"""Checks that a script understands its arguments."""
 
 import difflib
 from collections.abc import Mapping, Sequence
 
-from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.errors import WrongUsage
+from zlaunch.job.script import Script
 from zlaunch.job.trainer_args import DEFAULTS, flags
 
 INSTEAD: Mapping[str, str] = {
@@ -87,18 +87,3 @@ def check_script_args(script: Script, argv: Sequence[str]) -> None:
 def _is_short_for(name: str, known: str) -> bool:
     """Whether argparse would accept it as an abbreviation; at least four letters, to avoid accidents."""
     return known.startswith(name) and name not in DEFAULTS and len(name) >= 4
-
-
-def check_config_reaches_script(script: Script, accelerator: str) -> None:
-    """Raise WrongUsage or Unavailable if the script would silently train without the ds_config."""
-    if script.own_ds_config is not None:
-        raise WrongUsage(
-            f"{script.path}:{script.own_ds_config} passes its own ds_config to TrainingArguments, "
-            "which would replace zlaunch's",
-            "remove `deepspeed=` there",
-        )
-    if script.interface is ConfigInterface.ACCELERATE and accelerator == "cpu":
-        raise Unavailable(
-            f"{script.path.name} gets its ds_config from accelerate, which supports DeepSpeed only on GPUs",
-            "on a CPU, parse TrainingArguments with HfArgumentParser like `recipes/causal_lm.py`",
-        )

@@ -1,50 +1,115 @@
 """Read the source of a training script: how it takes a ds_config, and which defaults it sets.
 
-The source is parsed with `ast`, and never imported. In doubt, it counts as a Trainer script.
+The source is parsed with `ast`, and never imported. Where it does not settle how the script takes a
+ds_config, the script itself can be asked (`launch/ask`).
 """
 
 import ast
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, auto
 from pathlib import Path
+from typing import Any
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
+from zlaunch.job.model import model_flag
 from zlaunch.job.source import Source, SourceKind
-from zlaunch.job.trainer_args import DEFAULTS, Argument, Value, flags
+from zlaunch.job.trainer_args import DEFAULTS, Argument, TrainerArgs, Value, flags, read_arguments
 
 
 class ConfigInterface(Enum):
-    """How a script takes a ds_config."""
+    """What reads the ds_config in a script."""
 
-    TRAINER = "`--deepspeed FILE`, as TrainingArguments do"
-    DEEPSPEED = (
-        "`--deepspeed --deepspeed_config FILE`, as `deepspeed.add_config_arguments` does, or its own code"
-    )
-    ACCELERATE = "the environment, as Accelerator and DeepSpeedPlugin do"
+    TRAINER = "the Trainer"
+    DEEPSPEED = "`deepspeed.initialize`"
+    ACCELERATE = "Accelerator"
+    NONE = "nothing: it does not use DeepSpeed"
+
+
+class Handover(Enum):
+    """How the ds_config of a plan reaches a script."""
+
+    ARGUMENTS = auto()
+    """As arguments, such as `--deepspeed FILE`."""
+    ACCELERATE = auto()
+    """In the variables of accelerate, which the Trainer reads too."""
+    VARIABLE = auto()
+    """In `$ZLAUNCH_DS_CONFIG`, which the script reads."""
+    NOT = auto()
+    """Not at all: the script has its own, or does not use DeepSpeed."""
+
+
+@dataclass(frozen=True)
+class OwnConfig:
+    """A ds_config that a script brings along."""
+
+    where: str
+    """The place in the source, or the call that gets it."""
+    value: Mapping[str, Any] | str | None
+    """The config, its file, or None if it is not known before the script runs."""
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
 class Script:
-    """A training script, as read from its source."""
+    """A training script, as its source and its own answer describe it."""
 
     path: Path
     source: str
     interface: ConfigInterface
+    is_sure: bool = True
+    """Whether it is certain how the script takes a ds_config."""
     defaults: Mapping[str, Argument] = field(default_factory=dict)
-    own_ds_config: int | None = None
-    """Line where it passes its own ds_config to TrainingArguments."""
-    config_flags: tuple[str, ...] = ("--deepspeed", "--deepspeed_config")
-    """Arguments before the path of the ds_config, for a script without a Trainer; empty if it takes none."""
+    """Arguments of the Trainer that the script sets, or all of them if it was asked."""
+    is_asked: bool = False
+    """Whether the script itself told its arguments."""
+    own_config: OwnConfig | None = None
+    config_flags: tuple[str, ...] = ()
+    """Arguments before the path of the ds_config; empty if it takes none."""
     wants_optimizer: Place | None = None
     """Where it creates and trains an engine without an optimizer, from a ds_config that it receives."""
-    own_engine_config: Place | None = None
-    """Where it passes its own ds_config to DeepSpeed's engine, and takes no other."""
+    without_deepspeed: str = ""
+    """What it trains with instead of DeepSpeed, if that is known."""
     own_output_dir: str | None = None
     """Default of `output_dir`, if it sets one."""
+    own_model: str | None = None
+    """Name of the model that it loads, if it told that."""
     trusts_code: bool = False
     """Whether it passes `trust_remote_code=True` for models."""
+    wants_local_rank: bool = False
+    """Whether it knows its local rank only from the argument `--local_rank` of DeepSpeed's launcher."""
+
+    @property
+    def handover(self) -> Handover:
+        """How a ds_config reaches the script."""
+        if self.interface is ConfigInterface.NONE or self.own_config is not None:
+            return Handover.NOT
+        if self.config_flags:
+            return Handover.ARGUMENTS
+        is_raw = self.interface is ConfigInterface.DEEPSPEED
+        return Handover.VARIABLE if is_raw else Handover.ACCELERATE
+
+    @property
+    def takes_trainer_args(self) -> bool:
+        """Whether arguments of the Trainer can be added to its command line."""
+        return self.interface is ConfigInterface.TRAINER and self.handover is Handover.ARGUMENTS
+
+    def trainer_args(self, argv: Sequence[str]) -> tuple[TrainerArgs, list[Finding]]:
+        """Return the Trainer arguments for a command line, with what is wrong with it."""
+        if not self.is_asked:
+            return read_arguments(argv, self.defaults)
+        given = {name for name, _ in flags(argv)} if self.config_flags else set()
+        told = {
+            name: Argument(one.value, Source.argument(name), given=True) if name in given else one
+            for name, one in self.defaults.items()
+        }
+        return TrainerArgs(told), []
+
+    def model_name(self, argv: Sequence[str]) -> str | None:
+        """Return the name of the model that the script loads, if that is known."""
+        return self.own_model or model_flag(argv)
 
     def mentions(self, word: str) -> bool:
         """Whether the source contains a word or flag, with `-` and `_` as the same."""
@@ -53,7 +118,8 @@ class Script:
 
     def output_dir(self, argv: Sequence[str]) -> Path:
         """Return where its Trainer writes checkpoints, given its command line."""
-        return Path(dict(flags(argv)).get("output_dir") or self.own_output_dir or "trainer_output")
+        said = None if self.is_asked else dict(flags(argv)).get("output_dir")
+        return Path(said or self.own_output_dir or "trainer_output")
 
 
 def read_script(path: Path) -> Script:
@@ -75,21 +141,25 @@ def read_script(path: Path) -> Script:
         )
     code = _Code(path, source, tree)
     arguments = list(_set_arguments(code))
+    interface, is_sure = _interface(code)
     return Script(
         path=path,
         source=source,
-        interface=_interface(code),
+        interface=interface,
+        is_sure=is_sure,
         defaults={
             name: Argument(value, Source(SourceKind.SCRIPT, f"`{name}` in {path.name}:{line}"))
             for name, value, line in arguments
             if name in DEFAULTS
         },
-        own_ds_config=_own_ds_config(code),
-        config_flags=_config_flags(code),
+        own_config=_own_ds_config(code) or _own_engine_config(code),
+        config_flags=_config_flags(code, interface),
         wants_optimizer=_wants_optimizer(code),
-        own_engine_config=_own_engine_config(code),
+        without_deepspeed=next((name for name in _PARALLEL if name in code.names), ""),
         own_output_dir=next((str(value) for name, value, _ in arguments[::-1] if name == "output_dir"), None),
         trusts_code=any(map(_trusts_code, code.nodes)),
+        wants_local_rank="LOCAL_RANK" not in code.literals
+        and not {"--local_rank", "--local-rank"}.isdisjoint(code.literals),
     )
 
 
@@ -126,26 +196,73 @@ def _no_python(path: Path, error: SyntaxError | ValueError) -> Finding:
     return Finding("not-python", f"not valid Python: {error.msg}", place=place)
 
 
-def _interface(code: _Code) -> ConfigInterface:
-    names, literals = code.names, code.literals
-    if "add_config_arguments" in names or "--deepspeed_config" in literals:
-        return ConfigInterface.DEEPSPEED
-    parses_arguments = names & {"HfArgumentParser", "TrlParser"} or "--deepspeed" in literals
-    if not parses_arguments and names & {"Accelerator", "TrainingArguments", "Seq2SeqTrainingArguments"}:
-        return ConfigInterface.ACCELERATE
-    has_own_parser = {"ArgumentParser", "parse_args"} <= names
-    receives_config = "ZLAUNCH_DS_CONFIG" in literals or _is_bare_loop(code)
-    if not parses_arguments and (has_own_parser or receives_config):
-        # A parser would reject the Trainer's arguments, and a loop without one would ignore them.
-        return ConfigInterface.DEEPSPEED
-    return ConfigInterface.TRAINER
+def _interface(code: _Code) -> tuple[ConfigInterface, bool]:
+    """Tell what reads the ds_config, and whether that is certain."""
+    if "add_config_arguments" in code.names or "--deepspeed_config" in code.literals:
+        return ConfigInterface.DEEPSPEED, True
+    if _parses_trainer_args(code):
+        return ConfigInterface.TRAINER, True
+    if not any(name in _PARSERS or name.endswith(("Trainer", *_ARGUMENTS)) for name in code.names):
+        takes_arguments = any(map(_takes_arguments, code.engine_calls)) or bool(code.arguments)
+        has_parser = "ArgumentParser" in code.names
+        if code.engine_calls or _VARIABLE in code.literals:
+            is_sure = has_parser or not takes_arguments or _VARIABLE in code.literals
+            return ConfigInterface.DEEPSPEED, is_sure
+        if "Accelerator" in code.names:
+            return ConfigInterface.ACCELERATE, True
+        if _is_plain(code):
+            return ConfigInterface.NONE, True
+    return ConfigInterface.ACCELERATE, False  # the Trainer reads the same variables
 
 
-def _is_bare_loop(code: _Code) -> bool:
-    """Whether a training loop takes no arguments; another module may parse them."""
-    takes_arguments = any(map(_takes_arguments, code.engine_calls)) or bool(code.arguments)
-    has_trainer = any(name.endswith("Trainer") for name in code.names)
-    return bool(code.engine_calls) and not takes_arguments and not has_trainer
+_VARIABLE = "ZLAUNCH_DS_CONFIG"
+_PARSERS = ("HfArgumentParser", "TrlParser")
+_ARGUMENTS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
+_PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
+_OF_TRANSFORMERS = ("TrainingArguments", "Seq2SeqTrainingArguments")
+
+_PLAIN_PACKAGES = (
+    *("torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL", "yaml"),
+    *("tqdm", "matplotlib", "tensorboard", "wandb", "tiktoken", "requests"),
+)
+"""Packages that do not start DeepSpeed."""
+
+_RUNS_OTHERS = (
+    *("exec", "eval", "import_module", "__import__", "run_path", "run_module"),
+    *("subprocess", "system", "execv", "execvp"),
+)
+"""Names in scripts that may run code which is not in their source."""
+
+
+def _is_plain(code: _Code) -> bool:
+    """Whether a script certainly does not use DeepSpeed: it imports nothing that could."""
+    imported: set[str] = set()
+    for node in code.nodes:
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add("." if node.level else (node.module or "").partition(".")[0])
+    known = {*sys.stdlib_module_names, *_PLAIN_PACKAGES}
+    return imported <= known and code.names.isdisjoint(_RUNS_OTHERS)
+
+
+def _parses_trainer_args(code: _Code) -> bool:
+    """Whether a script parses TrainingArguments, its own or those of transformers, from its command line."""
+    calls = [call for call in code.calls if _last_name(call.func) == "HfArgumentParser"]
+    if not calls or "parse_args_into_dataclasses" not in code.names:
+        return False
+    own = {node.name: node for node in code.nodes if isinstance(node, ast.ClassDef)}
+    named = [_last_name(node) for call in calls for node in _listed(call)]
+    bases = [_last_name(base) for name in named if name in own for base in own[name].bases]
+    elsewhere = [name for name in (*named, *bases) if name not in own and name not in _OF_TRANSFORMERS]
+    return bool(named) and not elsewhere
+
+
+def _listed(call: ast.Call) -> list[ast.expr]:
+    """Return the classes that a parser is created for."""
+    given = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "dataclass_types")]
+    listed = given[0] if given else ast.Tuple([])
+    return listed.elts if isinstance(listed, ast.Tuple | ast.List) else [listed]
 
 
 def _takes_arguments(call: ast.Call) -> bool:
@@ -153,11 +270,15 @@ def _takes_arguments(call: ast.Call) -> bool:
     return bool(given) and ast.unparse(given[0]) != "None"
 
 
-def _config_flags(code: _Code) -> tuple[str, ...]:
-    """Return which of the two flags for a ds_config the script defines.
+def _config_flags(code: _Code, interface: ConfigInterface) -> tuple[str, ...]:
+    """Return the arguments by which the script certainly takes a ds_config.
 
     A parser without `--deepspeed` would take it as an abbreviation of `--deepspeed_config`.
     """
+    if interface is ConfigInterface.TRAINER:
+        return ("--deepspeed",)
+    if interface is not ConfigInterface.DEEPSPEED:
+        return ()
     if "add_config_arguments" in code.names:
         return ("--deepspeed", "--deepspeed_config")
     return tuple(flag for flag in ("--deepspeed", "--deepspeed_config") if flag in code.literals)
@@ -185,14 +306,49 @@ def _wants_optimizer(code: _Code) -> Place | None:
     return code.place(calls[0]) if {"backward", "step"} <= used else None
 
 
-def _own_engine_config(code: _Code) -> Place | None:
+def _own_engine_config(code: _Code) -> OwnConfig | None:
     """Find an engine whose ds_config is part of the script; None unless that is certain."""
     calls = code.engine_calls
     has_trainer = any(name.endswith(("Trainer", "Accelerator")) for name in code.names)
-    if not calls or has_trainer or code.arguments or "ZLAUNCH_DS_CONFIG" in code.literals:
+    if not calls or has_trainer or _VARIABLE in code.literals:
         return None
-    is_own = all(_is_own(_engine_config(call), code) for call in calls)
-    return code.place(calls[0]) if is_own else None
+    if not all(_is_own(_engine_config(call), code) or _excludes_flags(call, code) for call in calls):
+        return None
+    place = code.place(calls[0])
+    return OwnConfig(f"{code.path.name}:{place.line}", _literal(_engine_config(calls[0]), code), place)
+
+
+def _excludes_flags(call: ast.Call, code: _Code) -> bool:
+    """Whether DeepSpeed would refuse a ds_config on the command line, because this call has another one."""
+    config = _engine_config(call)
+    has_flags = "add_config_arguments" in code.names or "--deepspeed_config" in code.literals
+    if config is None or not has_flags or not _takes_arguments(call):
+        return False
+    sources = [config, *(value for name in _names(config) for value in _bound(name, code))]
+    used = {id(node) for source in sources for node in ast.walk(source)}
+    return not any(id(node) in used for node in code.arguments)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+
+
+def _bound(name: str, code: _Code) -> list[ast.expr]:
+    """Return everything that is assigned to a name."""
+    assigned = (node for node in code.nodes if isinstance(node, ast.Assign))
+    return [node.value for node in assigned if any(name in _names(target) for target in node.targets)]
+
+
+def _literal(config: ast.expr | None, code: _Code) -> dict[str, Any] | str | None:
+    """Evaluate a ds_config that is written in the source; None if it is computed."""
+    if isinstance(config, ast.Name):
+        bound = _bound(config.id, code)
+        config = bound[0] if len(bound) == 1 else None
+    try:
+        value = None if config is None else ast.literal_eval(config)
+    except (ValueError, TypeError):
+        return None
+    return value if isinstance(value, dict | str) else None
 
 
 def _engine_config(call: ast.Call) -> ast.expr | None:
@@ -207,6 +363,8 @@ def _engine_config(call: ast.Call) -> ast.expr | None:
 
 def _is_own(config: ast.expr | None, code: _Code) -> bool:
     """Whether a ds_config is a literal, or a name that is bound once to a literal and never updated."""
+    if code.arguments:
+        return False
     if isinstance(config, ast.Name):
         bound = [node for node in code.nodes if _binds(node, config.id)]
         values = [node.value for node in code.body if isinstance(node, ast.Assign) and bound == node.targets]
@@ -248,11 +406,16 @@ def _leaves_optimizer_open(call: ast.Call) -> bool:
     return "args" in given if config is None else _RECEIVED.fullmatch(ast.unparse(config)) is not None
 
 
-def _own_ds_config(code: _Code) -> int | None:
+def _own_ds_config(code: _Code) -> OwnConfig | None:
+    """Find a ds_config that is written in the source and passed to TrainingArguments."""
     calls = (call for call in code.calls if _is_arguments(call.func))
     keywords = (keyword for call in calls for keyword in call.keywords if keyword.arg == "deepspeed")
-    given = (node.value for node in keywords if isinstance(node.value, ast.Constant | ast.Dict))
-    return next((node.lineno for node in given if getattr(node, "value", node) is not None), None)
+    for node in (keyword.value for keyword in keywords):
+        if isinstance(node, ast.Constant | ast.Dict) and getattr(node, "value", node) is not None:
+            text = code.source.split("\n")[node.lineno - 1]
+            place = Place(str(code.path), node.lineno, node.col_offset + 1, text)
+            return OwnConfig(f"{code.path.name}:{node.lineno}", _literal(node, code), place)
+    return None
 
 
 def _set_arguments(code: _Code) -> Iterator[tuple[str, Value, int]]:
@@ -279,7 +442,7 @@ def _constant(name: str, node: ast.expr | None) -> Iterator[tuple[str, Value, in
 
 
 def _is_arguments(node: ast.expr) -> bool:
-    return _last_name(node).endswith(("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig"))
+    return _last_name(node).endswith(_ARGUMENTS)
 
 
 def _trusts_code(node: ast.AST) -> bool:

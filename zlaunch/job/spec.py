@@ -133,6 +133,10 @@ class JobSpec:
     module: str | None = None
     """The module for `python -m`, instead of a script."""
     debug: Debug | None = None
+    config_flags: tuple[str, ...] = ()
+    """Flags by which the user's command line named the ds_config, so the script knows them."""
+    may_ask: bool = True
+    """Whether the program may be run up to the point where it has its arguments."""
     wishes: RunOptions = field(default_factory=RunOptions)
 
     @property

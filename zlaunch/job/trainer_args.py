@@ -243,6 +243,15 @@ def switched_on(argv: Sequence[str], *names: str) -> bool | None:
     return next((given[name].lower() in _TRUE for name in names if name in given), None)
 
 
+_CONFIG_FLAGS = ("--deepspeed", "--deepspeed_config", "--deepspeed-config")
+
+
+def config_flags(argv: Sequence[str]) -> tuple[str, ...]:
+    """List the flags by which a command line names a ds_config, in the order in which a file follows them."""
+    given = {word.partition("=")[0] for word in argv}
+    return tuple(flag for flag in _CONFIG_FLAGS if flag in given)
+
+
 def take_ds_config(argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     """Split `--deepspeed FILE` or `--deepspeed_config FILE` off a command line; return the rest and FILE."""
     rest: list[str] = []
@@ -251,7 +260,7 @@ def take_ds_config(argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     while words:
         name, equals, text = words[0].partition("=")
         word = words.popleft()
-        if name not in ("--deepspeed", "--deepspeed_config", "--deepspeed-config"):
+        if name not in _CONFIG_FLAGS:
             rest.append(word)
         elif equals:
             taken = text

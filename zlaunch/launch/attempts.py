@@ -81,7 +81,9 @@ class _Attempts:
             for job, lineage, note in _retries(asked, attempt, failures):
                 directory = _run_directory(attempt.prepared.run_dir, lineage.attempt)
                 try:
-                    prepared = self.preflight.estimate(prepare(job, directory, attempt.prepared.beside))
+                    prepared = self.preflight.estimate(
+                        prepare(job, directory, self.preflight.reporter, attempt.prepared.beside)
+                    )
                     self.preflight.reporter.restarting(f"attempt {lineage.attempt}, {note}")
                     attempt = self.start(prepared, lineage)
                 except ZlaunchError as error:  # the result is still that of the failure before

@@ -5,7 +5,7 @@ Nothing is judged, written or started here. An error means that something cannot
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zlaunch.config.resolve.compose import OFFLOADS
@@ -20,9 +20,11 @@ from zlaunch.hosts.ssh import HostSurveys, survey_hosts
 from zlaunch.hosts.survey import SurveyRequest, survey
 from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_model
-from zlaunch.job.model import ModelConfig, model_flag, read_model
+from zlaunch.job.model import ModelConfig, read_model
 from zlaunch.job.script import Script, read_script
 from zlaunch.job.spec import JobSpec
+from zlaunch.launch.ask import ask
+from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.layout import RunDir
 
 DEBUGGER = "debugpy"
@@ -73,11 +75,13 @@ def read_sources(job: JobSpec) -> Sources:
     return Sources(script, ds_config, lines, choose_slots(job, [line.host for line in lines]))
 
 
-def inspect(job: JobSpec, sources: Sources, layout: RunDir) -> Facts:
-    """Read the model's config.json and survey all machines of a job, other hosts over ssh.
+def inspect(job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter) -> Facts:
+    """Ask the script, read the model's config.json, and survey all machines, other hosts over ssh.
 
-    Raises InputMissing for a missing model, Unavailable for a host that gives no answer.
+    Raises InputMissing for a missing model, WrongUsage for arguments that the script rejects, Unavailable
+    for a host that gives no answer.
     """
+    sources = replace(sources, script=ask(job, sources.script, reporter))
     model, model_error = _model(job, sources.script)
     request = _survey_request(job, sources, layout)
     here = survey(request)
@@ -103,15 +107,17 @@ def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyReq
 
 def _model(job: JobSpec, script: Script) -> tuple[ModelConfig | None, str | None]:
     """Find the config.json of the model the script will load, or why it could not be fetched."""
-    name = model_flag(job.script_args)
+    name = script.model_name(job.script_args)
     if name is None:
         is_recipe = job.script == default_recipe()
         return read_model(default_recipe().parent / "small_llama") if is_recipe else None, None
     if Path(name).exists():
         return read_model(Path(name)), None
-    if not script.mentions("from_pretrained"):
+    if script.own_model is None and not script.mentions("from_pretrained"):
         return None, None
     if not HUB_ID.fullmatch(name):
+        if script.own_model is not None:
+            return None, None
         raise InputMissing(f"there is no model directory `{name}`")
     try:
         return fetch_model(name), None

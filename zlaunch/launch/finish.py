@@ -15,9 +15,11 @@ from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.rundir.run_files import read_run_files
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.store import load_run
+from zlaunch.runs.what_ran import differences
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ def finish_run(plan: LaunchPlan, evidence: Evidence, started: float, reporter: R
         accuracy.record_accuracy(accuracy.accuracy_file(), record, compare_with_forecast(record))
     heartbeat = read_record(plan.layout.rank_heartbeat(0), HeartbeatRecord)
     reporter.ended(plan, outcome, time.time() - started, heartbeat)
+    reporter.differed(differences(read_run_files(plan.layout.root)))
     return FinishedRun(outcome, evidence)
 
 

@@ -69,7 +69,7 @@ def _build(
         argv = ours("zlaunch.worker.build_op", op.builder)
         child = Foreground(argv, {**environment, "PYTHONUNBUFFERED": "1"}, log, GRACE_SECONDS)
     folder = extensions_dir(environment) / op.name
-    returncode = child.wait(lambda: reporter.compiling(*_so_far(title, folder, started)))
+    returncode = child.wait(lambda: reporter.busy(*_so_far(title, folder, started)))
     took = duration(time.time() - started)
     is_stopped = child.stopped_by is not None
     how = "stopped after" if is_stopped else "failed after" if returncode else "compiled in"

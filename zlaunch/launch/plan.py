@@ -1,16 +1,17 @@
 """The plan of a job: everything it will do, decided before anything starts."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zlaunch.config.native_ops import NativeOp, needed_ops
 from zlaunch.config.resolve.autos import TOTAL, ResolvedAutos
 from zlaunch.config.resolve.compose import OFFLOADS
-from zlaunch.config.resolve.job import ResolveContext, resolve_config
+from zlaunch.config.resolve.job import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.trainer_agreement import script_arguments
-from zlaunch.config.resolve.values import Values
+from zlaunch.config.resolve.values import AUTO, Values
+from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, dotted
 from zlaunch.errors import Finding, Severity, WrongUsage
@@ -18,9 +19,9 @@ from zlaunch.hosts.environment import Variable, accelerate_variables, job_enviro
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.topology import Topology
 from zlaunch.job.model import ModelConfig
-from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
-from zlaunch.job.trainer_args import TrainerArgs, read_arguments, removed_arguments
+from zlaunch.job.trainer_args import TrainerArgs, removed_arguments
 from zlaunch.launch.backends import BACKENDS
 from zlaunch.launch.backends.target import Target
 from zlaunch.process import RANK_PROGRAM
@@ -34,7 +35,7 @@ class PlanInputs:
     job: JobSpec
     script: Script
     base: Document | None
-    """The user's own ds_config."""
+    """The user's ds_config, or the one that the script brings along."""
     model: ModelConfig | None
     machine: Machine
     topology: Topology
@@ -46,8 +47,16 @@ class PlanInputs:
 
     def context(self, args: TrainerArgs) -> ResolveContext:
         """What the ds_config is resolved for; `args` are those of the Trainer."""
-        world_size, interface = self.topology.world_size, self.script.interface
-        return ResolveContext(self.base, args, self.model, self.machine, world_size, interface)
+        return ResolveContext(
+            base=self.base,
+            args=args,
+            model=self.model,
+            machine=self.machine,
+            world_size=self.topology.world_size,
+            interface=self.script.interface,
+            is_sure=self.script.is_sure,
+            handover=self.script.handover,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +78,19 @@ class LaunchPlan:
     launcher: Launcher
     port: int
     """A free port, for launchers that do not pick one."""
+    program: Script
     values: Values
+    """The ds_config with every value that is known."""
+    handed: Values
+    """The ds_config that is written: "auto" wherever the program has the last word."""
     left: Mapping[str, str]
-    """ds_config keys that stay "auto" → what fills them in."""
+    """ds_config keys whose value is not known → what fills them in."""
     script: tuple[str, ...]
     """The script and all its arguments; of a module, its file."""
     environment: Mapping[str, Variable]
     ops: tuple[NativeOp, ...]
-    precision: str
+    precision: str | None
+    """None if the script decides."""
     warnings: tuple[Finding, ...]
     """Parts of the user's ds_config that DeepSpeed silently ignores or changes."""
     module: str | None = None
@@ -87,16 +101,26 @@ class LaunchPlan:
     def argv(self) -> tuple[str, ...]:
         """The launcher's command line, with the script in its place."""
         file, *args = self.script
-        return self._argv(self.module or file, args, is_module=self.module is not None)
+        target = Target(
+            self.module or file, tuple(args), self.module is not None, self.passes_local_rank, self._hostfile
+        )
+        return self._argv(target)
 
     @property
     def watched_argv(self) -> tuple[str, ...]:
         """The same, with zlaunch's rank program around the script."""
-        return self._argv(RANK_PROGRAM, [str(self.layout.root)], is_module=True)
+        return self._argv(Target(RANK_PROGRAM, (str(self.layout.root),), True, hostfile=self._hostfile))
 
-    def _argv(self, name: str, args: Sequence[str], *, is_module: bool) -> tuple[str, ...]:
-        hostfile = str(self.layout.hostfile) if self.topology.over_ssh else None
-        target = Target(name, tuple(args), is_module, hostfile)
+    @property
+    def passes_local_rank(self) -> bool:
+        """Whether the script gets `--local_rank=N`, as DeepSpeed's launcher passes it."""
+        return self.launcher == "deepspeed" and self.program.wants_local_rank
+
+    @property
+    def _hostfile(self) -> str | None:
+        return str(self.layout.hostfile) if self.topology.over_ssh else None
+
+    def _argv(self, target: Target) -> tuple[str, ...]:
         return BACKENDS[self.launcher].build_argv(target, self.topology, self.accelerator, self.port)
 
     @property
@@ -110,39 +134,60 @@ class LaunchPlan:
 def make_plan(inputs: PlanInputs) -> LaunchPlan:
     """Plan a job; raise Refused with all findings if it cannot work."""
     job, script, topology = inputs.job, inputs.script, inputs.topology
-    launcher: Launcher = "deepspeed" if topology.over_ssh else job.launcher or "torchrun"
-    args, findings = read_arguments(job.script_args, script.defaults)
+    args, findings = script.trainer_args(job.script_args)
     config = resolve_config(job, inputs.context(args), [*findings, *_removed(inputs), *_no_optimizer(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(config.values, inputs.layout), config.left, inputs)
-
-    words = script_arguments(config.agreement, script.interface, inputs.layout.ds_config, script.config_flags)
-    variables = _variables(script, inputs.layout, config.precision)
+    words, variables = _handed_over(inputs, config)
     return LaunchPlan(
         layout=inputs.layout,
         topology=topology,
         accelerator=inputs.machine.accelerator,
-        launcher=launcher,
+        launcher=_launcher(inputs),
         port=inputs.port,
+        program=script,
         values=resolved.values,
+        handed=_left_to_program(resolved.values, config) if script.is_asked else resolved.values,
         left=resolved.left,
         script=(str(script.path), *job.script_args, *words),
         environment=job_environment(inputs.machine, topology, inputs.environ, variables),
         ops=needed_ops(config.config, inputs.machine.accelerator, str(config.agreement.args["optim"].value)),
         precision=config.precision,
-        warnings=(*_own_engine_config(script), *config.warnings),
+        warnings=(*_without_effect(job, script), *config.warnings),
         module=job.module,
         debug=None if job.debug is None else listener(job.debug, topology),
     )
 
 
-def _variables(script: Script, layout: RunDir, precision: str) -> dict[str, Variable]:
-    """Variables that name the ds_config, for scripts that take no flag for it."""
-    if script.interface is ConfigInterface.ACCELERATE:
-        return accelerate_variables(layout, precision)
-    if script.interface is ConfigInterface.DEEPSPEED and not script.config_flags:
-        why = "the script has no flag for it; use `deepspeed.initialize(config=os.environ[…])`"
-        return {"ZLAUNCH_DS_CONFIG": Variable(str(layout.ds_config), why)}
-    return {}
+def _launcher(inputs: PlanInputs) -> Launcher:
+    """Choose DeepSpeed's launcher where it alone tells the script its local rank."""
+    needs_deepspeed = inputs.topology.over_ssh or inputs.script.wants_local_rank
+    return inputs.job.launcher or ("deepspeed" if needs_deepspeed else "torchrun")
+
+
+def _handed_over(inputs: PlanInputs, config: ResolvedConfig) -> tuple[tuple[str, ...], dict[str, Variable]]:
+    """List the arguments and the variables by which the ds_config reaches the script."""
+    script, file = inputs.script, inputs.layout.ds_config
+    variable = {"ZLAUNCH_DS_CONFIG": Variable(str(file), _IN_VARIABLE)}
+    match script.handover:
+        case Handover.ARGUMENTS:
+            return script_arguments(config.agreement, file, script.config_flags), {}
+        case Handover.ACCELERATE:
+            variables = accelerate_variables(inputs.layout, inputs.job.precision)
+            return (), variables if script.is_sure else {**variables, **variable}
+        case Handover.VARIABLE:
+            return (), variable
+    return (), {}
+
+
+_IN_VARIABLE = "the script has no flag for it; use `deepspeed.initialize(config=os.environ[…])`"
+
+
+def _left_to_program(values: Values, config: ResolvedConfig) -> Values:
+    """Put back each "auto" that the Trainer fills in itself: the program may still change its arguments."""
+    for path in config.written.autos():
+        if values.has(path) and path in FILLED:
+            values = values.put(path, AUTO, values.leaves[path].source)
+    return values
 
 
 def listener(debug: Debug, topology: Topology) -> Listener:
@@ -187,7 +232,7 @@ def _counts_one_rank(values: Values, inputs: PlanInputs) -> bool:
     """On a CPU, TrainingArguments initialize only torch's communication, and `zero.Init` sees one rank."""
     return (
         inputs.machine.accelerator == "cpu"
-        and inputs.script.interface is ConfigInterface.TRAINER
+        and inputs.script.takes_trainer_args
         and values[(ZERO, "stage")] == 3
         and inputs.topology.world_size > 1
         and not inputs.script.mentions("init_distributed")
@@ -196,7 +241,7 @@ def _counts_one_rank(values: Values, inputs: PlanInputs) -> bool:
 
 def _removed(inputs: PlanInputs) -> list[Finding]:
     """Find arguments that the Trainer no longer takes, unless the script defines them itself."""
-    if inputs.script.interface is not ConfigInterface.TRAINER:
+    if not inputs.script.takes_trainer_args or inputs.script.is_asked:
         return []
     gone = removed_arguments(inputs.job.script_args)
     return [finding for finding in gone if not inputs.script.mentions(finding.where.removeprefix("--"))]
@@ -214,12 +259,29 @@ def _no_optimizer(inputs: PlanInputs) -> list[Finding]:
     return [Finding("no-optimizer", message, hint, severity=Severity.LATE, place=place)]
 
 
-def _own_engine_config(script: Script) -> Iterator[Finding]:
-    """Find an engine that does not use the ds_config of this plan."""
-    if script.own_engine_config is None:
+def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
+    """Find options about a ds_config that the script will not read."""
+    given = {
+        "--stage": job.stage,
+        "--offload": job.offload,
+        "--nvme": job.nvme_dir,
+        "--precision": job.precision,
+        "--ds-config": job.ds_config,
+        "--set": job.overrides or None,
+    }
+    options = ", ".join(f"`{name}`" for name, value in given.items() if value is not None)
+    if not options or script.handover is not Handover.NOT:
         return
-    hint = 'pass `config=os.environ["ZLAUNCH_DS_CONFIG"]`'
-    if script.config_flags:
-        hint = f"read it from `{script.config_flags[-1]}` instead"
-    message = "the script passes its own config to DeepSpeed, so zlaunch's is not used"
-    yield Finding("own-config", message, hint, severity=Severity.SILENT, place=script.own_engine_config)
+    own, effect = script.own_config, f"{options} {'has' if options.count('`') == 2 else 'have'} no effect"
+    if own is None:
+        message = f"{script.path.name} does not use DeepSpeed, so {effect}"
+        yield Finding(
+            "no-deepspeed",
+            message,
+            "use the Trainer, Accelerator or `deepspeed.initialize`",
+            severity=Severity.SILENT,
+        )
+    else:
+        message = f"the script passes its own ds_config to DeepSpeed ({own.where}), so {effect}"
+        hint = "remove the ds_config there, or leave out these options"
+        yield Finding("own-config", message, hint, severity=Severity.SILENT, place=own.place)

@@ -3,22 +3,28 @@
 Nothing is written and nothing is started here.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zlaunch.errors import Refused, Unavailable, WrongUsage
+from zlaunch.dsconfig.read import read
+from zlaunch.dsconfig.text.document import Document
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import Refused, Unavailable, WrongUsage, ZlaunchError
 from zlaunch.hosts.machine import HostSurvey, weakest
 from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions
 from zlaunch.hosts.topology import too_many_slots
-from zlaunch.job.argument_checks import check_config_reaches_script, check_script_args
+from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.model_checks import wrong_sizes
+from zlaunch.job.script import Handover, OwnConfig
 from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.job.trainer_args import take_ds_config
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
 from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, listener, make_plan
+from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.layout import RUNS, RunDir
 
 if TYPE_CHECKING:  # often nothing is estimated
@@ -51,6 +57,8 @@ class Prepared:
 def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, ...], Path | None]:
     """Take the ds_config from the script's arguments, if they name one as other launchers want it."""
     rest, named = take_ds_config(argv)
+    if named is None:
+        rest = tuple(argv)  # with `--deepspeed` as a switch of the script
     if named is not None and chosen is not None:
         raise WrongUsage(
             f"the script's arguments name the ds_config `{named}`, but zlaunch has `--ds-config {chosen}`",
@@ -59,14 +67,14 @@ def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, .
     return rest, Path(named) if named is not None else chosen
 
 
-def prepare(job: JobSpec, run_dir: Path | None, beside: Path = RUNS) -> Prepared:
+def prepare(job: JobSpec, run_dir: Path | None, reporter: Reporter, beside: Path = RUNS) -> Prepared:
     """Inspect and check a job; the command line is checked before anything slow is inspected."""
     refuse_contradictions(job)
     sources = read_sources(job)
     check_script_args(sources.script, job.script_args)
     layout = next(rundir_writer.candidates(run_dir, job.name, beside))
     _check_directories(job, run_dir, layout)
-    facts = inspect(job, sources, layout)
+    facts = inspect(job, sources, layout, reporter)
     return Prepared(check_facts(job, facts, layout), facts, run_dir, beside)
 
 
@@ -92,7 +100,6 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir) -> PlanInputs:
     if wrong:
         raise Refused(wrong)
     machine = weakest(list(machines.values())) if machines else facts.here.machine
-    check_config_reaches_script(script, machine.accelerator)
     topology = hosts or assign_ranks(job, machine)
     ranks_to_show(job.wishes.show_ranks, topology.world_size, interactive=False)  # raises for a wrong rank
     if job.debug is not None:
@@ -101,14 +108,24 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir) -> PlanInputs:
     return PlanInputs(
         job=job,
         script=script,
-        base=facts.sources.ds_config,
-        model=facts.model,
+        base=_own_document(script.own_config) if script.own_config else facts.sources.ds_config,
+        model=facts.model if script.handover is not Handover.NOT else None,
         machine=machine,
         topology=topology,
         port=others.get(topology.hosts[0].name, facts.here).port,
         layout=layout,
         environ=facts.environ,
     )
+
+
+def _own_document(own: OwnConfig) -> Document | None:
+    """Read the ds_config that a script brings along; None if it cannot be read, which is up to the script."""
+    try:
+        if isinstance(own.value, str):
+            return read(Path(own.value))
+        return None if own.value is None else parse(json.dumps(own.value, indent=2, default=str), own.where)
+    except ZlaunchError:
+        return None
 
 
 def _check_debugger(listener: Listener, survey: HostSurvey, is_remote: bool) -> None:

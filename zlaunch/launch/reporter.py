@@ -30,8 +30,8 @@ class Reporter(Protocol):
     def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
         """The run directory is written; the job starts next, and the output of ranks is shown or not."""
 
-    def compiling(self, progress: str, elapsed: str) -> None:
-        """A native op is being compiled."""
+    def busy(self, what: str, elapsed: str) -> None:
+        """A slow step before the start."""
 
     def job_output(self, chunk: bytes) -> None:
         """New output of the ranks that are shown."""
@@ -44,6 +44,9 @@ class Reporter(Protocol):
 
     def restarting(self, text: str) -> None:
         """The next attempt after a failure, or why there is none."""
+
+    def differed(self, differences: Sequence[str]) -> None:
+        """What the job really trained with, where that differs from the plan."""
 
     def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
         """The job has ended, with this last heartbeat of rank 0, and the outcome is recorded."""

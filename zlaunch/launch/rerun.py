@@ -17,11 +17,13 @@ from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import Variable, inherited
 from zlaunch.hosts.topology import Host, Topology
+from zlaunch.job.script import Script
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import GpuChoice, JobSpec, Launcher
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.plan import LaunchPlan, swap_name
 from zlaunch.launch.prepare import Prepared, prepare
+from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord
 from zlaunch.rundir.run_files import RunFiles
@@ -102,7 +104,7 @@ def spec_of(files: RunFiles) -> JobSpec:
         )
 
 
-def plan_rerun(files: RunFiles, run_dir: RunDir, port: int) -> LaunchPlan:
+def plan_rerun(files: RunFiles, run_dir: RunDir, port: int, program: Script) -> LaunchPlan:
     """Plan the same run in another directory; raise Unavailable if the records do not suffice.
 
     The ds_config and directories on NVMe that belonged to the old directory belong to the new one.
@@ -110,20 +112,23 @@ def plan_rerun(files: RunFiles, run_dir: RunDir, port: int) -> LaunchPlan:
     job, old = files.job, _recorded_root(files)
     moved = {str(RunDir(old).ds_config): str(run_dir.ds_config)}
     with _enough_is_recorded(files):
+        values = _own_swap_dirs(_values(files), old, run_dir)
         return LaunchPlan(
             layout=run_dir,
             topology=topology_of(job),
             accelerator=job["accelerator"],
             launcher=_LAUNCHER.validate_python(job["launcher"]),
             port=port,
-            values=_own_swap_dirs(_values(files), old, run_dir),
+            program=program,
+            values=values,
+            handed=values,
             left=files.provenance["left"],
             script=tuple(moved.get(word, word) for word in job["script"]),
             environment={
                 name: _variable(name, moved.get(value, value)) for name, value in job["environment"].items()
             },
             ops=tuple(OPS[name] for name in job["native_ops"]),
-            precision=job["precision"],
+            precision=job.get("precision"),
             warnings=(),
             module=job.get("module"),
         )
@@ -210,7 +215,9 @@ def what_changed(files: RunFiles, prepared: Prepared) -> list[Change]:
     ]
 
 
-def prepare_rerun(files: RunFiles, run_dir: Path | None) -> Prepared:
+def prepare_rerun(files: RunFiles, run_dir: Path | None, reporter: Reporter) -> Prepared:
     """Prepare a run again, for a directory beside the old one unless another is given."""
-    prepared = prepare(spec_of(files), run_dir, files.root.parent)
-    return replace(prepared, make_plan=lambda inputs: plan_rerun(files, inputs.layout, inputs.port))
+    prepared = prepare(spec_of(files), run_dir, reporter, files.root.parent)
+    return replace(
+        prepared, make_plan=lambda inputs: plan_rerun(files, inputs.layout, inputs.port, inputs.script)
+    )

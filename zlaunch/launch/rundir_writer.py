@@ -114,7 +114,7 @@ def write_run_files(
     """Write the records of a run before it starts."""
     run_dir = plan.layout
     run_dir.ranks.mkdir()
-    run_dir.ds_config.write_text(to_json(plan.values.config()))
+    run_dir.ds_config.write_text(to_json(plan.handed.config()))
     write_record(run_dir.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
     write_record(run_dir.job, {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()})
     write_record(run_dir.environment, environment_of(inputs.machine))
@@ -184,15 +184,17 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "script": list(plan.script),
         "module": plan.module,
         "debug": None if plan.debug is None else cast("record.DebugRecord", asdict(plan.debug)),
+        "passes_local_rank": plan.passes_local_rank,
         "argv": list(plan.watched_argv),
         "launcher": plan.launcher,
         "accelerator": plan.accelerator,
         "precision": plan.precision,
+        "interface": plan.program.interface.name.lower(),
         "ranks": [cast("record.SlotRecord", asdict(slot)) for slot in plan.topology.slots()],
         "environment": {name: variable.value for name, variable in plan.environment.items()},
         "swap_dirs": [str(directory) for directory in plan.swap_dirs],
         "native_ops": [op.name for op in plan.ops],
-        "stage": whole(values[(ZERO, "stage")]) or 0,
+        "stage": (whole(values[(ZERO, "stage")]) or 0) if values.leaves else None,
         "offload": {part: None if device == "none" else device for part, device in devices.items()},
         "micro_batch": micro,
         "grad_accum": accumulated,

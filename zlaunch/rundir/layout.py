@@ -86,6 +86,10 @@ class RunDir(_Root):
         """Resources that one rank and its host use: memory, GPU, shared memory, disk."""
         return self.rank_record(rank, ".sample")
 
+    def rank_program(self, rank: int) -> Path:
+        """What the script of one rank trained with."""
+        return self.rank_record(rank, ".program")
+
     def rank_error(self, rank: int) -> Path:
         """The exception that ended one rank."""
         return self.rank_record(rank, ".error")

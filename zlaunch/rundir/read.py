@@ -7,7 +7,14 @@ from types import UnionType
 from typing import TypeVar, Union, cast, get_args, get_origin, is_typeddict
 
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import ErrorRecord, Finite, HeartbeatRecord, RankRecord, SampleRecord
+from zlaunch.rundir.record import (
+    ErrorRecord,
+    Finite,
+    HeartbeatRecord,
+    ProgramRecord,
+    RankRecord,
+    SampleRecord,
+)
 
 Record = TypeVar("Record")
 
@@ -16,6 +23,7 @@ _SUFFIXES: Mapping[type, str] = {
     HeartbeatRecord: ".pulse",
     SampleRecord: ".sample",
     ErrorRecord: ".error",
+    ProgramRecord: ".program",
 }
 
 

@@ -51,15 +51,19 @@ class JobRecord(TypedDict, total=False):
     script: list[str]
     module: str | None
     debug: DebugRecord | None
+    passes_local_rank: bool
+    """Whether each script gets `--local_rank=N`."""
     argv: list[str]
     launcher: str
     accelerator: str
-    precision: str
+    precision: str | None
+    interface: str
+    """What reads the ds_config in the script, a name of `ConfigInterface` in lower case."""
     ranks: list[SlotRecord]
     environment: dict[str, str]
     swap_dirs: list[str]
     native_ops: list[str]
-    stage: int
+    stage: int | None
     offload: dict[str, str | None]
     micro_batch: int | None
     grad_accum: int | None
@@ -229,6 +233,55 @@ class ErrorRecord(TypedDict, total=False):
     rank: int
     host: str
     time: Finite
+
+
+class EngineRecord(TypedDict, total=False):
+    """The DeepSpeed engine that a script created."""
+
+    kind: str
+    """Its class, such as `DeepSpeedEngine`."""
+    stage: int
+    ds_config: dict[str, object]
+    """As DeepSpeed read it, with every "auto" filled in."""
+    optimizer: str
+    micro_batch: int
+    grad_accum: int
+    train_batch_size: int
+
+
+class ProgramRecord(TypedDict, total=False):
+    """`rank-N.program.json`: what the script trained with, as it was created."""
+
+    engine: EngineRecord
+    """The first engine."""
+    num_engines: int
+    trainer_args: dict[str, object]
+    """The Trainer's final arguments."""
+    parallel: list[str]
+    """Wrappers of torch that it used, such as `DistributedDataParallel`."""
+
+
+class AnswerRecord(TypedDict, total=False):
+    """What a program told about itself when it was asked for its arguments."""
+
+    reached: str
+    """The point at which it was asked: `TrainingArguments`, `Accelerator`, `deepspeed.initialize`, …"""
+    name: str
+    """The class of its TrainingArguments."""
+    arguments: dict[str, object]
+    changed: list[str]
+    """Arguments whose values are not the defaults of their class."""
+    takes_flags: bool
+    """Whether it reads TrainingArguments from its command line."""
+    model: str | None
+    ds_config: dict[str, object] | str | None
+    """Its own ds_config, or the file of it."""
+    config_flags: list[str]
+    """Arguments by which it takes a ds_config."""
+    rejected: list[str]
+    """Words on its command line that its parser does not know."""
+    files: list[str]
+    """Files of its own modules."""
 
 
 class MetricsRecord(TypedDict, total=False):

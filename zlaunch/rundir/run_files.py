@@ -30,6 +30,7 @@ class RunFiles:
     heartbeats: dict[int, record.HeartbeatRecord] = field(default_factory=dict)
     samples: dict[int, record.SampleRecord] = field(default_factory=dict)
     errors: dict[int, record.ErrorRecord] = field(default_factory=dict)
+    programs: dict[int, record.ProgramRecord] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
     """Files that should be there, or cannot be read."""
 
@@ -56,6 +57,7 @@ def read_run_files(root: Path) -> RunFiles:
         heartbeats=read_rank_records(run_dir, record.HeartbeatRecord, troubles),
         samples=read_rank_records(run_dir, record.SampleRecord, troubles),
         errors=read_rank_records(run_dir, record.ErrorRecord, troubles),
+        programs=read_rank_records(run_dir, record.ProgramRecord, troubles),
         troubles=tuple(troubles),
     )
 

@@ -78,7 +78,7 @@ def summarize(files: RunFiles, alive: bool | None, now: float) -> RunSummary:
         started=started,
         seconds=_seconds(files, state, started, now),
         script=job.get("module") or next(iter(job.get("script", [])), None),
-        stage=job.get("stage"),
+        stage=_stage(files),
         offload={part: device for part, device in job.get("offload", {}).items() if device},
         world_size=files.world_size,
         step=max((step for one in seen if (step := one.get("step")) is not None), default=None),
@@ -87,6 +87,12 @@ def summarize(files: RunFiles, alive: bool | None, now: float) -> RunSummary:
         verdict=verdict,
         cause=cause_of(files, state, verdict),
     )
+
+
+def _stage(files: RunFiles) -> int | None:
+    """Take the stage of the engine, or that of the plan until there is one."""
+    engines = (program.get("engine", {}).get("stage") for program in files.programs.values())
+    return next((stage for stage in engines if stage is not None), files.job.get("stage"))
 
 
 def state_of(files: RunFiles, alive: bool | None, now: float) -> State:

@@ -148,7 +148,8 @@ def main(run_dir: RunDir) -> int:
 
 def _program(job: JobRecord) -> list[str]:
     module, (file, *args) = job.get("module"), job["script"]
-    return [*(["-m", module] if module else [file]), *args]
+    local_rank = [f"--local_rank={_local_rank()}"] if job.get("passes_local_rank") else []
+    return [*(["-m", module] if module else [file]), *local_rank, *args]
 
 
 def _local_rank() -> int:

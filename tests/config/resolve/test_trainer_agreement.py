@@ -201,40 +201,25 @@ def test_the_arguments_are_as_the_trainer_will_have_them() -> None:
 BOTH = ("--deepspeed", "--deepspeed_config")
 
 
-@pytest.mark.parametrize(
-    ("interface", "words"),
-    [
-        (ConfigInterface.TRAINER, ("--deepspeed", "/run/ds.json")),
-        (ConfigInterface.DEEPSPEED, ("--deepspeed", "--deepspeed_config", "/run/ds.json")),
-        (ConfigInterface.ACCELERATE, ()),
-    ],
-)
-def test_each_kind_of_script_takes_its_ds_config_in_its_own_way(
-    interface: ConfigInterface, words: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("flags", [("--deepspeed",), BOTH, ("--deepspeed_config",)])
+def test_a_script_gets_its_ds_config_after_its_flags(flags: tuple[str, ...]) -> None:
     agreement = TrainerAgreement(TrainerArgs(), (), ())
-    assert script_arguments(agreement, interface, Path("/run/ds.json"), BOTH) == words
-
-
-def test_a_parser_that_knows_only_the_file_gets_only_the_file() -> None:
-    agreement = TrainerAgreement(TrainerArgs(), (), ())
-    words = script_arguments(agreement, ConfigInterface.DEEPSPEED, Path("ds.json"), ("--deepspeed_config",))
-    assert words == ("--deepspeed_config", "ds.json")
+    assert script_arguments(agreement, Path("/run/ds.json"), flags) == (*flags, "/run/ds.json")
 
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(True, ("--x",)), (3, ("--x", "3")), (1e-05, ("--x", "1e-05")), ("adafactor", ("--x", "adafactor"))],
+    [
+        (True, ("--x", "True")),
+        (3, ("--x", "3")),
+        (1e-05, ("--x", "1e-05")),
+        ("adafactor", ("--x", "adafactor")),
+    ],
 )
 def test_an_added_argument_is_written_as_the_trainer_reads_it(value: Value, words: tuple[str, ...]) -> None:
     agreement = TrainerAgreement(TrainerArgs(), (("x", value),), ())
-    assert script_arguments(agreement, ConfigInterface.ACCELERATE, Path("ds.json"), BOTH) == words
+    assert script_arguments(agreement, Path("ds.json"), ()) == words
 
 
 def test_a_parser_that_takes_no_ds_config_gets_none() -> None:
-    assert (
-        script_arguments(
-            TrainerAgreement(TrainerArgs(), (), ()), ConfigInterface.DEEPSPEED, Path("ds.json"), ()
-        )
-        == ()
-    )
+    assert script_arguments(TrainerAgreement(TrainerArgs(), (), ()), Path("ds.json"), ()) == ()

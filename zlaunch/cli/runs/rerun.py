@@ -44,7 +44,8 @@ def rerun(
     _check_repeatable(repeated, force)
     files, run_dir = repeated.files, None if run_dir is None else run_dir.absolute()
     variables = restore_environment(files.job)
-    prepared = prepare_rerun(files, run_dir)
+    view = LaunchView()
+    prepared = prepare_rerun(files, run_dir, view)
     changed = what_changed(files, prepared)
     if changed and not force:
         raise Refused([_finding(one) for one in changed], "`--force` starts it anyway")
@@ -56,7 +57,6 @@ def rerun(
         dry_run=dry_run,
         origin=Lineage(repeats=repeated.id),
     )
-    view = LaunchView()
     status = launch(prepared, options, view)
     if as_json and view.run is not None:
         changes = [asdict(change) for change in (*changed, *variables)]

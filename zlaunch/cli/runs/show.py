@@ -16,6 +16,7 @@ from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
 from zlaunch.runs.state import RunSummary, recorded_stall
 from zlaunch.runs.store import find_run, load_run
+from zlaunch.runs.what_ran import differences, engine_line, program_of
 from zlaunch.units import plural
 
 _PACKAGES = ("python", "torch", "deepspeed", "transformers", "accelerate")
@@ -40,6 +41,10 @@ def _facts(run: RunSummary) -> Iterator[tuple[str, str]]:
     yield from _asked(run.files.job)
     yield from _place(run)
     yield from _configuration(run)
+    if (engine := engine_line(run.files)) is not None:
+        yield "engine", engine
+    for one in differences(run.files):
+        yield "differs", one
     yield "step", steps(run).replace("/", " of ").replace("-", "not reported")
     yield from _origin(run.files.environment)
     for trouble in run.files.troubles:
@@ -71,7 +76,8 @@ def _configuration(run: RunSummary) -> Iterator[tuple[str, str]]:
     job = run.files.job
     if run.stage is not None:
         places = ", ".join(f"{part} on {place}" for part, place in run.offload.items())
-        yield "ZeRO", f"stage {run.stage}, {places or 'nothing offloaded'}, {job.get('precision')}"
+        precision = job.get("precision") or "precision of the script"
+        yield "ZeRO", f"stage {run.stage}, {places or 'nothing offloaded'}, {precision}"
     total, micro, pieces = job.get("train_batch_size"), job.get("micro_batch"), job.get("grad_accum")
     if total and micro and pieces:
         yield "batch", f"{total} = {micro} per rank x {pieces} accumulated x {run.world_size} ranks"
@@ -121,6 +127,8 @@ def _members(run: RunSummary, memory: MemoryComparison) -> dict[str, object]:
         "environment": files.environment,
         "ending": files.ending or None,
         "memory": asdict(memory),
+        "program": program_of(files) or None,
+        "differences": differences(files),
         "rank_files": {
             rank: {
                 "record": files.ranks.get(rank),

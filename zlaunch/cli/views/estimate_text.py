@@ -93,7 +93,7 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
 
 
 def _settings(estimate: Estimate) -> Iterator[tuple[str, str]]:
-    values, precision = estimate.resolved.values, estimate.resolved.precision
+    values, precision = estimate.resolved.values, estimate.resolved.precision or "fp32"
     yield "job", ", ".join([zero_words(values), *trained(estimate.query), precision])
     yield from batch_rows(values)
     yield "optimizer", estimate.forecast.optimizer

@@ -67,8 +67,8 @@ class LaunchView(Reporter):
         self.run, self._shows_output, self._milestone, self._plain = plan.layout.root, shows_output, 0, 0.0
         self._say(*plan_lines(plan, complete=False), *attach_lines(plan, str(Path.cwd())))
 
-    def compiling(self, progress: str, elapsed: str) -> None:
-        self._line.show(progress, elapsed)
+    def busy(self, what: str, elapsed: str) -> None:
+        self._line.show(what, elapsed)
 
     def job_output(self, chunk: bytes) -> None:
         console.job_output(chunk)
@@ -95,6 +95,11 @@ class LaunchView(Reporter):
 
     def restarting(self, text: str) -> None:
         self._say("", *console.paragraph(text))
+
+    def differed(self, differences: Sequence[str]) -> None:
+        if differences:
+            lines = [line for one in differences for line in console.paragraph(one, "  ")]
+            self._say("what ran differs from the plan:", *lines)
 
     def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
         from zlaunch.diagnosis.render import verdict_lines

@@ -15,6 +15,7 @@ from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine import local_names
 from zlaunch.hosts.ports import LOOPBACK
+from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.units import plural
 from zlaunch.worker.hook.debug import PATIENT
@@ -30,19 +31,34 @@ def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
 
 
 def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
-    yield "job", f"{zero_words(plan.values)}, {plan.precision}"
+    yield "job", _job(plan)
     yield "script", shlex.join(plan.script[:1]) if plan.module is None else f"-m {plan.module}"
     yield "ranks", _ranks(plan)
     yield from batch_rows(plan.values)
     for who in dict.fromkeys(plan.left.values()):
         yield "left open", f"{', '.join(key for key in plan.left if plan.left[key] == who)}: {who}"
-    if (handed := plan.environment.get("ZLAUNCH_DS_CONFIG")) is not None:
-        yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {handed.why}"
+    match plan.program.handover:
+        case Handover.VARIABLE:
+            yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {plan.environment['ZLAUNCH_DS_CONFIG'].why}"
+        case Handover.ACCELERATE if not plan.program.is_sure:
+            yield "ds_config", "handed over in the variables of accelerate, which the Trainer reads too"
     if plan.debug is not None:
         host = f" of {plan.debug.host}" if plan.topology.over_ssh else ""
         waits = f"rank {plan.debug.rank} waits for a debugger on {LOOPBACK}:{plan.debug.port}{host}"
         yield "debug", f"{waits}; the other ranks wait for it without a timeout"
     yield "run", os.path.relpath(plan.layout.root)
+
+
+def _job(plan: LaunchPlan) -> str:
+    """Write the stage, the offload and the precision, or what the script does instead."""
+    program = plan.program
+    if program.interface is ConfigInterface.NONE:
+        instead = f": the script trains with {program.without_deepspeed}" if program.without_deepspeed else ""
+        return f"no DeepSpeed{instead}"
+    if program.own_config is not None:
+        known = f": {zero_words(plan.values)}" if plan.values.leaves else ""
+        return f"the ds_config of the script itself ({program.own_config.where}){known}"
+    return f"{zero_words(plan.values)}, {plan.precision or 'precision of the script'}"
 
 
 def _ranks(plan: LaunchPlan) -> str:
@@ -56,9 +72,15 @@ def _ranks(plan: LaunchPlan) -> str:
 
 
 def _details(plan: LaunchPlan) -> Iterator[str]:
-    yield "\nds_config, with the source of each value"
-    yield from console.notes(list(_section_lines(plan.values, plan.values.config())))
-    yield f"\ncommand for {plan.launcher}; the ds_config it names is written when the job starts"
+    if plan.values.leaves:
+        yield "\nds_config, with the source of each value"
+        yield from console.notes(list(_section_lines(plan.values, plan.values.config())))
+    if plan.handed != plan.values:
+        yield 'the file says "auto" for what the Trainer fills in from the script\'s own arguments'
+    written = (
+        "" if plan.program.handover is Handover.NOT else "; the ds_config is written when the job starts"
+    )
+    yield f"\ncommand for {plan.launcher}{written}"
     yield f"  {shlex.join(plan.argv)}"
     yield "\nchanges to the environment of every rank"
     why = "`--debug`: the ranks wait for each other"

@@ -36,7 +36,7 @@ def table_lines(table: StrategyTable) -> Iterator[str]:
 
 
 def _common_rows(first: Estimate, table: StrategyTable) -> Iterator[tuple[str, str]]:
-    yield "job", ", ".join([*trained(first.query), first.resolved.precision])
+    yield "job", ", ".join([*trained(first.query), first.resolved.precision or "fp32"])
     yield from batch_rows(first.resolved.values)
     most, *others = _methods(table)
     yield "method", most[0]

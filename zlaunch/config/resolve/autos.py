@@ -33,8 +33,9 @@ class OpenReason(str, Enum):
     NEVER_FILLED = 'neither the Trainer nor accelerate fills in this "auto": write a value'
     MODEL = "the Trainer fills it in from the hidden_size of the model"
     DATASET = "the Trainer fills it in from the length of the dataset, or give `--max_steps`"
-    DATA_LOADER = "accelerate fills it in from the script's data loader"
-    OBJECTS = "accelerate fills it in from the script's optimizer and scheduler"
+    DATA_LOADER = "filled in when the job runs, from the script's own batch size"
+    OBJECTS = "filled in when the job runs, from the script's own optimizer and scheduler"
+    SCRIPT = "filled in when the job runs, as the script sets it"
     RANKS = "depends on the number of ranks; give `--world-size`"
 
     __str__ = str.__str__
@@ -107,9 +108,10 @@ class _Known:
     def is_raw(self) -> bool:
         return self.context.interface is ConfigInterface.DEEPSPEED
 
-    @property
-    def is_accelerate(self) -> bool:
-        return self.context.interface is ConfigInterface.ACCELERATE
+    def hides(self, *names: str) -> bool:
+        """Whether only the script knows what an argument of the Trainer would say."""
+        is_accelerate = self.context.interface is ConfigInterface.ACCELERATE
+        return is_accelerate and not self.args.arguments.keys() & set(names)
 
     def argument(self, name: str) -> Sourced:
         """A script without the Trainer has no Trainer default."""
@@ -140,8 +142,7 @@ def _matched(match: Match) -> _Fill:
 
     def fill(known: _Known) -> Sourced | None:
         value = match.expected(known.args)
-        is_hidden = known.is_accelerate and not known.args.arguments.keys() & match.names
-        if value is None or is_hidden:
+        if value is None or known.hides(*match.names):
             return None
         sources = [known.argument(name).source for name in match.names]
         return Sourced(value, Source(sources[0].kind, ", ".join(dict.fromkeys(map(str, sources)))))
@@ -169,6 +170,8 @@ def _constant(value: object, kind: SourceKind, text: str) -> _Fill:
 
 def _switch(*names: str) -> _Fill:
     def fill(known: _Known) -> Sourced | None:
+        if known.hides(*names):
+            return None
         on = next((name for name in names if known.args[name].value), None)
         return Sourced(on is not None, known.argument(on or names[0]).source)
 
@@ -193,18 +196,23 @@ def _only_at_stage_3(fill: _Fill, default: int) -> _Fill:
 
 def _warmup(known: _Known) -> Sourced | None:
     number, warmup = num_warmup_steps(known.args), known.args["warmup_steps"]
-    if known.is_accelerate or number is None:
+    if number is None or known.context.interface is ConfigInterface.ACCELERATE:
         return None
     if float(warmup.value) >= 1:
         return Sourced(number, warmup.source)
     return Sourced(number, Source.computed(f"{warmup.source}, {known.args['max_steps'].source}"))
 
 
+def _clip(known: _Known) -> Sourced | None:
+    """Accelerate has the same default as the Trainer."""
+    return known.argument("max_grad_norm") if known.context.is_sure else None
+
+
 _ACCELERATE = SourceKind.ACCELERATE_DEFAULT, "accelerate's default"
 _FILL: Mapping[KeyPath, _Fill] = {
     **{path: _matched(match) for path, match in MATCHED.items()},
     TOTAL: _total,
-    ("gradient_clipping",): lambda known: known.argument("max_grad_norm"),  # also accelerate's default
+    ("gradient_clipping",): _clip,
     ("scheduler", "params", "warmup_min_lr"): _constant(
         0, SourceKind.TRAINER_DEFAULT, "the Trainer's constant"
     ),
@@ -229,6 +237,10 @@ _OPEN: Mapping[KeyPath, OpenReason] = {
     ("optimizer", "params", "lr"): OpenReason.OBJECTS,
     ("optimizer", "params", "weight_decay"): OpenReason.OBJECTS,
     ("scheduler", "params", "warmup_max_lr"): OpenReason.OBJECTS,
+    **dict.fromkeys(
+        (("gradient_clipping",), ("bf16", "enabled"), ("fp16", "enabled")),
+        OpenReason.SCRIPT,
+    ),
     ("scheduler", "params", "total_num_steps"): OpenReason.DATASET,
     ("scheduler", "params", "warmup_num_steps"): OpenReason.DATASET,
     (ZERO, "reduce_bucket_size"): OpenReason.MODEL,

@@ -1,22 +1,25 @@
 """Resolve the ds_config of a job: compose it, fill it in, and refuse it if it cannot work."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from zlaunch.config.resolve.autos import OpenReason
-from zlaunch.config.resolve.compose import compose
+from zlaunch.config.resolve.compose import as_written, compose
 from zlaunch.config.resolve.nvme_buffers import fit_buffers
 from zlaunch.config.resolve.resolve import ResolvedValues, resolve_values
-from zlaunch.config.resolve.values import Values
+from zlaunch.config.resolve.trainer_agreement import TrainerAgreement
+from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_value
+from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.hosts.machine import Machine
 from zlaunch.job.model import ModelConfig
-from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.trainer_args import TrainerArgs
 
@@ -26,12 +29,26 @@ class ResolveContext:
     """The inputs of a resolution, apart from the options of the job."""
 
     base: Document | None
-    """The user's own ds_config."""
+    """The user's ds_config, or the one that the script brings along."""
     args: TrainerArgs
     model: ModelConfig | None
     machine: Machine
     world_size: int
     interface: ConfigInterface = ConfigInterface.TRAINER
+    is_sure: bool = True
+    handover: Handover = Handover.ARGUMENTS
+
+    @property
+    def context(self) -> Context:
+        """The properties of the job that rules depend on."""
+        return Context(
+            world_size=self.world_size,
+            args=self.args,
+            model=self.model,
+            interface=self.interface,
+            is_sure=self.is_sure,
+            device_fp16=self.machine.has_fp16,
+        )
 
 
 @dataclass(frozen=True)
@@ -43,24 +60,27 @@ class ResolvedConfig(ResolvedValues):
     """Settings of the user's ds_config that DeepSpeed does not follow."""
 
     @property
-    def precision(self) -> Precision:
-        """Name the precision of the model."""
-        if self.config.brain_float.enabled is True:
-            return "bf16"
-        return "fp16" if self.config.fp16.enabled is True else "fp32"
+    def precision(self) -> Precision | None:
+        """Name the precision of the model; None if the script decides."""
+        formats: Mapping[Precision, object] = {
+            "bf16": self.config.brain_float.enabled,
+            "fp16": self.config.fp16.enabled,
+        }
+        if AUTO in formats.values() or not self.values.leaves:
+            return None
+        return next((name for name, enabled in formats.items() if enabled is True), "fp32")
 
 
 def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Finding] = ()) -> ResolvedConfig:
     """Resolve the ds_config of a job; raise Refused with these and all further findings if it cannot work."""
-    context = Context(
-        world_size=given.world_size,
-        args=given.args,
-        model=given.model,
-        interface=given.interface,
-        device_fp16=given.machine.has_fp16,
-    )
+    if given.handover is Handover.NOT:
+        return _resolve_own(given)
+    context = given.context
     composed = compose(job, _checked(given.base))
-    resolved = resolve_values(composed, context, given.machine, job.precision)
+    if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
+        composed = _without_model_sizes(composed)
+    may_add = given.handover is Handover.ARGUMENTS
+    resolved = resolve_values(composed, context, given.machine, job.precision, may_add=may_add)
     values = fit_buffers(resolved.values, given.model, given.world_size)
     unfillable = [
         Finding("auto-nobody-fills", f'nothing fills in "auto" for `{key}`', "write a value", where=key)
@@ -70,6 +90,31 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     found = [*findings, *resolved.agreement.findings, *unfillable]
     config, warnings = _judge(values, given.base, replace(context, args=None), found)
     return ResolvedConfig(composed, values, resolved.left, resolved.agreement, config, warnings)
+
+
+def _without_model_sizes(values: Values) -> Values:
+    """Leave bucket sizes to DeepSpeed: accelerate fails if it cannot find the width of a model."""
+    for path in values.autos():
+        if FILLED.get(path) == "bucket":
+            values = values.without(path)
+    return values
+
+
+def _resolve_own(given: ResolveContext) -> ResolvedConfig:
+    """Resolve the ds_config of the script itself: the bare launcher would start it, so nothing is refused."""
+    nothing = ResolvedValues(Values({}), Values({}), {}, TrainerAgreement(given.args, (), ()))
+    document = given.base
+    if document is None:
+        return ResolvedConfig(**_members(nothing), config=DsConfig(), warnings=())
+    resolved = resolve_values(as_written(document), given.context, may_add=False)
+    checked = validate_value(resolved.values.config(), replace(given.context, args=None))
+    found = [document.locate(one) for one in checked.findings if one.severity is not Severity.ADVICE]
+    config = checked.config or DsConfig()
+    return ResolvedConfig(**_members(resolved), config=config, warnings=tuple(found))
+
+
+def _members(resolved: ResolvedValues) -> dict[str, Any]:
+    return {each.name: getattr(resolved, each.name) for each in fields(resolved)}
 
 
 def _checked(base: Document | None) -> Document | None:

@@ -48,16 +48,22 @@ def resolve_file(document: Document, context: Context) -> ResolvedValues:
 
 
 def resolve_values(
-    written: Values, context: Context, machine: "Machine | None" = None, precision: Precision | None = None
+    written: Values,
+    context: Context,
+    machine: "Machine | None" = None,
+    precision: Precision | None = None,
+    *,
+    may_add: bool = True,
 ) -> ResolvedValues:
     """Derive the batch, reconcile the Trainer arguments, and fill in every "auto" that can be known.
 
     `machine` and `precision` are those of a job; without them nothing but the config chooses the precision.
+    Without `may_add`, the program gets no further arguments.
     """
     args, values = context.args or TrainerArgs(), written
     if context.world_size is not None:
         values = derive_batch(values, args, context.world_size, context.interface)
-    agreement = reconcile_with_trainer(values, args, precision, machine, context.interface)
+    agreement = reconcile_with_trainer(values, args, precision, machine, context.interface, may_add=may_add)
     values = write_formats(values, agreement.args)
     resolved = resolve_autos(values, replace(context, args=agreement.args))
     return ResolvedValues(written, resolved.values, resolved.left, agreement)

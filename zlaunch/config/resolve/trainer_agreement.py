@@ -39,23 +39,32 @@ def reconcile_with_trainer(
     precision: str | None,
     machine: "Machine | None",
     interface: ConfigInterface,
+    *,
+    may_add: bool = True,
 ) -> TrainerAgreement:
-    """Reconcile the Trainer arguments with the ds_config; `machine` is None where no job is started."""
+    """Reconcile the Trainer arguments with the ds_config; `machine` is None where no job is started.
+
+    Without `may_add`, the program gets no further arguments.
+    """
     findings = list(precision_conflicts(args, precision))
     if _formats_on(args) == list(PRECISIONS):  # reported already; do not report what follows from it
         for name in ("fp16", "fp16_full_eval"):
             args = args.over(name, Argument(False, Source.argument("bf16")))
-    added = _format(values, args, precision, machine)
-    if interface is ConfigInterface.TRAINER:
+    is_trainer = interface is ConfigInterface.TRAINER
+    added: dict[str, Argument] = {}
+    if interface is ConfigInterface.DEEPSPEED or (is_trainer and may_add):
+        added |= _format(values, args, precision, machine)
+    if is_trainer and may_add:
         added |= from_config(values, args)
-    if machine is not None and machine.accelerator == "cpu" and not args["use_cpu"].value:
-        added["use_cpu"] = Argument(True, Source(SourceKind.MACHINE, "this machine has no accelerator"))
+        if machine is not None and machine.accelerator == "cpu" and not args["use_cpu"].value:
+            added["use_cpu"] = Argument(True, Source(SourceKind.MACHINE, "this machine has no accelerator"))
     for name, argument in added.items():
         args = args.over(name, argument)
-    if interface is ConfigInterface.TRAINER:
-        findings += [one for one in _differences(values, args) if not findings or one.where not in FORMATS]
-    words = tuple((name, argument.value) for name, argument in added.items())
-    return TrainerAgreement(args, words if interface is ConfigInterface.TRAINER else (), tuple(findings))
+    if is_trainer:
+        differences = _differences(values, args, may_add)
+        findings += [one for one in differences if not findings or one.where not in FORMATS]
+    words = tuple((name, argument.value) for name, argument in added.items()) if is_trainer else ()
+    return TrainerAgreement(args, words, tuple(findings))
 
 
 def write_formats(values: Values, args: TrainerArgs) -> Values:
@@ -68,17 +77,14 @@ def write_formats(values: Values, args: TrainerArgs) -> Values:
 
 
 def script_arguments(
-    agreement: TrainerAgreement, interface: ConfigInterface, ds_config: Path, config_flags: Sequence[str]
+    agreement: TrainerAgreement, ds_config: Path, config_flags: Sequence[str]
 ) -> tuple[str, ...]:
-    """List what is appended to the script's arguments; `config_flags` are those of a loop of its own."""
-    words: list[str] = []
-    for name, value in agreement.added:
-        words += [f"--{name}"] if value is True else [f"--{name}", f"{value}"]
-    if interface is ConfigInterface.TRAINER:
-        words += ["--deepspeed", str(ds_config)]
-    elif interface is ConfigInterface.DEEPSPEED and config_flags:
-        words += [*config_flags, str(ds_config)]
-    return tuple(words)
+    """List what is appended to the script's arguments; `config_flags` come before the path of the ds_config.
+
+    A boolean gets a value: some parsers want one, and all accept it.
+    """
+    words = [word for name, value in agreement.added for word in (f"--{name}", f"{value}")]
+    return (*words, *config_flags, str(ds_config)) if config_flags else tuple(words)
 
 
 def from_config(values: Values, args: TrainerArgs) -> dict[str, Argument]:
@@ -103,12 +109,14 @@ def _format(
     values: Values, args: TrainerArgs, precision: str | None, machine: "Machine | None"
 ) -> dict[str, Argument]:
     """Switch on the precision that an option, the config or the machine decides, if no argument does."""
-    if _formats_on(args):
-        return {}
+    on = _formats_on(args)
     if precision is not None:
-        return {precision: Argument(True, Source.option("--precision"))} if precision in PRECISIONS else {}
-    if on := [name for name in PRECISIONS if values[(name, "enabled")] is True and not args[name].given]:
-        return {on[0]: Argument(True, _in_the_config(f"{on[0]}.enabled"))}
+        wanted = {name: name == precision for name in PRECISIONS if (name == precision) != (name in on)}
+        return {name: Argument(value, Source.option("--precision")) for name, value in wanted.items()}
+    if on or any(args[name].given for name in PRECISIONS):
+        return {}
+    if written := [name for name in PRECISIONS if values[(name, "enabled")] is True]:
+        return {written[0]: Argument(True, _in_the_config(f"{written[0]}.enabled"))}
     best = None if machine is None else machine.best_precision
     if machine is None or best not in PRECISIONS or values[(best, "enabled")] != AUTO:
         return {}
@@ -116,12 +124,13 @@ def _format(
     return {best: Argument(True, Source(SourceKind.MACHINE, f"the best format of {device}"))}
 
 
-def _differences(values: Values, args: TrainerArgs) -> Iterator[Finding]:
+def _differences(values: Values, args: TrainerArgs, may_add: bool) -> Iterator[Finding]:
+    elsewhere = 'write "auto" in the ds_config, or the same value where the program sets it'
     for one in find_mismatches(lambda path: values[path], args):
         yield Finding(
             "differs-from-argument",
             f"`{dotted(one.path)}` is {one.value} ({values.leaves[one.path].source}), but {one.said}",
-            hint=one.remedy,
+            hint=one.remedy if may_add else elsewhere,
             where=dotted(one.path),
         )
 
@@ -130,14 +139,20 @@ def _formats_on(args: TrainerArgs) -> list[str]:
     return [name for name in PRECISIONS if args.is_on(name, f"{name}_full_eval")]
 
 
+def _is_typed(name: str, args: TrainerArgs) -> bool:
+    both = (args[name], args[f"{name}_full_eval"])
+    return any(one.value and one.source.kind is SourceKind.ARGUMENT for one in both)
+
+
 def precision_conflicts(args: TrainerArgs, precision: str | None = None) -> Iterator[Finding]:
     """Find precisions on the command line that exclude each other."""
     given = _formats_on(args)
+    typed = [name for name in given if _is_typed(name, args)]
     if len(given) == len(PRECISIONS):
         yield Finding("both-precisions", "`--bf16` and `--fp16` exclude each other", hint="keep one of them")
-    elif given and precision not in (None, *given):
+    elif typed and precision not in (None, *typed):
         yield Finding(
             "differs-from-argument",
-            f"`--precision {precision}` and `--{given[0]}` exclude each other",
+            f"`--precision {precision}` and `--{typed[0]}` exclude each other",
             hint="keep one of them",
         )

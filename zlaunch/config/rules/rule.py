@@ -41,6 +41,8 @@ class Context:
     args: TrainerArgs | None = None
     model: ModelConfig | None = None
     interface: ConfigInterface = ConfigInterface.TRAINER
+    is_sure: bool = True
+    """Whether it is certain what reads the config; otherwise it is accelerate or the Trainer."""
     device_fp16: bool | None = None
     """Whether the device supports fp16 training; None if unknown."""
     release: Release | None = None

@@ -21,7 +21,7 @@ def build_argv(target: Target, topology: Topology, accelerator: str, port: int) 
         f"--hostfile={target.hostfile or NO_HOSTFILE}",
         f"--num_gpus={topology.world_size}" if counts_ranks else f"--include={topology.selection}",
         f"--master_port={port}",
-        "--no_local_rank",
+        *(() if target.wants_local_rank else ("--no_local_rank",)),
         *(("--force_multi",) if topology.over_ssh else ()),
         *(("--module",) if target.is_module else ()),
         target.name,

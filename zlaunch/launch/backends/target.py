@@ -10,5 +10,7 @@ class Target:
     name: str
     args: tuple[str, ...]
     is_module: bool = False
+    wants_local_rank: bool = False
+    """Whether it reads its local rank from the argument `--local_rank`."""
     hostfile: str | None = None
     """The hostfile, for launchers that reach other hosts themselves."""

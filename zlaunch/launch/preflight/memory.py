@@ -15,9 +15,9 @@ from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, 
 from zlaunch.estimate.request import code_of, smallest_gpu
 from zlaunch.estimate.strategies import available, compare_strategies
 from zlaunch.job.model import ModelConfig, model_flag
-from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import read_arguments, switched_on
+from zlaunch.job.trainer_args import switched_on
 from zlaunch.launch.preflight.requirements import trains_all
 from zlaunch.launch.prepare import Prepared
 from zlaunch.units import memory
@@ -35,7 +35,7 @@ def query_for(prepared: Prepared) -> EstimateQuery | None:
     if model is None:
         return None
     hosts = inputs.topology.hosts
-    args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
+    args, _ = inputs.script.trainer_args(inputs.job.script_args)
     given = inputs.context(args)
     machines = prepared.facts.hosts.machines([host.name for host in hosts]).values()
     gpu = smallest_gpu(list(machines)) if inputs.machine.gpus else None
@@ -121,7 +121,8 @@ def _need(estimate: Estimate) -> str:
 
 def _hint(query: EstimateQuery, changes: Sequence[Options]) -> str:
     """Name the changes after which a job fits, as `zlaunch train` takes them."""
-    uses_trainer = query.given.interface is ConfigInterface.TRAINER
+    given = query.given
+    uses_trainer = given.interface is ConfigInterface.TRAINER and given.handover is Handover.ARGUMENTS
     typed = [text for one in changes if (text := one.for_train(uses_trainer=uses_trainer))][:MOST_HINTS]
     if not typed:
         return _ELSE[query.cluster.gpu is None]

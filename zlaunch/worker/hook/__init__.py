@@ -15,7 +15,15 @@ HOOK = Path(__file__).parent / "site"
 
 def hook_environment(run_dir: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Make the variables by which a script's process finds the hook, which removes them again."""
+    return {**_first_on_path(environment), "ZLAUNCH_RANK": str(run_dir)}
+
+
+def answer_environment(file: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Make the variables by which a program writes its arguments to a file instead of training."""
+    return {**_first_on_path(environment), "ZLAUNCH_ANSWER": str(file)}
+
+
+def _first_on_path(environment: Mapping[str, str]) -> dict[str, str]:
     before = environment.get("PYTHONPATH")
     kept = {} if before is None else {"ZLAUNCH_PYTHONPATH": before}
-    paths = [str(HOOK), *filter(None, [before])]
-    return {"PYTHONPATH": os.pathsep.join(paths), "ZLAUNCH_RANK": str(run_dir), **kept}
+    return {"PYTHONPATH": os.pathsep.join([str(HOOK), *filter(None, [before])]), **kept}

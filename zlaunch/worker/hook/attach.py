@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
 from zlaunch.rundir.write import write_record
+from zlaunch.worker.hook import accelerate_cpu
 from zlaunch.worker.hook.heartbeat import Heartbeat, open_apart, start_heartbeat
-from zlaunch.worker.hook.instrument import UNSEEN, Instrumentation
+from zlaunch.worker.hook.imports import UNSEEN
+from zlaunch.worker.hook.instrument import Instrumentation
+from zlaunch.worker.hook.program_record import PARALLEL, ProgramRecorder
 
 if TYPE_CHECKING:
     from zlaunch.rundir.record import ErrorRecord
@@ -29,12 +32,16 @@ def install(root: str, is_debugged: bool = False) -> None:
     heartbeat = start_heartbeat(run_dir.rank_heartbeat(rank))
     with contextlib.suppress(OSError):
         _dump_stacks_to(run_dir.rank_stacks(rank))
-    also: dict[str, Callable[[ModuleType], None]] = {}
+    program = ProgramRecorder(run_dir.rank_program(rank))
+    also: dict[str, Callable[[ModuleType], None]] = {
+        accelerate_cpu.MODULE: accelerate_cpu.allow_deepspeed,
+        **dict.fromkeys(PARALLEL, program.watch_parallel),
+    }
     if is_debugged:
         from zlaunch.worker.hook.debug import GROUPS, lift_timeouts
 
-        also = {GROUPS: lift_timeouts}
-    instrumentation = Instrumentation(heartbeat, also)
+        also[GROUPS] = lift_timeouts
+    instrumentation = Instrumentation(heartbeat, program, also)
     instrumentation.install()
     sys.addaudithook(_ErrorRecorder(run_dir.rank_error(rank), rank, heartbeat, instrumentation))
 

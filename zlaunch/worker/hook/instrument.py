@@ -5,20 +5,19 @@ wrapper is invisible: it is in no traceback, and a warning with a `stacklevel` n
 zlaunch.
 """
 
-import contextlib
 import functools
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType, ModuleType, TracebackType
-from typing import TYPE_CHECKING, TypeVar, cast
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 from zlaunch.rundir import phases
 from zlaunch.worker.hook.engine_callback import EngineFacts
 from zlaunch.worker.hook.heartbeat import Heartbeat
+from zlaunch.worker.hook.imports import ImportWatch, unseen, without_first
+from zlaunch.worker.hook.program_record import ProgramRecorder
 
 if TYPE_CHECKING:
-    from importlib.abc import Loader
-    from importlib.machinery import ModuleSpec
+    from deepspeed import DeepSpeedEngine
 
 _ENGINE = "deepspeed.runtime.engine"
 _PIPELINE = "deepspeed.runtime.pipe.engine"
@@ -56,96 +55,52 @@ WRAPPED: dict[str, dict[str, str]] = {
 WITHIN = (phases.EVALUATING, phases.SAVING, phases.RESUMING)
 """Phases that do not change while they call functions of other phases."""
 
-Function = TypeVar("Function", bound=Callable[..., object])
-
 RAISED_IN = "__zlaunch_phase__"
 """Attribute of an exception for its phase. Keeping the exception itself would keep its tensors alive."""
-
-UNSEEN = "<zlaunch/worker/hook/instrument.py, like importlib._bootstrap>"
-"""File name of the wrappers: Python's warnings skip frames with `importlib` and `_bootstrap` in theirs."""
 
 
 class Instrumentation:
     """Wraps the functions of the table when their modules are imported."""
 
     def __init__(
-        self, heartbeat: Heartbeat, also: Mapping[str, Callable[[ModuleType], None]] | None = None
+        self,
+        heartbeat: Heartbeat,
+        program: ProgramRecorder,
+        also: Mapping[str, Callable[[ModuleType], None]],
     ) -> None:
-        """`also`: module of the table → what else to do with it."""
-        self._heartbeat = heartbeat
-        self._also = also or {}
+        """`also`: module → what else to do with it."""
+        self._heartbeat, self._program, self._also = heartbeat, program, also
         self._engine = EngineFacts(heartbeat)
-        self._looking = False
 
     def install(self) -> None:
-        """Become the first finder of modules; wrap those that are imported already."""
-        sys.meta_path.insert(0, self)
-        for name in WRAPPED:
-            if name in sys.modules:
-                self._wrap(sys.modules[name])
+        """Wrap the functions of the table, now or when their modules are imported."""
+        ImportWatch({*WRAPPED, *self._also}, self._wrap, self._importing).install()
+
+    def _importing(self) -> Callable[[], object]:
+        return functools.partial(self._heartbeat.enter, self._heartbeat.enter(phases.IMPORTING))
 
     def phase_of(self, error: BaseException) -> str:
         """Return the phase in which an exception was raised."""
         return str(vars(error).get(RAISED_IN, self._heartbeat.phase))
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> "ModuleSpec | None":
-        """Let the other finders find a module of the table, and wrap it after its execution."""
-        if fullname not in WRAPPED or self._looking:
-            return None
-        self._looking = True
-        try:
-            others = (
-                finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self
-            )
-            spec = next((found for found in others if found is not None), None)
-        finally:
-            self._looking = False
-        loader = None if spec is None else spec.loader
-        with contextlib.suppress(AttributeError):  # a loader of another kind
-            execute = loader.exec_module  # type: ignore[union-attr]
-            loader.exec_module = self._traced_execution(loader, execute)  # type: ignore[union-attr, method-assign]
-        return spec
-
-    def _traced_execution(
-        self, loader: "Loader | None", execute: Callable[[ModuleType], None]
-    ) -> Callable[[ModuleType], None]:
-        heartbeat = self._heartbeat
-
-        def execution(module: ModuleType) -> None:
-            vars(loader).pop("exec_module", None)
-            outer = heartbeat.enter(phases.IMPORTING)
-            try:
-                execute(module)
-            except BaseException as error:
-                heartbeat.enter(outer)
-                error.__traceback__ = _without_first(error)
-                raise
-            heartbeat.enter(outer)
-            self._wrap(module)
-
-        return _unseen(execution)
-
     def _wrap(self, module: ModuleType) -> None:
-        with contextlib.suppress(Exception):
-            for path, phase in WRAPPED.get(module.__name__, {}).items():
-                *holder, name = path.split(".")
-                owner: object = functools.reduce(getattr, holder, module)
-                function = vars(owner).get(name)
-                if isinstance(function, classmethod):
-                    setattr(owner, name, classmethod(self._wrapped(function.__func__, phase)))
-                elif function is not None:
-                    setattr(owner, name, self._wrapped(function, phase))
-            if module.__name__ == _TRAINER:
-                self._add_callback(module)
-            if module.__name__ in self._also:
-                self._also[module.__name__](module)
+        for path, phase in WRAPPED.get(module.__name__, {}).items():
+            *holder, name = path.split(".")
+            owner: object = functools.reduce(getattr, holder, module)
+            function = vars(owner).get(name)
+            if isinstance(function, classmethod):
+                setattr(owner, name, classmethod(self._wrapped(function.__func__, phase)))
+            elif function is not None:
+                setattr(owner, name, self._wrapped(function, phase))
+        if module.__name__ == _TRAINER:
+            self._add_callback(module)
+        if module.__name__ in self._also:
+            self._also[module.__name__](module)
 
     def _add_callback(self, module: ModuleType) -> None:
         from zlaunch.worker.hook.trainer_callback import make_callback
 
-        module.DEFAULT_CALLBACKS.append(make_callback(module.TrainerCallback, self._heartbeat))
+        module.DEFAULT_CALLBACKS.append(make_callback(module.TrainerCallback, self._heartbeat, self._program))
 
     def _wrapped(self, function: Callable[..., object], phase: str) -> Callable[..., object]:
         begin, done, failed = self._begin, self._done, self._failed  # fewer lookups per call
@@ -157,12 +112,12 @@ class Instrumentation:
                 result = function(*args, **kwargs)
             except BaseException as error:
                 failed(outer, error)
-                error.__traceback__ = _without_first(error)
+                error.__traceback__ = without_first(error)
                 raise  # without an argument, so that no frame is added
             done(phase, outer, args)
             return result
 
-        return _unseen(traced)
+        return unseen(traced)
 
     def _begin(self, phase: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
         """Enter a phase; return the outer one, or None in threads and forked processes."""
@@ -179,6 +134,7 @@ class Instrumentation:
             return
         if phase == phases.INITIALIZING:
             self._heartbeat.register_exit()
+            self._program.engine(cast("DeepSpeedEngine", args[0]))
         facts = {} if outer in WITHIN else self._engine.after(phase, args)
         self._heartbeat.enter(_following(phase, outer), **facts)
 
@@ -192,14 +148,3 @@ class Instrumentation:
 def _following(phase: str, outer: str) -> str:
     """Return the phase after one: once a script has taken a step, it is training."""
     return phases.TRAINING if outer == phases.STARTING and phase in phases.STEPS else outer
-
-
-def _without_first(error: BaseException) -> TracebackType | None:
-    return error.__traceback__ and error.__traceback__.tb_next
-
-
-def _unseen(function: Function) -> Function:
-    """Make Python skip a wrapper when it looks for the line that a warning is about."""
-    made = cast("FunctionType", function)
-    made.__code__ = made.__code__.replace(co_filename=UNSEEN)
-    return function

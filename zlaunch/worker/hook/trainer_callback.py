@@ -5,20 +5,24 @@ from typing import TYPE_CHECKING
 
 from zlaunch.rundir import phases
 from zlaunch.worker.hook.heartbeat import Heartbeat
+from zlaunch.worker.hook.program_record import ProgramRecorder
 
 if TYPE_CHECKING:
-    from transformers import TrainerState
+    from transformers import TrainerState, TrainingArguments
 
 NUMBERS = ("loss", "learning_rate", "grad_norm", "epoch")
 
 
-def make_callback(base: type, heartbeat: Heartbeat) -> type:
+def make_callback(base: type, heartbeat: Heartbeat, program: ProgramRecorder) -> type:
     """Make a TrainerCallback class that writes steps, loss and learning rate to a heartbeat."""
 
     class HeartbeatCallback(base):  # type: ignore[misc]
         """Belongs to zlaunch; changes nothing."""
 
-        def on_train_begin(self, _args: object, state: "TrainerState", _control: object, **_: object) -> None:
+        def on_train_begin(
+            self, args: "TrainingArguments", state: "TrainerState", _control: object, **_: object
+        ) -> None:
+            program.trainer_args(args)
             heartbeat.counts_steps = False
             heartbeat.enter(phases.TRAINING)
             first = {"first_step": state.global_step, "first_loss": None}

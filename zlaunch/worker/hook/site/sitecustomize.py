@@ -6,22 +6,33 @@ import os
 import sys
 
 
-def _remove_traces() -> None:
-    """Make PYTHONPATH and `sys.path` what they are without this folder."""
+def _leave_path() -> None:
+    """Make `sys.path` what it is without this folder."""
     here = os.path.dirname(__file__)  # noqa: PTH120 - as it stands in `sys.path`
     sys.path[:] = [entry for entry in sys.path if entry != here]
     sys.path_importer_cache.pop(here, None)
+
+
+def _leave_environment() -> None:
+    """Make PYTHONPATH what it is without this folder."""
     os.environ.pop("PYTHONPATH", None)
     if (before := os.environ.pop("ZLAUNCH_PYTHONPATH", None)) is not None:
         os.environ["PYTHONPATH"] = before
 
 
-_remove_traces()
+_leave_path()
 debug = os.environ.pop("ZLAUNCH_DEBUG", None)
 with contextlib.suppress(Exception):
-    from zlaunch.worker.hook.attach import install
+    if (file := os.environ.get("ZLAUNCH_ANSWER")) is not None:
+        # The environment stays: a process that the program starts may be the one that trains.
+        from zlaunch.worker.hook.answer import install as install_answer
 
-    install(os.environ.pop("ZLAUNCH_RANK"), is_debugged=debug is not None)
+        install_answer(file)
+    else:
+        _leave_environment()
+        from zlaunch.worker.hook.attach import install
+
+        install(os.environ.pop("ZLAUNCH_RANK"), is_debugged=debug is not None)
 if debug is not None:
     from zlaunch.worker.hook.debug import await_editor
 

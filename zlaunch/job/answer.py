@@ -1,0 +1,54 @@
+"""Complete what is known about a script by its own answer (`worker/hook/answer`)."""
+
+from dataclasses import replace
+
+from zlaunch.job.script import ConfigInterface, OwnConfig, Script
+from zlaunch.job.source import Source, SourceKind
+from zlaunch.job.spec import JobSpec
+from zlaunch.job.trainer_args import DEFAULTS, Argument
+from zlaunch.rundir.record import AnswerRecord
+
+_PRECISIONS = ("bf16", "fp16")
+"""Arguments whose values are the program's choice, even if they are defaults."""
+
+_ENGINES = ("deepspeed.initialize", "DeepSpeedStrategy")
+
+
+def apply_answer(script: Script, answer: AnswerRecord, job: JobSpec) -> Script:
+    """Return the script with what it told about itself, given the command line of a job."""
+    reached, own = answer.get("reached", ""), answer.get("ds_config")
+    told = replace(script, is_sure=True)
+    if own and own != str(job.ds_config) and not job.config_flags:
+        told = replace(told, own_config=OwnConfig(reached, own))
+    if reached == "TrainingArguments":
+        return _with_trainer_args(told, answer, job)
+    if reached == "Accelerator":
+        return replace(told, interface=ConfigInterface.ACCELERATE)
+    if reached in _ENGINES:
+        flags = job.config_flags or tuple(answer.get("config_flags", []))
+        return replace(told, interface=ConfigInterface.DEEPSPEED, config_flags=flags)
+    return replace(told, interface=ConfigInterface.NONE, without_deepspeed=reached)
+
+
+def _with_trainer_args(script: Script, answer: AnswerRecord, job: JobSpec) -> Script:
+    values, name = answer.get("arguments", {}), answer.get("name", "TrainingArguments")
+    chosen = {*answer.get("changed", []), *_PRECISIONS}
+    arguments = {
+        key: Argument(value, Source(SourceKind.SCRIPT, f"`{key}` of {name}"), given=key in chosen)
+        for key, value in values.items()
+        if key in DEFAULTS and isinstance(value, bool | int | float | str)
+    }
+    own, directory = values.get("deepspeed"), values.get("output_dir")
+    own_config = None
+    if isinstance(own, str | dict) and own and not job.config_flags:
+        own_config = OwnConfig(f"`deepspeed` of {name}", own)
+    return replace(
+        script,
+        interface=ConfigInterface.TRAINER,
+        is_asked=True,
+        defaults=arguments,
+        config_flags=("--deepspeed",) if answer.get("takes_flags") else (),
+        own_config=own_config,
+        own_output_dir=directory if isinstance(directory, str) else None,
+        own_model=answer.get("model"),
+    )

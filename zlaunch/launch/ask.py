@@ -1,0 +1,169 @@
+"""Ask a program for its arguments: run one process of it up to the point where it has them.
+
+Programs compute their arguments: from files, from defaults in other modules, in code. Nothing but the program
+knows them. The answer is kept for the same command line.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from zlaunch.errors import WrongUsage
+from zlaunch.estimate.forecast_cache import cache_directory
+from zlaunch.files import write_whole
+from zlaunch.hosts.ports import LOOPBACK, free_port
+from zlaunch.hosts.probe import package_versions
+from zlaunch.job.answer import apply_answer
+from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.spec import JobSpec
+from zlaunch.launch.reporter import Reporter
+from zlaunch.process import Child
+from zlaunch.rundir.read import conform
+from zlaunch.rundir.record import AnswerRecord
+from zlaunch.units import duration
+from zlaunch.worker.hook import answer_environment
+
+MOST_SECONDS = 180.0
+"""How long a program may take until it has its arguments."""
+
+_GRACE_SECONDS = 2.0
+_PACKAGES = ("accelerate", "deepspeed", "torch", "transformers", "trl", "zlaunch")
+_SUFFIX = ".answer.json"
+
+
+def ask(job: JobSpec, script: Script, reporter: Reporter) -> Script:
+    """Return the script as it describes itself, unless its source alone is certain.
+
+    Raises WrongUsage if it rejects its command line.
+    """
+    if not script.is_sure:
+        script = replace(script, config_flags=job.config_flags)
+    if not needs_asking(job, script):
+        return script
+    key = _key(job)
+    answer = _kept(key)
+    if answer is None:
+        answer = _answer(job, reporter)
+        _keep(key, answer)
+    if rejected := answer.get("rejected"):
+        words = " ".join(rejected)
+        raise WrongUsage(
+            f"{_name(job)} does not define `{words}`",
+            "see its `--help`; `--no-ask` starts it anyway",
+        )
+    return apply_answer(script, answer, job) if answer.get("reached") else script
+
+
+def needs_asking(job: JobSpec, script: Script) -> bool:
+    """Whether the source leaves open how the script takes its ds_config or its arguments."""
+    first = job.script_args[0] if job.script_args else "-"
+    reads_file = script.interface is ConfigInterface.TRAINER and not first.startswith("-")
+    is_open = script.own_config is None and (not script.is_sure or reads_file)
+    return job.may_ask and is_open
+
+
+def _name(job: JobSpec) -> str:
+    return job.script.name if job.module is None else f"`-m {job.module}`"
+
+
+def _answer(job: JobSpec, reporter: Reporter) -> AnswerRecord:
+    """Run the program until it answers; empty if it does not."""
+    program = ["-m", job.module] if job.module else [str(job.script)]
+    with tempfile.TemporaryDirectory(prefix="zlaunch-ask-") as directory:
+        file, log = Path(directory, "answer.json"), Path(directory, "log")
+        environment = {**os.environ, **_one_rank()}
+        started, limit = time.monotonic(), MOST_SECONDS
+        with log.open("wb") as output:
+            argv = [sys.executable, *program, *_arguments(job)]
+            environment |= answer_environment(file, environment)
+            child = Child(argv, environment, output, _GRACE_SECONDS)
+
+        def follow() -> None:
+            took = time.monotonic() - started
+            reporter.busy(f"asking {_name(job)} for its arguments", duration(took))
+            if file.exists() or took > limit:  # a process that it started may have answered
+                child.end_within(0.0)
+
+        returncode = child.wait(follow)
+        if child.stopped_by is not None:
+            raise KeyboardInterrupt
+        with contextlib.suppress(OSError, ValueError):
+            return conform(json.loads(file.read_bytes()), AnswerRecord)
+        last = _last_line(log)
+    if returncode == 2 and "error:" in last:
+        raise WrongUsage(
+            f"{_name(job)} rejects its arguments: {last.partition('error:')[2].strip()}",
+            "see its `--help`; `--no-ask` starts it anyway",
+        )
+    why = last or f"it ended with {returncode}"
+    if time.monotonic() - started > limit:
+        why = f"it did not create them within {duration(limit)}"
+    reporter.note(f"{_name(job)} did not tell its arguments: {why}")
+    return {}
+
+
+def _arguments(job: JobSpec) -> tuple[str, ...]:
+    """Return the arguments as the user typed them, with the ds_config."""
+    named = (*job.config_flags, str(job.ds_config)) if job.config_flags else ()
+    return (*job.script_args, *named)
+
+
+def _one_rank() -> dict[str, str]:
+    """Variables of a launcher that starts one rank."""
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    return {**alone, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text("utf-8", "replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _key(job: JobSpec) -> str:
+    depends_on = {
+        "argv": [job.module or str(job.script.absolute()), *_arguments(job)],
+        "directory": str(Path.cwd()),
+        "python": sys.executable,
+        "versions": package_versions(_PACKAGES),
+        "files": _stamps([str(job.script), *_arguments(job)]),
+    }
+    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+
+
+def _stamps(files: Iterable[str]) -> Mapping[str, list[int]]:
+    """Return when each of these files was changed, and its size; words that are no files have none."""
+    found: dict[str, list[int]] = {}
+    for name in files:
+        with contextlib.suppress(OSError, ValueError):
+            status = Path(name).stat()
+            found[name] = [status.st_mtime_ns, status.st_size]
+    return found
+
+
+def _kept(key: str) -> AnswerRecord | None:
+    """Return the answer to the same command line, unless a module of the program was changed since."""
+    directory = cache_directory(os.environ)
+    if directory is None:
+        return None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        kept = json.loads((directory / f"{key}{_SUFFIX}").read_bytes())
+        if kept["stamps"] == _stamps(kept["stamps"]):
+            return conform(kept["answer"], AnswerRecord)
+    return None
+
+
+def _keep(key: str, answer: AnswerRecord) -> None:
+    directory = cache_directory(os.environ)
+    if directory is None or not answer:
+        return
+    stamps = _stamps(answer.get("files", []))
+    with contextlib.suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        write_whole(directory / f"{key}{_SUFFIX}", json.dumps({"stamps": stamps, "answer": answer}))

@@ -1,0 +1,213 @@
+"""Answer which arguments a program trains with: let it run until it has them, then leave.
+
+The process ends before the program has taken a step, sees a device or joins other ranks. Only the standard
+library is imported here.
+"""
+
+import dataclasses
+import enum
+import functools
+import inspect
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, NoReturn
+
+from zlaunch.rundir.write import write_record
+from zlaunch.worker.hook.imports import ImportWatch
+
+if TYPE_CHECKING:
+    from zlaunch.rundir.record import AnswerRecord
+
+_PARSERS = ("parse_args_into_dataclasses", "parse_dict")
+"""Methods of HfArgumentParser, also of copies of it."""
+
+_MODEL = "model_name_or_path"
+
+
+def install(file: str) -> None:
+    """Watch for the points at which a program has its arguments; `file` gets the answer."""
+    told = _Answer(Path(file))
+    ImportWatch(_POINTS, lambda module: _wrap(module, told)).install()
+
+
+class _Answer:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def give(self, answer: "AnswerRecord") -> NoReturn:
+        """Write the answer, and leave without running anything else."""
+        write_record(self._file, {**answer, "files": sorted(set(_own_files()))}, indent=None)
+        os._exit(0)
+
+
+def _own_files() -> Iterator[str]:
+    """List the files of modules that belong to the program, rather than to an installed package."""
+    installed = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))
+    ours = str(Path(__file__).parents[2])
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and Path(file).is_file() and not file.startswith((*installed, ours)):
+            yield file
+
+
+def _wrap(module: ModuleType, told: _Answer) -> None:
+    for path, (make, when) in _POINTS[module.__name__].items():
+        *holder, name = path.split(".")
+        owner: object = functools.reduce(getattr, holder, module)
+        function = getattr(owner, name, None)
+        if function is not None:
+            setattr(owner, name, when(function, make, told))
+
+
+_Make = Callable[[Mapping[str, object]], "AnswerRecord"]
+_When = Callable[[Callable[..., object], _Make, _Answer], Callable[..., object]]
+
+
+def _instead(function: Callable[..., object], make: _Make, told: _Answer) -> Callable[..., object]:
+    """Answer when a function is called; it does not run."""
+
+    @functools.wraps(function)
+    def asked(*args: object, **kwargs: object) -> object:
+        try:
+            given = inspect.signature(function).bind(*args, **kwargs).arguments
+        except TypeError:
+            return function(*args, **kwargs)  # it raises a better error
+        return told.give(make(given))
+
+    return asked
+
+
+def _afterwards(function: Callable[..., object], make: _Make, told: _Answer) -> Callable[..., object]:
+    """Answer when a function has run."""
+
+    @functools.wraps(function)
+    def asked(*args: object, **kwargs: object) -> object:
+        function(*args, **kwargs)
+        told.give(make({"self": args[0]}))
+
+    return asked
+
+
+def _training_arguments(given: Mapping[str, object]) -> "AnswerRecord":
+    arguments = given["self"]
+    fields = dataclasses.fields(arguments)  # type: ignore[arg-type]
+    values = {field.name: _plain(getattr(arguments, field.name, None)) for field in fields}
+    parser = _frame_of(_PARSERS)
+    rejected = [] if parser is None else _rejected(parser)
+    return {
+        "reached": "TrainingArguments",
+        "name": type(arguments).__name__,
+        "arguments": {name: value for name, value in values.items() if value is not ...},
+        "changed": [field.name for field in fields if _is_changed(field, values[field.name])],
+        "takes_flags": parser is not None and _parses_command_line(parser),
+        "model": None if parser is None else _model_name(parser.f_locals),
+        "rejected": rejected,
+    }
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON has it; an ellipsis for other kinds."""
+    value = value.value if isinstance(value, enum.Enum) else value
+    return value if value is None or isinstance(value, bool | int | float | str | dict) else ...
+
+
+def _is_changed(field: "dataclasses.Field[object]", value: object) -> bool:
+    """Whether somebody chose a value; a default of None is often replaced by the class itself."""
+    return _plain(field.default) not in (None, ..., value)
+
+
+def _frame_of(names: Sequence[str]) -> FrameType | None:
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - inspect.currentframe() may be None
+    while frame is not None and frame.f_code.co_name not in names:
+        frame = frame.f_back
+    return frame
+
+
+def _parses_command_line(parser: FrameType) -> bool:
+    """Whether flags on the command line reach a parser, which may take `--config FILE` off it first."""
+    words, args = sys.argv[1:], parser.f_locals.get("args")
+    if parser.f_code.co_name != _PARSERS[0]:
+        return False
+    if "--config" in words and args != words:
+        at = words.index("--config")
+        words = [*words[:at], *words[at + 2 :]]
+    return args is None or args == words
+
+
+def _rejected(parser: FrameType) -> list[str]:
+    """List the words that a parser is about to reject."""
+    rest = parser.f_locals.get("remaining_args")
+    tolerant = parser.f_locals.get("return_remaining_strings", True)
+    return [str(word) for word in rest] if isinstance(rest, list) and not tolerant else []
+
+
+def _model_name(known: Mapping[str, object]) -> str | None:
+    """Find the name of the model among what a parser has read so far."""
+    args, outputs = known.get("args"), known.get("outputs")
+    named = [args.get(_MODEL)] if isinstance(args, dict) else []
+    objects = [known.get("namespace"), *(outputs if isinstance(outputs, list) else [])]
+    named += [getattr(one, _MODEL, None) for one in objects]
+    return next((name for name in named if isinstance(name, str)), None)
+
+
+def _accelerator(given: Mapping[str, object]) -> "AnswerRecord":
+    plugin = given.get("deepspeed_plugins") or given.get("deepspeed_plugin")
+    config = getattr(plugin, "deepspeed_config", None)
+    return {"reached": "Accelerator", "ds_config": config if isinstance(config, dict) else None}
+
+
+def _engine(given: Mapping[str, object]) -> "AnswerRecord":
+    args, config = given.get("args"), given.get("config") or given.get("config_params")
+    named = [name for name in ("deepspeed", "deepspeed_config") if hasattr(args, name)]
+    flags = [f"--{name}" for name in named] if "deepspeed_config" in named else []
+    return {"reached": "deepspeed.initialize", "ds_config": _config(config), "config_flags": flags}
+
+
+def _strategy(given: Mapping[str, object]) -> "AnswerRecord":
+    """Read the ds_config of Lightning's DeepSpeedStrategy."""
+    return {"reached": "DeepSpeedStrategy", "ds_config": _config(getattr(given["self"], "config", None))}
+
+
+def _config(config: object) -> dict[str, object] | str | None:
+    if isinstance(config, dict):
+        return config
+    return str(config) if isinstance(config, str | os.PathLike) else None
+
+
+def _without_deepspeed(name: str) -> _Make:
+    return lambda _: {"reached": name}
+
+
+def _first_step(register: Callable[..., object], make: _Make, told: _Answer) -> Callable[..., object]:
+    """Answer when an optimizer is about to take its first step."""
+    register(lambda *_: told.give(make({})))
+    return register
+
+
+_POINTS: Mapping[str, Mapping[str, tuple[_Make, _When]]] = {
+    "transformers.training_args": {"TrainingArguments.__post_init__": (_training_arguments, _instead)},
+    "accelerate.accelerator": {"Accelerator.__init__": (_accelerator, _instead)},
+    "deepspeed": {"initialize": (_engine, _instead)},
+    **{
+        f"{package}.strategies.deepspeed": {"DeepSpeedStrategy.__init__": (_strategy, _afterwards)}
+        for package in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning")
+    },
+    "torch.nn.parallel.distributed": {
+        "DistributedDataParallel.__init__": (_without_deepspeed("DistributedDataParallel"), _instead)
+    },
+    "torch.distributed.fsdp.fully_sharded_data_parallel": {
+        "FullyShardedDataParallel.__init__": (_without_deepspeed("FullyShardedDataParallel"), _instead)
+    },
+    "torch.distributed.fsdp._fully_shard._fully_shard": {
+        "fully_shard": (_without_deepspeed("fully_shard"), _instead)
+    },
+    "torch.optim.optimizer": {
+        "register_optimizer_step_pre_hook": (_without_deepspeed("a plain torch optimizer"), _first_step)
+    },
+}
+"""Module → function → how to answer, and when."""

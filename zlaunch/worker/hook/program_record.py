@@ -1,0 +1,96 @@
+"""Record what a script really trains with: its engine, the Trainer's final arguments, wrappers of torch."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from zlaunch.rundir.write import write_record
+from zlaunch.worker.hook.imports import unseen, without_first
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+    from transformers import TrainingArguments
+
+    from zlaunch.rundir.record import EngineRecord, ProgramRecord
+
+PARALLEL: Mapping[str, str] = {
+    "torch.nn.parallel.distributed": "DistributedDataParallel",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "FullyShardedDataParallel",
+}
+"""Module of torch → its class that spreads a model over ranks."""
+
+
+class ProgramRecorder:
+    """Writes facts about a program as they become known; raises nothing."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._record: ProgramRecord = {}
+
+    def engine(self, engine: "DeepSpeedEngine") -> None:
+        """Record an engine that was created."""
+        with contextlib.suppress(Exception):
+            self._record["num_engines"] = self._record.get("num_engines", 0) + 1
+            self._record.setdefault("engine", _describe(engine))
+            self._write()
+
+    def trainer_args(self, args: "TrainingArguments") -> None:
+        """Record the arguments with which a Trainer starts to train."""
+        with contextlib.suppress(Exception):
+            values = args.to_sanitized_dict()
+            self._record["trainer_args"] = {name: values[name] for name in sorted(values)}
+            self._write()
+
+    def watch_parallel(self, module: ModuleType) -> None:
+        """Record when a wrapper of torch is created."""
+        name = PARALLEL[module.__name__]
+        owner = getattr(module, name)
+        owner.__init__ = self._noting(owner.__init__, name)
+
+    def _noting(self, function: Callable[..., None], name: str) -> Callable[..., None]:
+        @functools.wraps(function)
+        def noting(*args: object, **kwargs: object) -> None:
+            try:
+                function(*args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = without_first(error)
+                raise
+            with contextlib.suppress(Exception):
+                if name not in self._record.setdefault("parallel", []):
+                    self._record["parallel"].append(name)
+                    self._write()
+
+        return unseen(noting)
+
+    def _write(self) -> None:
+        write_record(self._file, self._record, indent=None)
+
+
+def _describe(engine: "DeepSpeedEngine") -> "EngineRecord":
+    optimizer = getattr(engine, "basic_optimizer", None)
+    return {
+        "kind": type(engine).__name__,
+        "stage": int(engine.zero_optimization_stage()),
+        "ds_config": _plain(engine._config._param_dict),  # noqa: SLF001 - there is no other way to it
+        "optimizer": "" if optimizer is None else type(optimizer).__name__,
+        "micro_batch": int(engine.train_micro_batch_size_per_gpu()),
+        "grad_accum": int(engine.gradient_accumulation_steps()),
+        "train_batch_size": int(engine.train_batch_size()),
+    }
+
+
+def _plain(config: Mapping[str, object]) -> dict[str, object]:
+    """Return a copy with text in place of what JSON does not have."""
+    return {
+        str(key): _plain(value) if isinstance(value, Mapping) else _leaf(value)
+        for key, value in config.items()
+    }
+
+
+def _leaf(value: object) -> object:
+    if isinstance(value, list | tuple):
+        return [_plain(one) if isinstance(one, Mapping) else _leaf(one) for one in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,14 +1,16 @@
 """A plan as zlaunch makes it, for two GPUs and a script that has nothing of its own."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.making import script as made
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.model import ModelConfig
-from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
 from zlaunch.rundir.layout import RunDir
@@ -23,7 +25,7 @@ def planned(
     return make_plan(
         PlanInputs(
             job=JobSpec(script=script, script_args=tuple(line.split())),
-            script=Script(script, "", interface),
+            script=replace(made(interface=interface), path=script),
             base=parse(to_json({"zero_optimization": {"stage": 2}, **config}), "ds_config.json"),
             model=ModelConfig({"hidden_size": 256}, "", "config.json"),
             machine=Machine("here", 8, 64 << 30, gpus),

@@ -61,7 +61,8 @@ def check_script_args(script: Script, argv: Sequence[str]) -> None:
     if not any(script.mentions(parser) for parser in ("ArgumentParser", "HfArgumentParser", "TrlParser")):
         return
     for name in (name for name, _ in flags(argv) if not script.mentions(name)):
-        if whole := [known for known in DEFAULTS if _is_short_for(name, known)]:
+        whole = [known for known in DEFAULTS if _is_short_for(name, known)]
+        if whole and script.is_sure:  # otherwise the program itself tells its values
             raise WrongUsage(
                 f"`--{name}` is an abbreviation of `--{whole[0]}`",
                 "write the full name: zlaunch does not read abbreviations",

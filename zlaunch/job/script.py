@@ -209,10 +209,17 @@ def _interface(code: _Code) -> tuple[ConfigInterface, bool]:
             is_sure = has_parser or not takes_arguments or _VARIABLE in code.literals
             return ConfigInterface.DEEPSPEED, is_sure
         if "Accelerator" in code.names:
-            return ConfigInterface.ACCELERATE, True
+            return ConfigInterface.ACCELERATE, not any(map(_chooses_backend, code.calls))
         if _is_plain(code):
             return ConfigInterface.NONE, True
     return ConfigInterface.ACCELERATE, False  # the Trainer reads the same variables
+
+
+def _chooses_backend(call: ast.Call) -> bool:
+    """Whether a call of Accelerator may rule out DeepSpeed, or bring its own ds_config."""
+    named = {keyword.arg for keyword in call.keywords}
+    chosen = named & {None, "cpu", "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin"}
+    return _last_name(call.func) == "Accelerator" and bool(chosen)
 
 
 _VARIABLE = "ZLAUNCH_DS_CONFIG"

@@ -156,6 +156,8 @@ def _model_name(known: Mapping[str, object]) -> str | None:
 
 
 def _accelerator(given: Mapping[str, object]) -> "AnswerRecord":
+    if given.get("cpu"):
+        return {"reached": "Accelerator(cpu=True)"}
     plugin = given.get("deepspeed_plugins") or given.get("deepspeed_plugin")
     config = getattr(plugin, "deepspeed_config", None)
     return {"reached": "Accelerator", "ds_config": config if isinstance(config, dict) else None}

@@ -1,0 +1,157 @@
+"""Programs whose source leaves their arguments open are asked for them."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.running import ROOT, Result, start, zlaunch
+
+DEEPSPEED = "def initialize(args=None, model=None, config=None):\n    print('trained')\n"
+"""A package that is imported faster than the real one, in the working directory of a program."""
+
+ENGINE = "import deepspeed\nopen('asked', 'a').write('once ')\ndeepspeed.initialize(config={})\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "deepspeed.py").write_text(DEEPSPEED)
+    (tmp_path / "mine.py").write_text(ENGINE.format("{'zero_optimization': {'stage': 1}}"))
+    (tmp_path / "train.py").write_text("import mine\n")
+    return tmp_path
+
+
+def plan(folder: Path, *words: str) -> Result:
+    return zlaunch("train", "--gpus", "1", "--dry-run", *words, cwd=folder)
+
+
+def test_a_program_tells_the_ds_config_that_another_module_passes(folder: Path) -> None:
+    told = plan(folder, "train.py").out
+    assert "the ds_config of the script itself (deepspeed.initialize): ZeRO stage 1" in told
+
+
+def test_a_program_is_asked_once_for_the_same_command_line(folder: Path) -> None:
+    both = [plan(folder, "train.py").out.splitlines()[0] for _ in range(2)]
+    assert (both[0], (folder / "asked").read_text()) == (both[1], "once ")
+
+
+@pytest.mark.parametrize("words", [("--", "--lr", "1"), ()])
+def test_a_program_is_asked_again_if_something_changed(words: tuple[str, ...], folder: Path) -> None:
+    plan(folder, "train.py")
+    if not words:
+        (folder / "mine.py").write_text(
+            ENGINE.format("{'zero_optimization': {'stage': 2}, 'prescale_gradients': True}")
+        )
+    plan(folder, "train.py", *words)
+    assert (folder / "asked").read_text() == "once once "
+
+
+def test_a_program_need_not_be_asked(folder: Path) -> None:
+    told = plan(folder, "train.py", "--no-ask")
+    assert not (folder / "asked").exists()
+    assert "ds_config  handed over in the variables of accelerate" in told.out
+
+
+def test_nothing_of_a_program_runs_after_its_arguments_are_known(folder: Path) -> None:
+    (folder / "mine.py").write_text(f"{ENGINE.format('None')}open('trained', 'w')\n")
+    plan(folder, "train.py")
+    assert not (folder / "trained").exists()
+
+
+def test_a_process_that_a_program_starts_may_tell_its_arguments(folder: Path) -> None:
+    (folder / "train.py").write_text("import subprocess, sys\nsubprocess.run([sys.executable, 'mine.py'])\n")
+    assert "ZeRO stage 1" in plan(folder, "train.py").out
+
+
+def test_a_program_that_does_not_get_so_far_is_planned_without_its_answer(folder: Path) -> None:
+    (folder / "mine.py").write_text("raise KeyError('data')\n")
+    told = plan(folder, "train.py")
+    assert (told.status, "train.py did not tell its arguments: KeyError: 'data'" in told.err) == (0, True)
+
+
+def test_a_program_that_rejects_its_command_line_is_not_started(folder: Path) -> None:
+    (folder / "mine.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    told = zlaunch("train", "train.py", "--gpus", "1", "--", "--lr", "1", cwd=folder)
+    assert (told.status, (folder / "runs").exists()) == (2, False)
+    assert "error: train.py rejects its arguments: unrecognized arguments: --lr 1\n" in told.err
+
+
+def test_an_interrupt_ends_a_program_that_is_asked(folder: Path) -> None:
+    (folder / "mine.py").write_text(
+        "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    with start("train", "train.py", "--gpus", "1", cwd=folder, stderr=subprocess.PIPE) as program:
+        while not ((folder / "pid").exists() and (folder / "pid").read_text()):
+            time.sleep(0.05)
+        program.send_signal(signal.SIGINT)
+        program.communicate(timeout=30)
+    assert program.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((folder / "pid").read_text()), 0)
+
+
+YAML = """
+model_name_or_path: {model}
+dataset_name: data
+learning_rate: 3.0e-4
+per_device_train_batch_size: 3
+"""
+
+
+@pytest.fixture
+def trl(tmp_path: Path) -> Path:
+    (tmp_path / "sft.yaml").write_text(YAML.format(model=ROOT / "recipes" / "small_llama"))
+    return tmp_path
+
+
+@pytest.mark.job
+def test_the_arguments_of_trl_in_a_file_are_those_of_the_plan(trl: Path) -> None:
+    told = plan(trl, "-m", "trl.scripts.sft", "--config", "sft.yaml").out
+    assert "batch   3 = 3 per rank x 1 accumulated x 1 rank" in told
+    assert "`bf16` of SFTConfig" in told
+    assert "sft --config sft.yaml --use_cpu True --deepspeed /" in told
+
+
+@pytest.mark.job
+def test_a_program_of_trl_gets_a_precision_as_it_wants_it(trl: Path) -> None:
+    told = plan(trl, "-m", "trl.scripts.sft", "--precision", "fp32", "--", "--config", "sft.yaml").out
+    assert "--config sft.yaml --bf16 False --use_cpu True --deepspeed" in told
+
+
+@pytest.mark.job
+def test_an_argument_that_trl_does_not_have_is_refused(trl: Path) -> None:
+    told = plan(trl, "-m", "trl.scripts.sft", "--", "--config", "sft.yaml", "--bogus", "1")
+    assert (told.status, "does not define `--bogus 1`" in told.err) == (2, True)
+
+
+READS_YAML = """
+import sys
+from transformers import HfArgumentParser, TrainingArguments
+(args,) = HfArgumentParser(TrainingArguments).parse_yaml_file(sys.argv[1])
+"""
+
+
+@pytest.mark.job
+def test_a_program_that_reads_a_file_alone_gets_its_ds_config_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(READS_YAML)
+    (tmp_path / "args.yaml").write_text("output_dir: out\nuse_cpu: true\ngradient_accumulation_steps: 5\n")
+    told = plan(tmp_path, "train.py", "args.yaml").out
+    assert "40 = 8 per rank x 5 accumulated x 1 rank" in told
+    assert " train.py args.yaml\n" in told
+    assert "ACCELERATE_DEEPSPEED_CONFIG_FILE=" in told
+
+
+@pytest.mark.job
+def test_a_ds_config_that_a_file_of_arguments_names_is_that_of_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(READS_YAML)
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 1}}))
+    (tmp_path / "args.yaml").write_text("output_dir: out\nuse_cpu: true\ndeepspeed: ds.json\n")
+    told = plan(tmp_path, "train.py", "--stage", "3", "args.yaml")
+    assert "the ds_config of the script itself (`deepspeed` of TrainingArguments): ZeRO stage 1" in " ".join(
+        told.out.split()
+    )
+    assert "so `--stage` has no effect" in told.out

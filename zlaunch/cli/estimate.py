@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch.cli import options
+from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.estimate_report import EstimateView, report
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.query import parse_lora
@@ -65,7 +66,7 @@ def estimate(
     fastest that fits. With one of them, shows every phase, what uses the memory, and how much
     each change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
     """
-    argv, ds_config = ds_config_of(trainer.args, ds_config)
+    argv, ds_config = ds_config_of(trainer_args(trainer.args), ds_config)
     job = JobSpec(
         script=Path(),
         script_args=argv,

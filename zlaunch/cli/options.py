@@ -10,9 +10,7 @@ MOST_GPUS, MOST_NODES, MOST_SAMPLES, MOST_TOKENS, MOST_BATCH = 1 << 10, 1 << 17,
 
 Model = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL [-- TRAINER ARGS]", help="Model directory, config.json, or a model on the Hub."
-    ),
+    typer.Argument(metavar="MODEL [-- ARGS]", help="Model directory, config.json, or a model on the Hub."),
 ]
 
 Gpus = Annotated[int | None, typer.Option(min=1, max=MOST_GPUS, metavar="N", help="GPUs per host.")]

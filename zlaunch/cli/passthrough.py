@@ -38,6 +38,16 @@ class ScriptCommand(TyperCommand):
         return result
 
 
+def trainer_args(argv: Sequence[str]) -> list[str]:
+    """Return the Trainer arguments after `--`; if a program is named there, the ones that it has."""
+    if not argv or not (argv[0] == "-m" or argv[0].endswith(".py")):
+        return list(argv)
+    from zlaunch.cli.views.launch import LaunchView  # what asks a program is rarely needed
+    from zlaunch.launch.ask import ask_command
+
+    return ask_command(argv, LaunchView())
+
+
 def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides: str = "") -> WrongUsage:
     """Report an unknown option, with a similar one if there is any."""
     hint = f"did you mean `{meant[0]}`?" if meant else f"{besides}see `{command} --help`"

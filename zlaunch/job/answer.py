@@ -1,7 +1,9 @@
 """Complete what is known about a script by its own answer (`worker/hook/answer`)."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+from zlaunch.job.model import MODEL_FLAGS
 from zlaunch.job.script import ConfigInterface, OwnConfig, Script
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
@@ -10,6 +12,9 @@ from zlaunch.rundir.record import AnswerRecord
 
 _PRECISIONS = ("bf16", "fp16")
 """Arguments whose values are the program's choice, even if they are defaults."""
+
+_ALWAYS = ("output_dir", "max_length")
+"""Arguments that estimates need, even if they are defaults."""
 
 _ENGINES = ("deepspeed.initialize", "DeepSpeedStrategy")
 
@@ -38,17 +43,28 @@ def _with_trainer_args(script: Script, answer: AnswerRecord, job: JobSpec) -> Sc
         for key, value in values.items()
         if key in DEFAULTS and isinstance(value, bool | int | float | str)
     }
-    own, directory = values.get("deepspeed"), values.get("output_dir")
-    own_config = None
+    own, own_config = values.get("deepspeed"), None
     if isinstance(own, str | dict) and own and not job.config_flags:
         own_config = OwnConfig(f"`deepspeed` of {name}", own)
     return replace(
         script,
         interface=ConfigInterface.TRAINER,
-        is_asked=True,
+        told=tuple(_words(answer)),
         defaults=arguments,
         config_flags=("--deepspeed",) if answer.get("takes_flags") else (),
         own_config=own_config,
-        own_output_dir=directory if isinstance(directory, str) else None,
-        own_model=answer.get("model"),
     )
+
+
+def _words(answer: AnswerRecord) -> Iterator[str]:
+    """Write every argument that is not the default of the Trainer as a flag."""
+    values = {**answer.get("arguments", {}), MODEL_FLAGS[0]: answer.get("model")}
+    chosen = {*answer.get("changed", []), *DEFAULTS, MODEL_FLAGS[0], *_ALWAYS}
+    for name in sorted(chosen & values.keys()):
+        value = values[name]
+        if (
+            isinstance(value, bool | int | float | str)
+            and value != DEFAULTS.get(name)
+            and name != "deepspeed"
+        ):
+            yield from (f"--{name}", str(value))

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
-from zlaunch.job.model import model_flag
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import DEFAULTS, Argument, TrainerArgs, Value, flags, read_arguments
 
@@ -63,8 +62,8 @@ class Script:
     """Whether it is certain how the script takes a ds_config."""
     defaults: Mapping[str, Argument] = field(default_factory=dict)
     """Arguments of the Trainer that the script sets, or all of them if it was asked."""
-    is_asked: bool = False
-    """Whether the script itself told its arguments."""
+    told: tuple[str, ...] | None = None
+    """Its arguments as flags of the Trainer, if the script itself told them."""
     own_config: OwnConfig | None = None
     config_flags: tuple[str, ...] = ()
     """Arguments before the path of the ds_config; empty if it takes none."""
@@ -74,8 +73,6 @@ class Script:
     """What it trains with instead of DeepSpeed, if that is known."""
     own_output_dir: str | None = None
     """Default of `output_dir`, if it sets one."""
-    own_model: str | None = None
-    """Name of the model that it loads, if it told that."""
     trusts_code: bool = False
     """Whether it passes `trust_remote_code=True` for models."""
     wants_local_rank: bool = False
@@ -98,7 +95,7 @@ class Script:
 
     def trainer_args(self, argv: Sequence[str]) -> tuple[TrainerArgs, list[Finding]]:
         """Return the Trainer arguments for a command line, with what is wrong with it."""
-        if not self.is_asked:
+        if self.told is None:
             return read_arguments(argv, self.defaults)
         given = {name for name, _ in flags(argv)} if self.config_flags else set()
         told = {
@@ -107,9 +104,9 @@ class Script:
         }
         return TrainerArgs(told), []
 
-    def model_name(self, argv: Sequence[str]) -> str | None:
-        """Return the name of the model that the script loads, if that is known."""
-        return self.own_model or model_flag(argv)
+    def said(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Return its arguments as flags of the Trainer: those of its command line, or all that it told."""
+        return tuple(argv) if self.told is None else self.told
 
     def mentions(self, word: str) -> bool:
         """Whether the source contains a word or flag, with `-` and `_` as the same."""
@@ -118,8 +115,7 @@ class Script:
 
     def output_dir(self, argv: Sequence[str]) -> Path:
         """Return where its Trainer writes checkpoints, given its command line."""
-        said = None if self.is_asked else dict(flags(argv)).get("output_dir")
-        return Path(said or self.own_output_dir or "trainer_output")
+        return Path(dict(flags(self.said(argv))).get("output_dir") or self.own_output_dir or "trainer_output")
 
 
 def read_script(path: Path) -> Script:

@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +21,10 @@ from zlaunch.files import write_whole
 from zlaunch.hosts.ports import LOOPBACK, free_port
 from zlaunch.hosts.probe import package_versions
 from zlaunch.job.answer import apply_answer
-from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.module_files import find_module
+from zlaunch.job.script import ConfigInterface, Script, read_script
 from zlaunch.job.spec import JobSpec
+from zlaunch.job.trainer_args import flags
 from zlaunch.launch.reporter import Reporter
 from zlaunch.process import Child
 from zlaunch.rundir.read import conform
@@ -59,6 +61,28 @@ def ask(job: JobSpec, script: Script, reporter: Reporter) -> Script:
             "see its `--help`; `--no-ask` starts it anyway",
         )
     return apply_answer(script, answer, job) if answer.get("reached") else script
+
+
+def ask_command(argv: Sequence[str], reporter: Reporter) -> list[str]:
+    """Replace a program and its command line, `train.py --lr 1` or `-m NAME`, by its Trainer arguments."""
+    job = _named_program(argv)
+    if job is None:
+        return list(argv)
+    script = ask(job, read_script(job.script), reporter)
+    given = {name for name, _ in flags(job.script_args)}
+    defaults = {} if script.told is not None else script.defaults
+    unsaid = [
+        word for name, one in defaults.items() if name not in given for word in (f"--{name}", f"{one.value}")
+    ]
+    return [*unsaid, *script.said(_arguments(job))]
+
+
+def _named_program(argv: Sequence[str]) -> JobSpec | None:
+    if len(argv) > 1 and argv[0] == "-m":
+        return JobSpec(find_module(argv[1], os.environ), tuple(argv[2:]), module=argv[1])
+    if argv and argv[0].endswith(".py"):
+        return JobSpec(Path(argv[0]), tuple(argv[1:]))
+    return None
 
 
 def needs_asking(job: JobSpec, script: Script) -> bool:

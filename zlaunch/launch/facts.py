@@ -20,7 +20,7 @@ from zlaunch.hosts.ssh import HostSurveys, survey_hosts
 from zlaunch.hosts.survey import SurveyRequest, survey
 from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_model
-from zlaunch.job.model import ModelConfig, read_model
+from zlaunch.job.model import ModelConfig, model_flag, read_model
 from zlaunch.job.script import Script, read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.ask import ask
@@ -107,16 +107,16 @@ def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyReq
 
 def _model(job: JobSpec, script: Script) -> tuple[ModelConfig | None, str | None]:
     """Find the config.json of the model the script will load, or why it could not be fetched."""
-    name = script.model_name(job.script_args)
+    name = model_flag(script.said(job.script_args))
     if name is None:
         is_recipe = job.script == default_recipe()
         return read_model(default_recipe().parent / "small_llama") if is_recipe else None, None
     if Path(name).exists():
         return read_model(Path(name)), None
-    if script.own_model is None and not script.mentions("from_pretrained"):
+    if script.told is None and not script.mentions("from_pretrained"):
         return None, None
     if not HUB_ID.fullmatch(name):
-        if script.own_model is not None:
+        if script.told is not None:
             return None, None
         raise InputMissing(f"there is no model directory `{name}`")
     try:

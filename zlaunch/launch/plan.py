@@ -45,6 +45,11 @@ class PlanInputs:
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
 
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The arguments of the script as flags of the Trainer."""
+        return self.script.said(self.job.script_args)
+
     def context(self, args: TrainerArgs) -> ResolveContext:
         """What the ds_config is resolved for; `args` are those of the Trainer."""
         return ResolveContext(
@@ -112,6 +117,12 @@ class LaunchPlan:
         return self._argv(Target(RANK_PROGRAM, (str(self.layout.root),), True, hostfile=self._hostfile))
 
     @property
+    def needs_rank_program(self) -> bool:
+        """Whether the job trains differently without the rank program: over ssh, and with accelerate on a CPU."""
+        is_on_cpu = self.accelerator == "cpu" and self.program.handover is Handover.ACCELERATE
+        return self.topology.over_ssh or is_on_cpu
+
+    @property
     def passes_local_rank(self) -> bool:
         """Whether the script gets `--local_rank=N`, as DeepSpeed's launcher passes it."""
         return self.launcher == "deepspeed" and self.program.wants_local_rank
@@ -146,7 +157,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         port=inputs.port,
         program=script,
         values=resolved.values,
-        handed=_left_to_program(resolved.values, config) if script.is_asked else resolved.values,
+        handed=_left_to_program(resolved.values, config) if script.told is not None else resolved.values,
         left=resolved.left,
         script=(str(script.path), *job.script_args, *words),
         environment=job_environment(inputs.machine, topology, inputs.environ, variables),
@@ -241,7 +252,7 @@ def _counts_one_rank(values: Values, inputs: PlanInputs) -> bool:
 
 def _removed(inputs: PlanInputs) -> list[Finding]:
     """Find arguments that the Trainer no longer takes, unless the script defines them itself."""
-    if not inputs.script.takes_trainer_args or inputs.script.is_asked:
+    if not inputs.script.takes_trainer_args or inputs.script.told is not None:
         return []
     gone = removed_arguments(inputs.job.script_args)
     return [finding for finding in gone if not inputs.script.mentions(finding.where.removeprefix("--"))]

@@ -7,6 +7,7 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli.options import A_CONFIG, ModelDir, Runner, WorldSize
+from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.resolved_config import REPORTS
 from zlaunch.config.report import context_of, load_config
 from zlaunch.config.resolve.lr_schedule import schedule_of
@@ -18,7 +19,7 @@ from zlaunch.units import plural
 
 def resolve(
     trainer: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE [-- TRAINER ARGS]", help=A_CONFIG)],
+    file: Annotated[str, typer.Argument(metavar="FILE [-- ARGS]", help=A_CONFIG)],
     world_size: WorldSize = None,
     model: ModelDir = None,
     runner: Runner = None,
@@ -29,7 +30,8 @@ def resolve(
     Also shows the batch size, the values that only the dataset decides, and the learning rate
     over the run.
     """
-    context, wrong = context_of(trainer.args, world_size, model, runner, None)
+    argv = trainer_args(trainer.args)
+    context, wrong = context_of(argv, world_size, model, runner, None)
     context = replace(context, strict_json=False)
     found = load_config(file)
     document = found.needed(file)
@@ -38,7 +40,7 @@ def resolve(
     resolved = resolve_file(document, context)
     agreed = context if context.args is None else replace(context, args=resolved.agreement.args)
     refuse_fatal(map(document.locate, validate_mapping(resolved.values.config(), agreed)))
-    schedule = schedule_of(resolved, context.interface, trainer.args)
+    schedule = schedule_of(resolved, context.interface, argv)
     console.data(*REPORTS[output](resolved, batch_equation(resolved.values, context), schedule))
     if findings:
         console.say(

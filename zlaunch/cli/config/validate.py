@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch.cli.options import A_CONFIG, ModelDir, Release, Runner, WorldSize
+from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.findings import REPORTS
 from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
 from zlaunch.errors import WrongUsage
@@ -12,7 +13,7 @@ from zlaunch.errors import WrongUsage
 
 def validate(
     trainer: typer.Context,
-    files: Annotated[list[str], typer.Argument(metavar="FILE… [-- TRAINER ARGS]", help=A_CONFIG)],
+    files: Annotated[list[str], typer.Argument(metavar="FILE… [-- ARGS]", help=A_CONFIG)],
     world_size: WorldSize = None,
     model: ModelDir = None,
     runner: Runner = None,
@@ -42,13 +43,14 @@ def validate(
     """
     if fix and diff:
         raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")
-    context, wrong = context_of(trainer.args, world_size, model, runner, deepspeed)
+    argv = trainer_args(trainer.args)
+    context, wrong = context_of(argv, world_size, model, runner, deepspeed)
     options = ReportOptions(context, deep=deep, fix=fix, show_diff=fix or diff)
     reports = [inspect_config(name, options) for name in files]
     if rehearse:  # what estimates need would make every other check slower
         from zlaunch.estimate.rehearsed_check import add_rehearsal_findings
 
-        reports = [add_rehearsal_findings(report, model, world_size, trainer.args) for report in reports]
+        reports = [add_rehearsal_findings(report, model, world_size, argv) for report in reports]
     if wrong:
         reports.insert(0, Report("the Trainer's arguments", wrong))
     REPORTS[output](reports)

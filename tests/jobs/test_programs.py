@@ -1,0 +1,101 @@
+"""Programs that know nothing of zlaunch train as they are."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import Result, zlaunch
+
+pytestmark = pytest.mark.job
+
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+torch.manual_seed(0)
+net = torch.nn.Linear(8, 1)
+data = torch.utils.data.TensorDataset(torch.arange(256.0).reshape(32, 8) / 256, torch.zeros(32, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=4)
+net, optimizer, loader = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=0.05), loader)
+seen = []
+for x, y in loader:
+    seen += x[:, 0].tolist()
+    loss = (net(x) - y).pow(2).mean()
+    accelerator.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+print("saw", sorted(seen), flush=True)
+"""
+
+DDP = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+{imports}
+torch.distributed.init_process_group("gloo")
+net = DistributedDataParallel(torch.nn.Linear(4, 4))
+for _ in range(2):
+    net(torch.ones(2, 4)).sum().backward()
+"""
+
+LOCAL_RANK = """
+import argparse, deepspeed, torch
+
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser.add_argument("--local_rank", type=int, default=-1)
+args = parser.parse_args()
+print("local rank", args.local_rank, flush=True)
+net = torch.nn.Linear(4, 4)
+adam = torch.optim.AdamW(net.parameters())
+config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 1}}
+engine, *_ = deepspeed.initialize(args=args, model=net, optimizer=adam, config=config)
+engine.backward(engine(torch.ones(2, 4)).sum())
+engine.step()
+"""
+
+
+def train(folder: Path, source: str, *words: str) -> Result:
+    (folder / "train.py").write_text(source)
+    options = ("--gpus", "2", "--run-dir", "run", "--show-ranks", "all")
+    return zlaunch("train", *options, *words, "train.py", cwd=folder)
+
+
+def program(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "run" / "ranks" / "rank-0.program.json").read_text())
+    return found
+
+
+def test_an_accelerate_script_trains_with_zero_on_a_cpu_each_rank_on_its_own_data(tmp_path: Path) -> None:
+    done = train(tmp_path, ACCELERATE, "--stage", "3")
+    assert done.status == 0, done.err
+    engine = program(tmp_path)["engine"]
+    assert (engine["stage"], engine["train_batch_size"]) == (3, 8)
+    seen = [json.loads(line.partition("saw ")[2]) for line in done.out.splitlines() if "saw " in line]
+    assert sorted(seen[0] + seen[1]) == [row * 8 / 256 for row in range(32)]
+    assert "ZeRO stage 3, fp32, batch 8, AdamW" in zlaunch("runs", "show", "run", cwd=tmp_path).out
+
+
+def test_a_run_without_an_engine_is_not_shown_as_one_with_zero(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").touch()
+    done = train(tmp_path, DDP.format(imports="import mine"), "--stage", "3", "--no-ask")
+    told = " ".join(done.err.split())
+    assert (
+        done.status,
+        "ds_config had no effect; the script trained with DistributedDataParallel" in told,
+    ) == (
+        0,
+        True,
+    ), told
+
+
+def test_a_script_that_wants_its_local_rank_gets_it_and_keeps_its_own_ds_config(tmp_path: Path) -> None:
+    done = train(tmp_path, LOCAL_RANK, "--stage", "3")
+    assert done.status == 0, done.err
+    assert {line for line in done.out.splitlines() if "local rank" in line} == {
+        "[0] local rank 0",
+        "[1] local rank 1",
+    }
+    assert program(tmp_path)["engine"]["stage"] == 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.diagnosis.table import DEATHS
+from tests.diagnosis.table import DEATHS, printed, run
 from tests.each import each
 from zlaunch.config.validate import validate_mapping
 from zlaunch.diagnosis.diagnose import SIGNATURES, diagnose
@@ -29,6 +29,14 @@ def test_a_collective_that_timed_out_is_blamed_on_the_rank_that_fell_behind() ->
     """Of a watchdog's messages, that is the rank with the lowest number of the collective."""
     blamed = [diagnose(evidence).rank for evidence in DEATHS["collective-timeout"]]
     assert blamed[3] == 1
+
+
+def test_an_argument_that_zlaunch_added_is_not_blamed_on_the_user() -> None:
+    usage = "sft.py: error: argument --bf16: expected one argument\n"
+    died = run(printed(usage, 2, phase="starting"), job={"appended": ("--bf16", "--deepspeed", "ds.json")})
+    verdict = diagnose(died)
+    assert verdict is not None
+    assert "zlaunch added `--bf16`; the other arguments are yours" in verdict.facts
 
 
 def test_every_signature_has_a_death() -> None:

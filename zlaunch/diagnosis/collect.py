@@ -77,11 +77,18 @@ def _job(files: RunFiles) -> JobEvidence:
         precision=job.get("precision") or "",
         accelerator=job.get("accelerator", ""),
         script=script[0],
+        appended=_appended(job),
         uses_trainer=_uses_trainer(job, source),
         gradient_checkpointing=_recomputes(script[1:], source),
         forecast=files.forecast or None,
         config=files.config,
     )
+
+
+def _appended(job: JobRecord) -> tuple[str, ...]:
+    """Return the arguments that zlaunch added; none if the record does not say what the user typed."""
+    typed, words = job.get("spec", {}).get("script_args"), job.get("script", [])[1:]
+    return tuple(words[len(typed) :]) if isinstance(typed, list) and words[: len(typed)] == typed else ()
 
 
 def _uses_trainer(job: JobRecord, source: Script | None) -> bool:

@@ -91,6 +91,8 @@ class JobEvidence:
     precision: str = "fp32"
     accelerator: str = "cpu"
     script: str = ""
+    appended: tuple[str, ...] = ()
+    """Arguments that zlaunch added to those of the user."""
     uses_trainer: bool = True
     forecast: ForecastRecord | None = None
     gradient_checkpointing: bool | None = None

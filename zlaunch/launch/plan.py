@@ -118,7 +118,7 @@ class LaunchPlan:
 
     @property
     def needs_rank_program(self) -> bool:
-        """Whether the job trains differently without the rank program: over ssh, and with accelerate on a CPU."""
+        """Whether the job is another one without it: over ssh, and with accelerate on a CPU."""
         is_on_cpu = self.accelerator == "cpu" and self.program.handover is Handover.ACCELERATE
         return self.topology.over_ssh or is_on_cpu
 

@@ -1,6 +1,7 @@
 """Errors of the script."""
 
 import re
+from collections.abc import Iterator
 
 from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, error_of
@@ -38,11 +39,19 @@ def wrong_arguments(case: Case) -> Reading | None:
     if error := matching_line(r"not used by the HfArgumentParser", case.words):
         rejected = named_in(error, r"HfArgumentParser: \[([^\]]{1,200})\]")
         cause = "the script does not define an argument"
-        return Reading(cause, (f"unrecognized: {rejected}" if rejected else error,))
+        return Reading(cause, (f"unrecognized: {rejected}" if rejected else error, *_appended(case, error)))
     is_usage = case.error is None or case.error.type == "SystemExit"
     if status != 2 or said is None or not is_usage:
         return None
-    return Reading("the script rejected its arguments", (said.partition(": error: ")[2] or said,))
+    why = said.partition(": error: ")[2] or said
+    return Reading("the script rejected its arguments", (why, *_appended(case, why)))
+
+
+def _appended(case: Case, error: str) -> Iterator[str]:
+    """Name the argument that zlaunch added, if the script rejected that one."""
+    rejected = [word for word in case.job.appended if word.startswith("--") and word in error]
+    if rejected:
+        yield f"zlaunch added `{' '.join(rejected)}`; the other arguments are yours"
 
 
 @signature("script-missing", "`can't open file`, and status 2")

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.diagnosis.table import DEATHS, printed, run
+from tests.diagnosis.deaths import printed, run
+from tests.diagnosis.table import DEATHS
 from tests.each import each
 from zlaunch.config.validate import validate_mapping
 from zlaunch.diagnosis.diagnose import SIGNATURES, diagnose

@@ -89,7 +89,7 @@ def test_every_preset_trains_with_exactly_the_ds_config_that_was_shown(
     assert trained.result.status == 0, trained.result.err
     first, last = losses(trained.result.out)
     assert last < first
-    shown = json.loads((trained.run / "ds_config.json").read_text())
+    shown = json.loads((trained.run / "provenance.json").read_text())["expected"]
     seen = json.loads((trained.folder / "seen.json").read_text())
     assert "auto" not in [value for _, value in leaves(shown)]
     assert {path: look_up(seen, path) for path, _ in leaves(shown)} == dict(leaves(shown))

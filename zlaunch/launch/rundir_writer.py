@@ -115,7 +115,10 @@ def write_run_files(
     run_dir = plan.layout
     run_dir.ranks.mkdir()
     run_dir.ds_config.write_text(to_json(plan.handed.config()))
-    write_record(run_dir.provenance, {"set": plan.values.sources(), "left": dict(plan.left)})
+    provenance: record.ProvenanceRecord = {"set": plan.values.sources(), "left": dict(plan.left)}
+    if plan.handed != plan.values:
+        provenance["expected"] = plan.values.config()
+    write_record(run_dir.provenance, provenance)
     write_record(run_dir.job, {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()})
     write_record(run_dir.environment, environment_of(inputs.machine))
     if plan.topology.over_ssh:

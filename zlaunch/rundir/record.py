@@ -119,6 +119,8 @@ class ProvenanceRecord(TypedDict, total=False):
 
     set: dict[str, str]
     left: dict[str, str]
+    expected: dict[str, object]
+    """The ds_config with the numbers that the program told, if the file leaves them to the Trainer."""
 
 
 class PhaseRecord(TypedDict, total=False):

@@ -54,7 +54,7 @@ def differences(files: RunFiles) -> list[str]:
         return [_no_engine(program)] if expects_engine else []
     if not expects_engine:
         return [f"the script created a DeepSpeed engine: {', '.join(_engine_parts(engine))}"]
-    found = [*_key_differences(files.config, engine)]
+    found = [*_key_differences(files.provenance.get("expected", files.config), engine)]
     more = [f"{len(found) - MOST_LINES} more"] if len(found) > MOST_LINES else []
     return [*found[:MOST_LINES], *more]
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _PARSERS = ("parse_args_into_dataclasses", "parse_dict")
 """Methods of HfArgumentParser, also of copies of it."""
 
-_MODEL = "model_name_or_path"
-
 
 def install(file: str) -> None:
     """Watch for the points at which a program has its arguments; `file` gets the answer."""
@@ -148,11 +146,16 @@ def _rejected(parser: FrameType) -> list[str]:
 
 def _model_name(known: Mapping[str, object]) -> str | None:
     """Find the name of the model among what a parser has read so far."""
+    from zlaunch.job.model import MODEL_FLAGS
+
     args, outputs = known.get("args"), known.get("outputs")
-    named = [args.get(_MODEL)] if isinstance(args, dict) else []
     objects = [known.get("namespace"), *(outputs if isinstance(outputs, list) else [])]
-    named += [getattr(one, _MODEL, None) for one in objects]
-    return next((name for name in named if isinstance(name, str)), None)
+    for flag in MODEL_FLAGS:
+        named = [getattr(one, flag, None) for one in objects]
+        named += [args.get(flag)] if isinstance(args, dict) else []
+        if (name := next((one for one in named if isinstance(one, str)), None)) is not None:
+            return name
+    return None
 
 
 def _accelerator(given: Mapping[str, object]) -> "AnswerRecord":

@@ -15,6 +15,7 @@ from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.files import nearest
 from zlaunch.hosts.machine import HostSurvey
+from zlaunch.hosts.packages import RECIPE, TRAINING, require
 from zlaunch.hosts.placement import choose_slots
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
 from zlaunch.hosts.survey import SurveyRequest, survey
@@ -79,8 +80,9 @@ def inspect(job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter) 
     """Ask the script, read the model's config.json, and survey all machines, other hosts over ssh.
 
     Raises InputMissing for a missing model, WrongUsage for arguments that the script rejects, Unavailable
-    for a host that gives no answer.
+    for a missing package or a host that gives no answer.
     """
+    require("a job", RECIPE if job.script == default_recipe() else TRAINING)
     sources = replace(sources, script=ask(job, sources.script, reporter))
     model, model_error = _model(job, sources.script)
     request = _survey_request(job, sources, layout)

@@ -73,7 +73,8 @@ def commit_hook(repository: Path, hook: str) -> Result:
     return result
 
 
-@pytest.mark.parametrize("kind", ["-system", pytest.param("", marks=pytest.mark.job)], ids=["system", "own"])
+@pytest.mark.job
+@pytest.mark.parametrize("kind", ["-system", ""], ids=["system", "own"])
 def test_the_hooks_report_mistakes_by_line_and_fix_them(kind: str, published: Path, repository: Path) -> None:
     config = CONFIG.format(published, git("rev-parse", "HEAD", cwd=published), kind, kind)
     (repository / ".pre-commit-config.yaml").write_text(config)

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,12 @@ FAULTY = (
     '{"zero_optimisation": {"stage": "2"}, "train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true},}\n'
 )
 ACCELERATE = "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n  zero_stage: 3\n"
+DDP = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+torch.distributed.init_process_group("gloo")
+DistributedDataParallel(torch.nn.Linear(1, 1))(torch.ones(1)).backward()
+"""
 CONSOLE_PROGRAM = "from zlaunch.__main__ import main\nmain()\n"
 COMMANDS = """
 --version
@@ -52,9 +59,12 @@ train nosuch.py
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An interpreter that has the light packages and zlaunch, and no others."""
-    home = tmp_path_factory.mktemp("light")
+    return python_with(LIGHT, tmp_path_factory.mktemp("light"))
+
+
+def python_with(names: Iterable[str], home: Path) -> str:
     packages = environment(home)
-    link_packages(LIGHT, packages)
+    link_packages(names, packages)
     (packages / "zlaunch.pth").write_text(f"{ROOT}\n")
     return str(home / "bin" / "python")
 
@@ -141,9 +151,20 @@ def test_a_missing_light_package_is_named_too(
     distribution: str, module: str, words: str, folder: Path
 ) -> None:
     home = folder / f"without-{distribution}"
-    packages = environment(home)
-    link_packages(set(LIGHT) - {distribution}, packages)
-    (packages / "zlaunch.pth").write_text(f"{ROOT}\n")
-    result = run(home / "bin" / "python", "-m", "zlaunch", *words.split(), cwd=folder)
+    without = python_with({*LIGHT} - {distribution}, home)
+    result = run(without, "-m", "zlaunch", *words.split(), cwd=folder)
     assert result.err.startswith(f"error: zlaunch needs {module}, which is not installed in {home}\n")
     assert (result.status, len(result.err.splitlines())) == (69, 2)
+
+
+@pytest.mark.job
+def test_a_script_without_deepspeed_trains_where_deepspeed_is_not_installed(tmp_path: Path) -> None:
+    python = python_with([*LIGHT, "torch"], tmp_path / "home")
+    torchrun = tmp_path / "home" / "bin" / "torchrun"
+    torchrun.write_text(f"#!{python}\nfrom torch.distributed.run import main\nmain()\n")
+    torchrun.chmod(0o755)
+    (tmp_path / "ddp.py").write_text(DDP)
+    result = run(python, "-m", "zlaunch", "train", "ddp.py", cwd=tmp_path)
+    assert result.status == 0, result.err
+    refused = run(python, "-m", "zlaunch", "train", cwd=tmp_path)
+    assert "a job needs deepspeed, transformers, accelerate and datasets, which are" in refused.err

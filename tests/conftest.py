@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from tests.abilities import unable
 from tests.distribution import Units, seconds
-from tests.running import end_server
+from tests.running import end_servers
 from tools.run_tests import PART
 
 # Thousands of tests on top of torch and transformers: the collector would search all of that again and again.
@@ -75,6 +75,6 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_fork_server_is_left() -> Iterator[None]:
+def _no_fork_servers_are_left() -> Iterator[None]:
     yield
-    end_server()
+    end_servers()

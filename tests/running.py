@@ -4,7 +4,6 @@
 everything here does that names `ZLAUNCH`.
 """
 
-import functools
 import json
 import os
 import select
@@ -37,9 +36,16 @@ class Result:
     err: str
 
 
-def zlaunch(*args: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300) -> Result:
+def zlaunch(
+    *args: object,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 300,
+    python: str = sys.executable,
+) -> Result:
     """Run zlaunch to its end."""
-    with start(*args, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+    pipe = subprocess.PIPE
+    with start(*args, cwd=cwd, env=env, stdout=pipe, stderr=pipe, python=python) as program:
         try:
             out, err = program.communicate(timeout=timeout)
         except BaseException:
@@ -70,19 +76,20 @@ def start(
     stdin: int | IO[bytes] | None = None,
     stdout: int | IO[bytes] = subprocess.DEVNULL,
     stderr: int | IO[bytes] = subprocess.DEVNULL,
+    python: str = sys.executable,
 ) -> "subprocess.Popen[bytes]":
     """Start zlaunch and come back."""
     whole = {**os.environ, **(env or {})}
-    kind = Forked if may_fork(whole) else subprocess.Popen
-    argv = [*ZLAUNCH, *(str(word) for word in args)]
+    kind = Forked if may_fork(whole, python) else subprocess.Popen
+    argv = [python, *ZLAUNCH[1:], *(str(word) for word in args)]
     return kind(argv, cwd=cwd, env=whole, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
-def may_fork(env: Mapping[str, str]) -> bool:
+def may_fork(env: Mapping[str, str], python: str = sys.executable) -> bool:
     """Say whether the variables that were read before a fork have the same values in its environment."""
     if os.environ.get("ZLAUNCH_TESTS_EXEC"):
         return False
-    read = server().variables_read
+    read = server(python).variables_read
     return all(
         env.get(name) == os.environ.get(name)
         for name in {*env, *os.environ}
@@ -92,31 +99,35 @@ def may_fork(env: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class Server:
-    """The fork server of this process."""
+    """A fork server of this process."""
 
     process: "subprocess.Popen[bytes]"
     requests: socket.socket
     variables_read: frozenset[str]
 
 
-@functools.cache
-def server() -> Server:
-    """Start it. It ends when the socket is closed."""
+_SERVERS: dict[str, Server] = {}
+
+
+def server(python: str) -> Server:
+    """Find the fork server of an interpreter, or start it. It ends when the socket is closed."""
+    if python in _SERVERS:
+        return _SERVERS[python]
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
-        argv = [sys.executable, "-m", "tests.fork_server", str(its.fileno())]
+        argv = [python, "-m", "tests.fork_server", str(its.fileno())]
         process = subprocess.Popen(argv, cwd=ROOT, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
     read = ours.recv(1 << 20)
     assert read, "the fork server could not start; its stderr says why"
-    return Server(process, ours, frozenset(json.loads(read)))
+    return _SERVERS.setdefault(python, Server(process, ours, frozenset(json.loads(read))))
 
 
-def end_server() -> None:
-    """End the server, if there is one."""
-    if server.cache_info().currsize:
-        server().requests.close()
-        server().process.wait()
-        server.cache_clear()
+def end_servers() -> None:
+    """End the servers that were started."""
+    while _SERVERS:
+        _, one = _SERVERS.popitem()
+        one.requests.close()
+        one.process.wait()
 
 
 class Forked(subprocess.Popen[bytes]):
@@ -127,7 +138,7 @@ class Forked(subprocess.Popen[bytes]):
         files = [number if file == -1 else file for number, file in enumerate(pipes[i] for i in (0, 3, 5))]
         message = json.dumps(asdict(Request(args[2], args[3:], str(cwd), env))).encode()
         self._told, told = os.pipe()
-        socket.send_fds(server().requests, [message], [*files, told])
+        socket.send_fds(server(args[0]).requests, [message], [*files, told])
         os.close(told)
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
         self._child_created = True

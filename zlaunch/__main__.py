@@ -7,6 +7,7 @@ import sys
 def main() -> None:
     """Run it; a Ctrl-C while it imports ends it as quietly as one that comes later.
 
+    A package that is missing is named without a traceback, whichever command imports it.
     What is imported stays, so nothing is gained by looking for garbage meanwhile; a job turns it on again.
     """
     gc.disable()
@@ -16,6 +17,15 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         sys.exit(130)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "zlaunch":
+            raise
+        from zlaunch import console
+        from zlaunch.hosts.packages import not_installed
+
+        missing = not_installed([error.name])
+        console.show_error(missing)
+        sys.exit(missing.status)
 
 
 if __name__ == "__main__":

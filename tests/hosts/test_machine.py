@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.making import CPU_MACHINE, gpu, machine
 from tests.running import ROOT
 from zlaunch.hosts.machine import Cgroup, FreeResources, GpuProcess, has_fp16_kernels, tightest, weakest
-from zlaunch.hosts.probe import cgroups, disk_of, free_resources, is_importable
+from zlaunch.hosts.packages import is_importable
+from zlaunch.hosts.probe import cgroups, disk_of, free_resources
 
 GIB = 1 << 30
 

@@ -83,6 +83,7 @@ def test_the_working_directory_does_not_count_where_python_leaves_it_out(folder:
         (".train", "write it as in `import`: `-m package.module`"),
         ("", "write it as in `import`: `-m package.module`"),
         ("pack..train", "write it as in `import`: `-m package.module`"),
+        ("turtel.scripts.sft", "start where `python -m` finds it, or name its file: `zlaunch train FILE`"),
         ("zzzqqq", "start where `python -m` finds it, or name its file: `zlaunch train FILE`"),
     ],
 )

@@ -190,8 +190,13 @@ def test_one_rank_on_a_cpu_counts_itself() -> None:
 
 @pytest.mark.parametrize(
     ("inputs", "ops"),
-    [(DEFAULTS, []), (ON_CPU, ["deepspeed_shm_comm"]), (_asked(**NVME), ["cpu_adam", "async_io"])],
-    ids=["gpus", "cpu", "nvme"],
+    [
+        (DEFAULTS, []),
+        (ON_CPU, ["deepspeed_shm_comm"]),
+        (_asked(**NVME), ["cpu_adam", "async_io"]),
+        (replace(ON_CPU, script=script(interface=ConfigInterface.NONE)), []),
+    ],
+    ids=["gpus", "cpu", "nvme", "no DeepSpeed"],
 )
 def test_a_plan_names_the_ops_it_needs(inputs: PlanInputs, ops: list[str]) -> None:
     assert [op.name for op in make_plan(inputs).ops] == ops

@@ -12,7 +12,40 @@ Case = tuple[list[str], int, str]
 
 CASES: dict[str, Case] = {
     "a missing script": (["nosuch.py"], 66, "nosuch.py"),
-    "a folder for a script": (["."], 66, "`.`"),
+    "a folder for a script": (["."], 2, "name a script in it: `broken.py`"),
+    "a shell script": (["run.sh"], 2, "run `bash run.sh`"),
+    "a pipe for a script": (["-"], 2, "every rank reads the script"),
+    "a misspelled script": (["scirpt.py"], 66, "did you mean `script.py`?"),
+    "a launcher": (
+        ["torchrun", "--nproc-per-node", "2", "script.py", "--x", "1"],
+        2,
+        "`zlaunch train script.py --stage 0 --precision fp32 --gpus 2 -- --x 1`",
+    ),
+    "a launcher whose flags zlaunch has too": (
+        ["deepspeed", "--hostfile", "hosts", "--include", "w0", "script.py"],
+        2,
+        "`zlaunch train script.py --include w0 --hostfile hosts`",
+    ),
+    "a launcher after options of zlaunch": (
+        ["--stage", "3", "accelerate", "launch", "-m", "pack"],
+        2,
+        "`zlaunch train -m pack --stage 0 --precision fp32 --stage 3`",
+    ),
+    "a launcher that cannot be translated": (
+        ["torchrun", "--no_python", "x"],
+        2,
+        "see `zlaunch config translate -- torchrun --no_python x`",
+    ),
+    "a program that starts ranks": (
+        ["llamafactory-cli", "train", "--stage", "sft"],
+        2,
+        "`zlaunch train -m llamafactory.launcher -- --stage sft`",
+    ),
+    "the module of such a program": (
+        ["-m", "trl.cli", "--", "sft", "--model", "m"],
+        2,
+        "`zlaunch train -m trl.scripts.sft -- --model m`",
+    ),
     "a script that is not Python": (["broken.py"], 65, "broken.py:1"),
     "an unknown stage": (["--stage", "7"], 2, "'--stage': '7' is not"),
     "an unknown option": (["--learning_rate", "3"], 2, "options of the script go after it, or after `--`"),
@@ -85,6 +118,7 @@ def folder(tmp_path: Path) -> Path:
     files = {
         "script.py": SCRIPT,
         "broken.py": "def (:\n",
+        "run.sh": "python script.py\n",
         "wrong.json": '{"zero_optimisation": {"stage": 2}}',
         "batch.json": '{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}',
         "hosts": "w0 slots=1\nw1 slots = 2\nw0 slots=1\n",

@@ -62,6 +62,8 @@ def test_every_change_has_a_line_on_stderr(folder: Path) -> None:
         (["--", "torchrun", "--num_gpus", "2", "train.py"], 2, "did you mean `--nproc_per_node`?"),
         (["--", "torchrun", "--no_python", "train"], 65, "only starts Python scripts"),
         (["--", "python", "train.py"], 2, "start with"),
+        (["--", "trl", "sft", "--num_processes", "2"], 0, "--num_processes 2"),
+        (["--", "trl", "env"], 2, "`trl env` does not train a model"),
         ([], 2, "COMMAND"),
     ],
 )
@@ -75,6 +77,11 @@ def test_accelerates_default_config_is_read_as_accelerate_reads_it(folder: Path)
     (folder / "hf" / "accelerate" / "default_config.yaml").write_text(FILES["a.yaml"])
     found = translate("--", "accelerate", "launch", "train.py", "--fp16", folder=folder)
     assert found.out == "zlaunch train train.py --stage 3 --gpus 2 -- --fp16\n"
+
+
+def test_a_program_that_starts_ranks_becomes_its_module(folder: Path) -> None:
+    found = translate("--", "axolotl", "train", "a.yaml", folder=folder)
+    assert found.out == "zlaunch train -m axolotl.cli.train -- a.yaml\n"
 
 
 def test_the_command_line_can_be_pasted(folder: Path) -> None:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.running import ROOT
 
 LOST = """
@@ -16,8 +18,11 @@ def nvmlDeviceGetMemoryInfo(handle): raise NVMLError("GPU is lost")
 """
 
 
-def test_nothing_is_said_of_a_gpu_that_is_lost(tmp_path: Path) -> None:
-    (tmp_path / "pynvml.py").write_text(LOST)
+@pytest.mark.parametrize(
+    "pynvml", [LOST, "raise ModuleNotFoundError(name='pynvml')"], ids=["lost", "not installed"]
+)
+def test_nothing_is_said_of_a_gpu_that_cannot_be_asked(pynvml: str, tmp_path: Path) -> None:
+    (tmp_path / "pynvml.py").write_text(pynvml)
     program = "from zlaunch.worker.sampling import GpuSampler; print(GpuSampler(None, 0).sample())"
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(

@@ -1,19 +1,26 @@
 """Command lines that pass arguments on to a script: `[SCRIPT] [OPTIONS] [-- SCRIPT ARGS]`."""
 
+import os
+import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from typer.core import TyperCommand
 
-from zlaunch.errors import WrongUsage
+from zlaunch.errors import WrongUsage, ZlaunchError
 
 
 class ScriptCommand(TyperCommand):
     """Parses its own options anywhere before `--`; unknown options go to the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Split the command line at `--`; what follows is not parsed."""
+        """Split the command line at `--`; what follows is not parsed.
+
+        A program in place of the script is reported before its options are taken for those of zlaunch.
+        """
+        if any(option.name == "script" for option in self.params) and not ctx.resilient_parsing:
+            self._refuse_program(args)
         own, after = args, []
         if "--" in args:
             cut = args.index("--")
@@ -27,7 +34,7 @@ class ScriptCommand(TyperCommand):
                     "keep one of them; arguments of a module go after its name",
                 )
             ctx.args, ctx.params["script"], script = [script, *ctx.args], None, None
-        if script is not None and str(script).startswith("-"):
+        if script not in (None, "-") and str(script).startswith("-"):
             own_options = [name for option in self.params for name in option.opts]
             name = str(script).partition("=")[0]
             meant = get_close_matches(name, own_options, 1)
@@ -36,6 +43,48 @@ class ScriptCommand(TyperCommand):
             )
         ctx.args = [*ctx.args, *after]
         return result
+
+    def _refuse_program(self, words: Sequence[str]) -> None:
+        """Raise WrongUsage with the right command if the script is a program that starts ranks itself."""
+        if (place := self._place_of_program(words)) is None:
+            return
+        from zlaunch.job.programs import replacement  # help and completion do not need it
+
+        if words[place] in _MODULE:
+            found = replacement(words[:place], ["-m", *words[place + 1 :]])
+        else:
+            found = replacement(words[:place], words[place:])
+        if found is not None:
+            raise _translated(found, words[:place]) if found.launcher else found.error()
+
+    def _place_of_program(self, words: Sequence[str]) -> int | None:
+        """Find the first word that is neither an option of zlaunch nor the value of one."""
+        with_value = {
+            name for option in self.params if not getattr(option, "is_flag", False) for name in option.opts
+        }
+        place = 0
+        while place < len(words) and words[place] != "--":
+            if words[place] in ("-", *_MODULE) or not words[place].startswith("-"):
+                return place
+            place += 2 if words[place].replace("_", "-") in with_value else 1
+        return None
+
+
+_MODULE = ("-m", "--module")
+
+
+def _translated(found: Any, options: Sequence[str]) -> WrongUsage:
+    """Name the command of zlaunch that does the same as another launcher's, with these options as well."""
+    from zlaunch.config.translate import translate_command  # only where another launcher is named
+
+    try:
+        words = shlex.split(translate_command(found.launcher, os.environ).line)
+    except ZlaunchError:
+        error: WrongUsage = found.error()
+        return error
+    end = words.index("--") if "--" in words else len(words)
+    line = shlex.join([*words[:end], *options, *words[end:]])
+    return WrongUsage(found.why, f"`{line}`; `zlaunch config translate` explains what each flag becomes")
 
 
 def trainer_args(argv: Sequence[str]) -> list[str]:

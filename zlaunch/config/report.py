@@ -198,8 +198,11 @@ def _second_opinion(document: Document, context: Context) -> list[Finding]:
         values = (
             values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, Source.computed("one sample per rank"))
         )
-    from zlaunch.process import ours, output_of  # only `--deep` starts a program
+    # Only `--deep` starts a program.
+    from zlaunch.hosts.packages import TRAINING, require
+    from zlaunch.process import ours, output_of
 
+    require("`--deep`", TRAINING)
     program = "zlaunch.config.deepspeed_check"
     answer = output_of(ours(program, str(world), json.dumps(values.config())), DEEP_SECONDS)
     if answer is None:

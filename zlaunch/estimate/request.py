@@ -16,6 +16,7 @@ from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.query import EstimateQuery, training_of
 from zlaunch.hosts import gpu_catalog
 from zlaunch.hosts.machine import Gpu, Machine, weakest
+from zlaunch.hosts.packages import ESTIMATING, require
 from zlaunch.hosts.probe import model_types, probe_machine, trainer_optimizers
 from zlaunch.hosts.ssh import survey_hosts
 from zlaunch.hosts.topology import read_hostfile
@@ -47,6 +48,7 @@ class EstimateRequest:
 
 def resolve_request(request: EstimateRequest) -> EstimateQuery:
     """Find everything a request names; raise if something is missing, or the model cannot work."""
+    require("an estimate", ESTIMATING)
     model = find_model(request.model)
     cluster, machine = find_cluster(request)
     job, optimizer = _with_optimizer(request)

@@ -24,6 +24,7 @@ from zlaunch.hosts.machine import (
     has_fp16_kernels,
     tightest,
 )
+from zlaunch.hosts.packages import is_importable, not_installed
 
 
 def probe_machine(environ: Mapping[str, str]) -> Machine:
@@ -69,7 +70,7 @@ def trainer_optimizers() -> tuple[str, ...]:
 def _folder_of(package: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise Unavailable(f"{package} is not installed", _REINSTALL)
+        raise not_installed([package])
     return Path(spec.submodule_search_locations[0])
 
 
@@ -83,7 +84,7 @@ def install_location(package: str) -> tuple[str, float]:
     try:
         installed = importlib.metadata.distribution(package)
     except importlib.metadata.PackageNotFoundError:
-        raise Unavailable(f"{package} is not installed", _REINSTALL) from None
+        raise not_installed([package]) from None
     records = Path(str(installed.locate_file(""))).glob(f"{package}-*.dist-info/RECORD")
     since = max((record.stat().st_mtime for record in records), default=0.0)
     return str(installed.locate_file(package)), since
@@ -97,12 +98,17 @@ def _version(name: str) -> str | None:
 
 def _gpus() -> list[Gpu]:
     """All GPUs that NVML knows; none without an NVIDIA driver."""
-    import pynvml
-
+    device = Path("/dev/nvidiactl")
+    try:
+        import pynvml
+    except ModuleNotFoundError:
+        if not device.exists():
+            return []
+        raise
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        if not Path("/dev/nvidiactl").exists():
+        if not device.exists():
             return []
         raise _silent(error) from None
     try:
@@ -215,19 +221,9 @@ def disk_of(path: Path) -> Disk | None:
     return Disk(device, space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail)
 
 
-def is_importable(package: str) -> bool:
-    """Whether a package is installed; a mere directory of that name, as wandb leaves one, does not count."""
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return False
-    return spec is not None and spec.origin is not None
-
-
 _UNLIMITED = 1 << 60
 """Version 1 of cgroups reports a number like this if there is no limit."""
 _CAP_IPC_LOCK = 14
-_REINSTALL = "reinstall zlaunch in this environment"
 
 
 def cgroups(process: Path) -> Iterator[Cgroup]:

@@ -75,6 +75,7 @@ def _missing(name: str, part: str, outer: ModuleSpec | None, path: Sequence[str]
     close = difflib.get_close_matches(part, names, 1)
     if outer is None:
         whole = ".".join([*close, *name.split(".")[1:]])
+        close = close if close and _exists(whole) else []
         where = f"it is neither in {Path.cwd()} nor installed"
         hint = "start where `python -m` finds it, or name its file: `zlaunch train FILE`"
     else:
@@ -84,6 +85,14 @@ def _missing(name: str, part: str, outer: ModuleSpec | None, path: Sequence[str]
     return InputMissing(
         f"there is no module `{name}`: {where}", f"did you mean `-m {whole}`?" if close else hint
     )
+
+
+def _exists(name: str) -> bool:
+    try:
+        find_module(name, os.environ)
+    except InputMissing:
+        return False
+    return True
 
 
 def _meant_as_file(name: str) -> str | None:

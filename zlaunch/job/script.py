@@ -13,7 +13,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
+from zlaunch.errors import Finding, InputMissing, Place, Refused
+from zlaunch.job.file_kinds import refuse_other_kinds, similar_scripts
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import DEFAULTS, Argument, TrainerArgs, Value, flags, read_arguments
 
@@ -121,20 +122,20 @@ class Script:
 def read_script(path: Path) -> Script:
     """Parse a script.
 
-    Raise InputMissing if it cannot be read, Refused if it is not Python, WrongUsage if it is a config file.
+    Raise InputMissing if it cannot be read, WrongUsage if it is another kind of file, Refused if it is not
+    valid Python.
     """
+    refuse_other_kinds(path)
     try:
         source = path.read_bytes().decode("utf-8-sig", "replace")
     except OSError as error:
-        raise InputMissing(f"cannot read the script `{path}`: {error.strerror}") from None
+        raise InputMissing(
+            f"cannot read the script `{path}`: {error.strerror}", similar_scripts(path)
+        ) from None
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         raise Refused([_no_python(path, error)]) from None
-    if path.suffix in (".json", ".yaml", ".yml"):
-        raise WrongUsage(
-            f"`{path}` is not a training script", f"pass the script, and add `--ds-config {path}`"
-        )
     code = _Code(path, source, tree)
     arguments = list(_set_arguments(code))
     interface, is_sure = _interface(code)

@@ -15,13 +15,14 @@ from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.files import nearest
 from zlaunch.hosts.machine import HostSurvey
+from zlaunch.hosts.packages import RECIPE, TRAINING, require
 from zlaunch.hosts.placement import choose_slots
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
 from zlaunch.hosts.survey import SurveyRequest, survey
 from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
-from zlaunch.job.script import Script, read_script
+from zlaunch.job.script import ConfigInterface, Script, read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.ask import ask
 from zlaunch.launch.reporter import Reporter
@@ -79,8 +80,9 @@ def inspect(job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter) 
     """Ask the script, read the model's config.json, and survey all machines, other hosts over ssh.
 
     Raises InputMissing for a missing model, WrongUsage for arguments that the script rejects, Unavailable
-    for a host that gives no answer.
+    for a missing package or a host that gives no answer.
     """
+    require("a job", _packages(job, sources.script))
     sources = replace(sources, script=ask(job, sources.script, reporter))
     model, model_error = _model(job, sources.script)
     request = _survey_request(job, sources, layout)
@@ -88,6 +90,13 @@ def inspect(job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter) 
     names = [] if sources.hosts is None else [host.name for host in sources.hosts.hosts]
     hosts = survey_hosts(names, here.machine, request)
     return Facts(sources, model, model_error, here, hosts, dict(os.environ))
+
+
+def _packages(job: JobSpec, script: Script) -> tuple[str, ...]:
+    """Return the packages without which a job certainly fails."""
+    if job.script == default_recipe():
+        return RECIPE
+    return ("torch",) if script.interface is ConfigInterface.NONE else TRAINING
 
 
 def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyRequest:

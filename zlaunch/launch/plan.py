@@ -161,12 +161,18 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         left=resolved.left,
         script=(str(script.path), *job.script_args, *words),
         environment=job_environment(inputs.machine, topology, inputs.environ, variables),
-        ops=needed_ops(config.config, inputs.machine.accelerator, str(config.agreement.args["optim"].value)),
+        ops=_ops(inputs, config),
         precision=config.precision,
         warnings=(*_without_effect(job, script), *config.warnings),
         module=job.module,
         debug=None if job.debug is None else listener(job.debug, topology),
     )
+
+
+def _ops(inputs: PlanInputs, config: ResolvedConfig) -> tuple[NativeOp, ...]:
+    if inputs.script.interface is ConfigInterface.NONE:
+        return ()
+    return needed_ops(config.config, inputs.machine.accelerator, str(config.agreement.args["optim"].value))
 
 
 def _launcher(inputs: PlanInputs) -> Launcher:

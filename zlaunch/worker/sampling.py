@@ -82,13 +82,15 @@ def oom_kills() -> int | None:
 
 
 class GpuSampler:
-    """Samples the GPU of one rank through NVML; None where there is no driver."""
+    """Samples the GPU of one rank through NVML; None where there is no driver, or no package for it."""
 
     def __init__(self, visible: str | None, local_rank: int) -> None:
         """`visible` is CUDA_VISIBLE_DEVICES of the rank."""
         self._handle: object = None
-        import pynvml
-
+        try:
+            import pynvml
+        except ModuleNotFoundError:
+            return
         with contextlib.suppress(pynvml.NVMLError, IndexError, ValueError):
             pynvml.nvmlInit()
             device = local_rank if visible is None else visible.split(",")[local_rank].strip()

@@ -6,10 +6,11 @@ dropped gets a note.
 """
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from zlaunch.config.accelerate import AccelerateConfig
+from zlaunch.config.accelerate import AccelerateConfig, default_file, read
 from zlaunch.config.translate import accelerate
 from zlaunch.config.translate.command import begins_as_command, read_command
 from zlaunch.config.translate.ds_config import settings
@@ -25,6 +26,7 @@ from zlaunch.config.translate.flags import (
 from zlaunch.config.translate.hosts import VISIBLE, host_options, is_for_several_hosts, visible_devices
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, no_equivalent, not_needed
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
+from zlaunch.job.programs import replacement
 from zlaunch.job.trainer_args import take_ds_config
 
 CONFIG_ENDINGS = (".yaml", ".yml", ".json")
@@ -37,6 +39,26 @@ class Translation:
     line: str
     """Quoted for a shell."""
     notes: tuple[Note, ...]
+
+
+def translate_command(words: Sequence[str], environ: Mapping[str, str]) -> Translation:
+    """Translate a command line with the files that it reads: an accelerate config, a hostfile."""
+    if len(words) == 1 and begins_as_command(words[0]):
+        words = _split(words[0])
+    if words and not begins_as_command(words[0]) and (program := replacement((), words)) is not None:
+        if program.line is None:
+            raise program.error()
+        return Translation(program.line, tuple(Note(about, text) for about, text in program.notes))
+    command = parse_command(words)
+    named, notes = config_file(command), []
+    default = default_file(environ)
+    if named is None and reads_default_config(command) and default.is_file():
+        named = str(default)
+        notes.append(Note("accelerate launch", f"reads {named}, and so does this"))
+    config = None if named is None else read(Path(named))
+    hostfile = command.launcher.hostfile
+    found = translate(command, config, hostfile if hostfile and Path(hostfile).is_file() else None)
+    return replace(found, notes=(*notes, *found.notes))
 
 
 def parse_command(words: Sequence[str]) -> Command:

@@ -1,0 +1,142 @@
+"""Files in place of a training script that are no Python: what to type instead."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.each import each
+from zlaunch.errors import InputMissing, WrongUsage
+from zlaunch.job.script import read_script
+
+SHELL_SCRIPT = """#!/bin/bash
+# torchrun in a comment
+export NCCL_DEBUG=INFO
+torchrun --nproc_per_node $N \\
+    train.py --lr 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(path: str) -> WrongUsage:
+    with pytest.raises(WrongUsage) as error:
+        read_script(Path(path))
+    assert f"`{path}` is " in error.value.message
+    assert error.value.hint is not None
+    return error.value
+
+
+@each(
+    ("name", "text", "hint"),
+    [
+        ("ds.json", '{"zero_optimization": {"stage": 2}}', "pass the script, and add `--ds-config ds.json`"),
+        (
+            "args.json",
+            '{"learning_rate": 1}',
+            "pass the program that reads it: `zlaunch train SCRIPT -- args.json`",
+        ),
+        ("broken.json", "{", "pass the program that reads it: `zlaunch train SCRIPT -- broken.json`"),
+        ("null.json", "null", "pass the program that reads it: `zlaunch train SCRIPT -- null.json`"),
+        ("a b.yaml", "base_model: m\ndatasets: []\n", "`zlaunch train -m axolotl.cli.train -- 'a b.yaml'`"),
+        (
+            "lf.yaml",
+            "stage: sft\nfinetuning_type: lora\n",
+            "`zlaunch train -m llamafactory.launcher -- lf.yaml`",
+        ),
+        (
+            "acc.yml",
+            "distributed_type: NO\n",
+            "`zlaunch config translate acc.yml -- SCRIPT` writes the command of zlaunch",
+        ),
+        ("sft.yaml", "- 1\n", "pass the program that reads it: `zlaunch train SCRIPT -- sft.yaml`"),
+        ("x.toml", "x = 1\n", "pass the program that reads it: `zlaunch train SCRIPT -- x.toml`"),
+        ("n.ipynb", "{}", "`jupyter nbconvert --to script n.ipynb` writes `n.py`: give that to zlaunch"),
+    ],
+)
+def test_a_file_that_is_no_script_gets_a_hint_by_its_contents(
+    folder: Path, name: str, text: str, hint: str
+) -> None:
+    (folder / name).write_text(text)
+    assert refused(name).hint == hint
+
+
+@each(
+    ("text", "hint"),
+    [
+        (SHELL_SCRIPT, "translate the command in line 4 with `zlaunch config translate -- COMMAND`"),
+        ("set -e; deepspeed t.py", "translate the command in line 1"),
+        ("\npython -m torch.distributed.run t.py\n", "translate the command in line 2"),
+        ("trl sft --model m\n", "translate the command in line 1"),
+        (
+            "cd x\npython3 -m pack.age --x",
+            "in line 2, write `zlaunch train -m pack.age -- …` for `python3 -m pack.age …`",
+        ),
+        ("python t.py --deepspeed ds.json", "in line 1, write `zlaunch train t.py -- …`"),
+        ("echo train", "start zlaunch in it: `zlaunch train SCRIPT -- ARGS`, and run `bash run.sh`"),
+        ("zlaunch train t.py", "run `bash run.sh`"),
+    ],
+)
+def test_a_shell_script_gets_a_hint_by_the_line_that_trains(folder: Path, text: str, hint: str) -> None:
+    (folder / "run.sh").write_text(text)
+    found = refused("run.sh").hint or ""
+    assert (hint in found, found.endswith("run `bash run.sh`")) == (True, True), found
+
+
+@each(("name", "is_shell"), [("run", True), ("run.py", True), ("job.slurm", True)])
+def test_a_shell_script_is_known_by_its_first_line_or_its_name(
+    folder: Path, name: str, is_shell: bool
+) -> None:
+    (folder / name).write_text(SHELL_SCRIPT)
+    assert ("shell script" in refused(name).message) == is_shell
+
+
+def test_python_is_read_whatever_the_file_is_called(folder: Path) -> None:
+    (folder / "run.sh").write_text("#!/usr/bin/env python3\nimport torch\n")
+    assert read_script(Path("run.sh")).source.startswith("#!")
+
+
+@each(
+    ("files", "hint"),
+    [
+        (("pack/__init__.py", "pack/__main__.py"), "`zlaunch train -m pack`"),
+        (("pack/__main__.py",), "`zlaunch train pack/__main__.py`"),
+        (("pack/a.py", "pack/pretrain.py"), "name a script in it: `pack/pretrain.py`, `pack/a.py`"),
+    ],
+)
+def test_a_directory_gets_a_hint_by_its_files(
+    tmp_path_factory: pytest.TempPathFactory, files: tuple[str, ...], hint: str
+) -> None:
+    folder = tmp_path_factory.mktemp("folder")
+    (folder / "pack").mkdir()
+    for file in files:
+        (folder / file).touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert refused("pack").hint == hint
+
+
+@pytest.mark.parametrize("name", ["-", "pipe"])
+def test_a_script_cannot_come_from_a_pipe(folder: Path, name: str) -> None:
+    os.mkfifo(folder / "pipe")
+    assert re.search("every rank reads the script", refused(name).message)
+
+
+@each(
+    ("name", "hint"),
+    [
+        ("pretrain", "did you mean `pretrain.py`?"),
+        ("./pretrian.py", "did you mean `pretrain.py`?"),
+        ("nosuch/x.py", None),
+    ],
+)
+def test_a_missing_script_gets_the_name_of_a_similar_one(folder: Path, name: str, hint: str | None) -> None:
+    (folder / "pretrain.py").touch()
+    with pytest.raises(InputMissing) as error:
+        read_script(Path(name))
+    assert error.value.hint == hint

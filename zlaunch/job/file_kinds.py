@@ -1,0 +1,162 @@
+"""Recognize files that are given as a training script but are not Python, and say what to type instead."""
+
+import json
+import re
+import shlex
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from zlaunch.errors import WrongUsage
+
+_SHELL = re.compile(r"#!.*\b(ba|da|k|z)?sh\b")
+_SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".sbatch", ".slurm")
+_STARTS_RANKS = re.compile(
+    r"(?<![\w.-])(torchrun|deepspeed|accelerate[ -]launch|trl|llamafactory-cli|lmf|axolotl|swift"
+    r"|python[\d.]* (-\S+ )*-m (torch|deepspeed|accelerate)\.\S+)\s"
+)
+_STARTS_ZLAUNCH = re.compile(r"(?<![\w.-])zlaunch (train|runs)\b")
+_STARTS_PYTHON = re.compile(r"(?<![\w.-])python[\d.]* (?P<program>(-m )?[\w./-]+)")
+_CONFIGS: Mapping[tuple[str, ...], tuple[str, str]] = {
+    ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"): (
+        "a ds_config",
+        "pass the script, and add `--ds-config {}`",
+    ),
+    ("compute_environment", "distributed_type"): (
+        "an accelerate config",
+        "`zlaunch config translate {} -- SCRIPT` writes the command of zlaunch",
+    ),
+    ("base_model",): ("a config of axolotl", "`zlaunch train -m axolotl.cli.train -- {}`"),
+    ("finetuning_type",): ("a config of LLaMA-Factory", "`zlaunch train -m llamafactory.launcher -- {}`"),
+}
+"""Keys, one of which each such file has → what it is, and what to type."""
+_ANY_CONFIG = ("a config", "pass the program that reads it: `zlaunch train SCRIPT -- {}`")
+
+
+def refuse_other_kinds(path: Path) -> None:
+    """Raise WrongUsage for a path that is certainly no Python source; a missing file is not an error here."""
+    if str(path) == "-":
+        raise _pipe(path)
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return
+    if stat.S_ISDIR(mode):
+        raise _directory(path)
+    if not stat.S_ISREG(mode):
+        raise _pipe(path)
+    if (explain := _KINDS.get(path.suffix)) is not None:
+        raise explain(path)
+    if _is_shell_script(path):
+        raise _shell_script(path)
+
+
+def similar_scripts(path: Path) -> str | None:
+    """Suggest a script for one that does not exist."""
+    names = [one.name for one in path.parent.glob("*.py")]
+    full = [name for name in names if name == f"{path.name}.py"]
+    close = full or get_close_matches(path.name, names, 1)
+    return f"did you mean `{path.with_name(close[0])}`?" if close else None
+
+
+def _pipe(path: Path) -> WrongUsage:
+    return WrongUsage(
+        f"`{path}` is not a file, and every rank reads the script",
+        "write it to a file first, such as `cat > train.py`",
+    )
+
+
+def _directory(path: Path) -> WrongUsage:
+    message = f"`{path}` is a directory, not a training script"
+    main = path / "__main__.py"
+    if main.exists():
+        is_package = (path / "__init__.py").exists() and all(map(str.isidentifier, path.parts))
+        program = f"-m {'.'.join(path.parts)}" if is_package else shlex.quote(str(main))
+        return WrongUsage(message, f"`zlaunch train {program}`")
+    scripts = sorted(path.glob("*.py"), key=lambda one: ("train" not in one.name, one.name))
+    named = ", ".join(f"`{one}`" for one in scripts[:3])
+    return WrongUsage(message, f"name a script in it: {named}" if named else None)
+
+
+def _notebook(path: Path) -> WrongUsage:
+    script = path.with_suffix(".py")
+    return WrongUsage(
+        f"`{path}` is a notebook, not a training script",
+        f"`jupyter nbconvert --to script {shlex.quote(str(path))}` writes `{script}`: give that to zlaunch",
+    )
+
+
+def _config(path: Path) -> WrongUsage:
+    keys = _keys(path)
+    what, hint = next((found for named, found in _CONFIGS.items() if keys & {*named}), _ANY_CONFIG)
+    return WrongUsage(f"`{path}` is {what}, not a training script", hint.format(shlex.quote(str(path))))
+
+
+def _keys(path: Path) -> set[str]:
+    """Return the keys at the top level of a JSON or YAML file; none if it cannot be read."""
+    import yaml  # takes as long as the rest of a dry run's imports
+
+    value: Any = None
+    with suppress(OSError, ValueError, yaml.YAMLError):
+        text = path.read_text("utf-8", "replace")
+        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    return {str(key) for key in value} if isinstance(value, dict) else set()
+
+
+def _is_shell_script(path: Path) -> bool:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            line = file.readline(256)
+    except OSError:
+        return False
+    if line.startswith("#!"):
+        return bool(_SHELL.match(line))
+    return path.suffix in _SHELL_SUFFIXES
+
+
+def _shell_script(path: Path) -> WrongUsage:
+    change = _change_in(path)
+    return WrongUsage(
+        f"`{path}` is a shell script, not a training script",
+        "".join([change, ", and " if change else "", f"run `bash {shlex.quote(str(path))}`"]),
+    )
+
+
+def _change_in(path: Path) -> str:
+    """Say which line of a shell script must start zlaunch; nothing if one does."""
+    lines = [*_commands(path)]
+    if any(_STARTS_ZLAUNCH.search(line) for _, line in lines):
+        return ""
+    for number, line in lines:
+        if _STARTS_RANKS.search(line):
+            return (
+                f"translate the command in line {number} with `zlaunch config translate -- COMMAND`, "
+                "put the result in its place"
+            )
+    for number, line in lines:
+        if found := _STARTS_PYTHON.search(line):
+            return f"in line {number}, write `zlaunch train {found['program']} -- …` for `{found[0]} …`"
+    return "start zlaunch in it: `zlaunch train SCRIPT -- ARGS`"
+
+
+def _commands(path: Path) -> Iterator[tuple[int, str]]:
+    """Return the commands of a shell script, each with the number of its first line."""
+    start, command = 0, ""
+    for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
+        if line.lstrip().startswith("#"):
+            continue
+        start, command = (start, command) if command else (number, "")
+        command += line.removesuffix("\\") + " "
+        if not line.endswith("\\"):
+            yield start, command
+            command = ""
+
+
+_KINDS: Mapping[str, Callable[[Path], WrongUsage]] = {
+    ".ipynb": _notebook,
+    **dict.fromkeys((".json", ".yaml", ".yml", ".toml"), _config),
+}
+"""Suffix → the error for such a file."""

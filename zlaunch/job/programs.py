@@ -1,0 +1,236 @@
+"""Recognize programs that are given in place of a training script, and find what to give zlaunch instead.
+
+zlaunch starts the ranks, so it needs the script or module that runs in each of them. `trl sft`, for example,
+starts the module `trl.scripts.sft` with accelerate.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from zlaunch.errors import InputMissing, WrongUsage
+from zlaunch.job.module_files import find_module
+
+
+@dataclass(frozen=True, slots=True)
+class StartsRanks:
+    """A program that starts ranks, with a command for each kind of training."""
+
+    name: str
+    modules: Mapping[str, str]
+    """Command → module that runs in each rank; empty if it runs a script, which is its first argument."""
+    own_flags: tuple[str, ...] = ()
+    """Flags with a value that are for its launcher, not for the module."""
+    writes_out_files: bool = False
+    """Whether it turns a YAML file into flags before it starts the module."""
+
+
+_FABRIC = StartsRanks(
+    "fabric",
+    {"run": ""},
+    own_flags=(
+        *("--accelerator", "--strategy", "--devices", "--num-nodes", "--num_nodes", "--node-rank"),
+        *("--node_rank", "--main-address", "--main_address", "--main-port", "--main_port", "--precision"),
+    ),
+)
+
+PROGRAMS: Mapping[str, StartsRanks] = {
+    "trl.cli": StartsRanks(
+        "trl",
+        {
+            name: f"trl.scripts.{name}"
+            for name in ("sft", "dpo", "grpo", "kto", "reward", "rloo", "distillation")
+        },
+        own_flags=("--accelerate_config", "--config_file", "--num_processes", "--num_machines"),
+    ),
+    "llamafactory.cli": StartsRanks("llamafactory-cli", {"train": "llamafactory.launcher"}),
+    "axolotl.cli.main": StartsRanks("axolotl", {"train": "axolotl.cli.train"}, own_flags=("--launcher",)),
+    "swift.cli.main": StartsRanks(
+        "swift", {name: f"swift.cli.{name}" for name in ("sft", "pt", "rlhf")}, writes_out_files=True
+    ),
+    "lightning.fabric.cli": _FABRIC,
+    "lightning_fabric.cli": _FABRIC,
+}
+"""Module with the program's `main` → the program.
+
+Read from TRL 1.16, LLaMA-Factory 0.9.5, axolotl 0.21, ms-swift 4.6 and Lightning 2.6.
+"""
+
+_ACCELERATE = "accelerate.commands.accelerate_cli"
+
+LAUNCHERS: Mapping[str, str] = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torch.distributed.launch",
+    "deepspeed.launcher.runner": "deepspeed",
+    _ACCELERATE: "accelerate",
+    "accelerate.commands.launch": "accelerate-launch",
+}
+"""Module with the `main` of a launcher that `zlaunch config translate` knows → its name."""
+
+_NAMES: Mapping[str, str] = {
+    **{program.name: module for module, program in PROGRAMS.items()},
+    **{name: module for module, name in LAUNCHERS.items()},
+    "lmf": "llamafactory.cli",
+    "ds": "deepspeed.launcher.runner",
+    "deepspeed.pt": "deepspeed.launcher.runner",
+}
+"""Name on the command line → module. DeepSpeed's are not entry points; others may be installed elsewhere."""
+
+_PYTHON = re.compile(r"python[\d.]*")
+_CONSOLE_SCRIPT = re.compile(r"#!.*?^from ([\w.]+) import \w+", re.MULTILINE | re.DOTALL)
+_MAIN_GUARD = re.compile(r"""^if __name__ == ["']__main__["']:""", re.MULTILINE)
+_MOST_BYTES = 4096
+"""Console scripts are shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What to give zlaunch instead of a program."""
+
+    why: str
+    """Why zlaunch cannot start the program."""
+    hint: str = ""
+    line: str | None = None
+    """The command of zlaunch; None if the hint says all that is known."""
+    notes: tuple[tuple[str, str], ...] = ()
+    """What is left out or must be changed, and why."""
+    launcher: tuple[str, ...] = ()
+    """The command of a launcher that `zlaunch config translate` knows."""
+
+    def error(self) -> WrongUsage:
+        """Explain it in an error."""
+        hint = self.hint if self.line is None else f"`{self.line}`"
+        return WrongUsage(self.why, "; ".join([hint, *(f"`{what}`: {why}" for what, why in self.notes)]))
+
+
+def replacement(options: Sequence[str], words: Sequence[str]) -> Replacement | None:
+    """Find what to type if a command line names a program instead of a script; None if it does not.
+
+    `words` are the program, or `-m` and a module, and everything after it; `options` are those of zlaunch
+    before it.
+    """
+    name, *rest = words
+    if name == "-m":
+        return _of_module(rest[0], ["python", *words], options, rest[1:]) if rest else None
+    if _PYTHON.fullmatch(Path(name).name):
+        return _of_python(words, options, rest)
+    module = _module_of(name)
+    if module is None:
+        return None
+    return _of_module(module, words, options, rest) or _of_entry_point(name, module, options, rest)
+
+
+def _of_python(words: Sequence[str], options: Sequence[str], rest: list[str]) -> Replacement:
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
+        del rest[: 2 if rest[0] in ("-X", "-W") else 1]
+    if len(rest) > 1 and rest[0] == "-m" and (found := _of_module(rest[1], words, options, rest[2:])):
+        return found
+    why = f"`{words[0]}` is not a training script; zlaunch starts Python itself"
+    if not rest or rest[0] in ("-c", "-"):
+        return Replacement(why, "write the code to a file, and give that to `zlaunch train`")
+    cut = 2 if rest[0] == "-m" else 1
+    return Replacement(why, line=_line(options, rest[:cut], rest[cut:]))
+
+
+def _of_module(
+    module: str, words: Sequence[str], options: Sequence[str], rest: Sequence[str]
+) -> Replacement | None:
+    if module in PROGRAMS:
+        return _of_program(PROGRAMS[module], options, rest)
+    if module not in LAUNCHERS:
+        return None
+    if module == _ACCELERATE and [word for word in rest if word != "--"][:1] != ["launch"]:
+        return Replacement(
+            "`accelerate` starts training only as `accelerate launch`", "name the training script"
+        )
+    # In `zlaunch train torchrun -- …` the dashes are for zlaunch.
+    command = tuple(word for place, word in enumerate(words) if (place, word) != (1, "--"))
+    return Replacement(
+        f"`{LAUNCHERS[module]}` starts ranks, and so does zlaunch",
+        f"see `zlaunch config translate -- {shlex.join(command)}`",
+        launcher=command,
+    )
+
+
+def _of_program(program: StartsRanks, options: Sequence[str], rest: Sequence[str]) -> Replacement:
+    place = next((place for place, word in enumerate(rest) if word in program.modules), None)
+    if place is None:
+        command = shlex.join([program.name, *(word for word in rest[:1] if word != "--")])
+        known = ", ".join(f"`{program.name} {command}`" for command in program.modules)
+        return Replacement(f"`{command}` does not train a model", f"zlaunch can replace {known}")
+    own = [word for word in rest[:place] if word != "--"]
+    args, left_out = _without(program.own_flags, rest[place + 1 :])
+    why = "left out: it is for the program's own launcher; see `zlaunch train --help`"
+    notes = [(shlex.join(left_out), why)] if left_out else []
+    if program.writes_out_files and args and args[0].endswith((".yaml", ".yml", ".json")):
+        notes.append((args[0], "write its settings as `--key value` arguments"))
+    module = program.modules[rest[place]]
+    each = ["-m", module] if module else args[:1]
+    return Replacement(
+        f"`{program.name} {rest[place]}` starts ranks, and so does zlaunch",
+        line=_line([*options, *own], each, args if module else args[1:]),
+        notes=tuple(notes),
+    )
+
+
+def _without(flags: Sequence[str], given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split arguments into those of the training module, and those of the program's launcher."""
+    cut = given.index("--") if flags and "--" in given else len(given)
+    args: list[str] = []
+    left_out = list(given[cut + 1 :])
+    words = iter(given[:cut])
+    for word in words:
+        if word in flags:
+            left_out += [word, next(words, "")]
+        elif word.partition("=")[0] in flags:
+            left_out.append(word)
+        else:
+            args.append(word)
+    return args, left_out
+
+
+def _module_of(name: str) -> str | None:
+    """Find the module of a program: in its file, among the packages installed here, or by its name."""
+    path = Path(name)
+    if path.suffix == ".py":
+        return None
+    if path.is_file():
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES).decode("utf-8", "replace")
+        found = _CONSOLE_SCRIPT.match(text)
+        return found[1] if found and found[1] in {*PROGRAMS, *LAUNCHERS} else None
+    if name != path.name:
+        return None
+    installed = next(iter(entry_points(group="console_scripts", name=name)), None)
+    return _NAMES.get(name) if installed is None else installed.module
+
+
+def _of_entry_point(name: str, module: str, options: Sequence[str], rest: Sequence[str]) -> Replacement:
+    """Name the module of an installed program, or its file if the module is not made to run."""
+    args = rest[1:] if rest[:1] == ["--"] else rest
+    program = ["-m", module]
+    if not _can_run(module):
+        scripts = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        program = [shutil.which(name, path=scripts) or name]
+    return Replacement(
+        f"`{name}` is an installed program, not a training script", line=_line(options, program, args)
+    )
+
+
+def _can_run(module: str) -> bool:
+    """Whether `python -m` does more with a module than import it."""
+    try:
+        file = find_module(module, os.environ)
+    except InputMissing:
+        return False
+    return file.name == "__main__.py" or bool(_MAIN_GUARD.search(file.read_text("utf-8", "replace")))
+
+
+def _line(options: Sequence[str], program: Sequence[str], args: Sequence[str]) -> str:
+    return shlex.join(["zlaunch", "train", *options, *program, *(["--", *args] if args else [])])

@@ -87,8 +87,10 @@ class GpuSampler:
     def __init__(self, visible: str | None, local_rank: int) -> None:
         """`visible` is CUDA_VISIBLE_DEVICES of the rank."""
         self._handle: object = None
-        import pynvml
-
+        try:
+            import pynvml
+        except ImportError:  # zlaunch was installed without it
+            return
         with contextlib.suppress(pynvml.NVMLError, IndexError, ValueError):
             pynvml.nvmlInit()
             device = local_rank if visible is None else visible.split(",")[local_rank].strip()

@@ -5,6 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from zlaunch.hosts.interpreter import NAMES, Interpreter, Package
 from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.model import ModelConfig
@@ -27,6 +28,18 @@ def machine(*gpus: Gpu, cores: int = 8, hidden: tuple[int, ...] = ()) -> Machine
     return Machine("here", cores, 64 << 30, gpus, hidden)
 
 
+def interpreter(
+    folder: str = "/venv", version: str = "3.12.1", *, without: tuple[str, ...] = ()
+) -> Interpreter:
+    """An environment that sees all packages but some."""
+    site, tag = f"{folder}/lib/site-packages", f"py{''.join(version.split('.')[:2])}"
+    packages = {name: None if name in without else Package(f"{site}/{name}", "1.0") for name in NAMES}
+    return Interpreter(
+        f"{folder}/bin/python", version, tag, f"{folder}/include", f"{folder}/bin", None, packages
+    )
+
+
+PYTHON = interpreter()
 CPU_MACHINE = machine()
 TWO_GPUS = machine(gpu(0), gpu(1))
 

@@ -1,46 +1,79 @@
 """Compile the native ops of DeepSpeed that tests need: `python -m tools.build_ops`.
 
-Compiling them in a test would count against its timeout. If they are compiled already, this takes seconds.
+Compiling them in a test would count against its timeout. They are compiled for torch's own directory, for
+tests without zlaunch, and copied and checked for that of this environment, as zlaunch does it. If they are
+there already, this takes seconds.
 """
 
 import multiprocessing
 import os
 import sys
+from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 
-from zlaunch.hosts.op_cache import extensions_dir, lock_holder
+from zlaunch.config.native_ops import OPS
+from zlaunch.hosts.interpreter import inspect_python
+from zlaunch.hosts.op_cache import VARIABLE, OpCache, find_op_cache, lock_holder
+from zlaunch.hosts.probe import probe_machine
+from zlaunch.launch.compiled_ops import CompiledOps
 
-BUILDERS = ("AsyncIOBuilder", "CPUAdamBuilder", "FusedAdamBuilder", "CPULionBuilder", "ShareMemCommBuilder")
+NAMES = ("async_io", "cpu_adam", "fused_adam", "cpu_lion", "deepspeed_shm_comm")
 """What takes longest comes first."""
 
 
-def build(name: str) -> None:
+def op_cache() -> OpCache:
+    """Where CPU ranks of this environment find their ops."""
+    environ = {**os.environ, "DS_ACCELERATOR": "cpu"}
+    python = inspect_python(None)
+    return find_op_cache(python, probe_machine(environ, python), environ)
+
+
+def build(name: str, folder: Path) -> bool:
     """Load an op once; one that this machine cannot compile is named, and tests that need it fail."""
     from deepspeed.accelerator import get_accelerator
 
-    builder = get_accelerator().create_op_builder(name)
+    os.environ[VARIABLE] = str(folder)
+    builder = get_accelerator().create_op_builder(OPS[name].builder)
     if not builder.is_compatible(verbose=True):
-        print(f"{builder.name}: cannot be compiled here", flush=True)
-        return
-    print(f"{builder.name}: compiling, unless it is there", flush=True)
-    lock = extensions_dir(os.environ) / builder.name / "lock"
+        print(f"{name}: cannot be compiled here", flush=True)
+        return False
+    print(f"{name}: compiling for {folder}, unless it is there", flush=True)
+    lock = folder / name / "lock"
     if lock.exists() and lock_holder(lock) is None:
         lock.unlink()  # left behind by a build that was killed; torch would wait for it
     builder.load(verbose=False)
+    return True
+
+
+def build_all(names: Sequence[str], folder: Path) -> list[str]:
+    """Build an op on each core; return those that were built.
+
+    Some ops have two files and some ten, so one alone leaves cores idle.
+    """
+    cores = len(os.sched_getaffinity(0))
+    num_builds = min(cores, len(NAMES))
+    os.environ["MAX_JOBS"] = str(cores // num_builds)
+    with multiprocessing.get_context("fork").Pool(num_builds) as builds:
+        is_built = builds.starmap(build, [(name, folder) for name in names], chunksize=1)
+    return list(compress(names, is_built))
 
 
 def main() -> None:
-    """Build an op on each core. Some ops have two files and some ten, so one alone leaves cores idle."""
+    """Build what is missing."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     programs = Path(sys.executable).parent  # the ninja of the ranks: another version compiles all again
     os.environ["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
+    cache = op_cache()
     import deepspeed  # noqa: F401 - before the forks
 
-    cores = len(os.sched_getaffinity(0))
-    num_builds = min(cores, len(BUILDERS))
-    os.environ["MAX_JOBS"] = str(cores // num_builds)
-    with multiprocessing.get_context("fork").Pool(num_builds) as builds:
-        builds.map(build, BUILDERS, chunksize=1)
+    built = build_all(NAMES, cache.standard)
+    ops = CompiledOps(cache.folder, inspect_python(None), cache.key, os.environ["PATH"])
+    if cache.folder != cache.standard:
+        ops.adopt(cache.standard)
+        built = build_all([name for name in built if ops.why_not_ready(OPS[name]) is not None], cache.folder)
+    for name in built:
+        ops.mark(OPS[name])
 
 
 if __name__ == "__main__":

@@ -21,9 +21,12 @@ def main() -> None:
         if error.name is None or error.name.partition(".")[0] == "zlaunch":
             raise
         from zlaunch import console
-        from zlaunch.hosts.packages import not_installed
+        from zlaunch.errors import Unavailable
 
-        missing = not_installed([error.name])
+        missing = Unavailable(
+            f"zlaunch needs {error.name}, which is not installed in {sys.prefix}",
+            "`pip install zlaunch`, in that environment, installs what is missing",
+        )
         console.show_error(missing)
         sys.exit(missing.status)
 

@@ -31,11 +31,7 @@ OLD_RANK_PROGRAM = "zlaunch.rank"  # in run.sh files that an older release wrote
 RELAYED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_OURS = (
-    "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy; root, module = sys.argv[1:3]; "
-    "sys.argv[1:3] = []; sys.path.insert(0, root); import zlaunch; del sys.path[0]; "
-    "runpy.run_module(module, run_name='__main__', alter_sys=True)"
-)
+_START = Path(__file__).absolute().with_name("worker") / "start.py"
 
 
 def output_of(argv: Sequence[str], timeout: float) -> str | None:
@@ -48,9 +44,25 @@ def output_of(argv: Sequence[str], timeout: float) -> str | None:
     return None
 
 
-def ours(module: str, *args: str) -> list[str]:
-    """Command line for a module of this zlaunch: like `python -m`, but without the working directory."""
-    return [sys.executable, "-c", _OURS, str(Path(__file__).parents[1]), module, *args]
+def words_of(argv: Sequence[str], timeout: float) -> str | None:
+    """What a program prints, on both streams and however it ends; None if it cannot run or takes too long."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        result = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+        return result.stdout
+    return None
+
+
+def ours(module: str, *args: str, python: str | None = None) -> list[str]:
+    """Command line for a module of this zlaunch, in this Python or another one that need not have zlaunch."""
+    return [python or sys.executable, str(_START), module, *args]
 
 
 def with_pipes(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.making import PYTHON
 from tests.making import script as made
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
@@ -33,5 +34,6 @@ def planned(
             port=29500,
             layout=RunDir(Path("run")),
             environ={},
+            python=PYTHON,
         )
     )

@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from zlaunch.launch.backends.target import Target
 
 SAME_EVERY_TIME = settings(derandomize=True, deadline=None, max_examples=300)
 
-MODULE = Target("zlaunch.worker.rank", ("/runs/1",), is_module=True)
+MODULE = Target("package.train", ("--lr", "1e-3"), "module")
+PROGRAM = Target("/tools/bin/python", ("/tools/start.py", "zlaunch.worker.rank", "/runs/1"), "program")
 SCRIPT = Target("train.py", ("--lr", "1e-3", "--num_gpus", "4", "--", "-x", "a b"))
-HOSTS = Target("zlaunch.worker.rank", ("/runs/1",), is_module=True, hostfile="/runs/1/hostfile")
+HOSTS = replace(PROGRAM, hostfile="/runs/1/hostfile")
+TARGETS = {"a module": MODULE, "a script": SCRIPT, "a program": PROGRAM}
 
 HERE = Topology((Host("localhost", (0, 1)),))
 APART = Topology((Host("localhost", (2, 5)),))
@@ -32,18 +35,18 @@ NAMED = Topology((Host("10.0.0.1", (0,)), Host("gpu-1.example.org", (0, 1))), ov
 def runner_reads(target: Target, topology: Topology, accelerator: str = "cuda") -> Any:
     from deepspeed.launcher.runner import parse_args
 
-    program, *words = deepspeed.build_argv(target, topology, accelerator, 29501)
-    assert program == "deepspeed"
+    _, *words = deepspeed.build_argv(target, topology, accelerator, 29501)
     return parse_args(words)
 
 
-@each("target", [MODULE, SCRIPT], ids=["a module", "a script"])
+@each("target", TARGETS.values(), ids=TARGETS)
 @each(
     ("field", "wanted"),
     [
         ("user_script", lambda target: target.name),
         ("user_args", lambda target: list(target.args)),
-        ("module", lambda target: target.is_module),
+        ("module", lambda target: target is MODULE),
+        ("no_python", lambda target: target is PROGRAM),
         ("hostfile", lambda _: deepspeed.NO_HOSTFILE),
         ("master_port", lambda _: 29501),
         ("no_local_rank", lambda _: True),
@@ -79,13 +82,14 @@ def test_deepspeeds_runner_finds_the_same_hosts_and_devices(topology: Topology) 
     assert list(found.items()) == [(host.name, list(host.devices)) for host in topology.hosts]
 
 
-@each("target", [MODULE, SCRIPT], ids=["a module", "a script"])
+@each("target", TARGETS.values(), ids=TARGETS)
 @each(
     ("field", "wanted"),
     [
         ("training_script", lambda target: target.name),
         ("training_script_args", lambda target: list(target.args)),
-        ("module", lambda target: target.is_module),
+        ("module", lambda target: target is MODULE),
+        ("no_python", lambda target: target is PROGRAM),
         ("nproc_per_node", lambda _: "2"),
         ("standalone", lambda _: True),
         ("log_dir", lambda _: os.devnull),

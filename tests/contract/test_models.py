@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.each import each
+from zlaunch.hosts.interpreter import inspect_python
 from zlaunch.hosts.probe import model_types, trainer_optimizers
 from zlaunch.job.model_checks import PADDED, TABLED
 
@@ -47,13 +48,13 @@ def takes(kind: str, length: int) -> bool:
 def test_every_kind_of_model_that_transformers_knows_is_known() -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-    assert set(CONFIG_MAPPING_NAMES) - model_types() == set()
+    assert set(CONFIG_MAPPING_NAMES) - model_types(inspect_python(None)) == set()
 
 
 def test_every_optimizer_of_the_trainer_is_known() -> None:
     from transformers.training_args import OptimizerNames
 
-    assert set(trainer_optimizers()) == {one.value for one in OptimizerNames}
+    assert set(trainer_optimizers(inspect_python(None))) == {one.value for one in OptimizerNames}
 
 
 @each("kind", sorted(TABLED))

@@ -12,6 +12,7 @@ from tests.contract.deepspeed_side import deepspeed_reads
 from tests.each import each
 from zlaunch.config.native_ops import OPS, NativeOp, needed_ops
 from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.hosts.interpreter import inspect_python
 from zlaunch.hosts.op_cache import extensions_dir
 from zlaunch.hosts.probe import probe_machine
 
@@ -112,11 +113,11 @@ def test_extensions_are_where_torch_keeps_them(
     for variable, value in ENVIRONMENTS[name].items():
         monkeypatch.setenv(variable, value.format(tmp_path))
     theirs = Path(_get_build_directory("cpu_adam", verbose=False))
-    assert (extensions_dir(os.environ) / "cpu_adam").resolve() == theirs.resolve()
+    assert (extensions_dir(inspect_python(None), os.environ) / "cpu_adam").resolve() == theirs.resolve()
 
 
 def test_deepspeed_trains_in_fp16_on_the_cpus_that_are_said_to_have_it() -> None:
     from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
-    is_said = probe_machine({"DS_ACCELERATOR": "cpu"}).cpu_fp16
+    is_said = probe_machine({"DS_ACCELERATOR": "cpu"}, inspect_python(None)).cpu_fp16
     assert is_said in (None, bool(CPU_Accelerator().is_fp16_supported()))

@@ -14,8 +14,8 @@ import pytest
 from tests.abilities import unable
 from tests.deaths.bed import HERE, Bed, Job
 from tests.launchers import LAUNCHERS, taken
+from tools.build_ops import op_cache
 from zlaunch.cli.views.launch import LaunchView
-from zlaunch.hosts.op_cache import extensions_dir
 from zlaunch.launch.op_build import clear_stale_lock
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
@@ -145,8 +145,8 @@ def test_the_lock_that_a_killed_build_has_left_is_removed_before_the_start(
 ) -> None:
     name = "deepspeed_shm_comm"
     ops = tmp_path / "ops"
-    if (extensions_dir(os.environ) / name).exists():
-        shutil.copytree(extensions_dir(os.environ) / name, ops / name)
+    if (op_cache().folder / name).exists():
+        shutil.copytree(op_cache().folder / name, ops / name)
     (ops / name).mkdir(parents=True, exist_ok=True)
     (ops / name / "lock").touch()
     job = start("script.ends", bed=Bed(env={"TORCH_EXTENSIONS_DIR": str(ops)}))

@@ -55,7 +55,7 @@ def test_the_order_of_keys_does_not_matter(tmp_path: Path) -> None:
 
 def test_another_release_is_another_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = key_of(ASKED)
-    monkeypatch.setattr(forecast_cache, "_releases", lambda: {"deepspeed": "99.0"})
+    monkeypatch.setattr(forecast_cache, "_releases", lambda _: {"deepspeed": "99.0"})
     assert key_of(ASKED) != before
 
 

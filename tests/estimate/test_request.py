@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.making import PYTHON
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.request import EstimateRequest, find_cluster
-from zlaunch.hosts.machine import FreeResources, Gpu, HostSurvey, Machine
-from zlaunch.hosts.survey import MARK, to_json
+from zlaunch.hosts.machine import FreeResources, Gpu, Machine
+from zlaunch.hosts.survey import MARK, HostSurvey, to_json
 from zlaunch.job.spec import JobSpec
 
 A100 = Gpu(0, "NVIDIA A100-SXM4-80GB", "GPU-1", 80 << 30, (8, 0))
@@ -23,7 +24,9 @@ def hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     answers.mkdir()
     programs.mkdir()
     for name, gpu in {"w0": A100, "w1": RTX_4090}.items():
-        survey = HostSurvey(Machine(name, 8, 1 << 38, (gpu, replace(gpu, index=1))), FreeResources(), 29500)
+        survey = HostSurvey(
+            Machine(name, 8, 1 << 38, (gpu, replace(gpu, index=1))), FreeResources(), 29500, PYTHON
+        )
         (answers / name).write_text(f"zlaunch asks\n{MARK}{to_json(survey)}\n")
     (programs / "ssh").write_text(SSH.format(answers=answers))
     (programs / "ssh").chmod(0o755)
@@ -33,6 +36,6 @@ def hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_smallest_gpu_of_all_hosts_decides_whether_a_job_fits(hostfile: Path) -> None:
-    site, _ = find_cluster(EstimateRequest("m", JobSpec(Path(), hostfile=hostfile), Options()))
+    site, _ = find_cluster(EstimateRequest("m", JobSpec(Path(), hostfile=hostfile), Options()), PYTHON)
     assert site.gpu is not None
     assert (site.world_size, site.gpu.name) == (4, "RTX-4090")

@@ -1,32 +1,39 @@
 import os
-import sys
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from tests.making import CPU_MACHINE, LAYOUT, TWO_GPUS, gpu, local, machine, over_ssh
+from tests.making import CPU_MACHINE, LAYOUT, PYTHON, TWO_GPUS, gpu, local, machine, over_ssh
 from zlaunch.hosts.environment import Variable, accelerate_variables, is_secret, job_environment
+from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.topology import Host, Topology
 
-PROGRAMS = str(Path(sys.executable).parent)
 HOSTS = over_ssh(Host("w0", (0, 1)), Host("w1", (0,)))
 
 
 def _environment(
-    environ: Mapping[str, str] | None = None, on: Machine = TWO_GPUS, topology: Topology | None = None
+    environ: Mapping[str, str] | None = None,
+    on: Machine = TWO_GPUS,
+    topology: Topology | None = None,
+    python: Interpreter = PYTHON,
 ) -> dict[str, str]:
-    variables = job_environment(on, topology or local(0, 1), environ or {}, {})
+    variables = job_environment(on, topology or local(0, 1), environ or {}, {}, python)
     return {name: variable.value for name, variable in variables.items()}
 
 
-def test_the_programs_of_this_python_come_first() -> None:
-    assert _environment({"PATH": "/usr/bin"})["PATH"] == f"{PROGRAMS}{os.pathsep}/usr/bin"
+def test_the_programs_of_the_ranks_python_come_first() -> None:
+    assert _environment({"PATH": "/usr/bin"})["PATH"] == f"/venv/bin{os.pathsep}/usr/bin"
 
 
-def test_a_path_that_has_the_programs_of_this_python_stays() -> None:
-    assert "PATH" not in _environment({"PATH": f"/usr/bin{os.pathsep}{PROGRAMS}"})
+def test_a_path_that_has_the_programs_of_the_ranks_python_stays() -> None:
+    assert "PATH" not in _environment({"PATH": f"/usr/bin{os.pathsep}/venv/bin"})
+
+
+def test_ninja_is_found_where_its_package_is_installed_elsewhere() -> None:
+    path = _environment({"PATH": "/usr/bin"}, python=replace(PYTHON, ninja="/packages/bin"))["PATH"]
+    assert path.split(os.pathsep) == ["/venv/bin", "/packages/bin", "/usr/bin"]
 
 
 def test_the_cores_are_shared_among_the_ranks() -> None:
@@ -89,7 +96,7 @@ def test_nothing_is_forwarded_on_one_machine() -> None:
 
 def test_variables_that_carry_the_ds_config_are_set() -> None:
     carrier = {"ACCELERATE_USE_DEEPSPEED": Variable("true", "because")}
-    assert job_environment(TWO_GPUS, local(0), {}, carrier).items() >= carrier.items()
+    assert job_environment(TWO_GPUS, local(0), {}, carrier, PYTHON).items() >= carrier.items()
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "my_password", "AWS_SECRET_ACCESS_KEY_ID"])

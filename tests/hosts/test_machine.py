@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.making import CPU_MACHINE, gpu, machine
 from tests.running import ROOT
 from zlaunch.hosts.machine import Cgroup, FreeResources, GpuProcess, has_fp16_kernels, tightest, weakest
-from zlaunch.hosts.packages import is_importable
 from zlaunch.hosts.probe import cgroups, disk_of, free_resources
 
 GIB = 1 << 30
@@ -149,13 +148,6 @@ def test_a_directory_that_will_be_made_is_on_the_disk_of_the_nearest_that_is_the
     assert disk_of(tmp_path / "not" / "yet") == disk_of(tmp_path)
 
 
-def test_a_mere_directory_of_its_name_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "left_behind").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-    assert not is_importable("left_behind")
-    assert is_importable("json")
-
-
 def status(folder: Path, capabilities: str) -> Path:
     (folder / "self").mkdir()
     (folder / "self" / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
@@ -172,7 +164,7 @@ def test_a_limit_of_locked_memory_binds_whoever_lacks_the_capability(
     most = 1 << 16
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, hard))
     try:
-        found = free_resources([], [], status(tmp_path, capabilities)).memlock_bytes
+        found = free_resources([], status(tmp_path, capabilities)).memlock_bytes
     finally:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (soft, hard))
     assert found == (most if is_bound else None)
@@ -242,7 +234,7 @@ def test_a_buffer_that_another_job_takes_away_meanwhile_is_not_counted(
     (tmp_path / "stays").write_bytes(b"123")
     found = [tmp_path / "gone", tmp_path / "stays"]
     monkeypatch.setattr(Path, "glob", lambda self, _: found if self == Path("/dev/shm") else [])
-    assert free_resources([], []).shm_left_bytes == 3
+    assert free_resources([]).shm_left_bytes == 3
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.making import ODD_NAME
+from tests.making import ODD_NAME, PYTHON
 from tests.running import ROOT
 from zlaunch.errors import Unavailable
-from zlaunch.hosts.machine import Cgroup, Disk, FreeResources, Gpu, GpuProcess, HostSurvey, Machine, weakest
+from zlaunch.hosts.machine import Cgroup, Disk, FreeResources, Gpu, GpuProcess, Machine, weakest
+from zlaunch.hosts.op_cache import OpCache
 from zlaunch.hosts.ports import free_port
 from zlaunch.hosts.ssh import parse_survey, survey_hosts
 from zlaunch.hosts.survey import (
     MARK,
+    HostSurvey,
     SurveyError,
     SurveyRequest,
     identities,
@@ -35,6 +37,8 @@ SURVEY = HostSurvey(
         left_locks=frozenset({Path("/ext/cpu_adam/lock")}),
     ),
     29500,
+    PYTHON,
+    OpCache(Path("/ext/own"), Path("/ext"), "torch 2.13"),
     "Address already in use",
 )
 
@@ -52,7 +56,15 @@ def test_an_answer_is_one_line_whatever_programs_are_called() -> None:
 
 
 def test_what_a_host_is_asked_arrives_whole() -> None:
-    asked = SurveyRequest({"DS_ACCELERATOR": "cpu"}, Path("/runs"), (Path("/nvme"),), ("debugpy",), 5678)
+    asked = SurveyRequest(
+        {"DS_ACCELERATOR": "cpu"},
+        Path("/runs"),
+        (Path("/nvme"),),
+        Path("/venv/bin/python"),
+        ("torch",),
+        ("debugpy",),
+        5678,
+    )
     assert read_request(to_json(asked)) == asked
 
 
@@ -103,7 +115,7 @@ RUNS_IT_HERE = """#!/bin/sh
 for command; do :; done
 cd / && exec sh -c "$command"
 """
-PYTHON = """#!/bin/sh
+WRAPPER = """#!/bin/sh
 pwd > "$(dirname "$0")/started-in"
 exec {python} "$@"
 """
@@ -114,7 +126,7 @@ def test_a_host_is_surveyed_in_this_directory_by_this_python_whatever_they_are_c
 ) -> None:
     """`ssh` hands its last argument to a real shell, as sshd does."""
     (odd := tmp_path / ODD_NAME).mkdir()
-    for name, text in (("ssh", RUNS_IT_HERE), ("python", PYTHON.format(python=sys.executable))):
+    for name, text in (("ssh", RUNS_IT_HERE), ("python", WRAPPER.format(python=sys.executable))):
         (odd / name).write_text(text)
         (odd / name).chmod(0o755)
     monkeypatch.chdir(odd)

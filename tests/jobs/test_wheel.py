@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.environments import LIGHT, environment, link_packages
+from tests.environments import LIGHT, site_of
 from tests.running import ACTIVATED, ROOT, Result, run, the_run
-from zlaunch.hosts.op_cache import extensions_dir
+from tools import bare_python
+from tools.build_ops import op_cache
 
 pytestmark = pytest.mark.job
 
@@ -47,10 +48,8 @@ def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """zlaunch in an environment that sees all packages installed here; but not this repository."""
     home = tmp_path_factory.mktemp("full")
     shared = [entry for entry in sys.path if entry.endswith("-packages")]
-    (environment(home) / "shared.pth").write_text("\n".join(shared))
-    torchrun = home / "bin" / "torchrun"
-    torchrun.write_text(f"#!{home}/bin/python\nfrom torch.distributed.run import main\nmain()\n")
-    torchrun.chmod(0o755)
+    bare_python.make(home, (), "--without-pip")
+    (site_of(home) / "shared.pth").write_text("\n".join(shared))
     return install(wheel, home)
 
 
@@ -58,7 +57,7 @@ def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """zlaunch in an environment that has only what configs and runs need."""
     home = tmp_path_factory.mktemp("light")
-    link_packages(LIGHT, environment(home))
+    bare_python.make(home, LIGHT, "--without-pip")
     return install(wheel, home)
 
 
@@ -67,7 +66,7 @@ def trained(full: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     """One step of the default job, and the folder in which it was started."""
     folder = tmp_path_factory.mktemp("elsewhere")
     path = os.pathsep.join([str(full.parent), ACTIVATED["PATH"]])
-    env = {"PATH": path, "TORCH_EXTENSIONS_DIR": str(extensions_dir(os.environ))}
+    env = {"PATH": path, "TORCH_EXTENSIONS_DIR": str(op_cache().folder)}
     return folder, run(full, "train", "--", "--max_steps", "1", cwd=folder, env=env)
 
 

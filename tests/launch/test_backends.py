@@ -1,13 +1,15 @@
 import pytest
 
 from tests.making import local, over_ssh
+from zlaunch.hosts.interpreter import inspect_python
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.spec import Launcher
 from zlaunch.launch.backends import BACKENDS, Backend
 from zlaunch.launch.backends.target import Target
 
 SCRIPT = Target("train.py", ("--lr", "1"))
-RANK = Target("zlaunch.worker.rank", ("run",), is_module=True)
+MODULE = Target("package.train", ("--lr", "1"), "module")
+PROGRAM = Target("/tools/bin/python", ("start.py",), "program")
 HOSTS = over_ssh(Host("w0", (0, 1)), Host("w1", (3,)))
 
 
@@ -17,21 +19,23 @@ def _deepspeed(target: Target, topology: Topology, accelerator: str = "cuda") ->
 
 def test_torchrun_starts_a_rank_for_each_device() -> None:
     assert BACKENDS["torchrun"].build_argv(SCRIPT, local(1, 3), "cuda", 2950) == (
-        "torchrun", "--standalone", "--nproc-per-node=2", "--log-dir=/dev/null", "train.py", "--lr", "1",
+        "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--log-dir=/dev/null", "train.py", "--lr", "1",
     )  # fmt: skip
 
 
 def test_torchrun_starts_a_module_by_its_name() -> None:
-    assert BACKENDS["torchrun"].build_argv(RANK, local(0), "cuda", 2950)[-3:] == (
-        "-m",
-        "zlaunch.worker.rank",
-        "run",
-    )
+    argv = BACKENDS["torchrun"].build_argv(MODULE, local(0), "cuda", 2950)
+    assert argv[-4:] == ("-m", "package.train", "--lr", "1")
+
+
+def test_torchrun_starts_any_program() -> None:
+    argv = BACKENDS["torchrun"].build_argv(PROGRAM, local(0), "cuda", 2950)
+    assert argv[-3:] == ("--no-python", "/tools/bin/python", "start.py")
 
 
 def test_deepspeed_is_told_the_devices_of_this_machine() -> None:
     assert _deepspeed(SCRIPT, local(1, 3)) == (
-        "deepspeed", "--hostfile=/dev/null", "--include=localhost:1,3", "--master_port=2950",
+        "deepspeed.launcher.runner", "--hostfile=/dev/null", "--include=localhost:1,3", "--master_port=2950",
         "--no_local_rank", "train.py", "--lr", "1",
     )  # fmt: skip
 
@@ -61,7 +65,11 @@ def test_deepspeed_stays_on_this_machine_without_a_hostfile() -> None:
 
 
 def test_deepspeed_starts_a_module_by_its_name() -> None:
-    assert _deepspeed(RANK, local(0))[-3:] == ("--module", "zlaunch.worker.rank", "run")
+    assert _deepspeed(MODULE, local(0))[-4:] == ("--module", "package.train", "--lr", "1")
+
+
+def test_deepspeed_starts_any_program() -> None:
+    assert _deepspeed(PROGRAM, local(0))[-3:] == ("--no_python", "/tools/bin/python", "start.py")
 
 
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
@@ -70,5 +78,7 @@ def test_the_target_and_its_arguments_come_last(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_launcher_starts_its_own_program(name: Launcher) -> None:
-    assert BACKENDS[name].build_argv(SCRIPT, local(0), "cuda", 2950)[0] == name
+def test_a_launcher_is_a_module_that_runs_as_a_program(name: Launcher) -> None:
+    package, *parts = BACKENDS[name].build_argv(SCRIPT, local(0), "cuda", 2950)[0].split(".")
+    file = inspect_python(None).folder(package).joinpath(*parts).with_suffix(".py")
+    assert '__name__ == "__main__"' in file.read_text()

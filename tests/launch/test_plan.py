@@ -1,3 +1,4 @@
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -5,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.making import CPU_MACHINE, LAYOUT, SHAPE, TWO_GPUS, local, over_ssh, script
+from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, TWO_GPUS, interpreter, local, over_ssh, script
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused
+from zlaunch.hosts.op_cache import OpCache
 from zlaunch.hosts.topology import Host
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
-from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.job.spec import JobSpec, Launcher, Offload
 from zlaunch.launch.plan import PlanInputs, make_plan
 
 ZERO = "zero_optimization"
@@ -29,6 +31,7 @@ DEFAULTS = PlanInputs(
     port=2950,
     layout=LAYOUT,
     environ={"PATH": "/usr/bin"},
+    python=PYTHON,
 )
 ON_CPU = replace(DEFAULTS, machine=CPU_MACHINE)
 
@@ -60,7 +63,7 @@ def test_torchrun_starts_a_job_on_one_machine() -> None:
 
 
 def test_the_launcher_that_was_asked_for_starts_the_job() -> None:
-    assert make_plan(_asked(launcher="deepspeed")).argv[0] == "deepspeed"
+    assert "deepspeed.launcher.runner" in make_plan(_asked(launcher="deepspeed")).argv
 
 
 def test_deepspeed_starts_a_job_on_other_hosts() -> None:
@@ -82,7 +85,30 @@ def test_the_launcher_runs_the_script_with_all_its_arguments() -> None:
 
 
 def test_zlaunch_watches_each_rank() -> None:
-    assert make_plan(DEFAULTS).watched_argv[-3:] == ("-m", "zlaunch.worker.rank", str(LAYOUT.root))
+    assert make_plan(DEFAULTS).watched_argv[-2:] == ("zlaunch.worker.rank", str(LAYOUT.root))
+
+
+@pytest.mark.parametrize(
+    ("version", "switches"), [("3.10.14", ["-m"]), ("3.11.0", ["-P", "-m"]), ("3.13.1", ["-P", "-m"])]
+)
+def test_the_python_of_the_ranks_starts_the_launcher_without_the_working_directory_in_its_path(
+    version: str, switches: list[str]
+) -> None:
+    plan = make_plan(replace(DEFAULTS, python=interpreter("/venv", version)))
+    wanted = ("/venv/bin/python", *switches, "torch.distributed.run")
+    assert plan.argv[: len(wanted)] == plan.watched_argv[: len(wanted)] == wanted
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_the_rank_program_runs_in_the_python_of_zlaunch(launcher: Launcher) -> None:
+    argv = make_plan(_asked(launcher=launcher)).watched_argv
+    assert argv[-4:-3] == (sys.executable,)
+
+
+def test_native_ops_are_kept_in_the_directory_of_their_environment() -> None:
+    cache = OpCache(Path("/cache/py312_cpu-1"), Path("/cache/py312_cpu"), "")
+    plan = make_plan(replace(DEFAULTS, op_cache=cache))
+    assert plan.environment["TORCH_EXTENSIONS_DIR"].value == "/cache/py312_cpu-1"
 
 
 def test_an_accelerate_script_gets_its_ds_config_from_the_environment() -> None:

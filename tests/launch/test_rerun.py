@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.making import CPU_MACHINE, SHAPE, TWO_GPUS, local, over_ssh, script
+from tests.making import CPU_MACHINE, PYTHON, SHAPE, TWO_GPUS, local, over_ssh, script
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import inherited
 from zlaunch.hosts.placement import assign_ranks, choose_slots
@@ -38,6 +38,7 @@ def inputs(folder: Path, **asked: Any) -> PlanInputs:
         port=2950,
         layout=RunDir(folder / "20260101-120000-train"),
         environ={"PATH": "/usr/bin"},
+        python=PYTHON,
     )
 
 
@@ -51,7 +52,7 @@ def recorded(given: PlanInputs) -> LaunchPlan:
 def repeated(plan: LaunchPlan, given: PlanInputs) -> LaunchPlan:
     """Plan again from the record alone, and record that too."""
     found = read_run_files(plan.layout.root)
-    again = plan_rerun(found, RunDir(plan.layout.root.parent / "second"), given.port, given.script)
+    again = plan_rerun(found, replace(given, layout=RunDir(plan.layout.root.parent / "second")))
     rundir_writer.claim(again)
     rundir_writer.write_run_files(again, given, ["zlaunch", "train", "train.py"], Lineage(repeats="first"))
     return again
@@ -156,16 +157,17 @@ def test_a_directory_that_was_moved_is_still_repeated(tmp_path: Path) -> None:
     given = inputs(tmp_path)
     plan = recorded(given)
     moved = plan.layout.root.rename(tmp_path / "moved")
-    again = plan_rerun(read_run_files(moved), RunDir(tmp_path / "second"), given.port, given.script)
+    again = plan_rerun(read_run_files(moved), replace(given, layout=RunDir(tmp_path / "second")))
     assert str(tmp_path / "second" / "ds_config.json") in again.script
 
 
 @pytest.mark.parametrize("missing", ["script", "ranks", "launcher", "native_ops", "environment", "over_ssh"])
 def test_a_record_that_says_too_little_is_refused_and_not_guessed(missing: str, tmp_path: Path) -> None:
-    past = read_run_files(recorded(inputs(tmp_path)).layout.root)
+    given = inputs(tmp_path)
+    past = read_run_files(recorded(given).layout.root)
     job = conform({name: value for name, value in past.job.items() if name != missing}, JobRecord)
     with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is damaged"):
-        plan_rerun(replace(past, job=job), RunDir(tmp_path / "second"), 1, script())
+        plan_rerun(replace(past, job=job), replace(given, layout=RunDir(tmp_path / "second")))
 
 
 @pytest.mark.parametrize("missing", ["spec", "script", "ranks", "swap_dirs", "accelerator"])

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.making import ODD_NAME, SHAPE, TWO_GPUS, local, script
+from tests.making import ODD_NAME, SHAPE, TWO_GPUS, interpreter, local, script
 from tests.making import over_ssh as over_hosts
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Unavailable
@@ -55,18 +55,26 @@ def test_a_directory_that_cannot_be_made_is_named_without_detours(work: Path) ->
     )
 
 
+SHOW = """#!/bin/sh
+pwd; echo "$ODD"; printf "%s\\n" "$@"
+"""
+
+
 @pytest.mark.parametrize("over_ssh", [False, True])
 def test_run_sh_runs_in_its_directory_and_cleans_up_whatever_they_are_called(
     over_ssh: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real shell runs it from elsewhere, with a program of the test in place of the launcher."""
+    """A real shell runs it from elsewhere, with a program of the test in place of Python."""
     (odd := tmp_path / ODD_NAME).mkdir()
     monkeypatch.chdir(odd)
     stop = RunDir(odd / "run").stop
     for directory in (stop.parent, *(odd / word for word in ("s", "a"))):
         directory.mkdir()
     stop.touch()
-    show = ("sh", "-c", 'pwd; echo "$ODD"; printf "%s\\n" "$@"', "-", str(odd), "two  words")
+    python = odd / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(SHOW)
+    python.chmod(0o755)
     inputs = PlanInputs(
         job=JobSpec(Path("train.py"), stage=3, offload=Offload("nvme", "none"), nvme_dir=odd),
         script=script(),
@@ -77,9 +85,10 @@ def test_run_sh_runs_in_its_directory_and_cleans_up_whatever_they_are_called(
         port=2950,
         layout=RunDir(odd / "run"),
         environ={},
+        python=interpreter(str(odd)),
     )
     variables = {"ODD": Variable(ODD_NAME, "")}
-    launcher = SimpleNamespace(build_argv=lambda *_: show)
+    launcher = SimpleNamespace(build_argv=lambda *_: ("launcher", str(odd), "two  words"))
     monkeypatch.setattr("zlaunch.launch.plan.BACKENDS", {"torchrun": launcher, "deepspeed": launcher})
     plan = replace(make_plan(inputs), environment=variables)
     (swap,) = plan.swap_dirs
@@ -88,6 +97,6 @@ def test_run_sh_runs_in_its_directory_and_cleans_up_whatever_they_are_called(
         ["sh", "-c", command_script(plan)], cwd="/", capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [str(odd), ODD_NAME, str(odd), "two  words"]
+    assert done.stdout.splitlines() == [str(odd), ODD_NAME, "-P", "-m", "launcher", str(odd), "two  words"]
     assert (swap.exists(), stop.exists()) == (False, not over_ssh)
-    assert {path.name for path in odd.iterdir()} == {"run", "s", "a"}
+    assert {path.name for path in odd.iterdir()} == {"run", "s", "a", "bin"}

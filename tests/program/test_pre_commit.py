@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from tests.abilities import unable
-from tests.environments import LIGHT, with_requirements
+from tests.environments import LIGHT
 from tests.running import ACTIVATED, ROOT, Result, run
+from tools.gather_wheels import with_requirements
 
 INSTALLED_BY_PIP = (
     "zlaunch",

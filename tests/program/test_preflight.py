@@ -106,7 +106,7 @@ def test_locked_memory_that_does_not_suffice_for_nvme_is_refused(tmp_path: Path)
 
 
 def test_a_limit_that_root_is_not_bound_by_gives_no_cause_for_words(tmp_path: Path) -> None:
-    if free_resources([], []).memlock_bytes is not None:
+    if free_resources([]).memlock_bytes is not None:
         pytest.skip("this user is bound by it")
     start = train("--dry-run", "--stage", "3", "--offload", "nvme", "--nvme", ".")
     result = run("bash", "-c", f"ulimit -l 64; {start}", cwd=tmp_path)

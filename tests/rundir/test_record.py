@@ -7,7 +7,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from socket import gethostname
 from types import UnionType
@@ -17,10 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.making import json_objects, script
+from tests.making import CPU_MACHINE, LAYOUT, PYTHON, json_objects, local, script
 from zlaunch.cli.views.run import members
 from zlaunch.diagnosis.outcome import Outcome
+from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
+from zlaunch.launch.plan import PlanInputs
 from zlaunch.launch.rerun import plan_rerun, spec_of
 from zlaunch.rundir import record
 from zlaunch.rundir.layout import RunDir
@@ -41,6 +43,9 @@ The folder is written as `/folder`, the host as `HOST`, the environment as `/ven
 """
 LAST_WRITTEN = 1795359770.0
 SAID: dict[str, Any] = json.loads((OLD / "said.json").read_text())
+GIVEN = PlanInputs(
+    JobSpec(Path("train.py")), script(), None, None, CPU_MACHINE, local(0), 2950, LAYOUT, {}, PYTHON
+)
 KINDS: list[Any] = [kind for kind in vars(record).values() if is_typeddict(kind)]
 
 
@@ -89,7 +94,7 @@ def test_a_run_of_the_release_before_is_told_as_it_was_then(name: str, old: Path
 @pytest.mark.parametrize("name", SAID)
 def test_a_run_of_the_release_before_can_be_repeated(name: str, old: Path) -> None:
     files = read_run_files(old / name)
-    again = plan_rerun(files, RunDir(old / "again"), 2950, script())
+    again = plan_rerun(files, replace(GIVEN, layout=RunDir(old / "again")))
     ds_config = str(old / "again" / "ds_config.json")
     assert again.script == (*files.job["script"][:-1], ds_config)
     assert again.values.config() == files.config

@@ -47,6 +47,7 @@ def estimate(
     ds_config: options.DsConfig = None,
     overrides: options.Overrides = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    python: options.Python = None,
     as_json: options.AsJson = False,
     tries_levers: Annotated[
         bool | None,
@@ -66,9 +67,10 @@ def estimate(
     fastest that fits. With one of them, shows every phase, what uses the memory, and how much
     each change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
     """
-    argv, ds_config = ds_config_of(trainer_args(trainer.args), ds_config)
+    argv, ds_config = ds_config_of(trainer_args(trainer.args, python), ds_config)
     job = JobSpec(
         script=Path(),
+        python=python,
         script_args=argv,
         stage=None if stage is None else STAGES[stage],
         offload=None if offload is None else parse_offload(offload),

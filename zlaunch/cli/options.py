@@ -24,6 +24,23 @@ On = Annotated[
     typer.Option(metavar="GPUS", help="Target GPUs: 8xH100-80GB or 4x48GiB (default: the local GPUs)."),
 ]
 
+
+def _find_python(text: str) -> Path:
+    from zlaunch.hosts.interpreter import find_python  # which starts it; most commands name none
+
+    return find_python(text)
+
+
+Python = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        envvar="ZLAUNCH_PYTHON",
+        parser=_find_python,
+        help="Python of the job, or the directory of its environment (default: the one that runs zlaunch).",
+    ),
+]
+
 Hostfile = Annotated[Path | None, typer.Option(metavar="FILE", help="Hosts, one `HOST slots=N` per line.")]
 
 Offload = Annotated[

@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
@@ -87,14 +88,17 @@ def _translated(found: Any, options: Sequence[str]) -> WrongUsage:
     return WrongUsage(found.why, f"`{line}`; `zlaunch config translate` explains what each flag becomes")
 
 
-def trainer_args(argv: Sequence[str]) -> list[str]:
-    """Return the Trainer arguments after `--`; if a program is named there, the ones that it has."""
+def trainer_args(argv: Sequence[str], python: Path | None) -> list[str]:
+    """Return the Trainer arguments after `--`; if a program is named there, the ones that it has.
+
+    `python` is the interpreter of the program; None for the one that runs zlaunch.
+    """
     if not argv or not (argv[0] == "-m" or argv[0].endswith(".py")):
         return list(argv)
     from zlaunch.cli.views.launch import LaunchView  # what asks a program is rarely needed
     from zlaunch.launch.ask import ask_command
 
-    return ask_command(argv, LaunchView())
+    return ask_command(argv, python, LaunchView())
 
 
 def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides: str = "") -> WrongUsage:

@@ -38,6 +38,7 @@ def plan(
     lora: options.LowRank = None,
     attention: options.Attention = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    python: options.Python = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the ds_config to this file.")
     ] = None,
@@ -53,6 +54,7 @@ def plan(
         raise WrongUsage("`zlaunch plan` writes a ds_config and does not read one", "leave out `--deepspeed`")
     job = JobSpec(
         script=Path(),
+        python=python,
         script_args=argv,
         nvme_dir=None if nvme is None else nvme.absolute(),
         precision=precision,

@@ -1,6 +1,5 @@
 """`zlaunch train`: plan a job, show the plan, run it."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,7 +8,7 @@ import typer
 from zlaunch import console
 from zlaunch.cli import options
 from zlaunch.cli.views.launch import LaunchView
-from zlaunch.job.module_files import find_module
+from zlaunch.hosts.interpreter import find_module_in
 from zlaunch.job.spec import (
     STAGES,
     JobSpec,
@@ -41,6 +40,7 @@ def train(
             "--module", "-m", metavar="NAME", help="Run a module instead of a script, like `python -m`."
         ),
     ] = None,
+    python: options.Python = None,
     stage: Annotated[
         Literal["0", "1", "2", "3", "auto"] | None,
         typer.Option(help="ZeRO stage (default: from --ds-config, else 2); auto: the fastest that fits."),
@@ -118,7 +118,8 @@ def train(
     """
     script_args, ds_config = ds_config_of(context.args, ds_config)
     job = JobSpec(
-        script=_program(script, module),
+        script=_program(script, module, python),
+        python=python,
         script_args=script_args,
         stage=None if stage in (None, "auto") else STAGES[stage],
         offload=None if offload is None else parse_offload(offload),
@@ -148,7 +149,7 @@ def train(
     raise typer.Exit(run(prepare(job, run_dir, view), launch, view))
 
 
-def _program(script: str | None, module: str | None) -> Path:
+def _program(script: str | None, module: str | None, python: Path | None) -> Path:
     if module is not None:
-        return find_module(module, os.environ)
+        return find_module_in(python, module)
     return default_recipe() if script is None else Path(script)

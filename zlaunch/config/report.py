@@ -2,7 +2,7 @@
 
 import difflib
 import json
-import sys
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,6 +70,8 @@ class ReportOptions:
     deep: bool = False
     fix: bool = False
     show_diff: bool = False
+    python: Path | None = None
+    """The interpreter whose DeepSpeed is asked; None for the one that runs zlaunch."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def _look(name: str, found: LoadedConfig, options: ReportOptions) -> Report:
             document = following
     findings = [*found.findings, *validate_document(document, options.context)]
     if options.deep and not any(finding.severity is Severity.ERROR for finding in findings):
-        findings += _second_opinion(document, options.context)
+        findings += _second_opinion(document, options.context, options.python)
     return Report(name, tuple(sorted(findings, key=in_order)), diff=diff, fix_note=note)
 
 
@@ -187,7 +189,7 @@ def _write_back(file: str, text: str) -> None:
     write_back(Path(file), text)
 
 
-def _second_opinion(document: Document, context: Context) -> list[Finding]:
+def _second_opinion(document: Document, context: Context, python: Path | None) -> list[Finding]:
     """Ask the installed DeepSpeed about the resolved config.
 
     Batch sizes that only the script knows count as one sample per rank.
@@ -198,17 +200,18 @@ def _second_opinion(document: Document, context: Context) -> list[Finding]:
         values = (
             values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, Source.computed("one sample per rank"))
         )
-    # Only `--deep` starts a program.
-    from zlaunch.hosts.packages import TRAINING, require
+    # only `--deep` starts a program
+    from zlaunch.hosts.interpreter import check_packages, inspect_python
     from zlaunch.process import ours, output_of
 
-    require("`--deep`", TRAINING)
+    check_packages(found := inspect_python(python), ["deepspeed"])
     program = "zlaunch.config.deepspeed_check"
-    answer = output_of(ours(program, str(world), json.dumps(values.config())), DEEP_SECONDS)
+    argv = ours(program, str(world), json.dumps(values.config()), python=found.executable)
+    answer = output_of(argv, DEEP_SECONDS)
     if answer is None:
         raise Unavailable(
             "the installed DeepSpeed could not check the config",
-            f"run `{sys.executable} -m {program} 1 {{}}` to see why",
+            f"run `{shlex.join(ours(program, '1', '{}', python=found.executable))}` to see why",
         )
     said = json.loads(answer)
     if said is None:

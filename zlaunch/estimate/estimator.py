@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from zlaunch.config.resolve.job import ResolvedConfig
@@ -78,10 +79,15 @@ class Estimator(AbstractContextManager["Estimator"]):
         self,
         on_progress: Callable[[RehearsalProgress], None] = lambda _: None,
         rehearse: Rehearse | None = None,
+        python: Path | None = None,
     ) -> None:
-        """Start nothing yet; `rehearse` stands in for the usual rehearser and its cache."""
+        """Start nothing yet; `rehearse` stands in for the usual rehearser and its cache.
+
+        `python` is the interpreter whose packages are rehearsed; None for the one that runs zlaunch.
+        """
         self._on_progress = on_progress
-        self._rehearser = Rehearser(ForecastCache(cache_directory(os.environ)))
+        cache = ForecastCache(cache_directory(os.environ), python)
+        self._rehearser = Rehearser(cache, python=python)
         self._rehearse = rehearse or self._rehearser
 
     def __exit__(self, *_: object) -> None:

@@ -20,13 +20,13 @@ from pydantic import TypeAdapter, ValidationError
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.workload import Workload, to_json
 from zlaunch.files import write_whole
-from zlaunch.hosts.probe import package_versions
+from zlaunch.hosts.interpreter import inspect_python
 
 VARIABLE: Final = "ZLAUNCH_CACHE"
 OFF: Final = "off"
 MOST_BYTES: Final = 64 << 20
 """Size above which the least recently used files are deleted."""
-PACKAGES: Final = ("deepspeed", "torch", "transformers", "accelerate", "peft", "zlaunch")
+PACKAGES: Final = ("deepspeed", "torch", "transformers", "accelerate", "peft")
 
 _SOURCES: Final = ("estimate/**/*.py", "job/*.py", "config/resolve/nvme_buffers.py", "hosts/gpu_catalog.py")
 """Sources of zlaunch that a forecast depends on."""
@@ -50,9 +50,15 @@ def cache_directory(environ: Mapping[str, str]) -> Path | None:
 class ForecastCache:
     """A directory with a file for each forecast."""
 
-    def __init__(self, directory: Path | None, most_bytes: int = MOST_BYTES) -> None:
-        """Keep forecasts in a directory, which need not exist; None keeps nothing."""
+    def __init__(
+        self, directory: Path | None, python: Path | None = None, most_bytes: int = MOST_BYTES
+    ) -> None:
+        """Keep forecasts in a directory, which need not exist; None keeps nothing.
+
+        `python` is the interpreter of the rehearsals; None for the one that runs zlaunch.
+        """
         self._directory = directory
+        self._python = python
         self._most_bytes = most_bytes
 
     def find(self, workload: Workload) -> Forecast | None:
@@ -60,7 +66,7 @@ class ForecastCache:
         if self._directory is None:
             return None
         try:
-            key = key_of(workload)
+            key = key_of(workload, self._python)
             file = self._directory / f"{key}{_SUFFIX}"
             read = json.loads(file.read_bytes())
             if read["key"] != key:
@@ -77,7 +83,7 @@ class ForecastCache:
         if self._directory is None or not _is_complete(forecast):
             return
         with contextlib.suppress(OSError):
-            key = key_of(workload)
+            key = key_of(workload, self._python)
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = self._directory / f"{key}{_SUFFIX}"
             write_whole(file, json.dumps({"key": key, "forecast": asdict(forecast)}))
@@ -100,21 +106,21 @@ def _is_complete(forecast: Forecast) -> bool:
     return forecast.method == "rehearsal" and not any(errors)
 
 
-def key_of(workload: Workload) -> str:
+def key_of(workload: Workload, python: Path | None = None) -> str:
     """Hash everything a forecast depends on; raise OSError for code that cannot be read."""
     code = workload.remote_code
     depends = {
         "workload": to_json(workload),
         "remote code": None if code is None else _digest(Path(code), _CODE),
-        "releases": _releases(),
+        "releases": _releases(python),
         "sources": _digest(Path(__file__).parents[1], _SOURCES),
     }
     return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
 
 
 @cache
-def _releases() -> Mapping[str, str | None]:
-    return package_versions(PACKAGES)
+def _releases(python: Path | None) -> Mapping[str, str | None]:
+    return inspect_python(python).versions(PACKAGES)
 
 
 @cache

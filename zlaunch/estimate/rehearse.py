@@ -6,6 +6,7 @@ import select
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -63,8 +64,14 @@ class Rehearser(AbstractContextManager["Rehearser"]):
     With a cache, no workload is rehearsed twice.
     """
 
-    def __init__(self, cache: ForecastCache | None = None, jobs: int | None = None) -> None:
-        """Rehearse `jobs` workloads at a time, by default as many as there are cores."""
+    def __init__(
+        self, cache: ForecastCache | None = None, jobs: int | None = None, python: Path | None = None
+    ) -> None:
+        """Rehearse `jobs` workloads at a time, by default as many as there are cores.
+
+        `python` is the interpreter whose packages are rehearsed; None for the one that runs zlaunch.
+        """
+        self._python = python
         self._cache = cache or ForecastCache(None)
         self._jobs = jobs or min(MOST_JOBS, _cores())
         self._program: _Program | None = None
@@ -110,7 +117,7 @@ class Rehearser(AbstractContextManager["Rehearser"]):
         if not workloads:
             return
         if self._program is None:
-            self._program = _Program(self._jobs)
+            self._program = _Program(self._jobs, self._python)
         yield from self._program.replies(workloads)
 
 
@@ -133,13 +140,14 @@ class _Program:
     Its temporary files are deleted here, because a killed process leaves them behind.
     """
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, python: Path | None) -> None:
         environment = {**os.environ, **ENVIRONMENT}
         self._scratch: Scratch | None = None
         with suppress(OSError):  # the program then says itself what it cannot do
             self._scratch = Scratch("rehearsal")
             environment["TMPDIR"] = str(self._scratch.path)
-        self._process = with_pipes(ours("zlaunch.estimate.rehearsal", str(jobs)), environment)
+        argv = ours("zlaunch.estimate.rehearsal", str(jobs), python=None if python is None else str(python))
+        self._process = with_pipes(argv, environment)
         self._num_asked = 0
         self._num_answered = 0
 

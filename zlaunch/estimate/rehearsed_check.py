@@ -1,6 +1,5 @@
 """Check a ds_config by rehearsing two steps with it."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +12,16 @@ from zlaunch.job.spec import JobSpec
 
 
 def add_rehearsal_findings(
-    report: Report, model: Path | None, world_size: int | None, argv: Sequence[str]
+    report: Report, model: Path | None, world_size: int | None, job: JobSpec
 ) -> Report:
-    """Add errors that DeepSpeed raises in two steps, unless the ds_config is known to be wrong."""
+    """Add errors that DeepSpeed raises in two steps, unless the ds_config is known to be wrong.
+
+    `job` has the Trainer's arguments and the interpreter.
+    """
     if report.trouble is not None or any(finding.severity in FATAL for finding in report.findings):
         return report
     try:
-        found = _findings_of_steps(report.name, model, world_size, argv)
+        found = _findings_of_steps(report.name, model, world_size, job)
     except Refused as error:
         found = error.findings
     except ZlaunchError as error:
@@ -28,7 +30,7 @@ def add_rehearsal_findings(
 
 
 def _findings_of_steps(
-    file: str, model: Path | None, world_size: int | None, argv: Sequence[str]
+    file: str, model: Path | None, world_size: int | None, job: JobSpec
 ) -> tuple[Finding, ...]:
     if model is None or world_size is None:
         raise WrongUsage(
@@ -38,9 +40,9 @@ def _findings_of_steps(
     if not Path(file).is_file() or file.endswith((".yaml", ".yml")):
         raise WrongUsage(f"`--rehearse` needs a ds_config in a file, not {file}", "write it to a file first")
     ranks = next(ranks for ranks in range(min(world_size, DEFAULT_RANKS), 0, -1) if world_size % ranks == 0)
-    job = JobSpec(script=Path(), script_args=tuple(argv), ds_config=Path(file))
+    job = replace(job, ds_config=Path(file))
     request = EstimateRequest(str(model), job, gpus=ranks, nodes=world_size // ranks)
-    with Estimator() as estimator:
+    with Estimator(python=job.python) as estimator:
         (result,) = estimator.rehearse([resolve_request(request)])
     if isinstance(result, Rejected):
         raise result.error

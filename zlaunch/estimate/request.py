@@ -15,10 +15,11 @@ from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.query import EstimateQuery, training_of
 from zlaunch.hosts import gpu_catalog
+from zlaunch.hosts.interpreter import ESTIMATING, Interpreter, check_packages, inspect_python
 from zlaunch.hosts.machine import Gpu, Machine, weakest
-from zlaunch.hosts.packages import ESTIMATING, require
 from zlaunch.hosts.probe import model_types, probe_machine, trainer_optimizers
 from zlaunch.hosts.ssh import survey_hosts
+from zlaunch.hosts.survey import SurveyRequest
 from zlaunch.hosts.topology import read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_code, fetch_model
 from zlaunch.job.model import ModelConfig, read_model
@@ -48,17 +49,17 @@ class EstimateRequest:
 
 def resolve_request(request: EstimateRequest) -> EstimateQuery:
     """Find everything a request names; raise if something is missing, or the model cannot work."""
-    require("an estimate", ESTIMATING)
-    model = find_model(request.model)
-    cluster, machine = find_cluster(request)
-    job, optimizer = _with_optimizer(request)
+    model, python = find_model(request.model), inspect_python(request.job.python)
+    check_packages(python, ESTIMATING)
+    cluster, machine = find_cluster(request, python)
+    job, optimizer = _with_optimizer(request, python)
     args, findings = read_arguments(job.script_args)
     if optimizer is not None:
         args = args.over("optim", Argument(optimizer, Source.option("--optimizer"), given=True))
     training = training_of(model, job.script_args, request.options)
     if request.trusts_code and "auto_map" in model.value:
         training = replace(training, remote_code=str(code_of(request.model)))
-    of_model = check_model(model, model_types(), training.seq_len.value, request.trusts_code)
+    of_model = check_model(model, model_types(python), training.seq_len.value, request.trusts_code)
     findings += [*removed_arguments(job.script_args), *of_model]
     if any(one.severity is Severity.ERROR for one in of_model):  # its job cannot be checked any further
         raise Refused([one for one in findings if one.severity in FATAL])
@@ -76,7 +77,7 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
     return query.with_options(request.options)
 
 
-def _with_optimizer(request: EstimateRequest) -> tuple[JobSpec, str | None]:
+def _with_optimizer(request: EstimateRequest, python: Interpreter) -> tuple[JobSpec, str | None]:
     """Pass on an optimizer: to the ds_config by DeepSpeed's name, or to the Trainer by its own."""
     if request.optimizer is None:
         return request.job, None
@@ -85,7 +86,7 @@ def _with_optimizer(request: EstimateRequest) -> tuple[JobSpec, str | None]:
     if name in own:
         section = ("optimizer", {"type": own[name], "params": {"lr": AUTO}})
         return replace(request.job, overrides=(section, *request.job.overrides)), None
-    known = trainer_optimizers()
+    known = trainer_optimizers(python)
     if name not in known:
         meant = get_close_matches(name, [*own, *known], 1)
         hint = f"did you mean `{meant[0]}`?" if meant else f"DeepSpeed's are {', '.join(own)}"
@@ -112,7 +113,7 @@ def code_of(name: str) -> Path:
     return fetch_code(name)
 
 
-def find_cluster(request: EstimateRequest) -> tuple[Cluster, Machine]:
+def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster, Machine]:
     """Return where the job would run, and one of its hosts as a plan would see it."""
     slots = _slots(request)
     num_hosts, asked = len(slots) or request.nodes or 1, max(slots.values(), default=request.gpus)
@@ -124,10 +125,14 @@ def find_cluster(request: EstimateRequest) -> tuple[Cluster, Machine]:
             )
         ranks = asked or count or 1
         return Cluster(num_hosts, ranks, gpu), _machine_with(gpu.name, gpu.has_bf16, ranks)
-    machines = [probe_machine(os.environ)]
+    machines = [probe_machine(os.environ, python)]
     if slots:
         names = list(slots)
-        machines = list(survey_hosts(names, machines[0]).machines(names).values())
+        machines = list(
+            survey_hosts(names, machines[0], SurveyRequest(python=request.job.python))
+            .machines(names)
+            .values()
+        )
     here = weakest(machines)
     ranks = asked or len(here.gpus) or DEFAULT_RANKS
     if not here.gpus:

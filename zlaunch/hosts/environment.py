@@ -3,10 +3,10 @@
 import os
 import re
 import shlex
-import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.topology import Topology
 from zlaunch.rundir.layout import RunDir
@@ -39,18 +39,22 @@ class Variable:
 
 
 def job_environment(
-    machine: Machine, topology: Topology, environ: Mapping[str, str], config: Mapping[str, Variable]
+    machine: Machine,
+    topology: Topology,
+    environ: Mapping[str, str],
+    own: Mapping[str, Variable],
+    python: Interpreter,
 ) -> dict[str, Variable]:
     """Variables for the ranks; what the user has set is not changed.
 
-    `config` are the variables that name the ds_config, for scripts that read them.
+    `own` are variables of this job, such as those that name the ds_config for scripts that read them.
     """
     wanted = {
-        **dict(_program_path(environ)),
+        **dict(_program_path(python, environ)),
         **_threads(machine, topology),
         **_devices(machine, topology, environ),
         **_quiet(),
-        **config,
+        **own,
     }
     forced = {"PATH", "CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR"}
     chosen = {name: variable for name, variable in wanted.items() if name in forced or name not in environ}
@@ -69,11 +73,12 @@ def is_secret(name: str) -> bool:
     return SECRET.search(name) is not None
 
 
-def _program_path(environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:
-    programs = sysconfig.get_path("scripts")
+def _program_path(python: Interpreter, environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:
     path = environ.get("PATH", os.defpath)
-    if programs not in path.split(os.pathsep):
-        why = "directory of this Python's launchers and ninja"
+    missing = [folder for folder in python.programs if folder not in path.split(os.pathsep)]
+    if missing:
+        programs = os.pathsep.join(missing)
+        why = "programs of the ranks' Python, such as ninja"
         yield "PATH", Variable(f"{programs}{os.pathsep}{path}", why, programs)
 
 

@@ -171,7 +171,7 @@ class FreeResources:
     disks: Mapping[Path, Disk] = field(default_factory=dict)
     """Path → its file system."""
     missing: frozenset[str] = frozenset()
-    """Packages of the request that cannot be imported."""
+    """Packages of the request that the interpreter of the ranks does not see."""
     user: str = ""
     files: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
     """Existing path of the request → inode and time of change, which are equal on hosts that share it."""
@@ -183,18 +183,3 @@ class FreeResources:
         """Memory that a job can get: what is available, and what the cgroup allows."""
         limits = [self.memory_bytes, None if self.cgroup is None else self.cgroup.free_bytes]
         return min((limit for limit in limits if limit is not None), default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class HostSurvey:
-    """The report of a host before a job starts there."""
-
-    machine: Machine
-    """Named as in the hostfile."""
-    room: FreeResources
-    port: int
-    """A port that was free there."""
-    debug_error: str | None = None
-    """Why a debugger cannot listen on the port that was asked for."""
-    other_debug_port: int | None = None
-    """A free port near that one."""

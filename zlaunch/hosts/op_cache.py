@@ -1,21 +1,73 @@
-"""The directory of compiled native ops on this machine, and the locks that builds leave there."""
+"""The directory of compiled native ops on this machine, and the locks that builds leave there.
 
-import sys
-from collections.abc import Mapping
+Torch has one directory for all environments of a Python version, where each rebuilds what another has built.
+zlaunch gives each environment a directory of its own, unless the user has set `TORCH_EXTENSIONS_DIR`.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from zlaunch.hosts.probe import torch_cuda
+from zlaunch.hosts.interpreter import Interpreter
+from zlaunch.hosts.machine import Machine
+from zlaunch.hosts.probe import torch_release
+
+VARIABLE = "TORCH_EXTENSIONS_DIR"
+
+COMPILERS = (
+    *("CXX", "CFLAGS", "LDFLAGS", "CUDA_HOME", "CUDA_PATH", "PYTORCH_NVCC", "TORCH_CUDA_ARCH_LIST"),
+    *("ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH", "TORCH_NO_COMPILER_WRAPPER"),
+)
+"""Variables that change how an op is compiled (`torch/utils/cpp_extension.py`, `op_builder/builder.py`)."""
 
 
-def extensions_dir(environment: Mapping[str, str]) -> Path:
+@dataclass(frozen=True, slots=True)
+class OpCache:
+    """Where the ops of an environment are kept."""
+
+    folder: Path
+    standard: Path
+    """Torch's own directory, with the ops that were compiled without zlaunch."""
+    key: str
+    """Everything that makes torch compile an op again, as text."""
+
+
+def find_op_cache(python: Interpreter, machine: Machine, environ: Mapping[str, str]) -> OpCache:
+    """Find the directory of the ops of an environment; the same packages have the same one."""
+    key = "".join(f"{line}\n" for line in _conditions(python, machine, environ))
+    standard = extensions_dir(python, environ)
+    if VARIABLE in environ:
+        return OpCache(standard, standard, key)
+    own = f"{standard.name}-{hashlib.sha256(key.encode()).hexdigest()[:10]}"
+    return OpCache(standard.with_name(own), standard, key)
+
+
+def _conditions(python: Interpreter, machine: Machine, environ: Mapping[str, str]) -> Iterator[str]:
+    yield f"python {python.tag} {python.include}"
+    for name in ("torch", "deepspeed"):
+        package = python.packages[name]
+        yield f"{name} {package.version} {package.folder}" if package is not None else f"no {name}"
+    yield f"{torch_release(python)}, {machine.accelerator}"
+    yield f"GPUs {sorted({gpu.compute_capability for gpu in machine.gpus})}"
+    yield f"CPU {_cpu()}"
+    yield from (f"{name}={environ[name]}" for name in COMPILERS if name in environ)
+
+
+def _cpu() -> str:
+    """Hash the features of the CPU: ops are compiled with `-march=native`."""
+    text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    features = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    return hashlib.sha256(features[1].encode()).hexdigest()[:10] if features else "unknown"
+
+
+def extensions_dir(python: Interpreter, environ: Mapping[str, str]) -> Path:
     """Torch's directory of compiled extensions (`torch/utils/cpp_extension.py`, `_get_build_directory`)."""
-    if (chosen := environment.get("TORCH_EXTENSIONS_DIR")) is not None:
+    if (chosen := environ.get(VARIABLE)) is not None:
         return Path(chosen)
-    cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cuda = torch_cuda()
-    kind = f"cu{cuda.replace('.', '')}" if cuda else "cpu"
-    python = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
-    return cache / "torch_extensions" / f"{python}_{kind}"
+    cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "torch_extensions" / f"{python.tag}_{torch_release(python)}"
 
 
 def lock_holder(lock: Path) -> int | None:
@@ -30,7 +82,7 @@ def lock_holder(lock: Path) -> int | None:
     return None
 
 
-def stale_locks(environment: Mapping[str, str]) -> frozenset[Path]:
+def stale_locks(folder: Path) -> frozenset[Path]:
     """Locks of killed builds: those that no process here holds open."""
-    locks = extensions_dir(environment).absolute().glob("*/lock")
+    locks = folder.absolute().glob("*/lock")
     return frozenset(lock for lock in locks if lock_holder(lock) is None)

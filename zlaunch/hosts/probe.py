@@ -2,18 +2,18 @@
 
 import contextlib
 import getpass
-import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
 import resource
 import socket
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zlaunch.errors import Unavailable
 from zlaunch.files import nearest
+from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import (
     Cgroup,
     Disk,
@@ -24,16 +24,16 @@ from zlaunch.hosts.machine import (
     has_fp16_kernels,
     tightest,
 )
-from zlaunch.hosts.packages import is_importable, not_installed
 
 
-def probe_machine(environ: Mapping[str, str]) -> Machine:
-    """What this machine has; raise Unavailable if this Python cannot use its GPUs."""
+def probe_machine(environ: Mapping[str, str], python: Interpreter) -> Machine:
+    """What this machine has; raise Unavailable if an interpreter's torch cannot use its GPUs."""
     gpus = [] if environ.get("DS_ACCELERATOR") == "cpu" else _gpus()
     visible = _visible(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
-    if visible and torch_cuda() is None:
+    if visible and not torch_release(python).startswith("cu"):
+        version = python.versions(["torch"])["torch"]
         raise Unavailable(
-            f"this machine has {len(gpus)} GPUs, but torch {_version('torch')} was built without CUDA",
+            f"this machine has {len(gpus)} GPUs, but torch {version} was built without CUDA",
             "install a CUDA build of torch, or set DS_ACCELERATOR=cpu to train on the CPU",
         )
     return Machine(
@@ -46,69 +46,43 @@ def probe_machine(environ: Mapping[str, str]) -> Machine:
     )
 
 
-def torch_cuda() -> str | None:
-    """The CUDA release the installed torch was built for, without importing it."""
-    source = (_folder_of("torch") / "version.py").read_text("utf-8")
-    match = re.search(r"^cuda\b[^=]*=\s*'([^']+)'", source, re.MULTILINE)
-    return match.group(1) if match else None
+def torch_release(python: Interpreter) -> str:
+    """What an interpreter's torch was built for, as torch names it in its cache: `cu128`, `rocm63`, `cpu`."""
+    source = (python.folder("torch") / "version.py").read_text("utf-8")
+    for name, short in (("hip", "rocm"), ("cuda", "cu")):
+        if found := re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)", source, re.MULTILINE):
+            return short + found[1].replace(".", "")
+    return "cpu"
 
 
-def model_types() -> frozenset[str]:
-    """The model types of the installed transformers, without importing it."""
-    auto = _folder_of("transformers") / "models" / "auto"
+def model_types(python: Interpreter) -> frozenset[str]:
+    """The model types of an interpreter's transformers, without importing it."""
+    auto = python.folder("transformers") / "models" / "auto"
     text = "".join((auto / name).read_text("utf-8") for name in ("auto_mappings.py", "configuration_auto.py"))
     return frozenset(re.findall(r'"([\w.-]+)"[,:]\s*"\w+Config"', text))
 
 
-def trainer_optimizers() -> tuple[str, ...]:
-    """The optimizers that the Trainer of the installed transformers knows by name."""
-    text = (_folder_of("transformers") / "training_args.py").read_text("utf-8")
+def trainer_optimizers(python: Interpreter) -> tuple[str, ...]:
+    """The optimizers that the Trainer of an interpreter's transformers knows by name."""
+    text = (python.folder("transformers") / "training_args.py").read_text("utf-8")
     _, _, after = text.partition("class OptimizerNames(")
     return tuple(re.findall(r'^    [A-Z_0-9]+ = "(\w+)"', after.partition("\nclass ")[0], re.MULTILINE))
 
 
-def _folder_of(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise not_installed([package])
-    return Path(spec.submodule_search_locations[0])
-
-
-def package_versions(names: Sequence[str]) -> dict[str, str | None]:
-    """Versions of installed packages; None for one that is not installed."""
-    return {name: _version(name) for name in names} | {"python": platform.python_version()}
-
-
-def install_location(package: str) -> tuple[str, float]:
-    """Where a package is installed, and the time of its installation."""
-    try:
-        installed = importlib.metadata.distribution(package)
-    except importlib.metadata.PackageNotFoundError:
-        raise not_installed([package]) from None
-    records = Path(str(installed.locate_file(""))).glob(f"{package}-*.dist-info/RECORD")
-    since = max((record.stat().st_mtime for record in records), default=0.0)
-    return str(installed.locate_file(package)), since
-
-
-def _version(name: str) -> str | None:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(name)
-    return None
-
-
 def _gpus() -> list[Gpu]:
     """All GPUs that NVML knows; none without an NVIDIA driver."""
-    device = Path("/dev/nvidiactl")
+    has_device = Path("/dev/nvidiactl").exists()
     try:
         import pynvml
-    except ModuleNotFoundError:
-        if not device.exists():
+    except ImportError:
+        if not has_device:
             return []
-        raise
+        hint = f"`{sys.executable} -m pip install nvidia-ml-py`"
+        raise Unavailable("there is an NVIDIA device, but zlaunch's own Python has no pynvml", hint) from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        if not device.exists():
+        if not has_device:
             return []
         raise _silent(error) from None
     try:
@@ -185,9 +159,7 @@ def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
     return visible
 
 
-def free_resources(
-    paths: Iterable[Path], packages: Iterable[str], proc: Path = Path("/proc")
-) -> FreeResources:
+def free_resources(paths: Iterable[Path], proc: Path = Path("/proc")) -> FreeResources:
     """What is free on this machine now, and on the file systems of these paths."""
     memory, shm = _sizes(proc / "meminfo"), Path("/dev/shm")  # noqa: S108 - it is asked about
     return FreeResources(
@@ -199,7 +171,6 @@ def free_resources(
         memlock_bytes=_memlock(proc / "self"),
         has_infiniband=any(Path("/sys/class/infiniband").glob("*")),
         disks={path: disk for path in paths if (disk := disk_of(path)) is not None},
-        missing=frozenset(name for name in packages if not is_importable(name)),
         user=_user(),
     )
 

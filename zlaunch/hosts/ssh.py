@@ -9,8 +9,8 @@ from pathlib import Path
 
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import forwarded, is_secret
-from zlaunch.hosts.machine import HostSurvey, Machine, local_names
-from zlaunch.hosts.survey import MARK, SurveyError, SurveyRequest, read_answer, to_json
+from zlaunch.hosts.machine import Machine, local_names
+from zlaunch.hosts.survey import MARK, HostSurvey, SurveyError, SurveyRequest, read_answer, to_json
 from zlaunch.process import ours, output_of
 
 CONNECT_SECONDS = 10

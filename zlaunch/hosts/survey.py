@@ -15,8 +15,9 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from zlaunch.errors import ZlaunchError
-from zlaunch.hosts.machine import HostSurvey
-from zlaunch.hosts.op_cache import stale_locks
+from zlaunch.hosts.interpreter import Interpreter, check_packages, inspect_python
+from zlaunch.hosts.machine import FreeResources, Machine
+from zlaunch.hosts.op_cache import OpCache, find_op_cache, stale_locks
 from zlaunch.hosts.ports import free_port, free_port_near, why_taken
 from zlaunch.hosts.probe import free_resources, probe_machine
 
@@ -33,8 +34,32 @@ class SurveyRequest:
     """The nearest existing directory above the run directory."""
     paths: tuple[Path, ...] = ()
     """Whether they exist, and the free space of their file systems."""
+    python: Path | None = None
+    """The interpreter of the ranks; None for the one that runs zlaunch."""
+    needed: tuple[str, ...] = ()
+    """Packages without which nothing can start."""
     packages: tuple[str, ...] = ()
+    """Other packages: whether the interpreter sees them."""
     debug_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostSurvey:
+    """The report of a host before a job starts there."""
+
+    machine: Machine
+    """Named as in the hostfile."""
+    room: FreeResources
+    port: int
+    """A port that was free there."""
+    python: Interpreter
+    """The interpreter of the ranks."""
+    op_cache: OpCache | None = None
+    """Where their native ops are kept; None without torch."""
+    debug_error: str | None = None
+    """Why a debugger cannot listen on the port that was asked for."""
+    other_debug_port: int | None = None
+    """A free port near that one."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +70,29 @@ class SurveyError:
     hint: str | None
 
 
-def survey(request: SurveyRequest) -> HostSurvey:
-    """Survey this machine as a rank here would find it."""
+def survey(request: SurveyRequest, python: Interpreter | None = None) -> HostSurvey:
+    """Survey this machine as a rank here would find it; `python` is its interpreter, if it was described.
+
+    Raises Unavailable if the interpreter, a package that is needed, or a driver does not work.
+    """
     environ = {**os.environ, **request.environ}
-    room, locks = free_resources(request.paths, request.packages), stale_locks(environ)
+    python = python or inspect_python(request.python, (*request.needed, *request.packages))
+    check_packages(python, request.needed)
+    machine = probe_machine(environ, python)
+    op_cache = None if python.packages["torch"] is None else find_op_cache(python, machine, environ)
+    locks = frozenset[Path]() if op_cache is None else stale_locks(op_cache.folder)
     asked = (*request.paths, *locks, *filter(None, [request.run]))
     debug_error = None if request.debug_port is None else why_taken(request.debug_port)
     return HostSurvey(
-        machine=probe_machine(environ),
-        room=replace(room, files=identities(asked), left_locks=locks),
+        machine=machine,
+        python=python,
+        op_cache=op_cache,
+        room=replace(
+            free_resources(request.paths),
+            missing=frozenset(name for name in request.packages if python.packages[name] is None),
+            files=identities(asked),
+            left_locks=locks,
+        ),
         port=free_port(),
         debug_error=debug_error,
         other_debug_port=free_port_near(request.debug_port) if request.debug_port and debug_error else None,

@@ -137,6 +137,8 @@ class JobSpec:
     """Flags by which the user's command line named the ds_config, so the script knows them."""
     may_ask: bool = True
     """Whether the program may be run up to the point where it has its arguments."""
+    python: Path | None = None
+    """The interpreter of the ranks; None for the one that runs zlaunch."""
     wishes: RunOptions = field(default_factory=RunOptions)
 
     @property

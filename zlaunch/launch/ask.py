@@ -8,20 +8,19 @@ import contextlib
 import hashlib
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from zlaunch import __version__
 from zlaunch.errors import WrongUsage
 from zlaunch.estimate.forecast_cache import cache_directory
 from zlaunch.files import write_whole
+from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.ports import LOOPBACK, free_port
-from zlaunch.hosts.probe import package_versions
 from zlaunch.job.answer import apply_answer
-from zlaunch.job.module_files import find_module
 from zlaunch.job.script import ConfigInterface, Script, read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import flags
@@ -36,12 +35,12 @@ MOST_SECONDS = 180.0
 """How long a program may take until it has its arguments."""
 
 _GRACE_SECONDS = 2.0
-_PACKAGES = ("accelerate", "deepspeed", "torch", "transformers", "trl", "zlaunch")
+_PACKAGES = ("accelerate", "deepspeed", "torch", "transformers", "trl")
 _SUFFIX = ".answer.json"
 
 
-def ask(job: JobSpec, script: Script, reporter: Reporter) -> Script:
-    """Return the script as it describes itself, unless its source alone is certain.
+def ask(job: JobSpec, script: Script, python: Interpreter, reporter: Reporter) -> Script:
+    """Return the script as it describes itself in an interpreter, unless its source alone is certain.
 
     Raises WrongUsage if it rejects its command line.
     """
@@ -49,10 +48,10 @@ def ask(job: JobSpec, script: Script, reporter: Reporter) -> Script:
         script = replace(script, config_flags=job.config_flags)
     if not needs_asking(job, script):
         return script
-    key = _key(job)
+    key = _key(job, python)
     answer = _kept(key)
     if answer is None:
-        answer = _answer(job, reporter)
+        answer = _answer(job, python, reporter)
         _keep(key, answer)
     if rejected := answer.get("rejected"):
         words = " ".join(rejected)
@@ -63,12 +62,12 @@ def ask(job: JobSpec, script: Script, reporter: Reporter) -> Script:
     return apply_answer(script, answer, job) if answer.get("reached") else script
 
 
-def ask_command(argv: Sequence[str], reporter: Reporter) -> list[str]:
+def ask_command(argv: Sequence[str], python: Path | None, reporter: Reporter) -> list[str]:
     """Replace a program and its command line, `train.py --lr 1` or `-m NAME`, by its Trainer arguments."""
-    job = _named_program(argv)
+    job = _named_program(argv, python)
     if job is None:
         return list(argv)
-    script = ask(job, read_script(job.script), reporter)
+    script = ask(job, read_script(job.script), inspect_python(python), reporter)
     given = {name for name, _ in flags(job.script_args)}
     defaults = {} if script.told is not None else script.defaults
     unsaid = [
@@ -77,9 +76,9 @@ def ask_command(argv: Sequence[str], reporter: Reporter) -> list[str]:
     return [*unsaid, *script.said(_arguments(job))]
 
 
-def _named_program(argv: Sequence[str]) -> JobSpec | None:
+def _named_program(argv: Sequence[str], python: Path | None) -> JobSpec | None:
     if len(argv) > 1 and argv[0] == "-m":
-        return JobSpec(find_module(argv[1], os.environ), tuple(argv[2:]), module=argv[1])
+        return JobSpec(find_module_in(python, argv[1]), tuple(argv[2:]), module=argv[1])
     if argv and argv[0].endswith(".py"):
         return JobSpec(Path(argv[0]), tuple(argv[1:]))
     return None
@@ -97,7 +96,7 @@ def _name(job: JobSpec) -> str:
     return job.script.name if job.module is None else f"`-m {job.module}`"
 
 
-def _answer(job: JobSpec, reporter: Reporter) -> AnswerRecord:
+def _answer(job: JobSpec, python: Interpreter, reporter: Reporter) -> AnswerRecord:
     """Run the program until it answers; empty if it does not."""
     program = ["-m", job.module] if job.module else [str(job.script)]
     with tempfile.TemporaryDirectory(prefix="zlaunch-ask-") as directory:
@@ -105,7 +104,7 @@ def _answer(job: JobSpec, reporter: Reporter) -> AnswerRecord:
         environment = {**os.environ, **_one_rank()}
         started, limit = time.monotonic(), MOST_SECONDS
         with log.open("wb") as output:
-            argv = [sys.executable, *program, *_arguments(job)]
+            argv = [python.executable, *program, *_arguments(job)]
             environment |= answer_environment(file, environment)
             child = Child(argv, environment, output, _GRACE_SECONDS)
 
@@ -150,12 +149,12 @@ def _last_line(log: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _key(job: JobSpec) -> str:
+def _key(job: JobSpec, python: Interpreter) -> str:
     depends_on = {
         "argv": [job.module or str(job.script.absolute()), *_arguments(job)],
         "directory": str(Path.cwd()),
-        "python": sys.executable,
-        "versions": package_versions(_PACKAGES),
+        "python": python.executable,
+        "versions": {**python.versions(_PACKAGES), "zlaunch": __version__},
         "files": _stamps([str(job.script), *_arguments(job)]),
     }
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()

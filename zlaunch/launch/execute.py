@@ -3,11 +3,8 @@
 import gc
 import os
 import signal
-import sys
-import sysconfig
 import time
 from functools import partial
-from pathlib import Path
 
 from zlaunch.diagnosis.collect import collect_evidence
 from zlaunch.diagnosis.evidence import Evidence
@@ -53,7 +50,7 @@ def _build_and_run(
     plan: LaunchPlan, environment: dict[str, str], options: MonitorOptions, reporter: Reporter
 ) -> Evidence:
     try:
-        stopped_by = build_missing(plan.ops, environment, plan.layout, reporter)
+        stopped_by = build_missing(plan, environment, reporter)
         if stopped_by is None:
             return _run(plan, environment, options, reporter)
     except KeyboardInterrupt:  # between two programs, when there is no child to pass it on to
@@ -74,8 +71,7 @@ def _run(
     plan: LaunchPlan, environment: dict[str, str], options: MonitorOptions, reporter: Reporter
 ) -> Evidence:
     layout, over_ssh = plan.layout, plan.topology.over_ssh
-    launcher = [_find_program(plan.watched_argv[0]), *plan.watched_argv[1:]]
-    guard = ours("zlaunch.worker.guard", str(layout.root), *launcher)
+    guard = ours("zlaunch.worker.guard", str(layout.root), *plan.watched_argv)
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
     tell = partial(control.write_stop, layout) if over_ssh else None
     killed_before = oom_kills()
@@ -90,16 +86,6 @@ def _run(
     stopped_by = None if monitor.stall and monitor.stall.ended_job else job.stopped_by
     killed = (oom_kills() or 0) - (killed_before or 0)
     return collect_evidence(layout, returncode, stopped_by, monitor.stall, killed)
-
-
-def _find_program(name: str) -> str:
-    """Find a program beside this Python; raise Unavailable if it is not there."""
-    program = Path(sysconfig.get_path("scripts")) / name
-    if not os.access(program, os.X_OK):
-        raise Unavailable(
-            f"`{name}` is not installed beside {sys.executable}", "reinstall zlaunch in this environment"
-        )
-    return str(program)
 
 
 def _follow(plan: LaunchPlan, monitor: JobMonitor, job: Foreground) -> None:

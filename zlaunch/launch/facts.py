@@ -14,17 +14,17 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.files import nearest
-from zlaunch.hosts.machine import HostSurvey
-from zlaunch.hosts.packages import RECIPE, TRAINING, require
+from zlaunch.hosts.interpreter import RECIPE, TRAINING, check_packages, inspect_python
 from zlaunch.hosts.placement import choose_slots
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
-from zlaunch.hosts.survey import SurveyRequest, survey
+from zlaunch.hosts.survey import HostSurvey, SurveyRequest, survey
 from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
 from zlaunch.job.script import ConfigInterface, Script, read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.ask import ask
+from zlaunch.launch.preflight.tracking import PACKAGES
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.layout import RunDir
 
@@ -80,23 +80,26 @@ def inspect(job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter) 
     """Ask the script, read the model's config.json, and survey all machines, other hosts over ssh.
 
     Raises InputMissing for a missing model, WrongUsage for arguments that the script rejects, Unavailable
-    for a missing package or a host that gives no answer.
+    for a Python that lacks packages, or a host that gives no answer.
     """
-    require("a job", _packages(job, sources.script))
-    sources = replace(sources, script=ask(job, sources.script, reporter))
+    python = inspect_python(job.python, (DEBUGGER, *PACKAGES))
+    check_packages(python, _needed(job, sources.script))
+    sources = replace(sources, script=ask(job, sources.script, python, reporter))
     model, model_error = _model(job, sources.script)
     request = _survey_request(job, sources, layout)
-    here = survey(request)
+    here = survey(request, python)
     names = [] if sources.hosts is None else [host.name for host in sources.hosts.hosts]
     hosts = survey_hosts(names, here.machine, request)
     return Facts(sources, model, model_error, here, hosts, dict(os.environ))
 
 
-def _packages(job: JobSpec, script: Script) -> tuple[str, ...]:
-    """Return the packages without which a job certainly fails."""
+def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:
+    """List the packages without which a job certainly cannot start."""
     if job.script == default_recipe():
         return RECIPE
-    return ("torch",) if script.interface is ConfigInterface.NONE else TRAINING
+    needs_launcher = job.launcher == "deepspeed" or job.hostfile is not None or script.wants_local_rank
+    is_sure = script.is_sure and script.interface is not ConfigInterface.NONE
+    return TRAINING if needs_launcher or is_sure else TRAINING[:1]
 
 
 def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyRequest:
@@ -109,7 +112,9 @@ def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyReq
     return SurveyRequest(
         run=nearest(layout.root),
         paths=tuple(Path(path).absolute() for path in named if isinstance(path, str | Path)),
-        packages=() if job.debug is None else (DEBUGGER,),
+        python=job.python,
+        needed=_needed(job, sources.script),
+        packages=(DEBUGGER, *PACKAGES),
         debug_port=None if job.debug is None else job.debug.port,
     )
 

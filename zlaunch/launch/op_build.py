@@ -1,20 +1,22 @@
 """Compile native ops once and visibly, before the ranks start.
 
 Otherwise the first rank compiles for minutes while the others wait silently, and a killed build leaves a
-`lock` file that every later run waits for.
+`lock` file that every later run waits for. An op is ready if torch and ninja would do nothing but load it.
 """
 
 import re
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.config.native_ops import NativeOp
 from zlaunch.diagnosis.log_text import compiler_error
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.op_cache import extensions_dir, lock_holder
-from zlaunch.hosts.probe import install_location
+from zlaunch.launch.compiled_ops import CompiledOps
+from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.process import Foreground, ours
 from zlaunch.rundir.layout import RunDir
@@ -27,6 +29,7 @@ _ERROR = re.compile(r"\berror\b|Error|cannot find|No such file|not found", re.IG
 _ADVICE = {
     r"Python\.h": "install the headers of Python (Debian: `apt-get install python3-dev`)",
     "libaio": "install libaio (Debian: `apt-get install libaio-dev`)",
+    "ninja not being installed": "install ninja in the Python of the ranks: `pip install ninja`",
     "CUDA_HOME": "install the CUDA toolkit that torch was built for, and set CUDA_HOME",
     r"[cg]\+\+: (command )?not found|No such file or directory: '[^']*[cg]\+\+'": "install a C++ compiler"
     " (Debian: `apt-get install g++`)",
@@ -39,44 +42,70 @@ class NotBuilt(Unavailable):
 
 
 def build_missing(
-    ops: Sequence[NativeOp], environment: Mapping[str, str], layout: RunDir, reporter: Reporter
+    plan: LaunchPlan, environment: Mapping[str, str], reporter: Reporter
 ) -> signal.Signals | None:
-    """Compile what is missing; return the signal that ended it, if one did.
+    """Make the ops of a plan ready; return the signal that ended it, if one did.
 
     Raises NotBuilt with the compiler's first error if an op cannot be built.
     """
-    folder = extensions_dir(environment)
-    missing = [op for op in ops if not _is_built(folder / op.name)]
+    cache = plan.op_cache
+    if cache is None or not plan.ops:
+        return None
+    folder = extensions_dir(plan.python, environment)  # a repeated run keeps the one that was recorded
+    ops = CompiledOps(folder, plan.python, cache.key, environment.get("PATH"))
+    if folder != cache.standard and (adopted := ops.adopt(cache.standard)):
+        reporter.note(f"copied {', '.join(adopted)} from {cache.standard}")
+    missing = {op: why for op in plan.ops if (why := ops.why_not_ready(op)) is not None}
     if missing:
-        reporter.note(f"compiling {plural(len(missing), 'native op')}, once; kept in {folder}")
-    for number, op in enumerate(missing, start=1):
+        verb = "checking" if all(map(ops.is_compiled, missing)) else "compiling"
+        reporter.note(f"{verb} {plural(len(missing), 'native op')}, once; kept in {folder}")
+    build = _Build(ops, environment, plan.layout, reporter)
+    for number, (op, why) in enumerate(missing.items(), start=1):
         title = f"{op.name} ({number} of {len(missing)})"
-        reporter.note(f"{title}: {op.why}")
-        for name in (op.name, *op.along):
-            clear_stale_lock(folder / name / "lock", reporter)
-        stopped_by = _build(op, title, environment, layout, reporter)
+        reporter.note(f"{title}: {'; '.join(filter(None, [op.why, why]))}")
+        stopped_by = build(op, title)
         if stopped_by is not None:
-            clear_stale_lock(folder / op.name / "lock", reporter)
             return stopped_by
     return None
 
 
-def _build(
-    op: NativeOp, title: str, environment: Mapping[str, str], layout: RunDir, reporter: Reporter
-) -> signal.Signals | None:
-    started = time.time()
-    with layout.build_log(op.name).open("wb") as log:
-        argv = ours("zlaunch.worker.build_op", op.builder)
-        child = Foreground(argv, {**environment, "PYTHONUNBUFFERED": "1"}, log, GRACE_SECONDS)
-    folder = extensions_dir(environment) / op.name
-    returncode = child.wait(lambda: reporter.busy(*_so_far(title, folder, started)))
-    took = duration(time.time() - started)
-    is_stopped = child.stopped_by is not None
-    how = "stopped after" if is_stopped else "failed after" if returncode else "compiled in"
-    reporter.note(f"{title}: {how} {took}")
-    if returncode and not is_stopped:
-        raise _failure(op, layout)
-    return child.stopped_by
+@dataclass(frozen=True)
+class _Build:
+    ops: CompiledOps
+    environment: Mapping[str, str]
+    layout: RunDir
+    reporter: Reporter
+
+    def __call__(self, op: NativeOp, title: str) -> signal.Signals | None:
+        folder = self.ops.folder
+        self.ops.delete_others(op)
+        for name in (op.name, *op.along):
+            clear_stale_lock(folder / name / "lock", self.reporter)
+        stopped_by = self._run(op, title)
+        if stopped_by is None:
+            self.ops.mark(op)
+        else:
+            clear_stale_lock(folder / op.name / "lock", self.reporter)
+        return stopped_by
+
+    def _run(self, op: NativeOp, title: str) -> signal.Signals | None:
+        started, folder = time.time(), self.ops.folder / op.name
+        with self.layout.build_log(op.name).open("wb") as log:
+            argv = ours("zlaunch.worker.build_op", op.builder, python=self.ops.python.executable)
+            child = Foreground(argv, {**self.environment, "PYTHONUNBUFFERED": "1"}, log, GRACE_SECONDS)
+        returncode = child.wait(lambda: self.reporter.busy(*_so_far(title, folder, started)))
+        took = duration(time.time() - started)
+        is_stopped = child.stopped_by is not None
+        done = "compiled in" if _is_newer(folder / f"{op.name}.so", started) else "loaded in"
+        how = "stopped after" if is_stopped else "failed after" if returncode else done
+        self.reporter.note(f"{title}: {how} {took}")
+        if returncode and not is_stopped:
+            raise _failure(op, self.layout)
+        return child.stopped_by
+
+
+def _is_newer(file: Path, when: float) -> bool:
+    return file.exists() and file.stat().st_mtime > when
 
 
 def clear_stale_lock(lock: Path, reporter: Reporter) -> None:
@@ -94,21 +123,13 @@ def clear_stale_lock(lock: Path, reporter: Reporter) -> None:
         reporter.note(f"process {holder} is already building {lock.parent.name}; waiting for it")
 
 
-def _is_built(folder: Path) -> bool:
-    """Whether torch would load the library as it is; it rebuilds for newer or moved sources."""
-    library, recipe = folder / f"{folder.name}.so", folder / "build.ninja"
-    if not library.exists() or (folder / "lock").exists() or not recipe.exists():
-        return False
-    sources, installed = install_location("deepspeed")
-    return sources in recipe.read_text("utf-8", "replace") and library.stat().st_mtime >= installed
-
-
 def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:
     """Count the files that ninja has compiled, out of all."""
     plan = folder / "build.ninja"
     named = _MADE.findall(plan.read_text("utf-8", "replace")) if plan.exists() else []
-    made = [name for name in named if (folder / name).exists() and (folder / name).stat().st_mtime > started]
-    so_far = f"{len(made)} of {len(named)} files compiled" if named else "preparing"
+    made = [name for name in named if _is_newer(folder / name, started)]
+    is_there = (folder / f"{folder.name}.so").exists() and not made  # perhaps nothing is to be compiled
+    so_far = f"{len(made)} of {len(named)} files compiled" if named and not is_there else "preparing"
     return f"{title}: {so_far}", duration(time.time() - started)
 
 

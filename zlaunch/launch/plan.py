@@ -15,8 +15,11 @@ from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, dotted
 from zlaunch.errors import Finding, Severity, WrongUsage
+from zlaunch.hosts import op_cache
 from zlaunch.hosts.environment import Variable, accelerate_variables, job_environment
+from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
+from zlaunch.hosts.op_cache import OpCache
 from zlaunch.hosts.topology import Topology
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Handover, Script
@@ -24,7 +27,7 @@ from zlaunch.job.spec import Debug, JobSpec, Launcher
 from zlaunch.job.trainer_args import TrainerArgs, removed_arguments
 from zlaunch.launch.backends import BACKENDS
 from zlaunch.launch.backends.target import Target
-from zlaunch.process import RANK_PROGRAM
+from zlaunch.process import RANK_PROGRAM, ours
 from zlaunch.rundir.layout import RunDir
 
 
@@ -44,6 +47,10 @@ class PlanInputs:
     layout: RunDir
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
+    python: Interpreter
+    """The interpreter of the ranks."""
+    op_cache: OpCache | None = None
+    """Where native ops are kept; None without torch."""
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -78,6 +85,8 @@ class LaunchPlan:
     """What will be started, where, with which ds_config, and why."""
 
     layout: RunDir
+    python: Interpreter
+    """The interpreter of the ranks."""
     topology: Topology
     accelerator: str
     launcher: Launcher
@@ -101,20 +110,26 @@ class LaunchPlan:
     module: str | None = None
     """What `python -m` runs instead of the script's file."""
     debug: Listener | None = None
+    op_cache: OpCache | None = None
+    """Where native ops are kept; None without torch."""
 
     @property
     def argv(self) -> tuple[str, ...]:
         """The launcher's command line, with the script in its place."""
         file, *args = self.script
         target = Target(
-            self.module or file, tuple(args), self.module is not None, self.passes_local_rank, self._hostfile
+            self.module or file,
+            tuple(args),
+            "script" if self.module is None else "module",
+            self.passes_local_rank,
         )
         return self._argv(target)
 
     @property
     def watched_argv(self) -> tuple[str, ...]:
-        """The same, with zlaunch's rank program around the script."""
-        return self._argv(Target(RANK_PROGRAM, (str(self.layout.root),), True, hostfile=self._hostfile))
+        """The same, with zlaunch's rank program around the script, in the Python of zlaunch."""
+        program, *args = ours(RANK_PROGRAM, str(self.layout.root))
+        return self._argv(Target(program, tuple(args), "program"))
 
     @property
     def needs_rank_program(self) -> bool:
@@ -127,12 +142,11 @@ class LaunchPlan:
         """Whether the script gets `--local_rank=N`, as DeepSpeed's launcher passes it."""
         return self.launcher == "deepspeed" and self.program.wants_local_rank
 
-    @property
-    def _hostfile(self) -> str | None:
-        return str(self.layout.hostfile) if self.topology.over_ssh else None
-
     def _argv(self, target: Target) -> tuple[str, ...]:
-        return BACKENDS[self.launcher].build_argv(target, self.topology, self.accelerator, self.port)
+        target = replace(target, hostfile=str(self.layout.hostfile) if self.topology.over_ssh else None)
+        backend = BACKENDS[self.launcher]
+        module, *words = backend.build_argv(target, self.topology, self.accelerator, self.port)
+        return (*self.python.module(module), *words)
 
     @property
     def swap_dirs(self) -> tuple[Path, ...]:
@@ -148,9 +162,11 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
     args, findings = script.trainer_args(job.script_args)
     config = resolve_config(job, inputs.context(args), [*findings, *_removed(inputs), *_no_optimizer(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(config.values, inputs.layout), config.left, inputs)
-    words, variables = _handed_over(inputs, config)
+    words, handed = _handed_over(inputs, config)
+    variables = {**_op_cache(inputs), **handed}
     return LaunchPlan(
         layout=inputs.layout,
+        python=inputs.python,
         topology=topology,
         accelerator=inputs.machine.accelerator,
         launcher=_launcher(inputs),
@@ -160,12 +176,13 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         handed=_left_to_program(resolved.values, config) if script.told is not None else resolved.values,
         left=resolved.left,
         script=(str(script.path), *job.script_args, *words),
-        environment=job_environment(inputs.machine, topology, inputs.environ, variables),
+        environment=job_environment(inputs.machine, topology, inputs.environ, variables, inputs.python),
         ops=_ops(inputs, config),
         precision=config.precision,
         warnings=(*_without_effect(job, script), *config.warnings),
         module=job.module,
         debug=None if job.debug is None else listener(job.debug, topology),
+        op_cache=inputs.op_cache,
     )
 
 
@@ -173,6 +190,13 @@ def _ops(inputs: PlanInputs, config: ResolvedConfig) -> tuple[NativeOp, ...]:
     if inputs.script.interface is ConfigInterface.NONE:
         return ()
     return needed_ops(config.config, inputs.machine.accelerator, str(config.agreement.args["optim"].value))
+
+
+def _op_cache(inputs: PlanInputs) -> dict[str, Variable]:
+    if inputs.op_cache is None:
+        return {}
+    why = "native ops of these packages; other environments have other directories"
+    return {op_cache.VARIABLE: Variable(str(inputs.op_cache.folder), why)}
 
 
 def _launcher(inputs: PlanInputs) -> Launcher:

@@ -13,8 +13,9 @@ from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused, Unavailable, WrongUsage, ZlaunchError
-from zlaunch.hosts.machine import HostSurvey, weakest
+from zlaunch.hosts.machine import weakest
 from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions
+from zlaunch.hosts.survey import HostSurvey
 from zlaunch.hosts.topology import too_many_slots
 from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.model_checks import wrong_sizes
@@ -111,10 +112,12 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir) -> PlanInputs:
         base=_own_document(script.own_config) if script.own_config else facts.sources.ds_config,
         model=facts.model if script.handover is not Handover.NOT else None,
         machine=machine,
+        python=facts.here.python,
         topology=topology,
         port=others.get(topology.hosts[0].name, facts.here).port,
         layout=layout,
         environ=facts.environ,
+        op_cache=facts.here.op_cache,
     )
 
 
@@ -132,7 +135,8 @@ def _check_debugger(listener: Listener, survey: HostSurvey, is_remote: bool) -> 
     if DEBUGGER in survey.room.missing:
         where = f"on {listener.host}" if is_remote else "here"
         raise Unavailable(
-            f"`--debug` needs {DEBUGGER}, which is not installed {where}", f"`pip install {DEBUGGER}`"
+            f"`--debug` needs {DEBUGGER}, which is not installed {where}",
+            f"`{survey.python.executable} -m pip install {DEBUGGER}`",
         )
     if survey.debug_error is not None:
         where = f"on {listener.host}" if is_remote else "on this port"

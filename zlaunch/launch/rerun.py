@@ -17,11 +17,10 @@ from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import Variable, inherited
 from zlaunch.hosts.topology import Host, Topology
-from zlaunch.job.script import Script
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import GpuChoice, JobSpec, Launcher
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.plan import LaunchPlan, swap_name
+from zlaunch.launch.plan import LaunchPlan, PlanInputs, swap_name
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.layout import RunDir
@@ -93,6 +92,7 @@ def spec_of(files: RunFiles) -> JobSpec:
             {
                 **spec,
                 "script": job["script"][0],
+                "python": job.get("python"),
                 "nvme_dir": Path(swap_dirs[0]).parent if swap_dirs else None,
                 "gpus": None if over_ssh else here,
                 "launcher": job["launcher"],
@@ -104,22 +104,23 @@ def spec_of(files: RunFiles) -> JobSpec:
         )
 
 
-def plan_rerun(files: RunFiles, run_dir: RunDir, port: int, program: Script) -> LaunchPlan:
+def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
     """Plan the same run in another directory; raise Unavailable if the records do not suffice.
 
     The ds_config and directories on NVMe that belonged to the old directory belong to the new one.
     """
-    job, old = files.job, _recorded_root(files)
+    job, old, run_dir = files.job, _recorded_root(files), inputs.layout
     moved = {str(RunDir(old).ds_config): str(run_dir.ds_config)}
     with _enough_is_recorded(files):
         values = _own_swap_dirs(_values(files), old, run_dir)
         return LaunchPlan(
             layout=run_dir,
+            python=inputs.python,
             topology=topology_of(job),
             accelerator=job["accelerator"],
             launcher=_LAUNCHER.validate_python(job["launcher"]),
-            port=port,
-            program=program,
+            port=inputs.port,
+            program=inputs.script,
             values=values,
             handed=values,
             left=files.provenance["left"],
@@ -131,6 +132,7 @@ def plan_rerun(files: RunFiles, run_dir: RunDir, port: int, program: Script) -> 
             precision=job.get("precision"),
             warnings=(),
             module=job.get("module"),
+            op_cache=inputs.op_cache,
         )
 
 
@@ -207,7 +209,7 @@ def restore_environment(job: JobRecord) -> list[Change]:
 
 def what_changed(files: RunFiles, prepared: Prepared) -> list[Change]:
     """Compare what the run depended on with what is here."""
-    now = rundir_writer.environment_of(prepared.inputs.machine)
+    now = rundir_writer.environment_of(prepared.inputs)
     script = rundir_writer.file_sha256(prepared.inputs.job.script)
     return [
         *script_changes(files.job.get("script_sha256"), script),
@@ -218,6 +220,4 @@ def what_changed(files: RunFiles, prepared: Prepared) -> list[Change]:
 def prepare_rerun(files: RunFiles, run_dir: Path | None, reporter: Reporter) -> Prepared:
     """Prepare a run again, for a directory beside the old one unless another is given."""
     prepared = prepare(spec_of(files), run_dir, reporter, files.root.parent)
-    return replace(
-        prepared, make_plan=lambda inputs: plan_rerun(files, inputs.layout, inputs.port, inputs.script)
-    )
+    return replace(prepared, make_plan=lambda inputs: plan_rerun(files, inputs))

@@ -4,8 +4,6 @@ import contextlib
 import hashlib
 import os
 import shlex
-import sys
-import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -22,8 +20,6 @@ from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.files import nearest
 from zlaunch.hosts.environment import inherited
-from zlaunch.hosts.machine import Machine
-from zlaunch.hosts.probe import package_versions
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
 from zlaunch.process import output_of
@@ -120,7 +116,7 @@ def write_run_files(
         provenance["expected"] = plan.values.config()
     write_record(run_dir.provenance, provenance)
     write_record(run_dir.job, {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()})
-    write_record(run_dir.environment, environment_of(inputs.machine))
+    write_record(run_dir.environment, environment_of(inputs))
     if plan.topology.over_ssh:
         hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
         run_dir.hostfile.write_text("".join(hosts))
@@ -166,7 +162,7 @@ def command_script(plan: LaunchPlan) -> str:
         "#!/bin/sh",
         f"# Repeats this run by hand. Written by zlaunch {__version__}.",
         f"cd {shlex.quote(str(Path.cwd()))} || exit",
-        f"PATH={shlex.quote(sysconfig.get_path('scripts'))}:$PATH",
+        f"PATH={shlex.quote(os.pathsep.join(plan.python.programs))}:$PATH",
         *exports,
         *([f"trap {swap} EXIT"] if plan.swap_dirs else []),
         *([f"rm -f {shlex.quote(str(plan.layout.stop))}"] if plan.needs_rank_program else []),
@@ -184,6 +180,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "asked": list(asked),
         "started": time.time(),
         "working_directory": str(Path.cwd()),
+        "python": plan.python.executable,
         "script": list(plan.script),
         "module": plan.module,
         "debug": None if plan.debug is None else cast("record.DebugRecord", asdict(plan.debug)),
@@ -217,13 +214,13 @@ def file_sha256(file: Path) -> str | None:
     return None
 
 
-def environment_of(machine: Machine) -> record.EnvironmentRecord:
-    """Describe the software and the hardware that a run on this machine depends on."""
+def environment_of(inputs: PlanInputs) -> record.EnvironmentRecord:
+    """Describe the software and the hardware that a run depends on."""
     return {
         "zlaunch": __version__,
-        "packages": package_versions(PACKAGES),
-        "python": sys.executable,
-        "machine": cast("record.MachineRecord", asdict(machine)),
+        "packages": inputs.python.versions(PACKAGES),
+        "python": inputs.python.executable,
+        "machine": cast("record.MachineRecord", asdict(inputs.machine)),
         "git": _git_state(),
     }
 

@@ -48,6 +48,8 @@ class JobRecord(TypedDict, total=False):
     asked: list[str]
     started: Finite
     working_directory: str
+    python: str
+    """The interpreter of the ranks."""
     script: list[str]
     module: str | None
     debug: DebugRecord | None

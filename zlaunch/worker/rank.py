@@ -1,9 +1,9 @@
-"""The rank program around the user's script: `python -m zlaunch.worker.rank RUN_DIR`.
+"""The rank program around the user's script: `zlaunch.worker.rank RUN_DIR`.
 
-A launcher starts it once per rank. It starts the script unchanged as its only child, writes its output to
-the rank's log, passes signals on, takes samples, and records how the script ended. The launcher's exit
-status does not say that: torchrun always returns 1, deepspeed may return 0. `hook/` runs inside the
-script's process.
+A launcher starts it once per rank, in the Python of zlaunch, which may be another one than the script's. It
+starts the script unchanged as its only child, writes its output to the rank's log, passes signals on, takes
+samples, and records how the script ended. The launcher's exit status does not say that: torchrun always
+returns 1, deepspeed may return 0. `hook/` runs inside the script's process.
 """
 
 import contextlib
@@ -129,7 +129,7 @@ def main(run_dir: RunDir) -> int:
     environment = {**os.environ, **job["environment"]}
     with run_dir.rank_log(rank).open("ab") as log:
         environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
-        child = Child([sys.executable, "-u", *_program(job)], environment, log, GRACE_SECONDS)
+        child = Child(_program(job), environment, log, GRACE_SECONDS)
     buffer = buffer_of(rank, environment)
     record.add({"pid": child.pid, "buffer": str(buffer)})
     returncode = child.wait(_Attendant(child, run_dir, rank, job))
@@ -147,9 +147,9 @@ def main(run_dir: RunDir) -> int:
 
 
 def _program(job: JobRecord) -> list[str]:
-    module, (file, *args) = job.get("module"), job["script"]
+    python, module, (file, *args) = job.get("python", sys.executable), job.get("module"), job["script"]
     local_rank = [f"--local_rank={_local_rank()}"] if job.get("passes_local_rank") else []
-    return [*(["-m", module] if module else [file]), *local_rank, *args]
+    return [python, "-u", *(["-m", module] if module else [file]), *local_rank, *args]
 
 
 def _local_rank() -> int:

@@ -89,7 +89,7 @@ class GpuSampler:
         self._handle: object = None
         try:
             import pynvml
-        except ModuleNotFoundError:
+        except ImportError:  # zlaunch was installed without it
             return
         with contextlib.suppress(pynvml.NVMLError, IndexError, ValueError):
             pynvml.nvmlInit()

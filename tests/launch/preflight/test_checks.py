@@ -9,12 +9,12 @@ import pytest
 
 from tests.asking import forecast, model
 from tests.each import each
-from tests.making import CPU_MACHINE, LAYOUT, gpu, local, machine, over_ssh, script
+from tests.making import CPU_MACHINE, LAYOUT, PYTHON, gpu, local, machine, over_ssh, script
 from zlaunch.errors import Severity
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.host_memory import SHARED_BYTES
+from zlaunch.hosts.interpreter import inspect_python
 from zlaunch.hosts.machine import Cgroup, Disk, FreeResources, Gpu, GpuProcess, Machine
-from zlaunch.hosts.probe import _folder_of
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
@@ -199,7 +199,7 @@ def demand(
 ) -> ResourceRequirements:
     inputs = PlanInputs(
         *(JobSpec(Path("train.py"), argv, **job), script(source, interface), None, None, on),
-        *(at or local(0, 1), 29500, LAYOUT, environ or {}),
+        *(at or local(0, 1), 29500, LAYOUT, environ or {}, PYTHON),
     )
     return requirements_of(make_plan(inputs), inputs, model(), told, on)
 
@@ -320,7 +320,7 @@ def test_all_words_after_report_to_are_monitors() -> None:
 
 
 def test_every_monitor_of_transformers_is_known() -> None:
-    text = (_folder_of("transformers") / "integrations" / "integration_utils.py").read_text()
+    text = (inspect_python(None).folder("transformers") / "integrations" / "integration_utils.py").read_text()
     table = text.partition("INTEGRATION_TO_CALLBACK = {")[2].partition("}")[0]
     names = [line.split('"')[1] for line in table.splitlines() if '"' in line]
     assert sorted(names) == sorted(REPORTERS)

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from tests.asking import MadeUp, answer, forecast, model
-from tests.making import CPU_MACHINE, LAYOUT, TWO_GPUS, local, script
+from tests.making import CPU_MACHINE, LAYOUT, PYTHON, TWO_GPUS, local, script
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
-from zlaunch.hosts.machine import FreeResources, HostSurvey
+from zlaunch.hosts.machine import FreeResources
 from zlaunch.hosts.ssh import HostSurveys
+from zlaunch.hosts.survey import HostSurvey
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
@@ -29,8 +30,8 @@ def prepared(
     spec = JobSpec(script=Path("train.py"), script_args=argv, **job)
     one = model()
     read = script(source, interface)
-    inputs = PlanInputs(spec, read, None, one, TWO_GPUS, local(0, 1), 29500, LAYOUT, environ={})
-    here = HostSurvey(TWO_GPUS, FreeResources(), 29500)
+    inputs = PlanInputs(spec, read, None, one, TWO_GPUS, local(0, 1), 29500, LAYOUT, {}, PYTHON)
+    here = HostSurvey(TWO_GPUS, FreeResources(), 29500, PYTHON)
     facts = Facts(Sources(read, None, (), None), one, None, here, HostSurveys(TWO_GPUS), {})
     return Prepared(inputs, facts, None)
 

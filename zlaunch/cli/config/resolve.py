@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch import console
-from zlaunch.cli.options import A_CONFIG, ModelDir, Runner, WorldSize
+from zlaunch.cli.options import A_CONFIG, ModelDir, Python, Runner, WorldSize
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.resolved_config import REPORTS
 from zlaunch.config.report import context_of, load_config
@@ -23,6 +23,7 @@ def resolve(
     world_size: WorldSize = None,
     model: ModelDir = None,
     runner: Runner = None,
+    python: Python = None,
     output: Annotated[Literal["text", "json"], typer.Option("--format", help="Output format.")] = "text",
 ) -> None:
     """Show what every "auto" in a ds_config becomes, and why.
@@ -30,7 +31,7 @@ def resolve(
     Also shows the batch size, the values that only the dataset decides, and the learning rate
     over the run.
     """
-    argv = trainer_args(trainer.args)
+    argv = trainer_args(trainer.args, python)
     context, wrong = context_of(argv, world_size, model, runner, None)
     context = replace(context, strict_json=False)
     found = load_config(file)

@@ -1,14 +1,17 @@
 """`zlaunch config validate`: check ds_config files before anything starts."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from zlaunch.cli import options
 from zlaunch.cli.options import A_CONFIG, ModelDir, Release, Runner, WorldSize
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.findings import REPORTS
 from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
 from zlaunch.errors import WrongUsage
+from zlaunch.job.spec import JobSpec
 
 
 def validate(
@@ -31,6 +34,7 @@ def validate(
             "--rehearse", help="Also run two steps of DeepSpeed on fake tensors; takes a few seconds."
         ),
     ] = False,
+    python: options.Python = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 65 for silent findings too.")] = False,
     output: Annotated[
         Literal["text", "json", "github"], typer.Option("--format", help="Format of the findings.")
@@ -43,14 +47,15 @@ def validate(
     """
     if fix and diff:
         raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")
-    argv = trainer_args(trainer.args)
+    argv = trainer_args(trainer.args, python)
     context, wrong = context_of(argv, world_size, model, runner, deepspeed)
-    options = ReportOptions(context, deep=deep, fix=fix, show_diff=fix or diff)
-    reports = [inspect_config(name, options) for name in files]
+    wanted = ReportOptions(context, deep=deep, fix=fix, show_diff=fix or diff, python=python)
+    reports = [inspect_config(name, wanted) for name in files]
     if rehearse:  # what estimates need would make every other check slower
         from zlaunch.estimate.rehearsed_check import add_rehearsal_findings
 
-        reports = [add_rehearsal_findings(report, model, world_size, argv) for report in reports]
+        job = JobSpec(script=Path(), script_args=tuple(argv), python=python)
+        reports = [add_rehearsal_findings(report, model, world_size, job) for report in reports]
     if wrong:
         reports.insert(0, Report("the Trainer's arguments", wrong))
     REPORTS[output](reports)

@@ -63,7 +63,7 @@ def report(query: EstimateQuery, view: EstimateView) -> ExitStatus:
             raise WrongUsage("`--plot` needs one job, but this compares several", "add `--stage 2`")
         refuse_without_matplotlib()
         check_new(view.plot)
-    with RehearsalLine() as line, Estimator(line) as estimator:
+    with RehearsalLine() as line, Estimator(line, python=query.job.python) as estimator:
         status = _one(query, estimator, view, line) if is_one else _strategies(query, estimator, view)
     if query.cluster.gpu is None:
         console.say(NAME_A_GPU)

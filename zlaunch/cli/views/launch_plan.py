@@ -33,6 +33,10 @@ def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
 def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     yield "job", _job(plan)
     yield "script", shlex.join(plan.script[:1]) if plan.module is None else f"-m {plan.module}"
+    if plan.python.executable != sys.executable:
+        versions = plan.python.versions(["torch", "deepspeed"])
+        words = [f"{name} {versions[name] or 'of unknown version'}" for name in versions]
+        yield "python", f"{plan.python.executable} with {', '.join(words)}"
     yield "ranks", _ranks(plan)
     yield from batch_rows(plan.values)
     for who in dict.fromkeys(plan.left.values()):

@@ -28,7 +28,8 @@ def report(query: EstimateQuery, global_batch: int | None, output: Path | None) 
     """Search, explain what was found, write it, and return the exit status."""
     if output is not None:
         check_new(output)
-    with RehearsalLine("rehearsing the fastest candidates") as line, Estimator(line) as estimator:
+    doing = RehearsalLine("rehearsing the fastest candidates")
+    with doing as line, Estimator(line, python=query.job.python) as estimator:
         found = plan(query, global_batch, estimator)
     if isinstance(found, NothingFits):
         _show_nothing(found, query)

@@ -13,7 +13,7 @@ class Backend(Protocol):
     """A module of this package."""
 
     def build_argv(self, target: Target, topology: Topology, accelerator: str, port: int) -> tuple[str, ...]:
-        """Command line that runs the target on every slot."""
+        """The launcher's module, and the arguments with which it runs the target on every slot."""
 
 
 BACKENDS: Mapping[Launcher, Backend] = {"torchrun": torchrun, "deepspeed": deepspeed}

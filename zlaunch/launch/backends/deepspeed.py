@@ -1,29 +1,31 @@
-"""`deepspeed`: DeepSpeed's own runner; over pdsh when there is a hostfile."""
+"""DeepSpeed's own runner; over pdsh when there is a hostfile."""
 
 from zlaunch.hosts.topology import Topology
 from zlaunch.launch.backends.target import Target
 
-PROGRAM = "deepspeed"
+MODULE = "deepspeed.launcher.runner"
 
 NO_HOSTFILE = "/dev/null"
 """Without a hostfile the runner would read `/job/hostfile` if it exists."""
 
+_FLAGS = {"script": (), "module": ("--module",), "program": ("--no_python",)}
+
 
 def build_argv(target: Target, topology: Topology, accelerator: str, port: int) -> tuple[str, ...]:
-    """`deepspeed --hostfile F --master_port P --no_local_rank … [--module] TARGET ARGS`.
+    """`MODULE --hostfile F --master_port P --no_local_rank … [--module] TARGET ARGS`.
 
     On a CPU the runner counts NUMA nodes as devices, so ranks are asked for by number; GPUs are
     named, because the runner ignores CUDA_VISIBLE_DEVICES as soon as it gets any selection.
     """
     counts_ranks = accelerator == "cpu" and not topology.over_ssh
     return (
-        PROGRAM,
+        MODULE,
         f"--hostfile={target.hostfile or NO_HOSTFILE}",
         f"--num_gpus={topology.world_size}" if counts_ranks else f"--include={topology.selection}",
         f"--master_port={port}",
         *(() if target.wants_local_rank else ("--no_local_rank",)),
         *(("--force_multi",) if topology.over_ssh else ()),
-        *(("--module",) if target.is_module else ()),
+        *_FLAGS[target.kind],
         target.name,
         *target.args,
     )

@@ -1,15 +1,16 @@
 """What a launcher runs in each rank."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A script or a module, with its arguments."""
+    """A Python script, a Python module or any program, with its arguments."""
 
     name: str
     args: tuple[str, ...]
-    is_module: bool = False
+    kind: Literal["script", "module", "program"] = "script"
     wants_local_rank: bool = False
     """Whether it reads its local rank from the argument `--local_rank`."""
     hostfile: str | None = None

@@ -22,18 +22,23 @@ def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
     forecast = None if prepared.estimate is None else prepared.estimate.forecast
     hosts = prepared.facts.hosts
     needs_on = partial(requirements_of, plan, prepared.inputs, prepared.facts.model, forecast)
-    here = _check_this_machine(hosts.here, plan, needs_on)
+    missing = prepared.facts.here.room.missing
+    here = _check_this_machine(hosts.here, plan, needs_on, missing)
     return [*here, *_check_other_hosts(hosts, plan, needs_on, here)]
 
 
 def _check_this_machine(
-    here: Machine, plan: LaunchPlan, needs_on: Callable[[Machine], ResourceRequirements]
+    here: Machine,
+    plan: LaunchPlan,
+    needs_on: Callable[[Machine], ResourceRequirements],
+    missing: frozenset[str],
 ) -> tuple[Finding, ...]:
     named = [host.name for host in plan.topology.hosts if host.name in local_names(here.hostname)]
     needs = needs_on(replace(here, hostname=(*named, here.hostname)[0]))
     if plan.topology.over_ssh:  # ranks are started by a login, whose limit may differ from ours
         needs = replace(needs, locked_bytes=0)
-    return check_resources(needs, free_resources([one.path for one in needs.writes], needs.packages))
+    free = free_resources([one.path for one in needs.writes])
+    return check_resources(needs, replace(free, missing=missing))
 
 
 def _check_other_hosts(

@@ -45,7 +45,7 @@ class Preflight:
         from zlaunch.estimate.estimator import Estimator
         from zlaunch.launch.preflight.memory import choose_stage
 
-        with Estimator() as estimator:
+        with Estimator(python=prepared.inputs.job.python) as estimator:
             if auto_stage:
                 job, why = choose_stage(prepared, estimator)
                 self.reporter.note(why, "stage")

@@ -88,11 +88,6 @@ class ResourceRequirements:
     script_args: tuple[str, ...] = ()
     """Arguments that the Trainer reads; none for other scripts."""
 
-    @property
-    def packages(self) -> frozenset[str]:
-        """Packages that its monitors may need."""
-        return frozenset(package for monitor in self.monitors for package in monitor.packages)
-
 
 @dataclass(frozen=True)
 class _Job:

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from zlaunch.errors import Finding
@@ -28,6 +29,8 @@ REPORTERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 """Name that `--report_to` takes → the packages it needs, any one of each group
 (`transformers/integrations/integration_utils.py`)."""
+
+PACKAGES = sorted({*SECTIONS.values(), *chain(*chain(*REPORTERS.values()))})
 
 PROJECTS: Mapping[str, str] = {
     "azureml": "azureml-core",
@@ -97,7 +100,7 @@ def check_reporter(monitor: Tracker, missing: frozenset[str]) -> Iterator[Findin
     project = PROJECTS.get(monitor.packages[0], monitor.packages[0])
     yield Finding(
         "monitor-missing",
-        f"{monitor.said}, but {names} is not installed in this Python",
+        f"{monitor.said}, but {names} is not installed in the Python of the ranks",
         f"`pip install {project}`, or {monitor.instead}",
         monitor.where,
     )

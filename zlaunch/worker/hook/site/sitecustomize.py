@@ -20,9 +20,22 @@ def _leave_environment() -> None:
         os.environ["PYTHONPATH"] = before
 
 
+def _find_zlaunch() -> None:
+    """Import `zlaunch`, which need not be installed here; its modules are found through it from here on."""
+    root = __file__.rsplit("/", 5)[0]
+    sys.path.insert(0, root)
+    try:
+        import zlaunch  # noqa: F401
+    finally:
+        del sys.path[0]
+    if root not in sys.path:
+        sys.path_importer_cache.pop(root, None)
+
+
 _leave_path()
 debug = os.environ.pop("ZLAUNCH_DEBUG", None)
 with contextlib.suppress(Exception):
+    _find_zlaunch()
     if (file := os.environ.get("ZLAUNCH_ANSWER")) is not None:
         # The environment stays: a process that the program starts may be the one that trains.
         from zlaunch.worker.hook.answer import install as install_answer

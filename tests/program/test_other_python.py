@@ -1,0 +1,98 @@
+"""`--python`: what is wrong with it is said before anything is written, compiled or started."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import environments
+from tests.running import Result, zlaunch
+
+NO_OTHER = {"VIRTUAL_ENV": "", "CONDA_PREFIX": "", "PATH": "/nowhere"}
+"""A shell that has no other Python to propose."""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return environments.with_path_file(tmp_path_factory.mktemp("seen"))
+
+
+def refused(python: Path, cwd: Path, **env: str) -> Result:
+    (cwd / "train.py").write_text("print('trained')\n")
+    before = sorted(cwd.iterdir())
+    result = zlaunch("train", "--python", python, "train.py", cwd=cwd, env={**NO_OTHER, **env})
+    assert (result.status, result.out) == (69, "")
+    assert "Traceback" not in result.err
+    assert sorted(cwd.iterdir()) == before
+    return result
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "error: there is no Python `{}`\n"),
+        ("echo Python 3.8.18", "error: `{}` is Python 3.8.18, but zlaunch needs 3.10 or newer\n"),
+        ("echo GNU bash", "error: `{}` is not a Python interpreter\n"),
+    ],
+)
+def test_what_is_no_python_for_zlaunch_is_one_message(text: str | None, said: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    if text is not None:
+        python.write_text(f"#!/bin/sh\n{text}\n")
+        python.chmod(0o755)
+    result = refused(python, tmp_path)
+    assert result.err.startswith(said.format(python))
+    assert result.err.count("\n") == 2
+
+
+def test_packages_that_are_missing_are_one_message(bare: Path, tmp_path: Path) -> None:
+    python = bare / "bin" / "python"
+    assert refused(bare, tmp_path).err == (
+        f"error: `{python}` has neither torch nor deepspeed\n"
+        f"hint: `{python} -m pip install torch deepspeed`, or name another Python: `--python PATH`\n"
+    )
+
+
+def test_an_active_environment_that_has_the_packages_is_named(bare: Path, seen: Path, tmp_path: Path) -> None:
+    result = refused(bare, tmp_path, VIRTUAL_ENV=str(seen))
+    assert result.err.endswith(f"hint: use the Python that has them: `--python {seen}`\n")
+
+
+def test_a_torch_without_its_launcher_is_one_message(tmp_path: Path) -> None:
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    for name in ("torch", "deepspeed"):
+        (environments.site_of(folder) / name).mkdir()
+        (environments.site_of(folder) / name / "__init__.py").touch()
+    assert "has no `torch.distributed.run`" in refused(folder, tmp_path).err
+
+
+def test_the_plan_names_the_python_of_the_ranks_its_packages_and_its_launcher(
+    seen: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    result = zlaunch("train", "--dry-run", "train.py", cwd=tmp_path, env={"ZLAUNCH_PYTHON": str(seen)})
+    assert result.status == 0, result.err
+    python = seen / "bin" / "python"
+    said = " ".join(result.out.split())
+    assert f"python {python} with torch 2." in said
+    assert f" {python} " in said.partition("command for torchrun")[2].partition("-m torch.distributed.run")[0]
+    assert f"PATH={seen / 'bin'}:" in said
+
+
+def test_a_module_is_one_of_that_python(seen: Path, tmp_path: Path) -> None:
+    module = environments.site_of(seen) / "only_here.py"
+    module.write_text("print('trained')\n")
+    result = zlaunch("train", "--python", seen, "--dry-run", "-m", "only_here", cwd=tmp_path)
+    assert result.status == 0, result.err
+    assert "-m only_here" in result.out
+    result = zlaunch("train", "--dry-run", "-m", "only_here", cwd=tmp_path)
+    assert (result.status, "there is no module `only_here`" in result.err) == (66, True)

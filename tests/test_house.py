@@ -126,7 +126,6 @@ def test_the_image_installs_what_the_makefile_installs() -> None:
     packages = re.search(r"^APT_PACKAGES := (.*)$", makefile, re.MULTILINE)
     assert packages
     assert [name for name in packages.group(1).split() if name not in dockerfile.split()] == []
-    assert "RUN make .venv/installed" in dockerfile
 
 
 def test_the_readme_is_short() -> None:

@@ -56,14 +56,14 @@ def test_what_is_no_python_for_zlaunch_is_one_message(text: str | None, said: st
 def test_packages_that_are_missing_are_one_message(bare: Path, tmp_path: Path) -> None:
     python = bare / "bin" / "python"
     assert refused(bare, tmp_path).err == (
-        f"error: `{python}` has neither torch nor deepspeed\n"
-        f"hint: `{python} -m pip install torch deepspeed`, or name another Python: `--python PATH`\n"
+        f"error: `{python}` lacks torch\n"
+        f"hint: `{python} -m pip install torch`, or name another Python: `--python PATH`\n"
     )
 
 
 def test_an_active_environment_that_has_the_packages_is_named(bare: Path, seen: Path, tmp_path: Path) -> None:
     result = refused(bare, tmp_path, VIRTUAL_ENV=str(seen))
-    assert result.err.endswith(f"hint: use the Python that has them: `--python {seen}`\n")
+    assert result.err.endswith(f"hint: use the Python that has it: `--python {seen}`\n")
 
 
 def test_a_torch_without_its_launcher_is_one_message(tmp_path: Path) -> None:

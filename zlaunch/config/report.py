@@ -201,10 +201,10 @@ def _second_opinion(document: Document, context: Context, python: Path | None) -
             values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, Source.computed("one sample per rank"))
         )
     # only `--deep` starts a program
-    from zlaunch.hosts.interpreter import check_packages, inspect_python
+    from zlaunch.hosts.interpreter import TRAINING, check_packages, inspect_python
     from zlaunch.process import ours, output_of
 
-    check_packages(found := inspect_python(python), ["deepspeed"])
+    check_packages(found := inspect_python(python), TRAINING)
     program = "zlaunch.config.deepspeed_check"
     argv = ours(program, str(world), json.dumps(values.config()), python=found.executable)
     answer = output_of(argv, DEEP_SECONDS)

@@ -49,8 +49,9 @@ class EstimateRequest:
 
 def resolve_request(request: EstimateRequest) -> EstimateQuery:
     """Find everything a request names; raise if something is missing, or the model cannot work."""
-    model, python = find_model(request.model), inspect_python(request.job.python)
+    python = inspect_python(request.job.python)
     check_packages(python, ESTIMATING)
+    model = find_model(request.model)
     cluster, machine = find_cluster(request, python)
     job, optimizer = _with_optimizer(request, python)
     args, findings = read_arguments(job.script_args)

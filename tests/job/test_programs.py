@@ -35,7 +35,7 @@ LINES = {
     "-m llamafactory.cli train a.yaml": "-m llamafactory.launcher -- a.yaml",
     "python -m axolotl.cli.main train a.yaml": "-m axolotl.cli.train -- a.yaml",
     "python t.py --x": "t.py -- --x",
-    "/usr/bin/python3.12 -u -X dev -m pack.age --x": "-m pack.age -- --x",
+    "/nosuch/python3.12 -u -X dev -m pack.age --x": "-m pack.age -- --x",
 }
 
 
@@ -109,6 +109,32 @@ def test_the_file_of_a_program_is_recognized_under_any_name(
     file = tmp_path_factory.mktemp("bin") / "program"
     file.write_text(CONSOLE_SCRIPT.format(module))
     assert replacement((), [str(file), "launch", "t.py"]) is not None
+
+
+@pytest.fixture
+def other_environment(tmp_path: Path) -> Path:
+    for name in ("trl", "torchrun", "python", "python3"):
+        (tmp_path / name).write_text(
+            CONSOLE_SCRIPT.format(f"{name}.cli" if name == "trl" else "torch.distributed.run")
+        )
+    return tmp_path
+
+
+def test_a_program_of_another_environment_comes_with_its_python(other_environment: Path) -> None:
+    env = other_environment
+    for words, line in {
+        f"{env}/trl sft": f"--python {env}/python -m trl.scripts.sft",
+        f"{env}/python3 t.py": f"--python {env}/python3 t.py",
+    }.items():
+        found = replacement((), words.split())
+        assert found is not None
+        assert found.line == f"zlaunch train {line}"
+    launcher = replacement((), [f"{env}/torchrun", "t.py"])
+    assert launcher is not None
+    assert launcher.options == ("--python", f"{env}/python")
+    named = replacement(["--python", "mine"], [f"{env}/trl", "sft"])
+    assert named is not None
+    assert named.line == "zlaunch train --python mine -m trl.scripts.sft"
 
 
 def test_a_script_with_the_name_of_a_program_is_a_script(

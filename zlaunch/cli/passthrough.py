@@ -56,7 +56,7 @@ class ScriptCommand(TyperCommand):
         else:
             found = replacement(words[:place], words[place:])
         if found is not None:
-            raise _translated(found, words[:place]) if found.launcher else found.error()
+            raise _translated(found) if found.launcher else found.error()
 
     def _place_of_program(self, words: Sequence[str]) -> int | None:
         """Find the first word that is neither an option of zlaunch nor the value of one."""
@@ -74,8 +74,8 @@ class ScriptCommand(TyperCommand):
 _MODULE = ("-m", "--module")
 
 
-def _translated(found: Any, options: Sequence[str]) -> WrongUsage:
-    """Name the command of zlaunch that does the same as another launcher's, with these options as well."""
+def _translated(found: Any) -> WrongUsage:
+    """Name the command of zlaunch that does the same as another launcher's."""
     from zlaunch.config.translate import translate_command  # only where another launcher is named
 
     try:
@@ -84,7 +84,7 @@ def _translated(found: Any, options: Sequence[str]) -> WrongUsage:
         error: WrongUsage = found.error()
         return error
     end = words.index("--") if "--" in words else len(words)
-    line = shlex.join([*words[:end], *options, *words[end:]])
+    line = shlex.join([*words[:end], *found.options, *words[end:]])
     return WrongUsage(found.why, f"`{line}`; `zlaunch config translate` explains what each flag becomes")
 
 

@@ -102,6 +102,8 @@ class Replacement:
     """What is left out or must be changed, and why."""
     launcher: tuple[str, ...] = ()
     """The command of a launcher that `zlaunch config translate` knows."""
+    options: tuple[str, ...] = ()
+    """Options of zlaunch to add to the translation of the launcher's command."""
 
     def error(self) -> WrongUsage:
         """Explain it in an error."""
@@ -116,6 +118,8 @@ def replacement(options: Sequence[str], words: Sequence[str]) -> Replacement | N
     before it.
     """
     name, *rest = words
+    if "--python" not in options:
+        options = [*options, *_python_of(name)]
     if name == "-m":
         return _of_module(rest[0], ["python", *words], options, rest[1:]) if rest else None
     if _PYTHON.fullmatch(Path(name).name):
@@ -124,6 +128,17 @@ def replacement(options: Sequence[str], words: Sequence[str]) -> Replacement | N
     if module is None:
         return None
     return _of_module(module, words, options, rest) or _of_entry_point(name, module, options, rest)
+
+
+def _python_of(name: str) -> list[str]:
+    """Name the Python of a program that is given by its path, unless it is that of zlaunch."""
+    path = Path(name)
+    is_python = bool(_PYTHON.fullmatch(path.name))
+    python = path if is_python else path.parent / "python"
+    own = Path(sys.executable).parent
+    if "/" not in name or path.absolute().parent in (own, own.resolve()) or not python.is_file():
+        return []
+    return ["--python", str(python)]
 
 
 def _of_python(words: Sequence[str], options: Sequence[str], rest: list[str]) -> Replacement:
@@ -155,6 +170,7 @@ def _of_module(
         f"`{LAUNCHERS[module]}` starts ranks, and so does zlaunch",
         f"see `zlaunch config translate -- {shlex.join(command)}`",
         launcher=command,
+        options=tuple(options),
     )
 
 

@@ -102,6 +102,8 @@ def test_the_source_tells_where_a_loop_of_its_own_takes_a_ds_config(
         "args = get_args()\ndeepspeed.initialize(args=args, config=ds_config)",
         "args = get_args()\ndeepspeed.initialize(args, model)",
         "ds = json.load(open(args.deepspeed))\ndeepspeed.initialize(config=ds)",
+        "parser = ArgumentParser()\ndeepspeed.initialize(model=net, config=ds_config())",
+        "ds = {'train_micro_batch_size_per_gpu': size}\ndeepspeed.initialize(model=net, config=ds | more)",
     ],
 )
 def test_a_source_that_leaves_its_arguments_open_is_not_sure(file: Path, source: str) -> None:

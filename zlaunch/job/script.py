@@ -203,7 +203,7 @@ def _interface(code: _Code) -> tuple[ConfigInterface, bool]:
         takes_arguments = any(map(_takes_arguments, code.engine_calls)) or bool(code.arguments)
         has_parser = "ArgumentParser" in code.names
         if code.engine_calls or _VARIABLE in code.literals:
-            is_sure = has_parser or not takes_arguments or _VARIABLE in code.literals
+            is_sure = (has_parser and takes_arguments) or _VARIABLE in code.literals
             return ConfigInterface.DEEPSPEED, is_sure
         if "Accelerator" in code.names:
             return ConfigInterface.ACCELERATE, not any(map(_chooses_backend, code.calls))

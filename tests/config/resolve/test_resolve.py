@@ -104,6 +104,17 @@ def test_parameters_on_the_cpu_are_read_ahead() -> None:
     assert not values.has((ZERO, "offload_param", "buffer_count"))
 
 
+@pytest.mark.parametrize(
+    ("interface", "clipping"), [(ConfigInterface.DEEPSPEED, 1.0), (ConfigInterface.ACCELERATE, "auto")]
+)
+def test_clipping_stays_auto_only_if_something_else_can_fill_it_in(
+    interface: ConfigInterface, clipping: float | str
+) -> None:
+    given = ResolveContext(None, TrainerArgs({}), model(), TWO_GPUS, 2, interface, is_sure=False)
+    values = resolve_config(JobSpec(script=Path("train.py"), stage=2), given).values
+    assert values["gradient_clipping",] == clipping
+
+
 @pytest.mark.parametrize(("cpu_fp16", "codes"), [(False, ["fp16-unsupported"]), (True, []), (None, [])])
 def test_fp16_is_refused_only_on_a_cpu_that_is_known_to_lack_it(
     cpu_fp16: bool | None, codes: list[str]

@@ -204,8 +204,9 @@ def _warmup(known: _Known) -> Sourced | None:
 
 
 def _clip(known: _Known) -> Sourced | None:
-    """Accelerate has the same default as the Trainer."""
-    return known.argument("max_grad_norm") if known.context.is_sure else None
+    """Accelerate has the same default as the Trainer; without either, nothing fills it in later."""
+    can_stay = known.context.interface is not ConfigInterface.DEEPSPEED
+    return None if can_stay and not known.context.is_sure else known.argument("max_grad_norm")
 
 
 _ACCELERATE = SourceKind.ACCELERATE_DEFAULT, "accelerate's default"

@@ -31,10 +31,11 @@ class ProgramRecorder:
         self._record: ProgramRecord = {}
 
     def engine(self, engine: "DeepSpeedEngine") -> None:
-        """Record an engine that was created."""
+        """Record an engine that was created: the first one that trains, as a reference model has one too."""
         with contextlib.suppress(Exception):
             self._record["num_engines"] = self._record.get("num_engines", 0) + 1
-            self._record.setdefault("engine", _describe(engine))
+            if not self._record.get("engine", {}).get("optimizer"):
+                self._record["engine"] = _describe(engine)
             self._write()
 
     def trainer_args(self, args: "TrainingArguments") -> None:

@@ -1,0 +1,39 @@
+"""What is recorded of a program with more than one engine."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from zlaunch.worker.hook.program_record import ProgramRecorder
+
+
+def engine(stage: int, optimizer: object) -> Any:
+    """Return an object with what the record reads from an engine."""
+    return SimpleNamespace(
+        basic_optimizer=optimizer,
+        zero_optimization_stage=lambda: stage,
+        _config=SimpleNamespace(_param_dict={"zero_optimization": {"stage": stage}}),
+        train_micro_batch_size_per_gpu=lambda: 1,
+        gradient_accumulation_steps=lambda: 1,
+        train_batch_size=lambda: 2,
+    )
+
+
+def recorded(file: Path, *engines: Any) -> dict[str, Any]:
+    """Return the record of a program that creates these engines."""
+    recorder = ProgramRecorder(file)
+    for one in engines:
+        recorder.engine(one)
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def test_the_engine_that_trains_is_recorded_and_not_that_of_a_reference_model(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "rank-0.program.json", engine(0, None), engine(2, object()))
+    assert (found["num_engines"], found["engine"]["stage"]) == (2, 2)
+
+
+def test_the_first_of_two_engines_that_train_is_recorded(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "rank-0.program.json", engine(2, object()), engine(3, object()))
+    assert found["engine"]["stage"] == 2

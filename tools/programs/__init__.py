@@ -1,0 +1,1 @@
+"""Run training programs of other projects under their own launcher and under zlaunch: `make programs`."""

@@ -282,7 +282,7 @@ def test_without_debugpy_the_user_is_told_what_to_install(tmp_path: Path) -> Non
     (hidden / "sitecustomize.py").write_text(hiding)
     path = os.pathsep.join([str(hidden), *filter(None, [os.environ.get("PYTHONPATH")])])
     result = dry_run(tmp_path, "0", PYTHONPATH=path)
-    assert (result.status, "`pip install debugpy`" in result.err) == (69, True)
+    assert (result.status, "-m pip install debugpy`" in result.err) == (69, True)
 
 
 def test_a_rank_that_cannot_listen_says_so_and_ends(tmp_path: Path) -> None:

@@ -25,8 +25,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environments.with_path_file(tmp_path_factory.mktemp("seen"))
 
 
-def refused(python: Path, cwd: Path, **env: str) -> Result:
-    (cwd / "train.py").write_text("print('trained')\n")
+TRAINER = "from transformers import HfArgumentParser, TrainingArguments\n"
+WITHOUT_DEEPSPEED = "import torch\n"
+
+
+def refused(python: Path, cwd: Path, script: str = TRAINER, **env: str) -> Result:
+    (cwd / "train.py").write_text(script)
     before = sorted(cwd.iterdir())
     result = zlaunch("train", "--python", python, "train.py", cwd=cwd, env={**NO_OTHER, **env})
     assert (result.status, result.out) == (69, "")
@@ -59,6 +63,11 @@ def test_packages_that_are_missing_are_one_message(bare: Path, tmp_path: Path) -
         f"error: `{python}` lacks torch\n"
         f"hint: `{python} -m pip install torch`, or name another Python: `--python PATH`\n"
     )
+
+
+def test_a_script_without_deepspeed_needs_only_torch(bare: Path, tmp_path: Path) -> None:
+    said = refused(bare, tmp_path, WITHOUT_DEEPSPEED).err
+    assert said.startswith(f"error: `{bare / 'bin' / 'python'}` has no torch\n")
 
 
 def test_an_active_environment_that_has_the_packages_is_named(bare: Path, seen: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -139,12 +139,23 @@ def inspect_python(path: Path | None, names: Sequence[str] = ()) -> Interpreter:
     """
     asked = tuple(dict.fromkeys((*NAMES, *names)))
     if is_own(path):
-        return describe(asked)
+        with _without_own_folder():
+            return describe(asked)
     assert path is not None
     _check_is_python(path)
     found = _ask(path, "describe", *asked)
     packages = {name: one and Package(**one) for name, one in found["packages"].items()}
     return Interpreter(**{**found, "packages": packages, "executable": str(path)})
+
+
+@contextmanager
+def _without_own_folder() -> Iterator[None]:
+    """Take the directory of zlaunch's program, or with `python -m` the working directory, off the path."""
+    own = [] if getattr(sys.flags, "safe_path", False) else [sys.path.pop(0)]
+    try:
+        yield
+    finally:
+        sys.path[:0] = own
 
 
 def find_module_in(python: Path | None, name: str) -> Path:

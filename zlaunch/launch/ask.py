@@ -34,6 +34,9 @@ from zlaunch.worker.hook import answer_environment
 MOST_SECONDS = 180.0
 """How long a program may take until it has its arguments."""
 
+MOST_KEPT = 200
+"""Answers to keep; the oldest are deleted."""
+
 _GRACE_SECONDS = 2.0
 _PACKAGES = ("accelerate", "deepspeed", "torch", "transformers", "trl")
 _SUFFIX = ".answer.json"
@@ -139,9 +142,11 @@ def _arguments(job: JobSpec) -> tuple[str, ...]:
 
 
 def _one_rank() -> dict[str, str]:
-    """Variables of a launcher that starts one rank."""
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    return {**alone, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
+    """Variables of torchrun that start one rank; Lightning waits for others unless it sees them all."""
+    ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), "1")
+    place = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "none"}
+    return {**ranks, **sizes, **place}
 
 
 def _last_line(log: Path) -> str:
@@ -190,3 +195,6 @@ def _keep(key: str, answer: AnswerRecord) -> None:
     with contextlib.suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
         write_whole(directory / f"{key}{_SUFFIX}", json.dumps({"stamps": stamps, "answer": answer}))
+        kept = sorted(directory.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime)
+        for old in kept[:-MOST_KEPT]:
+            old.unlink(missing_ok=True)

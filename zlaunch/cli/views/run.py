@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Mapping
 
+from zlaunch.job.script import ConfigInterface
 from zlaunch.runs.state import RunSummary
 
 
@@ -42,9 +43,12 @@ def _strict(value: object) -> object:
 
 
 def zero(run: RunSummary) -> str:
-    """Write stage and offload, optimizer first: `3`, `3 cpu`, `3 cpu/nvme`, `2 cpu/-`."""
+    """Write stage and offload, optimizer first: `3`, `3 cpu`, `3 cpu/nvme`, `2 cpu/-`.
+
+    `-` stands for a script without DeepSpeed, `?` for an unknown stage.
+    """
     if run.stage is None:
-        return "?"
+        return "-" if run.files.job.get("interface") == ConfigInterface.NONE.name.lower() else "?"
     places = [run.offload.get(part, "-") for part in ("optimizer", "param")]
     if places == ["-", "-"]:
         return str(run.stage)

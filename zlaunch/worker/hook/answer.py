@@ -93,7 +93,8 @@ def _afterwards(function: Callable[..., object], make: _Make, told: _Answer) -> 
 
 def _training_arguments(given: Mapping[str, object]) -> "AnswerRecord":
     arguments = given["self"]
-    fields = dataclasses.fields(arguments)  # type: ignore[arg-type]
+    listed = dataclasses.fields(arguments)  # type: ignore[arg-type]
+    fields = [field for field in listed if not field.name.endswith("_token")]  # the answer is kept in a file
     values = {field.name: _plain(getattr(arguments, field.name, None)) for field in fields}
     parser = _frame_of(_PARSERS)
     rejected = [] if parser is None else _rejected(parser)

@@ -67,7 +67,7 @@ def test_packages_that_are_missing_are_one_message(bare: Path, tmp_path: Path) -
 
 def test_a_script_without_deepspeed_needs_only_torch(bare: Path, tmp_path: Path) -> None:
     said = refused(bare, tmp_path, WITHOUT_DEEPSPEED).err
-    assert said.startswith(f"error: `{bare / 'bin' / 'python'}` has no torch\n")
+    assert said.startswith(f"error: `{bare / 'bin' / 'python'}` lacks torch\n")
 
 
 def test_an_active_environment_that_has_the_packages_is_named(bare: Path, seen: Path, tmp_path: Path) -> None:

@@ -16,7 +16,16 @@ ENVIRON = {"XDG_CACHE_HOME": "/cache"}
 
 @pytest.fixture
 def python(tmp_path: Path) -> Interpreter:
-    return with_torch(interpreter(str(tmp_path / "venv")), "cuda: Optional[str] = '12.8'\nhip = None\n")
+    python = with_torch(interpreter(str(tmp_path / "venv")), "cuda: Optional[str] = '12.8'\nhip = None\n")
+    with_ninja(Path(python.scripts), "1.13.0")
+    return python
+
+
+def with_ninja(folder: Path, version: str) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "ninja").write_text(f"#!/bin/sh\necho {version}\n")
+    (folder / "ninja").chmod(0o755)
+    return str(folder)
 
 
 def with_torch(python: Interpreter, version: str) -> Interpreter:
@@ -63,13 +72,19 @@ def test_torchs_directory_is_named_as_torch_names_it(version: str, name: str, py
 
 SAME: dict[str, Callable[[Interpreter], tuple[Interpreter, Machine, dict[str, str]]]] = {
     "a worktree with the same packages": lambda python: (
-        replace(python, executable="/worktree/bin/python", scripts="/worktree/bin"),
+        replace(python, executable="/worktree/bin/python", scripts="/worktree/bin", ninja=python.scripts),
         TWO_GPUS,
         {},
     ),
     "another transformers": lambda python: (installed(python, "transformers", version="9"), TWO_GPUS, {}),
     "one of the GPUs": lambda python: (python, machine(gpu(1)), {}),
     "other variables": lambda python: (python, TWO_GPUS, {"NCCL_DEBUG": "INFO", "PATH": "/bin"}),
+    "the environment is activated": lambda python: (python, TWO_GPUS, {"PATH": f"{python.scripts}:/bin"}),
+    "another ninja further back": lambda python: (
+        python,
+        TWO_GPUS,
+        {"PATH": with_ninja(Path(python.include), "1.11.1")},
+    ),
 }
 OTHER: dict[str, Callable[[Interpreter], tuple[Interpreter, Machine, dict[str, str]]]] = {
     "another torch": lambda python: (installed(python, "torch", version="9"), TWO_GPUS, {}),
@@ -78,6 +93,11 @@ OTHER: dict[str, Callable[[Interpreter], tuple[Interpreter, Machine, dict[str, s
     "headers elsewhere": lambda python: (replace(python, include="/include"), TWO_GPUS, {}),
     "other GPUs": lambda python: (python, machine(gpu(0, (8, 0))), {}),
     "no GPU": lambda python: (python, CPU_MACHINE, {}),
+    "another ninja": lambda python: (
+        python,
+        TWO_GPUS,
+        {"PATH": f"{with_ninja(Path(python.include), '1.11.1')}:{python.scripts}"},
+    ),
     "another compiler": lambda python: (python, TWO_GPUS, {"CXX": "clang++"}),
     "another CUDA toolkit": lambda python: (python, TWO_GPUS, {"CUDA_HOME": "/usr/local/cuda-12.4"}),
 }

@@ -33,7 +33,7 @@ class Environment:
 
     @property
     def env(self) -> dict[str, str]:
-        path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join([*inspect_python(self.python).programs, os.environ["PATH"]])
         return {"XDG_CACHE_HOME": str(self.caches), "PATH": path, "DS_ACCELERATOR": "cpu"}
 
     def make_ready(self, **env: str) -> tuple[str, Path]:

@@ -14,14 +14,15 @@ from tests.running import RECIPE, ROOT, Result, run, the_run
 pytestmark = pytest.mark.job
 
 SCRIPT = """
-import importlib.machinery, json, os, sys
+import importlib.machinery, json, os, shutil, sys
 import torch
 print(json.dumps({
     "executable": sys.executable,
     "torch": torch.__file__,
     "path": sys.path,
     "zlaunch": importlib.machinery.PathFinder.find_spec("zlaunch") is not None,
-    "ninja": __import__("shutil").which("ninja") is not None,
+    "ninja": shutil.which("ninja") is not None,
+    "config": os.path.basename(os.environ["ZLAUNCH_DS_CONFIG"]),
 }))
 from zlaunch.worker.report import report
 report(step=1, steps=1)
@@ -111,4 +112,4 @@ def test_what_is_rehearsed_and_asked_are_the_packages_of_that_python(shell: Shel
     result = shell("config", "validate", "ds.json", "--deep", "--python", seen)
     assert (result.status, result.err) == (0, "ds.json: valid\n")
     result = shell("config", "validate", "ds.json", "--deep")
-    assert (result.status, "has no deepspeed" in result.err) == (69, True)
+    assert (result.status, "lacks torch and deepspeed" in result.err) == (69, True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import environments
-from tests.running import Result, zlaunch
+from tests.running import Result, run, zlaunch
 
 NO_OTHER = {"VIRTUAL_ENV": "", "CONDA_PREFIX": "", "PATH": "/nowhere"}
 """A shell that has no other Python to propose."""
@@ -67,7 +67,7 @@ def test_packages_that_are_missing_are_one_message(bare: Path, tmp_path: Path) -
 
 def test_a_script_without_deepspeed_needs_only_torch(bare: Path, tmp_path: Path) -> None:
     said = refused(bare, tmp_path, WITHOUT_DEEPSPEED).err
-    assert said.startswith(f"error: `{bare / 'bin' / 'python'}` has no torch\n")
+    assert said.startswith(f"error: `{bare / 'bin' / 'python'}` lacks torch\n")
 
 
 def test_an_active_environment_that_has_the_packages_is_named(bare: Path, seen: Path, tmp_path: Path) -> None:
@@ -95,6 +95,20 @@ def test_the_plan_names_the_python_of_the_ranks_its_packages_and_its_launcher(
     assert f"python {python} with torch 2." in said
     assert f" {python} " in said.partition("command for torchrun")[2].partition("-m torch.distributed.run")[0]
     assert f"PATH={seen / 'bin'}:" in said
+
+
+def test_a_model_on_the_hub_that_zlaunch_cannot_look_up_keeps_no_job_from_starting(
+    seen: Path, tmp_path: Path
+) -> None:
+    """Without huggingface_hub, in an environment of light packages."""
+    tool = environments.tool(tmp_path / "tool")
+    (tmp_path / "train.py").write_text(f"{TRAINER}AutoModelForCausalLM.from_pretrained('')\n")
+    words = ["--no-ask", "--dry-run", "train.py", "--model_name_or_path", "some/model"]
+    result = run(tool, "-m", "zlaunch", "train", "--python", seen, *words, cwd=tmp_path)
+    assert result.status == 0, result.err
+    assert "huggingface_hub is not installed in" in result.err
+    result = run(tool, "-m", "zlaunch", "estimate", "some/model", "--python", seen, cwd=tmp_path)
+    assert (result.status, "-m pip install huggingface_hub`" in result.err) == (69, True)
 
 
 def test_a_module_is_one_of_that_python(seen: Path, tmp_path: Path) -> None:

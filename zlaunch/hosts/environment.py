@@ -74,10 +74,8 @@ def is_secret(name: str) -> bool:
 
 
 def _program_path(python: Interpreter, environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:
-    path = environ.get("PATH", os.defpath)
-    missing = [folder for folder in python.programs if folder not in path.split(os.pathsep)]
-    if missing:
-        programs = os.pathsep.join(missing)
+    if missing := python.not_on_path(environ):
+        programs, path = os.pathsep.join(missing), environ.get("PATH", os.defpath)
         why = "programs of the ranks' Python, such as ninja"
         yield "PATH", Variable(f"{programs}{os.pathsep}{path}", why, programs)
 

@@ -66,7 +66,7 @@ class Interpreter:
     scripts: str
     """The directory of its programs."""
     ninja: str | None
-    """The directory of the program of its package `ninja`, if no other one is on PATH."""
+    """The directory of the program of its package `ninja`, if that is another one."""
     packages: Mapping[str, Package | None]
     """Name → the package; None for one that it does not see."""
 
@@ -74,6 +74,11 @@ class Interpreter:
     def programs(self) -> tuple[str, ...]:
         """The directories of its programs, for PATH."""
         return (self.scripts, *filter(None, [self.ninja]))
+
+    def not_on_path(self, environ: Mapping[str, str]) -> list[str]:
+        """Those of its directories of programs that PATH does not have."""
+        path = environ.get("PATH", os.defpath).split(os.pathsep)
+        return [folder for folder in self.programs if folder not in path]
 
     def folder(self, package: str) -> Path:
         """The directory of a package; raise Unavailable if it does not see it."""
@@ -226,11 +231,8 @@ def _package(name: str) -> Package | None:
 
 
 def _ninja(scripts: str) -> str | None:
-    """Find ninja where its package installed it, which may be in another environment than this one.
-
-    One that is on PATH is what torch uses without zlaunch; another version would compile all ops again.
-    """
-    if shutil.which("ninja", path=os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])):
+    """Find ninja where its package installed it, which may be in another environment than this one."""
+    if os.access(Path(scripts) / "ninja", os.X_OK):
         return None
     with suppress(importlib.metadata.PackageNotFoundError):
         package = importlib.metadata.distribution("ninja")

@@ -5,7 +5,9 @@ zlaunch gives each environment a directory of its own, unless the user has set `
 """
 
 import hashlib
+import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.probe import torch_release
+from zlaunch.process import output_of
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
 
@@ -52,7 +55,15 @@ def _conditions(python: Interpreter, machine: Machine, environ: Mapping[str, str
     yield f"{torch_release(python)}, {machine.accelerator}"
     yield f"GPUs {sorted({gpu.compute_capability for gpu in machine.gpus})}"
     yield f"CPU {_cpu()}"
+    yield f"ninja {_ninja(python, environ)}"
     yield from (f"{name}={environ[name]}" for name in COMPILERS if name in environ)
+
+
+def _ninja(python: Interpreter, environ: Mapping[str, str]) -> str | None:
+    """Ask the ninja that ranks find for its version: it does not read what others have noted."""
+    path = os.pathsep.join([*python.not_on_path(environ), environ.get("PATH", os.defpath)])
+    ninja = shutil.which("ninja", path=path)
+    return ninja and output_of([ninja, "--version"], timeout=10)
 
 
 def _cpu() -> str:

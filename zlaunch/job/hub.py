@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import sys
 from pathlib import Path
 
 from zlaunch.errors import InputMissing, Unavailable, ZlaunchError
@@ -31,9 +32,9 @@ def fetch_model(model_id: str) -> ModelConfig:
 
 def fetch_code(model_id: str) -> Path:
     """Download the custom code and the configs of a model; return their directory."""
+    file = _fetch(model_id)
     from huggingface_hub import snapshot_download
 
-    file = _fetch(model_id)
     with contextlib.suppress(*_hub_errors()):
         return Path(snapshot_download(model_id, allow_patterns=["*.py", "*.json"]))
     return file.parent
@@ -41,8 +42,13 @@ def fetch_code(model_id: str) -> Path:
 
 def _fetch(model_id: str) -> Path:
     """Download config.json, or use the cached one; a metadata request fails faster than a download."""
-    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
-
+    try:
+        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+    except ImportError:
+        raise Unavailable(
+            f"`{model_id}` cannot be looked up: huggingface_hub is not installed in {sys.prefix}",
+            f"`{sys.executable} -m pip install huggingface_hub`, or {_DIRECTORY}",
+        ) from None
     try:
         get_hf_file_metadata(hf_hub_url(model_id, "config.json"))
         return Path(hf_hub_download(model_id, "config.json"))

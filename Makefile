@@ -60,7 +60,7 @@ SITE := .gpu/site-packages
 ON_GPU = PYTHONPATH=$(abspath $(SITE)):$(CURDIR) HF_HUB_OFFLINE=1 $(PYTHON) -m
 OPTIONS = $(OUT) --device $(DEVICE) --seconds $(BUDGET) $(if $(FIRST),--first $(FIRST))
 
-gpu-wheels: .venv/installed
+gpu-wheels: .venv/installed-for-tests
 	$(BIN)/python -m tools.gather_wheels $(WHEELS) $(PYTHON_VERSION)
 
 $(SITE): $(wildcard $(WHEELS)/*.whl)

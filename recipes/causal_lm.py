@@ -64,6 +64,7 @@ class RecipeArguments:
 class Arguments(TrainingArguments):
     """TrainingArguments with defaults for the small model; use a lower learning rate to fine-tune."""
 
+    output_dir: str = "trainer_output"
     learning_rate: float = 1e-3
     warmup_steps: float = 10
     num_train_epochs: float = 1

@@ -5,7 +5,7 @@ from tests.making import script
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.job.argument_checks import INSTEAD, check_config_reaches_script, check_script_args
 from zlaunch.job.script import ConfigInterface
-from zlaunch.job.trainer_args import DEFAULTS
+from zlaunch.job.trainer_releases import DEFAULTS
 
 PARSER = "parser = argparse.ArgumentParser()"
 

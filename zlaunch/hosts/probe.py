@@ -24,6 +24,7 @@ from zlaunch.hosts.machine import (
     has_fp16_kernels,
     tightest,
 )
+from zlaunch.job.stack import TESTED, SoftwareStack
 
 
 def probe_machine(environ: Mapping[str, str]) -> Machine:
@@ -55,7 +56,8 @@ def torch_cuda() -> str | None:
 def model_types() -> frozenset[str]:
     """The model types of the installed transformers, without importing it."""
     auto = _folder_of("transformers") / "models" / "auto"
-    text = "".join((auto / name).read_text("utf-8") for name in ("auto_mappings.py", "configuration_auto.py"))
+    files = (auto / name for name in ("auto_mappings.py", "configuration_auto.py"))  # the first since 5.6
+    text = "".join(file.read_text("utf-8") for file in files if file.exists())
     return frozenset(re.findall(r'"([\w.-]+)"[,:]\s*"\w+Config"', text))
 
 
@@ -76,6 +78,11 @@ def _folder_of(package: str) -> Path:
 def package_versions(names: Sequence[str]) -> dict[str, str | None]:
     """Versions of installed packages; None for one that is not installed."""
     return {name: _version(name) for name in names} | {"python": platform.python_version()}
+
+
+def installed_stack() -> SoftwareStack:
+    """The installed releases of the packages that a job runs with."""
+    return SoftwareStack(package_versions(tuple(TESTED)))
 
 
 def install_location(package: str) -> tuple[str, float]:

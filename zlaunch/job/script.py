@@ -12,7 +12,8 @@ from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
 from zlaunch.job.source import Source, SourceKind
-from zlaunch.job.trainer_args import DEFAULTS, Argument, Value, flags
+from zlaunch.job.trainer_args import Argument, flags
+from zlaunch.job.trainer_releases import DEFAULTS, Value
 
 
 class ConfigInterface(Enum):

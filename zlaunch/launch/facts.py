@@ -5,7 +5,7 @@ Nothing is judged, written or started here. An error means that something cannot
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zlaunch.config.resolve.compose import OFFLOADS
@@ -16,6 +16,7 @@ from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.files import nearest
 from zlaunch.hosts.machine import HostSurvey
 from zlaunch.hosts.placement import choose_slots
+from zlaunch.hosts.probe import installed_stack
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
 from zlaunch.hosts.survey import SurveyRequest, survey
 from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
@@ -23,6 +24,7 @@ from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
 from zlaunch.job.script import Script, read_script
 from zlaunch.job.spec import JobSpec
+from zlaunch.job.stack import SoftwareStack
 from zlaunch.rundir.layout import RunDir
 
 DEBUGGER = "debugpy"
@@ -53,6 +55,7 @@ class Facts:
     hosts: HostSurveys
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
+    stack: SoftwareStack = field(default_factory=SoftwareStack)
 
 
 def default_recipe() -> Path:
@@ -83,7 +86,7 @@ def inspect(job: JobSpec, sources: Sources, layout: RunDir) -> Facts:
     here = survey(request)
     names = [] if sources.hosts is None else [host.name for host in sources.hosts.hosts]
     hosts = survey_hosts(names, here.machine, request)
-    return Facts(sources, model, model_error, here, hosts, dict(os.environ))
+    return Facts(sources, model, model_error, here, hosts, dict(os.environ), installed_stack())
 
 
 def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyRequest:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zlaunch.config.native_ops import NativeOp, needed_ops
@@ -20,7 +20,8 @@ from zlaunch.hosts.topology import Topology
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
-from zlaunch.job.trainer_args import TrainerArgs, read_arguments, removed_arguments
+from zlaunch.job.stack import SoftwareStack
+from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, read_arguments
 from zlaunch.launch.backends import BACKENDS
 from zlaunch.launch.backends.target import Target
 from zlaunch.process import RANK_PROGRAM
@@ -43,11 +44,16 @@ class PlanInputs:
     layout: RunDir
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
+    stack: SoftwareStack = field(default_factory=SoftwareStack)
+
+    def read_args(self) -> tuple[TrainerArgs, list[Finding]]:
+        """Read the arguments of the Trainer; return them with findings."""
+        return read_arguments(self.job.script_args, self.script.defaults, self.stack.trainer)
 
     def context(self, args: TrainerArgs) -> ResolveContext:
         """What the ds_config is resolved for; `args` are those of the Trainer."""
         world_size, interface = self.topology.world_size, self.script.interface
-        return ResolveContext(self.base, args, self.model, self.machine, world_size, interface)
+        return ResolveContext(self.base, args, self.model, self.machine, world_size, interface, self.stack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +117,8 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
     """Plan a job; raise Refused with all findings if it cannot work."""
     job, script, topology = inputs.job, inputs.script, inputs.topology
     launcher: Launcher = "deepspeed" if topology.over_ssh else job.launcher or "torchrun"
-    args, findings = read_arguments(job.script_args, script.defaults)
-    config = resolve_config(job, inputs.context(args), [*findings, *_removed(inputs), *_no_optimizer(inputs)])
+    args, findings = inputs.read_args()
+    config = resolve_config(job, inputs.context(args), [*findings, *_absent(inputs), *_no_optimizer(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(config.values, inputs.layout), config.left, inputs)
 
     words = script_arguments(config.agreement, script.interface, inputs.layout.ds_config, script.config_flags)
@@ -194,12 +200,12 @@ def _counts_one_rank(values: Values, inputs: PlanInputs) -> bool:
     )
 
 
-def _removed(inputs: PlanInputs) -> list[Finding]:
-    """Find arguments that the Trainer no longer takes, unless the script defines them itself."""
+def _absent(inputs: PlanInputs) -> list[Finding]:
+    """Find arguments that the installed Trainer does not have, unless the script defines them itself."""
     if inputs.script.interface is not ConfigInterface.TRAINER:
         return []
-    gone = removed_arguments(inputs.job.script_args)
-    return [finding for finding in gone if not inputs.script.mentions(finding.where.removeprefix("--"))]
+    found = absent_arguments(inputs.job.script_args, inputs.stack.trainer)
+    return [finding for finding in found if not inputs.script.mentions(finding.where.removeprefix("--"))]
 
 
 def _no_optimizer(inputs: PlanInputs) -> list[Finding]:

@@ -108,6 +108,7 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir) -> PlanInputs:
         port=others.get(topology.hosts[0].name, facts.here).port,
         layout=layout,
         environ=facts.environ,
+        stack=facts.stack,
     )
 
 

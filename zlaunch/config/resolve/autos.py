@@ -101,7 +101,7 @@ class _Known:
 
     @property
     def args(self) -> TrainerArgs:
-        return self.context.args or TrainerArgs()
+        return self.context.args or TrainerArgs(release=self.context.trainer)
 
     @property
     def is_raw(self) -> bool:
@@ -192,7 +192,7 @@ def _only_at_stage_3(fill: _Fill, default: int) -> _Fill:
 
 
 def _warmup(known: _Known) -> Sourced | None:
-    number, warmup = num_warmup_steps(known.args), known.args["warmup_steps"]
+    number, warmup = num_warmup_steps(known.args), known.args.warmup
     if known.is_accelerate or number is None:
         return None
     if float(warmup.value) >= 1:

@@ -1,7 +1,7 @@
 """Resolve the ds_config of a job: compose it, fill it in, and refuse it if it cannot work."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from zlaunch.config.resolve.autos import OpenReason
 from zlaunch.config.resolve.compose import compose
@@ -10,6 +10,7 @@ from zlaunch.config.resolve.resolve import ResolvedValues, resolve_values
 from zlaunch.config.resolve.values import Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_value
+from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document
@@ -18,6 +19,7 @@ from zlaunch.hosts.machine import Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Precision
+from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs
 
 
@@ -32,6 +34,7 @@ class ResolveContext:
     machine: Machine
     world_size: int
     interface: ConfigInterface = ConfigInterface.TRAINER
+    stack: SoftwareStack = field(default_factory=SoftwareStack)
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,9 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
         model=given.model,
         interface=given.interface,
         device_fp16=given.machine.has_fp16,
+        release=given.stack.deepspeed,
     )
-    composed = compose(job, _checked(given.base))
+    composed = compose(job, _checked(given.base, given.stack.deepspeed))
     resolved = resolve_values(composed, context, given.machine, job.precision)
     values = fit_buffers(resolved.values, given.model, given.world_size)
     unfillable = [
@@ -72,11 +76,11 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     return ResolvedConfig(composed, values, resolved.left, resolved.agreement, config, warnings)
 
 
-def _checked(base: Document | None) -> Document | None:
+def _checked(base: Document | None, release: Release) -> Document | None:
     """Refuse a file with wrong keys or values, even those that DeepSpeed silently accepts."""
     if base is not None:
         remarks = [remark for remark in base.remarks if remark.severity is not Severity.ADVICE]
-        if found := [*remarks, *map(base.locate, check(base.value).findings)]:
+        if found := [*remarks, *map(base.locate, check(base.value, release).findings)]:
             raise Refused(found)
     return base
 

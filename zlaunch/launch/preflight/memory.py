@@ -17,7 +17,7 @@ from zlaunch.estimate.strategies import available, compare_strategies
 from zlaunch.job.model import ModelConfig, model_flag
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import read_arguments, switched_on
+from zlaunch.job.trainer_args import switched_on
 from zlaunch.launch.preflight.requirements import trains_all
 from zlaunch.launch.prepare import Prepared
 from zlaunch.units import memory
@@ -35,7 +35,7 @@ def query_for(prepared: Prepared) -> EstimateQuery | None:
     if model is None:
         return None
     hosts = inputs.topology.hosts
-    args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
+    args, _ = inputs.read_args()
     given = inputs.context(args)
     machines = prepared.facts.hosts.machines([host.name for host in hosts]).values()
     gpu = smallest_gpu(list(machines)) if inputs.machine.gpus else None

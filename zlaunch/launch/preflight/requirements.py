@@ -22,7 +22,7 @@ from zlaunch.hosts.gpu_catalog import overhead_bytes
 from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.job.trainer_args import flags, read_arguments, switched_on
+from zlaunch.job.trainer_args import flags, switched_on
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
 from zlaunch.launch.preflight.tracking import Tracker, reporters_of
 from zlaunch.units import count, plural
@@ -148,7 +148,7 @@ def requirements_of(
 def _job(
     plan: LaunchPlan, inputs: PlanInputs, model: ModelConfig | None, forecast: Forecast | None, ranks: int
 ) -> _Job:
-    args, _ = read_arguments(inputs.job.script_args, inputs.script.defaults)
+    args, _ = inputs.read_args()
     workload = Workload(
         model={} if model is None else model.value,
         ds_config=plan.values.config(),

@@ -71,6 +71,12 @@ class Arguments(TrainingArguments):
     logging_steps: float = 5
     save_strategy: str = "no"
 
+    def __post_init__(self) -> None:
+        """Before release 5, transformers takes only an int for a number of steps."""
+        if self.warmup_steps == int(self.warmup_steps):
+            self.warmup_steps = int(self.warmup_steps)
+        super().__post_init__()
+
 
 def python_sources() -> Dataset:
     """Read 128 KiB of the standard library; one epoch takes about a minute on two cores."""

@@ -5,7 +5,7 @@ import itertools
 import json
 from typing import Any
 
-from tests.contract.trainer_side import all_auto, parser, trainer_fills
+from tests.contract.trainer_side import NEEDED, all_auto, parser, trainer_fills
 from tests.each import each
 from tests.making import WRITTEN
 from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
@@ -107,7 +107,7 @@ def test_training_arguments_lack_what_they_are_said_to_lack_and_nothing_else() -
     ],
 )
 def test_a_command_line_is_read_as_the_trainer_reads_it(line: str) -> None:
-    theirs = vars(parser().parse_args(line.split()))
+    theirs = vars(parser().parse_args([*line.split(), *NEEDED]))
     args, _ = read_arguments(line.split(), release=INSTALLED)
     names = [name for name in INSTALLED.defaults if theirs[name] is not None]
     assert {name: args[name].value for name in names} == {name: theirs[name] for name in names}

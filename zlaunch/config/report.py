@@ -120,6 +120,7 @@ def context_of(
         model=None if model is None else read_model(model),
         interface=interface,
         release=asked_release(asked),
+        is_upgrade=asked is not None,
         trainer=stack.trainer,
         strict_json=runner is not None and interface is not ConfigInterface.DEEPSPEED,
     )

@@ -45,6 +45,7 @@ def check(value: dict[str, Any], older: Release | None = None) -> Checked:
     if config is not None:
         return Checked(config, tuple(newer.values()), config)
     faults = {path: newer.get(path, fault) for path, fault in _faults(value, errors, older).items()}
+    faults |= dict.fromkeys(path for path in faults if _is_inside(path, newer))
     below = _below_moved(value, faults, older)
     findings = {**newer, **{path: fault for path, fault in faults.items() if fault is not None}}
     unnamed = {path: _without_guess(fault) for path, fault in faults.items()}
@@ -87,6 +88,10 @@ def _below_moved(
             if fault is not None:
                 origin = (*old, *path[len(new) :])
                 yield replace(fault, where=dotted(origin), path=origin)
+
+
+def _is_inside(path: KeyPath, sections: Mapping[KeyPath, Finding]) -> bool:
+    return any(path[:end] in sections for end in range(1, len(path)))
 
 
 def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:

@@ -46,6 +46,8 @@ class Context:
     """Whether the device supports fp16 training; None if unknown."""
     release: Release | None = None
     """The DeepSpeed release that reads the config; None means the newest."""
+    is_upgrade: bool = False
+    """Whether the user asks about a release, as before an upgrade."""
     trainer: TrainerRelease = field(default_factory=TrainerRelease)
     """The release of the Trainer, if there are no `args`."""
     strict_json: bool = False

@@ -31,10 +31,14 @@ class SoftwareStack:
         """The releases whose Trainer reads the arguments."""
         return TrainerRelease(self.versions.get("transformers"), self.versions.get("torch"))
 
+    def is_tested(self, name: str) -> bool:
+        """Whether a package is as old or new as those that zlaunch was tested with."""
+        version, (oldest, newest) = self.versions.get(name), TESTED[name]
+        return version is None or numbers_of(oldest) <= numbers_of(version) <= numbers_of(newest)
+
     def untested(self) -> Iterator[str]:
         """Describe each version that is older or newer than all that zlaunch was tested with."""
-        for name, (oldest, newest) in TESTED.items():
-            version = self.versions.get(name)
-            if version is not None and not numbers_of(oldest) <= numbers_of(version) <= numbers_of(newest):
-                tested = newest if oldest == newest else f"{oldest} to {newest}"
-                yield f"{name} {version} (tested: {tested})"
+        for name in (name for name in TESTED if not self.is_tested(name)):
+            oldest, newest = TESTED[name]
+            tested = newest if oldest == newest else f"{oldest} to {newest}"
+            yield f"{name} {self.versions[name]} (tested: {tested})"

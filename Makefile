@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # Tests start Python hundreds of times, and each start would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help train test fast check docs deaths releases gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
+.PHONY: help train test fast check docs deaths releases matrix gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
 
 help:
 	@echo "make train     set up, then train a small language model with ZeRO-3 and CPU offload"
@@ -16,6 +16,7 @@ help:
 	@echo "make docs      regenerate docs/errors.md, docs/endings.md and docs/speed.md"
 	@echo "make deaths    run all failure tests, and regenerate docs/deaths.md"
 	@echo "make releases  record which keys each DeepSpeed release reads; needs the network"
+	@echo "make matrix    run jobs with older releases of the packages, and regenerate docs/versions.md"
 	@echo "make gpu-wheels     download wheels for a GPU machine without network: docs/gpu.md"
 	@echo "make gpu-check      on the GPU machine: compare predicted with measured memory"
 	@echo "make gpu-jobs       on the GPU machine: run real jobs through zlaunch"
@@ -60,7 +61,7 @@ SITE := .gpu/site-packages
 ON_GPU = PYTHONPATH=$(abspath $(SITE)):$(CURDIR) HF_HUB_OFFLINE=1 $(PYTHON) -m
 OPTIONS = $(OUT) --device $(DEVICE) --seconds $(BUDGET) $(if $(FIRST),--first $(FIRST))
 
-gpu-wheels: .venv/installed
+gpu-wheels: .venv/installed-for-tests
 	$(BIN)/python -m tools.gather_wheels $(WHEELS) $(PYTHON_VERSION)
 
 $(SITE): $(wildcard $(WHEELS)/*.whl)
@@ -78,7 +79,7 @@ gpu-jobs: $(SITE)
 REHEARSAL := build/gpu-rehearsal
 ALONE = $(shell unshare --net ip link set lo up 2>/dev/null && echo tools/alone)
 
-gpu-rehearsal: .venv/installed
+gpu-rehearsal: .venv/installed-for-tests
 	rm -rf $(REHEARSAL)
 	$(BIN)/python -m tools.gather_wheels $(REHEARSAL)/wheels \
 	    $$($(BIN)/python -c 'import platform; print(platform.python_version())')
@@ -92,6 +93,9 @@ DEEPSPEED_RELEASES := 0.14.5 0.15.4 0.16.9 0.17.6 0.18.9 0.19.8
 
 releases: .venv/installed
 	$(BIN)/python tools/record_releases.py $(DEEPSPEED_RELEASES)
+
+matrix: .venv/installed
+	$(BIN)/python -m tools.matrix
 
 # torch comes first, with its exact version: pip then prefers a CPU build that is already available.
 .venv/installed: pyproject.toml constraints.txt

@@ -64,11 +64,18 @@ class RecipeArguments:
 class Arguments(TrainingArguments):
     """TrainingArguments with defaults for the small model; use a lower learning rate to fine-tune."""
 
+    output_dir: str = "trainer_output"
     learning_rate: float = 1e-3
     warmup_steps: float = 10
     num_train_epochs: float = 1
     logging_steps: float = 5
     save_strategy: str = "no"
+
+    def __post_init__(self) -> None:
+        """Before release 5, transformers takes only an int for a number of steps."""
+        if self.warmup_steps == int(self.warmup_steps):
+            self.warmup_steps = int(self.warmup_steps)
+        super().__post_init__()
 
 
 def python_sources() -> Dataset:

@@ -1,5 +1,6 @@
 """What every engine of DeepSpeed imports when it is made: for a process that forks one for each engine."""
 
+import contextlib
 import functools
 import importlib
 import os
@@ -8,7 +9,6 @@ from tests.running import ACTIVATED
 
 _IMPORTED_LATE = (
     "accelerate",
-    "deepspeed.runtime.zero.muon.muon_optimizer",
     "deepspeed.runtime.zero.stage3",
     "deepspeed.runtime.zero.stage_1_and_2",
     "torch._inductor",
@@ -28,6 +28,8 @@ def preload(*modules: str) -> None:
 
     for name in (*_IMPORTED_LATE, *modules):
         importlib.import_module(name)
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")  # older releases have none
     cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)
     cpuinfo.get_cpu_info()
     get_accelerator().is_fp16_supported = lambda: True

@@ -43,12 +43,12 @@ def with_requirements(names: Iterable[str], excluded: Iterable[str] = ()) -> set
 
 
 def packages() -> list[str]:
-    """Return the packages to collect.
+    """Return the packages to collect; the checks also train adapters, with peft.
 
     Of transformers, only the direct requirements are certainly preinstalled: another release of it uses
     another huggingface_hub.
     """
-    own = set(requirements("zlaunch")) - {*PREINSTALLED, *EXCLUDED}
+    own = {*requirements("zlaunch"), "peft"} - {*PREINSTALLED, *EXCLUDED}
     torch = with_requirements(["torch"])
     preinstalled = {*torch, *PREINSTALLED, *EXCLUDED, *requirements("transformers")}
     return sorted(with_requirements(own, preinstalled - own))

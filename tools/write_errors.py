@@ -61,7 +61,8 @@ GENERAL: Mapping[str, str] = {
 ELSEWHERE: Mapping[str, str] = {
     "cannot-read": "The file does not exist, or cannot be read.",
     "bad-argument": "A Trainer argument has a value of the wrong type.",
-    "removed-argument": "transformers 5 removed the Trainer argument.",
+    "removed-argument": "The installed transformers no longer has the Trainer argument.",
+    "newer-argument": "The installed transformers does not have the Trainer argument yet.",
     "both-precisions": "`--bf16` and `--fp16` exclude each other.",
     "not-python": "The training script is not valid Python.",
     "no-optimizer": "The script trains a DeepSpeed engine, and neither the script nor the ds_config defines "

@@ -5,15 +5,20 @@ import itertools
 import json
 from typing import Any
 
-from tests.contract.trainer_side import all_auto, parser, trainer_fills
+from tests.contract.trainer_side import NEEDED, all_auto, parser, trainer_fills
 from tests.each import each
 from tests.making import WRITTEN
 from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import dotted
+from zlaunch.hosts.probe import installed_stack
 from zlaunch.job.model import ModelConfig
-from zlaunch.job.trainer_args import DEFAULTS, read_arguments
+from zlaunch.job.trainer_args import read_arguments
+from zlaunch.job.trainer_releases import ADDED, REMOVED
+
+INSTALLED = installed_stack().trainer
+SHARE = "warmup_steps" if INSTALLED.takes_warmup_fraction else "warmup_ratio"
 
 ARGUMENTS = {
     "nothing": "",
@@ -27,10 +32,10 @@ ARGUMENTS = {
     "no clip": "--max_grad_norm 0",
     "warmup steps": "--warmup_steps 20",
     "warmup one and a half": "--warmup_steps 1.5",
-    "warmup share, unknown length": "--warmup_steps 0.1",
+    "warmup share, unknown length": f"--{SHARE} 0.1",
     "steps": "--max_steps 1000",
-    "warmup share": "--warmup_steps 0.07 --max_steps 100",
-    "warmup smallest share": "--warmup_steps 0.0001 --max_steps 7",
+    "warmup share": f"--{SHARE} 0.07 --max_steps 100",
+    "warmup smallest share": f"--{SHARE} 0.0001 --max_steps 7",
     "no warmup": "--warmup_steps 0 --max_steps 7",
     "bf16": "--bf16",
     "fp16": "--fp16",
@@ -38,8 +43,14 @@ ARGUMENTS = {
     "fp16 evaluation": "--fp16_full_eval True",
     "everything": "--per_device_train_batch_size 2 --gradient_accumulation_steps 8 --learning_rate 1e-3 "
     "--adam_beta1 0.8 --adam_beta2 0.9 --adam_epsilon 1e-7 --weight_decay 0.01 --max_grad_norm 2 "
-    "--warmup_steps 0.5 --max_steps 11 --bf16",
+    f"--{SHARE} 0.5 --max_steps 11 --bf16",
 }
+if not INSTALLED.takes_warmup_fraction:
+    ARGUMENTS["warmup one and a half"] = "--warmup_steps 1"
+    ARGUMENTS["warmup of the whole run"] = "--warmup_ratio 1 --max_steps 9"
+if not INSTALLED.lacks("warmup_ratio"):
+    ARGUMENTS["both warmups"] = "--warmup_steps 3 --warmup_ratio 0.1 --max_steps 100"
+    ARGUMENTS["ratio of nothing"] = "--warmup_steps 3 --warmup_ratio 0"
 
 JOBS = ((2, 64, 1), (2, 1000, 8), (3, 64, 2), (3, 1000, 8))
 """Stage, hidden size, ranks."""
@@ -51,7 +62,7 @@ CELLS = each(
 
 
 def resolved(config: dict[str, Any], argv: list[str], hidden: int, ranks: int) -> ResolvedAutos:
-    args, findings = read_arguments(argv)
+    args, findings = read_arguments(argv, release=INSTALLED)
     assert findings == []
     model = ModelConfig({"hidden_size": hidden}, "", "config.json")
     return resolve_autos(Values.of(config, WRITTEN), Context(ranks, args, model))
@@ -62,12 +73,22 @@ def leaves(config: dict[str, Any]) -> dict[str, str]:
     return {dotted(path): json.dumps(leaf.value) for path, leaf in Values.of(config, WRITTEN).leaves.items()}
 
 
-def test_the_defaults_are_those_of_training_arguments() -> None:
-
+def defaults_of_training_arguments() -> dict[str, Any]:
     from transformers import TrainingArguments
 
-    fields = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
-    assert {name: fields.get(name) for name in DEFAULTS} == DEFAULTS
+    return {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
+
+
+def test_the_defaults_are_those_of_training_arguments() -> None:
+    theirs, ours = defaults_of_training_arguments(), INSTALLED.defaults
+    known = {name: theirs.get(name) for name in ours}
+    assert {**known, "warmup_ratio": known.get("warmup_ratio") or 0.0} == {"warmup_ratio": 0.0, **ours}
+
+
+def test_training_arguments_lack_what_they_are_said_to_lack_and_nothing_else() -> None:
+    theirs = defaults_of_training_arguments()
+    said = {name: INSTALLED.lacks(name) is not None for name in (*REMOVED, *ADDED)}
+    assert said == {name: name not in theirs for name in said}
 
 
 @each(
@@ -86,9 +107,10 @@ def test_the_defaults_are_those_of_training_arguments() -> None:
     ],
 )
 def test_a_command_line_is_read_as_the_trainer_reads_it(line: str) -> None:
-    theirs = vars(parser().parse_args(line.split()))
-    args, _ = read_arguments(line.split())
-    assert {name: args[name].value for name in DEFAULTS} == {name: theirs[name] for name in DEFAULTS}
+    theirs = vars(parser().parse_args([*line.split(), *NEEDED]))
+    args, _ = read_arguments(line.split(), release=INSTALLED)
+    names = [name for name in INSTALLED.defaults if theirs[name] is not None]
+    assert {name: args[name].value for name in names} == {name: theirs[name] for name in names}
 
 
 @CELLS

@@ -9,6 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+NEEDED = ("--output_dir", "out")
+"""What every release of the Trainer can do with."""
+
 SIZE_KEY = "stage3_param_persistence_threshold"
 
 
@@ -53,7 +56,7 @@ def parser() -> Any:
 
 @functools.cache
 def training_arguments(argv: Sequence[str]) -> Any:
-    (args,) = parser().parse_args_into_dataclasses([*argv, "--use_cpu"], look_for_args_file=False)
+    (args,) = parser().parse_args_into_dataclasses([*argv, *NEEDED, "--use_cpu"], look_for_args_file=False)
     return args
 
 

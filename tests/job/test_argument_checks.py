@@ -4,7 +4,7 @@ from tests.each import each
 from tests.making import script
 from zlaunch.errors import WrongUsage
 from zlaunch.job.argument_checks import INSTEAD, check_script_args
-from zlaunch.job.trainer_args import DEFAULTS
+from zlaunch.job.trainer_releases import DEFAULTS
 
 PARSER = "parser = argparse.ArgumentParser()"
 

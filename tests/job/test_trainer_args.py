@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from tests.each import each
 from zlaunch.job.source import Source, SourceKind
-from zlaunch.job.trainer_args import DEFAULTS, Argument, TrainerArgs, flags, read_arguments, take_ds_config
+from zlaunch.job.trainer_args import Argument, TrainerArgs, flags, read_arguments, take_ds_config
+from zlaunch.job.trainer_releases import DEFAULTS
 
 DS_FLAGS = ["--deepspeed", "--deepspeed_config", "--deepspeed-config"]
 

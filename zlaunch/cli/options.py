@@ -113,7 +113,9 @@ Runner = Annotated[
 
 Release = Annotated[
     str | None,
-    typer.Option("--deepspeed", metavar="RELEASE", help="DeepSpeed release, such as 0.16 (default: newest)."),
+    typer.Option(
+        "--deepspeed", metavar="RELEASE", help="DeepSpeed release, such as 0.16 (default: the installed one)."
+    ),
 ]
 
 Output = Annotated[

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zlaunch.config import accelerate
+from zlaunch.config.asked_release import asked_release
 from zlaunch.config.fix import fix_document
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.resolve import resolve_file
@@ -16,7 +17,6 @@ from zlaunch.config.resolve.values import AUTO
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.read import read
-from zlaunch.dsconfig.releases import release
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import (
     FATAL,
@@ -31,10 +31,11 @@ from zlaunch.errors import (
     in_order,
 )
 from zlaunch.files import write_back
+from zlaunch.hosts.probe import installed_stack
 from zlaunch.job.model import model_flag, read_model
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source
-from zlaunch.job.trainer_args import read_arguments, removed_arguments, take_ds_config
+from zlaunch.job.trainer_args import absent_arguments, read_arguments, take_ds_config
 from zlaunch.units import plural
 
 DEEP_SECONDS = 120.0
@@ -105,9 +106,10 @@ def context_of(
     """
     interface = ConfigInterface[(runner or "trainer").upper()]
     rest, _ = take_ds_config(argv)
-    args, findings = read_arguments(rest) if rest else (None, [])
+    stack = installed_stack()
+    args, findings = read_arguments(rest, release=stack.trainer) if rest else (None, [])
     if interface is not ConfigInterface.DEEPSPEED:
-        findings += removed_arguments(rest)
+        findings += absent_arguments(rest, stack.trainer)
         findings += precision_conflicts(args) if args is not None else []
     named = model_flag(rest)
     if model is None and named is not None and Path(named).exists():
@@ -119,7 +121,9 @@ def context_of(
         args=args,
         model=None if model is None else read_model(model),
         interface=interface,
-        release=None if asked is None else release(asked),
+        release=asked_release(asked),
+        is_upgrade=asked is not None,
+        trainer=stack.trainer,
         strict_json=runner is not None and interface is not ConfigInterface.DEEPSPEED,
     )
     return context, tuple(findings)

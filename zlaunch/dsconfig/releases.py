@@ -146,6 +146,13 @@ def release(text: str | None) -> Release:
     return not_newer[-1]
 
 
+def nearest(version: str | None) -> Release:
+    """The release of an installed version: the oldest known for an older one, the newest if unknown."""
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    installed = (int(found[1]), int(found[2])) if found else _order(NEWEST.name)
+    return next((each for each in reversed(ALL) if _order(each.name) <= installed), ALL[0])
+
+
 def history(path: KeyPath) -> History:
     """Trace a key from the oldest release to the newest."""
     known = [each for each in ALL if each.knows(path)]

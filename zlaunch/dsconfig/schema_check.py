@@ -40,15 +40,23 @@ def check(value: dict[str, Any], older: Release | None = None) -> Checked:
     `$schema` at the top is for editors; DeepSpeed ignores it.
     """
     value = {key: child for key, child in value.items() if key != "$schema"}
-    config, errors = _read(value)
     newer: dict[KeyPath, Finding] = {} if older is None else dict(_not_yet_known(value, older))
+    value = _without(value, newer)
+    config, errors = _read(value)
     if config is not None:
         return Checked(config, tuple(newer.values()), config)
-    faults = {path: newer.get(path, fault) for path, fault in _faults(value, errors, older).items()}
+    faults = _faults(value, errors, older)
     below = _below_moved(value, faults, older)
-    findings = {**newer, **{path: fault for path, fault in faults.items() if fault is not None}}
+    found = [*newer.values(), *(fault for fault in faults.values() if fault is not None)]
     unnamed = {path: _without_guess(fault) for path, fault in faults.items()}
-    return Checked(_as_meant(value, faults), (*findings.values(), *below), _as_meant(value, unnamed))
+    return Checked(_as_meant(value, faults), (*found, *below), _as_meant(value, unnamed))
+
+
+def _without(value: dict[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
+    kept = copy.deepcopy(value)
+    for path in paths:
+        fix_value(kept, path, None)
+    return kept
 
 
 def _without_guess(fault: Finding | None) -> Finding | None:

@@ -17,17 +17,16 @@ from zlaunch.estimate.query import EstimateQuery, training_of
 from zlaunch.hosts import gpu_catalog
 from zlaunch.hosts.interpreter import ESTIMATING, Interpreter, check_packages, inspect_python
 from zlaunch.hosts.machine import Gpu, Machine, weakest
-from zlaunch.hosts.probe import model_types, probe_machine, trainer_optimizers
+from zlaunch.hosts.probe import model_types, probe_machine, stack_of, trainer_optimizers
 from zlaunch.hosts.ssh import survey_hosts
 from zlaunch.hosts.survey import SurveyRequest
 from zlaunch.hosts.topology import read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_code, fetch_model
 from zlaunch.job.model import ModelConfig, read_model
 from zlaunch.job.model_checks import check_model
-from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import Argument, read_arguments, removed_arguments
+from zlaunch.job.trainer_args import Argument, absent_arguments, read_arguments
 
 DEFAULT_RANKS = 8
 """Ranks per host without GPUs and without `--on`, the usual number of GPUs of a server."""
@@ -54,18 +53,19 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
     model = find_model(request.model)
     cluster, machine = find_cluster(request, python)
     job, optimizer = _with_optimizer(request, python)
-    args, findings = read_arguments(job.script_args)
+    stack = stack_of(python)
+    args, findings = read_arguments(job.script_args, release=stack.trainer)
     if optimizer is not None:
         args = args.over("optim", Argument(optimizer, Source.option("--optimizer"), given=True))
     training = training_of(model, job.script_args, request.options)
     if request.trusts_code and "auto_map" in model.value:
         training = replace(training, remote_code=str(code_of(request.model)))
     of_model = check_model(model, model_types(python), training.seq_len.value, request.trusts_code)
-    findings += [*removed_arguments(job.script_args), *of_model]
+    findings += [*absent_arguments(job.script_args, stack.trainer), *of_model]
     if any(one.severity is Severity.ERROR for one in of_model):  # its job cannot be checked any further
         raise Refused([one for one in findings if one.severity in FATAL])
     base = None if job.ds_config is None else read(job.ds_config)
-    given = ResolveContext(base, args, model, machine, cluster.world_size, ConfigInterface.TRAINER)
+    given = ResolveContext(base, args, model, machine, cluster.world_size, stack=stack)
     query = EstimateQuery(
         job,
         given,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zlaunch.errors import Unavailable
 from zlaunch.files import nearest
-from zlaunch.hosts.interpreter import Interpreter
+from zlaunch.hosts.interpreter import Interpreter, inspect_python
 from zlaunch.hosts.machine import (
     Cgroup,
     Disk,
@@ -24,6 +24,7 @@ from zlaunch.hosts.machine import (
     has_fp16_kernels,
     tightest,
 )
+from zlaunch.job.stack import TESTED, SoftwareStack
 
 
 def probe_machine(environ: Mapping[str, str], python: Interpreter) -> Machine:
@@ -58,7 +59,8 @@ def torch_release(python: Interpreter) -> str:
 def model_types(python: Interpreter) -> frozenset[str]:
     """The model types of an interpreter's transformers, without importing it."""
     auto = python.folder("transformers") / "models" / "auto"
-    text = "".join((auto / name).read_text("utf-8") for name in ("auto_mappings.py", "configuration_auto.py"))
+    files = (auto / name for name in ("auto_mappings.py", "configuration_auto.py"))  # the first since 5.6
+    text = "".join(file.read_text("utf-8") for file in files if file.exists())
     return frozenset(re.findall(r'"([\w.-]+)"[,:]\s*"\w+Config"', text))
 
 
@@ -67,6 +69,16 @@ def trainer_optimizers(python: Interpreter) -> tuple[str, ...]:
     text = (python.folder("transformers") / "training_args.py").read_text("utf-8")
     _, _, after = text.partition("class OptimizerNames(")
     return tuple(re.findall(r'^    [A-Z_0-9]+ = "(\w+)"', after.partition("\nclass ")[0], re.MULTILINE))
+
+
+def stack_of(python: Interpreter) -> SoftwareStack:
+    """The releases of the packages that a job runs with."""
+    return SoftwareStack(python.versions(tuple(TESTED)))
+
+
+def installed_stack() -> SoftwareStack:
+    """The releases in zlaunch's own environment."""
+    return stack_of(inspect_python(None))
 
 
 def _gpus() -> list[Gpu]:

@@ -7,7 +7,8 @@ from zlaunch.job.model import MODEL_FLAGS
 from zlaunch.job.script import ConfigInterface, OwnConfig, Script
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import DEFAULTS, Argument
+from zlaunch.job.trainer_args import Argument
+from zlaunch.job.trainer_releases import DEFAULTS
 from zlaunch.rundir.record import AnswerRecord
 
 _PRECISIONS = ("bf16", "fp16")

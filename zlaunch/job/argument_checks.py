@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from zlaunch.errors import WrongUsage
 from zlaunch.job.script import Script
-from zlaunch.job.trainer_args import DEFAULTS, flags
+from zlaunch.job.trainer_args import flags
+from zlaunch.job.trainer_releases import DEFAULTS
 
 INSTEAD: Mapping[str, str] = {
     "num_gpus": "--gpus N",

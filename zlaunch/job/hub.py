@@ -68,9 +68,10 @@ def _hub_errors() -> tuple[type[Exception], ...]:
 def _translated(model_id: str, error: Exception) -> ZlaunchError:
     from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
     from huggingface_hub.errors import (
+        EntryNotFoundError,
         GatedRepoError,
         HfHubHTTPError,
-        RemoteEntryNotFoundError,
+        LocalEntryNotFoundError,
         RepositoryNotFoundError,
     )
 
@@ -85,7 +86,7 @@ def _translated(model_id: str, error: Exception) -> ZlaunchError:
                 f"there is neither a directory `{model_id}` nor a model of that name at {ENDPOINT}",
                 f"check the spelling; for a private model, {_SIGN_IN}",
             )
-        case RemoteEntryNotFoundError():
+        case EntryNotFoundError() if not isinstance(error, LocalEntryNotFoundError):
             return InputMissing(
                 f"the model `{model_id}` has no config.json at {ENDPOINT}",
                 "use its base model: adapters and GGUF files have no architecture",

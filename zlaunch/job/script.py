@@ -16,7 +16,8 @@ from typing import Any
 from zlaunch.errors import Finding, InputMissing, Place, Refused
 from zlaunch.job.file_kinds import refuse_other_kinds, similar_scripts
 from zlaunch.job.source import Source, SourceKind
-from zlaunch.job.trainer_args import DEFAULTS, Argument, TrainerArgs, Value, flags, read_arguments
+from zlaunch.job.trainer_args import Argument, TrainerArgs, flags, read_arguments
+from zlaunch.job.trainer_releases import DEFAULTS, TrainerRelease, Value
 
 
 class ConfigInterface(Enum):
@@ -94,16 +95,16 @@ class Script:
         """Whether arguments of the Trainer can be added to its command line."""
         return self.interface is ConfigInterface.TRAINER and self.handover is Handover.ARGUMENTS
 
-    def trainer_args(self, argv: Sequence[str]) -> tuple[TrainerArgs, list[Finding]]:
+    def trainer_args(self, argv: Sequence[str], release: TrainerRelease) -> tuple[TrainerArgs, list[Finding]]:
         """Return the Trainer arguments for a command line, with what is wrong with it."""
         if self.told is None:
-            return read_arguments(argv, self.defaults)
+            return read_arguments(argv, self.defaults, release)
         given = {name for name, _ in flags(argv)} if self.config_flags else set()
         told = {
             name: Argument(one.value, Source.argument(name), given=True) if name in given else one
             for name, one in self.defaults.items()
         }
-        return TrainerArgs(told), []
+        return TrainerArgs(told, release), []
 
     def said(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return its arguments as flags of the Trainer: those of its command line, or all that it told."""

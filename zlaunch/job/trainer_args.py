@@ -1,76 +1,18 @@
 """The Trainer arguments that affect the ds_config.
 
-They come from the script's command line, and from defaults in its source. Names and defaults are those of
-`transformers.TrainingArguments` 5.x, which a contract test checks.
+They come from the script's command line, and from defaults in its source. Names and defaults are those of the
+installed `transformers.TrainingArguments`.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zlaunch.errors import Finding
 from zlaunch.job.source import Source, SourceKind
-
-Value = bool | int | float | str
-
-DEFAULTS: Mapping[str, Value] = {
-    "per_device_train_batch_size": 8,
-    "gradient_accumulation_steps": 1,
-    "learning_rate": 5e-5,
-    "weight_decay": 0.0,
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.999,
-    "adam_epsilon": 1e-8,
-    "max_grad_norm": 1.0,
-    "max_steps": -1,
-    "warmup_steps": 0.0,
-    "lr_scheduler_type": "linear",
-    "bf16": False,
-    "fp16": False,
-    "bf16_full_eval": False,
-    "fp16_full_eval": False,
-    "use_cpu": False,
-    "save_on_each_node": False,
-    "optim": "adamw_torch_fused",
-}
-
-REMOVED: Mapping[str, str] = {
-    "adafactor": "use `--optim adafactor`",
-    "dispatch_batches": "use `--accelerator_config '{\"dispatch_batches\": true}'`",
-    "evaluation_strategy": "use `--eval_strategy`",
-    "fp16_backend": "remove it: PyTorch's implementation is used",
-    "fp16_opt_level": "remove it: apex is no longer supported",
-    "fsdp_min_num_params": "use `--fsdp_config`",
-    "fsdp_transformer_layer_cls_to_wrap": "use `--fsdp_config`",
-    "group_by_length": "use `--train_sampling_strategy group_by_length`",
-    "half_precision_backend": "remove it: PyTorch's implementation is used",
-    "include_inputs_for_metrics": "use `--include_for_metrics inputs`",
-    "include_tokens_per_second": "remove it",
-    "jit_mode_eval": "remove it",
-    "logging_dir": "use the environment variable `TENSORBOARD_LOGGING_DIR`",
-    "mp_parameters": "remove it",
-    "no_cuda": "use `--use_cpu`",
-    "overwrite_output_dir": "remove it",
-    "past_index": "remove it",
-    "per_gpu_eval_batch_size": "use `--per_device_eval_batch_size`",
-    "per_gpu_train_batch_size": "use `--per_device_train_batch_size`",
-    "push_to_hub_model_id": "use `--hub_model_id`",
-    "push_to_hub_organization": "use `--hub_model_id`",
-    "push_to_hub_token": "use `--hub_token`",
-    "ray_scope": "remove it",
-    "save_safetensors": "remove it: safetensors is the only format",
-    "sharded_ddp": "use `--fsdp`",
-    "split_batches": "use `--accelerator_config '{\"split_batches\": true}'`",
-    "torchdynamo": "use `--torch_compile_backend`",
-    "tpu_num_cores": "remove it",
-    "use_ipex": "remove it",
-    "use_mps_device": "remove it: MPS is detected",
-    "warmup_ratio": "use `--warmup_steps`, which also takes a fraction below 1",
-    "xpu_backend": "use `--ddp_backend`",
-}
-"""Arguments that transformers 5 removed → what to type instead."""
+from zlaunch.job.trainer_releases import DEFAULTS, TrainerRelease, Value
 
 _TRUE = {"yes", "true", "t", "y", "1"}
 _FALSE = {"no", "false", "f", "n", "0"}
@@ -90,16 +32,28 @@ class TrainerArgs:
     """Trainer arguments, with the Trainer's defaults for those that are not set."""
 
     arguments: Mapping[str, Argument] = field(default_factory=dict)
+    release: TrainerRelease = field(default_factory=TrainerRelease)
 
     def __getitem__(self, name: str) -> Argument:
         """Return an argument by its name in TrainingArguments."""
         return self.arguments.get(name) or Argument(
-            DEFAULTS[name], Source(SourceKind.TRAINER_DEFAULT, f"default of `--{name}`")
+            self.release.defaults.get(name, DEFAULTS[name]),
+            Source(SourceKind.TRAINER_DEFAULT, f"default of `--{name}`"),
         )
 
     def over(self, name: str, argument: Argument) -> "TrainerArgs":
         """Return a copy with one argument replaced."""
-        return TrainerArgs({**self.arguments, name: argument})
+        return replace(self, arguments={**self.arguments, name: argument})
+
+    @property
+    def warmup(self) -> Argument:
+        """The argument that sets the warmup: a number of steps, or below 1 a fraction of all steps."""
+        steps, ratio = self["warmup_steps"], self["warmup_ratio"]
+        if self.release.takes_warmup_fraction:
+            return ratio if "warmup_ratio" in self.arguments else steps
+        if float(steps.value) > 0 or float(ratio.value) <= 0:
+            return steps
+        return replace(ratio, value=min(float(ratio.value), math.nextafter(1, 0)))
 
     def is_on(self, *names: str) -> bool:
         """Whether any of these booleans is true."""
@@ -132,11 +86,11 @@ def num_warmup_steps(args: TrainerArgs) -> int | None:
 
     None if the number of all steps is unknown.
     """
-    warmup, steps = float(args["warmup_steps"].value), float(args["max_steps"].value)
+    warmup, steps = float(args.warmup.value), float(args["max_steps"].value)
     if warmup >= 1 or warmup == 0:
-        return max(1, int(warmup))
+        return max(args.release.least_warmup, int(warmup))
     share = steps * warmup
-    return max(1, math.ceil(share)) if steps > 0 and math.isfinite(share) else None
+    return max(args.release.least_warmup, math.ceil(share)) if steps > 0 and math.isfinite(share) else None
 
 
 def num_total_steps(args: TrainerArgs) -> Value | None:
@@ -198,30 +152,31 @@ def _agreeing(match: Match, value: object) -> str:
 
 
 def read_arguments(
-    argv: Sequence[str], script_defaults: Mapping[str, Argument] | None = None
+    argv: Sequence[str],
+    script_defaults: Mapping[str, Argument] | None = None,
+    release: TrainerRelease | None = None,
 ) -> tuple[TrainerArgs, list[Finding]]:
     """Parse a script's command line, over the defaults that the script sets; return it with findings."""
-    arguments = dict(script_defaults or {})
+    release = release or TrainerRelease()
+    defaults = release.defaults
+    arguments = {name: one for name, one in (script_defaults or {}).items() if name in defaults}
     findings: list[Finding] = []
     for name, text in flags(argv):
-        if name not in DEFAULTS:
+        if name not in defaults:
             continue
-        value = _convert(name, text)
+        value = _convert(defaults[name], text)
         if value is None:
-            message = f"`--{name} {text}` is not {_kind(name)}"
+            message = f"`--{name} {text}` is not {_kind(defaults[name])}"
             findings.append(Finding("bad-argument", message, where=f"--{name}"))
         else:
             arguments[name] = Argument(value, Source.argument(name), given=True)
-    return TrainerArgs(arguments), findings
+    return TrainerArgs(arguments, release), findings
 
 
-def removed_arguments(argv: Sequence[str]) -> list[Finding]:
-    """Find the arguments that transformers 5 removed."""
-    return [
-        Finding("removed-argument", f"transformers 5 removed `--{name}`", REMOVED[name], where=f"--{name}")
-        for name, _ in flags(argv)
-        if name in REMOVED
-    ]
+def absent_arguments(argv: Sequence[str], release: TrainerRelease | None = None) -> list[Finding]:
+    """Find the arguments that a release of transformers has removed, or does not have yet."""
+    release = release or TrainerRelease()
+    return [found for name, _ in flags(argv) if (found := release.lacks(name)) is not None]
 
 
 def flags(argv: Sequence[str]) -> list[tuple[str, str | None]]:
@@ -269,18 +224,18 @@ def take_ds_config(argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     return tuple(rest), taken
 
 
-def _kind(name: str) -> str:
-    return {bool: "true or false", int: "an integer", float: "a number"}.get(type(DEFAULTS[name]), "a string")
+def _kind(default: Value) -> str:
+    return {bool: "true or false", int: "an integer", float: "a number"}.get(type(default), "a string")
 
 
-def _convert(name: str, text: str | None) -> Value | None:
-    match DEFAULTS[name]:
+def _convert(default: Value, text: str | None) -> Value | None:
+    match default:
         case bool():
             word = "true" if text is None else text.lower()
             return True if word in _TRUE else False if word in _FALSE else None
         case str():
             return text
-        case int() | float() as default:
+        case int() | float():
             try:
                 number = type(default)(text or "")
             except ValueError:

@@ -20,11 +20,13 @@ from zlaunch.hosts.environment import Variable, accelerate_variables, job_enviro
 from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.op_cache import OpCache
+from zlaunch.hosts.probe import stack_of
 from zlaunch.hosts.topology import Topology
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
-from zlaunch.job.trainer_args import TrainerArgs, removed_arguments
+from zlaunch.job.stack import SoftwareStack
+from zlaunch.job.trainer_args import TrainerArgs, absent_arguments
 from zlaunch.launch.backends import BACKENDS
 from zlaunch.launch.backends.target import Target
 from zlaunch.process import RANK_PROGRAM, ours
@@ -53,9 +55,18 @@ class PlanInputs:
     """Where native ops are kept; None without torch."""
 
     @property
+    def stack(self) -> SoftwareStack:
+        """The releases of the packages that the ranks see."""
+        return stack_of(self.python)
+
+    @property
     def said(self) -> tuple[str, ...]:
         """The arguments of the script as flags of the Trainer."""
         return self.script.said(self.job.script_args)
+
+    def read_args(self) -> tuple[TrainerArgs, list[Finding]]:
+        """Read the arguments of the Trainer; return them with findings."""
+        return self.script.trainer_args(self.job.script_args, self.stack.trainer)
 
     def context(self, args: TrainerArgs) -> ResolveContext:
         """What the ds_config is resolved for; `args` are those of the Trainer."""
@@ -68,6 +79,7 @@ class PlanInputs:
             interface=self.script.interface,
             is_sure=self.script.is_sure,
             handover=self.script.handover,
+            stack=self.stack,
         )
 
 
@@ -159,8 +171,8 @@ class LaunchPlan:
 def make_plan(inputs: PlanInputs) -> LaunchPlan:
     """Plan a job; raise Refused with all findings if it cannot work."""
     job, script, topology = inputs.job, inputs.script, inputs.topology
-    args, findings = script.trainer_args(job.script_args)
-    config = resolve_config(job, inputs.context(args), [*findings, *_removed(inputs), *_no_optimizer(inputs)])
+    args, findings = inputs.read_args()
+    config = resolve_config(job, inputs.context(args), [*findings, *_absent(inputs), *_no_optimizer(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(config.values, inputs.layout), config.left, inputs)
     words, handed = _handed_over(inputs, config)
     variables = {**_op_cache(inputs), **handed}
@@ -280,12 +292,12 @@ def _counts_one_rank(values: Values, inputs: PlanInputs) -> bool:
     )
 
 
-def _removed(inputs: PlanInputs) -> list[Finding]:
-    """Find arguments that the Trainer no longer takes, unless the script defines them itself."""
+def _absent(inputs: PlanInputs) -> list[Finding]:
+    """Find arguments that the installed Trainer does not have, unless the script defines them itself."""
     if not inputs.script.takes_trainer_args or inputs.script.told is not None:
         return []
-    gone = removed_arguments(inputs.job.script_args)
-    return [finding for finding in gone if not inputs.script.mentions(finding.where.removeprefix("--"))]
+    found = absent_arguments(inputs.job.script_args, inputs.stack.trainer)
+    return [finding for finding in found if not inputs.script.mentions(finding.where.removeprefix("--"))]
 
 
 def _no_optimizer(inputs: PlanInputs) -> list[Finding]:

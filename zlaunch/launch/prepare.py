@@ -76,7 +76,10 @@ def prepare(job: JobSpec, run_dir: Path | None, reporter: Reporter, beside: Path
     layout = next(rundir_writer.candidates(run_dir, job.name, beside))
     _check_directories(job, run_dir, layout)
     facts = inspect(job, sources, layout, reporter)
-    return Prepared(check_facts(job, facts, layout), facts, run_dir, beside)
+    inputs = check_facts(job, facts, layout)
+    if untested := list(inputs.stack.untested()):
+        reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
+    return Prepared(inputs, facts, run_dir, beside)
 
 
 def _check_directories(job: JobSpec, run_dir: Path | None, layout: RunDir) -> None:

@@ -14,7 +14,8 @@ from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.hosts.machine import Machine
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source, SourceKind
-from zlaunch.job.trainer_args import Argument, TrainerArgs, Value, read_arguments
+from zlaunch.job.trainer_args import Argument, TrainerArgs, read_arguments
+from zlaunch.job.trainer_releases import Value
 
 AUTO_FORMATS = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
 NO_AUTO = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}

@@ -8,9 +8,9 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli.options import A_CONFIG, AsJson, Release
+from zlaunch.config.asked_release import asked_release
 from zlaunch.config.diff import ConfigDiff, Difference, compare
 from zlaunch.config.report import load_config
-from zlaunch.dsconfig.releases import release
 from zlaunch.units import plural
 
 
@@ -26,7 +26,7 @@ def diff(
     Defaults, old names of keys, key order and number formats are harmless differences.
     """
     left, right = (load_config(name).needed(name) for name in (first, second))
-    found = compare(left, right, release(deepspeed))
+    found = compare(left, right, asked_release(deepspeed))
     if as_json:
         console.data(json.dumps(_members(found), indent=2))
     else:

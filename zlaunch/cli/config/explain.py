@@ -9,10 +9,10 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, Release
+from zlaunch.config.asked_release import asked_release
 from zlaunch.config.explain import Explanation, RelatedRule, keys_below
 from zlaunch.config.explain import explain as explained
 from zlaunch.dsconfig.keys.search import find, near
-from zlaunch.dsconfig.releases import release
 from zlaunch.errors import WrongUsage
 
 NAME_COLUMNS = 30
@@ -33,7 +33,7 @@ def explain(
 
     Shows what the key means, when it is read, and how it affects memory and speed.
     """
-    asked = release(deepspeed)
+    asked = asked_release(deepspeed)
     if not key:
         keys = list(keys_below(""))
         lines = [json.dumps([asdict(one) for one in keys], indent=2)] if as_json else [*_list(keys)]

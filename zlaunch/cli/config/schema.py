@@ -4,8 +4,8 @@ import json
 
 from zlaunch import console
 from zlaunch.cli.options import Output, Release
+from zlaunch.config.asked_release import asked_release
 from zlaunch.dsconfig.json_schema import catalog
-from zlaunch.dsconfig.releases import release
 from zlaunch.files import write_new
 
 
@@ -15,7 +15,7 @@ def schema(deepspeed: Release = None, output: Output = None) -> None:
     Editors use it to complete and explain keys. It checks each key on its own; `zlaunch config validate`
     also checks how keys work together.
     """
-    text = json.dumps(catalog(release(deepspeed)).schema, indent=2)
+    text = json.dumps(catalog(asked_release(deepspeed)).schema, indent=2)
     if output is None:
         console.data(text)
     else:

@@ -102,7 +102,7 @@ class _Known:
 
     @property
     def args(self) -> TrainerArgs:
-        return self.context.args or TrainerArgs()
+        return self.context.args or TrainerArgs(release=self.context.trainer)
 
     @property
     def is_raw(self) -> bool:
@@ -195,7 +195,7 @@ def _only_at_stage_3(fill: _Fill, default: int) -> _Fill:
 
 
 def _warmup(known: _Known) -> Sourced | None:
-    number, warmup = num_warmup_steps(known.args), known.args["warmup_steps"]
+    number, warmup = num_warmup_steps(known.args), known.args.warmup
     if number is None or known.context.interface is ConfigInterface.ACCELERATE:
         return None
     if float(warmup.value) >= 1:

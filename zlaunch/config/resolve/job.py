@@ -1,7 +1,7 @@
 """Resolve the ds_config of a job: compose it, fill it in, and refuse it if it cannot work."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from zlaunch.config.resolve.autos import OpenReason
@@ -13,6 +13,7 @@ from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_value
 from zlaunch.dsconfig.keys.auto_keys import FILLED
+from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document
@@ -21,6 +22,7 @@ from zlaunch.hosts.machine import Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.spec import JobSpec, Precision
+from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs
 
 
@@ -37,6 +39,7 @@ class ResolveContext:
     interface: ConfigInterface = ConfigInterface.TRAINER
     is_sure: bool = True
     handover: Handover = Handover.ARGUMENTS
+    stack: SoftwareStack = field(default_factory=SoftwareStack)
 
     @property
     def context(self) -> Context:
@@ -48,6 +51,7 @@ class ResolveContext:
             interface=self.interface,
             is_sure=self.is_sure,
             device_fp16=self.machine.has_fp16,
+            release=self.stack.deepspeed,
         )
 
 
@@ -76,7 +80,7 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     if given.handover is Handover.NOT:
         return _resolve_own(given)
     context = given.context
-    composed = compose(job, _checked(given.base))
+    composed = compose(job, _checked(given.base, given.stack.deepspeed))
     if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
         composed = _without_model_sizes(composed)
     may_add = given.handover is Handover.ARGUMENTS
@@ -117,11 +121,11 @@ def _members(resolved: ResolvedValues) -> dict[str, Any]:
     return {each.name: getattr(resolved, each.name) for each in fields(resolved)}
 
 
-def _checked(base: Document | None) -> Document | None:
+def _checked(base: Document | None, release: Release) -> Document | None:
     """Refuse a file with wrong keys or values, even those that DeepSpeed silently accepts."""
     if base is not None:
         remarks = [remark for remark in base.remarks if remark.severity is not Severity.ADVICE]
-        if found := [*remarks, *map(base.locate, check(base.value).findings)]:
+        if found := [*remarks, *map(base.locate, check(base.value, release).findings)]:
             raise Refused(found)
     return base
 

@@ -114,7 +114,7 @@ def _of_deepspeed(named: Schedule, job: _Job) -> Schedule:
     if reason := _hidden(name, params, job.interface):
         return replace(named, remarks=(reason,))
     warmup = params.get("warmup_num_steps", 1000)
-    warmup = float(job.args["warmup_steps"].value if warmup == AUTO else warmup)
+    warmup = float(job.args.warmup.value if warmup == AUTO else warmup)
     who = _DATASET if job.interface is ConfigInterface.TRAINER else "the script decides"
     schedule = _with_steps(named, job.total, warmup if name.startswith("Warmup") else 0.0, params, who)
     base = job.base
@@ -146,7 +146,7 @@ def _hidden(name: str, params: Mapping[str, object], interface: ConfigInterface)
 
 
 def _of_trainer(named: Schedule, job: _Job, argv: Sequence[str]) -> Schedule:
-    name, given = named.name, job.args["warmup_steps"]
+    name, given = named.name, job.args.warmup
     warmup = float(given.value)
     if name in UNPREDICTABLE:
         return replace(named, remarks=("it depends on metrics during training",))

@@ -60,7 +60,7 @@ def resolve_values(
     `machine` and `precision` are those of a job; without them nothing but the config chooses the precision.
     Without `may_add`, the program gets no further arguments.
     """
-    args, values = context.args or TrainerArgs(), written
+    args, values = context.args or TrainerArgs(release=context.trainer), written
     if context.world_size is not None:
         values = derive_batch(values, args, context.world_size, context.interface)
     agreement = reconcile_with_trainer(values, args, precision, machine, context.interface, may_add=may_add)

@@ -15,7 +15,8 @@ from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Finding
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source, SourceKind
-from zlaunch.job.trainer_args import MATCHED, Argument, TrainerArgs, Value, find_mismatches
+from zlaunch.job.trainer_args import MATCHED, Argument, TrainerArgs, find_mismatches
+from zlaunch.job.trainer_releases import Value
 
 if TYPE_CHECKING:
     from zlaunch.hosts.machine import Machine

@@ -30,11 +30,15 @@ def _in_use(subject: Subject, section: Keys) -> bool:
     return not any((key, subject.written.get((*section, key))) in off for key in ("enabled", "device"))
 
 
-@advice({"zero_optimization": {"stage": 2}}, {"gradient_clipping": 1.0}, Context(release=release("0.16")))
+@advice(
+    {"zero_optimization": {"stage": 2}},
+    {"gradient_clipping": 1.0},
+    Context(release=release("0.16"), is_upgrade=True),
+)
 def default_changed(subject: Subject) -> Iterator[Violation]:
     """The default of a missing key is different in the newest DeepSpeed release."""
     older = subject.context.release
-    if older is None or older == NEWEST:
+    if older is None or older == NEWEST or not subject.context.is_upgrade:
         return
     for keys, (then, now) in _changed_since(older).items():
         *section, key = keys

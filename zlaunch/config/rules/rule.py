@@ -1,7 +1,7 @@
 """A rule: one pure function, and one config that breaks it with its smallest repair."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from zlaunch.errors import Finding, Fix, Severity
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import TrainerArgs
+from zlaunch.job.trainer_releases import TrainerRelease
 
 Keys = tuple[str, ...]
 CONSTRUCTORS = (("optimizer", "params"), ("scheduler", "params"))
@@ -46,7 +47,11 @@ class Context:
     device_fp16: bool | None = None
     """Whether the device supports fp16 training; None if unknown."""
     release: Release | None = None
-    """The DeepSpeed release that the user asks about; None means the newest."""
+    """The DeepSpeed release that reads the config; None means the newest."""
+    is_upgrade: bool = False
+    """Whether the user asks about a release, as before an upgrade."""
+    trainer: TrainerRelease = field(default_factory=TrainerRelease)
+    """The release of the Trainer, if there are no `args`."""
     strict_json: bool = False
     """Whether a reader of strict JSON is known to read the text as it is."""
 

@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 
 from zlaunch.estimate.forecast import RESUME
 from zlaunch.estimate.workload import Workload
+from zlaunch.hosts.probe import installed_stack
 from zlaunch.process import die_with_parent
 
 _TIMEOUT = 600
@@ -230,7 +231,9 @@ def _rehearse(task: _Task, report: Callable[[Result], None]) -> Result:
             return {"cannot_tell": f"its custom code could not be rehearsed: {message}"}
         # Inputs other than text are assumed, and may not be what the model expects.
         is_assumed = not rehearsal.is_text and rehearsal.log.phase not in ("load", "initialize")
-        if not steps.is_raised_by(error) or is_assumed:
+        # Under an untested release, a patch of zlaunch may be what fails.
+        is_tested = all(map(installed_stack().is_tested, ("deepspeed", "transformers")))
+        if not steps.is_raised_by(error) or is_assumed or not is_tested:
             return {"failure": message}
         rehearsal.add(late_error=steps.describe_error(error, rehearsal.log.phase))
     forecast = rehearsal.forecast(time.monotonic() - began)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import torch
 from deepspeed.accelerator import DeepSpeedAccelerator
@@ -25,7 +26,6 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
 
     Stream, Event = fake.Stream, fake.Event
     _torch_pins_host_memory = True
-    pin_memory = DeepSpeedAccelerator.pin_memory
 
     def __init__(self, mode: FakeGpuMode, num_devices: int) -> None:
         """Show `num_devices` devices with the tensors of `mode`."""
@@ -61,6 +61,17 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
 
     def memory_reserved(self, device_index: int | None = None) -> int:
         return self._mode.log.gpu.reserved
+
+    def pin_memory(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if hasattr(DeepSpeedAccelerator, "_torch_pin_memory"):
+            pinned: torch.Tensor = DeepSpeedAccelerator.pin_memory(self, tensor, *args, **kwargs)
+            return pinned
+        return self._torch_pin_memory(tensor)  # before DeepSpeed 0.19
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        if hasattr(DeepSpeedAccelerator, "_torch_is_pinned"):
+            return bool(DeepSpeedAccelerator.is_pinned(self, tensor))
+        return self._torch_is_pinned(tensor)
 
     def _torch_pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
         with self._mode.pinning():

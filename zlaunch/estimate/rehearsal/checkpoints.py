@@ -58,7 +58,6 @@ def _sizes_only(engine: deepspeed.DeepSpeedEngine, directory: Path) -> Iterator[
 def _save_weights(engine: deepspeed.DeepSpeedEngine, model: torch.nn.Module) -> None:
     """Gather the weights; rank 0 then makes each contiguous, as `save_pretrained` does."""
     from deepspeed.checkpoint.utils import clone_tensors_for_torch_save
-    from transformers.core_model_loading import revert_weight_conversion
 
     if not engine.zero_optimization_partition_weights():
         weights = clone_tensors_for_torch_save(model.state_dict())
@@ -67,8 +66,18 @@ def _save_weights(engine: deepspeed.DeepSpeedEngine, model: torch.nn.Module) -> 
     else:
         return
     if engine.global_rank == 0 and not _has_adapters(model):
-        written = revert_weight_conversion(model, weights)
+        written = _converted(model, weights)
         written = {name: written.pop(name).contiguous() for name in list(written)}
+
+
+def _converted(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Convert weights to the format of the Hub; transformers 4 has models in that format."""
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ModuleNotFoundError:
+        return weights
+    converted: dict[str, torch.Tensor] = revert_weight_conversion(model, weights)
+    return converted
 
 
 def _has_adapters(model: torch.nn.Module) -> bool:

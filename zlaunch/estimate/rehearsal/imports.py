@@ -1,5 +1,6 @@
 """Import the packages of a rehearsal without the modules that it does not use."""
 
+import contextlib
 import importlib
 import operator
 import sys
@@ -15,10 +16,11 @@ _MODULES = (
     "transformers",
     "deepspeed.runtime.zero.stage3",
     "deepspeed.runtime.zero.stage_1_and_2",
-    "deepspeed.runtime.zero.muon.muon_optimizer",
     "torch.testing._internal.distributed.fake_pg",
     "torch.utils.flop_counter",
 )
+_NEWER_MODULES = ("deepspeed.runtime.zero.muon.muon_optimizer",)
+"""Modules that not all releases have."""
 
 
 def import_packages(*, fast: bool = True) -> None:
@@ -31,6 +33,9 @@ def import_packages(*, fast: bool = True) -> None:
         _list_models_once()
     for name in _MODULES:
         importlib.import_module(name)
+    for name in _NEWER_MODULES:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
 
 
 def import_lazily(name: str, known: Mapping[str, object] | None = None, *, standalone: bool = False) -> None:

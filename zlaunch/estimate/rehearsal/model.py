@@ -3,8 +3,8 @@
 import inspect
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -15,6 +15,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto import modeling_auto
 
 from zlaunch.estimate.workload import Lora, Workload
+from zlaunch.job.trainer_releases import is_before
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -135,7 +136,9 @@ def _has_loss(cls: Any) -> TypeGuard[type[transformers.PreTrainedModel]]:
 
 def build(workload: Workload, config: transformers.PretrainedConfig, chosen: ChosenModel) -> torch.nn.Module:
     """Build the model as `from_pretrained` would, with adapters and activation checkpointing."""
-    model: torch.nn.Module = chosen.type._from_config(config, dtype=DTYPES[workload.load_dtype])
+    name = "torch_dtype" if is_before(transformers.__version__, "4.56") else "dtype"
+    with _no_initialization():
+        model: torch.nn.Module = chosen.type._from_config(config, **{name: DTYPES[workload.load_dtype]})
     if workload.lora is not None:
         model = _with_adapters(model, workload.lora, stage3=workload.zero_init)
     model.train()
@@ -146,13 +149,24 @@ def build(workload: Workload, config: transformers.PretrainedConfig, chosen: Cho
     return model
 
 
+def _no_initialization() -> AbstractContextManager[None]:
+    """Leave weights as they are in transformers 4: some of its releases initialize only whole parameters."""
+    from transformers import modeling_utils
+
+    skip: Callable[[], AbstractContextManager[None]] = getattr(modeling_utils, "no_init_weights", nullcontext)
+    return skip()
+
+
 def _with_adapters(model: torch.nn.Module, lora: Lora, *, stage3: bool) -> torch.nn.Module:
     """Freeze the model and add adapters with `peft`.
 
     Stage 3 puts all partitions into one buffer, so it rejects fp32 adapters of a half-precision model,
     which are peft's default.
     """
-    import peft
+    try:
+        import peft
+    except ModuleNotFoundError:
+        raise NotRehearsed("peft is not installed (`pip install peft`)") from None
 
     modules = list(lora.modules) or "all-linear"
     kind = None

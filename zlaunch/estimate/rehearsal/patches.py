@@ -3,6 +3,7 @@
 Each function says why the patch is needed. None changes what is allocated.
 """
 
+import contextlib
 import inspect
 import math
 import sys
@@ -11,9 +12,12 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
 from torch._subclasses.fake_tensor import FakeTensor
+
+from zlaunch.job.trainer_releases import is_before
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
@@ -23,6 +27,7 @@ def apply(fast: bool = True) -> None:
     _replace_functions()
     _move_modules_in_place()
     _trust_other_ranks()
+    _know_norms()
     _log_rng_states()
     _allow_experts_of_any_dtype()
     _count_flops_of_grouped_attention()
@@ -37,14 +42,15 @@ def apply(fast: bool = True) -> None:
 
 def _replace_functions() -> None:
     """Replace functions that need a fact or a tensor that is not here, by a constant."""
-    from transformers import masking_utils
-
     # The job may run on another CPU than the rehearsal; config rules have checked it for fp16.
     get_accelerator().is_fp16_supported = lambda: True
     # A fake tensor cannot be recorded on a stream.
     torch.Tensor.record_stream = lambda self, stream: None
     # Transformers takes fake tensors for a `torch.export`, and would then materialize causal masks.
-    masking_utils.find_packed_sequence_indices = lambda position_ids: None
+    with contextlib.suppress(ImportError):  # before transformers 4.53
+        from transformers import masking_utils
+
+        masking_utils.find_packed_sequence_indices = lambda position_ids: None
 
 
 def _replace_slow_functions() -> None:
@@ -110,6 +116,21 @@ def _trust_other_ranks() -> None:
     import deepspeed.comm.torch  # noqa: F401
 
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
+
+
+def _know_norms() -> None:
+    """Before 0.19, DeepSpeed asserts at stage 0 that the norm of bf16 gradients is positive."""
+    if not is_before(deepspeed.__version__, "0.19"):
+        return
+    from deepspeed.runtime import bf16_optimizer
+
+    original = bf16_optimizer.get_global_norm_of_tensors
+
+    def norm(*args: Any, **kwargs: Any) -> float:
+        original(*args, **kwargs)
+        return 1.0
+
+    bf16_optimizer.get_global_norm_of_tensors = norm
 
 
 def _log_rng_states() -> None:
@@ -210,16 +231,16 @@ def _gather_without_loops() -> None:
     handle = partition_parameters.AllGatherCoalescedHandle
     original = handle.wait
 
-    def wait(self: partition_parameters.AllGatherCoalescedHandle, handle_dependency: bool = True) -> None:
+    def wait(self: partition_parameters.AllGatherCoalescedHandle, *args: bool, **kwargs: bool) -> None:
         if self.complete or self.quantization or self.use_secondary_tensor:
-            original(self, handle_dependency)
+            original(self, *args, **kwargs)
             return
         for parameter in self.params:
             whole = self.partitions[0].new_empty(parameter.ds_numel)
             parameter.data = whole.view(parameter.ds_shape).to(parameter.ds_tensor.dtype)
             parameter.ds_status = partition_parameters.ZeroParamStatus.AVAILABLE
         self.complete = True
-        if not handle_dependency:
+        if False in (*args, *kwargs.values()):  # `handle_dependency`, which older releases do not have
             handle.data_buffer.append(self.partitions)
 
     handle.wait = wait

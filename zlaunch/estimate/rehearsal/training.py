@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -74,15 +75,14 @@ def _parameter_groups(model: torch.nn.Module) -> Groups:
     """Split the parameters into the Trainer's groups, with and without weight decay."""
     from transformers.trainer_pt_utils import get_parameter_names
 
-    decayed = set(get_parameter_names(model, [torch.nn.LayerNorm], list(_NO_DECAY)))
+    names = get_parameter_names(model, [torch.nn.LayerNorm])
+    decayed = {name for name in names if not any(re.search(part, name.lower()) for part in _NO_DECAY)}
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     groups = [[p for name, p in trained if (name in decayed) is decay] for decay in (True, False)]
     return [{"params": group, "weight_decay": 0.0} for group in groups if group]
 
 
 def _optimizer(workload: Workload, groups: Groups) -> optim.Optimizer:
-    from accelerate.utils.deepspeed import map_pytorch_optim_to_deepspeed
-
     create = _OPTIMIZERS.get(str(workload.optimizer))
     if create is None:
         raise NotRehearsed(f"the Trainer's `--optim {workload.optimizer}` cannot be rehearsed")
@@ -91,6 +91,17 @@ def _optimizer(workload: Workload, groups: Groups) -> optim.Optimizer:
     is_forced = workload.ds_config.get("zero_force_ds_cpu_optimizer", True)
     if offload.get("device", "none") == "none" or not is_forced:
         return optimizer
+    return _on_the_host(optimizer)
+
+
+def _on_the_host(optimizer: optim.Optimizer) -> optim.Optimizer:
+    """Replace an optimizer as accelerate does under offload; before 1.2, always by DeepSpeed's CPU Adam."""
+    try:
+        from accelerate.utils.deepspeed import map_pytorch_optim_to_deepspeed
+    except ImportError:
+        from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+        return DeepSpeedCPUAdam(optimizer.param_groups)
     return map_pytorch_optim_to_deepspeed(optimizer)
 
 

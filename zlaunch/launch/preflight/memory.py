@@ -35,7 +35,7 @@ def query_for(prepared: Prepared) -> EstimateQuery | None:
     if model is None:
         return None
     hosts = inputs.topology.hosts
-    args, _ = inputs.script.trainer_args(inputs.job.script_args)
+    args, _ = inputs.read_args()
     given = inputs.context(args)
     machines = prepared.facts.hosts.machines([host.name for host in hosts]).values()
     gpu = smallest_gpu(list(machines)) if inputs.machine.gpus else None

@@ -143,7 +143,7 @@ def requirements_of(
 def _job(
     plan: LaunchPlan, inputs: PlanInputs, model: ModelConfig | None, forecast: Forecast | None, ranks: int
 ) -> _Job:
-    args, _ = inputs.script.trainer_args(inputs.job.script_args)
+    args, _ = inputs.read_args()
     workload = Workload(
         model={} if model is None else model.value,
         ds_config=plan.values.config(),

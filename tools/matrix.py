@@ -1,0 +1,277 @@
+"""Run a core of jobs with several releases of the packages, and write docs/versions.md: `make matrix`.
+
+    python -m tools.matrix [NAME…]
+
+Each row of `ROWS` has an environment and native ops of its own in build/matrix/NAME, which are kept. With
+names, only these rows run again. A job that fails is started by its launcher alone, too: what fails there as
+well is not zlaunch's.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "matrix"
+PAGE = ROOT / "docs" / "versions.md"
+SECONDS = 900
+"""Most time for a command; native ops are compiled within it."""
+
+OLDEST = (
+    *("datasets==3.1.0", "huggingface_hub==0.26.2", "ninja==1.11.1", "nvidia-ml-py==12.535.161"),
+    *("psutil==5.9.8", "pydantic==2.10.6", "PyYAML==6.0.1", "typer==0.19.2"),
+)
+"""The lower bounds of pyproject.toml."""
+
+
+TEST_TOOLS = ("hypothesis", "jsonschema", "pytest", "pytest-timeout", "pytest-xdist")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Releases that are installed together."""
+
+    deepspeed: str
+    transformers: str
+    accelerate: str
+    others: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """A folder for it."""
+        return f"deepspeed-{self.deepspeed}-transformers-{self.transformers}"
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """What is installed before zlaunch."""
+        own = (f"{name}=={getattr(self, name)}" for name in ("deepspeed", "transformers", "accelerate"))
+        return (*own, *self.others)
+
+
+ROWS = (
+    Row("0.15.4", "4.46.3", "1.1.1", OLDEST),
+    Row("0.16.9", "4.51.3", "1.6.0"),
+    Row("0.17.6", "4.55.4", "1.10.1"),
+    Row("0.18.5", "4.57.6", "1.12.0"),
+    Row("0.18.9", "5.5.4", "1.13.0"),
+    Row("0.19.8", "5.23.0", "1.15.0"),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check came to."""
+
+    seconds: float
+    error: str = ""
+    """The last line of its output, if it failed."""
+    bare: str = ""
+    """How the launcher alone failed; empty if it did not."""
+
+    @property
+    def cell(self) -> str:
+        """The result in a table."""
+        if not self.error:
+            return f"{self.seconds:.0f} s"
+        return "fails without zlaunch, too" if self.bare else "**fails**"
+
+
+class Environment:
+    """The environment of a row."""
+
+    def __init__(self, row: Row) -> None:
+        """Keep it in a folder named like the row."""
+        self.row, self.folder = row, FOLDER / row.name
+        self.programs = self.folder / "bin"
+
+    def make(self) -> Result:
+        """Install the row, then zlaunch; that must leave the row as it is."""
+        began = time.monotonic()
+        if not self.programs.exists():
+            subprocess.run([sys.executable, "-m", "venv", self.folder], check=True)
+        constraints = (ROOT / "constraints.txt").read_text().splitlines()
+        torch = next(line for line in constraints if line.startswith("torch=="))
+        self._pip(torch)  # alone: pip then takes a CPU build that is available
+        self._pip(torch, *self.row.requirements)
+        before = self._versions()
+        self._pip("--editable", ".")
+        after = self._versions()
+        self._pip(*TEST_TOOLS)
+        replaced = [f"{name} {before[name]}" for name in before if after.get(name) != before[name]]
+        return Result(time.monotonic() - began, f"zlaunch replaced {', '.join(replaced)}" if replaced else "")
+
+    def _pip(self, *arguments: str) -> None:
+        pip = (str(self.programs / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check")
+        subprocess.run([*pip, "install", *arguments], cwd=ROOT, check=True)
+
+    def _versions(self) -> Mapping[str, str]:
+        pip = (str(self.programs / "python"), "-m", "pip", "--disable-pip-version-check")
+        listed = subprocess.run([*pip, "list", "--format=json"], capture_output=True, check=True).stdout
+        return {one["name"]: one["version"] for one in json.loads(listed) if one["name"] != "zlaunch"}
+
+    def run(self, argv: Sequence[str], directory: Path) -> tuple[int, str]:
+        """Run a program of the environment; return its exit status and all of its output."""
+        environ = {
+            **os.environ,
+            "PATH": os.pathsep.join([str(self.programs), os.environ["PATH"]]),
+            "TORCH_EXTENSIONS_DIR": str(self.folder / "torch_extensions"),
+            "OMP_NUM_THREADS": "1",
+        }
+        try:
+            done = subprocess.run(
+                argv,
+                env=environ,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return 124, f"it took more than {SECONDS} s"
+        return done.returncode, done.stdout.decode("utf-8", "replace")
+
+
+Check = Callable[[Environment, Path], Result]
+
+
+def job(*arguments: str) -> Check:
+    """Train with zlaunch; the loss must fall. If it fails, see how the launcher alone does."""
+
+    def check(environment: Environment, directory: Path) -> Result:
+        began = time.monotonic()
+        status, output = environment.run(("zlaunch", "train", "--run-dir", "run", *arguments), directory)
+        seconds = time.monotonic() - began
+        loss = re.search(r"loss (\S+) -> (\S+) at step", output)
+        if status == 0 and loss is not None and float(loss[2]) < float(loss[1]):
+            return Result(seconds)
+        error = f"exit status {status}" if status else "the loss does not fall"
+        bare, said = (0, "")
+        if (directory / "run" / "run.sh").exists():
+            bare, said = environment.run(("sh", "run/run.sh"), directory)
+        return Result(seconds, f"{error}: {_cause(output)}", _cause(said) if bare else "")
+
+    return check
+
+
+def command(*argv: str, says: str = "") -> Check:
+    """Run a command; it must succeed and print some text."""
+
+    def check(environment: Environment, directory: Path) -> Result:
+        began = time.monotonic()
+        status, output = environment.run(argv, directory)
+        is_right = status == 0 and says in output
+        error = "" if is_right else f"exit status {status}: {_cause(output)}"
+        return Result(time.monotonic() - began, error)
+
+    return check
+
+
+def _cause(output: str) -> str:
+    """Return the last line that names an exception, else the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    raised = [line for line in lines if re.match(r"(\[rank\d+\]: )?\w*(Error|Exception)\b", line)]
+    return re.sub(r"^\[rank\d+\]: ", "", [*lines[-1:], *raised][-1])[:160] if lines else ""
+
+
+RECIPES, CONFIGS = ROOT / "recipes", sorted(str(file) for file in (ROOT / "configs").glob("zero*.json"))
+TRAINED = ("--max_steps", "10", "--logging_steps", "2")
+CHECKS: Mapping[str, Check] = {
+    "recipe, stage 2": job("--stage", "2", "--gpus", "2", "--", *TRAINED),
+    "recipe, stage 3, CPU offload": job("--stage", "3", "--offload", "cpu", "--gpus", "2", "--", *TRAINED),
+    "own loop": job("--stage", "2", "--gpus", "2", str(RECIPES / "own_loop.py")),
+    "Trainer script": job(
+        *("--stage", "2", "--gpus", "2", str(ROOT / "tools" / "trainer_script.py"), "--"),
+        *("--output_dir", "out", "--learning_rate", "0.1", *TRAINED),
+    ),
+    "validate": command("zlaunch", "config", "validate", "--strict", *CONFIGS),
+    "resolve": command("zlaunch", "config", "resolve", CONFIGS[-1], "--world-size", "8"),
+    "estimate": command(
+        *("zlaunch", "estimate", str(RECIPES / "small_llama"), "--stage", "3", "--on", "8xA100-80GB"),
+        says="rehearsed",
+    ),
+    "Trainer arguments": command(
+        *("python", "-m", "pytest", "-q", "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")),
+        str(ROOT / "tests" / "contract" / "test_trainer.py"),
+    ),
+}
+
+
+def measure(row: Row) -> dict[str, Result]:
+    """Make the environment of a row, and run all checks in it."""
+    environment = Environment(row)
+    results = {"install": environment.make()}
+    for name, check in CHECKS.items():
+        with tempfile.TemporaryDirectory() as directory:
+            results[name] = check(environment, Path(directory))
+        result = results[name]
+        print(f"{row.name}: {name}: {result.cell} {result.error} {result.bare}".rstrip(), flush=True)
+    return results
+
+
+def page(measured: Mapping[str, Mapping[str, Result]]) -> str:
+    """Write the page about the results, by the name of the row."""
+    return "\n".join(_lines(measured)) + "\n"
+
+
+def _lines(measured: Mapping[str, Mapping[str, Result]]) -> Iterator[str]:
+    yield HEAD
+    names = ("install", *CHECKS)
+    yield f"| DeepSpeed | transformers | accelerate | {' | '.join(names)} |"
+    yield f"|---|---|---|{'--:|' * len(names)}"
+    rows = [row for row in ROWS if row.name in measured]
+    for row in rows:
+        cells = (measured[row.name][name].cell for name in names)
+        yield f"| {row.deepspeed} | {row.transformers} | {row.accelerate} | {' | '.join(cells)} |"
+    failed = [(row, name, result) for row in rows for name, result in measured[row.name].items()]
+    for row, name, result in ((row, name, result) for row, name, result in failed if result.error):
+        without = f" Without zlaunch: {result.bare}" if result.bare else ""
+        yield f"\n- DeepSpeed {row.deepspeed}, {name}: {result.error}{without}"
+    yield TAIL
+
+
+HEAD = f"""# Tested versions
+
+This page is generated by `make matrix`, which runs all of this with the real packages, on a CPU and with two
+ranks. All rows have torch 2.13 and Python 3.11. The first row has the oldest supported release of each
+package: {", ".join(OLDEST)}.
+
+zlaunch runs with releases outside of this table, too; `zlaunch train` says then that they are untested.
+
+- **install**: `pip install` of the row, then of zlaunch, which must not replace any package.
+- **recipe**, **own loop**, **Trainer script**: `zlaunch train`; the loss must fall. Times include imports,
+  and the compilation of native ops where they were missing.
+- **validate**, **resolve**: `zlaunch config` with the files in `configs/`.
+- **estimate**: `zlaunch estimate` of a model at stage 3 on 8 GPUs; it must rehearse the job with the
+  installed DeepSpeed.
+- **Trainer arguments**: contract tests of arguments, defaults and "auto" against the installed transformers.
+"""
+TAIL = ""
+
+
+def main(names: Sequence[str]) -> int:
+    """Measure rows, write the page; return 1 if something fails that does not fail without zlaunch."""
+    for row in (row for row in ROWS if row.name in names or not names):
+        results = {name: asdict(result) for name, result in measure(row).items()}
+        (FOLDER / row.name / "results.json").write_text(json.dumps(results, indent=1))
+    files = {row.name: FOLDER / row.name / "results.json" for row in ROWS}
+    measured = {
+        name: {check: Result(**result) for check, result in json.loads(file.read_text()).items()}
+        for name, file in files.items()
+        if file.exists()
+    }
+    PAGE.write_text(page(measured), "utf-8")
+    results_of_all = [result for results in measured.values() for result in results.values()]
+    return int(any(result.error and not result.bare for result in results_of_all))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

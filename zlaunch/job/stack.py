@@ -1,0 +1,44 @@
+"""The installed releases of the packages that a job runs with."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from zlaunch.dsconfig.releases import Release, nearest
+from zlaunch.job.trainer_releases import TrainerRelease, numbers_of
+
+TESTED: Mapping[str, tuple[str, str]] = {
+    "torch": ("2.13", "2.13"),
+    "deepspeed": ("0.19", "0.19"),
+    "transformers": ("5.23", "5.23"),
+    "accelerate": ("1.15", "1.15"),
+}
+"""Package → the oldest and the newest release that all tests were run with; `make matrix` tries older ones."""
+
+
+@dataclass(frozen=True)
+class SoftwareStack:
+    """Installed versions; an unknown one counts as the newest."""
+
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def deepspeed(self) -> Release:
+        """The DeepSpeed release that reads the ds_config."""
+        return nearest(self.versions.get("deepspeed"))
+
+    @property
+    def trainer(self) -> TrainerRelease:
+        """The releases whose Trainer reads the arguments."""
+        return TrainerRelease(self.versions.get("transformers"), self.versions.get("torch"))
+
+    def is_tested(self, name: str) -> bool:
+        """Whether a package is as old or new as those that zlaunch was tested with."""
+        version, (oldest, newest) = self.versions.get(name), TESTED[name]
+        return version is None or numbers_of(oldest) <= numbers_of(version) <= numbers_of(newest)
+
+    def untested(self) -> Iterator[str]:
+        """Describe each version that is older or newer than all that zlaunch was tested with."""
+        for name in (name for name in TESTED if not self.is_tested(name)):
+            oldest, newest = TESTED[name]
+            tested = newest if oldest == newest else f"{oldest} to {newest}"
+            yield f"{name} {self.versions[name]} (tested: {tested})"

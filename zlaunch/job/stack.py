@@ -12,7 +12,7 @@ TESTED: Mapping[str, tuple[str, str]] = {
     "transformers": ("5.23", "5.23"),
     "accelerate": ("1.15", "1.15"),
 }
-"""Package → the oldest and the newest release that all tests were run with; `make matrix` tries older ones."""
+"""Package → the oldest and the newest release that all tests ran with; `make matrix` tries older ones."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
         def begin(script: str, *options: object, name: str = "r", bed: Bed | None = None) -> Job:
             file, _, function = script.partition(".")
-            words = ("train", HERE / f"{file}.py", "--run-dir", tmp_path / name, *options, "--", function)
+            words = (
+                "train",
+                HERE / f"{file}.py",
+                "--no-ask",
+                "--run-dir",
+                tmp_path / name,
+                *options,
+                "--",
+                function,
+            )
             job = Job(tmp_path, [str(word) for word in words], bed or Bed(), name=name)
             jobs.callback(job.end)
             return job
@@ -120,7 +129,7 @@ def buffers_of(job: Job) -> list[Path]:
 def test_ctrl_c_before_the_job_starts_ends_without_a_traceback(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     os.mkfifo(script)
-    job = Job(tmp_path, ["train", str(script)], Bed())
+    job = Job(tmp_path, ["train", "--no-ask", str(script)], Bed())
     with ExitStack() as ends:
         ends.callback(job.end)
         writer = opened_by_its_reader(script, job)

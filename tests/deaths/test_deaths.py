@@ -34,7 +34,7 @@ def start(death: Death, launcher: str, folder: Path, bed: Bed) -> Job:
     file, _, function = death.script.partition(".")
     where = () if "--run-dir" in bed.options else ("--run-dir", folder / "r")
     options = ("--launcher", launcher, *death.options, *where, *bed.options)
-    argv = ["train", str(HERE / f"{file}.py"), *options, "--", function, *bed.args]
+    argv = ["train", str(HERE / f"{file}.py"), "--no-ask", *options, "--", function, *bed.args]
     return Job(folder, [str(word) for word in argv], bed)
 
 

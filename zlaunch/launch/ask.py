@@ -31,7 +31,7 @@ from zlaunch.rundir.record import AnswerRecord
 from zlaunch.units import duration
 from zlaunch.worker.hook import answer_environment
 
-MOST_SECONDS = 180.0
+MOST_SECONDS = 90.0
 """How long a program may take until it has its arguments."""
 
 MOST_KEPT = 200

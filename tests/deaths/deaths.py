@@ -64,8 +64,8 @@ def send(*numbers: signal.Signals) -> Callable[[Job], None]:
 
 def kill_the_launcher(job: Job) -> None:
     """Kill torchrun or deepspeed itself."""
-    name = "torchrun" if "torchrun" in (job.run / "run.sh").read_text() else "deepspeed"
-    kill(name)(job)
+    launchers = ("torch.distributed.run", "deepspeed.launcher.runner")
+    kill(next(name for name in launchers if name in (job.run / "run.sh").read_text()))(job)
 
 
 def close_the_terminal(job: Job) -> None:

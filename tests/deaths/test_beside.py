@@ -127,12 +127,12 @@ def buffers_of(job: Job) -> list[Path]:
 
 
 def test_ctrl_c_before_the_job_starts_ends_without_a_traceback(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    os.mkfifo(script)
-    job = Job(tmp_path, ["train", "--no-ask", str(script)], Bed())
+    config = tmp_path / "ds.json"
+    os.mkfifo(config)
+    job = Job(tmp_path, ["train", "--ds-config", str(config)], Bed())
     with ExitStack() as ends:
         ends.callback(job.end)
-        writer = opened_by_its_reader(script, job)
+        writer = opened_by_its_reader(config, job)
         job.process.send_signal(signal.SIGINT)
         assert job.process.wait(10) == 130
         os.close(writer)
@@ -141,7 +141,7 @@ def test_ctrl_c_before_the_job_starts_ends_without_a_traceback(tmp_path: Path) -
 
 
 def opened_by_its_reader(pipe: Path, job: Job) -> int:
-    """Wait until zlaunch reads the script, of which nothing comes."""
+    """Wait until zlaunch reads a file, of which nothing comes."""
     while job.process.poll() is None:
         with suppress(OSError):
             return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)

@@ -20,7 +20,7 @@ print(json.dumps({
     "executable": sys.executable,
     "torch": torch.__file__,
     "path": sys.path,
-    "zlaunch": importlib.machinery.PathFinder.find_spec("zlaunch") is not None,
+    "zlaunch": getattr(importlib.machinery.PathFinder.find_spec("zlaunch"), "origin", None) is not None,
     "ninja": shutil.which("ninja") is not None,
     "config": os.path.basename(os.environ["ZLAUNCH_DS_CONFIG"]),
 }))

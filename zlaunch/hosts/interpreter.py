@@ -222,7 +222,7 @@ def _package(name: str) -> Package | None:
         return None
     if spec is None or spec.origin is None:
         return None
-    folder = (*(spec.submodule_search_locations or ()), spec.origin)[0]
+    folder = str((*(spec.submodule_search_locations or ()), spec.origin)[0])
     with suppress(importlib.metadata.PackageNotFoundError):
         found = importlib.metadata.distribution(name)
         record = Path(str(found.locate_file(f"{name}-{found.version}.dist-info/RECORD")))

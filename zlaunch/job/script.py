@@ -228,7 +228,7 @@ _OF_TRANSFORMERS = ("TrainingArguments", "Seq2SeqTrainingArguments")
 
 _PLAIN_PACKAGES = (
     *("torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL", "yaml"),
-    *("tqdm", "matplotlib", "tensorboard", "wandb", "tiktoken", "requests"),
+    *("tqdm", "matplotlib", "tensorboard", "wandb", "tiktoken", "requests", "zlaunch"),
 )
 """Packages that do not start DeepSpeed."""
 

@@ -66,9 +66,8 @@ def check(folder: Path, python: Path, shell: Shell) -> None:
     assert Path(said["torch"]).parents[1] == environments.packages()
     assert not said["zlaunch"]
     assert said["ninja"]
-    assert not [
-        entry for entry in said["path"] if entry.startswith((str(ROOT), str(shell.zlaunch.parents[1])))
-    ]
+    tool = str(shell.zlaunch.parents[1])
+    assert not [entry for entry in said["path"] if entry == str(ROOT) or entry.startswith(tool)]
     job, about = (json.loads((folder / f"{name}.json").read_text()) for name in ("job", "environment"))
     assert job["python"] == about["python"] == str(python)
     assert about["packages"]["torch"] is not None

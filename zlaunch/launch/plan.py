@@ -144,12 +144,6 @@ class LaunchPlan:
         return self._argv(Target(program, tuple(args), "program"))
 
     @property
-    def needs_rank_program(self) -> bool:
-        """Whether the job is another one without it: over ssh, and with accelerate on a CPU."""
-        is_on_cpu = self.accelerator == "cpu" and self.program.handover is Handover.ACCELERATE
-        return self.topology.over_ssh or is_on_cpu
-
-    @property
     def passes_local_rank(self) -> bool:
         """Whether the script gets `--local_rank=N`, as DeepSpeed's launcher passes it."""
         return self.launcher == "deepspeed" and self.program.wants_local_rank

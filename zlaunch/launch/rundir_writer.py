@@ -153,10 +153,10 @@ def command_script(plan: LaunchPlan) -> str:
     """Write a shell script that repeats the run by hand.
 
     Over ssh it goes through zlaunch's rank program: it brings the arguments to the other hosts,
-    which DeepSpeed's runner would hand to their shells unquoted. So it does with accelerate on a CPU.
+    which DeepSpeed's runner would hand to their shells unquoted.
     """
     exports = [f"export {name}={variable.shown(name)}" for name, variable in plan.environment.items()]
-    argv = plan.watched_argv if plan.needs_rank_program else plan.argv
+    argv = plan.watched_argv if plan.topology.over_ssh else plan.argv
     swap = shlex.quote(f"rm -rf {shlex.join(map(str, plan.swap_dirs))}")
     lines = [
         "#!/bin/sh",
@@ -165,7 +165,7 @@ def command_script(plan: LaunchPlan) -> str:
         f"PATH={shlex.quote(os.pathsep.join(plan.python.programs))}:$PATH",
         *exports,
         *([f"trap {swap} EXIT"] if plan.swap_dirs else []),
-        *([f"rm -f {shlex.quote(str(plan.layout.stop))}"] if plan.needs_rank_program else []),
+        *([f"rm -f {shlex.quote(str(plan.layout.stop))}"] if plan.topology.over_ssh else []),
         shlex.join(argv),
     ]
     return "\n".join(lines) + "\n"

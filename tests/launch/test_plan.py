@@ -111,6 +111,13 @@ def test_native_ops_are_kept_in_the_directory_of_their_environment() -> None:
     assert plan.environment["TORCH_EXTENSIONS_DIR"].value == "/cache/py312_cpu-1"
 
 
+def test_a_script_without_deepspeed_keeps_its_extensions_where_torch_keeps_them() -> None:
+    cache = OpCache(Path("/cache/py312_cpu-1"), Path("/cache/py312_cpu"), "")
+    plain = script(interface=ConfigInterface.NONE)
+    plan = make_plan(replace(DEFAULTS, op_cache=cache, script=plain))
+    assert "TORCH_EXTENSIONS_DIR" not in plan.environment
+
+
 def test_an_accelerate_script_gets_its_ds_config_from_the_environment() -> None:
     plan = make_plan(replace(DEFAULTS, script=script(interface=ConfigInterface.ACCELERATE)))
     assert plan.environment["ACCELERATE_DEEPSPEED_CONFIG_FILE"].value == str(LAYOUT.ds_config)

@@ -20,7 +20,7 @@ from zlaunch.process import output_of
 VARIABLE = "TORCH_EXTENSIONS_DIR"
 
 COMPILERS = (
-    *("CXX", "CFLAGS", "LDFLAGS", "CUDA_HOME", "CUDA_PATH", "PYTORCH_NVCC", "TORCH_CUDA_ARCH_LIST"),
+    *("CXX", "CUDA_HOME", "CUDA_PATH", "PYTORCH_NVCC", "TORCH_CUDA_ARCH_LIST"),
     *("ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH", "TORCH_NO_COMPILER_WRAPPER"),
 )
 """Variables that change how an op is compiled (`torch/utils/cpp_extension.py`, `op_builder/builder.py`)."""

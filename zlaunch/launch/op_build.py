@@ -49,11 +49,11 @@ def build_missing(
     Raises NotBuilt with the compiler's first error if an op cannot be built.
     """
     cache = plan.op_cache
-    if cache is None or not plan.ops:
+    if cache is None:
         return None
     folder = extensions_dir(plan.python, environment)  # a repeated run keeps the one that was recorded
     ops = CompiledOps(folder, plan.python, cache.key, environment.get("PATH"))
-    if folder != cache.standard and (adopted := ops.adopt(cache.standard)):
+    if folder == cache.folder != cache.standard and (adopted := ops.adopt(cache.standard)):
         reporter.note(f"copied {', '.join(adopted)} from {cache.standard}")
     missing = {op: why for op in plan.ops if (why := ops.why_not_ready(op)) is not None}
     if missing:

@@ -199,7 +199,7 @@ def _ops(inputs: PlanInputs, config: ResolvedConfig) -> tuple[NativeOp, ...]:
 
 
 def _op_cache(inputs: PlanInputs) -> dict[str, Variable]:
-    if inputs.op_cache is None:
+    if inputs.op_cache is None or inputs.script.interface is ConfigInterface.NONE:
         return {}
     why = "native ops of these packages; other environments have other directories"
     return {op_cache.VARIABLE: Variable(str(inputs.op_cache.folder), why)}

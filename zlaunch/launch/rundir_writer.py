@@ -37,7 +37,10 @@ if TYPE_CHECKING:  # nothing is diagnosed in a dry run
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
-RECORDED_OPTIONS = {"script_args", "stage", "offload", "precision", "ds_config", "overrides", "wishes"}
+RECORDED_OPTIONS = {
+    *("script_args", "config_flags", "may_ask", "stage", "offload", "precision"),
+    *("ds_config", "overrides", "wishes"),
+}
 """Options that the plan does not show, so that the run can be planned again."""
 
 
@@ -189,7 +192,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "launcher": plan.launcher,
         "accelerator": plan.accelerator,
         "precision": plan.precision,
-        "interface": plan.program.interface.name.lower(),
+        "interface": plan.program.interface.value,
         "ranks": [cast("record.SlotRecord", asdict(slot)) for slot in plan.topology.slots()],
         "environment": {name: variable.value for name, variable in plan.environment.items()},
         "swap_dirs": [str(directory) for directory in plan.swap_dirs],

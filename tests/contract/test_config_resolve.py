@@ -30,7 +30,7 @@ def told(
     file, model = folder / "ds_config.json", folder / "config.json"
     file.write_text(json.dumps(config))
     model.write_text(json.dumps({"hidden_size": hidden}))
-    context, findings = context_of(argv, ranks, model, interface.name.lower(), None)
+    context, findings = context_of(argv, ranks, model, interface.value, None)
     assert not findings
     resolved = resolve_file(read(file), context)
     batch = batch_equation(resolved.values, context)

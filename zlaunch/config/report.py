@@ -104,7 +104,7 @@ def context_of(
 
     Strict JSON is only required of a file if its reader was named.
     """
-    interface = ConfigInterface[(runner or "trainer").upper()]
+    interface = ConfigInterface(runner or "trainer")
     rest, _ = take_ds_config(argv)
     stack = installed_stack()
     args, findings = read_arguments(rest, release=stack.trainer) if rest else (None, [])

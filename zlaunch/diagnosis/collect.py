@@ -94,7 +94,7 @@ def _appended(job: JobRecord) -> tuple[str, ...]:
 def _uses_trainer(job: JobRecord, source: Script | None) -> bool:
     """Whether the Trainer read the ds_config; older records do not say it."""
     if "interface" in job:
-        return bool(job["interface"] == ConfigInterface.TRAINER.name.lower())
+        return job["interface"] == ConfigInterface.TRAINER.value
     return source is not None and source.interface is ConfigInterface.TRAINER
 
 

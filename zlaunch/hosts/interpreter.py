@@ -21,6 +21,7 @@ from typing import Any
 
 from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.job.module_files import find_module
+from zlaunch.job.trainer_releases import numbers_of
 from zlaunch.process import ours, words_of
 
 OLDEST = (3, 10)
@@ -97,7 +98,7 @@ class Interpreter:
 
     def module(self, name: str) -> tuple[str, ...]:
         """The command line of a module, if possible without the working directory on the import path."""
-        safe = ("-P",) if _numbers(self.version) >= (3, 11) else ()
+        safe = ("-P",) if numbers_of(self.version) >= (3, 11) else ()
         return (self.executable, *safe, "-m", name)
 
 
@@ -125,16 +126,12 @@ def _check_is_python(path: Path) -> None:
     if found is None:
         what = "cannot be run" if said is None else "is not a Python interpreter"
         raise Unavailable(f"`{path}` {what}", "name an interpreter with `--python PATH`")
-    if _numbers(found[1]) < OLDEST:
+    if numbers_of(found[1]) < OLDEST:
         needed = ".".join(map(str, OLDEST))
         raise Unavailable(
             f"`{path}` is Python {found[1]}, but zlaunch needs {needed} or newer",
             "name a newer one with `--python PATH`",
         )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def inspect_python(path: Path | None, names: Sequence[str] = ()) -> Interpreter:

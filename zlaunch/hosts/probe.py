@@ -9,6 +9,7 @@ import resource
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from zlaunch.errors import Unavailable
@@ -76,6 +77,7 @@ def stack_of(python: Interpreter) -> SoftwareStack:
     return SoftwareStack(python.versions(tuple(TESTED)))
 
 
+@cache
 def installed_stack() -> SoftwareStack:
     """The releases in zlaunch's own environment."""
     return stack_of(inspect_python(None))

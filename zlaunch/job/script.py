@@ -23,10 +23,12 @@ from zlaunch.job.trainer_releases import DEFAULTS, TrainerRelease, Value
 class ConfigInterface(Enum):
     """What reads the ds_config in a script."""
 
-    TRAINER = "the Trainer"
-    DEEPSPEED = "`deepspeed.initialize`"
-    ACCELERATE = "Accelerator"
-    NONE = "nothing: it does not use DeepSpeed"
+    TRAINER = "trainer"
+    DEEPSPEED = "deepspeed"
+    """`deepspeed.initialize`."""
+    ACCELERATE = "accelerate"
+    NONE = "none"
+    """It does not use DeepSpeed."""
 
 
 class Handover(Enum):

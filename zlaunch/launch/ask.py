@@ -17,7 +17,7 @@ from pathlib import Path
 from zlaunch import __version__
 from zlaunch.errors import WrongUsage
 from zlaunch.estimate.forecast_cache import cache_directory
-from zlaunch.files import write_whole
+from zlaunch.files import last_lines, write_whole
 from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.ports import LOOPBACK, free_port
 from zlaunch.job.answer import apply_answer
@@ -26,13 +26,16 @@ from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import flags
 from zlaunch.launch.reporter import Reporter
 from zlaunch.process import Child
-from zlaunch.rundir.read import conform
+from zlaunch.rundir.read import conform, read_record
 from zlaunch.rundir.record import AnswerRecord
 from zlaunch.units import duration
 from zlaunch.worker.hook import answer_environment
 
 MOST_SECONDS = 90.0
 """How long a program may take until it has its arguments."""
+
+MOST_LINES = 100
+"""How far from its end the output of a program is searched for a reason."""
 
 MOST_KEPT = 200
 """Answers to keep; the oldest are deleted."""
@@ -58,10 +61,7 @@ def ask(job: JobSpec, script: Script, python: Interpreter, reporter: Reporter) -
         _keep(key, answer)
     if rejected := answer.get("rejected"):
         words = " ".join(rejected)
-        raise WrongUsage(
-            f"{_name(job)} does not define `{words}`",
-            "see its `--help`; `--no-ask` starts it anyway",
-        )
+        raise _rejected(job, f"does not define `{words}`")
     return apply_answer(script, answer, job) if answer.get("reached") else script
 
 
@@ -99,6 +99,10 @@ def _name(job: JobSpec) -> str:
     return job.script.name if job.module is None else f"`-m {job.module}`"
 
 
+def _rejected(job: JobSpec, said: str) -> WrongUsage:
+    return WrongUsage(f"{_name(job)} {said}", "see its `--help`; `--no-ask` starts it anyway")
+
+
 def _answer(job: JobSpec, python: Interpreter, reporter: Reporter) -> AnswerRecord:
     """Run the program until it answers; empty if it does not."""
     program = ["-m", job.module] if job.module else [str(job.script)]
@@ -120,14 +124,11 @@ def _answer(job: JobSpec, python: Interpreter, reporter: Reporter) -> AnswerReco
         returncode = child.wait(follow)
         if child.stopped_by is not None:
             raise KeyboardInterrupt
-        with contextlib.suppress(OSError, ValueError):
-            return conform(json.loads(file.read_bytes()), AnswerRecord)
+        if answer := read_record(file, AnswerRecord):
+            return answer
         last = _last_line(log)
     if returncode == 2 and "error:" in last:
-        raise WrongUsage(
-            f"{_name(job)} rejects its arguments: {last.partition('error:')[2].strip()}",
-            "see its `--help`; `--no-ask` starts it anyway",
-        )
+        raise _rejected(job, f"rejects its arguments: {last.partition('error:')[2].strip()}")
     why = last or f"it ended with {returncode}"
     if time.monotonic() - started > limit:
         why = f"it did not create them within {duration(limit)}"
@@ -150,8 +151,8 @@ def _one_rank() -> dict[str, str]:
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_text("utf-8", "replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    lines = (line.decode("utf-8", "replace").strip() for line in reversed(last_lines(log, MOST_LINES)))
+    return next(filter(None, lines), "")
 
 
 def _key(job: JobSpec, python: Interpreter) -> str:

@@ -15,7 +15,6 @@ from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import HeartbeatRecord
-from zlaunch.rundir.run_files import read_run_files
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.store import load_run
@@ -34,12 +33,12 @@ def finish_run(plan: LaunchPlan, evidence: Evidence, started: float, reporter: R
     """Decide how a job ended, record the outcome, report it."""
     outcome = judge_outcome(evidence, diagnose(evidence))
     _record(plan, outcome, started, reporter, evidence.stall)
-    if plan.layout.forecast.exists() and outcome.exit_status == 0:
-        record = load_run(plan.layout.root)
-        accuracy.record_accuracy(accuracy.accuracy_file(), record, compare_with_forecast(record))
+    run = load_run(plan.layout.root)
+    if run.files.forecast and outcome.exit_status == 0:
+        accuracy.record_accuracy(accuracy.accuracy_file(), run, compare_with_forecast(run))
     heartbeat = read_record(plan.layout.rank_heartbeat(0), HeartbeatRecord)
     reporter.ended(plan, outcome, time.time() - started, heartbeat)
-    reporter.differed(differences(read_run_files(plan.layout.root)))
+    reporter.differed(differences(run.files))
     return FinishedRun(outcome, evidence)
 
 

@@ -60,7 +60,7 @@ class JobRecord(TypedDict, total=False):
     accelerator: str
     precision: str | None
     interface: str
-    """What reads the ds_config in the script, a name of `ConfigInterface` in lower case."""
+    """What reads the ds_config in the script, a value of `ConfigInterface`."""
     ranks: list[SlotRecord]
     environment: dict[str, str]
     swap_dirs: list[str]

@@ -48,7 +48,7 @@ def differences(files: RunFiles) -> list[str]:
     program, interface = program_of(files), files.job.get("interface")
     if interface is None or not (trained or files.ending.get("how") == "finished"):
         return []
-    expects_engine = interface != ConfigInterface.NONE.name.lower()
+    expects_engine = interface != ConfigInterface.NONE.value
     engine = program.get("engine")
     if engine is None:
         return [_no_engine(program)] if expects_engine else []

@@ -48,7 +48,7 @@ def zero(run: RunSummary) -> str:
     `-` stands for a script without DeepSpeed, `?` for an unknown stage.
     """
     if run.stage is None:
-        return "-" if run.files.job.get("interface") == ConfigInterface.NONE.name.lower() else "?"
+        return "-" if run.files.job.get("interface") == ConfigInterface.NONE.value else "?"
     places = [run.offload.get(part, "-") for part in ("optimizer", "param")]
     if places == ["-", "-"]:
         return str(run.stage)

@@ -1,8 +1,7 @@
 """Resolve the ds_config of a job: compose it, fill it in, and refuse it if it cannot work."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from zlaunch.config.resolve.autos import OpenReason
 from zlaunch.config.resolve.compose import as_written, compose
@@ -106,19 +105,17 @@ def _without_model_sizes(values: Values) -> Values:
 
 def _resolve_own(given: ResolveContext) -> ResolvedConfig:
     """Resolve the ds_config of the script itself: the bare launcher would start it, so nothing is refused."""
-    nothing = ResolvedValues(Values({}), Values({}), {}, TrainerAgreement(given.args, (), ()))
     document = given.base
     if document is None:
-        return ResolvedConfig(**_members(nothing), config=DsConfig(), warnings=())
+        nothing = Values({})
+        return ResolvedConfig(nothing, nothing, {}, TrainerAgreement(given.args, (), ()), DsConfig(), ())
     resolved = resolve_values(as_written(document), given.context, may_add=False)
     checked = validate_value(resolved.values.config(), replace(given.context, args=None))
-    found = [document.locate(one) for one in checked.findings if one.severity is not Severity.ADVICE]
+    warnings = tuple(document.locate(one) for one in checked.findings if one.severity is not Severity.ADVICE)
     config = checked.config or DsConfig()
-    return ResolvedConfig(**_members(resolved), config=config, warnings=tuple(found))
-
-
-def _members(resolved: ResolvedValues) -> dict[str, Any]:
-    return {each.name: getattr(resolved, each.name) for each in fields(resolved)}
+    return ResolvedConfig(
+        resolved.written, resolved.values, resolved.left, resolved.agreement, config, warnings
+    )
 
 
 def _checked(base: Document | None, release: Release) -> Document | None:

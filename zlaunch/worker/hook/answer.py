@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from zlaunch.rundir.write import write_record
 from zlaunch.worker.hook.imports import ImportWatch
+from zlaunch.worker.hook.program_record import PARALLEL
 
 if TYPE_CHECKING:
     from zlaunch.rundir.record import AnswerRecord
@@ -203,11 +204,9 @@ _POINTS: Mapping[str, Mapping[str, tuple[_Make, _When]]] = {
         f"{package}.strategies.deepspeed": {"DeepSpeedStrategy.__init__": (_strategy, _afterwards)}
         for package in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning")
     },
-    "torch.nn.parallel.distributed": {
-        "DistributedDataParallel.__init__": (_without_deepspeed("DistributedDataParallel"), _instead)
-    },
-    "torch.distributed.fsdp.fully_sharded_data_parallel": {
-        "FullyShardedDataParallel.__init__": (_without_deepspeed("FullyShardedDataParallel"), _instead)
+    **{
+        module: {f"{name}.__init__": (_without_deepspeed(name), _instead)}
+        for module, name in PARALLEL.items()
     },
     "torch.distributed.fsdp._fully_shard._fully_shard": {
         "fully_shard": (_without_deepspeed("fully_shard"), _instead)

@@ -7,6 +7,7 @@ import pytest
 from tests.diagnosis.deaths import CUDA_OOM, FORECAST, GIB, machine, printed, raised, run
 from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.rundir import phases
 
 BUCKET = {"zero_optimization": {"reduce_bucket_size": 500_000_000}}
@@ -34,7 +35,7 @@ def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
 
 def test_a_verdict_names_downsides_only_where_all_advice_fits() -> None:
     words = CUDA_OOM.format(free="8.00 MiB", between="0 bytes", others="Process 7 has 60.00 GiB in use. ")
-    advice = gpu_oom(words=words, uses_trainer=False, stage=1).advice
+    advice = gpu_oom(words=words, interface=ConfigInterface.DEEPSPEED, stage=1).advice
     assert [one.partition("`: ")[2].partition("; ")[0] for one in advice] == [
         "saves activations",
         "partitions optimizer states and gradients across 2 ranks",
@@ -49,7 +50,12 @@ def test_an_odd_micro_batch_is_split_evenly() -> None:
 
 def test_a_script_without_the_trainer_is_told_keys_of_the_ds_config() -> None:
     keys = "--set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=4"
-    assert keys in gpu_oom(uses_trainer=False).advice[0]
+    assert keys in gpu_oom(interface=ConfigInterface.DEEPSPEED).advice[0]
+
+
+def test_a_script_that_trains_without_the_ds_config_is_told_nothing_that_would_change_it() -> None:
+    advice = gpu_oom(interface=ConfigInterface.NONE, handover=Handover.NOT, stage=0).advice
+    assert not [one for one in advice if one.startswith(("`--stage", "`--offload", "`--set", "`-- "))]
 
 
 @pytest.mark.parametrize("phase", [phases.LOADING, phases.INITIALIZING, phases.STEPPING])

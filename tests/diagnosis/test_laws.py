@@ -20,6 +20,7 @@ from zlaunch.diagnosis.evidence import (
 )
 from zlaunch.diagnosis.render import LINES, height
 from zlaunch.diagnosis.root_cause import RankRole, role_of
+from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.rundir import phases
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, MachineSample
@@ -108,7 +109,8 @@ jobs = st.builds(
     grad_accum=st.integers(0, 64),
     world_size=st.integers(0, 8),
     precision=st.sampled_from(["fp16", "bf16", ""]),
-    uses_trainer=st.booleans(),
+    interface=st.sampled_from(ConfigInterface),
+    handover=st.sampled_from(Handover),
     gradient_checkpointing=st.sampled_from([None, True, False]),
     forecast=st.none() | objects.map(read_as(ForecastRecord)),
     config=objects,

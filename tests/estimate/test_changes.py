@@ -203,5 +203,5 @@ def test_train_takes_its_own_options_first_and_then_the_scripts(options: Options
 def test_a_script_without_the_trainer_takes_its_batch_from_the_ds_config() -> None:
     smaller = Options(micro_batch=2, grad_accum=4)
     keys = "--set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=4"
-    assert smaller.for_train(uses_trainer=False) == keys
-    assert Options(activation_checkpointing=True).for_train(uses_trainer=False) is None
+    assert smaller.for_train("key") == keys
+    assert Options(activation_checkpointing=True).for_train("key") is None

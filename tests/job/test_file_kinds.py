@@ -8,7 +8,7 @@ import pytest
 
 from tests.each import each
 from zlaunch.errors import InputMissing, WrongUsage
-from zlaunch.job.script import read_script
+from zlaunch.job.script_reader import read_script
 
 SHELL_SCRIPT = """#!/bin/bash
 # torchrun in a comment

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.each import each
 from tests.making import script
 from zlaunch.errors import InputMissing, Place, Refused, WrongUsage
-from zlaunch.job.script import ConfigInterface, Script, read_script
+from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.script_reader import read_script
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import Argument
 

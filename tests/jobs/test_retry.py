@@ -17,6 +17,10 @@ pytestmark = pytest.mark.job
 
 GREEDY = """
 import argparse, os, time
+
+def arguments():
+    return HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--per_device_train_batch_size", type=int, default=8)
 size = parser.parse_known_args()[0].per_device_train_batch_size

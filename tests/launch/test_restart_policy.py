@@ -10,6 +10,7 @@ from zlaunch.diagnosis.diagnose import SIGNATURES
 from zlaunch.diagnosis.evidence import Evidence, JobEvidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.spec import JobSpec, Offload, RestartPolicy
 from zlaunch.job.trainer_args import flags
 from zlaunch.launch.restart_policy import (
@@ -132,9 +133,19 @@ def test_the_global_batch_and_the_learning_rate_stay_what_they_are(micro: int, p
 
 
 def test_a_script_that_reads_its_batch_from_the_ds_config_gets_it_there() -> None:
-    first = next(smaller_jobs(JOB, replace(ON_GPU, uses_trainer=False), GPU))
+    first = next(smaller_jobs(JOB, replace(ON_GPU, interface=ConfigInterface.DEEPSPEED), GPU))
     assert first.job.overrides == (("train_micro_batch_size_per_gpu", 4), ("gradient_accumulation_steps", 4))
     assert first.job.script_args == JOB.script_args
+
+
+def test_a_script_that_is_not_given_a_ds_config_has_no_smaller_job() -> None:
+    ran = replace(ON_GPU, interface=ConfigInterface.NONE, handover=Handover.NOT)
+    assert not list(smaller_jobs(JOB, ran, GPU))
+
+
+def test_a_program_that_takes_no_more_arguments_is_tried_at_a_higher_stage_first() -> None:
+    first = next(smaller_jobs(JOB, replace(ON_GPU, handover=Handover.ACCELERATE), GPU))
+    assert (first.job.stage, first.job.script_args, first.job.overrides) == (2, JOB.script_args, ())
 
 
 def test_a_ds_config_of_the_user_is_overridden_along_with_the_arguments() -> None:

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.job
 
 SCRIPT = """
 import os, sys, time
+os.environ.get("ZLAUNCH_DS_CONFIG")
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], os.environ.get("NCCL_WORD"), flush=True)
 print(os.getcwd(), [word for word in sys.argv[1:] if "runs" not in word], flush=True)
 if "fail" in sys.argv and os.environ["RANK"] == "1":

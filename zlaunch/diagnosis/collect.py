@@ -2,7 +2,9 @@
 
 import socket
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 from zlaunch.diagnosis.evidence import (
     ErrorEvidence,
@@ -14,7 +16,8 @@ from zlaunch.diagnosis.evidence import (
 )
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
-from zlaunch.job.script import ConfigInterface, Script, read_script
+from zlaunch.job.script import ConfigInterface, Handover, Script
+from zlaunch.job.script_reader import read_script
 from zlaunch.job.trainer_args import switched_on
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
@@ -22,6 +25,8 @@ from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import HeartbeatRecord, JobRecord, MachineSample, RankRecord, SlotRecord
 from zlaunch.rundir.run_files import RunFiles, read_run_files
 from zlaunch.worker.sampling import disk_space
+
+Choice = TypeVar("Choice", bound=Enum)
 
 LOG_BYTES = 64 * 1024
 """How much of the end of each log counts as evidence."""
@@ -78,7 +83,8 @@ def _job(files: RunFiles) -> JobEvidence:
         accelerator=job.get("accelerator", ""),
         script=script[0],
         appended=_appended(job),
-        uses_trainer=_uses_trainer(job, source),
+        interface=_named(ConfigInterface, job.get("interface")) or _interface(source),
+        handover=_named(Handover, job.get("handover")) or Handover.ARGUMENTS,
         gradient_checkpointing=_recomputes(script[1:], source),
         forecast=files.forecast or None,
         config=files.config,
@@ -91,11 +97,13 @@ def _appended(job: JobRecord) -> tuple[str, ...]:
     return tuple(words[len(typed) :]) if isinstance(typed, list) and words[: len(typed)] == typed else ()
 
 
-def _uses_trainer(job: JobRecord, source: Script | None) -> bool:
-    """Whether the Trainer read the ds_config; older records do not say it."""
-    if "interface" in job:
-        return job["interface"] == ConfigInterface.TRAINER.value
-    return source is not None and source.interface is ConfigInterface.TRAINER
+def _named(kind: type[Choice], value: str | None) -> Choice | None:
+    """Look up a recorded value; older records do not have it."""
+    return next((choice for choice in kind if choice.value == value), None)
+
+
+def _interface(source: Script | None) -> ConfigInterface:
+    return ConfigInterface.DEEPSPEED if source is None else source.interface
 
 
 def _source(script: Path) -> Script | None:

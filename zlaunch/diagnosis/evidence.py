@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
+from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.rundir import phases
 from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, MachineSample, SampleRecord
 
@@ -93,12 +94,18 @@ class JobEvidence:
     script: str = ""
     appended: tuple[str, ...] = ()
     """Arguments that zlaunch added to those of the user."""
-    uses_trainer: bool = True
+    interface: ConfigInterface = ConfigInterface.TRAINER
+    handover: Handover = Handover.ARGUMENTS
     forecast: ForecastRecord | None = None
     gradient_checkpointing: bool | None = None
     """Whether activations are recomputed; None if unknown."""
     config: Mapping[str, object] = field(default_factory=dict)
     """The ds_config."""
+
+    @property
+    def uses_trainer(self) -> bool:
+        """Whether the Trainer read the ds_config."""
+        return self.interface is ConfigInterface.TRAINER
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,8 +72,7 @@ def broken_rule(code: str, job: JobEvidence, otherwise: str | None = None) -> st
     """Return what a rule finds in the job's ds_config; if it finds nothing, another or its general text."""
     from zlaunch.config.rules.rule import Context
     from zlaunch.config.validate import validate_mapping
-    from zlaunch.job.script import ConfigInterface
 
-    interface = ConfigInterface.TRAINER if job.uses_trainer else ConfigInterface.DEEPSPEED
-    found = validate_mapping(dict(job.config), Context(world_size=job.world_size, interface=interface))
+    context = Context(world_size=job.world_size, interface=job.interface)
+    found = validate_mapping(dict(job.config), context)
     return next((one.message for one in found if one.code == code), otherwise or rule_text(code))

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.estimate.workload import Attention, Lora
+from zlaunch.job.script import Setting
 from zlaunch.job.spec import STAGES, Device, JobSpec, Offload, Precision, Stage
 from zlaunch.units import largest_piece
 
@@ -66,26 +67,26 @@ class Options:
         """Whether they change the ZeRO stage or the offload."""
         return self.stage is not None or self.offload is not None
 
-    def for_train(self, *, uses_trainer: bool = True) -> str | None:
+    def for_train(self, setting: Setting | None = "argument") -> str | None:
         """Write the options of `zlaunch train`; None if only the script can set one of them."""
-        job = self.apply(JobSpec(Path()), uses_trainer=uses_trainer)
+        job = self.apply(JobSpec(Path()), setting)
         if job is None:
             return None
         arguments = ("--", *job.script_args) if job.script_args else ()
         return " ".join([*self._strategy(), *_sets(job.overrides), *arguments])
 
-    def apply(self, job: JobSpec, *, uses_trainer: bool = True) -> JobSpec | None:
+    def apply(self, job: JobSpec, setting: Setting | None = "argument") -> JobSpec | None:
         """Change a job of `zlaunch train`; None if only its script can set one of the options."""
         job = self.apply_shared(job)
         for name, value in self._training():
             _, argument, key = TRAINING[name]
-            spelling = argument if uses_trainer else key
+            spelling = {"argument": argument, "key": key}.get(setting or "")
             if spelling is None:
                 return None
-            if uses_trainer:
+            if setting == "argument":
                 words = (spelling,) if value is True else (spelling, str(value))
                 job = replace(job, script_args=(*job.script_args, *words))
-            if key is not None and (not uses_trainer or job.ds_config is not None):
+            if key is not None and (setting == "key" or job.ds_config is not None):
                 job = replace(job, overrides=(*job.overrides, (key, value)))
         return job
 
@@ -177,9 +178,9 @@ class MemoryChange:
     uses_host: bool = False
     """Whether it moves memory from the GPU to the host."""
 
-    def advice(self, options: Options, job: JobState, *, uses_trainer: bool) -> str | None:
+    def advice(self, options: Options, job: JobState, setting: Setting | None) -> str | None:
         """Write the options of `zlaunch train` and their effect; None if only the script can do it."""
-        typed = options.for_train(uses_trainer=uses_trainer)
+        typed = options.for_train(setting)
         effect = f"saves {self.saves}"
         if options.stage and options.offload is None:
             effect = f"partitions {PARTITIONED[options.stage]} across {job.world_size} ranks"

@@ -21,7 +21,8 @@ from zlaunch.files import last_lines, write_whole
 from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.ports import LOOPBACK, free_port
 from zlaunch.job.answer import apply_answer
-from zlaunch.job.script import ConfigInterface, Script, read_script
+from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import flags
 from zlaunch.launch.reporter import Reporter

@@ -21,7 +21,8 @@ from zlaunch.hosts.survey import HostSurvey, SurveyRequest, survey
 from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
-from zlaunch.job.script import ConfigInterface, Script, read_script
+from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.ask import ask
 from zlaunch.launch.preflight.tracking import PACKAGES

@@ -8,6 +8,7 @@ from zlaunch.diagnosis.advice import state_of
 from zlaunch.diagnosis.evidence import Evidence, JobEvidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.estimate.changes import memory_changes
+from zlaunch.job.script import Handover, setting_of
 from zlaunch.job.spec import JobSpec, RestartPolicy
 from zlaunch.units import plural
 
@@ -88,14 +89,18 @@ def can_heal(failures: Sequence[FailedAttempt]) -> bool:
 def smaller_jobs(job: JobSpec, ran: JobEvidence, code: str) -> Iterator[Retry]:
     """Propose jobs that need less memory and train the same model with the same global batch.
 
-    Offloading helps if a GPU was full. A host that was full has no room for more.
+    Offloading helps if a GPU was full. A host that was full has no room for more. Nothing is proposed for
+    a script that trains without zlaunch's ds_config.
     """
+    if ran.handover is Handover.NOT:
+        return
+    setting = setting_of(ran.interface, ran.handover)
     for row, options in memory_changes(state_of(ran), only_first=True):
         if not row.keeps_training or (row.uses_host and code != "gpu-out-of-memory"):
             continue
-        changed = options.apply(job, uses_trainer=ran.uses_trainer)
+        changed = options.apply(job, setting)
         if changed is not None:
-            why = f"{row.name}: `{options.for_train(uses_trainer=ran.uses_trainer)}`"
+            why = f"{row.name}: `{options.for_train(setting)}`"
             yield Retry(changed, why, resumes=options.stage is None)
 
 

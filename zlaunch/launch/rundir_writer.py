@@ -193,6 +193,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "accelerator": plan.accelerator,
         "precision": plan.precision,
         "interface": plan.program.interface.value,
+        "handover": plan.program.handover.value,
         "ranks": [cast("record.SlotRecord", asdict(slot)) for slot in plan.topology.slots()],
         "environment": {name: variable.value for name, variable in plan.environment.items()},
         "swap_dirs": [str(directory) for directory in plan.swap_dirs],

@@ -61,6 +61,8 @@ class JobRecord(TypedDict, total=False):
     precision: str | None
     interface: str
     """What reads the ds_config in the script, a value of `ConfigInterface`."""
+    handover: str
+    """How the ds_config reaches the script, a value of `Handover`."""
     ranks: list[SlotRecord]
     environment: dict[str, str]
     swap_dirs: list[str]

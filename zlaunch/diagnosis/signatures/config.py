@@ -7,6 +7,7 @@ from zlaunch.diagnosis.advice import named_in, setting
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line, tidy
 from zlaunch.diagnosis.signature import broken_rule, quotes, signature, signature_of
+from zlaunch.job.script import ConfigInterface
 from zlaunch.units import whole
 
 ZERO = "zero_optimization"
@@ -36,7 +37,8 @@ def batch_mismatch(case: Case) -> Reading | None:
         "gradient_accumulation_steps": pieces,
     }
     cause = broken_rule(
-        "batch-equation", replace(case.job, config=sizes, world_size=ranks, uses_trainer=False)
+        "batch-equation",
+        replace(case.job, config=sizes, world_size=ranks, interface=ConfigInterface.DEEPSPEED),
     )
     if ranks == 1 < case.job.world_size:
         return Reading(cause, (f"DeepSpeed counted one rank of {case.job.world_size}",))

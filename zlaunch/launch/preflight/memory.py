@@ -15,7 +15,7 @@ from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, 
 from zlaunch.estimate.request import code_of, smallest_gpu
 from zlaunch.estimate.strategies import available, compare_strategies
 from zlaunch.job.model import ModelConfig, model_flag
-from zlaunch.job.script import ConfigInterface, Handover
+from zlaunch.job.script import ConfigInterface, setting_of
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import switched_on
 from zlaunch.launch.preflight.requirements import trains_all
@@ -122,8 +122,8 @@ def _need(estimate: Estimate) -> str:
 def _hint(query: EstimateQuery, changes: Sequence[Options]) -> str:
     """Name the changes after which a job fits, as `zlaunch train` takes them."""
     given = query.given
-    uses_trainer = given.interface is ConfigInterface.TRAINER and given.handover is Handover.ARGUMENTS
-    typed = [text for one in changes if (text := one.for_train(uses_trainer=uses_trainer))][:MOST_HINTS]
+    setting = setting_of(given.interface, given.handover)
+    typed = [text for one in changes if (text := one.for_train(setting))][:MOST_HINTS]
     if not typed:
         return _ELSE[query.cluster.gpu is None]
     return f"it fits with {', or with '.join(f'`{text}`' for text in typed)}"

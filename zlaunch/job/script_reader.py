@@ -1,0 +1,362 @@
+"""Read the source of a training script.
+
+The source is parsed with `ast`, and never imported. Where it does not settle how the script takes a
+ds_config, the script itself can be asked (`launch/ask`).
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zlaunch.errors import Finding, InputMissing, Place, Refused
+from zlaunch.job.file_kinds import refuse_other_kinds, similar_scripts
+from zlaunch.job.script import ConfigInterface, OwnConfig, Script
+from zlaunch.job.source import Source, SourceKind
+from zlaunch.job.trainer_args import Argument
+from zlaunch.job.trainer_releases import DEFAULTS, Value
+
+
+def read_script(path: Path) -> Script:
+    """Parse a script.
+
+    Raise InputMissing if it cannot be read, WrongUsage if it is another kind of file, Refused if it is not
+    valid Python.
+    """
+    refuse_other_kinds(path)
+    try:
+        source = path.read_bytes().decode("utf-8-sig", "replace")
+    except OSError as error:
+        raise InputMissing(
+            f"cannot read the script `{path}`: {error.strerror}", similar_scripts(path)
+        ) from None
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise Refused([_no_python(path, error)]) from None
+    code = _Code(path, source, tree)
+    arguments = list(_set_arguments(code))
+    interface, is_sure = _interface(code)
+    return Script(
+        path=path,
+        source=source,
+        interface=interface,
+        is_sure=is_sure,
+        defaults={
+            name: Argument(value, Source(SourceKind.SCRIPT, f"`{name}` in {path.name}:{line}"))
+            for name, value, line in arguments
+            if name in DEFAULTS
+        },
+        own_config=_own_ds_config(code) or _own_engine_config(code),
+        config_flags=_config_flags(code, interface),
+        wants_optimizer=_wants_optimizer(code),
+        without_deepspeed=next((name for name in _PARALLEL if name in code.names), ""),
+        own_output_dir=next((str(value) for name, value, _ in arguments[::-1] if name == "output_dir"), None),
+        trusts_code=any(map(_trusts_code, code.nodes)),
+        wants_local_rank="LOCAL_RANK" not in code.literals
+        and not {"--local_rank", "--local-rank"}.isdisjoint(code.literals),
+    )
+
+
+_ENGINE = ("deepspeed", "initialize")
+
+
+class _Code:
+    """The parsed source, with facts that several checks use."""
+
+    def __init__(self, path: Path, source: str, tree: ast.Module) -> None:
+        self.path, self.source, self.body = path, source, tree.body
+        self.nodes = list(ast.walk(tree))
+        self.names = {_last_name(node) for node in self.nodes if isinstance(node, ast.Name | ast.Attribute)}
+        constants = (node.value for node in self.nodes if isinstance(node, ast.Constant))
+        self.literals = {value for value in constants if isinstance(value, str)}
+        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        attributes = [node for node in self.nodes if isinstance(node, ast.Attribute)]
+        engines = [each for each in attributes if (_last_name(each.value), each.attr) == _ENGINE]
+        self.engine_calls = [call for call in self.calls if call.func in engines]
+        self.arguments = [node for node in attributes if node.attr in ("deepspeed", "deepspeed_config")]
+        """Uses of the arguments that name a ds_config, such as `args.deepspeed`."""
+
+    def place(self, call: ast.Call) -> Place:
+        """Locate a call of `deepspeed.initialize`."""
+        text = self.source.split("\n")[call.lineno - 1]
+        return Place(str(self.path), call.lineno, call.col_offset + 1, text, len("deepspeed.initialize"))
+
+
+def _no_python(path: Path, error: SyntaxError | ValueError) -> Finding:
+    if not isinstance(error, SyntaxError):
+        return Finding("not-python", f"not valid Python: {error}", place=Place(str(path), 1, 1))
+    text = (error.text or "").rstrip("\n")
+    place = Place(str(path), error.lineno or 1, error.offset or 1, text)
+    return Finding("not-python", f"not valid Python: {error.msg}", place=place)
+
+
+def _interface(code: _Code) -> tuple[ConfigInterface, bool]:
+    """Tell what reads the ds_config, and whether that is certain."""
+    if "add_config_arguments" in code.names or "--deepspeed_config" in code.literals:
+        return ConfigInterface.DEEPSPEED, True
+    if _parses_trainer_args(code):
+        return ConfigInterface.TRAINER, True
+    if not any(name in _PARSERS or name.endswith(("Trainer", *_ARGUMENTS)) for name in code.names):
+        takes_arguments = any(map(_takes_arguments, code.engine_calls)) or bool(code.arguments)
+        has_parser = "ArgumentParser" in code.names
+        if code.engine_calls or _VARIABLE in code.literals:
+            is_sure = (has_parser and takes_arguments) or _VARIABLE in code.literals
+            return ConfigInterface.DEEPSPEED, is_sure
+        if "Accelerator" in code.names:
+            return ConfigInterface.ACCELERATE, not any(map(_chooses_backend, code.calls))
+        if _is_plain(code):
+            return ConfigInterface.NONE, True
+    return ConfigInterface.ACCELERATE, False  # the Trainer reads the same variables
+
+
+def _chooses_backend(call: ast.Call) -> bool:
+    """Whether a call of Accelerator may rule out DeepSpeed, or bring its own ds_config."""
+    named = {keyword.arg for keyword in call.keywords}
+    chosen = named & {None, "cpu", "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin"}
+    return _last_name(call.func) == "Accelerator" and bool(chosen)
+
+
+_VARIABLE = "ZLAUNCH_DS_CONFIG"
+_PARSERS = ("HfArgumentParser", "TrlParser")
+_ARGUMENTS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
+_PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
+_OF_TRANSFORMERS = ("TrainingArguments", "Seq2SeqTrainingArguments")
+
+_PLAIN_PACKAGES = (
+    *("torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL", "yaml"),
+    *("tqdm", "matplotlib", "tensorboard", "wandb", "tiktoken", "requests", "zlaunch"),
+)
+"""Packages that do not start DeepSpeed."""
+
+_RUNS_OTHERS = (
+    *("exec", "eval", "import_module", "__import__", "run_path", "run_module"),
+    *("subprocess", "system", "execv", "execvp"),
+)
+"""Names in scripts that may run code which is not in their source."""
+
+
+def _is_plain(code: _Code) -> bool:
+    """Whether a script certainly does not use DeepSpeed: it imports nothing that could."""
+    imported: set[str] = set()
+    for node in code.nodes:
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add("." if node.level else (node.module or "").partition(".")[0])
+    known = {*sys.stdlib_module_names, *_PLAIN_PACKAGES}
+    return imported <= known and code.names.isdisjoint(_RUNS_OTHERS)
+
+
+def _parses_trainer_args(code: _Code) -> bool:
+    """Whether a script parses TrainingArguments, its own or those of transformers, from its command line."""
+    calls = [call for call in code.calls if _last_name(call.func) == "HfArgumentParser"]
+    if not calls or "parse_args_into_dataclasses" not in code.names:
+        return False
+    own = {node.name: node for node in code.nodes if isinstance(node, ast.ClassDef)}
+    named = [_last_name(node) for call in calls for node in _listed(call)]
+    bases = [_last_name(base) for name in named if name in own for base in own[name].bases]
+    elsewhere = [name for name in (*named, *bases) if name not in own and name not in _OF_TRANSFORMERS]
+    return bool(named) and not elsewhere
+
+
+def _listed(call: ast.Call) -> list[ast.expr]:
+    """Return the classes that a parser is created for."""
+    given = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "dataclass_types")]
+    listed = given[0] if given else ast.Tuple([])
+    return listed.elts if isinstance(listed, ast.Tuple | ast.List) else [listed]
+
+
+def _takes_arguments(call: ast.Call) -> bool:
+    given = call.args[:1] or [keyword.value for keyword in call.keywords if keyword.arg == "args"]
+    return bool(given) and ast.unparse(given[0]) != "None"
+
+
+def _config_flags(code: _Code, interface: ConfigInterface) -> tuple[str, ...]:
+    """Return the arguments by which the script certainly takes a ds_config.
+
+    A parser without `--deepspeed` would take it as an abbreviation of `--deepspeed_config`.
+    """
+    if interface is ConfigInterface.TRAINER:
+        return ("--deepspeed",)
+    if interface is not ConfigInterface.DEEPSPEED:
+        return ()
+    if "add_config_arguments" in code.names:
+        return ("--deepspeed", "--deepspeed_config")
+    return tuple(flag for flag in ("--deepspeed", "--deepspeed_config") if flag in code.literals)
+
+
+def _wants_optimizer(code: _Code) -> Place | None:
+    """Find an engine that the script trains without giving it an optimizer; None unless that is certain."""
+    calls = code.engine_calls
+    may_override = any(isinstance(node.ctx, ast.Store) for node in code.arguments)
+    may_override |= not {"set_defaults", "setattr"}.isdisjoint(code.names)
+    if not calls or not all(map(_leaves_optimizer_open, calls)) or may_override:
+        return None
+    engines = {
+        target.elts[0].id
+        for node in code.nodes
+        if isinstance(node, ast.Assign) and node.value in calls
+        for target in node.targets
+        if isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name)
+    }
+    used = {
+        node.attr
+        for node in code.nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in engines
+    }
+    return code.place(calls[0]) if {"backward", "step"} <= used else None
+
+
+def _own_engine_config(code: _Code) -> OwnConfig | None:
+    """Find an engine whose ds_config is part of the script; None unless that is certain."""
+    calls = code.engine_calls
+    has_trainer = any(name.endswith(("Trainer", "Accelerator")) for name in code.names)
+    if not calls or has_trainer or _VARIABLE in code.literals:
+        return None
+    if not all(_is_own(_engine_config(call), code) or _excludes_flags(call, code) for call in calls):
+        return None
+    place = code.place(calls[0])
+    return OwnConfig(f"{code.path.name}:{place.line}", _literal(_engine_config(calls[0]), code), place)
+
+
+def _excludes_flags(call: ast.Call, code: _Code) -> bool:
+    """Whether DeepSpeed would refuse a ds_config on the command line, because this call has another one."""
+    config = _engine_config(call)
+    has_flags = "add_config_arguments" in code.names or "--deepspeed_config" in code.literals
+    if config is None or not has_flags or not _takes_arguments(call):
+        return False
+    sources = [config, *(value for name in _names(config) for value in _bound(name, code))]
+    used = {id(node) for source in sources for node in ast.walk(source)}
+    return not any(id(node) in used for node in code.arguments)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+
+
+def _bound(name: str, code: _Code) -> list[ast.expr]:
+    """Return everything that is assigned to a name."""
+    assigned = (node for node in code.nodes if isinstance(node, ast.Assign))
+    return [node.value for node in assigned if any(name in _names(target) for target in node.targets)]
+
+
+def _literal(config: ast.expr | None, code: _Code) -> dict[str, Any] | str | None:
+    """Evaluate a ds_config that is written in the source; None if it is computed."""
+    if isinstance(config, ast.Name):
+        bound = _bound(config.id, code)
+        config = bound[0] if len(bound) == 1 else None
+    try:
+        value = None if config is None else ast.literal_eval(config)
+    except (ValueError, TypeError):
+        return None
+    return value if isinstance(value, dict | str) else None
+
+
+def _engine_config(call: ast.Call) -> ast.expr | None:
+    """Return the ds_config argument of `deepspeed.initialize`: by name or by position."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if not any(isinstance(arg, ast.Starred) for arg in call.args[:11]):
+        given |= {
+            name: call.args[at] for name, at in (("config", 10), ("config_params", 12)) if at < len(call.args)
+        }
+    return given.get("config") or given.get("config_params")
+
+
+def _is_own(config: ast.expr | None, code: _Code) -> bool:
+    """Whether a ds_config is a literal, or a name that is bound once to a literal and never updated."""
+    if code.arguments:
+        return False
+    if isinstance(config, ast.Name):
+        bound = [node for node in code.nodes if _binds(node, config.id)]
+        values = [node.value for node in code.body if isinstance(node, ast.Assign) and bound == node.targets]
+        return len(values) == 1 and _is_own_literal(values[0])
+    return _is_own_literal(config)
+
+
+def _binds(node: ast.AST, name: str) -> bool:
+    """Whether a node binds a name, or calls `update` on it."""
+    match node:
+        case ast.Name(id=bound, ctx=ast.Store()) | ast.arg(arg=bound):
+            return bound == name
+        case ast.Attribute(value=ast.Name(id=changed), attr="update"):
+            return changed == name
+    return False
+
+
+def _is_own_literal(node: ast.expr | None) -> bool:
+    """Whether a node is a path, or a dict without `**`."""
+    if isinstance(node, ast.Dict):
+        return bool(node.keys) and None not in node.keys
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != ""
+
+
+_RECEIVED = re.compile(
+    r"[\w.]+\.deepspeed(_config)?|os\.environ\['ZLAUNCH_DS_CONFIG'\]"
+    r"|os\.(environ\.get|getenv)\('ZLAUNCH_DS_CONFIG'\)"
+)
+"""An expression for the ds_config that a script receives."""
+
+
+def _leaves_optimizer_open(call: ast.Call) -> bool:
+    """Whether an engine can get its optimizer only from the ds_config that the script receives."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    may_give = None in given or "optimizer" in given or len(call.args) > 2
+    if may_give or any(isinstance(arg, ast.Starred) for arg in call.args):
+        return False
+    config = _engine_config(call)
+    return "args" in given if config is None else _RECEIVED.fullmatch(ast.unparse(config)) is not None
+
+
+def _own_ds_config(code: _Code) -> OwnConfig | None:
+    """Find a ds_config that is written in the source and passed to TrainingArguments."""
+    calls = (call for call in code.calls if _is_arguments(call.func))
+    keywords = (keyword for call in calls for keyword in call.keywords if keyword.arg == "deepspeed")
+    for node in (keyword.value for keyword in keywords):
+        if isinstance(node, ast.Constant | ast.Dict) and getattr(node, "value", node) is not None:
+            text = code.source.split("\n")[node.lineno - 1]
+            place = Place(str(code.path), node.lineno, node.col_offset + 1, text)
+            return OwnConfig(f"{code.path.name}:{node.lineno}", _literal(node, code), place)
+    return None
+
+
+def _set_arguments(code: _Code) -> Iterator[tuple[str, Value, int]]:
+    """Find constant arguments of TrainingArguments, and defaults in subclasses; each with its line."""
+    for node in code.nodes:
+        if isinstance(node, ast.ClassDef) and any(_is_arguments(base) for base in node.bases):
+            for statement in node.body:
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    yield from _constant(statement.target.id, statement.value)
+        elif isinstance(node, ast.Call) and _is_arguments(node.func):
+            for keyword in node.keywords:
+                yield from _constant(keyword.arg or "", keyword.value)
+
+
+def _constant(name: str, node: ast.expr | None) -> Iterator[tuple[str, Value, int]]:
+    if node is None:
+        return
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return
+    if isinstance(value, bool | int | float | str):
+        yield name, value, node.lineno
+
+
+def _is_arguments(node: ast.expr) -> bool:
+    return _last_name(node).endswith(_ARGUMENTS)
+
+
+def _trusts_code(node: ast.AST) -> bool:
+    """Whether a node loads a model or config with `trust_remote_code=True`."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=of, attr="from_pretrained" | "from_config"), keywords=given):
+            trusts = "trust_remote_code=True" in map(ast.unparse, given)
+            return trusts and _last_name(of).startswith(("AutoModel", "AutoConfig"))
+    return False
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

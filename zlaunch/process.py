@@ -60,6 +60,13 @@ def words_of(argv: Sequence[str], timeout: float) -> str | None:
     return None
 
 
+SAFE_PATH = {"PYTHONSAFEPATH": "launcher"}
+"""For launchers: DeepSpeed's runner starts `python -m`, which would import files of the working directory.
+
+The script does not get it.
+"""
+
+
 def ours(module: str, *args: str, python: str | None = None) -> list[str]:
     """Command line for a module of this zlaunch, in this Python or another one that need not have zlaunch."""
     return [python or sys.executable, str(_START), module, *args]

@@ -99,3 +99,14 @@ def test_a_script_that_wants_its_local_rank_gets_it_and_keeps_its_own_ds_config(
         "[1] local rank 1",
     }
     assert program(tmp_path)["engine"]["stage"] == 1
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_files_named_like_modules_of_python_are_imported_only_by_the_script(
+    tmp_path: Path, launcher: str
+) -> None:
+    for name in ("json", "psutil", "random", "resource"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError\n")
+    (tmp_path / "calendar.py").write_text("print('this calendar')\n")
+    result = train(tmp_path, "import calendar", "--launcher", launcher)
+    assert (result.status, "this calendar" in result.out) == (0, True), result.err

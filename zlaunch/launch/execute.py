@@ -16,7 +16,7 @@ from zlaunch.launch.monitoring.monitor import JobMonitor
 from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
-from zlaunch.process import Foreground, ours
+from zlaunch.process import SAFE_PATH, Foreground, ours
 from zlaunch.rundir import control
 from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import RankRecord
@@ -30,6 +30,7 @@ GRACE_SECONDS = 8.0
 def execute(plan: LaunchPlan, options: MonitorOptions, reporter: Reporter) -> FinishedRun:
     """Run the job of a plan whose run directory is written, and record how it ended."""
     environment = {
+        **SAFE_PATH,
         **_own_environment(plan),
         **{name: variable.value for name, variable in plan.environment.items()},
     }

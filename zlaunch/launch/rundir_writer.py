@@ -113,7 +113,8 @@ def write_run_files(
     """Write the records of a run before it starts."""
     run_dir = plan.layout
     run_dir.ranks.mkdir()
-    run_dir.ds_config.write_text(to_json(plan.handed.config()))
+    if plan.handed.leaves:
+        run_dir.ds_config.write_text(to_json(plan.handed.config()))
     provenance: record.ProvenanceRecord = {"set": plan.values.sources(), "left": dict(plan.left)}
     if plan.handed != plan.values:
         provenance["expected"] = plan.values.config()

@@ -14,7 +14,7 @@ import time
 from functools import cached_property
 from pathlib import Path
 
-from zlaunch.process import Child, end_like, lifeline
+from zlaunch.process import SAFE_PATH, Child, end_like, lifeline
 from zlaunch.rundir.control import read_stop, times_asked
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
 from zlaunch.rundir.read import parse_record
@@ -126,7 +126,8 @@ def main(run_dir: RunDir) -> int:
     rank = int(os.environ["RANK"])
     record = _RecordFile(run_dir.rank_record(rank), rank)
     killed_before = oom_kills()
-    environment = {**os.environ, **job["environment"]}
+    inherited = {name: value for name, value in os.environ.items() if SAFE_PATH.get(name) != value}
+    environment = {**inherited, **job["environment"]}
     with run_dir.rank_log(rank).open("ab") as log:
         environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
         child = Child(_program(job), environment, log, GRACE_SECONDS)

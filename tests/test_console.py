@@ -1,14 +1,16 @@
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.running import ROOT
+from tests.running import ROOT, ZLAUNCH
 from zlaunch.console import finding_lines, notes, show_error, table
 from zlaunch.errors import Finding, Place, Severity, Unavailable
 
@@ -148,3 +150,11 @@ def test_an_error_is_cut_into_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatc
 def test_an_error_in_a_pipe_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     show_error(Unavailable(LONG))
     assert capsys.readouterr().err == f"error: {LONG}\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_as_good_as_one_that_nobody_reads(closed: str, tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text('{"train_batch_size": 8}')
+    command = f"{shlex.join([*ZLAUNCH, 'config', 'validate', 'c.json'])} {closed}"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)

@@ -1,6 +1,7 @@
 """The program, as `zlaunch` and as `python -m zlaunch`."""
 
 import gc
+import os
 import sys
 
 
@@ -11,6 +12,7 @@ def main() -> None:
     What is imported stays, so nothing is gained by looking for garbage meanwhile; a job turns it on again.
     """
     gc.disable()
+    _open_streams()
     try:
         from zlaunch.cli import main as run
 
@@ -29,6 +31,19 @@ def main() -> None:
         )
         console.show_error(missing)
         sys.exit(missing.status)
+
+
+def _open_streams() -> None:
+    """Open each standard stream that was closed, so that no file takes its number.
+
+    What the encoding of a terminal does not have is escaped, also parts of names of files.
+    """
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            setattr(sys, name, open(opened, mode, closefd=False))  # noqa: SIM115 - for the whole program
+            assert opened == number
+    sys.stdout.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -129,6 +129,10 @@ def test_a_string_is_what_json_makes_of_it(text: str, meant: str) -> None:
     assert parse(f'{{"a": "{text}"}}', "ds.json").value == {"a": meant}
 
 
+def test_half_a_pair_of_surrogates_stays_as_it_is_written() -> None:
+    assert parse(r'{"a\ud800": "\ud83d\ude00"}', "c.json").value == {r"a\ud800": "\N{GRINNING FACE}"}
+
+
 @pytest.mark.parametrize(("word", "value"), [("true", True), ("false", False), ("null", None)])
 def test_the_words_of_json_are_values(word: str, value: object) -> None:
     assert parse(f'{{"a": {word}}}', "ds.json").value["a"] is value

@@ -14,7 +14,7 @@ from typer.main import get_command
 from zlaunch import __version__, console
 from zlaunch.cli.lazy import LazyCommand, LazyGroup, group
 from zlaunch.cli.passthrough import ScriptCommand, no_such_option
-from zlaunch.errors import Unavailable, ZlaunchError
+from zlaunch.errors import InputMissing, Unavailable, ZlaunchError
 
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Settings of a command whose unknown options go to the script."""
@@ -103,6 +103,8 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
+    except UnicodeEncodeError as error:  # half a pair of surrogates, from a file that somebody else wrote
+        _end_with(InputMissing(f"{error.object!a} cannot be the name of a file, nor an argument"))
     except OSError as error:
         _end_with(Unavailable(f"{error.filename or 'the system'}: {error.strerror or error}"))
 

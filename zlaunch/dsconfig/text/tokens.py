@@ -1,6 +1,5 @@
 """The tokens of hjson."""
 
-import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -43,16 +42,25 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED: Mapping[str, str] = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a pair of surrogates, which is no text without the other."""
+
+
 def unescape(text: str) -> str:
-    """Read the inside of a string as JSON does, invalid escapes as JavaScript does."""
+    """Read the inside of a string as JSON does, invalid escapes as JavaScript does.
+
+    The escape of half a pair of surrogates stays as it is written.
+    """
 
     def plain(match: re.Match[str]) -> str:
         code = match.group(1)
         return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
 
-    with contextlib.suppress(ValueError):
-        return str(json.loads(f'"{text}"', strict=False))
-    return _ESCAPE.sub(plain, text)
+    try:
+        read = str(json.loads(f'"{text}"', strict=False))
+    except ValueError:
+        read = _ESCAPE.sub(plain, text)
+    return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", read)
 
 
 def is_strict(written: str) -> bool:

@@ -53,7 +53,30 @@ def test_a_program_is_asked_again_if_something_changed(words: tuple[str, ...], f
 def test_a_program_need_not_be_asked(folder: Path) -> None:
     told = plan(folder, "train.py", "--no-ask")
     assert not (folder / "asked").exists()
+    assert "job        ZeRO stage 2, nothing offloaded, precision of the script, if the" in told.out
     assert "ds_config  handed over in the variables of accelerate" in told.out
+
+
+LIGHTNING = """
+class DDPStrategy: ...
+
+class Trainer:
+    def __init__(self):
+        self.strategy = DDPStrategy()
+"""
+FIT = """
+from lightning.pytorch.trainer.trainer import Trainer
+Trainer()
+raise ValueError("`devices=2` does not match the world size (1)")
+"""
+
+
+def test_a_trainer_of_lightning_tells_its_strategy_before_it_counts_its_ranks(tmp_path: Path) -> None:
+    (tmp_path / "lightning/pytorch/trainer").mkdir(parents=True)
+    (tmp_path / "lightning/pytorch/trainer/trainer.py").write_text(LIGHTNING)
+    (tmp_path / "train.py").write_text(FIT)
+    told = plan(tmp_path, "train.py").out
+    assert told.startswith("job     no DeepSpeed: the script trains with Lightning's DDPStrategy\n")
 
 
 def test_nothing_of_a_program_runs_after_its_arguments_are_known(folder: Path) -> None:
@@ -80,16 +103,17 @@ def test_a_program_that_rejects_its_command_line_is_not_started(folder: Path) ->
     assert "error: train.py rejects its arguments: unrecognized arguments: --lr 1\n" in told.err
 
 
-def test_an_interrupt_ends_a_program_that_is_asked(folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_program_that_is_asked(number: signal.Signals, folder: Path) -> None:
     (folder / "mine.py").write_text(
         "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     )
     with start("train", "train.py", "--gpus", "1", cwd=folder, stderr=subprocess.PIPE) as program:
         while not ((folder / "pid").exists() and (folder / "pid").read_text()):
             time.sleep(0.05)
-        program.send_signal(signal.SIGINT)
+        program.send_signal(number)
         program.communicate(timeout=30)
-    assert program.returncode == 130
+    assert program.returncode == 128 + number
     with pytest.raises(ProcessLookupError):
         os.kill(int((folder / "pid").read_text()), 0)
 

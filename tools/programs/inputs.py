@@ -55,6 +55,7 @@ def _make_models(models: Path) -> None:
     _save(models / "bert-base-cased", hf.BertForMaskedLM(bert), wordpiece)
     roberta = hf.RobertaConfig(vocab_size=len(bytelevel), max_position_embeddings=514, **tiny)
     _save(models / "roberta-base", hf.RobertaForMaskedLM(roberta), bytelevel)
+    _save(models / "sentence-transformers/all-distilroberta-v1", hf.RobertaModel(roberta), bytelevel)
     tokens = {f"{name}_token_id": getattr(bytelevel, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     decoder = {"vocab_size": len(bytelevel), "max_position_embeddings": 512, "num_key_value_heads": 2, **tiny}
     llama = hf.LlamaConfig(**decoder, **tokens)
@@ -154,6 +155,12 @@ def _make_datasets(datasets: Path) -> None:
     _write_dataset(
         datasets / "local/tiny-prompts", {"default": _halves([{"prompt": chat[:1]} for chat in chats])}
     )
+    questions = [
+        {"text": line, "coarse_label": number % 2, "fine_label": number % 4}
+        for number, line in enumerate(sentences(800, 10))
+    ]
+    trec = {"train": questions[:700], "test": questions[700:]}
+    _write_dataset(datasets / "omkar334/trec", {"default": trec})
     alpaca = [{"instruction": f"say: {one}", "input": "", "output": one} for one, _ in pairs]
     _write_dataset(datasets / "tatsu-lab/alpaca", {"default": {"train": alpaca}})
     rlhf = [

@@ -9,6 +9,8 @@ EXAMPLES = Repository("deepspeedai/DeepSpeedExamples", "45b4b7156c8794a3452a5a7d
 LIGHTNING = Repository("Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414")
 NANOGPT = Repository("karpathy/nanoGPT", "3adf61e154c3fe3fca428ad6bc3818b27a3b8291")
 PYTORCH = Repository("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8")
+MINGPT = Repository("karpathy/minGPT", "37baab71b9abea1b76ab957409a1cc2fbfba8a26")
+SENTENCES = Repository("huggingface/sentence-transformers", "cad211983f36ce458e9b3360f3e11b29fc54cbd8")
 TRL = Package("trl", "1.16.0")
 SWIFT = Package("ms-swift", "4.6.0")
 
@@ -150,5 +152,12 @@ PROGRAMS = (
             "--device=cpu --backend=gloo --compile=False --eval_iters=1 --block_size=32 --batch_size=4 --n_layer=2 "
             "--n_head=2 --n_embd=32 --max_iters=10 --dropout=0.0 --gradient_accumulation_steps=2", AS_IT_IS,
             name="nanoGPT", note="with more than one rank, replaces `--device` by `cuda:N`"),
+    Program("minGPT", MINGPT, "projects/adder/adder.py",
+            "--trainer.max_iters=40 --trainer.num_workers=0 --trainer.learning_rate=0.003", AS_IT_IS,
+            packages=("mingpt",), name="adder"),
+    Program("sentence-transformers", SENTENCES,
+            "examples/sentence_transformer/training/other/training_batch_hard_trec.py", "", AS_IT_IS,
+            packages=("sentence_transformers",)),
+    Program("PyTorch", PYTORCH, "regression/main.py", "", AS_IT_IS, name="regression"),
     Program("PyTorch", PYTORCH, "distributed/ddp-tutorial-series/multigpu_torchrun.py", "2 10", AS_IT_IS, note=NEEDS_CUDA),
 )  # fmt: skip

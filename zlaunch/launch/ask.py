@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -124,7 +125,7 @@ def _answer(job: JobSpec, python: Interpreter, reporter: Reporter) -> AnswerReco
 
         returncode = child.wait(follow)
         if child.stopped_by is not None:
-            raise KeyboardInterrupt
+            sys.exit(128 + child.stopped_by)
         if answer := read_record(file, AnswerRecord):
             return answer
         last = _last_line(log)

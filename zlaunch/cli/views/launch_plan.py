@@ -62,7 +62,8 @@ def _job(plan: LaunchPlan) -> str:
     if program.own_config is not None:
         known = f": {zero_words(plan.values)}" if plan.values.leaves else ""
         return f"the ds_config of the script itself ({program.own_config.where}){known}"
-    return f"{zero_words(plan.values)}, {plan.precision or 'precision of the script'}"
+    unsure = "" if program.is_sure else ", if the script takes this ds_config"
+    return f"{zero_words(plan.values)}, {plan.precision or 'precision of the script'}{unsure}"
 
 
 def _ranks(plan: LaunchPlan) -> str:

@@ -180,6 +180,11 @@ def _strategy(given: Mapping[str, object]) -> "AnswerRecord":
     return {"reached": "DeepSpeedStrategy", "ds_config": _config(getattr(given["self"], "config", None))}
 
 
+def _other_strategy(given: Mapping[str, object]) -> "AnswerRecord":
+    """Name the strategy of a Trainer or Fabric of Lightning; DeepSpeedStrategy has answered before."""
+    return {"reached": f"Lightning's {type(getattr(given['self'], 'strategy', None)).__name__}"}
+
+
 def _config(config: object) -> dict[str, object] | str | None:
     if isinstance(config, dict):
         return config
@@ -202,7 +207,15 @@ _POINTS: Mapping[str, Mapping[str, tuple[_Make, _When]]] = {
     "deepspeed": {"initialize": (_engine, _instead)},
     **{
         f"{package}.strategies.deepspeed": {"DeepSpeedStrategy.__init__": (_strategy, _afterwards)}
-        for package in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning")
+        for package in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
+    },
+    **{
+        f"{package}.trainer.trainer": {"Trainer.__init__": (_other_strategy, _afterwards)}
+        for package in ("lightning.pytorch", "pytorch_lightning")
+    },
+    **{
+        f"{package}.fabric": {"Fabric.__init__": (_other_strategy, _afterwards)}
+        for package in ("lightning.fabric", "lightning_fabric")
     },
     **{
         module: {f"{name}.__init__": (_without_deepspeed(name), _instead)}

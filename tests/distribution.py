@@ -11,7 +11,7 @@ PACKAGES = "packages"
 IMPORTS_PACKAGES = (
     "tests/contract/",
     "tests/estimate/rehearsal/test_allocations.py",
-    "tests/estimate/rehearsal/test_older_torch.py",
+    "tests/estimate/rehearsal/test_older_packages.py",
     "tests/job/test_model_families.py",
 )
 DEATHS = "tests/deaths/test_deaths.py"

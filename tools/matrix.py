@@ -50,9 +50,12 @@ class Row:
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """What is installed before zlaunch."""
+        """What is installed before zlaunch.
+
+        Without `datasets`, pip takes the newest with zlaunch, and replaces an older transformers for it.
+        """
         own = (f"{name}=={getattr(self, name)}" for name in ("deepspeed", "transformers", "accelerate"))
-        return (*own, *self.others)
+        return (*own, "datasets", *self.others)
 
 
 ROWS = (

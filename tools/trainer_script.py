@@ -1,7 +1,7 @@
 """A plain Trainer script, which knows nothing of zlaunch: fit a line."""
 
 import torch
-from transformers import HfArgumentParser, Trainer, TrainingArguments
+from transformers import HfArgumentParser, PretrainedConfig, Trainer, TrainingArguments
 
 
 class Line(torch.nn.Module):  # type: ignore[misc]
@@ -11,6 +11,7 @@ class Line(torch.nn.Module):  # type: ignore[misc]
         """Start at random weights."""
         super().__init__()
         self.layer = torch.nn.Linear(8, 1)
+        self.config = PretrainedConfig(hidden_size=8)  # for the sizes of buckets
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the loss; `x` is (batch, 8), `labels` (batch, 1)."""

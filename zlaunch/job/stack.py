@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zlaunch.dsconfig.releases import Release, nearest
-from zlaunch.job.trainer_releases import TrainerRelease, numbers_of
+from zlaunch.job.trainer_releases import TrainerRelease, is_before, numbers_of
 
 TESTED: Mapping[str, tuple[str, str]] = {
     "torch": ("2.13", "2.13"),
@@ -30,6 +30,10 @@ class SoftwareStack:
     def trainer(self) -> TrainerRelease:
         """The releases whose Trainer reads the arguments."""
         return TrainerRelease(self.versions.get("transformers"), self.versions.get("torch"))
+
+    def optimizer_on_host(self, optim: str) -> str:
+        """The optimizer of `--optim` as accelerate offloads it; before 1.2, that is always Adam."""
+        return "adamw_torch" if is_before(self.versions.get("accelerate"), "1.2") else optim
 
     def is_tested(self, name: str) -> bool:
         """Whether a package is as old or new as those that zlaunch was tested with."""

@@ -195,7 +195,8 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
 def _ops(inputs: PlanInputs, config: ResolvedConfig) -> tuple[NativeOp, ...]:
     if inputs.script.interface is ConfigInterface.NONE:
         return ()
-    return needed_ops(config.config, inputs.machine.accelerator, str(config.agreement.args["optim"].value))
+    optimizer = inputs.stack.optimizer_on_host(str(config.agreement.args["optim"].value))
+    return needed_ops(config.config, inputs.machine.accelerator, optimizer)
 
 
 def _op_cache(inputs: PlanInputs) -> dict[str, Variable]:

@@ -15,6 +15,7 @@ from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.read import read
+from zlaunch.dsconfig.releases import RELEASES, release
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.zero import Zero
 from zlaunch.dsconfig.schema_check import check
@@ -177,6 +178,22 @@ def test_every_auto_that_somebody_fills_in_says_what_deepspeed_alone_makes_of_it
 def test_the_older_name_of_bf16_counts_if_it_is_alone() -> None:
     config = {**BATCH, "fp16": {"enabled": True}, "bfloat16": {"enabled": True}}
     assert "both-formats" in [finding.code for finding in found(config)]
+
+
+def test_stage_0_accumulates_bf16_gradients_in_fp32_where_deepspeed_can() -> None:
+    config: Config = {
+        "train_batch_size": 8,
+        "bf16": {"enabled": True},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "zero_optimization": {"stage": 0},
+    }
+    refusing = [
+        name
+        for name in RELEASES
+        if "accumulation-needs-partitioning"
+        in {f.code for f in found(config, Context(release=release(name)))}
+    ]
+    assert refusing == ["0.19"]
 
 
 def test_every_broken_rule_is_found() -> None:

@@ -25,6 +25,7 @@ from tests.estimate.rehearsal import allocations, gloo
 from tests.estimate.rehearsal.allocations import Level
 from tests.estimate.rehearsal.drive import Drive, locked_bytes
 from tests.preloading import preload
+from zlaunch.job.trainer_releases import is_before
 
 _MODELS = (
     "transformers.models.auto.modeling_auto",
@@ -146,7 +147,8 @@ def build(workload: dict[str, Any]) -> Any:
     auto = getattr(transformers, _AUTO.get(fields["model_type"], "AutoModelForCausalLM"))
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[workload["load_dtype"]]
-    return auto.from_config(config, dtype=dtype, attn_implementation=workload["attention"])
+    name = "torch_dtype" if is_before(transformers.__version__, "4.56") else "dtype"
+    return auto.from_config(config, attn_implementation=workload["attention"], **{name: dtype})
 
 
 def adapt(model: Any, lora: dict[str, Any], stage3: Any) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import FORMATS, Context, Subject, Violation, advice, error, late, silent, zero
+from zlaunch.job.trainer_releases import is_before
 
 _ON = {"enabled": True}
 
@@ -50,9 +51,15 @@ def _format(name: str) -> str:
     {zero("stage"): 1},
 )
 def accumulation_needs_partitioning(subject: Subject) -> Iterator[Violation]:
-    """At stage 0 DeepSpeed can only accumulate gradients in the model's precision."""
-    wanted = subject.config.data_types.grad_accum_dtype
-    if wanted and subject.stage == 0 and subject.format and _format(wanted) != subject.format:
+    """At stage 0 DeepSpeed can only accumulate gradients in the model's precision.
+
+    Before 0.18.5, it could accumulate those of a bf16 model in fp32, too.
+    """
+    wanted, release = subject.config.data_types.grad_accum_dtype, subject.context.release
+    possible = {subject.format}
+    if subject.format == "bf16" and release is not None and is_before(release.name, "0.19"):
+        possible.add("fp32")  # 0.18.5 cannot, but a release here is a minor one
+    if wanted and subject.stage == 0 and subject.format and _format(wanted) not in possible:
         yield Violation(
             "data_types.grad_accum_dtype",
             f"at stage 0 a {subject.format} model cannot accumulate gradients in {wanted}",

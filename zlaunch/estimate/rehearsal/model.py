@@ -115,7 +115,8 @@ def choose_class(config: transformers.PretrainedConfig, code: str | None) -> Cho
     if named is not None and _has_loss(cls := getattr(transformers, str(named), None)):
         return ChosenModel(cls)
     for task in _TASKS:
-        if name := getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").get(config.model_type):
+        known = getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})  # a task may be newer
+        if name := known.get(config.model_type):
             why = "computes no loss" if hasattr(transformers, str(named)) else "is not in transformers"
             note = None if named is None else f"`{named}` {why}: counted as `{name}`"
             return ChosenModel(getattr(transformers, name), note)

@@ -1,4 +1,4 @@
-"""Rehearsals with an older torch than the installed one, whose newer features are removed."""
+"""Rehearsals with older packages than the installed ones, whose newer features are removed."""
 
 import pytest
 
@@ -37,3 +37,15 @@ def test_attention_with_fewer_keys_is_counted_where_an_older_torch_refuses_to(
     query, key = (1, 8, 4, 16), (1, 2, 4, 16)
     assert flop_counter.sdpa_flop_count(query, key, key) == 3 * 8
     assert flop_counter.sdpa_backward_flop_count(query, query, key, key) == 4 * 8
+
+
+def test_a_model_has_its_class_where_an_older_transformers_lacks_a_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.models.auto import modeling_auto
+
+    from zlaunch.estimate.rehearsal import model
+
+    monkeypatch.delattr(modeling_auto, "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES")
+    assert model.choose_class(LlamaConfig(), None).type is LlamaForCausalLM

@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # Tests start Python hundreds of times, and each start would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help train test fast check docs deaths releases matrix gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
+.PHONY: help train test fast check docs deaths releases matrix programs gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
 
 help:
 	@echo "make train     set up, then train a small language model with ZeRO-3 and CPU offload"
@@ -17,6 +17,7 @@ help:
 	@echo "make deaths    run all failure tests, and regenerate docs/deaths.md"
 	@echo "make releases  record which keys each DeepSpeed release reads; needs the network"
 	@echo "make matrix    run jobs with older releases of the packages, and regenerate docs/versions.md"
+	@echo "make programs  run programs of other projects, and regenerate docs/programs.md"
 	@echo "make gpu-wheels     download wheels for a GPU machine without network: docs/gpu.md"
 	@echo "make gpu-check      on the GPU machine: compare predicted with measured memory"
 	@echo "make gpu-jobs       on the GPU machine: run real jobs through zlaunch"
@@ -96,6 +97,10 @@ releases: .venv/installed
 
 matrix: .venv/installed
 	$(BIN)/python -m tools.matrix
+
+# Sources come from GitHub; with MIRRORS=DIR, from copies in DIR.
+programs: .venv/installed
+	$(BIN)/python -m tools.programs build/programs
 
 # torch comes first, with its exact version: pip then prefers a CPU build that is already available.
 .venv/installed: pyproject.toml constraints.txt

@@ -1,6 +1,8 @@
 """The program, as `zlaunch` and as `python -m zlaunch`."""
 
 import gc
+import importlib.util
+import io
 import os
 import sys
 
@@ -20,7 +22,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "zlaunch":
+        package = (error.name or "zlaunch").partition(".")[0]
+        if package == "zlaunch" or importlib.util.find_spec(package) is not None:
             raise
         from zlaunch import console
         from zlaunch.errors import Unavailable
@@ -43,7 +46,8 @@ def _open_streams() -> None:
             opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number
             setattr(sys, name, open(opened, mode, closefd=False))  # noqa: SIM115 - for the whole program
             assert opened == number
-    sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, TWO_GPUS, gpu, local, machine, over_ssh
-from zlaunch.hosts.environment import Variable, accelerate_variables, is_secret, job_environment
+from zlaunch.hosts.environment import Variable, accelerate_variables, job_environment
 from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.topology import Host, Topology
+from zlaunch.secrets import is_secret
 
 HOSTS = over_ssh(Host("w0", (0, 1)), Host("w1", (0,)))
 

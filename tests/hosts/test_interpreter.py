@@ -180,7 +180,7 @@ def test_the_active_environment_is_named_if_it_has_the_packages(
     monkeypatch.setenv(variable, str(other))
     with pytest.raises(Unavailable) as caught:
         check_packages(interpreter(without=("torch",)), ("torch", "deepspeed"))
-    assert caught.value.hint == f"use the Python that has them: `--python {other}`"
+    assert caught.value.hint == f"`--python {other}` has it"
     with pytest.raises(Unavailable) as caught:
         check_packages(interpreter(without=("transformers",)), ["transformers"])
     assert "--python PATH" in (caught.value.hint or "")

@@ -76,5 +76,11 @@ def test_a_flag_that_no_launcher_has_is_the_scripts_own() -> None:
     check_script_args(script(PARSER), ["--lr", "1"])
 
 
+def test_a_script_whose_arguments_are_elsewhere_is_not_judged() -> None:
+    check_script_args(
+        script("HfArgumentParser(Arguments)", is_sure=False), ["--num_gpus", "2", "--stages", "3"]
+    )
+
+
 def test_a_script_whose_parser_is_elsewhere_is_not_judged() -> None:
     check_script_args(script("from mine import main\nmain()"), ["--num_gpus", "2"])

@@ -140,3 +140,15 @@ def test_a_missing_script_gets_the_name_of_a_similar_one(folder: Path, name: str
     with pytest.raises(InputMissing) as error:
         read_script(Path(name))
     assert error.value.hint == hint
+
+
+def test_a_program_that_pip_installed_is_python_though_it_begins_like_a_shell_script(folder: Path) -> None:
+    lines = [
+        "#!/bin/sh",
+        "'''exec' '/a b/python' \"$0\" \"$@\"",
+        "' '''",
+        "from trl.cli import main",
+        "main()",
+    ]
+    (folder / "trl").write_text("\n".join(lines))
+    assert not read_script(Path("trl")).is_sure

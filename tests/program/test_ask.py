@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def plan(folder: Path, *words: str) -> Result:
-    return zlaunch("train", "--gpus", "1", "--dry-run", *words, cwd=folder)
+def plan(folder: Path, *words: str, env: Mapping[str, str] | None = None) -> Result:
+    return zlaunch("train", "--gpus", "1", "--dry-run", *words, cwd=folder, env=env)
 
 
 def test_a_program_tells_the_ds_config_that_another_module_passes(folder: Path) -> None:
@@ -50,11 +51,57 @@ def test_a_program_is_asked_again_if_something_changed(words: tuple[str, ...], f
     assert (folder / "asked").read_text() == "once once "
 
 
+@pytest.mark.parametrize("changed", ["a variable", "a file that an argument names"])
+def test_a_program_is_asked_again_if_something_that_it_may_read_changed(changed: str, folder: Path) -> None:
+    file = folder / "sft.yaml"
+    file.write_text("a: 1\n")
+    for text, value in (("a: 1\n", "ddp"), ("a: 22\n", "zero")):
+        if changed == "a variable":
+            plan(folder, "train.py", "--", "--config=sft.yaml", env={"STRATEGY": value})
+        else:
+            file.write_text(text)
+            plan(folder, "train.py", "--", "--config=sft.yaml")
+    assert (folder / "asked").read_text() == "once once "
+
+
+def test_a_program_that_wants_other_ranks_than_the_one_that_is_asked_is_not_refused(folder: Path) -> None:
+    parser = "import argparse\nargparse.ArgumentParser().error('--tp 2 needs two ranks')\n"
+    (folder / "mine.py").write_text(parser)
+    told = plan(folder, "train.py")
+    assert (told.status, "cannot find out the arguments of train.py" in told.err) == (0, True)
+
+
+ARGUMENTS = """
+import dataclasses
+
+class Dtype: ...
+
+@dataclasses.dataclass
+class TrainingArguments:
+    model_init_kwargs: dict
+    hub_api_key: str = "s3cret"
+    def __post_init__(self): ...
+"""
+
+
+def test_an_answer_has_no_secrets_and_text_for_what_is_not_json(tmp_path: Path) -> None:
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").touch()
+    (tmp_path / "transformers" / "training_args.py").write_text(ARGUMENTS)
+    source = "from transformers.training_args import *\nTrainingArguments({'dtype': Dtype()})\n"
+    (tmp_path / "train.py").write_text(source)
+    cache = {"ZLAUNCH_CACHE": str(tmp_path / "cache")}
+    told = plan(tmp_path, "train.py", env=cache)
+    assert "cannot find out" not in told.err
+    (kept,) = (tmp_path / "cache").glob("*.answer.json")
+    assert ("Dtype object" in kept.read_text(), "s3cret" in kept.read_text()) == (True, False)
+
+
 def test_a_program_need_not_be_asked(folder: Path) -> None:
     told = plan(folder, "train.py", "--no-ask")
     assert not (folder / "asked").exists()
     assert "job        ZeRO stage 2, nothing offloaded, precision of the script, if the" in told.out
-    assert "ds_config  handed over in the variables of accelerate" in told.out
+    assert "ds_config  passed in accelerate's environment variables" in told.out
 
 
 LIGHTNING = """
@@ -93,7 +140,10 @@ def test_a_process_that_a_program_starts_may_tell_its_arguments(folder: Path) ->
 def test_a_program_that_does_not_get_so_far_is_planned_without_its_answer(folder: Path) -> None:
     (folder / "mine.py").write_text("raise KeyError('data')\n")
     told = plan(folder, "train.py")
-    assert (told.status, "train.py did not tell its arguments: KeyError: 'data'" in told.err) == (0, True)
+    assert (told.status, "cannot find out the arguments of train.py: KeyError: 'data'" in told.err) == (
+        0,
+        True,
+    )
 
 
 def test_a_program_that_rejects_its_command_line_is_not_started(folder: Path) -> None:
@@ -149,7 +199,7 @@ def test_a_program_of_trl_gets_a_precision_as_it_wants_it(trl: Path) -> None:
 @pytest.mark.job
 def test_an_argument_that_trl_does_not_have_is_refused(trl: Path) -> None:
     told = plan(trl, "-m", "trl.scripts.sft", "--", "--config", "sft.yaml", "--bogus", "1")
-    assert (told.status, "does not define `--bogus 1`" in told.err) == (2, True)
+    assert (told.status, "does not define `--bogus`" in told.err) == (2, True)
 
 
 READS_YAML = """

@@ -72,7 +72,7 @@ def test_a_script_without_deepspeed_needs_only_torch(bare: Path, tmp_path: Path)
 
 def test_an_active_environment_that_has_the_packages_is_named(bare: Path, seen: Path, tmp_path: Path) -> None:
     result = refused(bare, tmp_path, VIRTUAL_ENV=str(seen))
-    assert result.err.endswith(f"hint: use the Python that has it: `--python {seen}`\n")
+    assert result.err.endswith(f"hint: `--python {seen}` has it\n")
 
 
 def test_a_torch_without_its_launcher_is_one_message(tmp_path: Path) -> None:

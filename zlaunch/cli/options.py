@@ -93,7 +93,7 @@ TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the custom code of the model.")
 ]
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the complete plan; write and start nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the complete plan; start no job.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

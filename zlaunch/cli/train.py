@@ -106,9 +106,7 @@ def train(
     ] = None,
     no_ask: Annotated[
         bool,
-        typer.Option(
-            "--no-ask", help="Do not run the script up to its arguments, even if its source leaves them open."
-        ),
+        typer.Option("--no-ask", help="Do not run the script to find out its arguments."),
     ] = False,
     dry_run: options.DryRun = False,
 ) -> None:

@@ -2,8 +2,12 @@
 
 from zlaunch.dsconfig.releases import Release, release
 from zlaunch.hosts.probe import installed_stack
+from zlaunch.job.stack import SoftwareStack
 
 
-def asked_release(text: str | None) -> Release:
-    """Return the release that the user names, else the installed one, else the newest."""
-    return installed_stack().deepspeed if text is None else release(text)
+def asked_release(text: str | None, stack: SoftwareStack | None = None) -> Release:
+    """Return the release that the user names, else the installed one, else the newest.
+
+    `stack` is that of another Python than zlaunch's own.
+    """
+    return release(text) if text is not None else (stack or installed_stack()).deepspeed

@@ -31,7 +31,8 @@ from zlaunch.errors import (
     in_order,
 )
 from zlaunch.files import write_back
-from zlaunch.hosts.probe import installed_stack
+from zlaunch.hosts.interpreter import inspect_python
+from zlaunch.hosts.probe import stack_of
 from zlaunch.job.model import model_flag, read_model
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source
@@ -99,6 +100,8 @@ def context_of(
     model: Path | None,
     runner: str | None,
     asked: str | None,
+    *,
+    python: Path | None = None,
 ) -> tuple[Context, tuple[Finding, ...]]:
     """Build the context from a command line, with what is wrong with it.
 
@@ -106,7 +109,7 @@ def context_of(
     """
     interface = ConfigInterface(runner or "trainer")
     rest, _ = take_ds_config(argv)
-    stack = installed_stack()
+    stack = stack_of(inspect_python(python))
     args, findings = read_arguments(rest, release=stack.trainer) if rest else (None, [])
     if interface is not ConfigInterface.DEEPSPEED:
         findings += absent_arguments(rest, stack.trainer)
@@ -121,7 +124,7 @@ def context_of(
         args=args,
         model=None if model is None else read_model(model),
         interface=interface,
-        release=asked_release(asked),
+        release=asked_release(asked, stack),
         is_upgrade=asked is not None,
         trainer=stack.trainer,
         strict_json=runner is not None and interface is not ConfigInterface.DEEPSPEED,

@@ -8,7 +8,6 @@ from zlaunch.diagnosis.case import Case
 from zlaunch.diagnosis.evidence import JobEvidence
 from zlaunch.estimate.changes import GPU_MEMORY, HOST_MEMORY, JobState, MemoryChange, memory_changes
 from zlaunch.estimate.forecast import HOST_POOLS, written_peak
-from zlaunch.job.script import Handover, setting_of
 from zlaunch.job.spec import Device
 from zlaunch.rundir import phases
 
@@ -46,11 +45,11 @@ def less_host_memory(case: Case) -> tuple[str, ...]:
 
 
 def _advice(job: JobEvidence, *rows: MemoryChange) -> tuple[str, ...]:
-    if job.handover is Handover.NOT:
+    if not job.takes_ds_config:
         return ()
-    state, by = state_of(job), setting_of(job.interface, job.handover)
+    state = state_of(job)
     found = (
-        row.advice(options, state, by)
+        row.advice(options, state, job.setting)
         for row, options in memory_changes(state, rows, only_first=True)
         if row.keeps_training
     )

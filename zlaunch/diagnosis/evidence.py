@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
-from zlaunch.job.script import ConfigInterface, Handover
+from zlaunch.job.script import ConfigInterface, Handover, Setting, setting_of
 from zlaunch.rundir import phases
 from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, MachineSample, SampleRecord
 
@@ -101,6 +101,16 @@ class JobEvidence:
     """Whether activations are recomputed; None if unknown."""
     config: Mapping[str, object] = field(default_factory=dict)
     """The ds_config."""
+
+    @property
+    def setting(self) -> Setting | None:
+        """How a setting of its training can be changed; None if only the script can."""
+        return setting_of(self.interface, self.handover)
+
+    @property
+    def takes_ds_config(self) -> bool:
+        """Whether it trained with the ds_config of zlaunch."""
+        return self.handover is not Handover.NOT
 
     @property
     def uses_trainer(self) -> bool:

@@ -1,7 +1,6 @@
 """The environment of the ranks: how it differs from that of zlaunch, and why."""
 
 import os
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.topology import Topology
 from zlaunch.rundir.layout import RunDir
+from zlaunch.secrets import is_secret
 from zlaunch.units import plural
 
 FORWARDED = ("CUDA_", "DS_", "GLOO_", "HF_", "NCCL_", "OMP_", "TORCH_", "TRANSFORMERS_", "UCX_")
@@ -17,9 +17,6 @@ FORWARDED = ("CUDA_", "DS_", "GLOO_", "HF_", "NCCL_", "OMP_", "TORCH_", "TRANSFO
 
 EXPORTED = ("MLFLOW", "MV2", "NCCL", "PYTHON", "UCX")
 """Prefixes of variables that DeepSpeed's runner exports (`deepspeed/launcher/runner.py`)."""
-
-SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
-"""Names of variables whose values are never written to a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +63,6 @@ def job_environment(
 def is_exported(name: str) -> bool:
     """Whether DeepSpeed's runner exports a variable to other hosts, and logs its value."""
     return name.startswith(EXPORTED)
-
-
-def is_secret(name: str) -> bool:
-    """Whether the name of a variable suggests a secret value."""
-    return SECRET.search(name) is not None
 
 
 def _program_path(python: Interpreter, environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:

@@ -16,6 +16,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ def find_python(text: str) -> Path:
     return path
 
 
+@cache
 def _check_is_python(path: Path) -> None:
     if not path.exists():
         raise Unavailable(f"there is no Python `{path}`", "name one with `--python PATH`")
@@ -176,6 +178,7 @@ def is_own(path: Path | None) -> bool:
     return path is None or str(path) == sys.executable
 
 
+@cache
 def _ask(python: Path, question: str, *names: str) -> Any:
     """Run this module in an interpreter, and return its answer; raise Unavailable without one."""
     argv = ours("zlaunch.hosts.interpreter", question, *names, python=str(python))
@@ -258,7 +261,7 @@ def _lacking(python: Interpreter, needed: Sequence[str]) -> Unavailable:
     pip = f"`{python.executable} -m pip install {' '.join(missing)}`"
     hint = f"{pip}, or name another Python: `--python PATH`"
     if other is not None:
-        hint = f"use the Python that has {'them' if len(needed) > 1 else 'it'}: `--python {other}`"
+        hint = f"`--python {other}` has {'all of them' if len(missing) > 1 else 'it'}"
     return Unavailable(f"`{python.executable}` lacks {names}", hint)
 
 

@@ -92,7 +92,7 @@ def _gpus() -> list[Gpu]:
         if not has_device:
             return []
         hint = f"`{sys.executable} -m pip install nvidia-ml-py`"
-        raise Unavailable("there is an NVIDIA device, but zlaunch's own Python has no pynvml", hint) from None
+        raise Unavailable("cannot list the GPUs: zlaunch's own Python lacks pynvml", hint) from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zlaunch.errors import Unavailable
-from zlaunch.hosts.environment import forwarded, is_secret
+from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine import Machine, local_names
 from zlaunch.hosts.survey import MARK, HostSurvey, SurveyError, SurveyRequest, read_answer, to_json
 from zlaunch.process import ours, output_of
+from zlaunch.secrets import is_secret
 
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60

@@ -57,13 +57,15 @@ OF_THE_TRAINER: Mapping[str, str] = {
 def check_script_args(script: Script, argv: Sequence[str]) -> None:
     """Raise WrongUsage for a launcher flag that the script does not define.
 
-    Only scripts that contain a parser are checked; others may read their flags anywhere.
+    Only scripts that contain a parser are checked, and know all of its arguments: others may read their flags
+    anywhere, and reject them when they are asked.
     """
-    if not any(script.mentions(parser) for parser in ("ArgumentParser", "HfArgumentParser", "TrlParser")):
+    parsers = ("ArgumentParser", "HfArgumentParser", "TrlParser")
+    if not script.is_sure or not any(map(script.mentions, parsers)):
         return
     for name in (name for name, _ in flags(argv) if not script.mentions(name)):
         whole = [known for known in DEFAULTS if _is_short_for(name, known)]
-        if whole and script.is_sure:  # otherwise the program itself tells its values
+        if whole:
             raise WrongUsage(
                 f"`--{name}` is an abbreviation of `--{whole[0]}`",
                 "write the full name: zlaunch does not read abbreviations",

@@ -36,8 +36,8 @@ _CONFIGS: Mapping[tuple[str, ...], tuple[str, str]] = {
 _ANY_CONFIG = ("a config", "pass the program that reads it: `zlaunch train SCRIPT -- {}`")
 
 
-def refuse_other_kinds(path: Path) -> None:
-    """Raise WrongUsage for a path that is certainly no Python source; a missing file is not an error here."""
+def refuse_other_files(path: Path) -> None:
+    """Raise WrongUsage for a path that is no file, or a config; a missing file is not an error here."""
     if str(path) == "-":
         raise _pipe(path)
     try:
@@ -48,8 +48,12 @@ def refuse_other_kinds(path: Path) -> None:
         raise _directory(path)
     if not stat.S_ISREG(mode):
         raise _pipe(path)
-    if (explain := _KINDS.get(path.suffix)) is not None:
+    if (explain := _JSON.get(path.suffix)) is not None:
         raise explain(path)
+
+
+def refuse_other_languages(path: Path) -> None:
+    """Raise WrongUsage for a file that is no Python source, if it is known what it is."""
     if _is_shell_script(path):
         raise _shell_script(path)
 
@@ -155,8 +159,8 @@ def _commands(path: Path) -> Iterator[tuple[int, str]]:
             command = ""
 
 
-_KINDS: Mapping[str, Callable[[Path], WrongUsage]] = {
+_JSON: Mapping[str, Callable[[Path], WrongUsage]] = {
     ".ipynb": _notebook,
     **dict.fromkeys((".json", ".yaml", ".yml", ".toml"), _config),
 }
-"""Suffix → the error for such a file."""
+"""Suffixes of files that may be valid Python, as JSON is, but are meant as something else."""

@@ -182,7 +182,7 @@ def _of_program(program: StartsRanks, options: Sequence[str], rest: Sequence[str
         return Replacement(f"`{command}` does not train a model", f"zlaunch can replace {known}")
     own = [word for word in rest[:place] if word != "--"]
     args, left_out = _without(program.own_flags, rest[place + 1 :])
-    why = "left out: it is for the program's own launcher; see `zlaunch train --help`"
+    why = "dropped, because it configures the program's own launcher (see `zlaunch train --help`)"
     notes = [(shlex.join(left_out), why)] if left_out else []
     if program.writes_out_files and args and args[0].endswith((".yaml", ".yml", ".json")):
         notes.append((args[0], "write its settings as `--key value` arguments"))

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
-from zlaunch.job.file_kinds import refuse_other_kinds, similar_scripts
+from zlaunch.job.file_kinds import refuse_other_files, refuse_other_languages, similar_scripts
 from zlaunch.job.script import ConfigInterface, OwnConfig, Script
 from zlaunch.job.source import Source, SourceKind
-from zlaunch.job.trainer_args import Argument
+from zlaunch.job.trainer_args import MATCHED, Argument
 from zlaunch.job.trainer_releases import DEFAULTS, Value
 
 
@@ -25,7 +25,7 @@ def read_script(path: Path) -> Script:
     Raise InputMissing if it cannot be read, WrongUsage if it is another kind of file, Refused if it is not
     valid Python.
     """
-    refuse_other_kinds(path)
+    refuse_other_files(path)
     try:
         source = path.read_bytes().decode("utf-8-sig", "replace")
     except OSError as error:
@@ -35,6 +35,7 @@ def read_script(path: Path) -> Script:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
+        refuse_other_languages(path)
         raise Refused([_no_python(path, error)]) from None
     code = _Code(path, source, tree)
     arguments = list(_set_arguments(code))
@@ -153,13 +154,26 @@ def _is_plain(code: _Code) -> bool:
 def _parses_trainer_args(code: _Code) -> bool:
     """Whether a script parses TrainingArguments, its own or those of transformers, from its command line."""
     calls = [call for call in code.calls if _last_name(call.func) == "HfArgumentParser"]
-    if not calls or "parse_args_into_dataclasses" not in code.names:
+    parsed = [call for call in code.calls if _last_name(call.func) == "parse_args_into_dataclasses"]
+    if not calls or not parsed or any(call.args or call.keywords for call in parsed) or _computes(code):
         return False
     own = {node.name: node for node in code.nodes if isinstance(node, ast.ClassDef)}
     named = [_last_name(node) for call in calls for node in _listed(call)]
     bases = [_last_name(base) for name in named if name in own for base in own[name].bases]
     elsewhere = [name for name in (*named, *bases) if name not in own and name not in _OF_TRANSFORMERS]
     return bool(named) and not elsewhere
+
+
+def _computes(code: _Code) -> bool:
+    """Whether a script may itself change Trainer arguments that the ds_config has to agree with."""
+    decisive = {name for match in MATCHED.values() for name in match.names}
+    for node in code.nodes:
+        if isinstance(node, ast.Assign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            changed = [one for one in targets if isinstance(one, ast.Attribute) and one.attr in decisive]
+            if any(ast.unparse(node.value) != f"int({ast.unparse(one)})" for one in changed):
+                return True
+    return not {"set_defaults", "setattr"}.isdisjoint(code.names)
 
 
 def _listed(call: ast.Call) -> list[ast.expr]:

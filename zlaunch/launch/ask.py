@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -43,7 +44,13 @@ MOST_KEPT = 200
 """Answers to keep; the oldest are deleted."""
 
 _GRACE_SECONDS = 2.0
-_PACKAGES = ("accelerate", "deepspeed", "torch", "transformers", "trl")
+_WRONG = re.compile(r"unrecognized arguments|invalid choice|invalid .* value|expected .*argument")
+"""What argparse says of wrong words. Other errors may be due to the single rank that is asked."""
+
+_UNRELATED = re.compile(
+    r"_|SHLVL|PWD|OLDPWD|TERM.*|SSH_.*|DISPLAY|XDG_SESSION.*|DBUS_.*|WINDOWID|COLORTERM|COLUMNS|LINES|VSCODE.*|TMUX.*"
+)
+"""Variables that differ from terminal to terminal, on which no answer depends."""
 _SUFFIX = ".answer.json"
 
 
@@ -129,13 +136,14 @@ def _answer(job: JobSpec, python: Interpreter, reporter: Reporter) -> AnswerReco
         if answer := read_record(file, AnswerRecord):
             return answer
         last = _last_line(log)
-    if returncode == 2 and "error:" in last:
-        raise _rejected(job, f"rejects its arguments: {last.partition('error:')[2].strip()}")
-    why = last or f"it ended with {returncode}"
-    if time.monotonic() - started > limit:
+    error = last.partition("error:")[2].strip()
+    if returncode == 2 and _WRONG.search(error):
+        raise _rejected(job, f"rejects its arguments: {error}")
+    is_late, why = time.monotonic() - started > limit, last or f"it ended with {returncode}"
+    if is_late:
         why = f"it did not create them within {duration(limit)}"
-    reporter.note(f"{_name(job)} did not tell its arguments: {why}")
-    return {}
+    reporter.note(f"cannot find out the arguments of {_name(job)}: {why}")
+    return {"reached": ""} if is_late else {}  # whatever else failed may work the next time
 
 
 def _arguments(job: JobSpec) -> tuple[str, ...]:
@@ -162,8 +170,9 @@ def _key(job: JobSpec, python: Interpreter) -> str:
         "argv": [job.module or str(job.script.absolute()), *_arguments(job)],
         "directory": str(Path.cwd()),
         "python": python.executable,
-        "versions": {**python.versions(_PACKAGES), "zlaunch": __version__},
-        "files": _stamps([str(job.script), *_arguments(job)]),
+        "environment": {name: value for name, value in os.environ.items() if not _UNRELATED.fullmatch(name)},
+        "zlaunch": __version__,
+        "files": _stamps([str(job.script), *(word.partition("=")[2] or word for word in _arguments(job))]),
     }
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
@@ -196,7 +205,7 @@ def _keep(key: str, answer: AnswerRecord) -> None:
         return
     stamps = _stamps(answer.get("files", []))
     with contextlib.suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(directory / f"{key}{_SUFFIX}", json.dumps({"stamps": stamps, "answer": answer}))
         kept = sorted(directory.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime)
         for old in kept[:-MOST_KEPT]:

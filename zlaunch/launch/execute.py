@@ -9,7 +9,7 @@ from functools import partial
 from zlaunch.diagnosis.collect import collect_evidence
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.errors import Unavailable, ZlaunchError
-from zlaunch.hosts.environment import is_exported, is_secret
+from zlaunch.hosts.environment import is_exported
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch.finish import FinishedRun, finish_run, record_failed_start
 from zlaunch.launch.monitoring.monitor import JobMonitor
@@ -20,6 +20,7 @@ from zlaunch.process import SAFE_PATH, Foreground, ours
 from zlaunch.rundir import control
 from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import RankRecord
+from zlaunch.secrets import is_secret
 from zlaunch.worker.cleanup import buffers_here, delete
 from zlaunch.worker.sampling import oom_kills
 

@@ -25,6 +25,7 @@ from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.ask import ask
+from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.preflight.tracking import PACKAGES
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.layout import RunDir
@@ -98,9 +99,9 @@ def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:
     """List the packages without which a job certainly cannot start."""
     if job.script == default_recipe():
         return RECIPE
-    needs_launcher = job.launcher == "deepspeed" or job.hostfile is not None or script.wants_local_rank
+    launcher = launcher_of(job, script, over_ssh=job.hostfile is not None)
     is_sure = script.is_sure and script.interface is not ConfigInterface.NONE
-    return TRAINING if needs_launcher or is_sure else TRAINING[:1]
+    return TRAINING if launcher == "deepspeed" or is_sure else TRAINING[:1]
 
 
 def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyRequest:

@@ -27,7 +27,7 @@ from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs, absent_arguments
-from zlaunch.launch.backends import BACKENDS
+from zlaunch.launch.backends import BACKENDS, launcher_of
 from zlaunch.launch.backends.target import Target
 from zlaunch.process import RANK_PROGRAM, ours
 from zlaunch.rundir.layout import RunDir
@@ -175,7 +175,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         python=inputs.python,
         topology=topology,
         accelerator=inputs.machine.accelerator,
-        launcher=_launcher(inputs),
+        launcher=launcher_of(inputs.job, inputs.script, inputs.topology.over_ssh),
         port=inputs.port,
         program=script,
         values=resolved.values,
@@ -204,12 +204,6 @@ def _op_cache(inputs: PlanInputs) -> dict[str, Variable]:
         return {}
     why = "native ops of these packages; other environments have other directories"
     return {op_cache.VARIABLE: Variable(str(inputs.op_cache.folder), why)}
-
-
-def _launcher(inputs: PlanInputs) -> Launcher:
-    """Choose DeepSpeed's launcher where it alone tells the script its local rank."""
-    needs_deepspeed = inputs.topology.over_ssh or inputs.script.wants_local_rank
-    return inputs.job.launcher or ("deepspeed" if needs_deepspeed else "torchrun")
 
 
 def _handed_over(inputs: PlanInputs, config: ResolvedConfig) -> tuple[tuple[str, ...], dict[str, Variable]]:

@@ -1,7 +1,7 @@
 """Repeat a run: plan it again from its records in a new directory, and list what has changed."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -112,7 +112,10 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
     job, old, run_dir = files.job, _recorded_root(files), inputs.layout
     moved = {str(RunDir(old).ds_config): str(run_dir.ds_config)}
     with _enough_is_recorded(files):
-        values = _own_swap_dirs(_values(files), old, run_dir)
+        expected, handed = (
+            _own_swap_dirs(_values(files, config), old, run_dir)
+            for config in (files.provenance.get("expected", files.config), files.config)
+        )
         return LaunchPlan(
             layout=run_dir,
             python=inputs.python,
@@ -121,8 +124,8 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             launcher=_LAUNCHER.validate_python(job["launcher"]),
             port=inputs.port,
             program=inputs.script,
-            values=values,
-            handed=values,
+            values=expected,
+            handed=handed,
             left=files.provenance["left"],
             script=tuple(moved.get(word, word) for word in job["script"]),
             environment={
@@ -169,13 +172,13 @@ def topology_of(job: JobRecord) -> Topology:
     return Topology(tuple(hosts), job["over_ssh"])
 
 
-def _values(files: RunFiles) -> Values:
+def _values(files: RunFiles, config: Mapping[str, object]) -> Values:
     recorded = files.provenance["set"]
 
     def source(path: KeyPath) -> Source:
         return Source(SourceKind.EARLIER_RUN, recorded.get(dotted(path), "the repeated run"))
 
-    return Values({path: Sourced(value, source(path)) for path, value in leaves(files.config)})
+    return Values({path: Sourced(value, source(path)) for path, value in leaves(config)})
 
 
 def _own_swap_dirs(values: Values, old: Path, run_dir: RunDir) -> Values:

@@ -8,7 +8,6 @@ from zlaunch.diagnosis.advice import state_of
 from zlaunch.diagnosis.evidence import Evidence, JobEvidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.estimate.changes import memory_changes
-from zlaunch.job.script import Handover, setting_of
 from zlaunch.job.spec import JobSpec, RestartPolicy
 from zlaunch.units import plural
 
@@ -92,15 +91,14 @@ def smaller_jobs(job: JobSpec, ran: JobEvidence, code: str) -> Iterator[Retry]:
     Offloading helps if a GPU was full. A host that was full has no room for more. Nothing is proposed for
     a script that trains without zlaunch's ds_config.
     """
-    if ran.handover is Handover.NOT:
+    if not ran.takes_ds_config:
         return
-    setting = setting_of(ran.interface, ran.handover)
     for row, options in memory_changes(state_of(ran), only_first=True):
         if not row.keeps_training or (row.uses_host and code != "gpu-out-of-memory"):
             continue
-        changed = options.apply(job, setting)
+        changed = options.apply(job, ran.setting)
         if changed is not None:
-            why = f"{row.name}: `{options.for_train(setting)}`"
+            why = f"{row.name}: `{options.for_train(ran.setting)}`"
             yield Retry(changed, why, resumes=options.stage is None)
 
 

@@ -25,6 +25,15 @@ def write_record(file: Path, members: Mapping[str, object], indent: int | None =
     write_whole(file, record_text(members, indent))
 
 
+def as_json(value: object) -> object:
+    """Return a copy of a value with text in place of what JSON does not have."""
+    if isinstance(value, Mapping):
+        return {str(key): as_json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(one) for one in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
 def write_ending(run_dir: RunDir, members: "EndingRecord") -> None:
     """Write how a run ended; on a full disk, in the space that was reserved for it."""
     run_dir.reserve.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from zlaunch.diagnosis.evidence import StallEvidence, filled
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.rundir.record import EndingRecord
 from zlaunch.rundir.run_files import RunFiles
+from zlaunch.runs.what_ran import program_of
 
 SIGN_SECONDS = 60.0
 """A running job writes more often than this."""
@@ -91,8 +92,7 @@ def summarize(files: RunFiles, alive: bool | None, now: float) -> RunSummary:
 
 def _stage(files: RunFiles) -> int | None:
     """Take the stage of the engine, or that of the plan until there is one."""
-    engines = (program.get("engine", {}).get("stage") for program in files.programs.values())
-    return next((stage for stage in engines if stage is not None), files.job.get("stage"))
+    return program_of(files).get("engine", {}).get("stage", files.job.get("stage"))
 
 
 def state_of(files: RunFiles, alive: bool | None, now: float) -> State:

@@ -60,9 +60,12 @@ def differences(files: RunFiles) -> list[str]:
 
 
 def _no_engine(program: ProgramRecord) -> str:
-    instead = " and ".join(program.get("parallel", []))
-    trained = f"; the script trained with {instead}" if instead else ""
-    return f"the script created no DeepSpeed engine, so the ds_config had no effect{trained}"
+    if instead := " and ".join(program.get("parallel", [])):
+        return f"the script trained with {instead}, so the ds_config had no effect"
+    return (
+        "the process of the script created no DeepSpeed engine; unless another process of it trains, the "
+        "ds_config had no effect"
+    )
 
 
 def _key_differences(planned: Mapping[str, object], engine: EngineRecord) -> Iterator[str]:

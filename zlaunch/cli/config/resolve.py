@@ -32,7 +32,7 @@ def resolve(
     over the run.
     """
     argv = trainer_args(trainer.args, python)
-    context, wrong = context_of(argv, world_size, model, runner, None)
+    context, wrong = context_of(argv, world_size, model, runner, None, python=python)
     context = replace(context, strict_json=False)
     found = load_config(file)
     document = found.needed(file)

@@ -45,7 +45,7 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         case Handover.VARIABLE:
             yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {plan.environment['ZLAUNCH_DS_CONFIG'].why}"
         case Handover.ACCELERATE if not plan.program.is_sure:
-            yield "ds_config", "handed over in the variables of accelerate, which the Trainer reads too"
+            yield "ds_config", "passed in accelerate's environment variables, which the Trainer also reads"
     if plan.debug is not None:
         host = f" of {plan.debug.host}" if plan.topology.over_ssh else ""
         waits = f"rank {plan.debug.rank} waits for a debugger on {LOOPBACK}:{plan.debug.port}{host}"

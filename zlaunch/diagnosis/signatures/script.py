@@ -49,7 +49,8 @@ def wrong_arguments(case: Case) -> Reading | None:
 
 def _appended(case: Case, error: str) -> Iterator[str]:
     """Name the argument that zlaunch added, if the script rejected that one."""
-    rejected = [word for word in case.job.appended if word.startswith("--") and word in error]
+    named = re.findall(r"--[\w-]+", error)
+    rejected = [word for word in case.job.appended if word in named]
     if rejected:
         yield f"zlaunch added `{' '.join(rejected)}`; the other arguments are yours"
 

@@ -1,9 +1,10 @@
 """Answer which arguments a program trains with: let it run until it has them, then leave.
 
-The process ends before the program has taken a step, sees a device or joins other ranks. Only the standard
-library is imported here.
+The process ends before an optimizer takes a step; a program without any of the known points may use a
+device until then. Only the standard library is imported here.
 """
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -12,12 +13,14 @@ import os
 import site
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
-from zlaunch.rundir.write import write_record
+from zlaunch.rundir.write import as_json, write_record
+from zlaunch.secrets import is_secret
 from zlaunch.worker.hook.imports import ImportWatch
 from zlaunch.worker.hook.program_record import PARALLEL
 
@@ -31,27 +34,50 @@ _PARSERS = ("parse_args_into_dataclasses", "parse_dict")
 def install(file: str) -> None:
     """Watch for the points at which a program has its arguments; `file` gets the answer."""
     told = _Answer(Path(file))
-    ImportWatch(_POINTS, lambda module: _wrap(module, told)).install()
+
+    def wrap(module: ModuleType) -> None:
+        with _leaving():
+            _wrap(module, told)
+
+    with _leaving():
+        ImportWatch(_POINTS, wrap).install()
 
 
 class _Answer:
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def give(self, answer: "AnswerRecord") -> NoReturn:
+    def give(self, make: "_Make", given: Mapping[str, object]) -> NoReturn:
         """Write the answer, and leave without running anything else."""
-        write_record(self._file, {**answer, "files": sorted(set(_own_files()))}, indent=None)
+        with _leaving():
+            files = sorted({*_own_files(), *_installed()})
+            write_record(self._file, {**make(given), "files": files}, indent=None)
         os._exit(0)
+
+
+@contextlib.contextmanager
+def _leaving() -> Iterator[None]:
+    """End the program if something fails here: it would train otherwise."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - whatever it is
+        traceback.print_exc()
+        os._exit(os.EX_SOFTWARE)
 
 
 def _own_files() -> Iterator[str]:
     """List the files of modules that belong to the program, rather than to an installed package."""
-    installed = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))
+    installed = (*_installed(), sysconfig.get_path("stdlib"))
     ours = str(Path(__file__).parents[2])
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and Path(file).is_file() and not file.startswith((*installed, ours)):
             yield file
+
+
+def _installed() -> list[str]:
+    """List the directories that change when a package is installed or removed."""
+    return [*site.getsitepackages(), site.getusersitepackages()]
 
 
 def _wrap(module: ModuleType, told: _Answer) -> None:
@@ -76,7 +102,7 @@ def _instead(function: Callable[..., object], make: _Make, told: _Answer) -> Cal
             given = inspect.signature(function).bind(*args, **kwargs).arguments
         except TypeError:
             return function(*args, **kwargs)  # it raises a better error
-        return told.give(make(given))
+        return told.give(make, given)
 
     return asked
 
@@ -87,7 +113,7 @@ def _afterwards(function: Callable[..., object], make: _Make, told: _Answer) -> 
     @functools.wraps(function)
     def asked(*args: object, **kwargs: object) -> object:
         function(*args, **kwargs)
-        told.give(make({"self": args[0]}))
+        told.give(make, {"self": args[0]})
 
     return asked
 
@@ -95,7 +121,7 @@ def _afterwards(function: Callable[..., object], make: _Make, told: _Answer) -> 
 def _training_arguments(given: Mapping[str, object]) -> "AnswerRecord":
     arguments = given["self"]
     listed = dataclasses.fields(arguments)  # type: ignore[arg-type]
-    fields = [field for field in listed if not field.name.endswith("_token")]  # the answer is kept in a file
+    fields = [field for field in listed if not is_secret(field.name)]  # the answer is kept in a file
     values = {field.name: _plain(getattr(arguments, field.name, None)) for field in fields}
     parser = _frame_of(_PARSERS)
     rejected = [] if parser is None else _rejected(parser)
@@ -113,7 +139,9 @@ def _training_arguments(given: Mapping[str, object]) -> "AnswerRecord":
 def _plain(value: object) -> object:
     """Return a value as JSON has it; an ellipsis for other kinds."""
     value = value.value if isinstance(value, enum.Enum) else value
-    return value if value is None or isinstance(value, bool | int | float | str | dict) else ...
+    if isinstance(value, dict):
+        return as_json(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else ...
 
 
 def _is_changed(field: "dataclasses.Field[object]", value: object) -> bool:
@@ -143,7 +171,8 @@ def _rejected(parser: FrameType) -> list[str]:
     """List the words that a parser is about to reject."""
     rest = parser.f_locals.get("remaining_args")
     tolerant = parser.f_locals.get("return_remaining_strings", True)
-    return [str(word) for word in rest] if isinstance(rest, list) and not tolerant else []
+    words = [str(word) for word in rest] if isinstance(rest, list) and not tolerant else []
+    return [word.partition("=")[0] for word in words if word.startswith("-")] or words[:1]
 
 
 def _model_name(known: Mapping[str, object]) -> str | None:
@@ -163,7 +192,10 @@ def _model_name(known: Mapping[str, object]) -> str | None:
 def _accelerator(given: Mapping[str, object]) -> "AnswerRecord":
     if given.get("cpu"):
         return {"reached": "Accelerator(cpu=True)"}
+    if given.get("fsdp_plugin"):
+        return {"reached": "Accelerator(fsdp_plugin=…)"}
     plugin = given.get("deepspeed_plugins") or given.get("deepspeed_plugin")
+    plugin = next(iter(plugin.values()), None) if isinstance(plugin, dict) else plugin
     config = getattr(plugin, "deepspeed_config", None)
     return {"reached": "Accelerator", "ds_config": config if isinstance(config, dict) else None}
 
@@ -197,7 +229,7 @@ def _without_deepspeed(name: str) -> _Make:
 
 def _first_step(register: Callable[..., object], make: _Make, told: _Answer) -> Callable[..., object]:
     """Answer when an optimizer is about to take its first step."""
-    register(lambda *_: told.give(make({})))
+    register(lambda *_: told.give(make, {}))
     return register
 
 

@@ -34,14 +34,21 @@ def _find_zlaunch() -> None:
 
 _leave_path()
 debug = os.environ.pop("ZLAUNCH_DEBUG", None)
-with contextlib.suppress(Exception):
-    _find_zlaunch()
-    if (file := os.environ.get("ZLAUNCH_ANSWER")) is not None:
-        # The environment stays: a process that the program starts may be the one that trains.
+if (file := os.environ.get("ZLAUNCH_ANSWER")) is not None:
+    # The environment stays: a process that the program starts may be the one that trains.
+    try:
+        _find_zlaunch()
         from zlaunch.worker.hook.answer import install as install_answer
 
         install_answer(file)
-    else:
+    except Exception:  # noqa: BLE001 - the program would train
+        import traceback
+
+        traceback.print_exc()
+        os._exit(os.EX_SOFTWARE)
+else:
+    with contextlib.suppress(Exception):
+        _find_zlaunch()
         _leave_environment()
         from zlaunch.worker.hook.attach import install
 

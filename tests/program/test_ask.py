@@ -57,6 +57,25 @@ def test_a_program_need_not_be_asked(folder: Path) -> None:
     assert "ds_config  handed over in the variables of accelerate" in told.out
 
 
+def test_a_ds_config_without_a_stage_is_announced_as_deepspeed_reads_it(folder: Path) -> None:
+    (folder / "mine.py").write_text(ENGINE.format("{'train_batch_size': 1}"))
+    assert "the ds_config of the script itself (deepspeed.initialize): ZeRO stage 0" in plan(
+        folder, "train.py"
+    ).out.replace("\n        ", " ")
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_program_is_asked_as_the_first_of_its_ranks(joins: bool, folder: Path) -> None:
+    join = (
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n" if joins else ""
+    )
+    config = "{'train_micro_batch_size_per_gpu': 3, 'gradient_accumulation_steps': 16 // ranks}"
+    ranks = "import os\nranks = int(os.environ['WORLD_SIZE'])\n"
+    (folder / "mine.py").write_text(f"{ranks}{join}{ENGINE.format(config)}")
+    told = zlaunch("train", "--gpus", "2", "--dry-run", "train.py", cwd=folder)
+    assert "  gradient_accumulation_steps = 8 " in told.out
+
+
 LIGHTNING = """
 class DDPStrategy: ...
 

@@ -59,9 +59,8 @@ def test_a_program_need_not_be_asked(folder: Path) -> None:
 
 def test_a_ds_config_without_a_stage_is_announced_as_deepspeed_reads_it(folder: Path) -> None:
     (folder / "mine.py").write_text(ENGINE.format("{'train_batch_size': 1}"))
-    assert "the ds_config of the script itself (deepspeed.initialize): ZeRO stage 0" in plan(
-        folder, "train.py"
-    ).out.replace("\n        ", " ")
+    told = " ".join(plan(folder, "train.py").out.split())
+    assert "the ds_config of the script itself (deepspeed.initialize): ZeRO stage 0, " in told
 
 
 @pytest.mark.parametrize("joins", [False, True])
@@ -96,6 +95,7 @@ def test_a_trainer_of_lightning_tells_its_strategy_before_it_counts_its_ranks(tm
     (tmp_path / "train.py").write_text(FIT)
     told = plan(tmp_path, "train.py").out
     assert told.startswith("job     no DeepSpeed: the script trains with Lightning's DDPStrategy\n")
+    assert "DeepSpeed's CPU accelerator" not in told
 
 
 def test_nothing_of_a_program_runs_after_its_arguments_are_known(folder: Path) -> None:

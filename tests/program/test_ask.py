@@ -104,6 +104,24 @@ def test_a_program_need_not_be_asked(folder: Path) -> None:
     assert "ds_config  passed in accelerate's environment variables" in told.out
 
 
+def test_a_ds_config_without_a_stage_is_announced_as_deepspeed_reads_it(folder: Path) -> None:
+    (folder / "mine.py").write_text(ENGINE.format("{'train_batch_size': 1}"))
+    told = " ".join(plan(folder, "train.py").out.split())
+    assert "the ds_config of the script itself (deepspeed.initialize): ZeRO stage 0, " in told
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_program_is_asked_as_the_first_of_its_ranks(joins: bool, folder: Path) -> None:
+    join = (
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n" if joins else ""
+    )
+    config = "{'train_micro_batch_size_per_gpu': 3, 'gradient_accumulation_steps': 16 // ranks}"
+    ranks = "import os\nranks = int(os.environ['WORLD_SIZE'])\n"
+    (folder / "mine.py").write_text(f"{ranks}{join}{ENGINE.format(config)}")
+    told = zlaunch("train", "--gpus", "2", "--dry-run", "train.py", cwd=folder)
+    assert "  gradient_accumulation_steps = 8 " in told.out
+
+
 LIGHTNING = """
 class DDPStrategy: ...
 
@@ -124,6 +142,7 @@ def test_a_trainer_of_lightning_tells_its_strategy_before_it_counts_its_ranks(tm
     (tmp_path / "train.py").write_text(FIT)
     told = plan(tmp_path, "train.py").out
     assert told.startswith("job     no DeepSpeed: the script trains with Lightning's DDPStrategy\n")
+    assert "DeepSpeed's CPU accelerator" not in told
 
 
 def test_nothing_of_a_program_runs_after_its_arguments_are_known(folder: Path) -> None:

@@ -155,11 +155,11 @@ def _make_datasets(datasets: Path) -> None:
     _write_dataset(
         datasets / "local/tiny-prompts", {"default": _halves([{"prompt": chat[:1]} for chat in chats])}
     )
+    whats = [(line, next(what for what in WORDS["what"] if what in line)) for line in sentences(4600, 10)]
     questions = [
-        {"text": line, "coarse_label": number % 2, "fine_label": number % 4}
-        for number, line in enumerate(sentences(800, 10))
+        {"text": line, "coarse_label": 0, "fine_label": WORDS["what"].index(what)} for line, what in whats
     ]
-    trec = {"train": questions[:700], "test": questions[700:]}
+    trec = {"train": questions[:4500], "test": questions[4500:]}
     _write_dataset(datasets / "omkar334/trec", {"default": trec})
     alpaca = [{"instruction": f"say: {one}", "input": "", "output": one} for one, _ in pairs]
     _write_dataset(datasets / "tatsu-lab/alpaca", {"default": {"train": alpaca}})

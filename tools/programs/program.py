@@ -87,7 +87,7 @@ class Program:
     name: str = ""
     """Name in the table, if the script's is not enough."""
     note: str = ""
-    """Why it fails under both launchers."""
+    """Why it fails, or its loss does not fall, under both launchers."""
 
     @property
     def title(self) -> str:

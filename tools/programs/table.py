@@ -59,11 +59,11 @@ MRPC = "--model_name_or_path bert-base-cased --task_name mrpc"
 CHAT = "applications/DeepSpeed-Chat"
 
 
-def _trl(script: str, dataset: str, arguments: str, *ways: Way) -> Program:
+def _trl(script: str, dataset: str, arguments: str, *ways: Way, note: str = "") -> Program:
     arguments = (
         f"--model_name_or_path tiny-llama --dataset_name local/{dataset} {arguments} --bf16 False {TRAINER}"
     )
-    return Program("TRL", TRL, f"-m trl.scripts.{script}", arguments, ways)
+    return Program("TRL", TRL, f"-m trl.scripts.{script}", arguments, ways, note=note)
 
 
 PROGRAMS = (
@@ -100,7 +100,8 @@ PROGRAMS = (
     _trl("dpo", "tiny-preferences", "--max_length 64", _file()),
     _trl("reward", "tiny-preferences", "--max_length 64", _file()),
     _trl("grpo", "tiny-prompts",
-         "--reward_funcs think_format_reward --num_generations 2 --max_completion_length 8", _file()),
+         "--reward_funcs think_format_reward --num_generations 2 --max_completion_length 8", _file(),
+         note="random weights earn no reward, so all steps run with a loss of 0"),
     Program("peft", PEFT, "examples/sft/train.py",
             "--model_name_or_path tiny-llama --dataset_name local/tiny-chat --chat_template_format none "
             f"--use_peft_lora True --lora_r 4 --max_length 64 --bf16 False {TRAINER}", (_file(),), name="sft/train"),
@@ -128,7 +129,8 @@ PROGRAMS = (
             needs="vision", files={"data": "{data}/cifar"}),
     Program("DeepSpeedExamples", EXAMPLES, "training/pipeline_parallelism/train.py",
             "--deepspeed_config {ds}/pipeline.json -p 2 --steps 8 --backend gloo", BY_DEEPSPEED,
-            needs="vision", files={"/tmp/cifar10-data": "{data}/cifar"}, name="pipeline_parallelism/train"),  # noqa: S108 - the program's own
+            needs="vision", files={"/tmp/cifar10-data": "{data}/cifar"}, name="pipeline_parallelism/train",  # noqa: S108 - the program's own
+            note=NEEDS_CUDA),
     Program("DeepSpeedExamples", EXAMPLES, "training/bf16_master_weight/train.py",
             "--deepspeed_config {ds}/plain1.json --hidden_dim 64 --num_layers 2 --num_heads 4 --vocab_size 200 "
             "--seq_length 32 --num_steps 12 --warmup_steps 1 --learning_rate 1e-2", BY_DEEPSPEED,
@@ -156,7 +158,7 @@ PROGRAMS = (
             "--trainer.max_iters=40 --trainer.num_workers=0 --trainer.learning_rate=0.003", AS_IT_IS,
             packages=("mingpt",), name="adder"),
     Program("sentence-transformers", SENTENCES,
-            "examples/sentence_transformer/training/other/training_batch_hard_trec.py", "", AS_IT_IS,
+            "examples/sentence_transformer/training/other/training_batch_hard_trec.py", "", (_accelerate(2),),
             packages=("sentence_transformers",)),
     Program("PyTorch", PYTORCH, "regression/main.py", "", AS_IT_IS, name="regression"),
     Program("PyTorch", PYTORCH, "distributed/ddp-tutorial-series/multigpu_torchrun.py", "2 10", AS_IT_IS, note=NEEDS_CUDA),

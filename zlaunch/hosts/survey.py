@@ -70,15 +70,17 @@ class SurveyError:
     hint: str | None
 
 
-def survey(request: SurveyRequest, python: Interpreter | None = None) -> HostSurvey:
-    """Survey this machine as a rank here would find it; `python` is its interpreter, if it was described.
+def survey(
+    request: SurveyRequest, python: Interpreter | None = None, machine: Machine | None = None
+) -> HostSurvey:
+    """Survey this machine as a rank here would find it; its interpreter and hardware may be known already.
 
     Raises Unavailable if the interpreter, a package that is needed, or a driver does not work.
     """
     environ = {**os.environ, **request.environ}
     python = python or inspect_python(request.python, (*request.needed, *request.packages))
     check_packages(python, request.needed)
-    machine = probe_machine(environ, python)
+    machine = machine or probe_machine(environ, python)
     op_cache = None if python.packages["torch"] is None else find_op_cache(python, machine, environ)
     locks = frozenset[Path]() if op_cache is None else stale_locks(op_cache.folder)
     asked = (*request.paths, *locks, *filter(None, [request.run]))

@@ -22,6 +22,7 @@ from zlaunch.estimate.forecast_cache import cache_directory
 from zlaunch.files import last_lines, write_whole
 from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.ports import LOOPBACK, free_port
+from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.answer import apply_answer
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
@@ -43,6 +44,8 @@ MOST_LINES = 100
 MOST_KEPT = 200
 """Answers to keep; the oldest are deleted."""
 
+ONE_RANK = Topology((Host("localhost", (0,)),))
+
 _GRACE_SECONDS = 2.0
 _WRONG = re.compile(r"unrecognized arguments|invalid choice|invalid .* value|expected .*argument")
 """What argparse says of wrong words. Other errors may be due to the single rank that is asked."""
@@ -54,8 +57,10 @@ _UNRELATED = re.compile(
 _SUFFIX = ".answer.json"
 
 
-def ask(job: JobSpec, script: Script, python: Interpreter, reporter: Reporter) -> Script:
-    """Return the script as it describes itself in an interpreter, unless its source alone is certain.
+def ask(
+    job: JobSpec, script: Script, python: Interpreter, reporter: Reporter, topology: Topology = ONE_RANK
+) -> Script:
+    """Return the script as its first rank describes itself, unless its source alone is certain.
 
     Raises WrongUsage if it rejects its command line.
     """
@@ -63,10 +68,11 @@ def ask(job: JobSpec, script: Script, python: Interpreter, reporter: Reporter) -
         script = replace(script, config_flags=job.config_flags)
     if not needs_asking(job, script):
         return script
-    key = _key(job, python)
+    ranks = _first_rank(topology)
+    key = _key(job, python, ranks)
     answer = _kept(key)
     if answer is None:
-        answer = _answer(job, python, reporter)
+        answer = _answer(job, python, reporter, ranks)
         _keep(key, answer)
     if rejected := answer.get("rejected"):
         words = " ".join(rejected)
@@ -112,12 +118,12 @@ def _rejected(job: JobSpec, said: str) -> WrongUsage:
     return WrongUsage(f"{_name(job)} {said}", "see its `--help`; `--no-ask` starts it anyway")
 
 
-def _answer(job: JobSpec, python: Interpreter, reporter: Reporter) -> AnswerRecord:
+def _answer(job: JobSpec, python: Interpreter, reporter: Reporter, ranks: Mapping[str, str]) -> AnswerRecord:
     """Run the program until it answers; empty if it does not."""
     program = ["-m", job.module] if job.module else [str(job.script)]
     with tempfile.TemporaryDirectory(prefix="zlaunch-ask-") as directory:
         file, log = Path(directory, "answer.json"), Path(directory, "log")
-        environment = {**os.environ, **_one_rank()}
+        environment = {**os.environ, **ranks, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
         started, limit = time.monotonic(), MOST_SECONDS
         with log.open("wb") as output:
             argv = [python.executable, *program, *_arguments(job)]
@@ -152,12 +158,15 @@ def _arguments(job: JobSpec) -> tuple[str, ...]:
     return (*job.script_args, *named)
 
 
-def _one_rank() -> dict[str, str]:
-    """Variables of torchrun that start one rank; Lightning waits for others unless it sees them all."""
+def _first_rank(topology: Topology) -> dict[str, str]:
+    """Variables of the first rank, as of torchrun: programs compute arguments from the number of ranks."""
     ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
-    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), "1")
-    place = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "none"}
-    return {**ranks, **sizes, **place}
+    sizes = dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(topology.world_size))
+    hosts = {
+        "LOCAL_WORLD_SIZE": str(len(topology.hosts[0].devices)),
+        "GROUP_WORLD_SIZE": str(len(topology.hosts)),
+    }
+    return {**ranks, **sizes, **hosts, "TORCHELASTIC_RUN_ID": "none"}
 
 
 def _last_line(log: Path) -> str:
@@ -165,10 +174,11 @@ def _last_line(log: Path) -> str:
     return next(filter(None, lines), "")
 
 
-def _key(job: JobSpec, python: Interpreter) -> str:
+def _key(job: JobSpec, python: Interpreter, ranks: Mapping[str, str]) -> str:
     depends_on = {
         "argv": [job.module or str(job.script.absolute()), *_arguments(job)],
         "directory": str(Path.cwd()),
+        "ranks": ranks,
         "python": python.executable,
         "environment": {name: value for name, value in os.environ.items() if not _UNRELATED.fullmatch(name)},
         "zlaunch": __version__,

@@ -15,7 +15,8 @@ from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.files import nearest
 from zlaunch.hosts.interpreter import RECIPE, TRAINING, check_packages, inspect_python
-from zlaunch.hosts.placement import choose_slots
+from zlaunch.hosts.placement import assign_ranks, choose_slots
+from zlaunch.hosts.probe import probe_machine
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
 from zlaunch.hosts.survey import HostSurvey, SurveyRequest, survey
 from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
@@ -82,14 +83,16 @@ def inspect(job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter) 
     """Ask the script, read the model's config.json, and survey all machines, other hosts over ssh.
 
     Raises InputMissing for a missing model, WrongUsage for arguments that the script rejects, Unavailable
-    for a Python that lacks packages, or a host that gives no answer.
+    for a Python that lacks packages, devices that do not exist, or a host that gives no answer.
     """
     python = inspect_python(job.python, (DEBUGGER, *PACKAGES))
     check_packages(python, _needed(job, sources.script))
-    sources = replace(sources, script=ask(job, sources.script, python, reporter))
+    machine = probe_machine(os.environ, python)
+    topology = sources.hosts or assign_ranks(job, machine)
+    sources = replace(sources, script=ask(job, sources.script, python, reporter, topology))
     model, model_error = _model(job, sources.script)
     request = _survey_request(job, sources, layout)
-    here = survey(request, python)
+    here = survey(request, python, machine)
     names = [] if sources.hosts is None else [host.name for host in sources.hosts.hosts]
     hosts = survey_hosts(names, here.machine, request)
     return Facts(sources, model, model_error, here, hosts, dict(os.environ))

@@ -69,7 +69,9 @@ def _job(plan: LaunchPlan) -> str:
 def _ranks(plan: LaunchPlan) -> str:
     count = plural(plan.topology.world_size, "rank")
     if plan.accelerator == "cpu" and not plan.topology.over_ssh:
-        return f"{count} on the CPU: no accelerator was found, so DeepSpeed's CPU accelerator is used"
+        uses_it = plan.program.interface is not ConfigInterface.NONE
+        so = ", so DeepSpeed's CPU accelerator is used" if uses_it else ""
+        return f"{count} on the CPU: no accelerator was found{so}"
     return f"{count} on {plural(len(plan.topology.hosts), 'host')}: " + "; ".join(
         f"{host.name} {'GPU' if plan.accelerator == 'cuda' else 'slot'} {', '.join(map(str, host.devices))}"
         for host in plan.topology.hosts

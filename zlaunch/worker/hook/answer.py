@@ -41,6 +41,25 @@ def install(file: str) -> None:
 
     with _leaving():
         ImportWatch(_POINTS, wrap).install()
+        ImportWatch([_GROUPS], _make_alone).install()
+
+
+_GROUPS = "torch.distributed.distributed_c10d"
+
+
+def _make_alone(groups: ModuleType) -> None:
+    """Let the process group consist of this process: from then on, it is the only rank."""
+    init = groups.init_process_group
+
+    @functools.wraps(init)
+    def alone(*args: object, **kwargs: object) -> object:
+        given = inspect.signature(init).bind(*args, **kwargs)
+        if "world_size" in given.arguments:
+            given.arguments.update(rank=0, world_size=1)
+        os.environ.update({name: "1" for name in os.environ if name.endswith("WORLD_SIZE")})
+        return init(*given.args, **given.kwargs)
+
+    groups.init_process_group = alone  # type: ignore[attr-defined]
 
 
 class _Answer:

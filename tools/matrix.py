@@ -193,7 +193,7 @@ CHECKS: Mapping[str, Check] = {
     "own loop": job("--stage", "2", "--gpus", "2", str(RECIPES / "own_loop.py")),
     "Trainer script": job(
         *("--stage", "2", "--gpus", "2", str(ROOT / "tools" / "trainer_script.py"), "--"),
-        *("--output_dir", "out", "--learning_rate", "0.1", *TRAINED),
+        *("--output_dir", "out", "--learning_rate", "0.01", *TRAINED),
     ),
     "validate": command("zlaunch", "config", "validate", "--strict", *CONFIGS),
     "resolve": command("zlaunch", "config", "resolve", CONFIGS[-1], "--world-size", "8"),

@@ -5,18 +5,18 @@ from transformers import HfArgumentParser, PretrainedConfig, Trainer, TrainingAr
 
 
 class Line(torch.nn.Module):  # type: ignore[misc]
-    """A linear layer with a loss, as the Trainer wants it."""
+    """Two linear layers with a loss, as the Trainer wants it; every rank has a part of them."""
 
     def __init__(self) -> None:
         """Start at random weights."""
         super().__init__()
-        self.layer = torch.nn.Linear(8, 1)
-        self.config = PretrainedConfig(hidden_size=8)  # for the sizes of buckets
+        self.layers = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Linear(64, 1))
+        self.config = PretrainedConfig(hidden_size=64)  # for the sizes of buckets
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the loss; `x` is (batch, 8), `labels` (batch, 1)."""
-        x = x.to(self.layer.weight.dtype)
-        return {"loss": torch.nn.functional.mse_loss(self.layer(x).float(), labels)}
+        x = x.to(self.layers[0].weight.dtype)
+        return {"loss": torch.nn.functional.mse_loss(self.layers(x).float(), labels)}
 
 
 def main() -> None:

@@ -96,6 +96,14 @@ def test_a_program_that_does_not_get_so_far_is_planned_without_its_answer(folder
     assert (told.status, "train.py did not tell its arguments: KeyError: 'data'" in told.err) == (0, True)
 
 
+def test_a_ds_config_that_a_program_knows_by_name_is_left_to_it(folder: Path) -> None:
+    known = "{'zero3': {'zero_optimization': {'stage': 3}}}[__import__('sys').argv[2]]"
+    (folder / "mine.py").write_text(ENGINE.format(known))
+    told = plan(folder, "train.py", "--", "--deepspeed", "zero3").out
+    assert "ZeRO stage 3" in told
+    assert " train.py --deepspeed zero3\n" in told
+
+
 def test_a_program_that_rejects_its_command_line_is_not_started(folder: Path) -> None:
     (folder / "mine.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
     told = zlaunch("train", "train.py", "--gpus", "1", "--", "--lr", "1", cwd=folder)

@@ -21,7 +21,7 @@ from zlaunch.hosts.survey import HostSurvey, SurveyRequest, survey
 from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
-from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.ask import ask
@@ -70,7 +70,8 @@ def read_sources(job: JobSpec) -> Sources:
     Raises InputMissing or Refused for one that cannot be read, WrongUsage for slots that no host has.
     """
     script = read_script(job.script)
-    ds_config = None if job.ds_config is None else read(job.ds_config)
+    is_its_own = script.handover is Handover.NOT and bool(job.config_flags)
+    ds_config = None if job.ds_config is None or is_its_own else read(job.ds_config)
     if job.hostfile is None:
         return Sources(script, ds_config, (), None)
     lines = read_hostfile(job.hostfile)

@@ -1,13 +1,14 @@
 """Ask a program for its arguments: run one process of it up to the point where it has them.
 
 Programs compute their arguments: from files, from defaults in other modules, in code. Nothing but the program
-knows them. The answer is kept for the same command line.
+knows them. The answer is kept for the same command line and environment.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 from zlaunch import __version__
 from zlaunch.errors import WrongUsage
 from zlaunch.estimate.forecast_cache import cache_directory
-from zlaunch.files import last_lines, write_whole
+from zlaunch.files import write_whole
 from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.ports import LOOPBACK, free_port
 from zlaunch.job.answer import apply_answer
@@ -36,11 +37,23 @@ from zlaunch.worker.hook import answer_environment
 MOST_SECONDS = 90.0
 """How long a program may take until it has its arguments."""
 
-MOST_LINES = 100
-"""How far from its end the output of a program is searched for a reason."""
+MOST_BYTES = 1 << 14
+"""How much of the end of a program's output is searched for a reason."""
+
+MOST_CHARACTERS = 300
+"""How much of a reason is shown."""
 
 MOST_KEPT = 200
 """Answers to keep; the oldest are deleted."""
+
+_REJECTS = re.compile(
+    r"error: (unrecognized arguments: .*|argument .*: .*|ambiguous option: .*"
+    r"|one of the arguments .* is required|the following arguments are required: (?!.*--local[_-]rank).*)"
+)
+"""What argparse says about a command line; anything else may be due to the one rank that is asked."""
+
+_OF_A_SHELL = ("_", "OLDPWD", "SHLVL")
+"""Variables that every shell sets anew."""
 
 _GRACE_SECONDS = 2.0
 _PACKAGES = ("accelerate", "deepspeed", "torch", "transformers", "trl")
@@ -59,7 +72,7 @@ def ask(job: JobSpec, script: Script, python: Interpreter, reporter: Reporter) -
     key = _key(job, python)
     answer = _kept(key)
     if answer is None:
-        answer = _answer(job, python, reporter)
+        answer = _answer(job, script, python, reporter)
         _keep(key, answer)
     if rejected := answer.get("rejected"):
         words = " ".join(rejected)
@@ -105,9 +118,10 @@ def _rejected(job: JobSpec, said: str) -> WrongUsage:
     return WrongUsage(f"{_name(job)} {said}", "see its `--help`; `--no-ask` starts it anyway")
 
 
-def _answer(job: JobSpec, python: Interpreter, reporter: Reporter) -> AnswerRecord:
+def _answer(job: JobSpec, script: Script, python: Interpreter, reporter: Reporter) -> AnswerRecord:
     """Run the program until it answers; empty if it does not."""
     program = ["-m", job.module] if job.module else [str(job.script)]
+    program += ["--local_rank=0"] if script.wants_local_rank else []
     with tempfile.TemporaryDirectory(prefix="zlaunch-ask-") as directory:
         file, log = Path(directory, "answer.json"), Path(directory, "log")
         environment = {**os.environ, **_one_rank()}
@@ -129,9 +143,9 @@ def _answer(job: JobSpec, python: Interpreter, reporter: Reporter) -> AnswerReco
         if answer := read_record(file, AnswerRecord):
             return answer
         last = _last_line(log)
-    if returncode == 2 and "error:" in last:
-        raise _rejected(job, f"rejects its arguments: {last.partition('error:')[2].strip()}")
-    why = last or f"it ended with {returncode}"
+    if returncode == 2 and (said := _REJECTS.search(last)):
+        raise _rejected(job, f"rejects its arguments: {said[1]}")
+    why = last if last and returncode else f"it ended with {returncode}"
     if time.monotonic() - started > limit:
         why = f"it did not create them within {duration(limit)}"
     reporter.note(f"{_name(job)} did not tell its arguments: {why}")
@@ -153,14 +167,17 @@ def _one_rank() -> dict[str, str]:
 
 
 def _last_line(log: Path) -> str:
-    lines = (line.decode("utf-8", "replace").strip() for line in reversed(last_lines(log, MOST_LINES)))
-    return next(filter(None, lines), "")
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - MOST_BYTES))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:MOST_CHARACTERS]
 
 
 def _key(job: JobSpec, python: Interpreter) -> str:
     depends_on = {
         "argv": [job.module or str(job.script.absolute()), *_arguments(job)],
         "directory": str(Path.cwd()),
+        "environment": {name: value for name, value in os.environ.items() if name not in _OF_A_SHELL},
         "python": python.executable,
         "versions": {**python.versions(_PACKAGES), "zlaunch": __version__},
         "files": _stamps([str(job.script), *_arguments(job)]),
@@ -179,14 +196,14 @@ def _stamps(files: Iterable[str]) -> Mapping[str, list[int]]:
 
 
 def _kept(key: str) -> AnswerRecord | None:
-    """Return the answer to the same command line, unless a module of the program was changed since."""
+    """Return the answer to the same command line, unless a file that the program read was changed since."""
     directory = cache_directory(os.environ)
     if directory is None:
         return None
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         kept = json.loads((directory / f"{key}{_SUFFIX}").read_bytes())
         if kept["stamps"] == _stamps(kept["stamps"]):
-            return conform(kept["answer"], AnswerRecord)
+            return conform(dict(kept["answer"]), AnswerRecord)
     return None
 
 

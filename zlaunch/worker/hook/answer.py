@@ -4,22 +4,22 @@ The process ends before the program has taken a step, sees a device or joins oth
 library is imported here.
 """
 
+import contextlib
 import dataclasses
 import enum
 import functools
 import inspect
 import os
-import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from zlaunch.rundir.write import write_record
 from zlaunch.worker.hook.imports import ImportWatch
-from zlaunch.worker.hook.program_record import PARALLEL
+from zlaunch.worker.hook.program_record import PARALLEL, as_json
 
 if TYPE_CHECKING:
     from zlaunch.rundir.record import AnswerRecord
@@ -28,30 +28,47 @@ _PARSERS = ("parse_args_into_dataclasses", "parse_dict")
 """Methods of HfArgumentParser, also of copies of it."""
 
 
+_MOST_FILES = 1024
+"""Files to remember; arguments are read before data."""
+
+_INSTALLED = {"site-packages", "dist-packages", "__pycache__"}
+_ELSEWHERE = (str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"), "/proc", "/sys", "/dev")
+
+
 def install(file: str) -> None:
     """Watch for the points at which a program has its arguments; `file` gets the answer."""
     told = _Answer(Path(file))
+    sys.addaudithook(told.opened)
     ImportWatch(_POINTS, lambda module: _wrap(module, told)).install()
 
 
 class _Answer:
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._opened: set[str] = set()
+
+    def opened(self, event: str, args: tuple[object, ...]) -> None:
+        """Note a file that the program opens for reading: its arguments may depend on it."""
+        if event != "open" or len(self._opened) >= _MOST_FILES:
+            return
+        path, _, flags = args
+        with contextlib.suppress(Exception):  # the program would see it
+            if isinstance(path, str) and isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY:
+                self._opened |= {str(file) for file in [Path(path).absolute()] if _is_own(file)}
 
     def give(self, answer: "AnswerRecord") -> NoReturn:
         """Write the answer, and leave without running anything else."""
-        write_record(self._file, {**answer, "files": sorted(set(_own_files()))}, indent=None)
+        modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        sources = {file for file in modules if isinstance(file, str) and _is_own(Path(file))}
+        files = sorted(file for file in sources | self._opened if Path(file).is_file())
+        write_record(self._file, {**as_json(answer), "files": files}, indent=None)
         os._exit(0)
 
 
-def _own_files() -> Iterator[str]:
-    """List the files of modules that belong to the program, rather than to an installed package."""
-    installed = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))
-    ours = str(Path(__file__).parents[2])
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and Path(file).is_file() and not file.startswith((*installed, ours)):
-            yield file
+def _is_own(file: Path) -> bool:
+    """Whether a file may belong to the program, rather than to an installed package or the system."""
+    is_elsewhere = any(str(file).startswith(f"{folder}{os.sep}") for folder in _ELSEWHERE)
+    return not is_elsewhere and _INSTALLED.isdisjoint(file.parts)
 
 
 def _wrap(module: ModuleType, told: _Answer) -> None:

@@ -75,7 +75,7 @@ def _describe(engine: "DeepSpeedEngine") -> "EngineRecord":
     return {
         "kind": type(engine).__name__,
         "stage": int(engine.zero_optimization_stage()),
-        "ds_config": _plain(engine._config._param_dict),  # noqa: SLF001 - there is no other way to it
+        "ds_config": as_json(engine._config._param_dict),  # noqa: SLF001 - there is no other way to it
         "optimizer": "" if optimizer is None else type(optimizer).__name__,
         "micro_batch": int(engine.train_micro_batch_size_per_gpu()),
         "grad_accum": int(engine.gradient_accumulation_steps()),
@@ -83,15 +83,15 @@ def _describe(engine: "DeepSpeedEngine") -> "EngineRecord":
     }
 
 
-def _plain(config: Mapping[str, object]) -> dict[str, object]:
+def as_json(config: Mapping[str, object]) -> dict[str, object]:
     """Return a copy with text in place of what JSON does not have."""
     return {
-        str(key): _plain(value) if isinstance(value, Mapping) else _leaf(value)
+        str(key): as_json(value) if isinstance(value, Mapping) else _leaf(value)
         for key, value in config.items()
     }
 
 
 def _leaf(value: object) -> object:
     if isinstance(value, list | tuple):
-        return [_plain(one) if isinstance(one, Mapping) else _leaf(one) for one in value]
+        return [as_json(one) if isinstance(one, Mapping) else _leaf(one) for one in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -361,3 +361,17 @@ def test_a_script_that_imports_known_packages_defines_its_own_arguments(file: Pa
 @pytest.mark.parametrize("other", ["import mine", "from . import args", "from megatron.training import main"])
 def test_a_module_that_a_script_imports_may_define_its_arguments(file: Path, other: str) -> None:
     assert _read(file, other).has_other_modules
+
+
+@pytest.mark.parametrize(
+    ("source", "loads"),
+    [
+        ("AutoModelForCausalLM.from_pretrained(args.model, dtype='auto')", {"model"}),
+        ("transformers.AutoConfig.from_pretrained(model_args.model_name_or_path)", {"model_name_or_path"}),
+        ("AutoTokenizer.from_pretrained(args.model)", set()),
+        ("DiffusionPipeline.from_pretrained(args.model)", set()),
+        ("AutoModel.from_pretrained(name)", set()),
+    ],
+)
+def test_an_argument_names_a_model_if_transformers_loads_it(source: str, loads: set[str], file: Path) -> None:
+    assert _read(file, source).loads == loads

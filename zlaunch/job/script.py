@@ -83,6 +83,8 @@ class Script:
     """Default of `output_dir`, if it sets one."""
     has_other_modules: bool = False
     """Whether it imports modules that zlaunch does not know; they may define arguments of it."""
+    loads: frozenset[str] = frozenset()
+    """Arguments that it certainly passes to `from_pretrained` of a model class, such as `model`."""
     trusts_code: bool = False
     """Whether it passes `trust_remote_code=True` for models."""
     wants_local_rank: bool = False

@@ -55,6 +55,7 @@ def read_script(path: Path) -> Script:
         without_deepspeed=next((name for name in _PARALLEL if name in code.names), ""),
         own_output_dir=next((str(value) for name, value, _ in arguments[::-1] if name == "output_dir"), None),
         has_other_modules=not _imported(code) <= {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE},
+        loads=frozenset(_loaded(code)),
         trusts_code=any(map(_trusts_code, code.nodes)),
         wants_local_rank="LOCAL_RANK" not in code.literals
         and not {"--local_rank", "--local-rank"}.isdisjoint(code.literals),
@@ -356,6 +357,17 @@ def _constant(name: str, node: ast.expr | None) -> Iterator[tuple[str, Value, in
 
 def _is_arguments(node: ast.expr) -> bool:
     return _last_name(node).endswith(_ARGUMENTS)
+
+
+def _loaded(code: _Code) -> Iterator[str]:
+    """Find the arguments, such as `args.model`, that are models of transformers."""
+    for call in code.calls:
+        match call:
+            case ast.Call(
+                func=ast.Attribute(value=of, attr="from_pretrained"), args=[ast.Attribute() as name]
+            ):
+                if _last_name(of).startswith(("AutoModel", "AutoConfig")):
+                    yield name.attr
 
 
 def _trusts_code(node: ast.AST) -> bool:

@@ -61,6 +61,8 @@ def differences(files: RunFiles) -> list[str]:
 
 def _no_engine(program: ProgramRecord) -> str:
     instead = " and ".join(program.get("parallel", []))
+    if not (instead or program.get("trainer_args")):
+        return "the script created no DeepSpeed engine, unless in a process that it started"
     trained = f"; the script trained with {instead}" if instead else ""
     return f"the script created no DeepSpeed engine, so the ds_config had no effect{trained}"
 

@@ -2,8 +2,9 @@ import pytest
 
 from tests.each import each
 from tests.making import script
-from zlaunch.errors import WrongUsage
+from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.argument_checks import INSTEAD, check_script_args
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_releases import DEFAULTS
 
 PARSER = "parser = argparse.ArgumentParser()"
@@ -49,6 +50,26 @@ def test_a_flag_that_the_script_declares_is_no_shortened_one() -> None:
 
 def test_a_flag_that_the_script_has_as_a_field_is_its_own() -> None:
     check_script_args(script("HfArgumentParser(Mine)\nclass Mine:\n    stage: str"), ["--stage", "sft"])
+
+
+@pytest.mark.parametrize("declared", ["parser.add_argument('--stage_name')", "    stage_name: str"])
+def test_an_abbreviation_of_a_flag_that_the_script_declares_is_its_own(declared: str) -> None:
+    check_script_args(script(f"{PARSER}\n{declared}"), ["--stage", "sft"])
+
+
+@pytest.mark.parametrize("flag", ["--stage", "--warm", "--micro-batch"])
+def test_a_flag_may_be_defined_by_a_module_that_the_script_imports(flag: str) -> None:
+    check_script_args(script(PARSER, has_other_modules=True), [flag, "1"])
+
+
+@each("interface", [one for one in ConfigInterface if one is not ConfigInterface.TRAINER])
+def test_only_a_script_of_the_trainer_has_abbreviations_of_its_arguments(interface: ConfigInterface) -> None:
+    check_script_args(script(PARSER, interface), ["--learn", "1"])
+
+
+def test_the_trainer_has_no_ds_config_of_that_name() -> None:
+    with pytest.raises(InputMissing, match="cannot read the ds_config `zero3`"):
+        check_script_args(script(PARSER), ["--deepspeed", "zero3"])
 
 
 @pytest.mark.parametrize(

@@ -355,3 +355,27 @@ def test_a_script_trusts_the_code_of_a_model_only_where_it_loads_one(
     file: Path, source: str, trusts: bool
 ) -> None:
     assert _read(file, source).trusts_code is trusts
+
+
+@pytest.mark.parametrize("known", ["", "import argparse, torch", "from transformers.utils import logging"])
+def test_a_script_that_imports_known_packages_defines_its_own_arguments(file: Path, known: str) -> None:
+    assert not _read(file, known).has_other_modules
+
+
+@pytest.mark.parametrize("other", ["import mine", "from . import args", "from megatron.training import main"])
+def test_a_module_that_a_script_imports_may_define_its_arguments(file: Path, other: str) -> None:
+    assert _read(file, other).has_other_modules
+
+
+@pytest.mark.parametrize(
+    ("source", "loads"),
+    [
+        ("AutoModelForCausalLM.from_pretrained(args.model, dtype='auto')", {"model"}),
+        ("transformers.AutoConfig.from_pretrained(model_args.model_name_or_path)", {"model_name_or_path"}),
+        ("AutoTokenizer.from_pretrained(args.model)", set()),
+        ("DiffusionPipeline.from_pretrained(args.model)", set()),
+        ("AutoModel.from_pretrained(name)", set()),
+    ],
+)
+def test_an_argument_names_a_model_if_transformers_loads_it(source: str, loads: set[str], file: Path) -> None:
+    assert _read(file, source).loads == loads

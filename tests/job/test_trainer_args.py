@@ -141,6 +141,11 @@ def test_a_switch_may_go_after_the_ds_config() -> None:
     assert take_ds_config(["--deepspeed_config", "ds.json", "--deepspeed"]) == ((), "ds.json")
 
 
+def test_a_word_after_a_switch_stays_an_argument() -> None:
+    argv = ["--deepspeed", "data", "--deepspeed_config", "ds.json"]
+    assert take_ds_config(argv) == (("data",), "ds.json")
+
+
 @given(others)
 def test_a_command_line_without_a_ds_config_stays_as_it_is(argv: list[str]) -> None:
     assert take_ds_config(argv) == (tuple(argv), None)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.each import each
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, TWO_GPUS, interpreter, local, over_ssh, script
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
@@ -125,6 +126,32 @@ def test_an_accelerate_script_gets_its_ds_config_from_the_environment() -> None:
 
 def test_a_trainer_script_gets_no_ds_config_from_the_environment() -> None:
     assert "ACCELERATE_DEEPSPEED_CONFIG_FILE" not in make_plan(DEFAULTS).environment
+
+
+def _named_by(flag: str, source: str, interface: ConfigInterface) -> PlanInputs:
+    job = JobSpec(Path("train.py"), ds_config=Path("ds.json"), config_flags=(flag,))
+    return replace(DEFAULTS, job=job, script=script(source, interface))
+
+
+def test_a_script_with_a_flag_for_the_ds_config_gets_it_even_if_accelerate_reads_it() -> None:
+    named = _named_by("--deepspeed", "add('--deepspeed')", ConfigInterface.ACCELERATE)
+    assert make_plan(named).script[1:] == ("--deepspeed", str(LAYOUT.ds_config))
+
+
+def test_a_script_without_deepspeed_keeps_what_the_user_typed() -> None:
+    named = _named_by("--deepspeed", "add('--deepspeed')", ConfigInterface.NONE)
+    assert make_plan(named).script[1:] == ("--deepspeed", "ds.json")
+
+
+def test_a_script_without_a_flag_for_the_ds_config_gets_none() -> None:
+    assert make_plan(_named_by("--deepspeed", "", ConfigInterface.ACCELERATE)).script[1:] == ()
+
+
+@each("interface", [one for one in ConfigInterface if one is not ConfigInterface.TRAINER])
+def test_a_flag_of_the_script_is_no_argument_of_the_trainer(interface: ConfigInterface) -> None:
+    argv = ("--learning_rate", "auto", "--max_steps", "1e5", "--bf16", "--fp16")
+    plan = make_plan(replace(_asked(DEFAULTS, *argv), script=script(interface=interface)))
+    assert plan.script[1:][: len(argv)] == argv
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])

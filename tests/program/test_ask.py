@@ -165,6 +165,66 @@ def test_a_program_that_does_not_get_so_far_is_planned_without_its_answer(folder
     )
 
 
+def test_a_ds_config_that_a_program_knows_by_name_is_left_to_it(folder: Path) -> None:
+    known = "{'zero3': {'zero_optimization': {'stage': 3}}}[__import__('sys').argv[2]]"
+    (folder / "mine.py").write_text(ENGINE.format(known))
+    told = plan(folder, "train.py", "--", "--deepspeed", "zero3").out
+    assert "ZeRO stage 3" in told
+    assert " train.py --deepspeed zero3\n" in told
+
+
+@pytest.mark.parametrize("changed", ["settings.yaml", "$STAGE"])
+def test_a_program_is_asked_again_if_what_it_read_has_changed(changed: str, folder: Path) -> None:
+    read = {"settings.yaml": "open('settings.yaml').read()", "$STAGE": "__import__('os').environ['STAGE']"}
+    (folder / "mine.py").write_text(
+        ENGINE.format(f"{{'zero_optimization': {{'stage': int({read[changed]})}}}}")
+    )
+    for stage in "13":
+        (folder / "settings.yaml").write_text(stage if changed == "settings.yaml" else "")
+        told = zlaunch("train", "--dry-run", "train.py", cwd=folder, env={"STAGE": stage}).out
+        assert f"ZeRO stage {stage}" in told
+
+
+def test_a_ds_config_may_have_values_that_json_does_not_have(folder: Path) -> None:
+    (folder / "mine.py").write_text(
+        ENGINE.format("{'zero_optimization': {'stage': 1}, 'x': __import__('pathlib').Path('a')}")
+    )
+    assert "ZeRO stage 1" in plan(folder, "train.py").out
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"stamps": {}, "answer": 5}', "{"])
+def test_an_answer_that_is_damaged_is_asked_for_again(text: str, folder: Path) -> None:
+    for _ in range(2):
+        told = zlaunch(
+            "train", "--dry-run", "train.py", cwd=folder, env={"ZLAUNCH_CACHE": str(folder / "kept")}
+        )
+        assert "ZeRO stage 1" in told.out
+        for file in (folder / "kept").glob("*.answer.json"):
+            file.write_text(text)
+    assert (folder / "asked").read_text() == "once once "
+
+
+PARSER = "import argparse\nparser = argparse.ArgumentParser()\n"
+LOCAL_RANK = f"{PARSER}parser.add_argument('--local_rank', required=True)\nparser.parse_args()\n"
+
+
+@pytest.mark.parametrize("end", [f"{PARSER}parser.error('needs at least 2 ranks')\n", LOCAL_RANK])
+def test_a_program_that_may_only_miss_its_other_ranks_is_started(end: str, folder: Path) -> None:
+    (folder / "mine.py").write_text(end)
+    assert plan(folder, "train.py").status == 0
+
+
+def test_a_program_gets_the_local_rank_that_it_wants(folder: Path) -> None:
+    (folder / "train.py").write_text("name = '--local_rank'\nimport mine\n")
+    (folder / "mine.py").write_text(LOCAL_RANK + ENGINE.format("{'zero_optimization': {'stage': 1}}"))
+    assert "ZeRO stage 1" in plan(folder, "train.py").out
+
+
+def test_the_reason_of_a_program_that_prints_one_long_line_is_short(folder: Path) -> None:
+    (folder / "mine.py").write_text("print('x' * 10_000_000, end='')\nraise SystemExit(1)\n")
+    assert len(plan(folder, "train.py").err) < 1000
+
+
 def test_a_program_that_rejects_its_command_line_is_not_started(folder: Path) -> None:
     (folder / "mine.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
     told = zlaunch("train", "train.py", "--gpus", "1", "--", "--lr", "1", cwd=folder)

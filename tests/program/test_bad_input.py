@@ -238,3 +238,21 @@ def test_a_model_of_an_odd_size_is_one_finding(tmp_path: Path) -> None:
     done = zlaunch("train", "--stage", "3", "--", "--model", ".", cwd=tmp_path)
     assert (done.status, done.out) == (65, "")
     assert done.err.startswith("error: 1 problem found\nconfig.json:1:")
+
+
+LOADS_ANOTHER = """
+import argparse
+from accelerate import Accelerator
+from transformers import AutoTokenizer
+parser = argparse.ArgumentParser()
+parser.add_argument("--model")
+Accelerator()
+AutoTokenizer.from_pretrained("tokens")
+"""
+
+
+@pytest.mark.parametrize("name", ["resnet:50", "./later", "weights.pt"])
+def test_a_model_that_transformers_does_not_load_may_have_any_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOADS_ANOTHER)
+    (tmp_path / "weights.pt").write_text("PK")
+    assert zlaunch("train", "--dry-run", "train.py", "--", "--model", name, cwd=tmp_path).status == 0

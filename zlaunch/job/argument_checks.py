@@ -3,8 +3,8 @@
 import difflib
 from collections.abc import Mapping, Sequence
 
-from zlaunch.errors import WrongUsage
-from zlaunch.job.script import Script
+from zlaunch.errors import InputMissing, WrongUsage
+from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.trainer_args import flags
 from zlaunch.job.trainer_releases import DEFAULTS
 
@@ -55,17 +55,22 @@ OF_THE_TRAINER: Mapping[str, str] = {
 
 
 def check_script_args(script: Script, argv: Sequence[str]) -> None:
-    """Raise WrongUsage for a launcher flag that the script does not define.
+    """Raise WrongUsage for a launcher flag that the script certainly does not define.
 
+    Raise InputMissing if the Trainer would read a ds_config that does not exist.
     Only scripts that contain a parser are checked, and know all of its arguments: others may read their flags
     anywhere, and reject them when they are asked.
     """
+    named = [value for name, value in flags(argv) if name == "deepspeed" and value is not None]
+    if named and script.takes_trainer_args:
+        raise InputMissing(f"cannot read the ds_config `{named[0]}`: No such file or directory")
     parsers = ("ArgumentParser", "HfArgumentParser", "TrlParser")
     if not script.is_sure or not any(map(script.mentions, parsers)):
         return
-    for name in (name for name, _ in flags(argv) if not script.mentions(name)):
+    names = (name for name, _ in flags(argv))
+    for name in (name for name in names if not (script.mentions(name) or script.may_define(f"--{name}"))):
         whole = [known for known in DEFAULTS if _is_short_for(name, known)]
-        if whole:
+        if whole and script.interface is ConfigInterface.TRAINER:  # other programs tell their own values
             raise WrongUsage(
                 f"`--{name}` is an abbreviation of `--{whole[0]}`",
                 "write the full name: zlaunch does not read abbreviations",

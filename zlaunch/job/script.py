@@ -81,6 +81,10 @@ class Script:
     """What it trains with instead of DeepSpeed, if that is known."""
     own_output_dir: str | None = None
     """Default of `output_dir`, if it sets one."""
+    has_other_modules: bool = False
+    """Whether it imports modules that zlaunch does not know; they may define arguments of it."""
+    loads: frozenset[str] = frozenset()
+    """Arguments that it certainly passes to `from_pretrained` of a model class, such as `model`."""
     trusts_code: bool = False
     """Whether it passes `trust_remote_code=True` for models."""
     wants_local_rank: bool = False
@@ -104,7 +108,8 @@ class Script:
     def trainer_args(self, argv: Sequence[str], release: TrainerRelease) -> tuple[TrainerArgs, list[Finding]]:
         """Return the Trainer arguments for a command line, with what is wrong with it."""
         if self.told is None:
-            return read_arguments(argv, self.defaults, release)
+            args, findings = read_arguments(argv, self.defaults, release)
+            return args, findings if self.interface is ConfigInterface.TRAINER else []
         given = {name for name, _ in flags(argv)} if self.config_flags else set()
         told = {
             name: Argument(one.value, Source.argument(name), given=True) if name in given else one
@@ -120,6 +125,12 @@ class Script:
         """Whether the source contains a word or flag, with `-` and `_` as the same."""
         spelling = re.escape(word).replace("_", "[_-]").replace(r"\-", "[_-]")
         return re.search(rf"(?<![\w-])-{{0,2}}{spelling}(?![\w-])", self.source) is not None
+
+    def may_define(self, flag: str) -> bool:
+        """Whether it may have a flag, also if argparse takes `flag` for an abbreviation of it."""
+        name = re.escape(flag.removeprefix("--")).replace("_", "[_-]").replace(r"\-", "[_-]")
+        is_here = re.search(rf"--{name}|^\s*{name}\w*\s*:", self.source, re.MULTILINE)
+        return self.has_other_modules or is_here is not None
 
     def output_dir(self, argv: Sequence[str]) -> Path:
         """Return where its Trainer writes checkpoints, given its command line."""

@@ -55,6 +55,8 @@ def read_script(path: Path) -> Script:
         wants_optimizer=_wants_optimizer(code),
         without_deepspeed=next((name for name in _PARALLEL if name in code.names), ""),
         own_output_dir=next((str(value) for name, value, _ in arguments[::-1] if name == "output_dir"), None),
+        has_other_modules=not _imported(code) <= {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE},
+        loads=frozenset(_loaded(code)),
         trusts_code=any(map(_trusts_code, code.nodes)),
         wants_local_rank="LOCAL_RANK" not in code.literals
         and not {"--local_rank", "--local-rank"}.isdisjoint(code.literals),
@@ -132,6 +134,9 @@ _PLAIN_PACKAGES = (
 )
 """Packages that do not start DeepSpeed."""
 
+_HUGGING_FACE = ("deepspeed", "transformers", "accelerate", "datasets", "evaluate", "peft", "tokenizers")
+"""Packages that define no arguments of a script, except those that `TrainingArguments` has."""
+
 _RUNS_OTHERS = (
     *("exec", "eval", "import_module", "__import__", "run_path", "run_module"),
     *("subprocess", "system", "execv", "execvp"),
@@ -141,14 +146,19 @@ _RUNS_OTHERS = (
 
 def _is_plain(code: _Code) -> bool:
     """Whether a script certainly does not use DeepSpeed: it imports nothing that could."""
+    known = {*sys.stdlib_module_names, *_PLAIN_PACKAGES}
+    return _imported(code) <= known and code.names.isdisjoint(_RUNS_OTHERS)
+
+
+def _imported(code: _Code) -> set[str]:
+    """Return the top-level packages that a script imports; `.` for its own."""
     imported: set[str] = set()
     for node in code.nodes:
         if isinstance(node, ast.Import):
             imported |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             imported.add("." if node.level else (node.module or "").partition(".")[0])
-    known = {*sys.stdlib_module_names, *_PLAIN_PACKAGES}
-    return imported <= known and code.names.isdisjoint(_RUNS_OTHERS)
+    return imported
 
 
 def _parses_trainer_args(code: _Code) -> bool:
@@ -361,6 +371,17 @@ def _constant(name: str, node: ast.expr | None) -> Iterator[tuple[str, Value, in
 
 def _is_arguments(node: ast.expr) -> bool:
     return _last_name(node).endswith(_ARGUMENTS)
+
+
+def _loaded(code: _Code) -> Iterator[str]:
+    """Find the arguments, such as `args.model`, that are models of transformers."""
+    for call in code.calls:
+        match call:
+            case ast.Call(
+                func=ast.Attribute(value=of, attr="from_pretrained"), args=[ast.Attribute() as name]
+            ):
+                if _last_name(of).startswith(("AutoModel", "AutoConfig")):
+                    yield name.attr
 
 
 def _trusts_code(node: ast.AST) -> bool:

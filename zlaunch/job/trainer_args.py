@@ -208,7 +208,11 @@ def config_flags(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def take_ds_config(argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Split `--deepspeed FILE` or `--deepspeed_config FILE` off a command line; return the rest and FILE."""
+    """Split `--deepspeed FILE` or `--deepspeed_config FILE` off a command line; return the rest and FILE.
+
+    Beside the second, the first is a switch.
+    """
+    is_switch = not {*config_flags(argv)}.isdisjoint(_CONFIG_FLAGS[1:])
     rest: list[str] = []
     taken: str | None = None
     words = deque(argv)
@@ -219,7 +223,7 @@ def take_ds_config(argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
             rest.append(word)
         elif equals:
             taken = text
-        elif words and not words[0].startswith("--"):
+        elif words and not words[0].startswith("--") and not (is_switch and name == _CONFIG_FLAGS[0]):
             taken = words.popleft()
     return tuple(rest), taken
 

@@ -1,7 +1,7 @@
 """Ask a program for its arguments: run one process of it up to the point where it has them.
 
 Programs compute their arguments: from files, from defaults in other modules, in code. Nothing but the program
-knows them. The answer is kept for the same command line.
+knows them. The answer is kept for the same command line and environment.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from pathlib import Path
 from zlaunch import __version__
 from zlaunch.errors import WrongUsage
 from zlaunch.estimate.forecast_cache import cache_directory
-from zlaunch.files import last_lines, write_whole
+from zlaunch.files import write_whole
 from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.ports import LOOPBACK, free_port
 from zlaunch.hosts.topology import Host, Topology
@@ -38,22 +38,29 @@ from zlaunch.worker.hook import answer_environment
 MOST_SECONDS = 90.0
 """How long a program may take until it has its arguments."""
 
-MOST_LINES = 100
-"""How far from its end the output of a program is searched for a reason."""
+MOST_BYTES = 1 << 14
+"""How much of the end of a program's output is searched for a reason."""
+
+MOST_CHARACTERS = 300
+"""How much of a reason is shown."""
 
 MOST_KEPT = 200
 """Answers to keep; the oldest are deleted."""
 
+_REJECTS = re.compile(
+    r"error: (unrecognized arguments: .*|argument .*: .*|ambiguous option: .*"
+    r"|one of the arguments .* is required|the following arguments are required: (?!.*--local[_-]rank).*)"
+)
+"""What argparse says about a command line; anything else may be due to the one rank that is asked."""
+
+_OF_A_TERMINAL = re.compile(
+    r"_|SHLVL|OLDPWD|TERM.*|SSH_.*|DISPLAY|XDG_SESSION.*|DBUS_.*|WINDOWID|COLORTERM|COLUMNS|LINES|VSCODE.*|TMUX.*"
+)
+"""Variables that differ from terminal to terminal, and on which no answer depends."""
+
 ONE_RANK = Topology((Host("localhost", (0,)),))
 
 _GRACE_SECONDS = 2.0
-_WRONG = re.compile(r"unrecognized arguments|invalid choice|invalid .* value|expected .*argument")
-"""What argparse says of wrong words. Other errors may be due to the single rank that is asked."""
-
-_UNRELATED = re.compile(
-    r"_|SHLVL|PWD|OLDPWD|TERM.*|SSH_.*|DISPLAY|XDG_SESSION.*|DBUS_.*|WINDOWID|COLORTERM|COLUMNS|LINES|VSCODE.*|TMUX.*"
-)
-"""Variables that differ from terminal to terminal, on which no answer depends."""
 _SUFFIX = ".answer.json"
 
 
@@ -72,7 +79,7 @@ def ask(
     key = _key(job, python, ranks)
     answer = _kept(key)
     if answer is None:
-        answer = _answer(job, python, reporter, ranks)
+        answer = _answer(job, script, python, reporter, ranks)
         _keep(key, answer)
     if rejected := answer.get("rejected"):
         words = " ".join(rejected)
@@ -118,9 +125,12 @@ def _rejected(job: JobSpec, said: str) -> WrongUsage:
     return WrongUsage(f"{_name(job)} {said}", "see its `--help`; `--no-ask` starts it anyway")
 
 
-def _answer(job: JobSpec, python: Interpreter, reporter: Reporter, ranks: Mapping[str, str]) -> AnswerRecord:
+def _answer(
+    job: JobSpec, script: Script, python: Interpreter, reporter: Reporter, ranks: Mapping[str, str]
+) -> AnswerRecord:
     """Run the program until it answers; empty if it does not."""
     program = ["-m", job.module] if job.module else [str(job.script)]
+    program += ["--local_rank=0"] if script.wants_local_rank else []
     with tempfile.TemporaryDirectory(prefix="zlaunch-ask-") as directory:
         file, log = Path(directory, "answer.json"), Path(directory, "log")
         environment = {**os.environ, **ranks, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
@@ -142,10 +152,10 @@ def _answer(job: JobSpec, python: Interpreter, reporter: Reporter, ranks: Mappin
         if answer := read_record(file, AnswerRecord):
             return answer
         last = _last_line(log)
-    error = last.partition("error:")[2].strip()
-    if returncode == 2 and _WRONG.search(error):
-        raise _rejected(job, f"rejects its arguments: {error}")
-    is_late, why = time.monotonic() - started > limit, last or f"it ended with {returncode}"
+    if returncode == 2 and (said := _REJECTS.search(last)):
+        raise _rejected(job, f"rejects its arguments: {said[1]}")
+    why = last if last and returncode else f"it ended with {returncode}"
+    is_late = time.monotonic() - started > limit
     if is_late:
         why = f"it did not create them within {duration(limit)}"
     reporter.note(f"cannot find out the arguments of {_name(job)}: {why}")
@@ -170,8 +180,10 @@ def _first_rank(topology: Topology) -> dict[str, str]:
 
 
 def _last_line(log: Path) -> str:
-    lines = (line.decode("utf-8", "replace").strip() for line in reversed(last_lines(log, MOST_LINES)))
-    return next(filter(None, lines), "")
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - MOST_BYTES))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:MOST_CHARACTERS]
 
 
 def _key(job: JobSpec, python: Interpreter, ranks: Mapping[str, str]) -> str:
@@ -180,7 +192,9 @@ def _key(job: JobSpec, python: Interpreter, ranks: Mapping[str, str]) -> str:
         "directory": str(Path.cwd()),
         "ranks": ranks,
         "python": python.executable,
-        "environment": {name: value for name, value in os.environ.items() if not _UNRELATED.fullmatch(name)},
+        "environment": {
+            name: value for name, value in os.environ.items() if not _OF_A_TERMINAL.fullmatch(name)
+        },
         "zlaunch": __version__,
         "files": _stamps([str(job.script), *(word.partition("=")[2] or word for word in _arguments(job))]),
     }
@@ -198,14 +212,14 @@ def _stamps(files: Iterable[str]) -> Mapping[str, list[int]]:
 
 
 def _kept(key: str) -> AnswerRecord | None:
-    """Return the answer to the same command line, unless a module of the program was changed since."""
+    """Return the answer to the same command line, unless a file that the program read was changed since."""
     directory = cache_directory(os.environ)
     if directory is None:
         return None
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         kept = json.loads((directory / f"{key}{_SUFFIX}").read_bytes())
         if kept["stamps"] == _stamps(kept["stamps"]):
-            return conform(kept["answer"], AnswerRecord)
+            return conform(dict(kept["answer"]), AnswerRecord)
     return None
 
 

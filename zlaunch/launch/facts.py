@@ -12,7 +12,7 @@ from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document
-from zlaunch.errors import InputMissing, Unavailable
+from zlaunch.errors import InputMissing, Refused, Unavailable
 from zlaunch.files import nearest
 from zlaunch.hosts.interpreter import RECIPE, TRAINING, check_packages, inspect_python
 from zlaunch.hosts.placement import assign_ranks, choose_slots
@@ -22,9 +22,10 @@ from zlaunch.hosts.survey import HostSurvey, SurveyRequest, survey
 from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
-from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
+from zlaunch.job.trainer_args import flags
 from zlaunch.launch.ask import ask
 from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.preflight.tracking import PACKAGES
@@ -33,6 +34,10 @@ from zlaunch.rundir.layout import RunDir
 
 DEBUGGER = "debugpy"
 """The package that `--debug` needs on the machine of the rank."""
+
+
+ADAPTER = "adapter_config.json"
+"""The file of an adapter, which transformers loads together with its base model."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,8 @@ def read_sources(job: JobSpec) -> Sources:
     Raises InputMissing or Refused for one that cannot be read, WrongUsage for slots that no host has.
     """
     script = read_script(job.script)
-    ds_config = None if job.ds_config is None else read(job.ds_config)
+    is_its_own = script.handover is Handover.NOT and bool(job.config_flags)
+    ds_config = None if job.ds_config is None or is_its_own else read(job.ds_config)
     if job.hostfile is None:
         return Sources(script, ds_config, (), None)
     lines = read_hostfile(job.hostfile)
@@ -125,20 +131,27 @@ def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyReq
 
 
 def _model(job: JobSpec, script: Script) -> tuple[ModelConfig | None, str | None]:
-    """Find the config.json of the model the script will load, or why it could not be fetched."""
+    """Find the config.json of the model the script will load, or why it could not be fetched.
+
+    Raises InputMissing or Refused for a model that the script certainly cannot load.
+    """
     name = model_flag(script.said(job.script_args))
     if name is None:
         is_recipe = job.script == default_recipe()
         return read_model(default_recipe().parent / "small_llama") if is_recipe else None, None
-    if Path(name).exists():
-        return read_model(Path(name)), None
-    if script.told is None and not script.mentions("from_pretrained"):
-        return None, None
-    if not HUB_ID.fullmatch(name):
-        if script.told is not None:
-            return None, None
-        raise InputMissing(f"there is no model directory `{name}`")
+    loaded = [value for flag, value in flags(job.script_args) if flag in script.loads]
+    is_certain = name in loaded and not Path(name, ADAPTER).exists()
     try:
+        if Path(name).exists():
+            return read_model(Path(name)), None
+        if script.told is None and not script.mentions("from_pretrained"):
+            return None, None
+        if not HUB_ID.fullmatch(name):
+            raise InputMissing(f"there is no model directory `{name}`")
         return fetch_model(name), None
     except Unavailable as error:
         return None, error.message
+    except (InputMissing, Refused):
+        if is_certain:
+            raise
+        return None, None

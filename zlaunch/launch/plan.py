@@ -209,16 +209,24 @@ def _op_cache(inputs: PlanInputs) -> dict[str, Variable]:
 def _handed_over(inputs: PlanInputs, config: ResolvedConfig) -> tuple[tuple[str, ...], dict[str, Variable]]:
     """List the arguments and the variables by which the ds_config reaches the script."""
     script, file = inputs.script, inputs.layout.ds_config
+    typed = _as_typed(inputs)
     variable = {"ZLAUNCH_DS_CONFIG": Variable(str(file), _IN_VARIABLE)}
     match script.handover:
         case Handover.ARGUMENTS:
             return script_arguments(config.agreement, file, script.config_flags), {}
         case Handover.ACCELERATE:
             variables = accelerate_variables(inputs.layout, inputs.job.precision)
-            return (), variables if script.is_sure else {**variables, **variable}
+            return typed, variables if script.is_sure else {**variables, **variable}
         case Handover.VARIABLE:
-            return (), variable
-    return (), {}
+            return typed, variable
+    return typed, {}
+
+
+def _as_typed(inputs: PlanInputs) -> tuple[str, ...]:
+    """Return the flags by which the user named the ds_config, if they may be the script's own."""
+    flags = [flag for flag in inputs.job.config_flags if inputs.script.may_define(flag)]
+    is_written = inputs.script.handover is not Handover.NOT
+    return (*flags, str(inputs.layout.ds_config if is_written else inputs.job.ds_config)) if flags else ()
 
 
 _IN_VARIABLE = "the script has no flag for it; use `deepspeed.initialize(config=os.environ[…])`"
@@ -308,7 +316,7 @@ def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
         "--offload": job.offload,
         "--nvme": job.nvme_dir,
         "--precision": job.precision,
-        "--ds-config": job.ds_config,
+        "--ds-config": None if job.config_flags else job.ds_config,
         "--set": job.overrides or None,
     }
     options = ", ".join(f"`{name}`" for name, value in given.items() if value is not None)

@@ -4,6 +4,7 @@ Nothing is written and nothing is started here.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,9 +56,15 @@ class Prepared:
         return plan
 
 
+_NAME = re.compile(r"[A-Za-z][\w-]{0,23}")
+"""What may name something else than a file; a ds_config in base64 is longer."""
+
+
 def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, ...], Path | None]:
     """Take the ds_config from the script's arguments, if they name one as other launchers want it."""
     rest, named = take_ds_config(argv)
+    if named is not None and _NAME.fullmatch(named) and not Path(named).exists():
+        named = None  # one that the program knows by name, as in `swift sft --deepspeed zero3`
     if named is None:
         rest = tuple(argv)  # with `--deepspeed` as a switch of the script
     if named is not None and chosen is not None:

@@ -25,12 +25,16 @@ def write_record(file: Path, members: Mapping[str, object], indent: int | None =
     write_whole(file, record_text(members, indent))
 
 
-def as_json(value: object) -> object:
-    """Return a copy of a value with text in place of what JSON does not have."""
+def as_json(members: Mapping[str, object]) -> dict[str, object]:
+    """Return a copy with text in place of what JSON does not have."""
+    return {str(key): _leaf(value) for key, value in members.items()}
+
+
+def _leaf(value: object) -> object:
     if isinstance(value, Mapping):
-        return {str(key): as_json(one) for key, one in value.items()}
+        return as_json(value)
     if isinstance(value, list | tuple):
-        return [as_json(one) for one in value]
+        return [_leaf(one) for one in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 

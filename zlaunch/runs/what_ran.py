@@ -62,10 +62,9 @@ def differences(files: RunFiles) -> list[str]:
 def _no_engine(program: ProgramRecord) -> str:
     if instead := " and ".join(program.get("parallel", [])):
         return f"the script trained with {instead}, so the ds_config had no effect"
-    return (
-        "the process of the script created no DeepSpeed engine; unless another process of it trains, the "
-        "ds_config had no effect"
-    )
+    if program.get("trainer_args"):
+        return "the script created no DeepSpeed engine, so the ds_config had no effect"
+    return "the script created no DeepSpeed engine, unless in a process that it started"
 
 
 def _key_differences(planned: Mapping[str, object], engine: EngineRecord) -> Iterator[str]:

@@ -19,7 +19,8 @@ def zero_words(values: Values) -> str:
     """Write the stage, and where the optimizer and the parameters are offloaded to."""
     devices = {part: values[ZERO, f"offload_{key}", "device"] for key, part in PARTS.items()}
     moved = [f"{part} on {PLACES[device]}" for part, device in devices.items() if device in PLACES]
-    return f"ZeRO stage {values[ZERO, 'stage'] or 0}, {', '.join(moved) or 'nothing offloaded'}"
+    stage = values[ZERO, "stage"] or 0  # DeepSpeed's default
+    return f"ZeRO stage {stage}, {', '.join(moved) or 'nothing offloaded'}"
 
 
 def batch_rows(values: Values) -> Iterator[tuple[str, str]]:

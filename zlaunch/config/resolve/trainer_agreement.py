@@ -47,11 +47,11 @@ def reconcile_with_trainer(
 
     Without `may_add`, the program gets no further arguments.
     """
-    findings = list(precision_conflicts(args, precision))
+    is_trainer = interface is ConfigInterface.TRAINER
+    findings = list(precision_conflicts(args, precision)) if is_trainer else []
     if _formats_on(args) == list(PRECISIONS):  # reported already; do not report what follows from it
         for name in ("fp16", "fp16_full_eval"):
             args = args.over(name, Argument(False, Source.argument("bf16")))
-    is_trainer = interface is ConfigInterface.TRAINER
     added: dict[str, Argument] = {}
     if interface is ConfigInterface.DEEPSPEED or (is_trainer and may_add):
         added |= _format(values, args, precision, machine)

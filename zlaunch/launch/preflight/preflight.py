@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zlaunch.errors import FATAL, Refused, Unavailable
+from zlaunch.job.script import ConfigInterface
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.all_hosts import check_all_hosts
 from zlaunch.launch.prepare import Prepared
@@ -38,8 +39,9 @@ class Preflight:
     def estimate(self, prepared: Prepared, auto_stage: bool = False) -> Prepared:
         """Choose a stage and estimate the memory in one rehearsal process; refuse a job that cannot fit."""
         if prepared.facts.model_error is not None:
-            text = f"{prepared.facts.model_error}; the Trainer fills in the keys that depend on the model"
-            self.reporter.note(text, "model")
+            is_trainer = prepared.inputs.script.interface is ConfigInterface.TRAINER
+            later = "; the Trainer fills in the keys that depend on the model" if is_trainer else ""
+            self.reporter.note(f"{prepared.facts.model_error}{later}", "model")
         if not (auto_stage or self._must_fit(prepared)):
             return prepared
         from zlaunch.estimate.estimator import Estimator

@@ -30,10 +30,17 @@ if TYPE_CHECKING:
 _PARSERS = ("parse_args_into_dataclasses", "parse_dict")
 """Methods of HfArgumentParser, also of copies of it."""
 
+_MOST_FILES = 1024
+"""Files to remember; arguments are read before data."""
+
+_INSTALLED = {"site-packages", "dist-packages", "__pycache__"}
+_ELSEWHERE = (str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"), "/proc", "/sys", "/dev")
+
 
 def install(file: str) -> None:
     """Watch for the points at which a program has its arguments; `file` gets the answer."""
     told = _Answer(Path(file))
+    sys.addaudithook(told.opened)
 
     def wrap(module: ModuleType) -> None:
         with _leaving():
@@ -65,13 +72,29 @@ def _make_alone(groups: ModuleType) -> None:
 class _Answer:
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._opened: set[str] = set()
+
+    def opened(self, event: str, args: tuple[object, ...]) -> None:
+        """Note a file that the program opens for reading: its arguments may depend on it."""
+        if event != "open" or len(self._opened) >= _MOST_FILES:
+            return
+        path, _, flags = args
+        with contextlib.suppress(Exception):  # the program would see it
+            if isinstance(path, str) and isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY:
+                self._opened |= {str(file) for file in [Path(path).absolute()] if _is_own(file)}
 
     def give(self, make: "_Make", given: Mapping[str, object]) -> NoReturn:
         """Write the answer, and leave without running anything else."""
         with _leaving():
-            files = sorted({*_own_files(), *_installed()})
-            write_record(self._file, {**make(given), "files": files}, indent=None)
+            write_record(self._file, {**as_json(make(given)), "files": self._files()}, indent=None)
         os._exit(0)
+
+    def _files(self) -> list[str]:
+        """List what the answer depends on: files of the program, and where packages are installed."""
+        modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        sources = {file for file in modules if isinstance(file, str) and _is_own(Path(file))}
+        installed = {*site.getsitepackages(), site.getusersitepackages()}
+        return sorted(installed | {file for file in sources | self._opened if Path(file).is_file()})
 
 
 @contextlib.contextmanager
@@ -84,19 +107,10 @@ def _leaving() -> Iterator[None]:
         os._exit(os.EX_SOFTWARE)
 
 
-def _own_files() -> Iterator[str]:
-    """List the files of modules that belong to the program, rather than to an installed package."""
-    installed = (*_installed(), sysconfig.get_path("stdlib"))
-    ours = str(Path(__file__).parents[2])
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and Path(file).is_file() and not file.startswith((*installed, ours)):
-            yield file
-
-
-def _installed() -> list[str]:
-    """List the directories that change when a package is installed or removed."""
-    return [*site.getsitepackages(), site.getusersitepackages()]
+def _is_own(file: Path) -> bool:
+    """Whether a file may belong to the program, rather than to an installed package or the system."""
+    is_elsewhere = any(str(file).startswith(f"{folder}{os.sep}") for folder in _ELSEWHERE)
+    return not is_elsewhere and _INSTALLED.isdisjoint(file.parts)
 
 
 def _wrap(module: ModuleType, told: _Answer) -> None:
@@ -158,9 +172,7 @@ def _training_arguments(given: Mapping[str, object]) -> "AnswerRecord":
 def _plain(value: object) -> object:
     """Return a value as JSON has it; an ellipsis for other kinds."""
     value = value.value if isinstance(value, enum.Enum) else value
-    if isinstance(value, dict):
-        return as_json(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else ...
+    return value if value is None or isinstance(value, bool | int | float | str | dict) else ...
 
 
 def _is_changed(field: "dataclasses.Field[object]", value: object) -> bool:

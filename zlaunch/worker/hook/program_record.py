@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from zlaunch.rundir.write import as_json, write_record
 from zlaunch.worker.hook.imports import unseen, without_first
@@ -75,7 +75,7 @@ def _describe(engine: "DeepSpeedEngine") -> "EngineRecord":
     return {
         "kind": type(engine).__name__,
         "stage": int(engine.zero_optimization_stage()),
-        "ds_config": cast("dict[str, object]", as_json(engine._config._param_dict)),  # noqa: SLF001 - there is no other way to it
+        "ds_config": as_json(engine._config._param_dict),  # noqa: SLF001 - there is no other way to it
         "optimizer": "" if optimizer is None else type(optimizer).__name__,
         "micro_batch": int(engine.train_micro_batch_size_per_gpu()),
         "grad_accum": int(engine.gradient_accumulation_steps()),

@@ -8,11 +8,11 @@ from zlaunch.job.trainer_releases import TrainerRelease, is_before, numbers_of
 
 TESTED: Mapping[str, tuple[str, str]] = {
     "torch": ("2.13", "2.13"),
-    "deepspeed": ("0.19", "0.19"),
-    "transformers": ("5.23", "5.23"),
-    "accelerate": ("1.15", "1.15"),
+    "deepspeed": ("0.15", "0.19"),
+    "transformers": ("4.46", "5.23"),
+    "accelerate": ("1.1", "1.15"),
 }
-"""Package → the oldest and the newest release that all tests ran with; `make matrix` tries older ones."""
+"""Package → the oldest and the newest release in docs/versions.md; all tests ran with the newest alone."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class SoftwareStack:
         """Whether a package is as old or new as those that zlaunch was tested with."""
         version, (oldest, newest) = self.versions.get(name), TESTED[name]
         return version is None or numbers_of(oldest) <= numbers_of(version) <= numbers_of(newest)
+
+    def is_newest(self, name: str) -> bool:
+        """Whether all tests ran with this release of a package."""
+        version = self.versions.get(name)
+        return version is None or numbers_of(version) == numbers_of(TESTED[name][1])
 
     def untested(self) -> Iterator[str]:
         """Describe each version that is older or newer than all that zlaunch was tested with."""

@@ -231,9 +231,9 @@ def _rehearse(task: _Task, report: Callable[[Result], None]) -> Result:
             return {"cannot_tell": f"its custom code could not be rehearsed: {message}"}
         # Inputs other than text are assumed, and may not be what the model expects.
         is_assumed = not rehearsal.is_text and rehearsal.log.phase not in ("load", "initialize")
-        # Under an untested release, a patch of zlaunch may be what fails.
-        is_tested = all(map(installed_stack().is_tested, ("deepspeed", "transformers")))
-        if not steps.is_raised_by(error) or is_assumed or not is_tested:
+        # Under another release, a patch of zlaunch may be what fails.
+        is_newest = all(map(installed_stack().is_newest, ("deepspeed", "transformers")))
+        if not steps.is_raised_by(error) or is_assumed or not is_newest:
             return {"failure": message}
         rehearsal.add(late_error=steps.describe_error(error, rehearsal.log.phase))
     forecast = rehearsal.forecast(time.monotonic() - began)

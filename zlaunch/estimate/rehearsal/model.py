@@ -140,6 +140,8 @@ def build(workload: Workload, config: transformers.PretrainedConfig, chosen: Cho
     name = "torch_dtype" if is_before(transformers.__version__, "4.56") else "dtype"
     with _no_initialization():
         model: torch.nn.Module = chosen.type._from_config(config, **{name: DTYPES[workload.load_dtype]})
+    if is_before(transformers.__version__, "5.0"):
+        model.tie_weights()  # a part of the initialization
     if workload.lora is not None:
         model = _with_adapters(model, workload.lora, stage3=workload.zero_init)
     model.train()

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ def test_a_program_is_asked_again_if_something_changed(words: tuple[str, ...], f
         )
     plan(folder, "train.py", *words)
     assert (folder / "asked").read_text() == "once once "
+
+
+def test_a_program_in_an_archive_is_asked(folder: Path) -> None:
+    (folder / "pack").mkdir()
+    (folder / "pack" / "__main__.py").write_text("import sys\nsys.path.append('.')\nimport mine\n")
+    zipapp.create_archive(folder / "pack", folder / "train.pyz")
+    assert "ZeRO stage 1" in plan(folder, "train.pyz").out
 
 
 def test_a_program_need_not_be_asked(folder: Path) -> None:

@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import functools
 import inspect
+import math
 import os
 import sys
 import sysconfig
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from zlaunch.rundir.write import write_record
 from zlaunch.worker.hook.imports import ImportWatch
-from zlaunch.worker.hook.program_record import PARALLEL, as_json
+from zlaunch.worker.hook.program_record import FSDP, PARALLEL, as_json
 
 if TYPE_CHECKING:
     from zlaunch.rundir.record import AnswerRecord
@@ -117,7 +118,7 @@ def _training_arguments(given: Mapping[str, object]) -> "AnswerRecord":
     parser = _frame_of(_PARSERS)
     rejected = [] if parser is None else _rejected(parser)
     return {
-        "reached": "TrainingArguments",
+        "reached": FSDP if getattr(arguments, "fsdp", None) else "TrainingArguments",
         "name": type(arguments).__name__,
         "arguments": {name: value for name, value in values.items() if value is not ...},
         "changed": [field.name for field in fields if _is_changed(field, values[field.name])],
@@ -180,9 +181,14 @@ def _model_name(known: Mapping[str, object]) -> str | None:
 def _accelerator(given: Mapping[str, object]) -> "AnswerRecord":
     if given.get("cpu"):
         return {"reached": "Accelerator(cpu=True)"}
+    if given.get("fsdp_plugin"):
+        return {"reached": FSDP}
     plugin = given.get("deepspeed_plugins") or given.get("deepspeed_plugin")
-    config = getattr(plugin, "deepspeed_config", None)
-    return {"reached": "Accelerator", "ds_config": config if isinstance(config, dict) else None}
+    plugin = next(iter(plugin.values()), None) if isinstance(plugin, dict) else plugin  # the active one
+    config = _config(getattr(plugin, "deepspeed_config", None))
+    if isinstance(config, dict):  # accelerate adds `steps_per_print`, with a number that JSON does not have
+        config = {key: value for key, value in config.items() if value != math.inf}
+    return {"reached": "Accelerator", "ds_config": config}
 
 
 def _engine(given: Mapping[str, object]) -> "AnswerRecord":

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+import zipapp
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -95,6 +96,13 @@ def test_an_answer_has_no_secrets_and_text_for_what_is_not_json(tmp_path: Path) 
     assert "cannot find out" not in told.err
     (kept,) = (tmp_path / "cache").glob("*.answer.json")
     assert ("Dtype object" in kept.read_text(), "s3cret" in kept.read_text()) == (True, False)
+
+
+def test_a_program_in_an_archive_is_asked(folder: Path) -> None:
+    (folder / "pack").mkdir()
+    (folder / "pack" / "__main__.py").write_text("import sys\nsys.path.append('.')\nimport mine\n")
+    zipapp.create_archive(folder / "pack", folder / "train.pyz")
+    assert "ZeRO stage 1" in plan(folder, "train.pyz").out
 
 
 def test_a_program_need_not_be_asked(folder: Path) -> None:
@@ -308,3 +316,35 @@ def test_a_ds_config_that_a_file_of_arguments_names_is_that_of_the_plan(tmp_path
         told.out.split()
     )
     assert "so `--stage` has no effect" in told.out
+
+
+FSDP = "from transformers import TrainingArguments\nTrainingArguments(output_dir='o', fsdp='full_shard')\n"
+PLUGIN = "from accelerate import Accelerator\nAccelerator(fsdp_plugin={}, deepspeed_plugins={})\n"
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("source", [FSDP, PLUGIN.format("'any'", None)])
+def test_a_program_that_trains_with_fsdp_gets_no_ds_config(source: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(source)
+    told = plan(tmp_path, "train.py").out
+    assert "no DeepSpeed: the script trains with FullyShardedDataParallel" in told
+    assert "ACCELERATE_DEEPSPEED_CONFIG_FILE" not in told
+
+
+@pytest.mark.job
+def test_the_first_of_several_plugins_is_the_active_one(tmp_path: Path) -> None:
+    plugin = "__import__('accelerate').DeepSpeedPlugin(zero_stage={})"
+    both = f"{{'a': {plugin.format(3)}, 'b': {plugin.format(2)}}}"
+    (tmp_path / "train.py").write_text(PLUGIN.format(None, both))
+    told = plan(tmp_path, "train.py").out
+    assert "(Accelerator): ZeRO stage 3" in told
+    assert "steps_per_print" not in told
+
+
+def test_a_trainer_that_is_told_to_use_fsdp_gets_no_ds_config(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from transformers import HfArgumentParser, TrainingArguments\n"
+        "HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+    )
+    assert " train.py --fsdp full_shard\n" in plan(tmp_path, "train.py", "--", "--fsdp", "full_shard").out
+    assert " --deepspeed /" in plan(tmp_path, "train.py", "--", "--fsdp", "").out

@@ -240,6 +240,13 @@ def test_a_model_of_an_odd_size_is_one_finding(tmp_path: Path) -> None:
     assert done.err.startswith("error: 1 problem found\nconfig.json:1:")
 
 
+@pytest.mark.parametrize("name", ["deep.json", "deep.yaml", "deep.py"])
+def test_a_file_that_is_nested_too_deeply_is_one_error(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("x = " + "-" * 30_000 + "1" if name == "deep.py" else "[" * 5000)
+    done = zlaunch("train", name, cwd=tmp_path)
+    assert (done.status, "Traceback" in done.err) == (65 if name == "deep.py" else 2, False)
+
+
 LOADS_ANOTHER = """
 import argparse
 from accelerate import Accelerator

@@ -104,7 +104,7 @@ def _keys(path: Path) -> set[str]:
     import yaml  # takes as long as the rest of a dry run's imports
 
     value: Any = None
-    with suppress(OSError, ValueError, yaml.YAMLError):
+    with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
         text = path.read_text("utf-8", "replace")
         value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     return {str(key) for key in value} if isinstance(value, dict) else set()

@@ -7,6 +7,7 @@ ds_config, the script itself can be asked (`launch/ask`).
 import ast
 import re
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ def read_script(path: Path) -> Script:
     valid Python.
     """
     refuse_other_files(path)
+    if path.suffix == ".pyc" or zipfile.is_zipfile(path):
+        return Script(path, "", ConfigInterface.ACCELERATE, is_sure=False, has_other_modules=True)
     try:
         source = path.read_bytes().decode("utf-8-sig", "replace")
     except OSError as error:
@@ -37,6 +40,8 @@ def read_script(path: Path) -> Script:
     except (SyntaxError, ValueError) as error:
         refuse_other_languages(path)
         raise Refused([_no_python(path, error)]) from None
+    except (RecursionError, MemoryError):
+        raise Refused([_no_python(path, ValueError("nested too deeply"))]) from None
     code = _Code(path, source, tree)
     arguments = list(_set_arguments(code))
     interface, is_sure = _interface(code)

@@ -76,13 +76,21 @@ def read_sources(job: JobSpec) -> Sources:
 
     Raises InputMissing or Refused for one that cannot be read, WrongUsage for slots that no host has.
     """
-    script = read_script(job.script)
+    script = _as_told(read_script(job.script), job)
     is_its_own = script.handover is Handover.NOT and bool(job.config_flags)
     ds_config = None if job.ds_config is None or is_its_own else read(job.ds_config)
     if job.hostfile is None:
         return Sources(script, ds_config, (), None)
     lines = read_hostfile(job.hostfile)
     return Sources(script, ds_config, lines, choose_slots(job, [line.host for line in lines]))
+
+
+def _as_told(script: Script, job: JobSpec) -> Script:
+    """Return the script without DeepSpeed if its command line has the Trainer use FSDP, which excludes it."""
+    fsdp = dict(flags(job.script_args)).get("fsdp", "")
+    if script.interface is ConfigInterface.TRAINER and str(fsdp).lower() not in ("", "false"):
+        return replace(script, interface=ConfigInterface.NONE, without_deepspeed="FullyShardedDataParallel")
+    return script
 
 
 def inspect(job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter) -> Facts:

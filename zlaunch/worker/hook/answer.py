@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import functools
 import inspect
+import math
 import os
 import site
 import sys
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 from zlaunch.rundir.write import as_json, write_record
 from zlaunch.secrets import is_secret
 from zlaunch.worker.hook.imports import ImportWatch
-from zlaunch.worker.hook.program_record import PARALLEL
+from zlaunch.worker.hook.program_record import FSDP, PARALLEL
 
 if TYPE_CHECKING:
     from zlaunch.rundir.record import AnswerRecord
@@ -159,7 +160,7 @@ def _training_arguments(given: Mapping[str, object]) -> "AnswerRecord":
     parser = _frame_of(_PARSERS)
     rejected = [] if parser is None else _rejected(parser)
     return {
-        "reached": "TrainingArguments",
+        "reached": FSDP if getattr(arguments, "fsdp", None) else "TrainingArguments",
         "name": type(arguments).__name__,
         "arguments": {name: value for name, value in values.items() if value is not ...},
         "changed": [field.name for field in fields if _is_changed(field, values[field.name])],
@@ -224,11 +225,13 @@ def _accelerator(given: Mapping[str, object]) -> "AnswerRecord":
     if given.get("cpu"):
         return {"reached": "Accelerator(cpu=True)"}
     if given.get("fsdp_plugin"):
-        return {"reached": "Accelerator(fsdp_plugin=…)"}
+        return {"reached": FSDP}
     plugin = given.get("deepspeed_plugins") or given.get("deepspeed_plugin")
-    plugin = next(iter(plugin.values()), None) if isinstance(plugin, dict) else plugin
-    config = getattr(plugin, "deepspeed_config", None)
-    return {"reached": "Accelerator", "ds_config": config if isinstance(config, dict) else None}
+    plugin = next(iter(plugin.values()), None) if isinstance(plugin, dict) else plugin  # the active one
+    config = _config(getattr(plugin, "deepspeed_config", None))
+    if isinstance(config, dict):  # accelerate adds `steps_per_print`, with a number that JSON does not have
+        config = {key: value for key, value in config.items() if value != math.inf}
+    return {"reached": "Accelerator", "ds_config": config}
 
 
 def _engine(given: Mapping[str, object]) -> "AnswerRecord":

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from zlaunch.rundir.record import EngineRecord, ProgramRecord
 
+FSDP = "FullyShardedDataParallel"
 PARALLEL: Mapping[str, str] = {
     "torch.nn.parallel.distributed": "DistributedDataParallel",
-    "torch.distributed.fsdp.fully_sharded_data_parallel": "FullyShardedDataParallel",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": FSDP,
 }
 """Module of torch → its class that spreads a model over ranks."""
 

@@ -8,11 +8,21 @@ from pathlib import Path
 BLOCK_BYTES = 1 << 16
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file atomically: other processes read the old or the new text. Raise OSError if it fails."""
+PRIVATE = 0o600
+"""Permissions of files with arguments and variables of the user, which may be secret."""
+
+
+def write_whole(file: Path, text: str, mode: int = 0o666) -> None:
+    """Write a file atomically: other processes read the old or the new text. Raise OSError if it fails.
+
+    The umask takes from the permissions in `mode`.
+    """
     partial = file.with_name(f".{file.name}.partial")
     try:
-        partial.write_text(text, "utf-8")
+        with os.fdopen(
+            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", -1, "utf-8"
+        ) as new:
+            new.write(text)
         partial.replace(file)
     except OSError:
         with contextlib.suppress(OSError):

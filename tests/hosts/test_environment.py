@@ -105,7 +105,24 @@ def test_a_secret_is_known_by_its_name(name: str) -> None:
     assert is_secret(name)
 
 
-@pytest.mark.parametrize("name", ["PATH", "NCCL_DEBUG", "OMP_NUM_THREADS"])
+@pytest.mark.parametrize("name", ["GH_PAT", "DB_PASS", "db_pwd", "GPG_PASSPHRASE", "SESSION_COOKIE"])
+def test_a_secret_is_known_by_a_word_of_its_name(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "value", ["https://me:word@hub.example.org/x", "hf_abcdefghijklmnopqrst", "token=ghp_abcdefghijklmnop"]
+)
+def test_a_secret_is_known_by_its_value(value: str) -> None:
+    assert is_secret("HF_ENDPOINT", value)
+
+
+@pytest.mark.parametrize("value", ["https://hub.example.org:443/a@b", "hf_hub", "http://[::1]:80"])
+def test_an_ordinary_value_is_no_secret(value: str) -> None:
+    assert not is_secret("HF_ENDPOINT", value)
+
+
+@pytest.mark.parametrize("name", ["PATH", "PWD", "COMPASS", "NCCL_DEBUG", "OMP_NUM_THREADS"])
 def test_what_is_no_secret_is_none(name: str) -> None:
     assert not is_secret(name)
 

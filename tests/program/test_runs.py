@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -178,6 +179,12 @@ def test_a_run_is_shown_with_what_was_not_measured(folder: Path) -> None:
     assert "no GPU memory was measured" in out
     memory = told(folder, "show")["memory"]["pools"]
     assert [pool["measured"] > 1 << 20 for pool in memory if pool["name"] == "host, resident"] == [True]
+
+
+def test_arguments_and_variables_of_a_run_are_read_by_nobody_else(folder: Path) -> None:
+    zlaunch("train", "script.py", cwd=folder)
+    modes = {name: stat.S_IMODE((the_run(folder) / name).stat().st_mode) for name in ("job.json", "run.sh")}
+    assert modes == {"job.json": 0o600, "run.sh": 0o700}
 
 
 def test_a_half_written_run_is_a_line_of_the_list(folder: Path) -> None:

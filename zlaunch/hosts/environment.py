@@ -115,7 +115,7 @@ def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environ.items())
-        if name.startswith(FORWARDED) and not is_secret(name) and name != "CUDA_VISIBLE_DEVICES"
+        if name.startswith(FORWARDED) and not is_secret(name, value) and name != "CUDA_VISIBLE_DEVICES"
     }
 
 
@@ -125,6 +125,5 @@ INHERITED = (*FORWARDED, "LD_", "PYTHON")
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that a rerun must restore; secrets are never among them."""
-    return {
-        name: value for name, value in environ.items() if name.startswith(INHERITED) and not is_secret(name)
-    }
+    given = environ.items()
+    return {name: value for name, value in given if name.startswith(INHERITED) and not is_secret(name, value)}

@@ -63,7 +63,7 @@ def _command(request: SurveyRequest) -> str:
     exported = (
         f"{name}={value}"
         for name, value in os.environ.items()
-        if name.startswith("PYTHON") and not is_secret(name)
+        if name.startswith("PYTHON") and not is_secret(name, value)
     )
     asked = replace(request, environ=forwarded(os.environ))
     program = shlex.join(["env", *exported, *ours("zlaunch.hosts.survey", to_json(asked))])

@@ -19,7 +19,7 @@ from pathlib import Path
 from zlaunch import __version__
 from zlaunch.errors import WrongUsage
 from zlaunch.estimate.forecast_cache import cache_directory
-from zlaunch.files import write_whole
+from zlaunch.files import PRIVATE, write_whole
 from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.ports import LOOPBACK, free_port
 from zlaunch.hosts.topology import Host, Topology
@@ -230,7 +230,7 @@ def _keep(key: str, answer: AnswerRecord) -> None:
     stamps = _stamps(answer.get("files", []))
     with contextlib.suppress(OSError):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(directory / f"{key}{_SUFFIX}", json.dumps({"stamps": stamps, "answer": answer}))
+        write_whole(directory / f"{key}{_SUFFIX}", json.dumps({"stamps": stamps, "answer": answer}), PRIVATE)
         kept = sorted(directory.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime)
         for old in kept[:-MOST_KEPT]:
             old.unlink(missing_ok=True)

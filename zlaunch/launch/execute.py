@@ -66,7 +66,8 @@ def _own_environment(plan: LaunchPlan) -> dict[str, str]:
     """Inherit the environment, except for secrets that DeepSpeed's runner would log with its exports."""
     if not plan.topology.over_ssh:
         return dict(os.environ)
-    return {name: value for name, value in os.environ.items() if not (is_secret(name) and is_exported(name))}
+    given = os.environ.items()
+    return {name: value for name, value in given if not (is_secret(name, value) and is_exported(name))}
 
 
 def _run(

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import shlex
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -18,7 +19,7 @@ from zlaunch.config.resolve.compose import OFFLOADS, to_json
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.files import nearest
+from zlaunch.files import PRIVATE, nearest, write_whole
 from zlaunch.hosts.environment import inherited
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
@@ -119,13 +120,13 @@ def write_run_files(
     if plan.handed != plan.values:
         provenance["expected"] = plan.values.config()
     write_record(run_dir.provenance, provenance)
-    write_record(run_dir.job, {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()})
+    job = {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()}
+    write_record(run_dir.job, job, mode=PRIVATE)
     write_record(run_dir.environment, environment_of(inputs))
     if plan.topology.over_ssh:
         hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
         run_dir.hostfile.write_text("".join(hosts))
-    run_dir.command.write_text(command_script(plan))
-    run_dir.command.chmod(0o755)
+    write_whole(run_dir.command, command_script(plan), mode=PRIVATE | stat.S_IXUSR)
     run_dir.reserve.write_bytes(b"\n" * RESERVE_BYTES)
 
 

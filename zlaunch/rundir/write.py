@@ -20,9 +20,11 @@ def record_text(members: Mapping[str, object], indent: int | None = 2) -> str:
     return json.dumps({"version": VERSION, **members}, indent=indent) + "\n"
 
 
-def write_record(file: Path, members: Mapping[str, object], indent: int | None = 2) -> None:
+def write_record(
+    file: Path, members: Mapping[str, object], indent: int | None = 2, mode: int = 0o666
+) -> None:
     """Write a record to its file; a reader sees all of it, or what was there before."""
-    write_whole(file, record_text(members, indent))
+    write_whole(file, record_text(members, indent), mode)
 
 
 def as_json(members: Mapping[str, object]) -> dict[str, object]:

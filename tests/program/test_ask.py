@@ -153,6 +153,24 @@ def test_a_trainer_of_lightning_tells_its_strategy_before_it_counts_its_ranks(tm
     assert "DeepSpeed's CPU accelerator" not in told
 
 
+LIGHTNING_DEEPSPEED = """
+class DeepSpeedStrategy:
+    def __init__(self):
+        self.config = {"zero_optimization": {"stage": 2, "sub_group_size": 1}, "aio": {"thread_count": 1}}
+"""
+
+
+def test_of_the_ds_config_of_lightning_only_the_stage_is_announced(tmp_path: Path) -> None:
+    (tmp_path / "lightning/pytorch/strategies").mkdir(parents=True)
+    (tmp_path / "lightning/pytorch/strategies/deepspeed.py").write_text(LIGHTNING_DEEPSPEED)
+    (tmp_path / "train.py").write_text(
+        "from lightning.pytorch.strategies.deepspeed import DeepSpeedStrategy\nDeepSpeedStrategy()\n"
+    )
+    told = plan(tmp_path, "train.py")
+    assert "(DeepSpeedStrategy): ZeRO stage 2, " in " ".join(told.out.split())
+    assert told.err == "asking train.py for its arguments\n"
+
+
 def test_nothing_of_a_program_runs_after_its_arguments_are_known(folder: Path) -> None:
     (folder / "mine.py").write_text(f"{ENGINE.format('None')}open('trained', 'w')\n")
     plan(folder, "train.py")

@@ -17,7 +17,8 @@ _PRECISIONS = ("bf16", "fp16")
 _ALWAYS = ("output_dir", "max_length")
 """Arguments that estimates need, even if they are defaults."""
 
-_ENGINES = ("deepspeed.initialize", "DeepSpeedStrategy")
+_FILLING = ("Accelerator", "DeepSpeedStrategy")
+"""What fills in batch sizes when it creates the engine."""
 
 
 def apply_answer(script: Script, answer: AnswerRecord, job: JobSpec) -> Script:
@@ -28,9 +29,9 @@ def apply_answer(script: Script, answer: AnswerRecord, job: JobSpec) -> Script:
         told = replace(told, own_config=OwnConfig(reached, own))
     if reached == "TrainingArguments":
         return _with_trainer_args(told, answer, job)
-    if reached == "Accelerator":
+    if reached in _FILLING:
         return replace(told, interface=ConfigInterface.ACCELERATE)
-    if reached in _ENGINES:
+    if reached == "deepspeed.initialize":
         flags = job.config_flags or tuple(answer.get("config_flags", []))
         return replace(told, interface=ConfigInterface.DEEPSPEED, config_flags=flags)
     return replace(told, interface=ConfigInterface.NONE, without_deepspeed=reached)

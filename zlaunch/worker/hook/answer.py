@@ -242,8 +242,12 @@ def _engine(given: Mapping[str, object]) -> "AnswerRecord":
 
 
 def _strategy(given: Mapping[str, object]) -> "AnswerRecord":
-    """Read the ds_config of Lightning's DeepSpeedStrategy."""
-    return {"reached": "DeepSpeedStrategy", "ds_config": _config(getattr(given["self"], "config", None))}
+    """Read from Lightning's DeepSpeedStrategy what is final; the rest is its own choice, not the user's."""
+    config = getattr(given["self"], "config", None)
+    zero = config.get("zero_optimization", {}) if isinstance(config, dict) else {}
+    final = {key: zero[key] for key in ("stage", "offload_optimizer", "offload_param") if key in zero}
+    later = dict.fromkeys(("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto")
+    return {"reached": "DeepSpeedStrategy", "ds_config": {**later, "zero_optimization": final}}
 
 
 def _other_strategy(given: Mapping[str, object]) -> "AnswerRecord":

@@ -98,6 +98,17 @@ def test_an_answer_has_no_secrets_and_text_for_what_is_not_json(tmp_path: Path) 
     assert ("Dtype object" in kept.read_text(), "s3cret" in kept.read_text()) == (True, False)
 
 
+def test_empty_directories_that_a_program_made_are_removed(folder: Path) -> None:
+    (folder / "here").mkdir()
+    make = "import os\nos.makedirs('here/out/deep')\nos.makedirs('full')\nopen('full/file', 'w').close()\n"
+    (folder / "mine.py").write_text(make + ENGINE.format("{'zero_optimization': {'stage': 1}}"))
+    assert "ZeRO stage 1" in plan(folder, "train.py").out
+    assert [name for name in ("here", "here/out", "full/file") if (folder / name).exists()] == [
+        "here",
+        "full/file",
+    ]
+
+
 def test_a_program_in_an_archive_is_asked(folder: Path) -> None:
     (folder / "pack").mkdir()
     (folder / "pack" / "__main__.py").write_text("import sys\nsys.path.append('.')\nimport mine\n")

@@ -41,7 +41,7 @@ _ELSEWHERE = (str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"), "/pr
 def install(file: str) -> None:
     """Watch for the points at which a program has its arguments; `file` gets the answer."""
     told = _Answer(Path(file))
-    sys.addaudithook(told.opened)
+    sys.addaudithook(told.hear)
 
     def wrap(module: ModuleType) -> None:
         with _leaving():
@@ -74,21 +74,32 @@ class _Answer:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._opened: set[str] = set()
+        self._made: list[Path] = []
 
-    def opened(self, event: str, args: tuple[object, ...]) -> None:
-        """Note a file that the program opens for reading: its arguments may depend on it."""
-        if event != "open" or len(self._opened) >= _MOST_FILES:
-            return
-        path, _, flags = args
+    def hear(self, event: str, args: tuple[object, ...]) -> None:
+        """Note the files that the program opens for reading, and the directories that it makes."""
         with contextlib.suppress(Exception):  # the program would see it
-            if isinstance(path, str) and isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY:
-                self._opened |= {str(file) for file in [Path(path).absolute()] if _is_own(file)}
+            if event == "open" and len(self._opened) < _MOST_FILES:
+                path, _, flags = args
+                if isinstance(path, str) and isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY:
+                    self._opened |= {str(file) for file in [Path(path).absolute()] if _is_own(file)}
+            elif event == "os.mkdir" and not (made := Path(str(args[0])).absolute()).exists():
+                self._made.append(made)
 
     def give(self, make: "_Make", given: Mapping[str, object]) -> NoReturn:
         """Write the answer, and leave without running anything else."""
         with _leaving():
-            write_record(self._file, {**as_json(make(given)), "files": self._files()}, indent=None)
+            answer = {**as_json(make(given)), "files": self._files()}
+        self._remove_empty()
+        with _leaving():
+            write_record(self._file, answer, indent=None)  # this process may be killed from here on
         os._exit(0)
+
+    def _remove_empty(self) -> None:
+        """Remove directories that were made in vain: the job may fail where they exist already."""
+        for made in reversed(self._made):
+            with contextlib.suppress(OSError):
+                made.rmdir()
 
     def _files(self) -> list[str]:
         """List what the answer depends on: files of the program, and where packages are installed."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.diagnosis.deaths import printed, run
+from tests.diagnosis.deaths import printed, raised, run
 from tests.diagnosis.table import DEATHS
 from tests.each import each
 from zlaunch.config.validate import validate_mapping
@@ -38,6 +38,22 @@ def test_an_argument_that_zlaunch_added_is_not_blamed_on_the_user() -> None:
     verdict = diagnose(died)
     assert verdict is not None
     assert "zlaunch added `--bf16`; the other arguments are yours" in verdict.facts
+
+
+FROM = "\n\nThe above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
+
+
+def test_a_missing_module_is_named_though_another_error_was_raised_from_it() -> None:
+    within = f"ModuleNotFoundError: No module named 'httpx'{FROM}"
+    verdict = diagnose(run(raised("ModuleNotFoundError", "Could not import module 'Trainer'.", within)))
+    assert verdict
+    assert (verdict.cause.split()[0], verdict.advice) == ("`httpx`", ("`pip install httpx`",))
+
+
+def test_an_exception_is_told_with_the_one_it_was_raised_from() -> None:
+    verdict = diagnose(run(raised("ValueError", "bad data", f"KeyError: 'text'{FROM}")))
+    assert verdict
+    assert "caused by KeyError: 'text'" in verdict.facts
 
 
 def test_every_signature_has_a_death() -> None:

@@ -182,6 +182,17 @@ def test_of_the_ds_config_of_lightning_only_the_stage_is_announced(tmp_path: Pat
     assert told.err == "asking train.py for its arguments\n"
 
 
+def test_a_program_that_does_not_know_its_local_rank_gets_it_from_deepspeeds_launcher(folder: Path) -> None:
+    (folder / "mine.py").write_text(
+        "import deepspeed\nclass args: local_rank = -1\ndeepspeed.initialize(args)\n"
+    )
+    assert "deepspeed.launcher.runner" in plan(folder, "train.py").out
+    (folder / "mine.py").write_text(
+        "import deepspeed\nclass args: local_rank = 0\ndeepspeed.initialize(args)\n"
+    )
+    assert "torch.distributed.run" in plan(folder, "train.py").out
+
+
 def test_nothing_of_a_program_runs_after_its_arguments_are_known(folder: Path) -> None:
     (folder / "mine.py").write_text(f"{ENGINE.format('None')}open('trained', 'w')\n")
     plan(folder, "train.py")

@@ -33,7 +33,10 @@ def apply_answer(script: Script, answer: AnswerRecord, job: JobSpec) -> Script:
         return replace(told, interface=ConfigInterface.ACCELERATE)
     if reached == "deepspeed.initialize":
         flags = job.config_flags or tuple(answer.get("config_flags", []))
-        return replace(told, interface=ConfigInterface.DEEPSPEED, config_flags=flags)
+        wants_rank = script.wants_local_rank or answer.get("wants_local_rank", False)
+        return replace(
+            told, interface=ConfigInterface.DEEPSPEED, config_flags=flags, wants_local_rank=wants_rank
+        )
     return replace(told, interface=ConfigInterface.NONE, without_deepspeed=reached)
 
 

@@ -155,11 +155,10 @@ def _answer(
     if returncode == 2 and (said := _REJECTS.search(last)):
         raise _rejected(job, f"rejects its arguments: {said[1]}")
     why = last if last and returncode else f"it ended with {returncode}"
-    is_late = time.monotonic() - started > limit
-    if is_late:
-        why = f"it did not create them within {duration(limit)}"
+    if time.monotonic() - started > limit:
+        why = f"it did not create them within {duration(limit)}; `--no-ask` does not wait for them"
     reporter.note(f"cannot find out the arguments of {_name(job)}: {why}")
-    return {"reached": ""} if is_late else {}  # whatever else failed may work the next time
+    return {}
 
 
 def _arguments(job: JobSpec) -> tuple[str, ...]:

@@ -284,6 +284,8 @@ class AnswerRecord(TypedDict, total=False):
     """Its own ds_config, or the file of it."""
     config_flags: list[str]
     """Arguments by which it takes a ds_config."""
+    wants_local_rank: bool
+    """Whether it did not learn its local rank from the environment."""
     rejected: list[str]
     """Words on its command line that its parser does not know."""
     files: list[str]

@@ -75,20 +75,24 @@ def not_launched(case: Case) -> Reading | None:
 @signature("module-missing", "ModuleNotFoundError, `No module named`")
 def module_missing(case: Case) -> Reading | None:
     """A module that the script imports is not installed in this Python."""
-    name = named_in(case.words, r"No module named '?([\w.]+)'?")
-    error = case.error
-    if name is None or (error is not None and error.type not in {"ModuleNotFoundError", "ImportError"}):
-        return None
+    error, missing = case.error, r"No module named '?([\w.]+)'?"
+    words = raised_from(error)
+    name = named_in(words, rf"ModuleNotFoundError: {missing}")
+    if name is None:
+        words, name = case.words, named_in(case.words, missing)
+        if name is None or (error is not None and error.type not in {"ModuleNotFoundError", "ImportError"}):
+            return None
     package = name.partition(".")[0]
     advice = (f"`pip install {_PACKAGES[package]}`",) if package in _PACKAGES and "." not in name else ()
     cause = f"`{name}` is not installed in the Python of {case.who}"
-    return Reading(cause, (where(error), case.words.strip()[:200]), advice)
+    return Reading(cause, (where(error), words.strip()[:200]), advice)
 
 
 _SAME_NAME = (
     *("datasets", "evaluate", "peft", "trl", "wandb", "tensorboard", "tiktoken", "einops", "deepspeed"),
     *("accelerate", "transformers", "torch", "torchvision", "safetensors", "numpy", "scipy", "pandas"),
-    *("sentencepiece", "bitsandbytes", "tabulate", "mpi4py", "nltk", "tqdm", "huggingface_hub"),
+    *("sentencepiece", "bitsandbytes", "tabulate", "mpi4py", "nltk", "tqdm", "huggingface_hub", "httpx"),
+    *("requests", "jinja2", "fsspec", "psutil", "pydantic", "regex", "tokenizers", "packaging", "filelock"),
 )
 _PACKAGES = {
     **{name: name for name in _SAME_NAME},
@@ -203,7 +207,18 @@ def script_exception(case: Case) -> Reading | None:
     others = f"the same on {plural(len(same) - 1, 'other rank')}" if len(same) > 1 else None
     article = "an" if error.type[:1] in "AEIOU" else "a"
     cause = f"the script raised {article} {error.type} on {case.who}"
-    return Reading(cause, (said, where(error), others))
+    root = raised_from(error)
+    return Reading(cause, (said, f"caused by {tidy(root)}" if root else None, where(error), others))
+
+
+_LINK = "\nThe above exception was the direct cause of the following exception:\n"
+
+
+def raised_from(error: ErrorEvidence | None) -> str:
+    """Return the exception that this one was raised from, as Python prints it; empty if there is none."""
+    first, linked, _ = ("" if error is None else error.traceback).partition(_LINK)
+    raised = re.findall(r"^[\w.]+(?:: .*)?$", first, re.MULTILINE) if linked else []
+    return raised[-1] if raised else ""
 
 
 def where(error: ErrorEvidence | None) -> str | None:

@@ -249,7 +249,12 @@ def _engine(given: Mapping[str, object]) -> "AnswerRecord":
     args, config = given.get("args"), given.get("config") or given.get("config_params")
     named = [name for name in ("deepspeed", "deepspeed_config") if hasattr(args, name)]
     flags = [f"--{name}" for name in named] if "deepspeed_config" in named else []
-    return {"reached": "deepspeed.initialize", "ds_config": _config(config), "config_flags": flags}
+    return {
+        "reached": "deepspeed.initialize",
+        "ds_config": _config(config),
+        "config_flags": flags,
+        "wants_local_rank": getattr(args, "local_rank", None) == -1,
+    }
 
 
 def _strategy(given: Mapping[str, object]) -> "AnswerRecord":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-ARGUMENTS = ("-n", "2", "--dist", "loadfile", "--continue-on-collection-errors")
+ARGUMENTS = ("-n", "2", "--dist", "loadfile", "--continue-on-collection-errors", "--durations=20")
 """What pytest is told. The jobs of tests wait more than they compute, so both cores take part."""
 
 PART = "part"

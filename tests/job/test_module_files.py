@@ -47,6 +47,7 @@ def test_a_module_is_where_python_finds_it(name: str) -> None:
         ("pack.age.part", "pack/age/part.py"),
         ("pack.age", "pack/age/__main__.py"),
         ("spaced.part", "spaced/part.py"),
+        ("spaced.age.part", "spaced/age/part.py"),
         ("spaced", "spaced/__main__.py"),
         ("pack.age.__main__", "pack/age/__main__.py"),
     ],
@@ -55,7 +56,7 @@ def test_a_module_is_found_from_the_working_directory_without_importing_anything
     name: str, file: str, folder: Path
 ) -> None:
     put(folder, "alone.py", "pack/__init__.py", "pack/age/__init__.py", "pack/age/part.py")
-    put(folder, "pack/age/__main__.py", "spaced/part.py", "spaced/__main__.py")
+    put(folder, "pack/age/__main__.py", "spaced/part.py", "spaced/__main__.py", "spaced/age/part.py")
     assert find_module(name, {}) == folder / file
 
 

@@ -25,7 +25,7 @@ def find_module(name: str, environ: Mapping[str, str]) -> Path:
         spec = _spec(".".join(parts[:number]), path, is_first=number == 1) if part else None
         if spec is None:
             raise _missing(name, part, outer, path)
-        outer, path = spec, list(spec.submodule_search_locations or ())
+        outer, path = spec, _inside(spec, part, path)
     assert outer is not None
     if outer.submodule_search_locations is not None:
         return _main_of(name, path)
@@ -37,10 +37,21 @@ def _spec(name: str, path: Sequence[str], is_first: bool) -> ModuleSpec | None:
     for finder in sys.meta_path:
         where = None if is_first and finder is not PathFinder else path
         find = getattr(finder, "find_spec", None)
-        spec: ModuleSpec | None = None if find is None else find(name, where)
+        try:
+            spec: ModuleSpec | None = None if find is None else find(name, where)
+        except KeyError:  # a folder without `__init__.py` asks for the one around it, which is not imported
+            spec = ModuleSpec(name, None, is_package=True)
         if spec is not None:
             return spec
     return None
+
+
+def _inside(spec: ModuleSpec, part: str, path: Sequence[str]) -> list[str]:
+    """Return where the modules of a package are. Without an `__init__.py`, its spec does not tell."""
+    if spec.origin is None and spec.submodule_search_locations is not None:
+        folders = [os.path.join(entry, part) for entry in path]  # noqa: PTH118 - as the finders do
+        return [folder for folder in folders if Path(folder).is_dir()]
+    return list(spec.submodule_search_locations or ())
 
 
 def _main_of(name: str, path: Sequence[str]) -> Path:

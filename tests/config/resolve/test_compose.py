@@ -15,6 +15,7 @@ from zlaunch.config.resolve.compose import (
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import Document, KeyPath
 from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import WrongUsage
 from zlaunch.job.spec import STAGES, JobSpec, Offload, Stage
 
 ZERO = "zero_optimization"
@@ -170,9 +171,20 @@ def test_a_precision_switches_one_format_on(precision: str, enabled: tuple[bool,
     assert (values[("bf16", "enabled")], values[("fp16", "enabled")]) == enabled
 
 
-def test_an_override_goes_before_everything() -> None:
-    job = _job(stage=3, overrides=(("zero_optimization.stage", 1),))
-    assert compose(job, _file(OFFLOADED))[(ZERO, "stage")] == 1
+def test_an_override_goes_before_a_preset_and_the_users_file() -> None:
+    job = _job(overrides=(("zero_optimization.stage", 1),))
+    assert [compose(job, base)[(ZERO, "stage")] for base in (None, _file(OFFLOADED))] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "key", "value"),
+    [({"stage": 3}, "zero_optimization.stage", 2), ({"precision": "fp32"}, "bf16.enabled", True)],
+)
+def test_an_override_does_not_contradict_another_option(
+    asked: dict[str, Any], key: str, value: object
+) -> None:
+    with pytest.raises(WrongUsage, match=f"`--{next(iter(asked))}` sets `{key}` to"):
+        compose(_job(**asked, overrides=((key, value),)), None)
 
 
 def test_the_last_of_two_overrides_wins() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from zlaunch.config.resolve.values import AUTO, Sourced, Values
 from zlaunch.dsconfig.schema.section import ZERO
-from zlaunch.dsconfig.text.document import Document, KeyPath, leaves
+from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
+from zlaunch.errors import WrongUsage
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Offload, Precision, Stage
 
@@ -89,6 +90,7 @@ def compose(job: JobSpec, base: Document | None) -> Values:
     if job.precision is not None:
         values = _with_precision(values, job.precision)
     for key, value in job.overrides:
+        _check_override(values, tuple(key.split(".")), value)
         values = values.put(tuple(key.split(".")), value, Source.option("--set"))
     for path in ALWAYS_WRITTEN:
         if not values.has(path):
@@ -99,6 +101,16 @@ def compose(job: JobSpec, base: Document | None) -> Values:
         if values.has((ZERO, name, "device")) and not values.has((ZERO, name, "pin_memory")):
             values = values.put((ZERO, name, "pin_memory"), True, _WRITTEN_OUT)
     return values
+
+
+def _check_override(values: Values, path: KeyPath, value: object) -> None:
+    """Raise WrongUsage if another option than `--set` sets the same key to another value."""
+    other = values.leaves.get(path)
+    if other is None or other.value == value or other.source == Source.option("--set"):
+        return
+    if other.source.kind is SourceKind.OPTION:
+        message = f"{other.source} sets `{dotted(path)}` to {other.value}, and `--set` to {value}"
+        raise WrongUsage(message, "keep one of them")
 
 
 def _from_preset(job: JobSpec) -> Values:

@@ -9,6 +9,7 @@ import pytest
 
 from zlaunch.cli import COMMANDS, program
 from zlaunch.cli.lazy import LazyCommand
+from zlaunch.errors import WrongUsage
 
 LIST_IMPORTS = """
 import sys, zlaunch.cli
@@ -63,3 +64,18 @@ def test_the_shell_completes_commands_and_their_options(
     with pytest.raises(SystemExit):
         program(prog_name="zlaunch")
     assert capsys.readouterr().out == f"{answer}\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("launch", "train"), ("validate", "config validate"), ("why", "runs why"), ("ps", "runs list")],
+)
+def test_a_command_under_another_name_or_without_its_group_is_named(word: str, meant: str) -> None:
+    with pytest.raises(WrongUsage) as caught:
+        program([word, "train.py"], prog_name="zlaunch", standalone_mode=False)
+    assert caught.value.hint == f"did you mean `zlaunch {meant}`?"
+
+
+def test_a_word_that_is_like_no_command_is_left_to_the_parser() -> None:
+    with pytest.raises(Exception, match="No such command 'frobnicate'"):
+        program(["frobnicate"], prog_name="zlaunch", standalone_mode=False)

@@ -1,11 +1,14 @@
 """Commands that are imported when needed: to run, to show their own help, or to complete their options."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
+
+from zlaunch.errors import WrongUsage
 
 
 class LazyCommand(TyperCommand):
@@ -34,13 +37,34 @@ class LazyCommand(TyperCommand):
         return get_command(app)
 
 
+_OTHER_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("launch", "run", "start", "finetune"), "train"),
+    **dict.fromkeys(("ls", "ps"), "runs list"),
+    "check": "config validate",
+    "memory": "estimate",
+}
+"""What other programs call a command → the command."""
+
+
 class LazyGroup(TyperGroup):
     """Lists and completes its commands without importing them."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find the command that the arguments name, and import it."""
+        is_unknown = args and args[0] not in self.commands and not ctx.resilient_parsing
+        if is_unknown and (meant := self._meant(args[0], is_top=ctx.parent is None)):
+            raise WrongUsage(
+                f"{ctx.command_path} has no command `{args[0]}`",
+                f"did you mean `{ctx.command_path} {meant}`?",
+            )
         name, command, rest = super().resolve_command(ctx, args)
         return name, command.load() if isinstance(command, LazyCommand) else command, rest
+
+    def _meant(self, word: str, is_top: bool) -> str | None:
+        """Find a command under another name, or in one of the groups of this one."""
+        groups = ((name, one) for name, one in self.commands.items() if isinstance(one, LazyGroup))
+        inside = (f"{name} {word}" for name, one in groups if word in one.commands)
+        return next(inside, _OTHER_NAMES.get(word) if is_top else None)
 
 
 def group(name: str, help_line: str, *commands: LazyCommand) -> LazyGroup:

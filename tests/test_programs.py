@@ -59,8 +59,8 @@ def test_zlaunch_gets_the_options_of_a_way_in_place_of_the_arguments_of_the_bare
 
 
 def test_observations_of_both_ranks_are_read(tmp_path: Path) -> None:
-    (tmp_path / "rank-0.jsonl").write_text('{"stage": 1, "world": 2, "precision": "bf16"}\n{"loss": 3.0}\n')
-    (tmp_path / "rank-1.jsonl").write_text('{"loss": 2.0}\n')
+    (tmp_path / "rank-0-7.jsonl").write_text('{"stage": 1, "world": 2, "precision": "bf16"}\n{"loss": 3.0}\n')
+    (tmp_path / "rank-1-8.jsonl").write_text('{"loss": 2.0}\n')
     result = Result("", 0, 1.0)
     _read_observations(tmp_path, result)
     assert (result.stages, result.world, result.losses, result.others) == ([1], 2, [3.0], [2.0])

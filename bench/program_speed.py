@@ -28,7 +28,7 @@ def main() -> None:
             speeds = {}
             for side in ("bare", "zlaunch") if pair % 2 == 0 else ("zlaunch", "bare"):
                 run_one(program, program.ways[0], side, work, url)
-                speeds[side] = _speed(next((work / "runs").glob(f"*speed*/{side}")))
+                speeds[side] = _speed(next((work / "runs").glob(f"*run-clm--speed*/{side}")))
             ratios.append(speeds["zlaunch"] / speeds["bare"])
             print(f"{speeds['bare']:.2f} {speeds['zlaunch']:.2f} {ratios[-1]:.3f}", flush=True)
     print(f"median ratio {statistics.median(ratios):.3f}")

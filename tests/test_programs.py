@@ -1,5 +1,6 @@
 """The table of programs of other projects: how their results are read and shown."""
 
+import os
 from pathlib import Path
 
 from tools.programs.program import Program, Way
@@ -59,11 +60,20 @@ def test_zlaunch_gets_the_options_of_a_way_in_place_of_the_arguments_of_the_bare
 
 
 def test_observations_of_both_ranks_are_read(tmp_path: Path) -> None:
-    (tmp_path / "rank-0.jsonl").write_text('{"stage": 1, "world": 2, "precision": "bf16"}\n{"loss": 3.0}\n')
-    (tmp_path / "rank-1.jsonl").write_text('{"loss": 2.0}\n')
+    (tmp_path / "rank-0-7.jsonl").write_text('{"stage": 1, "world": 2, "precision": "bf16"}\n{"loss": 3.0}\n')
+    (tmp_path / "rank-1-8.jsonl").write_text('{"loss": 2.0}\n')
     result = Result("", 0, 1.0)
     _read_observations(tmp_path, result)
     assert (result.stages, result.world, result.losses, result.others) == ([1], 2, [3.0], [2.0])
+
+
+def test_observations_of_a_process_that_was_asked_do_not_count(tmp_path: Path) -> None:
+    for pid, seconds in ((9, 1), (8, 2)):
+        (tmp_path / f"rank-0-{pid}.jsonl").write_text(f'{{"loss": {pid}}}\n')
+        os.utime(tmp_path / f"rank-0-{pid}.jsonl", (seconds, seconds))
+    result = Result("", 0, 1.0)
+    _read_observations(tmp_path, result)
+    assert result.losses == [8]
 
 
 def test_what_zlaunch_announces_is_read_from_all_lines_of_its_row() -> None:

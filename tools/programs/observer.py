@@ -21,9 +21,9 @@ FOLDER = os.environ["PROGRAMS_OBSERVED"]
 
 
 def record(**facts: object) -> None:
-    """Append facts to the file of this rank."""
+    """Append facts to the file of this process."""
     rank = os.environ.get("RANK", "none")
-    with Path(FOLDER, f"rank-{rank}.jsonl").open("a") as file:
+    with Path(FOLDER, f"rank-{rank}-{os.getpid()}.jsonl").open("a") as file:
         print(json.dumps(facts), file=file)
 
 

@@ -177,7 +177,7 @@ def _run(words: list[str], folder: Path, environment: Mapping[str, str]) -> tupl
 
 
 def _read_observations(folder: Path, result: Result) -> None:
-    observed = [_lines(folder / f"rank-{rank}.jsonl") for rank in range(RANKS)]
+    observed = [_lines(folder, rank) for rank in range(RANKS)]
     for facts in observed[0]:
         if "stage" in facts:
             result.stages.append(facts["stage"])
@@ -186,5 +186,7 @@ def _read_observations(folder: Path, result: Result) -> None:
     result.losses, result.others = ([facts["loss"] for facts in rank if "loss" in facts] for rank in observed)
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+def _lines(folder: Path, rank: int) -> list[dict[str, Any]]:
+    """Read what the last process of a rank recorded; zlaunch may have asked another one before."""
+    files = sorted(folder.glob(f"rank-{rank}-*.jsonl"), key=lambda file: file.stat().st_mtime)
+    return [json.loads(line) for line in files[-1].read_text().splitlines()] if files else []

@@ -9,6 +9,7 @@ from zlaunch import console
 from zlaunch.cli import options
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.hosts.interpreter import find_module_in
+from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import (
     STAGES,
     JobSpec,
@@ -20,6 +21,7 @@ from zlaunch.job.spec import (
     parse_override,
 )
 from zlaunch.job.trainer_args import config_flags
+from zlaunch.launch.ask import show_help
 from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.prepare import ds_config_of, prepare
@@ -136,6 +138,9 @@ def train(
         config_flags=config_flags(context.args) if ds_config is not None else (),
         wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom)),
     )
+    if "--help" in script_args:
+        read_script(job.script)  # a file of another kind is an error
+        raise typer.Exit(show_help(job))
     launch = LaunchOptions(
         interactive=console.is_interactive(),
         rehearse=rehearse,

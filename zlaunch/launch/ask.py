@@ -87,6 +87,14 @@ def ask(
     return apply_answer(script, answer, job) if answer.get("reached") else script
 
 
+def show_help(job: JobSpec) -> int:
+    """Run one process of a program that shows its help, and return its exit status."""
+    python = str(job.python or sys.executable)
+    child = Child([python, *_program(job), *job.script_args], os.environ, sys.stdout.buffer, _GRACE_SECONDS)
+    returncode = child.wait(lambda: None)
+    return returncode if returncode >= 0 else 128 - returncode
+
+
 def ask_command(argv: Sequence[str], python: Path | None, reporter: Reporter) -> list[str]:
     """Replace a program and its command line, `train.py --lr 1` or `-m NAME`, by its Trainer arguments."""
     job = _named_program(argv, python)
@@ -117,6 +125,10 @@ def needs_asking(job: JobSpec, script: Script) -> bool:
     return job.may_ask and is_open
 
 
+def _program(job: JobSpec) -> list[str]:
+    return ["-m", job.module] if job.module else [str(job.script)]
+
+
 def _name(job: JobSpec) -> str:
     return job.script.name if job.module is None else f"`-m {job.module}`"
 
@@ -129,8 +141,7 @@ def _answer(
     job: JobSpec, script: Script, python: Interpreter, reporter: Reporter, ranks: Mapping[str, str]
 ) -> AnswerRecord:
     """Run the program until it answers; empty if it does not."""
-    program = ["-m", job.module] if job.module else [str(job.script)]
-    program += ["--local_rank=0"] if script.wants_local_rank else []
+    program = [*_program(job), *(["--local_rank=0"] if script.wants_local_rank else [])]
     with tempfile.TemporaryDirectory(prefix="zlaunch-ask-") as directory:
         file, log = Path(directory, "answer.json"), Path(directory, "log")
         environment = {**os.environ, **ranks, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}

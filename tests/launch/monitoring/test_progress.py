@@ -137,6 +137,11 @@ def test_the_first_step_has_the_patience_of_a_start() -> None:
     assert progress.stalled_seconds(2.0 + 60.0 * LONG_PATIENCE) == 1.0 + 60.0 * LONG_PATIENCE
 
 
+def test_after_one_step_the_next_may_take_five_times_what_was_asked() -> None:
+    first = progress_of([Snapshot(1.0, {0: heartbeat(1.0, phases.FORWARD, 4)})])
+    assert first.patience(least=3.0) == 15.0
+
+
 @pytest.mark.parametrize(("cores", "is_stalled"), [(0.0, True), (0.001, True), (0.5, False), (None, False)])
 def test_a_script_that_says_nothing_more_moves_as_long_as_it_computes(
     cores: float | None, is_stalled: bool

@@ -17,7 +17,10 @@ STEP_PATIENCE_FACTOR = 5.0
 PATIENCE = {phases.JOINING: 5.0, phases.BUILDING: 10.0}
 """Phase → how many times the least patience with a step it may take without a heartbeat."""
 LONG_PATIENCE = 30.0
-"""The same for all other phases outside of a step: loading and saving take their time."""
+"""The same for all other phases outside of a step, and for the first one: loading, saving and compiling take
+their time."""
+UNTIMED_PATIENCE = 5.0
+"""The same for later steps, as long as no two of them tell how long one takes."""
 
 PREPARING = "preparing"
 """Shown for a script that runs its own code after its start and before its first step."""
@@ -144,7 +147,9 @@ class Progress:
         each = self.seconds_per_step
         if current - set(phases.STEPS):
             return least * max(PATIENCE.get(phase, LONG_PATIENCE) for phase in current)
-        return least * LONG_PATIENCE if each is None else max(least, STEP_PATIENCE_FACTOR * each)
+        if each is None:
+            return least * (UNTIMED_PATIENCE if self.step else LONG_PATIENCE)
+        return max(least, STEP_PATIENCE_FACTOR * each)
 
     def stalled_seconds(self, now: float, least: float = STEP_PATIENCE_SECONDS) -> float | None:
         """Seconds without progress, if the job has stalled; None if it never had a heartbeat."""

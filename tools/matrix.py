@@ -288,9 +288,12 @@ Rehearsals were compared with the memory of real training on two CPU ranks, for 
 
 ## Other versions of Python
 
-With Python 3.10, `zlaunch config`, `zlaunch runs` and the fast tests that need none of torch, DeepSpeed and
-transformers were run in the light installation; with 3.12 and 3.13, `zlaunch config` and `zlaunch runs`.
-No job was started with them.
+In the light installation, `zlaunch config`, `zlaunch runs` and the fast tests that need neither torch nor
+packages on top of it were run with Python 3.10, 3.12 and 3.13.
+
+With Python 3.13, Debian's torch 2.6, DeepSpeed 0.18.5 and transformers 4.57.6, `zlaunch estimate`, the native
+op for ranks on a CPU and the own loop with `--launcher deepspeed` work. torchrun and the recipe do not: that
+torch is built without libuv, which torchrun needs, and with MPI, which accelerate then uses.
 """
 
 

@@ -31,8 +31,8 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_finding_begins_with_its_place_its_severity_its_key_and_its_code() -> None:
-    finding = Finding("a-code", "it is wrong", where="bf16", severity=Severity.LATE, place=PLACE)
-    assert first_line(finding) == "ds.json:3:5: late: bf16 [a-code]"
+    finding = Finding("a-code", "it is wrong", where="bf16", severity=Severity.FAILS_LATER, place=PLACE)
+    assert first_line(finding) == "ds.json:3:5: fails later: bf16 [a-code]"
 
 
 def test_a_finding_without_a_place_begins_with_its_severity() -> None:

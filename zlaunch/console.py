@@ -15,8 +15,8 @@ from zlaunch.errors import Finding, Place, Refused, ZlaunchError
 
 _COLOURS = {
     "error": "31",
-    "late": "31",
-    "silent": "33",
+    "fails later": "31",
+    "ignored": "33",
     "advice": "36",
     "hint": "36",
     "done": "32",

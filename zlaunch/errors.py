@@ -27,17 +27,17 @@ class Severity(Enum):
     ERROR = "error"
     """DeepSpeed refuses it when it reads the config."""
 
-    LATE = "late"
+    FAILS_LATER = "fails later"
     """The job fails after the model is loaded, or at its first step."""
 
-    SILENT = "silent"
-    """DeepSpeed accepts it but does something else."""
+    IGNORED = "ignored"
+    """DeepSpeed accepts it and ignores it, or does something else."""
 
     ADVICE = "advice"
     """It works, but there is a better way."""
 
 
-FATAL = frozenset({Severity.ERROR, Severity.LATE})
+FATAL = frozenset({Severity.ERROR, Severity.FAILS_LATER})
 """Severities with which the job fails."""
 
 
@@ -105,6 +105,8 @@ class Finding:
     """None if the user must choose how to fix it."""
     beside: tuple[str | int, ...] | None = None
     """The intended key, if it is also present; the hint then says to merge them."""
+    is_mistake: bool = False
+    """Whether nobody means it, even if DeepSpeed ignores it: a misspelled or misplaced key."""
 
 
 def in_order(finding: Finding) -> tuple[int, int]:

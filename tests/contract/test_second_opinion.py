@@ -21,9 +21,9 @@ from zlaunch.job.script import ConfigInterface
 BATCH = {"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
 VALUES: list[Any] = [None, True, "auto", "3", "true", "x", 1.5, -1, 0, 3, [], {}, {"enabled": True}]
 
-SOME = "DeepSpeed trips over some of the wrong values at once and over the others later; zlaunch says late"
+SOME = "DeepSpeed trips over some of the wrong values at once and over the others later; zlaunch says fails later"
 AS_TRUTH = "DeepSpeed only asks whether a value counts as true; zlaunch wants true or false"
-FROM_TEXT = "zlaunch says silent: elsewhere pydantic takes such a value, here a check behind it does not"
+FROM_TEXT = "zlaunch says ignored: elsewhere pydantic takes such a value, here a check behind it does not"
 NOTHING_YET = "DeepSpeed looks at it only when the section is on, and would refuse it then"
 NULL_IS_ABSENT = "DeepSpeed takes null for an absent key here; zlaunch wants it left out, as elsewhere"
 ONE_WORD = "DeepSpeed makes a list of one word; zlaunch wants the list"
@@ -32,7 +32,7 @@ NO_SECTION = (
 )
 
 DISAGREEMENTS: Mapping[str, str] = {
-    "train_batch_size": "a fraction is silent for zlaunch; DeepSpeed lets it pass or not as the other sizes allow",
+    "train_batch_size": "a fraction is ignored for zlaunch; DeepSpeed lets it pass or not as the other sizes allow",
     "gradient_accumulation_steps": "without a batch size beside it DeepSpeed refuses the whole config",
     "zero_optimization": "DeepSpeed still takes `true` for stage 1; zlaunch wants the section written out",
     "zero_optimization.compute_grad_norm": FROM_TEXT,

@@ -56,12 +56,12 @@ def test_a_size_that_a_model_can_have_is_left_alone(size: Any) -> None:
 
 def test_a_sequence_beyond_a_table_of_positions_fails() -> None:
     (found,) = check_model(model(model_type="gpt2", n_positions=128), KNOWN, 129, trusts_code=False)
-    assert (found.code, found.severity) == ("sequence-too-long", Severity.LATE)
+    assert (found.code, found.severity) == ("sequence-too-long", Severity.FAILS_LATER)
 
 
 def test_a_sequence_beyond_rotary_positions_is_only_remarked() -> None:
     (found,) = check_model(model(), KNOWN, 129, trusts_code=False)
-    assert (found.code, found.severity) == ("sequence-too-long", Severity.SILENT)
+    assert (found.code, found.severity) == ("sequence-too-long", Severity.IGNORED)
 
 
 def test_a_padded_table_has_fewer_positions_than_rows() -> None:

@@ -216,7 +216,7 @@ def test_an_engine_that_nobody_gives_an_optimizer_is_refused(
     (tmp_path / "loop.py").write_text(LOOP)
     done = zlaunch("train", "loop.py", "--dry-run", *asked, cwd=tmp_path)
     assert done.status == status
-    assert ("loop.py:4:14: late: [no-optimizer]" in done.err) == bool(status)
+    assert ("loop.py:4:14: fails later: [no-optimizer]" in done.err) == bool(status)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_script_that_gives_deepspeed_its_own_config_is_warned_of(
     )
     done = zlaunch("train", "fixed.py", "--stage", "3", "--dry-run", cwd=tmp_path)
     assert done.status == 0
-    assert ("fixed.py:2:1: silent: [own-config]" in done.out + done.err) == is_own
+    assert ("fixed.py:2:1: ignored: [own-config]" in done.out + done.err) == is_own
 
 
 def test_a_model_of_an_odd_size_is_one_finding(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from tests.running import CONFIGS, ZLAUNCH, Result, zlaunch
 GOOD = '{\n  "train_micro_batch_size_per_gpu": 1\n}\n'
 BAD = '{\n  "train_micro_batch_size_per_gpu": "1"\n}\n'
 SILENT = '{\n  "train_micro_batch_size_per_gpu": 1,\n  "steps": 10\n}\n'
+TYPO = '{"train_micro_batch_size_per_gpu": 1, "gradient_cliping": 1.0}'
 MEMBERS = ["file", "line", "column", "path", "code", "severity", "message", "hint"]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in {"good": GOOD, "bad": BAD, "silent": SILENT, "none": "{"}.items():
+    for name, text in {"good": GOOD, "bad": BAD, "silent": SILENT, "typo": TYPO, "none": "{"}.items():
         (tmp_path / f"{name}.json").write_text(text)
     return tmp_path
 
@@ -34,6 +35,7 @@ def validate(cwd: Path, *words: object) -> Result:
         (["bad.json"], 65),
         (["none.json"], 65),
         (["silent.json"], 0),
+        (["typo.json"], 65),
         (["silent.json", "--strict"], 65),
         (["absent.json"], 66),
         (["bad.json", "absent.json"], 66),
@@ -123,7 +125,7 @@ def test_fixing_writes_the_mended_text(folder: Path) -> None:
     [
         (["bad.json", "--fix"], "bad.json: 1 fix written; valid\n"),
         (["bad.json", "--diff"], "bad.json: `--fix` would write 1 fix; 1 error\n"),
-        (["silent.json", "--fix"], "silent.json: no safe fixes; 1 silent\n"),
+        (["silent.json", "--fix"], "silent.json: no safe fixes; 1 ignored\n"),
     ],
 )
 def test_it_is_said_whether_a_fix_was_written(folder: Path, words: list[str], said: str) -> None:
@@ -168,7 +170,7 @@ def test_the_ds_config_inside_an_accelerate_config_is_checked(folder: Path) -> N
     (folder / "a.yaml").write_text(
         "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n  offload_param_device: cpu\n"
     )
-    assert "a.yaml:4:3: silent: zero_optimization.offload_param" in validate(folder, "a.yaml").out
+    assert "a.yaml:4:3: ignored: zero_optimization.offload_param" in validate(folder, "a.yaml").out
 
 
 def test_the_ds_config_that_an_accelerate_config_names_is_checked(folder: Path) -> None:

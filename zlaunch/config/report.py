@@ -56,11 +56,11 @@ class Report:
     """What was done with the diff, in words; empty without `--fix` or `--diff`."""
 
     def status(self, strict: bool) -> ExitStatus:
-        """The exit status of a check; with `strict`, silent findings count as well."""
+        """The exit status of a check; with `strict`, what is ignored counts as well."""
         if self.trouble is not None:
             return self.trouble.status
-        counted = FATAL | {Severity.SILENT} if strict else FATAL
-        wrong = any(finding.severity in counted for finding in self.findings)
+        counted = FATAL | {Severity.IGNORED} if strict else FATAL
+        wrong = any(finding.severity in counted or finding.is_mistake for finding in self.findings)
         return ExitStatus.REFUSED if wrong else ExitStatus.OK
 
 

@@ -79,7 +79,7 @@ def _about_text(document: Document, context: Context) -> list[Finding]:
     if context.interface is ConfigInterface.DEEPSPEED:
         return [one for one in document.remarks if one.severity is not Severity.ADVICE]
     remarks = [
-        replace(one, severity=Severity.LATE)
+        replace(one, severity=Severity.FAILS_LATER)
         if context.strict_json and one.severity is Severity.ADVICE
         else one
         for one in document.remarks

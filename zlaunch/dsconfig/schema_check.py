@@ -131,7 +131,7 @@ def _not_yet_known(value: Mapping[str, object], older: Release) -> Iterable[tupl
         is_newer = since is not None and RELEASES.index(since) > RELEASES.index(older.name)
         if not is_newer or not older.knows_section(path[:-1]):
             continue
-        severity = Severity.ERROR if older.refuses(path) else Severity.SILENT
+        severity = Severity.ERROR if older.refuses(path) else Severity.IGNORED
         does = "refuses" if severity is Severity.ERROR else "ignores"
         message = f"`{path[-1]}` was added in DeepSpeed {since}; {older.name} {does} it"
         hint = "delete it, or use a newer DeepSpeed"

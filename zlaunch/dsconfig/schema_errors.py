@@ -92,13 +92,13 @@ def explain(
         return _unknown_key(whole, path, release)
     if kind == "missing":
         message = f"`{key}` is missing, and DeepSpeed requires it"
-        return Finding("missing-key", message, f'add `"{key}": …`', where, Severity.LATE)
+        return Finding("missing-key", message, f'add `"{key}": …`', where, Severity.FAILS_LATER)
     lax = lax or _is_taken(kind, given, error)
     severity = _severity(path, error, lax, release)
     if given == "auto":
         message = f'nothing fills in "auto" for `{where}`: the Trainer refuses it, DeepSpeed uses its default'
         if severity is not Severity.ERROR or release.is_closed(path[:-1]):
-            severity = Severity.LATE
+            severity = Severity.FAILS_LATER
         return Finding("auto-not-here", message, "write a value, or delete the key", where, severity)
     if kind == "literal_error":
         choose = _no_such_name if path in OWN_NAMES else _not_one_of
@@ -106,7 +106,7 @@ def explain(
         return Finding("bad-value", message, hint, where, severity, fix=fix)
     if expected := _KIND_NAMES.get(kind):
         hint, fix = _retyped(given, expected)
-        silent = severity is Severity.SILENT
+        silent = severity is Severity.IGNORED
         accepted = ". DeepSpeed converts it, the Trainer does not" if silent else ""
         message = f"`{key}` is {_shown(given)}, not {expected}{accepted}"
         return Finding("bad-type", message, hint, where, severity, fix=fix)
@@ -131,12 +131,15 @@ def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -
     if is_section and path in release.sections:
         return Severity.ERROR
     if path[0] in ("optimizer", "scheduler"):
-        return Severity.LATE
+        return Severity.FAILS_LATER
     if release.is_closed(path[:-1]):
-        return Severity.SILENT if lax else Severity.ERROR
+        return Severity.IGNORED if lax else Severity.ERROR
     if where in BATCH_SIZES and isinstance(error["input"], float | bool):
-        return Severity.SILENT
-    return Severity.ERROR if where in USED_AT_ONCE else Severity.LATE
+        return Severity.IGNORED
+    return Severity.ERROR if where in USED_AT_ONCE else Severity.FAILS_LATER
+
+
+_DELETE = "delete it"
 
 
 def _unknown_key(whole: dict[str, object], path: KeyPath, release: Release) -> Finding:
@@ -147,16 +150,16 @@ def _unknown_key(whole: dict[str, object], path: KeyPath, release: Release) -> F
         return Finding("removed-key", message, advice, where, fix=_off(whole, path))
     if parent in (("optimizer", "params"), ("scheduler", "params")):
         severity, does = (
-            Severity.LATE,
+            Severity.FAILS_LATER,
             f"the {parent[0]} has no argument `{key}`, so creating it fails",
         )
     else:
         place = f"in `{dotted(parent)}`" if parent else "at the top level"
         closed = release.is_closed(parent)
-        severity = Severity.ERROR if closed else Severity.SILENT
+        severity = Severity.ERROR if closed else Severity.IGNORED
         does = f"DeepSpeed has no key `{key}` {place} and {'refuses the config' if closed else 'ignores it'}"
     hint, fix, meant = _meant(whole, parent, key)
-    finding = Finding("unknown-key", does, hint, where, severity, fix=fix)
+    finding = Finding("unknown-key", does, hint, where, severity, fix=fix, is_mistake=hint != _DELETE)
     if meant is None or not isinstance(room := value_at(whole, meant[:-1]), dict) or meant[-1] not in room:
         return finding
     return replace(finding, fix=None, beside=meant)
@@ -185,7 +188,7 @@ def _meant(whole: dict[str, object], parent: KeyPath, key: str) -> tuple[str, Fi
         return f"move `{key}` into `{ZERO}`", move, (ZERO, key)
     if place := WORDS_OF_OTHERS.get(key):
         return f"the key in a ds_config is `{place}`", None, None
-    return "delete it", None, None
+    return _DELETE, None, None
 
 
 def _no_such_name(path: KeyPath, given: object, expected: str) -> tuple[str, str | None, Fix | None]:

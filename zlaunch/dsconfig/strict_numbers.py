@@ -38,6 +38,6 @@ def imprecise_numbers(document: Document) -> Iterator[Finding]:
             f"the Trainer reads `{written}` as a float, and DeepSpeed fails on it later",
             f"write {value}",
             dotted(path),
-            Severity.LATE,
+            Severity.FAILS_LATER,
             fix=Fix(FixKind.WRITE, value),
         )

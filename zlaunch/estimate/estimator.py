@@ -222,7 +222,7 @@ def _deepspeed_gives_up(words: str, base: Document | None) -> Finding:
     key, hint = next(about, ("", None))
     who = next((name for name in ("transformers", "peft") if f"({name}/" in words), "DeepSpeed")
     message = f"{who} fails: {words}"
-    finding = Finding("deepspeed-gives-up", message, hint, where=key, severity=Severity.LATE)
+    finding = Finding("deepspeed-gives-up", message, hint, where=key, severity=Severity.FAILS_LATER)
     return base.locate(finding) if base is not None and key and base.has(key) else finding
 
 

@@ -117,5 +117,5 @@ def _length(model: ModelConfig, seq_len: int) -> Iterator[Finding]:
         f"a sequence of {seq_len} tokens is longer than the {most} positions of the model: {effect}",
         f"write `--seq-len {most}` or less",
         "--seq-len",
-        Severity.LATE if fails else Severity.SILENT,
+        Severity.FAILS_LATER if fails else Severity.IGNORED,
     )

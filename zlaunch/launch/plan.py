@@ -306,7 +306,7 @@ def _no_optimizer(inputs: PlanInputs) -> list[Finding]:
         return []
     message = "neither this call nor the ds_config defines an optimizer, so the engine cannot train"
     hint = "add `--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`, or pass `optimizer=`"
-    return [Finding("no-optimizer", message, hint, severity=Severity.LATE, place=place)]
+    return [Finding("no-optimizer", message, hint, severity=Severity.FAILS_LATER, place=place)]
 
 
 def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
@@ -329,9 +329,9 @@ def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
             "no-deepspeed",
             message,
             "use the Trainer, Accelerator or `deepspeed.initialize`",
-            severity=Severity.SILENT,
+            severity=Severity.IGNORED,
         )
     else:
         message = f"the script passes its own ds_config to DeepSpeed ({own.where}), so {effect}"
         hint = "remove the ds_config there, or leave out these options"
-        yield Finding("own-config", message, hint, severity=Severity.SILENT, place=own.place)
+        yield Finding("own-config", message, hint, severity=Severity.IGNORED, place=own.place)

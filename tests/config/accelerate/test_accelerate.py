@@ -196,7 +196,7 @@ def test_a_config_for_something_else_has_no_ds_config() -> None:
 def test_a_section_that_accelerate_would_not_look_at_is_told() -> None:
     text = "distributed_type: MULTI_GPU\ndeepspeed_config:\n  zero_stage: 3\n"
     (finding,) = interpret(parse(text, "a.yaml")).findings
-    assert finding.severity is Severity.SILENT
+    assert finding.severity is Severity.IGNORED
 
 
 def test_findings_come_in_the_order_of_the_text() -> None:

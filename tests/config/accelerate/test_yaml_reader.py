@@ -133,7 +133,7 @@ def test_a_key_that_stands_twice_is_a_finding() -> None:
 
 def test_a_key_that_stands_twice_stops_nothing() -> None:
     (remark,) = parse("a: 1\na: 3", "a.yaml").remarks
-    assert remark.severity is Severity.SILENT
+    assert remark.severity is Severity.IGNORED
 
 
 def test_of_two_equal_keys_the_last_counts_as_it_does_for_pyyaml() -> None:

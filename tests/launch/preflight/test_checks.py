@@ -66,7 +66,7 @@ def on_gpu_0(free: int, *processes: GpuProcess, idle: tuple[int, ...] = (2, 3)) 
 
 AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, str, str]] = {
     "a GPU on which the job does not fit": (
-        *(on_gpu_0(39 * GIB, OTHERS), HEALTHY, "gpu-busy", Severity.LATE),
+        *(on_gpu_0(39 * GIB, OTHERS), HEALTHY, "gpu-busy", Severity.FAILS_LATER),
         *("`python train.py` of bob (pid 4711) uses 100.0 GiB", "`--gpus 2,3` uses idle GPUs"),
     ),
     "a GPU that somebody is on, where the job fits": (
@@ -74,15 +74,20 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
         *("60.0 of 139.0 GiB are free", "wait until `nvidia-smi` shows that it is free"),
     ),
     "a GPU that the user himself is on": (
-        *(on_gpu_0(39 * GIB, replace(OTHERS, user="ann"), idle=()), HEALTHY, "gpu-busy", Severity.LATE),
+        *(
+            on_gpu_0(39 * GIB, replace(OTHERS, user="ann"), idle=()),
+            HEALTHY,
+            "gpu-busy",
+            Severity.FAILS_LATER,
+        ),
         *("GPU 0", "`kill 4711` ends your processes"),
     ),
     "a GPU that a container cannot look into": (
-        *(on_gpu_0(39 * GIB), HEALTHY, "gpu-busy", Severity.LATE),
+        *(on_gpu_0(39 * GIB), HEALTHY, "gpu-busy", Severity.FAILS_LATER),
         *("a process that is not visible from here", "`--gpus 2,3`"),
     ),
     "too little memory": (
-        *(DEMAND, replace(HEALTHY, memory_bytes=29 * GIB), "host-memory-short", Severity.LATE),
+        *(DEMAND, replace(HEALTHY, memory_bytes=29 * GIB), "host-memory-short", Severity.FAILS_LATER),
         *("take at least 30.0 GiB of memory; 29.0 GiB are available", "free 1.0 GiB"),
     ),
     "memory that may not suffice": (
@@ -94,11 +99,11 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
         *(Severity.ADVICE, "take at least 30.0 GiB", "free 1.0 GiB"),
     ),
     "a control group that leaves too little": (
-        *(DEMAND, replace(HEALTHY, cgroup=SLICE), "host-memory-short", Severity.LATE),
+        *(DEMAND, replace(HEALTHY, cgroup=SLICE), "host-memory-short", Severity.FAILS_LATER),
         *("12.0 GiB are left of the limit of 32.0 GiB of /sys/fs/cgroup/job", "`docker run --memory 50g`"),
     ),
     "no /dev/shm left for CPU ranks": (
-        *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, MIB)), "shm-too-small", Severity.LATE),
+        *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, MIB)), "shm-too-small", Severity.FAILS_LATER),
         *("132 MiB; 1 of 64 are free", "size=196m /dev/shm`"),
     ),
     "buffers of ended jobs in /dev/shm": (
@@ -115,7 +120,7 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
         *("NCCL passes data through it", "`docker run --shm-size 1g`"),
     ),
     "a limit of locked memory below the buffers for NVMe": (
-        *(DEMAND, replace(HEALTHY, memlock_bytes=8 * MIB), "memlock-too-small", Severity.LATE),
+        *(DEMAND, replace(HEALTHY, memlock_bytes=8 * MIB), "memlock-too-small", Severity.FAILS_LATER),
         *(
             "locks 1.0 GiB of buffers for NVMe, but the limit of a process is 8.0 MiB",
             "`ulimit -l unlimited`",
@@ -127,13 +132,18 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
     ),
     "no room for a checkpoint": (
         *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, CHECKPOINT.path: Disk(2, 99 * GIB, 15 * GIB)})),
-        *("disk-too-small", Severity.LATE, "16.0 GiB for a checkpoint", "`-- --output_dir DIR` on a larger"),
+        *(
+            "disk-too-small",
+            Severity.FAILS_LATER,
+            "16.0 GiB for a checkpoint",
+            "`-- --output_dir DIR` on a larger",
+        ),
     ),
     "no room for the record of the run": (
         *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, RUN.path: Disk(1, 99 * GIB, MIB)})),
         *(
             "disk-too-small",
-            Severity.LATE,
+            Severity.FAILS_LATER,
             "1.0 MiB are free on the file system of `/runs/one`",
             "`--run-dir DIR`",
         ),
@@ -142,7 +152,7 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
         *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, RUN.path: Disk(1, 0, 0)})),
         *(
             "disk-too-small",
-            Severity.LATE,
+            Severity.FAILS_LATER,
             "nothing can be stored on the file system of `/runs/one`",
             "`--run-dir DIR`",
         ),
@@ -184,7 +194,7 @@ def test_what_goes_to_one_disk_is_added_up() -> None:
 
 def test_the_worst_comes_first() -> None:
     demand, room = on_gpu_0(60 * GIB, OTHERS), replace(HEALTHY, memory_bytes=GIB)
-    assert [one.severity for one in check_resources(demand, room)] == [Severity.LATE, Severity.ADVICE]
+    assert [one.severity for one in check_resources(demand, room)] == [Severity.FAILS_LATER, Severity.ADVICE]
 
 
 def demand(

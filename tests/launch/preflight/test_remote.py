@@ -32,10 +32,10 @@ def test_hosts_that_lack_nothing_give_no_cause_for_words() -> None:
 @pytest.mark.parametrize(
     ("files", "severity", "said"),
     [
-        ({SCRIPT: (8, 1)}, Severity.LATE, "there is no `/home/runs`"),
+        ({SCRIPT: (8, 1)}, Severity.FAILS_LATER, "there is no `/home/runs`"),
         ({RUNS: (9, 1), SCRIPT: (8, 1)}, Severity.ADVICE, "a different directory than here"),
         ({RUNS: (7, 2), SCRIPT: (8, 1)}, Severity.ADVICE, "a different directory than here"),
-        ({RUNS: (7, 1)}, Severity.LATE, "there is no `/home/train.py`"),
+        ({RUNS: (7, 1)}, Severity.FAILS_LATER, "there is no `/home/train.py`"),
     ],
 )
 def test_what_a_host_does_not_see_is_named(

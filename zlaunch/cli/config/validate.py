@@ -35,15 +35,15 @@ def validate(
         ),
     ] = False,
     python: options.Python = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 65 for silent findings too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 65 for ignored settings too.")] = False,
     output: Annotated[
         Literal["text", "json", "github"], typer.Option("--format", help="Format of the findings.")
     ] = "text",
 ) -> None:
     """Check ds_config files and report every mistake with its line.
 
-    error: DeepSpeed refuses the file. late: the job fails after the model is loaded. silent:
-    DeepSpeed does something else. advice: there is a better way.
+    error: DeepSpeed refuses the file. fails later: the job fails after the model is loaded.
+    ignored: DeepSpeed does something else. advice: there is a better way.
     """
     if fix and diff:
         raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")

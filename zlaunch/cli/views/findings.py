@@ -11,8 +11,8 @@ from zlaunch.units import plural
 
 _GITHUB = {
     Severity.ERROR: "error",
-    Severity.LATE: "error",
-    Severity.SILENT: "warning",
+    Severity.FAILS_LATER: "error",
+    Severity.IGNORED: "warning",
     Severity.ADVICE: "notice",
 }
 
@@ -41,7 +41,13 @@ def _verdict(report: Report) -> str:
 
 
 def _counted(count: int, severity: Severity) -> str:
-    return plural(count, "error") if severity is Severity.ERROR else f"{count} {severity.value}"
+    if severity is Severity.ERROR:
+        return plural(count, "error")
+    return (
+        f"{count} fail later"
+        if severity is Severity.FAILS_LATER and count > 1
+        else f"{count} {severity.value}"
+    )
 
 
 def as_json(reports: Sequence[Report]) -> None:

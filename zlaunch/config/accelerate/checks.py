@@ -67,12 +67,12 @@ def in_the_section(source: Document, fields: Mapping[str, Any]) -> Iterator[Find
         if key not in SECTION_KEYS:
             hint = "move it to the top" if key in KEYS else _close(key, SECTION_KEYS)
             message = f"accelerate ignores `{key}` in `{SECTION}`"
-            yield _finding(source, (SECTION, key), "unknown-key", message, hint, severity=Severity.SILENT)
+            yield _finding(source, (SECTION, key), "unknown-key", message, hint, severity=Severity.IGNORED)
     if source.value.get("num_machines") in (None, 1):
         for key in FOR_SEVERAL_HOSTS:
             if key in fields:
                 message = f"accelerate ignores `{key}` while `num_machines` is 1"
-                yield _finding(source, (SECTION, key), "ignored-field", message, severity=Severity.SILENT)
+                yield _finding(source, (SECTION, key), "ignored-field", message, severity=Severity.IGNORED)
 
 
 def beside_a_file(source: Document, fields: Mapping[str, Any]) -> Iterator[Finding]:
@@ -89,7 +89,7 @@ def unused_section(source: Document) -> Iterator[Finding]:
     """Report that accelerate does not use DeepSpeed at all."""
     message = f"accelerate ignores `{SECTION}` unless `distributed_type` is {DEEPSPEED}"
     hint = f"write `distributed_type: {DEEPSPEED}`"
-    yield _finding(source, (SECTION,), "ignored-field", message, hint, severity=Severity.SILENT)
+    yield _finding(source, (SECTION,), "ignored-field", message, hint, severity=Severity.IGNORED)
 
 
 def no_section(source: Document) -> Finding:
@@ -110,7 +110,7 @@ def lost_path(source: Document, name: str) -> Finding:
     message = f"accelerate does not pass on `{name}`, so DeepSpeed swaps to `./{NO_PATH}`"
     hint = "use `zlaunch train --nvme DIR`, or a ds_config file with `nvme_path`"
     path = (SECTION, name)
-    return _finding(source, path, "lost-nvme-path", message, hint, severity=Severity.SILENT)
+    return _finding(source, path, "lost-nvme-path", message, hint, severity=Severity.IGNORED)
 
 
 def _not_among_the_choices(source: Document) -> Iterator[Finding]:

@@ -186,7 +186,7 @@ class _Reader:
                 message=f"duplicate key `{path[-1]}`; the first is on line {self._place(before).line}. "
                 "PyYAML uses the last",
                 hint="keep one of the two",
-                severity=Severity.SILENT,
+                severity=Severity.IGNORED,
                 place=self._place(offset, len(str(path[-1]))),
             )
         )

@@ -137,7 +137,7 @@ def _judge(
     """
     checked = validate_value(values.config(), context)
     found = [_located(finding, base) for finding in checked.findings]
-    warnings = [one for one in found if one.severity is Severity.SILENT and one.place is not None]
+    warnings = [one for one in found if one.severity is Severity.IGNORED and one.place is not None]
     wrong = [one for one in found if one.severity is not Severity.ADVICE and one not in warnings]
     reported = {finding.where for finding in wrong if finding.where}
     others = [finding for finding in findings if finding.where not in reported]

@@ -2,7 +2,17 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Context, Keys, Subject, Violation, advice, error, late, silent, zero
+from zlaunch.config.rules.rule import (
+    Context,
+    Keys,
+    Subject,
+    Violation,
+    advice,
+    error,
+    fails_later,
+    ignored,
+    zero,
+)
 from zlaunch.dsconfig.keys.auto_keys import FILLED, Fate, is_own_word
 from zlaunch.job.script import ConfigInterface
 
@@ -30,7 +40,7 @@ def auto_is_no_number(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late({"gradient_clipping": "auto"}, {"gradient_clipping": 1.0}, _RAW)
+@fails_later({"gradient_clipping": "auto"}, {"gradient_clipping": 1.0}, _RAW)
 def auto_ends_in_a_type_error(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed passes "auto" on; the optimizer, the schedule or the first step raises a TypeError."""
     for keys, key in _left(subject, "crash"):
@@ -40,7 +50,7 @@ def auto_ends_in_a_type_error(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent({"bf16": {"enabled": "auto"}}, {"bf16.enabled": True}, _RAW)
+@ignored({"bf16": {"enabled": "auto"}}, {"bf16.enabled": True}, _RAW)
 def auto_becomes_the_default(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed drops an "auto" from sections that it validates strictly, and uses the default."""
     for keys, key in _left(subject, "default"):
@@ -62,7 +72,7 @@ def auto_bucket(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent(
+@ignored(
     {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "auto"}}},
     {zero("offload_optimizer", "device"): "cpu"},
 )
@@ -73,7 +83,7 @@ def auto_offload_is_none(subject: Subject) -> Iterator[Violation]:
             yield Violation(key, '"auto" offloads nothing', 'write "cpu", "nvme" or "none"')
 
 
-@late(
+@fails_later(
     {
         "zero_optimization": {"stage": 0},
         "optimizer": {"type": "RMSprop", "params": {"lr": 1e-4, "momentum": "auto"}},
@@ -87,7 +97,7 @@ def auto_nobody_fills(subject: Subject) -> Iterator[Violation]:
             yield Violation(".".join(keys), f'nothing fills in "auto" for `{keys[-1]}`', "write a value")
 
 
-@late(
+@fails_later(
     {
         "train_micro_batch_size_per_gpu": "auto",
         "zero_optimization": {"stage": 2},

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.rules.rule import CPU, Subject, Violation, late, silent, zero
+from zlaunch.config.rules.rule import CPU, Subject, Violation, fails_later, ignored, zero
 
 _BASE = frozenset({"lr", "weight_decay"})
 _ADAM = _BASE | {"betas", "eps", "amsgrad", "adam_w_mode", "torch_adam", "fp32_optimizer_states"}
@@ -36,7 +36,7 @@ def class_of(subject: Subject) -> str | None:
     return _CLASSES[name]["offload_optimizer" in subject.offloads] if name in _CLASSES else None
 
 
-@late(
+@fails_later(
     {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "fused": True}}},
     {"optimizer.params.torch_adam": True},
 )
@@ -54,7 +54,7 @@ def argument_of_another_class(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@late(
+@fails_later(
     {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "amsgrad": True}}},
     {"optimizer.params.torch_adam": True},
 )
@@ -68,7 +68,7 @@ def amsgrad_not_there(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent(
+@ignored(
     {
         "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
         "optimizer": {"type": "Adagrad", "params": {"lr": 1e-4, "amsgrad": True}},
@@ -81,7 +81,7 @@ def amsgrad_not_on_the_host(subject: Subject) -> Iterator[Violation]:
         yield Violation("optimizer.params.amsgrad", "DeepSpeedCPUAdagrad ignores `amsgrad`", "delete it")
 
 
-@silent(
+@ignored(
     {
         "zero_optimization": {"stage": 2},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "fp32_optimizer_states": False}},

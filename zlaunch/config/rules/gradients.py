@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, Subject, Violation, error, late, silent, zero
+from zlaunch.config.rules.rule import CPU, Subject, Violation, error, fails_later, ignored, zero
 from zlaunch.errors import Fix, FixKind
 
 _NO_NORM = {"stage": 2, "compute_grad_norm": False}
@@ -15,7 +15,7 @@ def _clipping(subject: Subject) -> float | None:
     return None if clipping is None else float(clipping)
 
 
-@late(
+@fails_later(
     {"zero_optimization": {"stage": 2, "allgather_bucket_size": 1001}}, {zero("allgather_bucket_size"): 1002}
 )
 def odd_allgather_bucket(subject: Subject) -> Iterator[Violation]:
@@ -30,7 +30,7 @@ def odd_allgather_bucket(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late({"zero_optimization": {"stage": 2}, "prescale_gradients": True}, {"prescale_gradients": None})
+@fails_later({"zero_optimization": {"stage": 2}, "prescale_gradients": True}, {"prescale_gradients": None})
 def reduce_scatter_averages_plainly(subject: Subject) -> Iterator[Violation]:
     """With `reduce_scatter`, stages 2 and 3 assert that gradients are neither prescaled nor predivided."""
     config = subject.config
@@ -60,7 +60,7 @@ def grad_norm_needs_stage_1_or_2(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late({"zero_optimization": _NO_NORM}, {"gradient_clipping": 0})
+@fails_later({"zero_optimization": _NO_NORM}, {"gradient_clipping": 0})
 def clipping_needs_the_norm(subject: Subject) -> Iterator[Violation]:
     """Clipping needs the gradient norm, and is on at 1.0 unless `gradient_clipping` is 0."""
     clipping = _clipping(subject)
@@ -78,7 +78,7 @@ def clipping_needs_the_norm(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {"zero_optimization": {**_NO_NORM, "offload_optimizer": CPU}, "gradient_clipping": 0},
     {zero("compute_grad_norm"): True},
 )
@@ -108,7 +108,7 @@ def sum_of_gradients(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {"managed_gradient_accumulation": False, "zero_optimization": {"stage": 1, "overlap_comm": True}},
     {zero("overlap_comm"): False},
 )
@@ -130,7 +130,7 @@ def own_accumulation(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@silent(
+@ignored(
     {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "contiguous_gradients": False}},
     {zero("contiguous_gradients"): None},
 )
@@ -145,7 +145,7 @@ def host_wants_contiguous_gradients(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent({"gradient_clipping": -1.0}, {"gradient_clipping": 1.0})
+@ignored({"gradient_clipping": -1.0}, {"gradient_clipping": 1.0})
 def negative_clipping(subject: Subject) -> Iterator[Violation]:
     """A negative value turns clipping off, like 0."""
     clipping = subject.config.gradient_clipping

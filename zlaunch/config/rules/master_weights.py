@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, Subject, Violation, error, late, zero
+from zlaunch.config.rules.rule import CPU, Subject, Violation, error, fails_later, zero
 
 _MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
 
@@ -43,7 +43,7 @@ def bf16_states_need_masters(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late({"zero_optimization": {"stage": 2}, "bf16": _MASTERS}, {zero("offload_optimizer"): CPU})
+@fails_later({"zero_optimization": {"stage": 2}, "bf16": _MASTERS}, {zero("offload_optimizer"): CPU})
 def masters_need_offload(subject: Subject) -> Iterator[Violation]:
     """16-bit master weights need DeepSpeedCPUAdam, unless the optimizer states are in bf16 too."""
     if subject.stage == 0 or "offload_optimizer" in subject.offloads:
@@ -58,7 +58,7 @@ def masters_need_offload(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@late(
+@fails_later(
     {
         "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
         "bf16": _MASTERS,
@@ -74,7 +74,7 @@ def masters_need_adam(subject: Subject) -> Iterator[Violation]:
             yield Violation(key, "16-bit master weights need DeepSpeed's own Adam", 'write `"type": "AdamW"`')
 
 
-@late(
+@fails_later(
     {
         "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
         "fp16": {"enabled": False, "fp16_master_weights_and_grads": True},

@@ -2,7 +2,17 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, advice, error, late, silent, zero
+from zlaunch.config.rules.rule import (
+    CPU,
+    Context,
+    Subject,
+    Violation,
+    advice,
+    error,
+    fails_later,
+    ignored,
+    zero,
+)
 from zlaunch.errors import Fix, FixKind
 from zlaunch.job.model import ModelConfig
 
@@ -10,7 +20,7 @@ _NVME = {"device": "nvme", "nvme_path": "/nvme"}
 _MODEL = ModelConfig({"hidden_size": 1024, "vocab_size": 4096}, "", "config.json")
 
 
-@late({"zero_optimization": {"stage": 0, "offload_optimizer": CPU}}, {zero("stage"): 2})
+@fails_later({"zero_optimization": {"stage": 0, "offload_optimizer": CPU}}, {zero("stage"): 2})
 def offload_needs_partitioning(subject: Subject) -> Iterator[Violation]:
     """At stage 0 the optimizer moves to the CPU but the parameters do not, so the first step crashes."""
     if subject.stage == 0 and subject.offloads:
@@ -21,7 +31,7 @@ def offload_needs_partitioning(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent({"zero_optimization": {"stage": 2, "offload_param": CPU}}, {zero("stage"): 3})
+@ignored({"zero_optimization": {"stage": 2, "offload_param": CPU}}, {zero("stage"): 3})
 def offload_param_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     """Below stage 3 every rank keeps all parameters, and DeepSpeed ignores `offload_param`."""
     if subject.stage in (1, 2) and "offload_param" in subject.offloads:
@@ -32,7 +42,7 @@ def offload_param_needs_stage_3(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent({"zero_optimization": {"stage": 2, "offload_optimizer": _NVME}}, {zero("stage"): 3})
+@ignored({"zero_optimization": {"stage": 2, "offload_optimizer": _NVME}}, {zero("stage"): 3})
 def nvme_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     """At stages 1 and 2 DeepSpeed treats `nvme` as `cpu` and does not use the drive."""
     section = subject.offloads.get("offload_optimizer")
@@ -44,7 +54,7 @@ def nvme_needs_stage_3(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}},
     {zero("offload_param", "nvme_path"): "/nvme"},
 )
@@ -60,7 +70,7 @@ def nvme_needs_a_path(subject: Subject) -> Iterator[Violation]:
             return
 
 
-@silent(
+@ignored(
     {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "none"}}},
     {zero("offload_param", "nvme_path"): "/nvme"},
 )
@@ -75,7 +85,7 @@ def nvme_path_is_none(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@late(
+@fails_later(
     {"zero_optimization": {"stage": 3, "offload_optimizer": {**_NVME, "buffer_count": 3}}},
     {zero("offload_optimizer", "buffer_count"): 4},
 )
@@ -92,7 +102,7 @@ def too_few_buffers(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {"zero_optimization": {"stage": 3, "offload_param": {**_NVME, "buffer_size": 1_000_000}}},
     {zero("offload_param", "buffer_size"): 4_194_304},
     Context(world_size=1, model=_MODEL),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, late, number, silent, zero
+from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, fails_later, ignored, number, zero
 from zlaunch.dsconfig.schema.optimizer import MuonOptimizer
 
 _LR = {"lr": 1e-4}
@@ -13,7 +13,9 @@ TESTED = ("adam", "adamw", "adagrad", "lion", "muon")
 """Optimizers that ZeRO was tested with (`deepspeed/runtime/zero/utils.py`), by their names in a config."""
 
 
-@silent({"optimizer": {"type": "Adam", "params": {**_LR, "weight_decay": 0.01}}}, {"optimizer.type": "AdamW"})
+@ignored(
+    {"optimizer": {"type": "Adam", "params": {**_LR, "weight_decay": 0.01}}}, {"optimizer.type": "AdamW"}
+)
 def adam_means_adamw(subject: Subject) -> Iterator[Violation]:
     """Type Adam uses decoupled weight decay, like AdamW, unless `adam_w_mode` is false."""
     decay = number(subject.param("weight_decay"), subject.argument("weight_decay"))
@@ -25,7 +27,7 @@ def adam_means_adamw(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent(
+@ignored(
     {"optimizer": {"type": "AdamW", "params": {**_LR, "adam_w_mode": False}}},
     {"optimizer.params.adam_w_mode": None},
 )
@@ -39,7 +41,7 @@ def adamw_stays_adamw(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {"zero_optimization": {"stage": 2}, "optimizer": {"type": "SGD", "params": _LR}},
     {"zero_allow_untested_optimizer": True},
 )
@@ -59,7 +61,7 @@ def untested_optimizer(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late({"optimizer": _LAMB, "fp16": {"enabled": True, "loss_scale": 128}}, {"fp16.loss_scale": 0})
+@fails_later({"optimizer": _LAMB, "fp16": {"enabled": True, "loss_scale": 128}}, {"fp16.loss_scale": 0})
 def lamb_scales_dynamically(subject: Subject) -> Iterator[Violation]:
     """Lamb asserts dynamic loss scaling, even if fp16 is off."""
     scale = subject.config.fp16.loss_scale
@@ -67,7 +69,7 @@ def lamb_scales_dynamically(subject: Subject) -> Iterator[Violation]:
         yield Violation("fp16.loss_scale", f"Lamb needs a dynamic loss scale, not {scale:g}", "write 0")
 
 
-@late(
+@fails_later(
     {
         "zero_optimization": {"stage": 2, "offload_optimizer": CPU},
         "optimizer": _LAMB,
@@ -83,7 +85,7 @@ def lamb_on_the_host(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {
         "zero_optimization": {"stage": 3, "offload_optimizer": {**CPU, "ratio": 0.5}},
         "optimizer": {"type": "Lion", "params": _LR},
@@ -102,7 +104,7 @@ def part_offload_needs_adam(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late({"zero_optimization": {"stage": 3}, "optimizer": _MUON}, {zero("reduce_scatter"): False})
+@fails_later({"zero_optimization": {"stage": 3}, "optimizer": _MUON}, {zero("reduce_scatter"): False})
 def muon_reduces_otherwise(subject: Subject) -> Iterator[Violation]:
     """At stage 3 Muon refuses quantized gradients and `reduce_scatter`, which is on by default."""
     if subject.optimizer != "muon" or subject.stage != 3:
@@ -131,7 +133,7 @@ def _schedule_sets_it(subject: Subject) -> bool:
     return scheduler.type != "WarmupLR" or subject.has("scheduler.params.warmup_max_lr")
 
 
-@silent({"optimizer": {"type": "AdamW"}}, {"optimizer.params": _LR}, Context())
+@ignored({"optimizer": {"type": "AdamW"}}, {"optimizer.params": _LR}, Context())
 def no_learning_rate(subject: Subject) -> Iterator[Violation]:
     """Without `lr` the optimizer uses its constructor's default, not the Trainer's learning rate."""
     if subject.config.optimizer is None or subject.param("lr") is not None or _schedule_sets_it(subject):

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Subject, Violation, late, silent, zero
+from zlaunch.config.rules.rule import Subject, Violation, fails_later, ignored, zero
 
 
-@silent({"sequence_parallel_size": 2}, {"data_parallel_size": 2})
+@ignored({"sequence_parallel_size": 2}, {"data_parallel_size": 2})
 def half_a_device_mesh(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed builds a device mesh only if both sizes are set; one alone only reduces the batch."""
     sizes = ("sequence_parallel_size", "data_parallel_size")
@@ -15,7 +15,7 @@ def half_a_device_mesh(subject: Subject) -> Iterator[Violation]:
         yield Violation(given[0], f"`{given[0]}` has no effect without `{other}`", f"add `{other}`")
 
 
-@late({"tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}}, {"tensor_parallel.tp.tp_size": 4})
+@fails_later({"tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}}, {"tensor_parallel.tp.tp_size": 4})
 def two_tensor_parallel_sizes(subject: Subject) -> Iterator[Violation]:
     """The engine raises an error unless `tp.tp_size` is 1 or equal to `autotp_size`."""
     section = subject.config.tensor_parallel
@@ -27,7 +27,7 @@ def two_tensor_parallel_sizes(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent({"tensor_parallel": {"tp": {"tp_size": 2}}}, {"tensor_parallel.autotp_size": 2})
+@ignored({"tensor_parallel": {"tp": {"tp_size": 2}}}, {"tensor_parallel.autotp_size": 2})
 def tensor_parallel_is_off(subject: Subject) -> Iterator[Violation]:
     """In training only `autotp_size` splits the model; `tp_size` alone is for inference."""
     section = subject.config.tensor_parallel
@@ -40,7 +40,7 @@ def tensor_parallel_is_off(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {"zero_optimization": {"stage": 2}, "pipeline": {"activation_checkpoint_interval": 1}}, {zero("stage"): 1}
 )
 def pipeline_below_stage_2(subject: Subject) -> Iterator[Violation]:
@@ -51,7 +51,7 @@ def pipeline_below_stage_2(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late({"compile": {"deepcompile": True, "passes": ["autotp", "z3"]}}, {"compile.passes": ["autotp"]})
+@fails_later({"compile": {"deepcompile": True, "passes": ["autotp", "z3"]}}, {"compile.passes": ["autotp"]})
 def autotp_pass_alone(subject: Subject) -> Iterator[Violation]:
     """DeepCompile cannot combine its tensor-parallel pass with other passes."""
     section = subject.config.compile
@@ -62,7 +62,7 @@ def autotp_pass_alone(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {
         "zero_optimization": {"stage": 3},
         "compile": {"deepcompile": True, "offload_activation": True, "offload_parameters": True},

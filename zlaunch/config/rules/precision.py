@@ -2,7 +2,17 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import FORMATS, Context, Subject, Violation, advice, error, late, silent, zero
+from zlaunch.config.rules.rule import (
+    FORMATS,
+    Context,
+    Subject,
+    Violation,
+    advice,
+    error,
+    fails_later,
+    ignored,
+    zero,
+)
 from zlaunch.job.trainer_releases import is_before
 
 _ON = {"enabled": True}
@@ -19,7 +29,7 @@ def both_formats(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late({"fp16": _ON}, {"fp16.enabled": False}, Context(device_fp16=False))
+@fails_later({"fp16": _ON}, {"fp16.enabled": False}, Context(device_fp16=False))
 def fp16_unsupported(subject: Subject) -> Iterator[Violation]:
     """On a CPU without AVX512-FP16 or AVX-NE-CONVERT the engine raises a ValueError for fp16."""
     if subject.context.device_fp16 is False and subject.format == "fp16":
@@ -30,7 +40,7 @@ def fp16_unsupported(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late({"bf16": _ON, "data_types": {"param_dtype": "fp16"}}, {"data_types.param_dtype": "bf16"})
+@fails_later({"bf16": _ON, "data_types": {"param_dtype": "fp16"}}, {"data_types.param_dtype": "bf16"})
 def param_dtype_differs(subject: Subject) -> Iterator[Violation]:
     """The engine asserts that `param_dtype` matches the enabled precision; it cannot choose one."""
     wanted = subject.config.data_types.param_dtype
@@ -46,7 +56,7 @@ def _format(name: str) -> str:
     return FORMATS.get(name.removeprefix("torch."), "fp32")
 
 
-@late(
+@fails_later(
     {"bf16": _ON, "zero_optimization": {"stage": 0}, "data_types": {"grad_accum_dtype": "fp32"}},
     {zero("stage"): 1},
 )
@@ -67,7 +77,7 @@ def accumulation_needs_partitioning(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {
         "zero_optimization": {"stage": 1, "compute_grad_norm": False},
         "gradient_clipping": 0,
@@ -92,7 +102,7 @@ def _runs_bf16_optimizer(subject: Subject) -> bool:
     return alone and subject.format == "bf16" and wanted is not None and _format(wanted) == "fp32"
 
 
-@silent(
+@ignored(
     {"bf16": {**_ON, "immediate_grad_update": True}, "zero_optimization": {"stage": 2}},
     {"bf16.immediate_grad_update": None},
 )
@@ -108,7 +118,9 @@ def immediate_update_not_read(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent({"bf16": {**_ON, "check_grad_overflow": True}, "zero_optimization": {"stage": 3}}, {zero("stage"): 2})
+@ignored(
+    {"bf16": {**_ON, "check_grad_overflow": True}, "zero_optimization": {"stage": 3}}, {zero("stage"): 2}
+)
 def overflow_unchecked_at_stage_3(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed does not pass `check_grad_overflow` to the stage 3 optimizer."""
     key = "bf16.check_grad_overflow"
@@ -116,7 +128,7 @@ def overflow_unchecked_at_stage_3(subject: Subject) -> Iterator[Violation]:
         yield Violation(key, "stage 3 does not read `check_grad_overflow`", "delete it, or use stage 2")
 
 
-@silent({"bf16": _ON, "torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, {"bf16.enabled": False})
+@ignored({"bf16": _ON, "torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, {"bf16.enabled": False})
 def autocast_twice(subject: Subject) -> Iterator[Violation]:
     """With bf16 or fp16 enabled the whole model is converted, so `torch_autocast` has no effect."""
     if subject.value("torch_autocast.enabled") and subject.format in ("bf16", "fp16"):
@@ -127,7 +139,7 @@ def autocast_twice(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent({"torch_autocast": _ON}, {"torch_autocast.dtype": "bfloat16"})
+@ignored({"torch_autocast": _ON}, {"torch_autocast.dtype": "bfloat16"})
 def autocast_without_dtype(subject: Subject) -> Iterator[Violation]:
     """Without `dtype` PyTorch uses its default, fp16 on CUDA, without loss scaling."""
     if subject.value("torch_autocast.enabled") and subject.value("torch_autocast.dtype") is None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, Subject, Violation, advice, error, late, silent, zero
+from zlaunch.config.rules.rule import CPU, Subject, Violation, advice, error, fails_later, ignored, zero
 from zlaunch.dsconfig.canonical import OLD_NAMES, OldName
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Fix, FixKind
@@ -57,7 +57,7 @@ def old_and_new_name(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@silent(
+@ignored(
     {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "cpu_offload_use_pin_memory": True}},
     {zero("cpu_offload_use_pin_memory"): None, zero("offload_optimizer", "pin_memory"): True},
 )
@@ -71,7 +71,7 @@ def old_pinning(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {"zero_optimization": {"stage": 2, "cpu_offload": True}, "train_micro_batch_size_per_gpu": "auto"},
     {zero("cpu_offload"): None, zero("offload_optimizer"): CPU},
 )
@@ -93,7 +93,7 @@ def bf16_by_its_old_name(subject: Subject) -> Iterator[Violation]:
         yield Violation("bfloat16", "`bfloat16` is the old name of `bf16`", "write `bf16`", rename)
 
 
-@silent({"bf16": {"enabled": False}, "bfloat16": {"enabled": True}}, {"bfloat16": None})
+@ignored({"bf16": {"enabled": False}, "bfloat16": {"enabled": True}}, {"bfloat16": None})
 def bf16_under_both_names(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed ignores `bfloat16` if `bf16` is present."""
     old, new = subject.config.bfloat16, subject.config.bf16

@@ -250,8 +250,8 @@ def _rule(
 
 
 error = partial(_rule, Severity.ERROR)
-late = partial(_rule, Severity.LATE)
-silent = partial(_rule, Severity.SILENT)
+fails_later = partial(_rule, Severity.FAILS_LATER)
+ignored = partial(_rule, Severity.IGNORED)
 advice = partial(_rule, Severity.ADVICE)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Subject, Violation, advice, number, silent
+from zlaunch.config.rules.rule import Subject, Violation, advice, ignored, number
 from zlaunch.dsconfig.schema.scheduler import (
     LRRangeTest,
     OneCycle,
@@ -17,7 +17,7 @@ _ADAMW = {"type": "AdamW", "params": {"lr": 1e-4}}
 _CYCLE = {"cycle_min_lr": 1e-5, "cycle_max_lr": 1e-4}
 
 
-@silent(
+@ignored(
     {"optimizer": _ADAMW, "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 5000}}},
     {f"{_PARAMS}.warmup_max_lr": 1e-4},
 )
@@ -40,7 +40,7 @@ def two_learning_rates(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent(
+@ignored(
     {"optimizer": _ADAMW, "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 500}}},
     {f"{_PARAMS}.warmup_num_steps": 50},
 )
@@ -61,7 +61,7 @@ def warmup_outlasts_the_run(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent(
+@ignored(
     {
         "optimizer": _ADAMW,
         "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-3, "cycle_max_lr": 1e-4}},
@@ -82,7 +82,7 @@ def cycle_upside_down(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent(
+@ignored(
     {"optimizer": _ADAMW, "scheduler": {"type": "OneCycle", "params": {**_CYCLE, "decay_lr_rate": 0.1}}},
     {f"{_PARAMS}.decay_step_size": 1000},
 )
@@ -100,7 +100,7 @@ def cycle_never_decays(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@silent(
+@ignored(
     {
         "optimizer": {"type": "SGD", "params": {"lr": 1e-4}},
         "scheduler": {"type": "OneCycle", "params": {**_CYCLE, "cycle_momentum": True}},

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.rules.rule import Subject, Violation, advice, late, silent
+from zlaunch.config.rules.rule import Subject, Violation, advice, fails_later, ignored
 from zlaunch.dsconfig.keys.read_at import OFF_BY_DEFAULT, switches_over
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Fix, FixKind
@@ -16,7 +16,7 @@ DEAD: Mapping[tuple[str, ...], str] = {
 """Keys that DeepSpeed parses but never uses → what to do instead."""
 
 
-@silent({"tensorboard": {"output_path": "logs"}}, {"tensorboard.enabled": True})
+@ignored({"tensorboard": {"output_path": "logs"}}, {"tensorboard.enabled": True})
 def section_not_enabled(subject: Subject) -> Iterator[Violation]:
     """A section without its switch is off, and DeepSpeed ignores its other keys."""
     for section, switch in OFF_BY_DEFAULT.items():
@@ -30,7 +30,7 @@ def section_not_enabled(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@silent(
+@ignored(
     {"data_efficiency": {"enabled": False, "data_sampling": {"enabled": True, "num_workers": 2}}},
     {"data_efficiency.enabled": True},
 )
@@ -46,7 +46,7 @@ def section_in_a_section_that_is_off(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@silent({"disable_allgather": True}, {"disable_allgather": None})
+@ignored({"disable_allgather": True}, {"disable_allgather": None})
 def dead_key(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed parses some keys that it no longer uses."""
     for keys, instead in DEAD.items():
@@ -55,7 +55,7 @@ def dead_key(subject: Subject) -> Iterator[Violation]:
             yield Violation(".".join(keys), f"DeepSpeed no longer uses `{keys[-1]}`", instead, fix)
 
 
-@silent({"autotuning": {"enabled": True}}, {"autotuning.enabled": False})
+@ignored({"autotuning": {"enabled": True}}, {"autotuning.enabled": False})
 def autotuning_ends_the_job(subject: Subject) -> Iterator[Violation]:
     """With autotuning enabled, a normal job exits with status 0 after the profiled steps."""
     section = subject.config.autotuning
@@ -67,7 +67,7 @@ def autotuning_ends_the_job(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent({"datastates_ckpt": {}}, {"datastates_ckpt": False})
+@ignored({"datastates_ckpt": {}}, {"datastates_ckpt": False})
 def datastates_is_on(subject: Subject) -> Iterator[Violation]:
     """Any value except false enables the DataStates checkpoint engine, even null and {}."""
     value = subject.config.datastates_ckpt
@@ -88,7 +88,7 @@ def aio_without_nvme(subject: Subject) -> Iterator[Violation]:
         yield Violation("aio", "`aio` has no effect without offload to NVMe", "delete it")
 
 
-@late(
+@fails_later(
     {"activation_checkpointing": {"contiguous_memory_optimization": True, "number_checkpoints": 4}},
     {"activation_checkpointing.partition_activations": True},
 )
@@ -103,7 +103,7 @@ def contiguous_checkpoints(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@silent({"comms_logger": {"enabled": True, "prof_ops": ["all_reduce"]}}, {"comms_logger.prof_all": False})
+@ignored({"comms_logger": {"enabled": True, "prof_ops": ["all_reduce"]}}, {"comms_logger.prof_all": False})
 def all_collectives_anyway(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed ignores `prof_ops` while `prof_all` is on, the default."""
     section = subject.config.comms_logger

@@ -3,7 +3,17 @@
 import math
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, advice, error, late, silent, zero
+from zlaunch.config.rules.rule import (
+    CPU,
+    Context,
+    Subject,
+    Violation,
+    advice,
+    error,
+    fails_later,
+    ignored,
+    zero,
+)
 from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Fix, FixKind
@@ -21,7 +31,7 @@ def _told(**arguments: bool | float | str) -> Context:
     return Context(args=TrainerArgs(given))
 
 
-@late({**_AUTO, "gradient_clipping": 0.5}, {"gradient_clipping": "auto"}, _told(max_grad_norm=1.0))
+@fails_later({**_AUTO, "gradient_clipping": 0.5}, {"gradient_clipping": "auto"}, _told(max_grad_norm=1.0))
 def differs_from_argument(subject: Subject) -> Iterator[Violation]:
     """The Trainer refuses a number that differs from its argument, even from the argument's default."""
     if not subject.for_trainer or subject.context.args is None:
@@ -33,7 +43,7 @@ def differs_from_argument(subject: Subject) -> Iterator[Violation]:
         yield Violation(key, f"`{key}` is {one.value}, but {one.said}", one.remedy)
 
 
-@late(
+@fails_later(
     {**_AUTO, "train_batch_size": 32, "gradient_accumulation_steps": "auto"},
     {"train_batch_size": "auto"},
     Context(world_size=2, args=TrainerArgs()),
@@ -56,7 +66,7 @@ def batch_differs_from_arguments(subject: Subject) -> Iterator[Violation]:
     )
 
 
-@silent(_AUTO, {"gradient_accumulation_steps": "auto"}, _told(gradient_accumulation_steps=4))
+@ignored(_AUTO, {"gradient_accumulation_steps": "auto"}, _told(gradient_accumulation_steps=4))
 def accumulation_does_not_arrive(subject: Subject) -> Iterator[Violation]:
     """If the key is missing, accelerate writes 1, so DeepSpeed does not accumulate."""
     steps = subject.argument("gradient_accumulation_steps")
@@ -79,7 +89,7 @@ def no_zero_section(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {**_AUTO, "zero_optimization": {"stage": 2, "offload_optimizer": None}},
     {zero("offload_optimizer"): {"device": "none"}},
 )
@@ -93,7 +103,7 @@ def null_offload(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent(
+@ignored(
     {**_AUTO, "activation_checkpointing": {"cpu_checkpointing": True}}, {"activation_checkpointing": None}
 )
 def activation_checkpointing_not_read(subject: Subject) -> Iterator[Violation]:
@@ -106,7 +116,7 @@ def activation_checkpointing_not_read(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent(
+@ignored(
     {**_AUTO, "zero_optimization": {"stage": 2, "offload_optimizer": CPU}},
     {zero("offload_optimizer"): None},
     _told(optim="sgd"),
@@ -142,7 +152,7 @@ def no_gathered_weights(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {
         "train_micro_batch_size_per_gpu": "auto",
         "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import CPU, Subject, Violation, late, silent, zero
+from zlaunch.config.rules.rule import CPU, Subject, Violation, fails_later, ignored, zero
 from zlaunch.dsconfig.schema.zero import ZenFlow
 
 _ADAMW = {"type": "AdamW", "params": {"lr": 1e-4}}
@@ -18,7 +18,7 @@ def _settings(subject: Subject) -> ZenFlow | None:
     return subject.zero.zenflow if subject.stage in (1, 2, 3) else None
 
 
-@late(
+@fails_later(
     {"zero_optimization": {"stage": 2, "zenflow": {}}, "optimizer": _ADAMW}, {zero("offload_optimizer"): CPU}
 )
 def zenflow_needs_offload(subject: Subject) -> Iterator[Violation]:
@@ -31,7 +31,7 @@ def zenflow_needs_offload(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(_with({"select_interval": 10}), {zero("zenflow", "select_strategy"): "step"})
+@fails_later(_with({"select_interval": 10}), {zero("zenflow", "select_strategy"): "step"})
 def zenflow_chooses_its_interval(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed refuses `select_interval` with `select_strategy` "auto", which would overwrite it."""
     zenflow = _settings(subject)
@@ -43,7 +43,7 @@ def zenflow_chooses_its_interval(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(_with({"select_strategy": "step"}), {zero("zenflow", "select_interval"): 10})
+@fails_later(_with({"select_strategy": "step"}), {zero("zenflow", "select_interval"): 10})
 def zenflow_needs_an_interval(subject: Subject) -> Iterator[Violation]:
     """Any `select_strategy` except "auto" needs a number as `select_interval`."""
     zenflow = _settings(subject)
@@ -55,7 +55,7 @@ def zenflow_needs_an_interval(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     _with({"select_strategy": "step", "select_interval": 2, "update_interval": 4}),
     {zero("zenflow", "select_interval"): 8},
 )
@@ -73,7 +73,7 @@ def zenflow_updates_within_a_choice(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(_with({"offload": True}), {zero("overlap_comm"): True})
+@fails_later(_with({"offload": True}), {zero("overlap_comm"): True})
 def zenflow_offload_needs_overlap(subject: Subject) -> Iterator[Violation]:
     """At stages 1 and 2 `offload` asserts `overlap_comm`, which is off by default."""
     zenflow = _settings(subject)
@@ -85,7 +85,7 @@ def zenflow_offload_needs_overlap(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent(
+@ignored(
     {**_with({"update_interval": 4}), "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2},
     {"gradient_accumulation_steps": 4},
 )
@@ -101,7 +101,9 @@ def zenflow_accumulates_otherwise(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late({"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "zenflow": {}}}, {"optimizer": _ADAMW})
+@fails_later(
+    {"zero_optimization": {"stage": 2, "offload_optimizer": CPU, "zenflow": {}}}, {"optimizer": _ADAMW}
+)
 def zenflow_is_adamw(subject: Subject) -> Iterator[Violation]:
     """ZenFlow creates a second AdamW from `optimizer.params`, which may only have AdamW's arguments."""
     if _settings(subject) is None or "offload_optimizer" not in subject.offloads:

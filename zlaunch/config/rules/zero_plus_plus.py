@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Context, Subject, Violation, late, zero
+from zlaunch.config.rules.rule import Context, Subject, Violation, fails_later, zero
 from zlaunch.units import plural
 
 
-@late(
+@fails_later(
     {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}},
     {zero("zero_hpz_partition_size"): 4},
     Context(world_size=12),
@@ -22,7 +22,7 @@ def hpz_does_not_divide(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late(
+@fails_later(
     {"zero_optimization": {"stage": 3, "zero_quantized_gradients": True, "reduce_scatter": False}},
     {zero("reduce_scatter"): True},
 )
@@ -34,7 +34,7 @@ def quantized_gradients_need_reduce_scatter(subject: Subject) -> Iterator[Violat
         )
 
 
-@late(
+@fails_later(
     {
         "zero_optimization": {"stage": 3, "zero_quantized_weights": True},
         "torch_autocast": {"enabled": True, "dtype": "bfloat16"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Subject, Violation, advice, late, silent, zero
+from zlaunch.config.rules.rule import Subject, Violation, advice, fails_later, ignored, zero
 from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Fix, FixKind
@@ -33,7 +33,7 @@ def _changed(subject: Subject) -> Iterator[str]:
             yield key
 
 
-@silent({"zero_optimization": {"stage": 2, "stage3_max_live_parameters": 1_000_000}}, {zero("stage"): 3})
+@ignored({"zero_optimization": {"stage": 2, "stage3_max_live_parameters": 1_000_000}}, {zero("stage"): 3})
 def key_needs_stage_3(subject: Subject) -> Iterator[Violation]:
     """Below stage 3 DeepSpeed ignores the keys that only stage 3 reads."""
     if subject.stage is None or subject.stage == 3:
@@ -47,7 +47,7 @@ def key_needs_stage_3(subject: Subject) -> Iterator[Violation]:
             )
 
 
-@silent({"zero_optimization": {"stage": 3, "round_robin_gradients": True}}, {zero("stage"): 2})
+@ignored({"zero_optimization": {"stage": 3, "round_robin_gradients": True}}, {zero("stage"): 2})
 def key_not_at_stage_3(subject: Subject) -> Iterator[Violation]:
     """At stage 3 DeepSpeed ignores the keys that only stages 1 and 2 read."""
     for key in _changed(subject):
@@ -74,7 +74,7 @@ def zero_is_off(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent(
+@ignored(
     {"zero_optimization": {"stage": 2, "allgather_partitions": False}}, {zero("allgather_partitions"): None}
 )
 def dead_zero_key(subject: Subject) -> Iterator[Violation]:
@@ -84,7 +84,7 @@ def dead_zero_key(subject: Subject) -> Iterator[Violation]:
             yield Violation(zero(key), f"ignored: no stage reads `{key}` any more", "delete it", _DELETE)
 
 
-@silent({"zero_optimization": {"stage": "auto"}}, {zero("stage"): 2})
+@ignored({"zero_optimization": {"stage": "auto"}}, {zero("stage"): 2})
 def stage_left_open(subject: Subject) -> Iterator[Violation]:
     """Accelerate and the Trainer read "auto" as stage 2, DeepSpeed itself as stage 0."""
     if subject.zero.stage == "auto":
@@ -95,7 +95,7 @@ def stage_left_open(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@silent({"zero_optimization": {"stage": 3, "elastic_checkpoint": True}}, {zero("elastic_checkpoint"): None})
+@ignored({"zero_optimization": {"stage": 3, "elastic_checkpoint": True}}, {zero("elastic_checkpoint"): None})
 def elastic_checkpoint_at_stage_3(subject: Subject) -> Iterator[Violation]:
     """Stage 3 ignores `elastic_checkpoint` with a warning; its checkpoints need the same number of ranks."""
     if subject.stage == 3 and subject.zero.elastic_checkpoint:
@@ -106,7 +106,7 @@ def elastic_checkpoint_at_stage_3(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@late({"zero_optimization": {"stage": 1, "legacy_stage1": True}}, {zero("legacy_stage1"): None})
+@fails_later({"zero_optimization": {"stage": 1, "legacy_stage1": True}}, {zero("legacy_stage1"): None})
 def legacy_stage_1(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed removed the old stage 1; the engine raises an error when it creates the optimizer."""
     if subject.stage != 0 and subject.zero.legacy_stage1:

@@ -151,7 +151,7 @@ def _memlock(needs: ResourceRequirements, free: FreeResources) -> Iterator[Findi
             f"{_mib(limit)}: DeepSpeed aborts",
             "`ulimit -l unlimited` as root, or `docker run --ulimit memlock=-1`; or start with smaller "
             "buffers, `--set zero_optimization.offload_param.buffer_size=N`",
-            severity=Severity.LATE,
+            severity=Severity.FAILS_LATER,
         )
     elif needs.crosses_hosts and free.has_infiniband:
         yield Finding(
@@ -182,12 +182,12 @@ def _full(disk: Disk, uses: Sequence[DiskUse]) -> Finding:
         "disk-too-small",
         f"{left} on the file system of `{named[0].path}`, but the job needs {takes}",
         f"use {' or '.join(one.elsewhere for one in named)} on a larger disk",
-        severity=Severity.LATE,
+        severity=Severity.FAILS_LATER,
     )
 
 
 def _severity(fails: bool) -> Severity:
-    return Severity.LATE if fails else Severity.ADVICE
+    return Severity.FAILS_LATER if fails else Severity.ADVICE
 
 
 def _mib(num_bytes: int) -> str:

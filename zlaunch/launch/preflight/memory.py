@@ -86,7 +86,7 @@ def check_memory(prepared: Prepared, estimator: Estimator) -> Estimate:
         message = "; ".join(estimate.verdict.reasons)
         hint = _hint(estimate.query, fitting(try_changes(estimate, estimator)))
         hint += "; `--force` starts it anyway"
-        raise Refused([Finding("does-not-fit", message, hint, severity=Severity.LATE)])
+        raise Refused([Finding("does-not-fit", message, hint, severity=Severity.FAILS_LATER)])
     return estimate
 
 

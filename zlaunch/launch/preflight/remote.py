@@ -66,7 +66,7 @@ def _files(shared: SharedPaths, resources: FreeResources) -> Iterator[Finding]:
     """
     hint = "use a directory that all hosts share: `--run-dir DIR`"
     if shared.run is not None and shared.run not in resources.files:
-        yield Finding(NOT_SHARED, f"there is no `{shared.run}`", hint, severity=Severity.LATE)
+        yield Finding(NOT_SHARED, f"there is no `{shared.run}`", hint, severity=Severity.FAILS_LATER)
     elif shared.run is not None and resources.files[shared.run] != shared.files.get(shared.run):
         message = (
             f"`{shared.run}` seems to be a different directory than here, but all ranks record the run in it"
@@ -74,7 +74,7 @@ def _files(shared: SharedPaths, resources: FreeResources) -> Iterator[Finding]:
         yield Finding(NOT_SHARED, message, hint, severity=Severity.ADVICE)
     for path in shared.own:
         if path not in resources.files:
-            yield Finding(NOT_SHARED, f"there is no `{path}`", "copy it there", severity=Severity.LATE)
+            yield Finding(NOT_SHARED, f"there is no `{path}`", "copy it there", severity=Severity.FAILS_LATER)
 
 
 def _locks(shared: SharedPaths, resources: FreeResources) -> Iterator[Finding]:
@@ -82,4 +82,4 @@ def _locks(shared: SharedPaths, resources: FreeResources) -> Iterator[Finding]:
     for lock in sorted(resources.left_locks):
         if lock.parent.name in shared.ops and resources.files.get(lock) != shared.files.get(lock):
             message = f"a build of {lock.parent.name} was killed; the ranks would wait for its lock forever"
-            yield Finding("build-lock", message, f"`rm {lock}`", severity=Severity.LATE)
+            yield Finding("build-lock", message, f"`rm {lock}`", severity=Severity.FAILS_LATER)

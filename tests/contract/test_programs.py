@@ -3,8 +3,8 @@
 import importlib.metadata
 import os
 
+from zlaunch.config.translate.programs import LAUNCHERS, PROGRAMS, replacement
 from zlaunch.job.module_files import find_module
-from zlaunch.job.programs import LAUNCHERS, PROGRAMS, replacement
 
 
 def test_every_training_command_of_trl_has_its_module() -> None:

@@ -49,7 +49,7 @@ class ScriptCommand(TyperCommand):
         """Raise WrongUsage with the right command if the script is a program that starts ranks itself."""
         if (place := self._place_of_program(words)) is None:
             return
-        from zlaunch.job.programs import replacement  # help and completion do not need it
+        from zlaunch.config.translate.programs import replacement  # help and completion do not need it
 
         if words[place] in _MODULE:
             found = replacement(words[:place], ["-m", *words[place + 1 :]])

@@ -48,6 +48,7 @@ class ResolveContext:
             args=self.args,
             model=self.model,
             interface=self.interface,
+            handover=self.handover,
             is_sure=self.is_sure,
             device_fp16=self.machine.has_fp16,
             release=self.stack.deepspeed,
@@ -82,8 +83,7 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     composed = compose(job, _checked(given.base, given.stack.deepspeed))
     if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
         composed = _without_model_sizes(composed)
-    may_add = given.handover is Handover.ARGUMENTS
-    resolved = resolve_values(composed, context, given.machine, job.precision, may_add=may_add)
+    resolved = resolve_values(composed, context, given.machine, job.precision)
     values = fit_buffers(resolved.values, given.model, given.world_size)
     unfillable = [
         Finding("auto-nobody-fills", f'nothing fills in "auto" for `{key}`', "write a value", where=key)
@@ -109,7 +109,7 @@ def _resolve_own(given: ResolveContext) -> ResolvedConfig:
     if document is None:
         nothing = Values({})
         return ResolvedConfig(nothing, nothing, {}, TrainerAgreement(given.args, (), ()), DsConfig(), ())
-    resolved = resolve_values(as_written(document), given.context, may_add=False)
+    resolved = resolve_values(as_written(document), given.context)
     checked = validate_value(resolved.values.config(), replace(given.context, args=None))
     warnings = tuple(document.locate(one) for one in checked.findings if one.severity is not Severity.ADVICE)
     config = checked.config or DsConfig()

@@ -14,7 +14,7 @@ from zlaunch.config.resolve.trainer_agreement import TrainerAgreement, reconcile
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import Document, KeyPath
-from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.spec import Precision
 from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.units import plural, whole
@@ -52,17 +52,15 @@ def resolve_values(
     context: Context,
     machine: "Machine | None" = None,
     precision: Precision | None = None,
-    *,
-    may_add: bool = True,
 ) -> ResolvedValues:
     """Derive the batch, reconcile the Trainer arguments, and fill in every "auto" that can be known.
 
     `machine` and `precision` are those of a job; without them nothing but the config chooses the precision.
-    Without `may_add`, the program gets no further arguments.
     """
     args, values = context.args or TrainerArgs(release=context.trainer), written
     if context.world_size is not None:
         values = derive_batch(values, args, context.world_size, context.interface)
+    may_add = context.handover is Handover.ARGUMENTS
     agreement = reconcile_with_trainer(values, args, precision, machine, context.interface, may_add=may_add)
     values = write_formats(values, agreement.args)
     resolved = resolve_autos(values, replace(context, args=agreement.args))

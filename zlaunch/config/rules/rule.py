@@ -13,7 +13,7 @@ from zlaunch.dsconfig.schema.section import ZERO, Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
 from zlaunch.errors import Finding, Fix, Severity
 from zlaunch.job.model import ModelConfig
-from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.job.trainer_releases import TrainerRelease
 
@@ -42,6 +42,8 @@ class Context:
     args: TrainerArgs | None = None
     model: ModelConfig | None = None
     interface: ConfigInterface = ConfigInterface.TRAINER
+    handover: Handover = Handover.ARGUMENTS
+    """How the config reaches the program."""
     is_sure: bool = True
     """Whether it is certain what reads the config; otherwise it is accelerate or the Trainer."""
     device_fp16: bool | None = None

@@ -25,8 +25,8 @@ from zlaunch.config.translate.flags import (
 )
 from zlaunch.config.translate.hosts import VISIBLE, host_options, is_for_several_hosts, visible_devices
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, no_equivalent, not_needed
+from zlaunch.config.translate.programs import replacement
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
-from zlaunch.job.programs import replacement
 from zlaunch.job.trainer_args import take_ds_config
 
 CONFIG_ENDINGS = (".yaml", ".yml", ".json")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.each import each
 from tests.running import ROOT
-from zlaunch.job.programs import LAUNCHERS, PROGRAMS, replacement
+from zlaunch.config.translate.programs import LAUNCHERS, PROGRAMS, replacement
 
 CONSOLE_SCRIPT = """#!/usr/bin/python3
 # -*- coding: utf-8 -*-

@@ -54,7 +54,7 @@ def _with_trainer_args(script: Script, answer: AnswerRecord, job: JobSpec) -> Sc
     return replace(
         script,
         interface=ConfigInterface.TRAINER,
-        told=tuple(_words(answer)),
+        reported=tuple(_words(answer)),
         defaults=arguments,
         config_flags=("--deepspeed",) if answer.get("takes_flags") else (),
         own_config=own_config,

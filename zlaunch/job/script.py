@@ -70,8 +70,8 @@ class Script:
     """Whether it is certain how the script takes a ds_config."""
     defaults: Mapping[str, Argument] = field(default_factory=dict)
     """Arguments of the Trainer that the script sets, or all of them if it was asked."""
-    told: tuple[str, ...] | None = None
-    """Its arguments as flags of the Trainer, if the script itself told them."""
+    reported: tuple[str, ...] | None = None
+    """Its arguments as flags of the Trainer, if the script itself reported them."""
     own_config: OwnConfig | None = None
     config_flags: tuple[str, ...] = ()
     """Arguments before the path of the ds_config; empty if it takes none."""
@@ -107,7 +107,7 @@ class Script:
 
     def trainer_args(self, argv: Sequence[str], release: TrainerRelease) -> tuple[TrainerArgs, list[Finding]]:
         """Return the Trainer arguments for a command line, with what is wrong with it."""
-        if self.told is None:
+        if self.reported is None:
             args, findings = read_arguments(argv, self.defaults, release)
             return args, findings if self.interface is ConfigInterface.TRAINER else []
         given = {name for name, _ in flags(argv)} if self.config_flags else set()
@@ -117,9 +117,9 @@ class Script:
         }
         return TrainerArgs(told, release), []
 
-    def said(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Return its arguments as flags of the Trainer: those of its command line, or all that it told."""
-        return tuple(argv) if self.told is None else self.told
+    def trainer_flags(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Return its arguments as flags of the Trainer: its command line, or all that it reported."""
+        return tuple(argv) if self.reported is None else self.reported
 
     def mentions(self, word: str) -> bool:
         """Whether the source contains a word or flag, with `-` and `_` as the same."""
@@ -134,4 +134,6 @@ class Script:
 
     def output_dir(self, argv: Sequence[str]) -> Path:
         """Return where its Trainer writes checkpoints, given its command line."""
-        return Path(dict(flags(self.said(argv))).get("output_dir") or self.own_output_dir or "trainer_output")
+        return Path(
+            dict(flags(self.trainer_flags(argv))).get("output_dir") or self.own_output_dir or "trainer_output"
+        )

@@ -102,11 +102,11 @@ def ask_command(argv: Sequence[str], python: Path | None, reporter: Reporter) ->
         return list(argv)
     script = ask(job, read_script(job.script), inspect_python(python), reporter)
     given = {name for name, _ in flags(job.script_args)}
-    defaults = {} if script.told is not None else script.defaults
+    defaults = {} if script.reported is not None else script.defaults
     unsaid = [
         word for name, one in defaults.items() if name not in given for word in (f"--{name}", f"{one.value}")
     ]
-    return [*unsaid, *script.said(_arguments(job))]
+    return [*unsaid, *script.trainer_flags(_arguments(job))]
 
 
 def _named_program(argv: Sequence[str], python: Path | None) -> JobSpec | None:

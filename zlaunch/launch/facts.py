@@ -143,7 +143,7 @@ def _model(job: JobSpec, script: Script) -> tuple[ModelConfig | None, str | None
 
     Raises InputMissing or Refused for a model that the script certainly cannot load.
     """
-    name = model_flag(script.said(job.script_args))
+    name = model_flag(script.trainer_flags(job.script_args))
     if name is None:
         is_recipe = job.script == default_recipe()
         return read_model(default_recipe().parent / "small_llama") if is_recipe else None, None
@@ -152,7 +152,7 @@ def _model(job: JobSpec, script: Script) -> tuple[ModelConfig | None, str | None
     try:
         if Path(name).exists():
             return read_model(Path(name)), None
-        if script.told is None and not script.mentions("from_pretrained"):
+        if script.reported is None and not script.mentions("from_pretrained"):
             return None, None
         if not HUB_ID.fullmatch(name):
             raise InputMissing(f"there is no model directory `{name}`")

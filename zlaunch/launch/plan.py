@@ -60,9 +60,9 @@ class PlanInputs:
         return stack_of(self.python)
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def trainer_flags(self) -> tuple[str, ...]:
         """The arguments of the script as flags of the Trainer."""
-        return self.script.said(self.job.script_args)
+        return self.script.trainer_flags(self.job.script_args)
 
     def read_args(self) -> tuple[TrainerArgs, list[Finding]]:
         """Read the arguments of the Trainer; return them with findings."""
@@ -107,7 +107,7 @@ class LaunchPlan:
     program: Script
     values: Values
     """The ds_config with every value that is known."""
-    handed: Values
+    ds_config: Values
     """The ds_config that is written: "auto" wherever the program has the last word."""
     left: Mapping[str, str]
     """ds_config keys whose value is not known → what fills them in."""
@@ -179,7 +179,9 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         port=inputs.port,
         program=script,
         values=resolved.values,
-        handed=_left_to_program(resolved.values, config) if script.told is not None else resolved.values,
+        ds_config=_left_to_program(resolved.values, config)
+        if script.reported is not None
+        else resolved.values,
         left=resolved.left,
         script=(str(script.path), *job.script_args, *words),
         environment=job_environment(inputs.machine, topology, inputs.environ, variables, inputs.python),
@@ -291,7 +293,7 @@ def _counts_one_rank(values: Values, inputs: PlanInputs) -> bool:
 
 def _absent(inputs: PlanInputs) -> list[Finding]:
     """Find arguments that the installed Trainer does not have, unless the script defines them itself."""
-    if not inputs.script.takes_trainer_args or inputs.script.told is not None:
+    if not inputs.script.takes_trainer_args or inputs.script.reported is not None:
         return []
     found = absent_arguments(inputs.job.script_args, inputs.stack.trainer)
     return [finding for finding in found if not inputs.script.mentions(finding.where.removeprefix("--"))]

@@ -112,7 +112,7 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
     job, old, run_dir = files.job, _recorded_root(files), inputs.layout
     moved = {str(RunDir(old).ds_config): str(run_dir.ds_config)}
     with _enough_is_recorded(files):
-        expected, handed = (
+        expected, ds_config = (
             _own_swap_dirs(_values(files, config), old, run_dir)
             for config in (files.provenance.get("expected", files.config), files.config)
         )
@@ -125,7 +125,7 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             port=inputs.port,
             program=inputs.script,
             values=expected,
-            handed=handed,
+            ds_config=ds_config,
             left=files.provenance["left"],
             script=tuple(moved.get(word, word) for word in job["script"]),
             environment={

@@ -114,10 +114,10 @@ def write_run_files(
     """Write the records of a run before it starts."""
     run_dir = plan.layout
     run_dir.ranks.mkdir()
-    if plan.handed.leaves:
-        run_dir.ds_config.write_text(to_json(plan.handed.config()))
+    if plan.ds_config.leaves:
+        run_dir.ds_config.write_text(to_json(plan.ds_config.config()))
     provenance: record.ProvenanceRecord = {"set": plan.values.sources(), "left": dict(plan.left)}
-    if plan.handed != plan.values:
+    if plan.ds_config != plan.values:
         provenance["expected"] = plan.values.config()
     write_record(run_dir.provenance, provenance)
     job = {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()}

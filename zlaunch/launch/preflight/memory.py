@@ -51,7 +51,7 @@ def _query(option: str, prepared: Prepared) -> EstimateQuery:
         makes_it = prepared.inputs.script.interface is ConfigInterface.DEEPSPEED
         leave, name = f"drop `{option}` for this script", "name the model: `-- --model_name_or_path DIR`"
         raise Unavailable(f"`{option}` needs to know the model", leave if makes_it else name)
-    if not trains_all(prepared.inputs.script, prepared.inputs.said):
+    if not trains_all(prepared.inputs.script, prepared.inputs.trainer_flags):
         raise Unavailable(
             "cannot estimate this job: the script may train only adapters, or quantize the model",
             f"drop `{option}`; `zlaunch estimate MODEL --lora RANK` estimates adapters",
@@ -61,9 +61,9 @@ def _query(option: str, prepared: Prepared) -> EstimateQuery:
 
 def _training(prepared: Prepared, model: ModelConfig) -> Training:
     inputs = prepared.inputs
-    training = training_of(model, inputs.said, Options(), SHORT_SEQ_LEN)
+    training = training_of(model, inputs.trainer_flags, Options(), SHORT_SEQ_LEN)
     if "auto_map" in model.value and _trusts_code(prepared):
-        named = model_flag(inputs.said)
+        named = model_flag(inputs.trainer_flags)
         training = replace(training, remote_code=None if named is None else str(code_of(named)))
     partitioned = (
         inputs.script.interface is not ConfigInterface.DEEPSPEED or "zero.Init" in inputs.script.source
@@ -73,7 +73,7 @@ def _training(prepared: Prepared, model: ModelConfig) -> Training:
 
 def _trusts_code(prepared: Prepared) -> bool:
     """Whether the script runs the model's own code, by its arguments or by itself."""
-    said = switched_on(prepared.inputs.said, "trust_remote_code")
+    said = switched_on(prepared.inputs.trainer_flags, "trust_remote_code")
     return prepared.inputs.script.trusts_code if said is None else said
 
 

@@ -135,8 +135,8 @@ def requirements_of(
         over_ssh=over_ssh,
         crosses_hosts=len(plan.topology.hosts) > 1 and plan.accelerator == "cuda",
         writes=tuple(_writes(job)),
-        monitors=tuple(reporters_of(plan.values.config(), inputs.said, job.is_trainer)),
-        script_args=inputs.said if job.is_trainer else (),
+        monitors=tuple(reporters_of(plan.values.config(), inputs.trainer_flags, job.is_trainer)),
+        script_args=inputs.trainer_flags if job.is_trainer else (),
     )
 
 
@@ -153,7 +153,7 @@ def _job(
         optimizer=str(args["optim"].value),
     )
     expected = forecast
-    if forecast is None and model is not None and trains_all(inputs.script, inputs.said):
+    if forecast is None and model is not None and trains_all(inputs.script, inputs.trainer_flags):
         with suppress(Refused):
             expected = closed_form.forecast(workload)
     return _Job(plan, inputs, read_settings(workload), forecast, expected, ranks)
@@ -201,7 +201,7 @@ def _shm_bytes(job: _Job) -> int:
 def _shm_users(job: _Job) -> Iterator[str]:
     if job.plan.accelerator == "cuda" and job.ranks > 1:
         yield "NCCL"
-    workers = job.is_trainer and dict(flags(job.inputs.said)).get("dataloader_num_workers")
+    workers = job.is_trainer and dict(flags(job.inputs.trainer_flags)).get("dataloader_num_workers")
     if workers and workers.isdecimal() and int(workers) > 0:
         yield plural(job.ranks * int(workers), "dataloader worker")
 
@@ -222,7 +222,7 @@ def _writes(job: _Job) -> Iterator[DiskUse]:
         if num_bytes := job.ranks * job.at_least(job.expected.peak("nvme")):
             yield DiskUse(directory.parent, num_bytes, "offload to NVMe", "`--nvme DIR`")
     if job.is_trainer and job.ranks and _saves(job):
-        argv, trainable = job.inputs.said, job.expected.trainable
+        argv, trainable = job.inputs.trainer_flags, job.expected.trainable
         per_element = checkpoint_bytes(job.settings, bool(switched_on(argv, "save_only_model")))
         yield DiskUse(
             job.inputs.script.output_dir(argv).absolute(),
@@ -234,7 +234,7 @@ def _writes(job: _Job) -> Iterator[DiskUse]:
 
 def _saves(job: _Job) -> bool:
     """Whether the Trainer writes checkpoints, as it does by default."""
-    said = dict(flags(job.inputs.said)).get("save_strategy")
+    said = dict(flags(job.inputs.trainer_flags)).get("save_strategy")
     if said is None:
         return not _SAVES_NOTHING.search(job.inputs.script.source)
     return said != "no"

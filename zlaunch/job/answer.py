@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypedDict
 
 from zlaunch.job.model import MODEL_FLAGS
 from zlaunch.job.script import ConfigInterface, OwnConfig, Script
@@ -9,7 +10,32 @@ from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import Argument
 from zlaunch.job.trainer_releases import DEFAULTS
-from zlaunch.rundir.record import AnswerRecord
+
+
+class AnswerRecord(TypedDict, total=False):
+    """What a program told about itself when it was asked for its arguments."""
+
+    reached: str
+    """The point at which it was asked: `TrainingArguments`, `Accelerator`, `deepspeed.initialize`, …"""
+    name: str
+    """The class of its TrainingArguments."""
+    arguments: dict[str, object]
+    changed: list[str]
+    """Arguments whose values are not the defaults of their class."""
+    takes_flags: bool
+    """Whether it reads TrainingArguments from its command line."""
+    model: str | None
+    ds_config: dict[str, object] | str | None
+    """Its own ds_config, or the file of it."""
+    config_flags: list[str]
+    """Arguments by which it takes a ds_config."""
+    wants_local_rank: bool
+    """Whether it did not learn its local rank from the environment."""
+    rejected: list[str]
+    """Words on its command line that its parser does not know."""
+    files: list[str]
+    """Files of its own modules."""
+
 
 _PRECISIONS = ("bf16", "fp16")
 """Arguments whose values are the program's choice, even if they are defaults."""

@@ -23,7 +23,7 @@ from zlaunch.files import PRIVATE, write_whole
 from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.ports import LOOPBACK, free_port
 from zlaunch.hosts.topology import Host, Topology
-from zlaunch.job.answer import apply_answer
+from zlaunch.job.answer import AnswerRecord, apply_answer
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
@@ -31,7 +31,6 @@ from zlaunch.job.trainer_args import flags
 from zlaunch.launch.reporter import Reporter
 from zlaunch.process import Child
 from zlaunch.rundir.read import conform, read_record
-from zlaunch.rundir.record import AnswerRecord
 from zlaunch.units import duration
 from zlaunch.worker.hook import answer_environment
 

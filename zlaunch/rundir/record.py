@@ -267,31 +267,6 @@ class ProgramRecord(TypedDict, total=False):
     """Wrappers of torch that it used, such as `DistributedDataParallel`."""
 
 
-class AnswerRecord(TypedDict, total=False):
-    """What a program told about itself when it was asked for its arguments."""
-
-    reached: str
-    """The point at which it was asked: `TrainingArguments`, `Accelerator`, `deepspeed.initialize`, …"""
-    name: str
-    """The class of its TrainingArguments."""
-    arguments: dict[str, object]
-    changed: list[str]
-    """Arguments whose values are not the defaults of their class."""
-    takes_flags: bool
-    """Whether it reads TrainingArguments from its command line."""
-    model: str | None
-    ds_config: dict[str, object] | str | None
-    """Its own ds_config, or the file of it."""
-    config_flags: list[str]
-    """Arguments by which it takes a ds_config."""
-    wants_local_rank: bool
-    """Whether it did not learn its local rank from the environment."""
-    rejected: list[str]
-    """Words on its command line that its parser does not know."""
-    files: list[str]
-    """Files of its own modules."""
-
-
 class MetricsRecord(TypedDict, total=False):
     """One line of `metrics.jsonl`: the state of the job at one moment."""
 

@@ -26,7 +26,7 @@ from zlaunch.worker.hook.imports import ImportWatch
 from zlaunch.worker.hook.program_record import FSDP, PARALLEL
 
 if TYPE_CHECKING:
-    from zlaunch.rundir.record import AnswerRecord
+    from zlaunch.job.answer import AnswerRecord
 
 _PARSERS = ("parse_args_into_dataclasses", "parse_dict")
 """Methods of HfArgumentParser, also of copies of it."""

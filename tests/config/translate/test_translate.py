@@ -145,6 +145,14 @@ SAME = {
          "--offload_optimizer_nvme_path /a --offload_param_nvme_path /b t.py --fp16"),
         "zlaunch train t.py --stage 3 --offload nvme --nvme /a --set zero_optimization.offload_param.nvme_path=/b -- --fp16",
     ),
+    "torchrun behind other programs": (
+        "A=1 nohup env B=2 nice -n 5 torchrun --nproc_per_node 2 --max_restarts 3 t.py --deepspeed d.json --fp16",
+        "A=1 B=2 nohup nice -n 5 zlaunch train t.py --ds-config d.json --gpus 2 --max-restarts 3 -- --fp16",
+    ),
+    "torchrun in a job step of Slurm": (
+        "srun -N1 python -m torch.distributed.run --nproc_per_node 2 t.py --deepspeed d.json --fp16",
+        "srun -N1 zlaunch train t.py --ds-config d.json --gpus 2 -- --fp16",
+    ),
     "accelerate with numbers": (
         "accelerate launch --use_deepspeed --gradient_accumulation_steps 4 --gradient_clipping 0.5 t.py --fp16",
         "zlaunch train t.py --set gradient_accumulation_steps=4 --set gradient_clipping=0.5 -- --fp16",
@@ -345,7 +353,7 @@ NOTES = [
     ("torchrun --nnodes 2 --nproc_per_node gpu t.py", "--nnodes 2", "`HOST slots=N`"),
     ("torchrun --nnodes 2:4 -t 3 t.py", "--nnodes 2:4", "lost: the number of hosts cannot change"),
     ("torchrun --standalone t.py", "--standalone", "left out: zlaunch picks a free port"),
-    ("torchrun --max_restarts 3 t.py", "--max_restarts 3", "lost: "),
+    ("torchrun --max_restarts 3 t.py", "--max_restarts 3", "`--max-restarts 3`"),
     ("torchrun --max_restarts 0 t.py", "--max_restarts 0", "left out: it is the default"),
     ("torchrun --nproc_per_node cpu t.py", "--nproc_per_node cpu", "lost: "),
     ("deepspeed t.py", "--local_rank", "LOCAL_RANK"),

@@ -15,6 +15,7 @@ from zlaunch.config.translate import accelerate
 from zlaunch.config.translate.command import begins_as_command, read_command
 from zlaunch.config.translate.ds_config import settings
 from zlaunch.config.translate.flags import (
+    BecomesOption,
     BecomesVariable,
     Command,
     GivenFlag,
@@ -149,6 +150,8 @@ def _pieces(command: Command, uses_deepspeed: bool) -> Iterator[Piece]:
         if winner not in (None, given):
             yield not_needed(given, f"`{winner.said}` comes later and takes precedence")
         yield from _alone(given)
+    if command.prefix:
+        yield Note(shlex.join(command.prefix), "stays in front")
     if command.script is None:
         yield Note("script", "none is given, so zlaunch trains its own small model; append yours")
     unless = command.launcher.passes_local_rank
@@ -173,8 +176,11 @@ def _without_idle(command: Command, uses_deepspeed: bool) -> tuple[dict[Role, Gi
 def _alone(given: GivenFlag) -> Iterator[Piece]:
     """Translate a flag that does not depend on others."""
     match given.flag.becomes:
-        case NotNeeded(why) | NoEquivalent(why) if given.value.lower() in given.flag.idle:
+        case NotNeeded() | NoEquivalent() | BecomesOption() if given.value.lower() in given.flag.idle:
             yield not_needed(given, "it is the default")
+        case BecomesOption(name):
+            yield Option(name, given.value)
+            yield Note(given.said, f"`{name} {given.value}`")
         case NotNeeded(why):
             yield not_needed(given, why)
         case NoEquivalent(why):
@@ -195,7 +201,7 @@ def _line(command: Command, pieces: Sequence[Piece]) -> str:
     if visible_devices(command):
         del environment[VISIBLE]
     environment |= {piece.name: piece.value for piece in pieces if isinstance(piece, Assignment)}
-    words = ["zlaunch", "train"]
+    words = [*command.prefix, "zlaunch", "train"]
     if command.script is not None:
         words += ["-m", command.script] if Role.MODULE in command.roles() else [command.script]
     for piece in pieces:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from zlaunch.config.accelerate import AccelerateConfig
 from zlaunch.config.translate.flags import (
     Becomes,
+    BecomesOption,
     BecomesVariable,
     Command,
     Flag,
@@ -83,7 +84,7 @@ FLAGS: tuple[Flag, ...] = (
     flag("--role", NoEquivalent("zlaunch has no rank roles"), idle="default"),
     flag("--rdzv_backend", RENDEZVOUS, idle="static"),
     flag("--rdzv_conf", RENDEZVOUS),
-    flag("--max_restarts", NoEquivalent("zlaunch does not restart single ranks"), idle="0"),
+    flag("--max_restarts", BecomesOption("--max-restarts"), idle="0"),
     flag("--monitor_interval", NoEquivalent("zlaunch keeps torchrun's own interval")),
     switch("-m --module", Role.MODULE),
     switch("--no_python", Untranslatable("zlaunch only starts Python scripts")),

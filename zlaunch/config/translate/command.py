@@ -34,6 +34,9 @@ MODULES: Mapping[str, LauncherSyntax] = {
     "accelerate.commands.accelerate_cli launch": accelerate.LAUNCHER,
 }
 
+WRAPPERS = ("env", "nice", "nohup", "numactl", "setsid", "srun", "stdbuf", "time")
+"""Programs that run the launcher's command line as it is, after options of their own."""
+
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
 _PYTHON = re.compile(r"python[\d.]*")
 _MODULE = re.compile(r"-[A-Za-z]*m")
@@ -44,7 +47,11 @@ def begins_as_command(text: str) -> bool:
     """Whether a text starts with a variable, a launcher or Python, rather than being a file name."""
     first = [*text.split(), ""][0].rpartition("/")[2]
     programs = {program.partition(" ")[0] for program in PROGRAMS}
-    return first in programs or bool(_PYTHON.fullmatch(first) or _ASSIGNMENT.fullmatch(first))
+    return (
+        first in programs
+        or first in WRAPPERS
+        or bool(_PYTHON.fullmatch(first) or _ASSIGNMENT.fullmatch(first))
+    )
 
 
 def read_command(words: Sequence[str]) -> Command:
@@ -54,13 +61,32 @@ def read_command(words: Sequence[str]) -> Command:
     while rest and (assignment := _ASSIGNMENT.fullmatch(rest[0])):
         environment[assignment["name"]] = assignment["value"]
         rest.popleft()
+    prefix = tuple(_wrappers(rest, environment))
     launcher = _launcher(rest)
     given = [*_from_variables(launcher, environment), *_flags(launcher, rest)]
     script, args = _script(rest)
     if script is not None and script.startswith("-"):
         raise _unknown(launcher, script)
     kept = {name: value for name, value in environment.items() if not _stands_for_a_flag(launcher, name)}
-    return Command(launcher, kept, tuple(given), script, args)
+    return Command(launcher, kept, tuple(given), script, args, prefix)
+
+
+def _wrappers(rest: deque[str], environment: dict[str, str]) -> Iterator[str]:
+    """Take the programs in front of the launcher, with their options; `env` only sets variables."""
+    begins = (number for number, word in enumerate(rest) if number and _starts_ranks(word))
+    if not rest or rest[0].rpartition("/")[2] not in WRAPPERS:
+        return
+    for _ in range(next(begins, 0)):
+        word = rest.popleft()
+        if assignment := _ASSIGNMENT.fullmatch(word):
+            environment[assignment["name"]] = assignment["value"]
+        elif word.rpartition("/")[2] != "env" or rest[0].startswith("-"):
+            yield word
+
+
+def _starts_ranks(word: str) -> bool:
+    name = word.rpartition("/")[2]
+    return name in {program.partition(" ")[0] for program in PROGRAMS} or bool(_PYTHON.fullmatch(name))
 
 
 def _launcher(rest: deque[str]) -> LauncherSyntax:

@@ -37,6 +37,13 @@ class BecomesVariable:
     value: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class BecomesOption:
+    """A flag that an option of zlaunch with the same value replaces."""
+
+    name: str
+
+
 class Role(Enum):
     """The meaning of a flag that is translated together with others."""
 
@@ -70,7 +77,7 @@ class Role(Enum):
     """The script is a module's name."""
 
 
-Becomes = NotNeeded | NoEquivalent | Untranslatable | BecomesVariable | Role
+Becomes = NotNeeded | NoEquivalent | Untranslatable | BecomesVariable | BecomesOption | Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +171,8 @@ class Command:
     given: tuple[GivenFlag, ...]
     script: str | None
     args: tuple[str, ...]
+    prefix: tuple[str, ...] = ()
+    """Programs in front of the launcher, such as `nohup`."""
 
     def roles(self) -> dict[Role, GivenFlag]:
         """The flags with a role; of two with the same role, the last counts."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from zlaunch.config.translate.flags import (
+    BecomesOption,
     LauncherSyntax,
     NoEquivalent,
     NotNeeded,
@@ -77,7 +78,7 @@ TORCHRUN = LauncherSyntax(
         flag("--rdzv_id", RENDEZVOUS),
         flag("--rdzv_conf", RENDEZVOUS),
         switch("--standalone", _FREE_PORT),
-        flag("--max_restarts", NoEquivalent("zlaunch does not restart single ranks"), idle="0"),
+        flag("--max_restarts", BecomesOption("--max-restarts"), idle="0"),
         flag("--monitor_interval", NoEquivalent("zlaunch keeps torchrun's own interval")),
         flag("--start_method", NotNeeded("it has no effect on scripts")),
         flag("--event_log_handler", _NO_HOOK, idle="null"),

@@ -177,3 +177,28 @@ def test_a_value_under_wrong_names_is_checked(value: dict[str, Any]) -> None:
 def test_a_key_of_one_release_alone_is_not_called_new_in_a_later_one() -> None:
     value: dict[str, Any] = {"zero_optimization": {"zeropp_loco_param": {}}}
     assert [one.code for one in check(value, release("0.19")).findings] == ["removed-key"]
+
+
+@pytest.mark.parametrize(("name", "is_known"), [("0.14", True), ("0.18", True), ("0.19", False)])
+def test_an_optimizer_that_was_removed_is_refused_only_where_it_is_gone(name: str, is_known: bool) -> None:
+    findings = check(
+        {"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 9}}}, release(name)
+    ).findings
+    assert [one.hint for one in findings] == (
+        [] if is_known else ["write `AdamW`, or install DeepSpeed 0.18"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"load_universal_checkpoint": True}, "checkpoint.load_universal"),
+        ({"aio": {"num_threads": 4}}, "aio.intra_op_parallelism"),
+        ({"tensorboard": {"log_dir": "x"}}, "tensorboard.output_path"),
+    ],
+)
+def test_a_key_that_is_named_otherwise_elsewhere_is_answered_with_the_right_one(
+    value: dict[str, Any], place: str
+) -> None:
+    (finding,) = check(value).findings
+    assert (finding.hint, finding.is_mistake) == (f"the key in a ds_config is `{place}`", True)

@@ -66,6 +66,10 @@ class Release:
         """Keys whose presence it refuses."""
         return frozenset(_path(path) for path, since in _table()["refused"].items() if self._has(since))
 
+    def is_newer_than(self, name: str) -> bool:
+        """Whether it came after another release."""
+        return _order(self.name) > _order(name)
+
     def knows(self, path: KeyPath) -> bool:
         """Whether it reads a key or passes it on."""
         return path in self.keys or self._hands_on(path)

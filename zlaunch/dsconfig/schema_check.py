@@ -9,9 +9,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
+from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO
-from zlaunch.dsconfig.schema_errors import explain
+from zlaunch.dsconfig.schema_errors import explain, is_one_bit
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.text.edit import fix_value
 from zlaunch.errors import Finding, FixKind, Severity
@@ -98,7 +99,9 @@ def _below_moved(
 
 
 def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:
-    """Whether an older release reads a key that is unknown to the newest."""
+    """Whether an older release accepts a key or an optimizer that the newest does not."""
+    if path == ("optimizer", "type"):
+        return is_one_bit(error["input"]) and not older.is_newer_than(LAST_ONE_BIT)
     return error["type"] == "extra_forbidden" and older.knows(path) and not NEWEST.knows(path)
 
 

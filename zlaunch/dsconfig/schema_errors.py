@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.releases import REMOVED, Release, history
-from zlaunch.dsconfig.schema.optimizer import OPTIMIZERS
+from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, ONE_BIT, OPTIMIZERS
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.dsconfig.schema.section import ZERO
@@ -45,6 +45,16 @@ USED_AT_ONCE = frozenset(
     }
 )
 """Keys outside of the strict sections whose values DeepSpeed uses as soon as it reads them."""
+
+SAME_ELSEWHERE: Mapping[str, str] = {
+    "aio.num_threads": "aio.intra_op_parallelism",
+    "aio.thread_count": "aio.intra_op_parallelism",
+    "load_universal_checkpoint": "checkpoint.load_universal",
+    "tensorboard.log_dir": "tensorboard.output_path",
+    "tensorboard.logdir": "tensorboard.output_path",
+    "wandb.entity": "wandb.team",
+}
+"""Keys that DeepSpeed does not have → the key for the same."""
 
 WORDS_OF_OTHERS: Mapping[str, str] = {
     "betas": "optimizer.params.betas",
@@ -186,13 +196,21 @@ def _meant(whole: dict[str, object], parent: KeyPath, key: str) -> tuple[str, Fi
     if not parent and key in known_keys(whole, (ZERO,)):
         move = Fix(FixKind.MOVE, ZERO) if isinstance(whole.get(ZERO, {}), dict) else None
         return f"move `{key}` into `{ZERO}`", move, (ZERO, key)
-    if place := WORDS_OF_OTHERS.get(key):
+    if place := SAME_ELSEWHERE.get(dotted((*parent, key)), WORDS_OF_OTHERS.get(key)):
         return f"the key in a ds_config is `{place}`", None, None
     return _DELETE, None, None
 
 
+def is_one_bit(name: object) -> bool:
+    """Whether it is the name of an optimizer that only older releases have."""
+    return str(name).lower() in {one.lower() for one in ONE_BIT}
+
+
 def _no_such_name(path: KeyPath, given: object, expected: str) -> tuple[str, str | None, Fix | None]:
     """List only DeepSpeed's own names; torch has too many classes."""
+    if is_one_bit(given):
+        message = f"DeepSpeed has no {given} any more: {LAST_ONE_BIT} was the last release with it"
+        return message, f"write `AdamW`, or install DeepSpeed {LAST_ONE_BIT}", None
     own = OWN_NAMES[path]
     names = [*own, *re.findall(r"'(\w+)'", expected)]
     message = f"there is no {path[0]} `{given}`; DeepSpeed has {', '.join(own)}, and accepts torch's classes"

@@ -18,6 +18,11 @@ OPTIMIZERS = {
 }  # fmt: skip
 """Names that DeepSpeed recognizes in any case (`deepspeed/runtime/config.py`) → tag of their model."""
 
+ONE_BIT = ("OneBitAdam", "ZeroOneAdam", "OneBitLamb")
+"""Optimizers, named in any case, that DeepSpeed had until `LAST_ONE_BIT`."""
+
+LAST_ONE_BIT = "0.18"
+
 KIND_OF = {name.lower(): kind for name, kind in OPTIMIZERS.items()}
 
 TorchOptimizerName = Literal[

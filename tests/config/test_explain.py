@@ -59,11 +59,16 @@ def test_no_key_is_related_to_itself() -> None:
         (f"{ZERO}.overlap_comm", "true or false or null"),
         (f"{ZERO}.leaf_module.names", "a list of text"),
         (f"{ZERO}.offload_param", "a section or null"),
-        ("checkpoint.tag_validation", '"warn", "ignore", "fail" or the same in another case'),
+        ("optimizer.params.betas", 'a list of numbers or "auto"'),
+        ("checkpoint.tag_validation", '"warn", "ignore", "fail" in any case'),
     ],
 )
 def test_a_type_is_put_in_words(key: str, words: str) -> None:
     assert explain(key).type == words
+
+
+def test_names_in_any_case_come_before_those_that_are_exact() -> None:
+    assert '"MuSGD" in any case or "ASGD", ' in explain("optimizer.type").type
 
 
 def test_a_default_that_changed_tells_when() -> None:

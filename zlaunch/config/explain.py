@@ -63,7 +63,7 @@ def explain(key: str, release: Release = NEWEST) -> Explanation:
     return Explanation(
         key,
         " ".join(dict.fromkeys(node["description"] for node in nodes)),
-        type=" or ".join(dict.fromkeys(in_words(node) for node in nodes)),
+        type=in_words({"anyOf": nodes}),
         default=_default(path, nodes, release),
         releases=_known(path),
         read=_read(path),

@@ -20,9 +20,22 @@ _BOUNDS = {
 }
 
 
+_ANY_CASE = "in any case"
+"""Stands for a pattern that accepts the values before it in any case."""
+
+
 def in_words(node: Node) -> str:
     """Describe the allowed values."""
-    return " or ".join(dict.fromkeys(_alternatives(node)))
+    any_case: list[str] = []
+    exact: list[str] = []
+    for words in _alternatives(node):
+        if words == _ANY_CASE:
+            any_case += exact
+            exact = []
+        else:
+            exact.append(words)
+    named = [f"{', '.join(any_case)} in any case"] if any_case else []
+    return " or ".join([*named, *dict.fromkeys(exact)])
 
 
 def _alternatives(node: Node) -> Iterator[str]:
@@ -47,11 +60,15 @@ def _of_type(node: Node) -> str:
     return f"{kind} {bounds}".strip()
 
 
+def _several(words: str) -> str:
+    return f"{words}s" if words.endswith("number") else words
+
+
 _WORDS: Mapping[str, Callable[[Node], str]] = {
-    "pattern": lambda _: "the same in another case",
+    "pattern": lambda _: _ANY_CASE,
     "const": lambda node: _quoted(node["const"]),
     "enum": lambda node: ", ".join(map(_quoted, node["enum"])),
     "properties": lambda _: "a section",
-    "items": lambda node: f"a list of {in_words(node['items']) if node['items'] else 'anything'}",
+    "items": lambda node: f"a list of {_several(in_words(node['items'])) if node['items'] else 'anything'}",
     "type": _of_type,
 }

@@ -11,7 +11,7 @@ from zlaunch.config.resolve.compose import preset
 from zlaunch.dsconfig.releases import REMOVED, release
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
-from zlaunch.errors import Finding
+from zlaunch.errors import Finding, Severity
 from zlaunch.job.spec import STAGES, Offload, Stage
 
 MISTAKES: list[tuple[dict[str, Any], str, str]] = [
@@ -202,3 +202,9 @@ def test_a_key_that_is_named_otherwise_elsewhere_is_answered_with_the_right_one(
 ) -> None:
     (finding,) = check(value).findings
     assert (finding.hint, finding.is_mistake) == (f"the key in a ds_config is `{place}`", True)
+
+
+def test_a_warmup_of_an_unknown_type_is_logarithmic() -> None:
+    scheduler = {"type": "WarmupLR", "params": {"warmup_type": "cosine"}}
+    (finding,) = check({"scheduler": scheduler}).findings
+    assert (finding.severity, finding.message.endswith('DeepSpeed takes "log"')) == (Severity.IGNORED, True)

@@ -113,6 +113,8 @@ def explain(
     if kind == "literal_error":
         choose = _no_such_name if path in OWN_NAMES else _not_one_of
         message, hint, fix = choose(path, given, str(error["ctx"]["expected"]))
+        if path == _WARMUP_TYPE:
+            message += '; for others, DeepSpeed takes "log"'
         return Finding("bad-value", message, hint, where, severity, fix=fix)
     if expected := _KIND_NAMES.get(kind):
         hint, fix = _retyped(given, expected)
@@ -135,13 +137,16 @@ def _is_taken(kind: str, given: object, error: ErrorDetails) -> bool:
     )
 
 
+_WARMUP_TYPE = ("scheduler", "params", "warmup_type")
+
+
 def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -> Severity:
     """Say when DeepSpeed notices a wrong value."""
     where, is_section = dotted(path), error["type"] in ("model_type", "dict_type", "null")
     if is_section and path in release.sections:
         return Severity.ERROR
     if path[0] in ("optimizer", "scheduler"):
-        return Severity.FAILS_LATER
+        return Severity.IGNORED if path == _WARMUP_TYPE else Severity.FAILS_LATER
     if release.is_closed(path[:-1]):
         return Severity.IGNORED if lax else Severity.ERROR
     if where in BATCH_SIZES and isinstance(error["input"], float | bool):

@@ -234,11 +234,17 @@ def _lines(measured: Mapping[str, Mapping[str, Result]]) -> Iterator[str]:
     for row in rows:
         cells = (measured[row.name][name].cell for name in names)
         yield f"| {row.deepspeed} | {row.transformers} | {row.accelerate} | {' | '.join(cells)} |"
-    failed = [(row, name, result) for row in rows for name, result in measured[row.name].items()]
-    for row, name, result in ((row, name, result) for row, name, result in failed if result.error):
-        without = f" Without zlaunch: {result.bare}" if result.bare else ""
-        yield f"\n- DeepSpeed {row.deepspeed}, {name}: {result.error}{without}"
+    for row in rows:
+        for name, result in measured[row.name].items():
+            if result.error:
+                yield f"\n- DeepSpeed {row.deepspeed}, {name}: {_sentence(result.error)}"
+                yield f"  Without zlaunch: {_sentence(result.bare)}" if result.bare else ""
     yield TAIL
+
+
+def _sentence(text: str) -> str:
+    """Return the first sentence, without names of files."""
+    return re.sub(r" \[/\S+\]", "", text.partition(". ")[0].rstrip(".")) + "."
 
 
 def _listed(requirements: Sequence[str]) -> str:

@@ -68,7 +68,14 @@ def test_the_shell_completes_commands_and_their_options(
 
 @pytest.mark.parametrize(
     ("word", "meant"),
-    [("launch", "train"), ("validate", "config validate"), ("why", "runs why"), ("ps", "runs list")],
+    [
+        ("my.py", "train my.py"),
+        ("trl", "config translate -- trl …"),
+        ("launch", "train"),
+        ("validate", "config validate"),
+        ("why", "runs why"),
+        ("ps", "runs list"),
+    ],
 )
 def test_a_command_under_another_name_or_without_its_group_is_named(word: str, meant: str) -> None:
     with pytest.raises(WrongUsage) as caught:

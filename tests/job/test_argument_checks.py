@@ -97,10 +97,19 @@ def test_a_flag_that_no_launcher_has_is_the_scripts_own() -> None:
     check_script_args(script(PARSER), ["--lr", "1"])
 
 
+@pytest.mark.parametrize("flag", ["--stgae", "--ofload", "--gpu"])
+def test_a_misspelled_option_is_not_lost_in_a_script_that_reads_no_arguments(flag: str) -> None:
+    with pytest.raises(WrongUsage, match="unrecognized argument"):
+        check_script_args(script("print('hi')"), [flag, "3"])
+
+
+def test_a_script_that_reads_its_arguments_itself_may_have_any() -> None:
+    check_script_args(script("print(sys.argv)"), ["--stgae", "3"])
+
+
 def test_a_script_whose_arguments_are_elsewhere_is_not_judged() -> None:
-    check_script_args(
-        script("HfArgumentParser(Arguments)", is_sure=False), ["--num_gpus", "2", "--stages", "3"]
-    )
+    imports = script("HfArgumentParser(Arguments)", is_sure=False, has_other_modules=True)
+    check_script_args(imports, ["--num_gpus", "2", "--stages", "3"])
 
 
 def test_a_script_whose_parser_is_elsewhere_is_not_judged() -> None:

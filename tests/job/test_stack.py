@@ -18,7 +18,7 @@ def test_accelerate_offloads_adagrad_since_1_2(accelerate: str, offloaded: str) 
     assert SoftwareStack({"accelerate": accelerate}).optimizer_on_host("adagrad") == offloaded
 
 
-@pytest.mark.parametrize(("column", "name"), enumerate(("deepspeed", "transformers", "accelerate")))
+@pytest.mark.parametrize(("column", "name"), [*enumerate(("deepspeed", "transformers", "accelerate"))])
 def test_what_is_said_to_be_tested_is_in_the_table_of_versions(column: int, name: str) -> None:
     releases = sorted(numbers_of(row[column]) for row in MEASURED)
     assert [releases[0], releases[-1]] == [*map(numbers_of, TESTED[name])]

@@ -245,3 +245,16 @@ def test_arguments_are_judged_once_for_all_files(folder: Path) -> None:
 def test_what_a_terminal_would_obey_is_shown(folder: Path) -> None:
     (folder / "esc.json").write_text('{"train_batch_size": 8, "a\\u001b[31m": 1}')
     assert "\x1b" not in validate(folder, "esc.json").out
+
+
+def test_a_file_is_checked_for_the_program_that_is_named(folder: Path) -> None:
+    source = "parser = deepspeed.add_config_arguments(argparse.ArgumentParser())\n"
+    (folder / "loop.py").write_text(f"import argparse, deepspeed\n{source}")
+    config = {
+        "train_batch_size": 16,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.01}},
+        "zero_optimization": {"stage": 0},
+    }
+    (folder / "sgd.json").write_text(json.dumps(config))
+    done = validate(folder, "sgd.json", "--", "loop.py", "--steps", "8")
+    assert (done.status, "differs-from-argument" in done.out) == (0, False)

@@ -67,7 +67,8 @@ def estimate(
     fastest that fits. With one of them, shows every phase, what uses the memory, and how much
     each change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
     """
-    argv, ds_config = ds_config_of(trainer_args(trainer.args, python), ds_config)
+    told, _ = trainer_args(trainer.args, python)
+    argv, ds_config = ds_config_of(told, ds_config)
     job = JobSpec(
         script=Path(),
         python=python,

@@ -46,6 +46,9 @@ _OTHER_NAMES: Mapping[str, str] = {
 """What other programs call a command → the command."""
 
 
+_LAUNCHERS = ("accelerate", "axolotl", "deepspeed", "llamafactory-cli", "swift", "torchrun", "trl")
+
+
 class LazyGroup(TyperGroup):
     """Lists and completes its commands without importing them."""
 
@@ -62,6 +65,10 @@ class LazyGroup(TyperGroup):
 
     def _meant(self, word: str, is_top: bool) -> str | None:
         """Find a command under another name, or in one of the groups of this one."""
+        if is_top and word.endswith(".py"):
+            return f"train {word}"
+        if is_top and word in _LAUNCHERS:
+            return f"config translate -- {word} …"
         groups = ((name, one) for name, one in self.commands.items() if isinstance(one, LazyGroup))
         inside = (f"{name} {word}" for name, one in groups if word in one.commands)
         return next(inside, _OTHER_NAMES.get(word) if is_top else None)

@@ -1,7 +1,7 @@
 """Checks that a script understands its arguments."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.script import ConfigInterface, Script
@@ -64,22 +64,19 @@ def check_script_args(script: Script, argv: Sequence[str]) -> None:
     named = [value for name, value in flags(argv) if name == "deepspeed" and value is not None]
     if named and script.takes_trainer_args:
         raise InputMissing(f"cannot read the ds_config `{named[0]}`: No such file or directory")
-    parsers = ("ArgumentParser", "HfArgumentParser", "TrlParser")
-    if not script.is_sure or not any(map(script.mentions, parsers)):
-        return
     names = (name for name, _ in flags(argv))
-    for name in (name for name in names if not (script.mentions(name) or script.may_define(f"--{name}"))):
+    unknown = [name for name in names if not (script.mentions(name) or script.may_define(f"--{name}"))]
+    has_parser = any(map(script.mentions, ("ArgumentParser", "HfArgumentParser", "TrlParser")))
+    if has_parser or not script.mentions("argv"):
+        _refuse_misspelled(script, unknown)
+    if not (script.is_sure and has_parser):
+        return
+    for name in unknown:
         whole = [known for known in DEFAULTS if _is_short_for(name, known)]
         if whole and script.interface is ConfigInterface.TRAINER:  # other programs tell their own values
             raise WrongUsage(
                 f"`--{name}` is an abbreviation of `--{whole[0]}`",
                 "write the full name: zlaunch does not read abbreviations",
-            )
-        is_known = name in OWN or name in DEFAULTS
-        if meant := [] if is_known else difflib.get_close_matches(name, OWN, 1, 0.85):
-            raise WrongUsage(
-                f"unrecognized argument `--{name}`: neither zlaunch nor {script.path.name} defines it",
-                f"did you mean `--{meant[0].replace('_', '-')}`?",
             )
         if name in OF_THE_TRAINER:
             raise WrongUsage(
@@ -90,6 +87,16 @@ def check_script_args(script: Script, argv: Sequence[str]) -> None:
             raise WrongUsage(
                 f"unrecognized argument `--{name}`: {script.path.name} does not define it",
                 f"put `{INSTEAD[name]}` before the script" if INSTEAD[name] else "remove it",
+            )
+
+
+def _refuse_misspelled(script: Script, names: Iterable[str]) -> None:
+    """Raise WrongUsage for a misspelled option of zlaunch, which the script does not define either."""
+    for name in (name for name in names if name not in OWN and name not in DEFAULTS):
+        if meant := difflib.get_close_matches(name, OWN, 1, 0.8):
+            raise WrongUsage(
+                f"unrecognized argument `--{name}`: neither zlaunch nor {script.path.name} defines it",
+                f"did you mean `--{meant[0].replace('_', '-')}`?",
             )
 
 

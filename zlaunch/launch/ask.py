@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zlaunch import __version__
-from zlaunch.errors import WrongUsage
+from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.estimate.forecast_cache import cache_directory
 from zlaunch.files import PRIVATE, write_whole
 from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_python
@@ -51,6 +51,8 @@ _REJECTS = re.compile(
     r"|one of the arguments .* is required|the following arguments are required: (?!.*--local[_-]rank).*)"
 )
 """What argparse says about a command line; anything else may be due to the one rank that is asked."""
+
+_MISSING = re.compile(r"(?<=^ModuleNotFoundError: )No module named '[\w.]+'$")
 
 _OF_A_TERMINAL = re.compile(
     r"_|SHLVL|OLDPWD|TERM.*|SSH_.*|DISPLAY|XDG_SESSION.*|DBUS_.*|WINDOWID|COLORTERM|COLUMNS|LINES|VSCODE.*|TMUX.*"
@@ -94,18 +96,23 @@ def show_help(job: JobSpec) -> int:
     return returncode if returncode >= 0 else 128 - returncode
 
 
-def ask_command(argv: Sequence[str], python: Path | None, reporter: Reporter) -> list[str]:
-    """Replace a program and its command line, `train.py --lr 1` or `-m NAME`, by its Trainer arguments."""
+def ask_command(argv: Sequence[str], python: Path | None, reporter: Reporter) -> tuple[list[str], str | None]:
+    """Replace a program and its command line, `train.py --lr 1` or `-m NAME`, by its Trainer arguments.
+
+    Also returns what reads its ds_config, as `--for` names it; None if that is not certain.
+    """
     job = _named_program(argv, python)
     if job is None:
-        return list(argv)
+        return list(argv), None
     script = ask(job, read_script(job.script), inspect_python(python), reporter)
     given = {name for name, _ in flags(job.script_args)}
     defaults = {} if script.reported is not None else script.defaults
     unsaid = [
         word for name, one in defaults.items() if name not in given for word in (f"--{name}", f"{one.value}")
     ]
-    return [*unsaid, *script.trainer_flags(_arguments(job))]
+    is_known = script.is_sure and script.interface is not ConfigInterface.NONE
+    reader = script.interface.value if is_known else None
+    return [*unsaid, *script.trainer_flags(_arguments(job))], reader
 
 
 def _named_program(argv: Sequence[str], python: Path | None) -> JobSpec | None:
@@ -164,6 +171,11 @@ def _answer(
         last = _last_line(log)
     if returncode == 2 and (said := _REJECTS.search(last)):
         raise _rejected(job, f"rejects its arguments: {said[1]}")
+    if returncode == 1 and (missing := _MISSING.search(last)):
+        raise Unavailable(
+            f"{_name(job)} cannot start: {missing[0]}",
+            f"`{python.executable} -m pip install` the package that has it; `--no-ask` starts it anyway",
+        )
     why = last if last and returncode else f"it ended with {returncode}"
     if time.monotonic() - started > limit:
         why = f"it did not create them within {duration(limit)}; `--no-ask` does not wait for them"

@@ -31,8 +31,8 @@ def resolve(
     Also shows the batch size, the values that only the dataset decides, and the learning rate
     over the run.
     """
-    argv = trainer_args(trainer.args, python)
-    context, wrong = context_of(argv, world_size, model, runner, None, python=python)
+    argv, reader = trainer_args(trainer.args, python)
+    context, wrong = context_of(argv, world_size, model, runner or reader, None, python=python)
     context = replace(context, strict_json=False)
     found = load_config(file)
     document = found.needed(file)

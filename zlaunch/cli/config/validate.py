@@ -47,8 +47,8 @@ def validate(
     """
     if fix and diff:
         raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")
-    argv = trainer_args(trainer.args, python)
-    context, wrong = context_of(argv, world_size, model, runner, deepspeed, python=python)
+    argv, reader = trainer_args(trainer.args, python)
+    context, wrong = context_of(argv, world_size, model, runner or reader, deepspeed, python=python)
     wanted = ReportOptions(context, deep=deep, fix=fix, show_diff=fix or diff, python=python)
     reports = [inspect_config(name, wanted) for name in files]
     if rehearse:  # what estimates need would make every other check slower

@@ -13,6 +13,7 @@ from zlaunch.config.resolve.values import AUTO, Sourced, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.keys.auto_keys import FILLED, is_own_word
 from zlaunch.dsconfig.keys.lookup import field_at
+from zlaunch.dsconfig.releases import NEWEST
 from zlaunch.dsconfig.schema.parallel import data_ranks
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted
@@ -205,15 +206,20 @@ def _warmup(known: _Known) -> Sourced | None:
 
 def _clip(known: _Known) -> Sourced | None:
     """Accelerate has the same default as the Trainer; without either, nothing fills it in later."""
-    can_stay = known.context.interface is not ConfigInterface.DEEPSPEED
-    return None if can_stay and not known.context.is_sure else known.argument("max_grad_norm")
+    if known.context.interface is ConfigInterface.TRAINER or "max_grad_norm" in known.args.arguments:
+        return known.argument("max_grad_norm") if known.context.is_sure else None
+    if known.is_raw:
+        default = (known.context.release or NEWEST).default(_CLIPPING)
+        return Sourced(default, Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's default"))
+    return Sourced(1.0, Source(*_ACCELERATE)) if known.context.is_sure else None
 
 
 _ACCELERATE = SourceKind.ACCELERATE_DEFAULT, "accelerate's default"
+_CLIPPING: KeyPath = ("gradient_clipping",)
 _FILL: Mapping[KeyPath, _Fill] = {
     **{path: _matched(match) for path, match in MATCHED.items()},
     TOTAL: _total,
-    ("gradient_clipping",): _clip,
+    _CLIPPING: _clip,
     ("scheduler", "params", "warmup_min_lr"): _constant(
         0, SourceKind.TRAINER_DEFAULT, "the Trainer's constant"
     ),

@@ -183,7 +183,9 @@ def _is_null(case: Case, part: str) -> bool:
 @quotes(r"Type \w+ is not supported on your device|[Yy]our setup doesn't support bf16")
 def precision_unsupported(case: Case, line: str) -> Reading:
     """The device does not support the training precision."""
-    return Reading(f"the device of {case.who} does not support this precision", (line,))
+    needs_cpu = case.job.accelerator == "cpu" and "use_cpu" in case.words
+    advice = ("`use_cpu=True` in `TrainingArguments`: bf16 works on a CPU with it",) if needs_cpu else ()
+    return Reading(f"the device of {case.who} does not support this precision", (line,), advice)
 
 
 @signature("no-sync", "`no_sync context manager is incompatible with gradient partitioning`")

@@ -268,8 +268,7 @@ def _leave_total(values: Values, left: Mapping[str, str], inputs: PlanInputs) ->
         return ResolvedAutos(values, left)
     total = values[TOTAL]
     why = (
-        f"{total}, computed by DeepSpeed; on a CPU, DeepSpeed counts one rank while transformers "
-        "creates the model"
+        f"DeepSpeed computes {total}; on a CPU, it would compare a written number with the batch of one rank"
     )
     return ResolvedAutos(values.without(TOTAL), {**left, dotted(TOTAL): why})
 

@@ -83,7 +83,7 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
         yield "\nds_config, with the source of each value"
         yield from console.notes(list(_section_lines(plan.values, plan.values.config())))
     if plan.ds_config != plan.values:
-        yield 'the file says "auto" for what the Trainer fills in from the script\'s own arguments'
+        yield 'values that the script decides are "auto" in the file, and the Trainer fills them in'
     written = (
         "" if plan.program.handover is Handover.NOT else "; the ds_config is written when the job starts"
     )

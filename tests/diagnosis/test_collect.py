@@ -85,3 +85,33 @@ def test_the_end_of_a_log_is_read_and_never_what_was_there_before(tmp_path: Path
     assert tail(tmp_path / "log", 500, after=2000) == "end"
     assert tail(tmp_path / "log", 500, after=4000) == ""
     assert tail(tmp_path / "none") == tail(tmp_path) == ""
+
+
+SIGNALLED = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15\n"
+FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+
+
+@pytest.mark.parametrize(
+    ("stops", "returncode", "said", "number"),
+    [
+        ((15, 15), 1, SIGNALLED, 15),
+        ((15, 15), 1, FAILED, 15),
+        ((2, 15), 1, FAILED, 2),
+        ((15, 15), -15, "", 15),
+        ((15, 15), 241, "", 15),
+        ((15, 15), 1, "RuntimeError: the rendezvous failed\n", None),
+        ((15, 15), -9, "", None),
+        ((15, None), 1, FAILED, None),
+    ],
+)
+def test_a_signal_to_the_launcher_or_a_rank_stopped_the_job_unless_a_rank_ended_by_itself(
+    stops: tuple[int | None, ...], returncode: int, said: str, number: int | None, tmp_path: Path
+) -> None:
+    for folder in ("ranks", "logs"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    (tmp_path / "logs" / "launcher.log").write_text(said)
+    for rank, stopped_by in enumerate(stops):
+        record = {"rank": rank, "returncode": -15 if stopped_by else 1, "stopped_by": stopped_by}
+        (tmp_path / "ranks" / f"rank-{rank}.json").write_text(json.dumps(record))
+    assert collect_evidence(RunDir(tmp_path), returncode, None).stopped_by == number

@@ -1,5 +1,7 @@
 """Collect the evidence of how a run ended from its run directory."""
 
+import re
+import signal
 import socket
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -46,16 +48,42 @@ def collect_evidence(
     files = read_run_files(run_dir.root)
     slots = {slot["rank"]: slot for slot in files.job.get("ranks", ()) if "rank" in slot}
     ranks = tuple(_rank(run_dir, files, slot) for slot in slots.values())
+    launcher_log = tail(run_dir.launcher_log)
+    if stopped_by is None and stall is None:
+        stopped_by = _stopped_by_others(ranks, launcher_returncode, launcher_log)
     return Evidence(
         job=_job(files),
         ranks=ranks,
         machines=_machines(ranks, files.ranks, oom_kills, disk_space(run_dir.root)[1]),
         launcher_returncode=launcher_returncode,
-        launcher_log=tail(run_dir.launcher_log),
+        launcher_log=launcher_log,
         stopped_by=stopped_by,
         by_command=was_commanded(run_dir),
         stall=stall,
     )
+
+
+def _stopped_by_others(
+    ranks: Sequence[RankEvidence], launcher_returncode: int, launcher_log: str
+) -> int | None:
+    """Find the signal with which somebody ended the launcher or a rank; None if a rank ended by itself.
+
+    A launcher that fails by itself tells its ranks to stop, too, so it must say what it received.
+    """
+    told = [rank.stopped_by for rank in ranks if rank.stopped_by is not None]
+    if not told or any(rank.stopped_by is None and not rank.finished for rank in ranks):
+        return None
+    if said := _RECEIVED.search(launcher_log):
+        return int(said[1])
+    by_rank = "ChildFailedError" in launcher_log
+    statuses = {status for number in _STOPS for status in (-number, 128 + number, 256 - number)}
+    return min(told) if by_rank or launcher_returncode in statuses else None
+
+
+_RECEIVED = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
+"""What torchrun says of a signal."""
+
+_STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:

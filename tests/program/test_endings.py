@@ -8,7 +8,7 @@ from tests.running import zlaunch
 
 pytestmark = pytest.mark.job
 
-SCRIPT = "import sys; sys.exit(7)\n"
+SCRIPT = "import os, sys; os.environ.get('ZLAUNCH_DS_CONFIG'); sys.exit(7)\n"
 
 
 @pytest.fixture

@@ -128,7 +128,9 @@ def _is_own(file: Path) -> bool:
 def _wrap(module: ModuleType, told: _Answer) -> None:
     for path, (make, when) in _POINTS[module.__name__].items():
         *holder, name = path.split(".")
-        owner: object = functools.reduce(getattr, holder, module)
+        owner: object = module
+        for part in holder:  # another release may not have it
+            owner = getattr(owner, part, None)
         function = getattr(owner, name, None)
         if function is not None:
             setattr(owner, name, when(function, make, told))

@@ -34,9 +34,9 @@ def test_a_row_shows_both_launchers_and_what_was_announced() -> None:
 
 
 def test_a_program_that_fails_only_under_zlaunch_is_named() -> None:
-    assert "Only without zlaunch: none. Only with zlaunch: none." in summary(results())
+    assert "only without zlaunch: none; only with it: none." in summary(results())
     failed = summary(results(zlaunch=Result("", 69, 1.0)))
-    assert "Only without zlaunch: transformers: run_clm (torchrun, unchanged)." in failed
+    assert "only without zlaunch: transformers: run_clm (torchrun, unchanged);" in failed
 
 
 def test_a_loss_that_does_not_fall_is_no_training() -> None:

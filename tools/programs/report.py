@@ -76,10 +76,11 @@ def summary(results: Mapping[str, Result]) -> str:
         elif trains:
             one[trains[0]].append(program.key(way))
     projects = len({project for project, _ in both})
+    alone = {side: ", ".join(names) or "none" for side, names in one.items()}
     return (
         f"{len(both)} of {len({(one.project, one.title) for one, _ in _ways(results)})} programs, of {projects} projects, train under both launchers. "
-        f"Only without zlaunch: {', '.join(one['bare']) or 'none'}. "
-        f"Only with zlaunch: {', '.join(one['zlaunch']) or 'none'}."
+        f"Those that train only without zlaunch: {alone['bare']}; only with it: {alone['zlaunch']}. "
+        "The others train on neither side; the notes below say why."
     )
 
 

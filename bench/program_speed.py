@@ -13,7 +13,7 @@ from tools.programs.__main__ import run_one
 from tools.programs.hub import hub
 from tools.programs.table import PROGRAMS
 
-PAIRS, STEPS = 3, 200
+PAIRS, STEPS = 3, 800
 
 
 def main() -> None:

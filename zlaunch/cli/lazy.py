@@ -46,9 +46,6 @@ _OTHER_NAMES: Mapping[str, str] = {
 """What other programs call a command → the command."""
 
 
-_LAUNCHERS = ("accelerate", "axolotl", "deepspeed", "llamafactory-cli", "swift", "torchrun", "trl")
-
-
 class LazyGroup(TyperGroup):
     """Lists and completes its commands without importing them."""
 
@@ -67,7 +64,9 @@ class LazyGroup(TyperGroup):
         """Find a command under another name, or in one of the groups of this one."""
         if is_top and word.endswith(".py"):
             return f"train {word}"
-        if is_top and word in _LAUNCHERS:
+        from zlaunch.config.translate.programs import LAUNCHERS, PROGRAMS  # only for a wrong command
+
+        if is_top and word in {*LAUNCHERS.values(), *(one.name for one in PROGRAMS.values())}:
             return f"config translate -- {word} …"
         groups = ((name, one) for name, one in self.commands.items() if isinstance(one, LazyGroup))
         inside = (f"{name} {word}" for name, one in groups if word in one.commands)

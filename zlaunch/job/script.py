@@ -123,12 +123,11 @@ class Script:
 
     def mentions(self, word: str) -> bool:
         """Whether the source contains a word or flag, with `-` and `_` as the same."""
-        spelling = re.escape(word).replace("_", "[_-]").replace(r"\-", "[_-]")
-        return re.search(rf"(?<![\w-])-{{0,2}}{spelling}(?![\w-])", self.source) is not None
+        return re.search(rf"(?<![\w-])-{{0,2}}{_spelling(word)}(?![\w-])", self.source) is not None
 
     def may_define(self, flag: str) -> bool:
         """Whether it may have a flag, also if argparse takes `flag` for an abbreviation of it."""
-        name = re.escape(flag.removeprefix("--")).replace("_", "[_-]").replace(r"\-", "[_-]")
+        name = _spelling(flag.removeprefix("--"))
         is_here = re.search(rf"--{name}|^\s*{name}\w*\s*:", self.source, re.MULTILINE)
         return self.has_other_modules or is_here is not None
 
@@ -137,3 +136,8 @@ class Script:
         return Path(
             dict(flags(self.trainer_flags(argv))).get("output_dir") or self.own_output_dir or "trainer_output"
         )
+
+
+def _spelling(word: str) -> str:
+    """Write a pattern for a word, with `-` and `_` as the same."""
+    return re.escape(word).replace("_", "[_-]").replace(r"\-", "[_-]")

@@ -78,6 +78,8 @@ class _Code:
         self.path, self.source, self.body = path, source, tree.body
         self.nodes = list(ast.walk(tree))
         self.names = {_last_name(node) for node in self.nodes if isinstance(node, ast.Name | ast.Attribute)}
+        self.sets_by_name = not {"set_defaults", "setattr"}.isdisjoint(self.names)
+        """Whether it may set an argument that the source does not show as an assignment."""
         constants = (node.value for node in self.nodes if isinstance(node, ast.Constant))
         self.literals = {value for value in constants if isinstance(value, str)}
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
@@ -188,7 +190,7 @@ def _computes(code: _Code) -> bool:
             changed = [one for one in targets if isinstance(one, ast.Attribute) and one.attr in decisive]
             if any(ast.unparse(node.value) != f"int({ast.unparse(one)})" for one in changed):
                 return True
-    return not {"set_defaults", "setattr"}.isdisjoint(code.names)
+    return code.sets_by_name
 
 
 def _listed(call: ast.Call) -> list[ast.expr]:
@@ -221,7 +223,7 @@ def _wants_optimizer(code: _Code) -> Place | None:
     """Find an engine that the script trains without giving it an optimizer; None unless that is certain."""
     calls = code.engine_calls
     may_override = any(isinstance(node.ctx, ast.Store) for node in code.arguments)
-    may_override |= not {"set_defaults", "setattr"}.isdisjoint(code.names)
+    may_override |= code.sets_by_name
     if not calls or not all(map(_leaves_optimizer_open, calls)) or may_override:
         return None
     engines = {

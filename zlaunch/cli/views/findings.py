@@ -43,11 +43,8 @@ def _verdict(report: Report) -> str:
 def _counted(count: int, severity: Severity) -> str:
     if severity is Severity.ERROR:
         return plural(count, "error")
-    return (
-        f"{count} fail later"
-        if severity is Severity.FAILS_LATER and count > 1
-        else f"{count} {severity.value}"
-    )
+    is_plural = severity is Severity.FAILS_LATER and count > 1
+    return f"{count} {'fail later' if is_plural else severity.value}"
 
 
 def as_json(reports: Sequence[Report]) -> None:

@@ -46,12 +46,7 @@ _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 def begins_as_command(text: str) -> bool:
     """Whether a text starts with a variable, a launcher or Python, rather than being a file name."""
     first = [*text.split(), ""][0].rpartition("/")[2]
-    programs = {program.partition(" ")[0] for program in PROGRAMS}
-    return (
-        first in programs
-        or first in WRAPPERS
-        or bool(_PYTHON.fullmatch(first) or _ASSIGNMENT.fullmatch(first))
-    )
+    return _starts_ranks(first) or first in WRAPPERS or _ASSIGNMENT.fullmatch(first) is not None
 
 
 def read_command(words: Sequence[str]) -> Command:

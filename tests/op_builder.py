@@ -31,7 +31,7 @@ def main(executable: str, folder: str) -> None:
     )
     plan = replace(make_plan(inputs), ops=(OPS["deepspeed_shm_comm"],))
     variables = {name: variable.value for name, variable in plan.environment.items()}
-    build_missing(plan, {**environ, **variables}, LaunchView())
+    build_missing(plan, {**environ, **variables}, LaunchView(), if_killed=())
     print(cache.folder)
 
 

@@ -39,7 +39,8 @@ def test_every_program_is_started_behind_one_door() -> None:
         for file in MODULES
         if re.search(r"^import subprocess|os\.exec|os\.fork", file.read_text(), re.MULTILINE)
     }
-    assert doors == {"process.py", "estimate/rehearsal/__main__.py"}  # which forks rehearsals
+    # which forks rehearsals, and which becomes the program that cleans up
+    assert doors == {"process.py", "estimate/rehearsal/__main__.py", "worker/reaper.py"}
 
 
 def test_no_program_of_ours_is_started_with_the_working_directory_in_its_path() -> None:

@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import io
 import os
+import signal
 import sys
 
 
@@ -19,8 +20,8 @@ def main() -> None:
         from zlaunch.cli import main as run
 
         run()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as stop:
+        sys.exit(128 + getattr(stop, "number", signal.SIGINT))
     except ModuleNotFoundError as error:
         package = (error.name or "zlaunch").partition(".")[0]
         if package == "zlaunch" or importlib.util.find_spec(package) is not None:

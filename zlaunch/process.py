@@ -10,13 +10,14 @@ waits for the imports of each.
 
 import contextlib
 import ctypes
+import json
 import os
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -32,6 +33,7 @@ RELAYED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _START = Path(__file__).absolute().with_name("worker") / "start.py"
+_REAPER = _START.with_name("reaper.py")
 
 
 def output_of(argv: Sequence[str], timeout: float) -> str | None:
@@ -91,9 +93,72 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def fork_under_reaper(zlaunch: int, if_killed: Sequence[str]) -> None:
+    """Go on in a child of this process, which itself becomes the reaper of the child and its descendants.
+
+    `if_killed` is run when they are gone, if `zlaunch` was killed. See `worker/reaper.py`.
+    """
+    reaper = os.getpid()
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*RELAYED, signal.SIGCHLD))
+    if program := os.fork():
+        source = os.open(_REAPER, os.O_RDONLY)
+        os.set_inheritable(source, True)
+        python = os.path.realpath(sys.executable)
+        argv = [python, "-I", "-S", f"/dev/fd/{source}", str(program), str(zlaunch)]
+        os.execve(python, argv, {**os.environ, "ZLAUNCH_IF_KILLED": json.dumps(if_killed)})
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    die_with_parent(reaper)
+
+
 def outlive_parent() -> None:
     """Undo `die_with_parent`, for a process that has to clean up."""
     _prctl(_PR_SET_PDEATHSIG, 0)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked this process to stop, while there was no child to pass it on to."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = signal.Signals(number)
+
+
+@contextlib.contextmanager
+def signals_as_exceptions() -> Iterator[None]:
+    """Raise Stopped for a signal, unless it is ignored; `defer_signals` postpones that."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    handlers = _handle(_raise_stopped)
+    try:
+        yield
+    finally:
+        _restore(handlers)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _raise_stopped(number: int, _frame: FrameType | None) -> NoReturn:
+    raise Stopped(number)
+
+
+def defer_signals() -> None:
+    """Deliver signals that ask this process to stop later: at `heed_signals`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED)
+
+
+def heed_signals() -> None:
+    """Deliver signals at once, and those that were deferred."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, RELAYED)
+
+
+def _handle(handler: Callable[[int, FrameType | None], Any]) -> dict[signal.Signals, Any]:
+    """Handle signals that ask this process to stop, unless they are ignored; return the handlers before."""
+    numbers = [number for number in RELAYED if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in numbers}
+
+
+def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 class Child:
@@ -105,13 +170,19 @@ class Child:
         environment: Mapping[str, str],
         log: IO[bytes],
         grace: float,
+        *,
         tell: Callable[[int], None] | None = None,
+        if_killed: Sequence[str] | None = None,
     ) -> None:
         """Start a program whose output goes to a log.
 
         `grace` is the time it has to end after a signal, in seconds; `tell` delivers the signal if its
-        process group must not get it directly.
+        process group must not get it directly. `if_killed` starts it under a reaper, which runs these words
+        after this process was killed, and the program has ended.
         """
+        begin = partial(die_with_parent, os.getpid())
+        if if_killed is not None and sys.platform == "linux":
+            begin = partial(fork_under_reaper, os.getpid(), tuple(if_killed))
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self.stopped_by: signal.Signals | None = None
         self.stopped_at: float | None = None
@@ -120,7 +191,7 @@ class Child:
         self._passed_on: set[int] = set()
         self._deadline = float("inf")
         self._process: subprocess.Popen[bytes] | None = None
-        self._handlers = self._relay()
+        self._handlers = _handle(self.on_signal)
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -129,10 +200,10 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - no threads here
+                preexec_fn=begin,  # noqa: PLW1509 - no threads here
             )
         except BaseException:
-            self._unrelay()
+            _restore(self._handlers)
             raise
         for number in sorted(self._passed_on):  # signals from before there was a process
             self._tell(number)
@@ -153,7 +224,7 @@ class Child:
             self._wait_for_rest(tick)
             end_descendants()
         finally:
-            self._unrelay()
+            _restore(self._handlers)
         tick()
         return returncode
 
@@ -199,14 +270,6 @@ class Child:
         except subprocess.TimeoutExpired:
             return None
 
-    def _relay(self) -> dict[signal.Signals, Any]:
-        numbers = [number for number in RELAYED if signal.getsignal(number) is not signal.SIG_IGN]
-        return {number: signal.signal(number, self.on_signal) for number in numbers}
-
-    def _unrelay(self) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
 
 class LauncherProcess(Child):
     """A program that starts ranks: they get the grace period even if the program itself ended at once."""
@@ -245,6 +308,14 @@ def is_alive(process: "psutil.Process") -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def whereabouts() -> str:
+    """Name the host, its boot, and the namespace of the process ids that can be seen from here."""
+    if sys.platform != "linux":
+        return os.uname().nodename
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    return f"{os.uname().nodename} {boot} {Path('/proc/self/ns/pid').readlink()}"
 
 
 def may_signal(pid: int) -> bool:

@@ -80,6 +80,9 @@ class Job:
     def await_ready(self, num_ranks: int) -> None:
         self._await(lambda: self._num_ready() >= num_ranks)
 
+    def await_file(self, file: Path) -> None:
+        self._await(file.exists)
+
     def await_step(self, step: int) -> None:
         self._await(lambda: self.step() >= step)
 
@@ -105,9 +108,7 @@ class Job:
         """Find the process of the job that runs a program, if need be that of a rank."""
         for process in self.left():
             with contextlib.suppress(psutil.Error):
-                words = process.cmdline()[:5]
-                runs = name in words or any(word.endswith(f"/{name}") for word in words)
-                if runs and rank in (None, int(process.environ().get("RANK", "-1"))):
+                if runs(process, name) and rank in (None, int(process.environ().get("RANK", "-1"))):
                     return process
         raise AssertionError(f"no {name} runs")
 
@@ -189,6 +190,14 @@ class Job:
         for file in self.buffers():
             file.unlink(missing_ok=True)
         self._others.close()
+
+
+def runs(process: psutil.Process, name: str) -> bool:
+    """Whether a process runs a program or a module."""
+    with contextlib.suppress(psutil.Error):
+        words = process.cmdline()[:5]
+        return name in words or any(word.endswith(f"/{name}") for word in words)
+    return False
 
 
 def _status(returncode: int | None) -> int:

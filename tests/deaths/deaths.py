@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.deaths import places
-from tests.deaths.bed import WITHIN_SECONDS, Bed, Job
+from tests.deaths.bed import WITHIN_SECONDS, Bed, Job, runs
 from tests.launchers import LAUNCHERS
 
+LAUNCHER_MODULES = ("torch.distributed.run", "deepspeed.launcher.runner", "deepspeed.launcher.launch")
 STOPS_AT_ONCE = ("--stall-after", "1", "--on-stall", "stop")
 
 
@@ -39,15 +41,26 @@ class Death:
     within: float = WITHIN_SECONDS
 
 
-def kill(program: str, rank: int | None = None) -> Callable[[Job], None]:
-    """Kill a process of the job."""
+def kill(
+    program: str, rank: int | None = None, number: signal.Signals = signal.SIGKILL
+) -> Callable[[Job], None]:
+    """Kill a process of the job, or send it another signal."""
 
     def harm(job: Job) -> None:
         process = job.find(program, rank)
         job.dies_now()
-        process.kill()
+        process.send_signal(number)
 
     return harm
+
+
+def kill_all_programs_of_zlaunch(job: Job) -> None:
+    """Kill them as `pkill -9 -f` does, and the launchers with them."""
+    names = ("zlaunch", *LAUNCHER_MODULES)
+    processes = [process for process in job.left() if any(map(partial(runs, process), names))]
+    job.dies_now()
+    for process in processes:
+        process.kill()
 
 
 def send(*numbers: signal.Signals) -> Callable[[Job], None]:
@@ -64,8 +77,16 @@ def send(*numbers: signal.Signals) -> Callable[[Job], None]:
 
 def kill_the_launcher(job: Job) -> None:
     """Kill torchrun or deepspeed itself."""
-    launchers = ("torch.distributed.run", "deepspeed.launcher.runner")
-    kill(next(name for name in launchers if name in (job.run / "run.sh").read_text()))(job)
+    kill(_launcher_of(job))(job)
+
+
+def terminate_the_launcher(job: Job) -> None:
+    """Send SIGTERM to torchrun or deepspeed alone."""
+    kill(_launcher_of(job), number=signal.SIGTERM)(job)
+
+
+def _launcher_of(job: Job) -> str:
+    return next(name for name in LAUNCHER_MODULES if name in (job.run / "run.sh").read_text())
 
 
 def close_the_terminal(job: Job) -> None:
@@ -121,6 +142,31 @@ TABLE = (
         "SIGKILL of zlaunch itself",
         *("script.does_not_stop", "lost", 137, "zlaunch-killed"),
         harm=send(signal.SIGKILL),
+    ),
+    Death(
+        "SIGKILL of all programs of zlaunch at once",
+        *("script.wait", "lost", 137, "zlaunch-killed"),
+        harm=kill_all_programs_of_zlaunch,
+    ),
+    Death(
+        "SIGTERM to the launcher alone",
+        *("script.wait", "stopped", 143, "stopped"),
+        harm=terminate_the_launcher,
+    ),
+    Death(
+        "SIGTERM to zlaunch.worker.guard alone",
+        *("script.wait", "stopped", 143, "stopped"),
+        harm=kill("zlaunch.worker.guard", number=signal.SIGTERM),
+    ),
+    Death(
+        "SIGINT to the wrapper process of a rank alone",
+        *("script.wait", "stopped", 130, "stopped"),
+        harm=kill("zlaunch.worker.rank", 1, signal.SIGINT),
+    ),
+    Death(
+        "SIGKILL of the reaper",
+        *("script.wait", "failed", 137, "launcher-killed"),
+        harm=kill("-I"),
     ),
     Death("Ctrl-C", "script.wait", "stopped", 130, "stopped", harm=send(signal.SIGINT)),
     Death(

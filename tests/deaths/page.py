@@ -26,6 +26,10 @@ stall, they count from its detection. A dash means that torchrun has no such pro
 launcher, alternately, and allows 20 seconds where two jobs fail at the same time; two runs in one directory must not
 affect each other.
 
+Limits: the reaper is the process above all others of a job, and its command line does not contain "zlaunch". If it is
+killed at the same moment as all others, daemons that the script started in their own session stay. On another host,
+they stay if the rank program and the script there are killed at the same moment.
+
 """
 COLUMNS = (
     "failure",

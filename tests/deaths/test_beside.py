@@ -15,8 +15,7 @@ from tests.abilities import unable
 from tests.deaths.bed import HERE, Bed, Job
 from tests.launchers import LAUNCHERS, taken
 from tools.build_ops import op_cache
-from zlaunch.cli.views.launch import LaunchView
-from zlaunch.launch.op_build import clear_stale_lock
+from zlaunch.hosts.op_cache import is_stale
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
 
@@ -164,14 +163,30 @@ def test_the_lock_that_a_killed_build_has_left_is_removed_before_the_start(
     assert not (ops / name / "lock").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_zlaunch_that_ends_while_ops_compile_leaves_no_compiler_and_no_lock(
+    tmp_path: Path, start: Start, number: signal.Signals
+) -> None:
+    compiler, compiles = tmp_path / "compiler", tmp_path / "compiles"
+    compiler.write_text(f"#!/bin/sh\ntouch {compiles}\nexec sleep 1000\n")
+    compiler.chmod(0o755)
+    ops = tmp_path / "ops"
+    job = start("script.ends", bed=Bed(env={"TORCH_EXTENSIONS_DIR": str(ops), "CXX": str(compiler)}))
+    job.await_file(compiles)
+    assert list(ops.glob("*/lock")) != []
+    job.dies_now()
+    job.process.send_signal(number)
+    status, left, _ = job.await_end()
+    assert (status, left, list(ops.glob("*/lock"))) == (128 + number, 0, [])
+    assert job.ending()["how"] == ("lost" if number is signal.SIGKILL else "stopped")
+
+
 def test_a_lock_that_is_held_is_left_alone(tmp_path: Path) -> None:
     lock = tmp_path / "cpu_adam" / "lock"
     lock.parent.mkdir()
     with lock.open("w"):
-        clear_stale_lock(lock, LaunchView())
-        assert lock.exists()
-    clear_stale_lock(lock, LaunchView())
-    assert not lock.exists()
+        assert not is_stale(lock)
+    assert is_stale(lock)
 
 
 def test_the_processes_that_are_counted_are_those_in_sessions_of_their_own_too(start: Start) -> None:

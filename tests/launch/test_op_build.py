@@ -56,6 +56,6 @@ def test_extensions_of_a_script_are_copied_even_if_the_job_needs_no_ops(
     )
     plan = replace(make_plan(inputs), ops=())
     variables = {name: variable.value for name, variable in plan.environment.items()}
-    assert build_missing(plan, variables, LaunchView()) is None
+    assert build_missing(plan, variables, LaunchView(), if_killed=()) is None
     assert (cache.folder / "cpu_adam" / "cpu_adam.so").exists()
     assert capsys.readouterr().err == f"copied cpu_adam from {cache.standard}\n"

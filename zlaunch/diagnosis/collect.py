@@ -71,7 +71,8 @@ def _stopped_by_others(
     A launcher that fails by itself tells its ranks to stop, too, so it must say what it received.
     """
     told = [rank.stopped_by for rank in ranks if rank.stopped_by is not None]
-    if not told or any(rank.stopped_by is None and not rank.finished for rank in ranks):
+    was_killed = launcher_returncode == -signal.SIGKILL  # whatever then ended the others
+    if not told or was_killed or any(rank.stopped_by is None and not rank.finished for rank in ranks):
         return None
     if said := _RECEIVED.search(launcher_log):
         return int(said[1])

@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.probe import torch_release
-from zlaunch.process import output_of
+from zlaunch.process import output_of, whereabouts
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
 
@@ -24,6 +25,11 @@ COMPILERS = (
     *("ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH", "TORCH_NO_COMPILER_WRAPPER"),
 )
 """Variables that change how an op is compiled (`torch/utils/cpp_extension.py`, `op_builder/builder.py`)."""
+
+QUIET_SECONDS = 900.0
+"""No compiler works longer on one file of an op."""
+
+_NETWORK = re.compile("nfs|lustre|gpfs|beegfs|ceph|cifs|smb|fuse|9p|virtiofs|afs|glusterfs|wekafs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,37 @@ def lock_holder(lock: Path) -> int | None:
 
 
 def stale_locks(folder: Path) -> frozenset[Path]:
-    """Locks of killed builds: those that no process here holds open."""
-    locks = folder.absolute().glob("*/lock")
-    return frozenset(lock for lock in locks if lock_holder(lock) is None)
+    """Locks of builds that were killed."""
+    return frozenset(lock for lock in folder.absolute().glob("*/lock") if is_stale(lock))
+
+
+def is_stale(lock: Path) -> bool:
+    """Whether no process builds what a lock stands for, as far as can be seen from here.
+
+    A process of another user, container or host cannot be seen. Then a lock is stale if its build has not
+    written a file for a while.
+    """
+    try:
+        if lock_holder(lock) is not None:
+            return False
+        if _would_be_seen(lock):
+            return True
+        changed = max(file.stat().st_mtime for file in (lock, *lock.parent.iterdir()))
+    except OSError:
+        return False  # it is gone
+    return time.time() - changed > QUIET_SECONDS
+
+
+def _would_be_seen(lock: Path) -> bool:
+    """Whether a process that has the lock open would be found."""
+    is_readable = os.getuid() in (0, lock.stat().st_uid)
+    signed = lock.read_text("utf-8", "replace")
+    return is_readable and (signed == whereabouts() if signed else not _is_on_network(lock))
+
+
+def _is_on_network(file: Path) -> bool:
+    import psutil
+
+    mounts = {Path(disk.mountpoint): disk.fstype for disk in psutil.disk_partitions(all=True)}
+    here = next((parent for parent in file.resolve().parents if parent in mounts), Path("/"))
+    return _NETWORK.match(mounts.get(here, "")) is not None

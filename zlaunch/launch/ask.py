@@ -155,7 +155,8 @@ def _answer(
         with log.open("wb") as output:
             argv = [python.executable, *program, *_arguments(job)]
             environment |= answer_environment(file, environment)
-            child = Child(argv, environment, output, _GRACE_SECONDS)
+            if_killed = ["rm", "-rf", directory]
+            child = Child(argv, environment, output, _GRACE_SECONDS, if_killed=if_killed)
 
         def follow() -> None:
             took = time.monotonic() - started

@@ -16,13 +16,16 @@ from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.preflight import Preflight
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.restart_policy import FailedAttempt, Retry, propose_retries, resume_note, resumed
+from zlaunch.process import defer_signals, heed_signals, signals_as_exceptions
 from zlaunch.rundir.record import Lineage
 
 
 def run_attempts(prepared: Prepared, preflight: Preflight) -> int:
     """Start a job, restart it as its policy allows, and return the exit status of the last attempt."""
     attempts = _Attempts(preflight)
-    return attempts.restart(attempts.start(prepared, preflight.options.origin)).ended.outcome.exit_status
+    with signals_as_exceptions():
+        last = attempts.restart(attempts.start(prepared, preflight.options.origin))
+    return last.ended.outcome.exit_status
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class _Attempts:
         for layout in rundir_writer.candidates(prepared.run_dir, prepared.inputs.job.name, prepared.beside):
             plan = prepared.plan(layout)
             self.preflight.check(prepared, plan)
+            defer_signals()  # until an end can be recorded in the run directory
             try:
                 rundir_writer.claim(plan)
                 rundir_writer.write_run_files(plan, prepared.inputs, sys.argv, lineage)
@@ -80,6 +84,7 @@ class _Attempts:
             failures.append(FailedAttempt(attempt.ended.outcome, step))
             for job, lineage, note in _retries(asked, attempt, failures):
                 directory = _run_directory(attempt.prepared.run_dir, lineage.attempt)
+                heed_signals()
                 try:
                     prepared = self.preflight.estimate(
                         prepare(job, directory, self.preflight.reporter, attempt.prepared.beside)

@@ -4,19 +4,21 @@ import gc
 import os
 import signal
 import time
+from collections.abc import Sequence
 from functools import partial
 
 from zlaunch.diagnosis.collect import collect_evidence
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.environment import is_exported
+from zlaunch.hosts.op_cache import extensions_dir
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch.finish import FinishedRun, finish_run, record_failed_start
 from zlaunch.launch.monitoring.monitor import JobMonitor
 from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
-from zlaunch.process import SAFE_PATH, Foreground, ours
+from zlaunch.process import SAFE_PATH, Foreground, Stopped, defer_signals, heed_signals, ours
 from zlaunch.rundir import control
 from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import RankRecord
@@ -44,6 +46,7 @@ def execute(plan: LaunchPlan, options: MonitorOptions, reporter: Reporter) -> Fi
         record_failed_start(plan, error, started, reporter)
         raise
     finally:
+        defer_signals()  # the job is over, and its end must be recorded
         delete(plan.swap_dirs, buffers_here(plan.layout))
     return finish_run(plan, evidence, started, reporter)
 
@@ -51,12 +54,15 @@ def execute(plan: LaunchPlan, options: MonitorOptions, reporter: Reporter) -> Fi
 def _build_and_run(
     plan: LaunchPlan, environment: dict[str, str], options: MonitorOptions, reporter: Reporter
 ) -> Evidence:
+    op_cache = [] if plan.op_cache is None else [str(extensions_dir(plan.python, environment))]
+    if_killed = ours("zlaunch.worker.lost", str(plan.layout.root), *op_cache)
     try:
-        stopped_by = build_missing(plan, environment, reporter)
+        heed_signals()
+        stopped_by = build_missing(plan, environment, reporter, if_killed)
         if stopped_by is None:
-            return _run(plan, environment, options, reporter)
-    except KeyboardInterrupt:  # between two programs, when there is no child to pass it on to
-        stopped_by = signal.SIGINT
+            return _run(plan, environment, options, reporter, if_killed)
+    except Stopped as stop:  # before the first program or between two
+        stopped_by = stop.number
     except OSError as error:
         raise Unavailable(f"the job cannot be started: {error.strerror}: {error.filename}") from None
     return Evidence(stopped_by=stopped_by, by_command=control.was_commanded(plan.layout))
@@ -71,7 +77,11 @@ def _own_environment(plan: LaunchPlan) -> dict[str, str]:
 
 
 def _run(
-    plan: LaunchPlan, environment: dict[str, str], options: MonitorOptions, reporter: Reporter
+    plan: LaunchPlan,
+    environment: dict[str, str],
+    options: MonitorOptions,
+    reporter: Reporter,
+    if_killed: Sequence[str],
 ) -> Evidence:
     layout, over_ssh = plan.layout, plan.topology.over_ssh
     guard = ours("zlaunch.worker.guard", str(layout.root), *plan.watched_argv)
@@ -79,7 +89,7 @@ def _run(
     tell = partial(control.write_stop, layout) if over_ssh else None
     killed_before = oom_kills()
     with layout.launcher_log.open("wb") as log:
-        job = Foreground(guard, environment, log, GRACE_SECONDS, tell)
+        job = Foreground(guard, environment, log, GRACE_SECONDS, tell=tell, if_killed=if_killed)
     stop = partial(job.on_signal, signal.SIGTERM, None)
     monitor = JobMonitor(layout, plan.topology.world_size, options, stop, reporter)
     try:

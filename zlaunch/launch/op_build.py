@@ -7,23 +7,25 @@ Otherwise the first rank compiles for minutes while the others wait silently, an
 import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.config.native_ops import NativeOp
 from zlaunch.diagnosis.log_text import compiler_error
 from zlaunch.errors import Unavailable
-from zlaunch.hosts.op_cache import extensions_dir, lock_holder
+from zlaunch.hosts.op_cache import extensions_dir, is_stale, lock_holder
 from zlaunch.launch.compiled_ops import CompiledOps
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
-from zlaunch.process import Foreground, ours
+from zlaunch.process import RELAYED, Foreground, ours
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
 
 GRACE_SECONDS = 5.0
 _MADE = re.compile(r"^build (\S+\.s?o): ", re.MULTILINE)
+_STOPPED = {status: number for number in RELAYED for status in (-number, 128 + number)}
+"""Exit status of a build that somebody else has stopped → the signal."""
 _ERROR = re.compile(r"\berror\b|Error|cannot find|No such file|not found", re.IGNORECASE)
 
 _ADVICE = {
@@ -42,11 +44,12 @@ class NotBuilt(Unavailable):
 
 
 def build_missing(
-    plan: LaunchPlan, environment: Mapping[str, str], reporter: Reporter
+    plan: LaunchPlan, environment: Mapping[str, str], reporter: Reporter, if_killed: Sequence[str]
 ) -> signal.Signals | None:
     """Make the ops of a plan ready; return the signal that ended it, if one did.
 
-    Raises NotBuilt with the compiler's first error if an op cannot be built.
+    `if_killed` is run if zlaunch is killed meanwhile. Raises NotBuilt with the compiler's first error if an
+    op cannot be built.
     """
     cache = plan.op_cache
     if cache is None:
@@ -59,7 +62,7 @@ def build_missing(
     if missing:
         verb = "checking" if all(map(ops.is_compiled, missing)) else "compiling"
         reporter.note(f"{verb} {plural(len(missing), 'native op')}, once; kept in {folder}")
-    build = _Build(ops, environment, plan.layout, reporter)
+    build = _Build(ops, environment, plan.layout, reporter, if_killed)
     for number, (op, why) in enumerate(missing.items(), start=1):
         title = f"{op.name} ({number} of {len(missing)})"
         reporter.note(f"{title}: {'; '.join(filter(None, [op.why, why]))}")
@@ -75,52 +78,60 @@ class _Build:
     environment: Mapping[str, str]
     layout: RunDir
     reporter: Reporter
+    if_killed: Sequence[str]
 
     def __call__(self, op: NativeOp, title: str) -> signal.Signals | None:
-        folder = self.ops.folder
+        locks = [self.ops.folder / name / "lock" for name in (op.name, *op.along)]
+        for lock in locks:
+            await_lock(lock, self.reporter)
         self.ops.delete_others(op)
-        for name in (op.name, *op.along):
-            clear_stale_lock(folder / name / "lock", self.reporter)
-        stopped_by = self._run(op, title)
+        try:
+            stopped_by = self._run(op, title)
+        finally:
+            for lock in filter(is_stale, locks):
+                lock.unlink(missing_ok=True)
         if stopped_by is None:
             self.ops.mark(op)
-        else:
-            clear_stale_lock(folder / op.name / "lock", self.reporter)
         return stopped_by
 
     def _run(self, op: NativeOp, title: str) -> signal.Signals | None:
         started, folder = time.time(), self.ops.folder / op.name
         with self.layout.build_log(op.name).open("wb") as log:
             argv = ours("zlaunch.worker.build_op", op.builder, python=self.ops.python.executable)
-            child = Foreground(argv, {**self.environment, "PYTHONUNBUFFERED": "1"}, log, GRACE_SECONDS)
+            environment = {**self.environment, "PYTHONUNBUFFERED": "1"}
+            child = Foreground(argv, environment, log, GRACE_SECONDS, if_killed=self.if_killed)
         returncode = child.wait(lambda: self.reporter.busy(*_so_far(title, folder, started)))
         took = duration(time.time() - started)
-        is_stopped = child.stopped_by is not None
+        stopped_by = child.stopped_by or _STOPPED.get(returncode)
         done = "compiled in" if _is_newer(folder / f"{op.name}.so", started) else "loaded in"
-        how = "stopped after" if is_stopped else "failed after" if returncode else done
+        how = "stopped after" if stopped_by else "failed after" if returncode else done
         self.reporter.note(f"{title}: {how} {took}")
-        if returncode and not is_stopped:
-            raise _failure(op, self.layout)
-        return child.stopped_by
+        if returncode and not stopped_by:
+            raise _failure(op, self.layout, returncode)
+        return stopped_by
 
 
 def _is_newer(file: Path, when: float) -> bool:
     return file.exists() and file.stat().st_mtime > when
 
 
-def clear_stale_lock(lock: Path, reporter: Reporter) -> None:
-    """Remove the lock of a killed build: one that no process holds open."""
-    if not lock.exists():
-        return
-    holder = lock_holder(lock)
-    if holder is None:
-        age = duration(time.time() - lock.stat().st_mtime)
-        lock.unlink(missing_ok=True)
-        reporter.note(
-            f"removed the lock {lock}, {age} old: its build was killed, and every run would wait for it"
-        )
-    else:
-        reporter.note(f"process {holder} is already building {lock.parent.name}; waiting for it")
+def await_lock(lock: Path, reporter: Reporter) -> None:
+    """Wait for another build of the same op, or remove the lock that a killed build has left behind."""
+    name, is_told = lock.parent.name, False
+    while lock.exists():
+        if is_stale(lock):
+            age = duration(time.time() - lock.stat().st_mtime)
+            lock.unlink(missing_ok=True)
+            reporter.note(
+                f"removed the lock {lock}, {age} old: its build was killed, and every run would wait for it"
+            )
+        elif is_told:
+            time.sleep(1)
+        else:
+            is_told = True
+            holder = lock_holder(lock)
+            builder = "another user, container or host" if holder is None else f"process {holder}"
+            reporter.note(f"{builder} is already building {name}; waiting for it")
 
 
 def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:
@@ -133,8 +144,11 @@ def _so_far(title: str, folder: Path, started: float) -> tuple[str, str]:
     return f"{title}: {so_far}", duration(time.time() - started)
 
 
-def _failure(op: NativeOp, layout: RunDir) -> NotBuilt:
+def _failure(op: NativeOp, layout: RunDir, returncode: int) -> NotBuilt:
     log = layout.build_log(op.name)
+    if returncode < 0:
+        killed = f"{op.name} was not compiled: its build was killed by {signal.Signals(-returncode).name}"
+        return NotBuilt(killed, f"start again; the output is in {log}")
     text = log.read_text("utf-8", "replace")
     first = compiler_error(text) or next(
         (line for line in text.splitlines() if _ERROR.search(line)), "the compiler printed no error"

@@ -4,15 +4,38 @@ Runs in a process of its own before the ranks start, so that the compiler's outp
 ends nothing else. Ninja prints `[n/m]` for each object.
 """
 
+import signal
 import sys
+from pathlib import Path
+
+from zlaunch.process import whereabouts
 
 
 def main(builder_name: str) -> None:
     """Build and load an op with the builder of the accelerator DeepSpeed chose."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))  # torch then deletes its lock
     from deepspeed.accelerator import get_accelerator
 
+    _sign_locks()
     builder = get_accelerator().create_op_builder(builder_name)
     builder.load(verbose=True)
+
+
+def _sign_locks() -> None:
+    """Have torch's locks name the machine, for others that share the directory."""
+    from torch.utils.file_baton import FileBaton
+
+    acquire = FileBaton.try_acquire
+
+    def acquire_and_sign(self: FileBaton) -> bool | None:
+        is_acquired: bool | None = acquire(self)
+        if is_acquired:
+            Path(self.lock_file_path).write_text(whereabouts())
+        return is_acquired
+
+    FileBaton.try_acquire = acquire_and_sign
 
 
 if __name__ == "__main__":

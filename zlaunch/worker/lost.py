@@ -1,0 +1,45 @@
+"""What is done in place of a zlaunch that was killed: `zlaunch.worker.lost RUN_DIR [OP_CACHE]`.
+
+The reaper runs it when all processes of the job have ended. It cleans up and records the end.
+"""
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+from zlaunch.hosts.op_cache import stale_locks
+from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.read import parse_record
+from zlaunch.rundir.record import EndingRecord, JobRecord
+from zlaunch.rundir.write import write_ending
+from zlaunch.worker.cleanup import buffers_here, delete
+
+
+def main(run_dir: RunDir, op_cache: Path | None) -> None:
+    """Delete what the job left outside of its run directory, and record the end if zlaunch has not."""
+    job = parse_record(run_dir.job.read_bytes(), JobRecord)
+    delete(job["swap_dirs"], buffers_here(run_dir))
+    for lock in () if op_cache is None else stale_locks(op_cache):
+        lock.unlink(missing_ok=True)
+    ending: EndingRecord = {
+        "how": "lost",
+        "exit_status": 137,
+        "returncode": -9,
+        "verdict": {
+            "code": "zlaunch-killed",
+            "cause": "zlaunch itself was killed, so the job was stopped",
+            "host": job["host"],
+            "facts": [f"process {job['zlaunch_pid']} ended without recording how the run ended"],
+            "advice": [],
+        },
+        "started": job["started"],
+        "seconds": time.time() - job["started"],
+    }
+    with contextlib.suppress(OSError):
+        if not run_dir.ending.exists():
+            write_ending(run_dir, ending)
+
+
+if __name__ == "__main__":
+    main(RunDir(Path(sys.argv[1])), Path(sys.argv[2]) if len(sys.argv) > 2 else None)

@@ -192,6 +192,7 @@ class Child:
         self._deadline = float("inf")
         self._process: subprocess.Popen[bytes] | None = None
         self._handlers = _handle(self.on_signal)
+        heed_signals()
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -203,7 +204,7 @@ class Child:
                 preexec_fn=begin,  # noqa: PLW1509 - no threads here
             )
         except BaseException:
-            _restore(self._handlers)
+            self._let_go()
             raise
         for number in sorted(self._passed_on):  # signals from before there was a process
             self._tell(number)
@@ -215,7 +216,10 @@ class Child:
         return self._process.pid
 
     def wait(self, tick: Callable[[], None]) -> int:
-        """Wait for the end, calling `tick` periodically; return the exit status or minus the signal."""
+        """Wait for the end, calling `tick` periodically; return the exit status or minus the signal.
+
+        Later signals are deferred, so that the end can be recorded: see `heed_signals`.
+        """
         try:
             while (returncode := self._poll()) is None:
                 tick()
@@ -224,9 +228,13 @@ class Child:
             self._wait_for_rest(tick)
             end_descendants()
         finally:
-            _restore(self._handlers)
+            self._let_go()
         tick()
         return returncode
+
+    def _let_go(self) -> None:
+        defer_signals()
+        _restore(self._handlers)
 
     def end_within(self, seconds: float) -> None:
         """Kill the program if it has not ended after this time."""
@@ -380,8 +388,11 @@ def end_like(returncode: int) -> NoReturn:
     """End this process like another one, by the same signal if there was one, without a core dump."""
     if returncode < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for number in RELAYED:
+            signal.signal(number, signal.SIG_IGN)  # deferred ones
         with contextlib.suppress(OSError):
             signal.signal(-returncode, signal.SIG_DFL)
+        heed_signals()
         os.kill(os.getpid(), -returncode)
     sys.exit(returncode)
 

@@ -168,7 +168,9 @@ def test_a_zlaunch_that_ends_while_ops_compile_leaves_no_compiler_and_no_lock(
     tmp_path: Path, start: Start, number: signal.Signals
 ) -> None:
     compiler, compiles = tmp_path / "compiler", tmp_path / "compiles"
-    compiler.write_text(f"#!/bin/sh\ntouch {compiles}\nexec sleep 1000\n")
+    compiler.write_text(
+        f'#!/bin/sh\ncase " $* " in *" -c "*) touch {compiles}; exec sleep 1000;; *) exec c++ "$@";; esac\n'
+    )
     compiler.chmod(0o755)
     ops = tmp_path / "ops"
     job = start("script.ends", bed=Bed(env={"TORCH_EXTENSIONS_DIR": str(ops), "CXX": str(compiler)}))

@@ -102,6 +102,9 @@ FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
         ((15, 15), 1, "RuntimeError: the rendezvous failed\n", None),
         ((15, 15), -9, "", None),
         ((15, None), 1, FAILED, None),
+        ((), -15, "", 15),
+        ((), 143, "", None),
+        ((), 255, "", None),
     ],
 )
 def test_a_signal_to_the_launcher_or_a_rank_stopped_the_job_unless_a_rank_ended_by_itself(

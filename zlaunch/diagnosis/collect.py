@@ -71,14 +71,21 @@ def _stopped_by_others(
     A launcher that fails by itself tells its ranks to stop, too, so it must say what it received.
     """
     told = [rank.stopped_by for rank in ranks if rank.stopped_by is not None]
+    ended_alone = any(
+        rank.stopped_by is None and not rank.finished and not rank.never_started for rank in ranks
+    )
     was_killed = launcher_returncode == -signal.SIGKILL  # whatever then ended the others
-    if not told or was_killed or any(rank.stopped_by is None and not rank.finished for rank in ranks):
+    if ended_alone or was_killed or all(rank.finished for rank in ranks):
         return None
     if said := _RECEIVED.search(launcher_log):
         return int(said[1])
-    by_rank = "ChildFailedError" in launcher_log
-    statuses = {status for number in _STOPS for status in (-number, 128 + number, 256 - number)}
-    return min(told) if by_rank or launcher_returncode in statuses else None
+    if told and "ChildFailedError" in launcher_log:
+        return min(told)
+    # DeepSpeed's runner exits with the status of the node launcher: -15 becomes 241.
+    passed_on = (
+        {status: number for number in _STOPS for status in (128 + number, 256 - number)} if told else {}
+    )
+    return {**passed_on, **{-number: number for number in _STOPS}}.get(launcher_returncode)
 
 
 _RECEIVED = re.compile(r"SignalException: Process \d+ got signal: (\d+)")

@@ -58,6 +58,11 @@ class RankEvidence:
         return self.returncode == 0 and self.stopped_by is None
 
     @property
+    def never_started(self) -> bool:
+        """Whether it left no sign of itself."""
+        return self.returncode is None and not (self.log or self.phase or self.heartbeat or self.stopped_by)
+
+    @property
     def ran_to_its_end(self) -> bool:
         """Whether the script finished, even if the process died while Python was exiting."""
         leaving = self.phase == phases.EXITING and self.error is None and self.stopped_by is None

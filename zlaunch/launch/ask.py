@@ -29,7 +29,7 @@ from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import flags
 from zlaunch.launch.reporter import Reporter
-from zlaunch.process import Child
+from zlaunch.process import RELAYED, Child, heed_signals
 from zlaunch.rundir.read import conform, read_record
 from zlaunch.units import duration
 from zlaunch.worker.hook import answer_environment
@@ -93,6 +93,7 @@ def show_help(job: JobSpec) -> int:
     python = str(job.python or sys.executable)
     child = Child([python, *_program(job), *job.script_args], os.environ, sys.stdout.buffer, _GRACE_SECONDS)
     returncode = child.wait(lambda: None)
+    heed_signals()
     return returncode if returncode >= 0 else 128 - returncode
 
 
@@ -165,8 +166,9 @@ def _answer(
                 child.end_within(0.0)
 
         returncode = child.wait(follow)
-        if child.stopped_by is not None:
-            sys.exit(128 + child.stopped_by)
+        heed_signals()
+        if stopped_by := child.stopped_by or (-returncode if -returncode in RELAYED else None):
+            sys.exit(128 + stopped_by)
         if answer := read_record(file, AnswerRecord):
             return answer
         last = _last_line(log)

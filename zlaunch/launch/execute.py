@@ -59,6 +59,7 @@ def _build_and_run(
     try:
         heed_signals()
         stopped_by = build_missing(plan, environment, reporter, if_killed)
+        heed_signals()
         if stopped_by is None:
             return _run(plan, environment, options, reporter, if_killed)
     except Stopped as stop:  # before the first program or between two

@@ -185,7 +185,8 @@ def _harm(trial: Trial, job: Job, chance: random.Random) -> str:
         victims = [one for kind in OURS if kind != "reaper" for one in found.get(kind, [])]
     else:
         victims = [chance.choice(found[target])]
-    job.dies_now()
+    if target == "compiler":
+        victims = found[target]  # ninja waits for the others    job.dies_now()
     for victim in victims:
         with contextlib.suppress(psutil.NoSuchProcess):
             victim.send_signal(trial.signal)
@@ -217,6 +218,7 @@ def _judge(result: Result, has_begun: bool, ending: Mapping[str, object]) -> str
     return f"expected {' or '.join(map(str, sorted(right)))}"
 
 
+KILLED_LAUNCHER = (137, "failed", "launcher-killed")
 KILLED = {
     "zlaunch": (137, "lost", "zlaunch-killed"),
     ALL: (137, "lost", "zlaunch-killed"),
@@ -233,12 +235,14 @@ def _expected(trial: Trial, target: str) -> set[tuple[int, str, str]]:
     if is_kill and trial.phase == "compiling" and target not in {"zlaunch", ALL}:
         return {(69, "failed", "op-build-failed")}
     if is_kill:
-        return {KILLED.get(target, (137, "failed", "launcher-killed"))}
+        return {KILLED.get(target, KILLED_LAUNCHER)}
     if target in {"ninja", "compiler"}:
         return {(69, "failed", "op-build-failed")}
     if target == "script":
         by_itself = {(number, "failed", "ended-by-signal")}
         return by_itself | stops if trial.signal == signal.SIGINT else by_itself
+    if target == "node launcher" and trial.signal == signal.SIGHUP:
+        return {KILLED_LAUNCHER}  # DeepSpeed's runner does not say what ended it
     return stops
 
 

@@ -6,6 +6,9 @@ import io
 import os
 import signal
 import sys
+from functools import partial
+from types import FrameType
+from typing import NoReturn
 
 
 def main() -> None:
@@ -16,16 +19,33 @@ def main() -> None:
     """
     gc.disable()
     _open_streams()
+    interrupts: list[int] = []
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, partial(_interrupt, interrupts))
     try:
         from zlaunch.cli import main as run
 
         run()
     except KeyboardInterrupt as stop:
         sys.exit(128 + getattr(stop, "number", signal.SIGINT))
-    except ModuleNotFoundError as error:
+    except Exception as error:
+        if interrupts:  # libraries turn the interrupt into an error of their own
+            sys.exit(130)
+        _name_missing_package(error)
+        raise
+
+
+def _interrupt(interrupts: list[int], number: int, _frame: FrameType | None) -> NoReturn:
+    interrupts.append(number)
+    raise KeyboardInterrupt
+
+
+def _name_missing_package(error: Exception) -> None:
+    """End with an error that says what to install, if a package is missing."""
+    if isinstance(error, ModuleNotFoundError):
         package = (error.name or "zlaunch").partition(".")[0]
         if package == "zlaunch" or importlib.util.find_spec(package) is not None:
-            raise
+            return
         from zlaunch import console
         from zlaunch.errors import Unavailable
 

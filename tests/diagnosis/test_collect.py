@@ -102,6 +102,7 @@ FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
         ((15, 15), 1, "RuntimeError: the rendezvous failed\n", None),
         ((15, 15), -9, "", None),
         ((15, None), 1, FAILED, None),
+        ((15, 15), 1, "[INFO] [launch.py:290:sigkill_handler] Main process received SIGINT, exiting\n", 2),
         ((), -15, "", 15),
         ((), 143, "", None),
         ((), 255, "", None),

@@ -17,12 +17,29 @@ import pathlib, time
 pathlib.Path("imported").touch()
 time.sleep(60)
 """
+SWALLOWS = """
+import pathlib, time
+pathlib.Path("imported").touch()
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    raise ValueError("as pydantic does while it builds a class")
+"""
 
 
-@pytest.mark.parametrize("argv", [[sys.executable, "-m", "zlaunch"], [f"{sys.prefix}/bin/zlaunch"]])
-def test_a_ctrl_c_while_zlaunch_imports_ends_it_without_a_word(tmp_path: Path, argv: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("argv", "module"),
+    [
+        ([sys.executable, "-m", "zlaunch"], SLOW),
+        ([f"{sys.prefix}/bin/zlaunch"], SLOW),
+        ([f"{sys.prefix}/bin/zlaunch"], SWALLOWS),
+    ],
+)
+def test_a_ctrl_c_while_zlaunch_imports_ends_it_without_a_word(
+    tmp_path: Path, argv: list[str], module: str
+) -> None:
     (tmp_path / "slow").mkdir()
-    (tmp_path / "slow" / "typer.py").write_text(SLOW)
+    (tmp_path / "slow" / "typer.py").write_text(module)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'slow'}:{ROOT}"}
     with subprocess.Popen(
         [*argv, "train", "--dry-run"], cwd=tmp_path, env=environment, stdout=-1, stderr=-1

@@ -78,7 +78,7 @@ def _stopped_by_others(
     if ended_alone or was_killed or all(rank.finished for rank in ranks):
         return None
     if said := _RECEIVED.search(launcher_log):
-        return int(said[1])
+        return int(said[1]) if said[1] else signal.Signals[said[2]]
     if told and "ChildFailedError" in launcher_log:
         return min(told)
     # DeepSpeed's runner exits with the status of the node launcher: -15 becomes 241.
@@ -88,8 +88,10 @@ def _stopped_by_others(
     return {**passed_on, **{-number: number for number in _STOPS}}.get(launcher_returncode)
 
 
-_RECEIVED = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
-"""What torchrun says of a signal."""
+_RECEIVED = re.compile(
+    r"SignalException: Process \d+ got signal: (\d+)|Main process received (SIGINT|SIGTERM), exiting"
+)
+"""What torchrun and DeepSpeed's node launcher say of a signal."""
 
 _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 

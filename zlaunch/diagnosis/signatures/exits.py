@@ -140,7 +140,9 @@ def launcher_killed(case: Case) -> Reading | None:
     number = case.evidence.launcher_returncode
     if case.rank is not None or number >= 0:
         return None
-    cause = f"the launcher was killed by {signal_name(-number)}; its sender is unknown"
+    # DeepSpeed's runner does not say which signal killed its node launcher.
+    other = " or a signal that it does not handle" if case.job.launcher == "deepspeed" else ""
+    cause = f"the launcher was killed by {signal_name(-number)}{other}; the sender is unknown"
     return Reading(cause, is_local=False)
 
 

@@ -1,12 +1,14 @@
 """Atomic writes, writes that never overwrite, and reads of files that may be incomplete."""
 
 import contextlib
-import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-BLOCK_BYTES = 1 << 16
+BLOCK_BYTES = 1 << 18
 
+LONGEST_LINE_BYTES = 1 << 20
+"""A log without line breaks may be as large as the disk; nobody reads such a line."""
 
 PRIVATE = 0o600
 """Permissions of files with arguments and variables of the user, which may be secret."""
@@ -30,20 +32,29 @@ def write_whole(file: Path, text: str, mode: int = 0o666) -> None:
         raise
 
 
-def last_lines(file: Path, count: int) -> list[bytes]:
-    """Read the last lines of a file, however long it is; none if it cannot be read."""
-    data = b""
-    try:
-        with file.open("rb") as log:
-            offset = log.seek(0, os.SEEK_END)
-            while offset > 0 and data.count(b"\n") <= count:
-                step = min(BLOCK_BYTES, offset)
-                offset -= step
-                log.seek(offset)
-                data = log.read(step) + data
-    except OSError:
-        return []
-    return io.BytesIO(data).readlines()[-count:] if count else []
+def start_of_lines(file: Path, count: int, longest: int = LONGEST_LINE_BYTES) -> int:
+    """Where the last lines of a file begin, in bytes; within a line that is longer than `longest`.
+
+    Only one block is held at a time, and only the lines themselves are read. Raises OSError.
+    """
+    with file.open("rb") as log:
+        size = start = offset = log.seek(0, os.SEEK_END)
+        while count > 0 and offset > 0 and start - offset <= longest:
+            end, offset = offset, max(0, offset - BLOCK_BYTES)
+            log.seek(offset)
+            block = log.read(end - offset)
+            found = len(block) - (end == size)  # the last break ends the last line
+            while count > 0 and (found := block.rfind(b"\n", 0, found)) >= 0:
+                start, count = offset + found + 1, count - 1
+    return start if count == 0 else max(offset, start - longest)
+
+
+def read_from(file: Path, offset: int) -> Iterator[bytes]:
+    """Read a file from an offset to its end, block by block."""
+    with file.open("rb") as opened:
+        opened.seek(offset)
+        while block := opened.read(BLOCK_BYTES):
+            yield block
 
 
 def nearest(path: Path) -> Path:

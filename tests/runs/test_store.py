@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.errors import InputMissing, WrongUsage
+from zlaunch.files import LONGEST_LINE_BYTES, read_from
 from zlaunch.launch import rundir_writer
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.owner import is_running, own_identity, owner_process
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import JobRecord
 from zlaunch.rundir.run_files import read_run_files
-from zlaunch.runs.logs import follow, read_log
+from zlaunch.runs.logs import follow, start_of
 from zlaunch.runs.state import State, recorded_stall
 from zlaunch.runs.stop import has_stopped, may_have_ended
 from zlaunch.runs.store import all_runs, find_run, load_run
@@ -158,16 +161,42 @@ def test_what_works_on_another_host_cannot_be_seen() -> None:
     assert is_running(conform({**OWN, "host": "elsewhere"}, JobRecord)) is None
 
 
+def tail_of(log: Path, count: int) -> bytes:
+    return b"".join(read_from(log, start_of(log, count)))
+
+
+@given(
+    st.lists(st.sampled_from([b"", b"x", b"y" * 300_000, b"z" * 262_143]), max_size=8),
+    st.booleans(),
+    st.integers(0, 9),
+)
+def test_the_last_lines_are_those_that_python_reads(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], is_ended: bool, count: int
+) -> None:
+    log = tmp_path_factory.getbasetemp() / "log"
+    log.write_bytes(b"\n".join(lines) + b"\n" * is_ended)
+    with log.open("rb") as file:
+        expected = file.readlines()
+    assert tail_of(log, count) == b"".join(expected[len(expected) - min(count, len(expected)) :])
+
+
+def test_of_a_line_as_long_as_a_disk_only_the_end_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        file.truncate(1 << 40)  # without blocks on the disk; reading it would take an hour
+    assert start_of(log, 5) == (1 << 40) - LONGEST_LINE_BYTES
+
+
 def test_the_last_lines_of_a_log_are_found_however_long_it_is(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"".join(b"%06d %s\n" % (number, b"x" * 100) for number in range(3000)) + b"rest")
-    assert [line[:6] for line in read_log(log, 3).splitlines()] == [b"002998", b"002999", b"rest"]
+    assert [line[:6] for line in tail_of(log, 3).splitlines()] == [b"002998", b"002999", b"rest"]
 
 
 def test_a_last_line_longer_than_what_is_read_at_once_is_whole(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"a" * 100_000 + b"\n" + b"b" * 100_000 + b"\n")
-    assert read_log(log, 1) == b"b" * 100_000 + b"\n"
+    assert tail_of(log, 1) == b"b" * 100_000 + b"\n"
 
 
 @pytest.mark.parametrize("tail", [0, 1, 2, 5])
@@ -175,7 +204,7 @@ def test_the_last_lines_are_the_end_of_the_whole(tail: int, tmp_path: Path) -> N
     log = tmp_path / "log"
     log.write_bytes(b"one\ntwo\r50%\r100%\n\nfour\n")
     lines = [b"one\n", b"two\r50%\r100%\n", b"\n", b"four\n"]
-    assert read_log(log, tail) == b"".join(lines[max(0, 4 - tail) :])
+    assert tail_of(log, tail) == b"".join(lines[max(0, 4 - tail) :])
 
 
 def test_following_gives_every_byte_once_and_ends_with_the_run(tmp_path: Path) -> None:

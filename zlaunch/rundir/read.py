@@ -1,7 +1,8 @@
 """Read records; parts that are missing, damaged or of a wrong type are left out without an error."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from types import UnionType
 from typing import TypeVar, Union, cast, get_args, get_origin, is_typeddict
@@ -75,7 +76,7 @@ def read_rank_records(
 
 def conform(members: Mapping[str, object], kind: type[Record]) -> Record:
     """Leave out the members of a JSON object that do not have the type that a record gives them."""
-    return cast("Record", _fitting(members, kind))
+    return cast("Record", _fitter(cast("Hashable", kind))(members))
 
 
 _UNFIT = object()
@@ -98,25 +99,42 @@ _ATOMS: Mapping[object, Callable[[object], bool]] = {
 }
 
 
-def _fitting(value: object, hint: object) -> object:
-    """Return the part of a JSON value that has a type; `_UNFIT` if none has."""
+@cache
+def _fitter(hint: Hashable) -> Callable[[object], object]:
+    """Return a function that returns the part of a JSON value that has a type; `_UNFIT` if none has."""
+    if hint in _ATOMS:
+        return partial(_atom, _ATOMS[hint])
     if is_typeddict(hint):
-        hints = cast("type", hint).__annotations__
-        return _fitting_members(value, lambda name: hints.get(name, object))
-    origin, args = get_origin(hint), get_args(hint)
+        hints = {name: _fitter(one) for name, one in cast("type", hint).__annotations__.items()}
+        return lambda value: _fitting_members(value, hints, _FITS_ALWAYS)
+    origin, args = get_origin(hint), [_fitter(one) for one in get_args(hint)]
     if origin in (Union, UnionType):
-        return next((fit for one in args if (fit := _fitting(value, one)) is not _UNFIT), _UNFIT)
+        return lambda value: next((fit for one in args if (fit := one(value)) is not _UNFIT), _UNFIT)
     if origin is list:
-        if not isinstance(value, list):
-            return _UNFIT
-        return [fit for item in value if (fit := _fitting(item, args[0])) is not _UNFIT]
-    if origin is dict:
-        return _fitting_members(value, lambda _: args[1])
-    return value if _ATOMS[hint](value) else _UNFIT
+        return lambda value: _fitting_items(value, args[0])
+    assert origin is dict
+    return lambda value: _fitting_members(value, {}, args[1])
 
 
-def _fitting_members(value: object, hint_of: Callable[[str], object]) -> object:
+def _atom(is_fit: Callable[[object], bool], value: object) -> object:
+    return value if is_fit(value) else _UNFIT
+
+
+_FITS_ALWAYS = partial(_atom, _ATOMS[object])
+
+
+def _fitting_items(value: object, fitter: Callable[[object], object]) -> object:
+    if not isinstance(value, list):
+        return _UNFIT
+    return [fit for item in value if (fit := fitter(item)) is not _UNFIT]
+
+
+def _fitting_members(
+    value: object,
+    fitters: Mapping[str, Callable[[object], object]],
+    other: Callable[[object], object],
+) -> object:
     if not isinstance(value, dict):
         return _UNFIT
-    fits = {name: _fitting(member, hint_of(name)) for name, member in value.items()}
+    fits = {name: fitters.get(name, other)(member) for name, member in value.items()}
     return {name: fit for name, fit in fits.items() if fit is not _UNFIT}

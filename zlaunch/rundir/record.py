@@ -42,6 +42,12 @@ class DebugRecord(TypedDict, total=False):
     port: int
 
 
+class StartRecord(TypedDict, total=False):
+    """The part of `job.json` that sorts runs."""
+
+    started: Finite
+
+
 class JobRecord(TypedDict, total=False):
     """`job.json`: what runs, where, and which zlaunch started it."""
 

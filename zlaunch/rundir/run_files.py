@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zlaunch.files import last_lines
+from zlaunch.files import read_from, start_of_lines
 from zlaunch.rundir import record
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record, read_rank_records, read_record
@@ -52,7 +52,7 @@ def read_run_files(root: Path) -> RunFiles:
         forecast=read_record(run_dir.forecast, record.ForecastRecord, troubles),
         config=read_record(run_dir.ds_config, dict[str, object], troubles),
         provenance=read_record(run_dir.provenance, record.ProvenanceRecord, troubles),
-        last_metrics=parse_record(b"".join(last_lines(run_dir.metrics, 1)), record.MetricsRecord),
+        last_metrics=parse_record(_last_line(run_dir.metrics), record.MetricsRecord),
         ranks=read_rank_records(run_dir, record.RankRecord, troubles),
         heartbeats=read_rank_records(run_dir, record.HeartbeatRecord, troubles),
         samples=read_rank_records(run_dir, record.SampleRecord, troubles),
@@ -60,6 +60,13 @@ def read_run_files(root: Path) -> RunFiles:
         programs=read_rank_records(run_dir, record.ProgramRecord, troubles),
         troubles=tuple(troubles),
     )
+
+
+def _last_line(file: Path) -> bytes:
+    try:
+        return b"".join(read_from(file, start_of_lines(file, 1)))
+    except OSError:
+        return b""
 
 
 def _last_written(run_dir: RunDir) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from zlaunch.errors import InputMissing
-from zlaunch.files import BLOCK_BYTES, last_lines
+from zlaunch.files import read_from, start_of_lines
 from zlaunch.rundir.layout import RunDir
 from zlaunch.runs.stop import POLL_SECONDS
 
@@ -23,20 +23,18 @@ def log_of(root: Path, rank: int | None, launcher: bool) -> Path:
     return log
 
 
-def read_log(log: Path, tail: int | None) -> bytes:
-    """Read a log, or its last lines."""
-    return log.read_bytes() if tail is None else b"".join(last_lines(log, tail))
+def start_of(log: Path, tail: int | None) -> int:
+    """Where to begin in a log: at its last lines, or at its start."""
+    return 0 if tail is None else start_of_lines(log, tail)
 
 
 def follow(log: Path, offset: int, is_over: Callable[[], bool]) -> Iterator[bytes]:
     """Yield what is added to a log beyond an offset, until its run is over."""
     while True:
         over = is_over()
-        with log.open("rb") as file:
-            file.seek(offset)
-            while chunk := file.read(BLOCK_BYTES):
-                offset += len(chunk)
-                yield chunk
+        for chunk in read_from(log, offset):
+            offset += len(chunk)
+            yield chunk
         if over:
             return
         time.sleep(POLL_SECONDS)

@@ -13,11 +13,15 @@ from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.rundir.layout import RUNS, RunDir
 from zlaunch.rundir.owner import is_running
 from zlaunch.rundir.read import read_record
-from zlaunch.rundir.record import JobRecord
+from zlaunch.rundir.record import StartRecord
 from zlaunch.rundir.run_files import read_run_files
 from zlaunch.runs.state import RunSummary, State, summarize
 
 LATEST = "latest"
+
+_RUN = RunDir(Path())
+_NAMES = {file.name for file in (_RUN.job, _RUN.ending, _RUN.ds_config, _RUN.logs, _RUN.ranks)}
+"""One of these is in every run directory that is not empty."""
 
 
 def all_runs(directory: Path | None) -> list[Path]:
@@ -87,17 +91,15 @@ def _diagnosed(run: RunSummary) -> RunSummary:
 
 def _is_run(root: Path) -> bool:
     """Whether a directory is a run directory, even a damaged one."""
-    run_dir = RunDir(root)
     with contextlib.suppress(OSError):
-        files = (run_dir.job, run_dir.ending, run_dir.ds_config, run_dir.logs, run_dir.ranks)
-        names = {entry.name for entry in os.scandir(root)}
-        return not names or bool(names & {file.name for file in files})
+        names = set(os.listdir(root))  # noqa: PTH208 - the names alone are much faster
+        return not names or bool(names & _NAMES)
     return root.is_dir()
 
 
 def _started(root: Path) -> float:
     """Read when a run started; if its record does not say, take the time of the directory."""
-    if (started := read_record(RunDir(root).job, JobRecord).get("started")) is not None:
+    if (started := read_record(RunDir(root).job, StartRecord).get("started")) is not None:
         return started
     with contextlib.suppress(OSError):
         return root.stat().st_mtime

@@ -10,7 +10,8 @@ from zlaunch import console
 from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.views.run import to_json
 from zlaunch.errors import WrongUsage
-from zlaunch.runs.logs import follow, log_of, read_log
+from zlaunch.files import read_from
+from zlaunch.runs.logs import follow, log_of, start_of
 from zlaunch.runs.stop import has_stopped
 from zlaunch.runs.store import find_run
 
@@ -35,15 +36,15 @@ def logs(
         raise WrongUsage("`--json` writes one object, but `--follow` has no end", "keep one of them")
     root = find_run(run, runs_dir)
     log = log_of(root, rank, launcher)
-    text = read_log(log, tail)
+    offset = start_of(log, tail)
     if as_json:
-        lines = text.decode("utf-8", "replace").splitlines()
-        console.data(to_json({"id": root.name, "log": str(log), "lines": lines}))
-        return
-    size = log.stat().st_size if tail is not None else len(text)
-    console.raw_data(text)
-    if follow:
-        _follow(root, log, size)
+        text = b"".join(read_from(log, offset)).decode("utf-8", "replace")
+        console.data(to_json({"id": root.name, "log": str(log), "lines": text.splitlines()}))
+    elif follow:
+        _follow(root, log, offset)
+    else:
+        for chunk in read_from(log, offset):
+            console.raw_data(chunk)
 
 
 def _follow(root: Path, log: Path, offset: int) -> None:

@@ -6,6 +6,9 @@ from pathlib import Path
 LONGEST_LINE_BYTES = 64 * 1024
 """A longer line is passed on in pieces."""
 
+MOST_BYTES = 8 << 20
+"""How much is read at once; a rank may write faster than a terminal shows."""
+
 
 class LogTail:
     """Passes on a rank's output: byte for byte, or, with a prefix, in whole lines."""
@@ -18,17 +21,18 @@ class LogTail:
         self._prefix = prefix.encode()
         self._rest = b""
 
-    def pump(self) -> None:
-        """Pass on what was added since the last call."""
+    def pump(self) -> bool:
+        """Pass on what was added since the last call, up to a limit; return whether there was anything."""
         try:
             with self._file.open("rb") as log:
                 log.seek(self._offset)
-                chunk = log.read()
+                chunk = log.read(MOST_BYTES)
         except OSError:
-            return
+            return False
         self._offset += len(chunk)
-        if chunk := self._whole_lines(chunk) if self._prefix else chunk:
-            self._show(chunk)
+        if shown := self._whole_lines(chunk) if self._prefix else chunk:
+            self._show(shown)
+        return bool(chunk)
 
     def _whole_lines(self, chunk: bytes) -> bytes:
         *lines, rest = (self._rest + chunk).split(b"\n")
@@ -40,7 +44,8 @@ class LogTail:
 
     def finish(self) -> None:
         """Pass on the rest."""
-        self.pump()
+        while self.pump():
+            pass
         if self._rest:
             self._show(self._prefix + _visible(self._rest) + b"\n")
             self._rest = b""

@@ -3,7 +3,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.running import ROOT
-from tools.write_errors import ELSEWHERE, GENERAL, PAGE, page
+from tools.write_errors import PAGE, page
+from zlaunch.config.codes import ELSEWHERE, GENERAL
 from zlaunch.config.rules import RULES
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from zlaunch.config.codes import ELSEWHERE, GENERAL
 from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Rule
 from zlaunch.errors import Severity
@@ -28,94 +29,6 @@ SEVERITIES: Mapping[Severity, str] = {
     Severity.IGNORED: "the job runs, but does not do what the config says",
     Severity.ADVICE: "the job works, and there is a better way",
 }
-
-GENERAL: Mapping[str, str] = {
-    "unknown-key": "DeepSpeed does not know the key. Some sections reject it, others ignore it. The hint "
-    "names the most similar key, or the section where the key belongs.",
-    "removed-key": "The key was removed. DeepSpeed rejects it even if it is switched off.",
-    "newer-key": "The key was added after the release given with `--deepspeed`.",
-    "missing-key": "The section requires this key.",
-    "bad-type": "The value has the wrong type: a string for a number, a number for a boolean, or null where "
-    "DeepSpeed crashes on it.",
-    "bad-value": "The value is out of range, or is not one of the allowed words.",
-    "auto-not-here": '"auto" is not supported for this key. The Trainer fails, and DeepSpeed uses its '
-    "default.",
-    "float-for-whole": "The number is written like `1e3`. The Trainer reads it as a float, and DeepSpeed "
-    "requires an integer.",
-    "duplicate-key": "The key occurs twice in one object. DeepSpeed rejects this, and the Trainer uses the "
-    "last one.",
-    "misread-value": "DeepSpeed reads the value as a string, although another type was meant: `True`, "
-    "`.5`, or a word without quotes before a comma.",
-    "comment": "DeepSpeed reads comments, but transformers and accelerate do not. The same holds for "
-    "`trailing-comma`, `single-quotes`, `bare-key`, `no-quotes`, `missing-comma`, `no-braces`, `loose-text` "
-    "(a tab or an unusual escape in a string), `odd-space` and `byte-order-mark`. With `--for trainer` "
-    "these fail later.",
-    "not-json": "No parser can read the file beyond this position.",
-    "not-text": "The file is not UTF-8 text.",
-    "no-deepspeed": "The accelerate config does not use DeepSpeed.",
-    "deepspeed-refuses": "Only with `--deep`: DeepSpeed rejects the config for a reason that zlaunch does "
-    "not check.",
-}
-"""Codes for single keys and values."""
-
-ELSEWHERE: Mapping[str, str] = {
-    "cannot-read": "The file does not exist, or cannot be read.",
-    "bad-argument": "A Trainer argument has a value of the wrong type.",
-    "removed-argument": "The installed transformers no longer has the Trainer argument.",
-    "newer-argument": "The installed transformers does not have the Trainer argument yet.",
-    "both-precisions": "`--bf16` and `--fp16` exclude each other.",
-    "not-python": "The training script is not valid Python.",
-    "no-optimizer": "The script trains a DeepSpeed engine, and neither the script nor the ds_config defines "
-    "an optimizer.",
-    "own-config": "The script passes its own ds_config to DeepSpeed, so zlaunch's is not used.",
-    "not-accelerate-config": "The YAML file is not an accelerate config. DeepSpeed itself does not read "
-    "YAML.",
-    "not-yaml": "The YAML is invalid at this position, or uses syntax that accelerate does not.",
-    "yaml-number": "YAML reads a number such as `2e8` as a string.",
-    "beside-a-file": "accelerate rejects this field if the config also names a ds_config file, because "
-    "the file sets it.",
-    "ignored-field": "accelerate ignores the field because of the rest of its config.",
-    "lost-nvme-path": "accelerate does not pass on the NVMe directory.",
-    "no-equivalent": "`config translate`: zlaunch has no equivalent option.",
-    "no-model-type": "The `config.json` of the model has no `model_type`, so the architecture is unknown.",
-    "unknown-model-type": "The installed transformers does not have this model type.",
-    "own-code": "The model has custom code. The estimate uses the transformers class of the same type, "
-    "which a script without `trust_remote_code` loads.",
-    "absurd-size": "The `config.json` of the model has an impossible size.",
-    "sequence-too-long": "The sequence has more tokens than the model has positions.",
-    "counted-otherwise": "The estimate leaves something out, or counts it in an unexpected way.",
-    "cannot-tell": "Neither a rehearsal nor the closed form can estimate the memory of the job.",
-    "cannot-resume": "The job can start and save, but cannot resume from its checkpoint in the same memory.",
-    "deepspeed-gives-up": "The rehearsal of two steps ended with an error from DeepSpeed.",
-    "not-rehearsed": "The rehearsal itself failed. The job may still work.",
-    "does-not-fit": "The job needs more memory than the GPUs or their host have.",
-    "gpu-busy": "Preflight: another process uses a GPU of the job. Late if the free memory is too small for "
-    "it.",
-    "host-memory-short": "Preflight: the ranks on a host need more memory than is available there, or than "
-    "their control group allows. Late if swap does not help either.",
-    "shm-too-small": "Preflight: /dev/shm is too small for the data that passes through it. Late if the "
-    "job would fail.",
-    "memlock-too-small": "Preflight: the limit on locked memory is too small for the buffers of an offload "
-    "to NVMe, for which DeepSpeed calls mlock regardless of `pin_memory`, or for NCCL over "
-    "InfiniBand.",
-    "disk-too-small": "Preflight: a file system has too little space for the run directory, a checkpoint, "
-    "or data offloaded to NVMe.",
-    "not-shared": "Preflight: another host does not have the script, the NVMe directory or the run "
-    "directory. Advice if its directory seems to be a different one.",
-    "build-lock": "Preflight: a build of a native op was killed on another host and left its lock.",
-    "monitor-missing": "Preflight: the package of an enabled monitor is not installed.",
-    "unknown-monitor": "transformers has no integration of the name given with `--report_to`.",
-    "unknown-model": "transformers cannot create a trainable model from this `config.json`.",
-    "model-without-sizes": "The `config.json` of the model lacks the sizes of the model.",
-    "not-as-it-was": "`runs rerun`: the script, its git commit or uncommitted changes, a package, Python or "
-    "the GPUs have changed since the run.",
-    "bad-host-line": "A line of the hostfile is not `HOST slots=N`.",
-    "duplicate-host": "The hostfile names a host twice.",
-    "no-hosts": "The hostfile names no host.",
-    "no-slots": "A host in the hostfile has no slots.",
-    "too-many-slots": "A host has fewer GPUs than slots in the hostfile.",
-}
-"""Codes for arguments and other files."""
 
 
 def page() -> str:

@@ -53,6 +53,11 @@ class Place:
     length: int = field(default=1, compare=False)
     """Number of characters to mark."""
 
+    @property
+    def end_column(self) -> int:
+        """The column after the last one to mark; it is in the same line."""
+        return self.column + self.length
+
     def __str__(self) -> str:
         """Write the place as compilers do, so that editors can jump to it."""
         return f"{self.file}:{self.line}:{self.column}"
@@ -77,7 +82,15 @@ class FixKind(Enum):
     """Replace the key and its value; `to` is the new pair."""
 
     PLAIN = "plain"
-    """Write the whole text as strict JSON without changing its meaning."""
+    """Write the whole text as strict JSON without changing its meaning; comments stay."""
+
+    UNCOMMENT = "uncomment"
+    """Delete all comments."""
+
+    @property
+    def is_textual(self) -> bool:
+        """Whether the value of the text stays the same."""
+        return self in (FixKind.PLAIN, FixKind.UNCOMMENT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """Atomic writes, writes that never overwrite, and reads of files that may be incomplete."""
 
 import contextlib
+import itertools
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,20 +87,39 @@ def write_new(file: Path, text: str | bytes) -> None:
         raise _unavailable(f"`{file}` cannot be written: {error.strerror}") from None
 
 
-def write_back(file: Path, text: str) -> None:
+def write_back(file: Path, text: str, *, keep: bool = False) -> Path | None:
     """Replace the text of a file atomically; keep its permissions and follow links.
 
-    Raise Unavailable if it cannot be written.
+    With `keep`, the old file is copied beside it, and the copy is returned. Raise Unavailable if one of them
+    cannot be written.
     """
     target = file.resolve()
     if not os.access(target, os.W_OK):
         raise _unavailable(f"`{file}` cannot be written", "change its permissions first")
     try:
         mode = target.stat().st_mode
+        kept = _keep(file) if keep else None
         write_whole(target, text)
         target.chmod(mode)
     except OSError as error:
         raise _unavailable(f"`{file}` cannot be written: {error.strerror}") from None
+    return kept
+
+
+def _keep(file: Path) -> Path:
+    """Copy a file to the first free name of `.bak`, `.bak2`, …; an equal copy is enough."""
+    data = file.read_bytes()
+    for number in itertools.count(1):
+        copy = file.with_name(f"{file.name}.bak{number if number > 1 else ''}")
+        try:
+            with copy.open("xb") as new:
+                new.write(data)
+            copy.chmod(stat.S_IMODE(file.stat().st_mode))
+        except FileExistsError:
+            if not copy.is_file() or copy.read_bytes() != data:
+                continue
+        return copy
+    raise AssertionError("numbers do not end")
 
 
 def _unavailable(message: str, hint: str | None = None) -> Exception:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import json_objects, json_values
-from zlaunch.config.fix import fix_document
+from zlaunch.config.fix import Deletion, fix_document
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.schema.root import DsConfig
@@ -31,7 +32,8 @@ MENDED = [
         '{"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 1000}}, %s}',
     ),
     ('{"bf16": {"enabled": True}, %s}', '{"bf16": {"enabled": true}, %s}'),
-    ("{'bf16': {'enabled': true,}, %s}  // mine", '{"bf16": {"enabled": true}, %s}'),
+    ("{'bf16': {'enabled': true,}, %s}  // mine", '{"bf16": {"enabled": true}, %s}  // mine'),
+    ('{"bf16": {"enabled": true, "loss_scale": 0}, %s}', '{"bf16": {"enabled": true}, %s}'),
 ]
 
 CHOICES = [
@@ -56,7 +58,7 @@ def _commented(text: str) -> str:
 
 
 def _mended(text: str) -> str:
-    return fix_document(parse(text, "ds.json"), NOTHING_KNOWN)[0].text
+    return fix_document(parse(text, "ds.json"), NOTHING_KNOWN).document.text
 
 
 @pytest.mark.parametrize(("text", "after"), MENDED)
@@ -83,7 +85,7 @@ def test_fixing_twice_is_fixing_once(config: dict[str, Any], indent: int | None)
 
 @given(configs)
 def test_what_was_mended_is_no_longer_found(config: dict[str, Any]) -> None:
-    document, _ = fix_document(parse(json.dumps(config), "ds.json"), NOTHING_KNOWN)
+    document = fix_document(parse(json.dumps(config), "ds.json"), NOTHING_KNOWN).document
     left = [finding for finding in validate_document(document) if finding.fix is not None]
     assert [finding for finding in left if document.path_to(finding) in document.spans] == []
 
@@ -91,7 +93,41 @@ def test_what_was_mended_is_no_longer_found(config: dict[str, Any]) -> None:
 @given(_plain_configs)
 def test_comments_keep_nothing_from_being_mended(config: dict[str, Any]) -> None:
     text = json.dumps(config)
-    assert json.loads(_mended(_commented(text))) == json.loads(_mended(text))
+    assert parse(_mended(_commented(text)), "ds.json").value == json.loads(_mended(text))
+
+
+def test_a_file_that_is_surely_for_the_trainer_loses_its_comments() -> None:
+    document = parse('{"bf16": {"enabled": "true"} /* c */} // d', "ds.json")
+    mended = fix_document(document, replace(NOTHING_KNOWN, strict_json=True)).document.text
+    assert mended == '{"bf16": {"enabled": true}}'
+
+
+@pytest.mark.parametrize(
+    ("section", "deletion"),
+    [
+        ('"elasticity": {"enabled": false, "version": 0.2}', Deletion("elasticity", "off")),
+        ('"nebula": {}', Deletion("nebula", "empty")),
+        ('"bf16": {"enabled": true}, "bfloat16": {"enabled": true}', Deletion("bfloat16", "on")),
+        ('"disable_allgather": true', Deletion("disable_allgather", "true")),
+    ],
+)
+def test_a_deletion_is_told_with_what_it_deletes(section: str, deletion: Deletion) -> None:
+    fixed = fix_document(parse(f"{{{section}, {BATCH}}}", "ds.json"), NOTHING_KNOWN)
+    assert fixed.deletions == (deletion,)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        '"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": true}}}',
+        '"sparse_attention": {"mode": "fixed"}',
+        '"curriculum_learning": {"enabled": true}',
+        '"amp": {"opt_level": "O1"}',
+    ],
+)
+def test_a_removed_section_that_may_be_on_is_not_deleted(section: str) -> None:
+    fixed = fix_document(parse(f"{{{section}, {BATCH}}}", "ds.json"), NOTHING_KNOWN)
+    assert (fixed.count, section in fixed.document.text) == (0, True)
 
 
 MISSED_BY_TEXT = [

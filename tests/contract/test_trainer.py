@@ -3,7 +3,13 @@
 import dataclasses
 import itertools
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.contract.trainer_side import NEEDED, all_auto, parser, trainer_fills
 from tests.each import each
@@ -128,3 +134,35 @@ def test_only_what_depends_on_the_length_of_the_dataset_is_left_to_the_trainer(g
     config, argv = all_auto(3), ARGUMENTS[given].split()
     short, long = (leaves(trainer_fills(config, argv, steps=steps).config) for steps in (10_000, 20_000))
     assert {*resolved(config, argv, 256, 1).left} == {key for key in short if short[key] != long[key]}
+
+
+FSDP = """
+import sys, torch
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(sys.argv[1:])
+Trainer(model=torch.nn.Linear(1, 1), args=args)
+"""
+
+
+@pytest.mark.job
+def test_the_trainer_refuses_fsdp_together_with_a_ds_config(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {}}')
+    alone = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
+    words = ["--use_cpu", "--output_dir", "o", "--deepspeed", "ds.json"]
+    done = subprocess.run(
+        [sys.executable, "-c", FSDP, *words, "--fsdp", "full_shard"],
+        env={**os.environ, **alone, "DS_ACCELERATOR": "cpu"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "Using --fsdp xxx together with --deepspeed" in done.stderr) == (1, True), (
+        done.stderr
+    )

@@ -47,7 +47,7 @@ HINTS: list[tuple[dict[str, Any], str | None]] = [
     ({"zero_optimization": {"bf16": {}}}, "move `bf16` to the top level"),
     ({"offload_param": {}, "zero_optimization": {}}, "move `offload_param` into `zero_optimization`"),
     ({"offload_param": {}}, "move `offload_param` into `zero_optimization`"),
-    ({"bf16": {"favourite": 1}}, "delete it"),
+    ({"bf16": {"favourite": 1}}, "`zlaunch config explain bf16` lists the keys"),
     ({"optimizer": {"params": {}}}, 'add `"type": …`'),
     ({"optimizer": {"type": "adam_w"}}, 'did you mean `"AdamW"`?'),
     ({"zero_optimization": {"offload_param": {"device": "CPU"}}}, 'did you mean `"cpu"`?'),
@@ -187,6 +187,25 @@ def test_an_optimizer_that_was_removed_is_refused_only_where_it_is_gone(name: st
     assert [one.hint for one in findings] == (
         [] if is_known else ["write `AdamW`, or install DeepSpeed 0.18"]
     )
+
+
+@pytest.mark.parametrize(
+    ("section", "hint"),
+    [({"enabled": False}, "delete it"), ({"enabled": True}, "delete it, or install DeepSpeed 0.18")],
+)
+def test_a_removed_section_is_only_superfluous_if_it_is_off(section: dict[str, Any], hint: str) -> None:
+    assert _only({"progressive_layer_drop": section}).hint == hint
+
+
+@pytest.mark.parametrize(
+    ("value", "severity"),
+    [({"_comment": "for the big model"}, Severity.ADVICE), ({"bf16": {"_comment": "x"}}, Severity.ERROR)],
+)
+def test_a_comment_is_only_wrong_where_deepspeed_refuses_it(
+    value: dict[str, Any], severity: Severity
+) -> None:
+    (finding,) = check(value).findings
+    assert finding.severity is severity
 
 
 @pytest.mark.parametrize(

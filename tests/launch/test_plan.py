@@ -320,8 +320,9 @@ def test_a_dispute_about_the_users_file_has_its_place() -> None:
     assert str(_findings(inputs)[0].place) == "ds.json:2:1"
 
 
-def test_a_comment_in_the_users_file_is_not_refused() -> None:
-    assert make_plan(_with_file("{} // mine")).left == {}
+@pytest.mark.parametrize("text", ["{} // mine", '{"_comment": "mine"}'])
+def test_a_comment_in_the_users_file_is_not_refused(text: str) -> None:
+    assert make_plan(_with_file(text)).left == {}
 
 
 @pytest.mark.parametrize(

@@ -396,3 +396,30 @@ def test_a_trainer_that_is_told_to_use_fsdp_gets_no_ds_config(tmp_path: Path) ->
     )
     assert " train.py --fsdp full_shard\n" in plan(tmp_path, "train.py", "--", "--fsdp", "full_shard").out
     assert " --deepspeed /" in plan(tmp_path, "train.py", "--", "--fsdp", "").out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--ds-config", "ds.json", "--", "--fsdp", "full_shard"],
+        ["--deepspeed", "ds.json", "--fsdp"],
+    ],
+)
+def test_fsdp_beside_a_ds_config_is_refused_before_the_start(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from transformers import HfArgumentParser, TrainingArguments\n"
+        "HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+    )
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    found = plan(tmp_path, "train.py", *words)
+    assert (found.status, "--fsdp [fsdp-and-deepspeed]" in found.err) == (65, True)
+
+
+def test_an_option_that_fsdp_makes_idle_is_told_with_the_argument(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from transformers import HfArgumentParser, TrainingArguments\n"
+        "HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+    )
+    found = plan(tmp_path, "train.py", "--stage", "3", "--", "--fsdp", "full_shard")
+    said = " ".join((found.out + found.err).split())
+    assert "leave out `--fsdp full_shard` to train with DeepSpeed" in said

@@ -14,7 +14,11 @@ GOOD = '{\n  "train_micro_batch_size_per_gpu": 1\n}\n'
 BAD = '{\n  "train_micro_batch_size_per_gpu": "1"\n}\n'
 SILENT = '{\n  "train_micro_batch_size_per_gpu": 1,\n  "steps": 10\n}\n'
 TYPO = '{"train_micro_batch_size_per_gpu": 1, "gradient_cliping": 1.0}'
-MEMBERS = ["file", "line", "column", "path", "code", "severity", "message", "hint"]
+TWO = '{\n  "train_micro_batch_size_per_gpu": "1",\n  "elasticity": {"enabled": true}\n}\n'
+MEMBERS = [
+    *("file", "line", "column", "end_line", "end_column"),
+    *("path", "code", "severity", "message", "hint"),
+]
 
 
 @pytest.fixture
@@ -71,9 +75,17 @@ def test_json_stays_json_when_a_file_cannot_be_read(folder: Path, name: str) -> 
 
 def test_github_is_told_in_one_line_for_each_finding(folder: Path) -> None:
     (line,) = validate(folder, "silent.json", "--format", "github").out.splitlines()
-    assert line.startswith("::warning file=silent.json,line=3,col=3,title=unknown-key::")
+    assert line.startswith("::warning file=silent.json,line=3,col=3,endColumn=14,title=unknown-key::")
     assert "%0A" in line
     assert "%25" not in line
+
+
+def test_sarif_is_one_log_for_all_files(folder: Path) -> None:
+    names = ["silent.json", "bad.json", "absent.json"]
+    done = validate(folder, *names, "--format", "sarif")
+    (run,) = json.loads(done.out)["runs"]
+    assert [one["ruleId"] for one in run["results"]] == ["unknown-key", "bad-type", "cannot-read"]
+    assert (done.status, done.err) == (66, "")
 
 
 def test_stdin_is_checked_for_a_dash(folder: Path) -> None:
@@ -94,6 +106,21 @@ def test_base64_is_checked_as_launchers_pass_it_on(folder: Path) -> None:
 def test_arguments_of_the_trainer_are_compared(folder: Path) -> None:
     done = validate(folder, "good.json", "--", "--per_device_train_batch_size", "4")
     assert "[differs-from-argument]" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--", "--fsdp", "full_shard"], 65),
+        (["--", "--fsdp"], 65),
+        (["--", "--fsdp", ""], 0),
+        (["--for", "deepspeed", "--", "--fsdp"], 0),
+    ],
+)
+def test_fsdp_is_refused_as_the_trainer_does(folder: Path, words: list[str], status: int) -> None:
+    (folder / "zero.json").write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 2}}')
+    done = validate(folder, "zero.json", *words)
+    assert (done.status, "fsdp-and-deepspeed" in done.out) == (status, status == 65)
 
 
 def test_the_batch_is_judged_at_the_size_that_was_asked_for(folder: Path) -> None:
@@ -123,7 +150,8 @@ def test_fixing_writes_the_mended_text(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["bad.json", "--fix"], "bad.json: 1 fix written; valid\n"),
+        (["bad.json", "--fix"], "bad.json: 1 fix written, old file kept as bad.json.bak; valid\n"),
+        (["bad.json", "--fix", "--no-backup"], "bad.json: 1 fix written; valid\n"),
         (["bad.json", "--diff"], "bad.json: `--fix` would write 1 fix; 1 error\n"),
         (["silent.json", "--fix"], "silent.json: no safe fixes; 1 ignored\n"),
     ],
@@ -148,10 +176,53 @@ def test_fixing_goes_through_a_link(folder: Path) -> None:
     assert ((folder / "link.json").is_symlink(), (folder / "bad.json").read_text()) == (True, GOOD)
 
 
-def test_fixing_leaves_no_other_file_behind(folder: Path) -> None:
+@pytest.mark.parametrize(("words", "left"), [([], {"bad.json.bak"}), (["--no-backup"], set())])
+def test_fixing_leaves_only_a_copy_of_the_old_file_behind(
+    folder: Path, words: list[str], left: set[str]
+) -> None:
     before = {file.name for file in folder.iterdir()}
+    validate(folder, "bad.json", "--fix", *words)
+    assert {file.name for file in folder.iterdir()} - before == left
+
+
+def test_the_old_file_is_kept_byte_for_byte(folder: Path) -> None:
+    old = b"\xef\xbb\xbf" + BAD.replace("\n", "\r\n").encode()
+    (folder / "bad.json").write_bytes(old)
     validate(folder, "bad.json", "--fix")
-    assert {file.name for file in folder.iterdir()} == before
+    assert (folder / "bad.json.bak").read_bytes() == old
+    assert (folder / "bad.json").read_bytes() == GOOD.replace("\n", "\r\n").encode()
+
+
+def test_a_copy_that_was_there_is_not_overwritten(folder: Path) -> None:
+    (folder / "bad.json.bak").write_text("mine")
+    assert "bad.json.bak2" in validate(folder, "bad.json", "--fix").err
+    assert [(folder / f"bad.json.bak{n}").read_text() for n in ("", "2")] == ["mine", BAD]
+
+
+def test_a_file_without_fixes_is_not_copied(folder: Path) -> None:
+    validate(folder, "good.json", "--fix")
+    assert not (folder / "good.json.bak").exists()
+
+
+def test_a_deleted_section_is_named_in_one_line(folder: Path) -> None:
+    (folder / "old.json").write_text('{"train_batch_size": 8, "elasticity": {"enabled": false}}')
+    said = [validate(folder, "old.json", *words).err.splitlines()[0] for words in (["--diff"], ["--fix"])]
+    assert said == [
+        "old.json: `--fix` would delete `elasticity`, which is off",
+        "old.json: deleted `elasticity`, which was off",
+    ]
+
+
+def test_comments_survive_a_fix_for_an_unknown_reader(folder: Path) -> None:
+    (folder / "c.json").write_text(f"// mine\n{BAD}/* ours */\n")
+    validate(folder, "c.json", "--fix")
+    assert (folder / "c.json").read_text() == f"// mine\n{GOOD}/* ours */\n"
+
+
+def test_comments_go_if_the_trainer_surely_reads_the_file(folder: Path) -> None:
+    (folder / "c.json").write_text(f"// mine\n{BAD}/* ours */\n")
+    validate(folder, "c.json", "--fix", "--for", "trainer")
+    assert (folder / "c.json").read_text() == GOOD
 
 
 @pytest.mark.job
@@ -215,8 +286,88 @@ def test_a_comment_is_fine_where_deepspeed_alone_reads_it(folder: Path) -> None:
     assert validate(folder, "c.json", "--for", "deepspeed").out == ""
 
 
-def test_showing_and_writing_exclude_each_other(folder: Path) -> None:
-    assert validate(folder, "bad.json", "--fix", "--diff").status == 2
+@pytest.mark.parametrize("words", [["--diff"], ["--fix", "--diff"]])
+@pytest.mark.parametrize(("name", "status"), [("bad", 65), ("good", 0), ("silent", 0)])
+def test_a_diff_fails_if_there_would_be_changes(
+    folder: Path, name: str, status: int, words: list[str]
+) -> None:
+    before = (folder / f"{name}.json").read_bytes()
+    done = validate(folder, f"{name}.json", *words)
+    assert (done.status, bool(done.out)) == (status, status == 65)
+    assert (folder / f"{name}.json").read_bytes() == before
+    assert not (folder / f"{name}.json.bak").exists()
+
+
+def test_a_change_that_is_only_advice_fails_a_diff(folder: Path) -> None:
+    (folder / "old.json").write_text('{"train_batch_size": 8, "bfloat16": {"enabled": true}}')
+    assert [validate(folder, "old.json", *words).status for words in ([], ["--diff"], ["--fix"])] == [
+        0,
+        65,
+        0,
+    ]
+
+
+@pytest.mark.parametrize("text", [TWO, TWO.rstrip("\n"), TWO.replace("\n", "\r\n"), f"// c\n{TWO}"])
+def test_git_applies_a_diff_to_what_fix_would_write(folder: Path, text: str) -> None:
+    for name in ("it's shown.json", "fixed.json"):
+        (folder / name).write_bytes(text.encode())
+    shown = validate(folder, "it's shown.json", "--diff")
+    validate(folder, "fixed.json", "--fix")
+    subprocess.run(["git", "apply", "-p0", "-"], input=shown.out.encode(), check=True, cwd=folder)
+    assert (folder / "it's shown.json").read_bytes() == (folder / "fixed.json").read_bytes() != text.encode()
+    assert "[removed-key]" in shown.err
+
+
+@pytest.mark.parametrize(("name", "header"), [("bad.json", "bad.json"), ("b ad.json", "b ad.json\t")])
+def test_a_name_with_spaces_ends_with_a_tab_in_a_diff(folder: Path, name: str, header: str) -> None:
+    (folder / name).write_text(BAD)
+    assert validate(folder, name, "--diff").out.splitlines()[:2] == [f"--- {header}", f"+++ {header}"]
+
+
+def test_a_backup_without_a_fix_is_a_mistake(folder: Path) -> None:
+    assert validate(folder, "bad.json", "--no-backup").status == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ('{"train_batch_size": "8"}', 25),
+        ('{"train_batch_size":\n  "8"}', 20),
+        ('{"train_batch_size": 8, "a:b": {\n}}', 30),
+        ('{"train_batch_size": 8, "ä😀": 1}', 32),
+    ],
+)
+def test_a_finding_ends_after_its_value_or_after_its_key_if_that_is_longer(
+    folder: Path, text: str, end: int
+) -> None:
+    (folder / "end.json").write_text(text, "utf-8")
+    (finding,) = json.loads(validate(folder, "end.json", "--format", "json").out)["findings"]
+    assert (finding["end_line"], finding["end_column"]) == (1, end)
+
+
+def test_json_has_a_verdict_for_each_file(folder: Path) -> None:
+    names = ["good.json", "bad.json", "silent.json", "absent.json", "typo.json"]
+    done = validate(folder, *names, "--format", "json")
+    files = json.loads(done.out)["files"]
+    assert [(one["file"], one["verdict"], one["exit_status"]) for one in files] == [
+        ("good.json", "valid", 0),
+        ("bad.json", "refused", 65),
+        ("silent.json", "valid", 0),
+        ("absent.json", "unreadable", 66),
+        ("typo.json", "refused", 65),
+    ]
+    assert files[2]["counts"] == {"error": 0, "fails later": 0, "ignored": 1, "advice": 0}
+
+
+def test_a_strict_verdict_counts_what_is_ignored(folder: Path) -> None:
+    done = validate(folder, "silent.json", "--strict", "--format", "json")
+    assert json.loads(done.out)["files"][0]["verdict"] == "refused"
+
+
+def test_json_tells_what_a_fix_did(folder: Path) -> None:
+    done = validate(folder, "bad.json", "--fix", "--format", "json")
+    fixes = {"count": 1, "written": True, "deleted": [], "backup": "bad.json.bak"}
+    assert json.loads(done.out)["files"][0]["fixes"] == fixes
 
 
 def test_json_holds_what_was_mended(folder: Path) -> None:

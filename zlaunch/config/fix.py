@@ -1,10 +1,11 @@
 """Apply every safe fix to a document."""
 
 import copy
+from dataclasses import dataclass
 
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
-from zlaunch.dsconfig.text.document import Document, KeyPath
+from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
 from zlaunch.dsconfig.text.edit import fix_text, fix_value
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Fix, FixKind, Refused
@@ -13,24 +14,56 @@ MOST = 1000
 """Most fixes in one file; more means that two of them undo each other."""
 
 
-def fix_document(document: Document, context: Context) -> tuple[Document, int]:
-    """Fix one finding after another until no fix changes anything; count them."""
-    for count in range(MOST):
-        following = _step(document, context)
-        if following is None:
-            return document, count
-        document = following
-    return document, MOST
+@dataclass(frozen=True)
+class Deletion:
+    """A key that a fix deletes."""
+
+    key: str
+    state: str
+    """`on`, `off` or `empty` for a section, otherwise the value."""
 
 
-def _step(document: Document, context: Context) -> Document | None:
+@dataclass(frozen=True)
+class Fixed:
+    """A document after all safe fixes."""
+
+    document: Document
+    count: int = 0
+    deletions: tuple[Deletion, ...] = ()
+
+
+def fix_document(document: Document, context: Context) -> Fixed:
+    """Fix one finding after another until no fix changes anything."""
+    fixed = Fixed(document)
+    while fixed.count < MOST and (following := _step(fixed, context)) is not None:
+        fixed = following
+    return fixed
+
+
+def _step(fixed: Fixed, context: Context) -> Fixed | None:
+    document = fixed.document
     for finding in validate_document(document, context):
         if finding.fix is not None:
             path = document.path_to(finding) if finding.where else ()
             following = _attempt(document, path, finding.fix)
             if following is not None:
-                return following
+                gone = [_deleted(document, path)] if finding.fix.kind is FixKind.DELETE else []
+                return Fixed(following, fixed.count + 1, (*fixed.deletions, *gone))
     return None
+
+
+def _deleted(document: Document, path: KeyPath) -> Deletion:
+    value, span = value_at(document.value, path), document.spans[path]
+    if isinstance(value, dict):
+        state = "on" if _is_on(value) else "off" if value else "empty"
+    else:
+        state = " ".join(document.text[span.start : span.end].split())
+    return Deletion(dotted(path), state)
+
+
+def _is_on(section: dict[str, object]) -> bool:
+    """Whether a section is switched on, or has no switch."""
+    return bool(section) and section.get("enabled", True) is not False
 
 
 def _attempt(document: Document, path: KeyPath, fix: Fix) -> Document | None:
@@ -38,7 +71,7 @@ def _attempt(document: Document, path: KeyPath, fix: Fix) -> Document | None:
     if path not in document.spans:
         return None
     expected = copy.deepcopy(document.value)
-    if fix.kind is not FixKind.PLAIN:
+    if not fix.kind.is_textual:
         fix_value(expected, path, fix)
     try:
         following = parse(fix_text(document, path, fix), document.file)

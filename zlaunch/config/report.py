@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,10 +10,10 @@ from pathlib import Path
 
 from zlaunch.config import accelerate
 from zlaunch.config.asked_release import asked_release
-from zlaunch.config.fix import fix_document
+from zlaunch.config.fix import Deletion, fix_document
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.resolve import resolve_file
-from zlaunch.config.resolve.trainer_agreement import precision_conflicts
+from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts
 from zlaunch.config.resolve.values import AUTO
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
@@ -43,6 +44,20 @@ DEEP_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
+class Fixes:
+    """The safe fixes of one ds_config."""
+
+    writes: bool
+    """Whether they are written, and not only shown."""
+    count: int = 0
+    diff: str = ""
+    """The changes as a unified diff."""
+    deletions: tuple[Deletion, ...] = ()
+    backup: Path | None = None
+    """The copy of the old file."""
+
+
+@dataclass(frozen=True)
 class Report:
     """The findings about one ds_config."""
 
@@ -50,18 +65,27 @@ class Report:
     findings: tuple[Finding, ...] = ()
     trouble: ZlaunchError | None = None
     """Why it could not be read, fixed or checked."""
-    diff: str = ""
-    """The changes of `--fix`, as a unified diff."""
-    fix_note: str = ""
-    """What was done with the diff, in words; empty without `--fix` or `--diff`."""
+    fixes: Fixes | None = None
+    """None without `--fix` and `--diff`."""
+
+    @property
+    def all_findings(self) -> tuple[Finding, ...]:
+        """The findings; a file that cannot be read is one."""
+        if self.trouble is None:
+            return self.findings
+        return (Finding("cannot-read", self.trouble.message, self.trouble.hint),)
 
     def status(self, strict: bool) -> ExitStatus:
-        """The exit status of a check; with `strict`, what is ignored counts as well."""
+        """The exit status of a check; with `strict`, what is ignored counts as well.
+
+        Changes that are only shown are a failure, as in other tools with `--diff`.
+        """
         if self.trouble is not None:
             return self.trouble.status
         counted = FATAL | {Severity.IGNORED} if strict else FATAL
         wrong = any(finding.severity in counted or finding.is_mistake for finding in self.findings)
-        return ExitStatus.REFUSED if wrong else ExitStatus.OK
+        would_change = self.fixes is not None and self.fixes.count > 0 and not self.fixes.writes
+        return ExitStatus.REFUSED if wrong or would_change else ExitStatus.OK
 
 
 @dataclass(frozen=True)
@@ -72,6 +96,9 @@ class ReportOptions:
     deep: bool = False
     fix: bool = False
     show_diff: bool = False
+    """Only show what would be fixed."""
+    backup: bool = True
+    """Keep a copy of each file that is fixed."""
     python: Path | None = None
     """The interpreter whose DeepSpeed is asked; None for the one that runs zlaunch."""
 
@@ -114,6 +141,8 @@ def context_of(
     if interface is not ConfigInterface.DEEPSPEED:
         findings += absent_arguments(rest, stack.trainer)
         findings += precision_conflicts(args) if args is not None else []
+    if interface is ConfigInterface.TRAINER:
+        findings += fsdp_conflict(rest)
     named = model_flag(rest)
     if model is None and named is not None and Path(named).exists():
         model = Path(named)
@@ -158,42 +187,43 @@ def inspect_config(name: str, options: ReportOptions) -> Report:
 
 
 def _look(name: str, found: LoadedConfig, options: ReportOptions) -> Report:
-    document, diff, note = found.document, "", ""
+    document, fixes = found.document, None
     assert document is not None, "the caller has one"
-    if options.show_diff:
+    if options.fix or options.show_diff:
         if found.is_embedded:
             raise WrongUsage(f"{name} contains the ds_config as fields of accelerate", "fix it by hand")
-        following, count = fix_document(document, options.context)
-        diff = _diff(document, following)
-        note = _count(count, options.fix)
-        if options.fix and diff:
-            _write_back(document.file, following.text)
-            document = following
+        document, fixes = _fixed(document, options)
     findings = [*found.findings, *validate_document(document, options.context)]
     if options.deep and not any(finding.severity is Severity.ERROR for finding in findings):
         findings += _second_opinion(document, options.context, options.python)
-    return Report(name, tuple(sorted(findings, key=in_order)), diff=diff, fix_note=note)
+    return Report(name, tuple(sorted(findings, key=in_order)), fixes=fixes)
 
 
-def _count(count: int, is_written: bool) -> str:
-    """Count the fixes, and say whether they were written."""
-    if count == 0:
-        return "no safe fixes"
-    fixes = f"{count} fix{'' if count == 1 else 'es'}"
-    return f"{fixes} written" if is_written else f"`--fix` would write {fixes}"
+def _fixed(document: Document, options: ReportOptions) -> tuple[Document, Fixes]:
+    """Apply the safe fixes; the document stays as it is if they are only shown."""
+    fixed = fix_document(document, options.context)
+    diff = _diff(document, fixed.document)
+    fixes = Fixes(not options.show_diff, fixed.count, diff, fixed.deletions)
+    if not (fixes.writes and diff):
+        return document, fixes
+    if not (file := Path(document.file)).is_file():
+        raise WrongUsage(f"`--fix` cannot write back {file}: it is not a file", "use `--diff`")
+    backup = write_back(file, fixed.document.text, keep=options.backup)
+    return fixed.document, replace(fixes, backup=backup)
 
 
 def _diff(old: Document, new: Document) -> str:
-    lines = difflib.unified_diff(
-        old.text.splitlines(keepends=True), new.text.splitlines(keepends=True), old.file, new.file
+    # as in `git diff`, a tab ends a name with spaces, which `patch` would cut off
+    name = f"{old.file}\t" if " " in old.file else old.file
+    lines = difflib.unified_diff(_lines(old.text), _lines(new.text), name, name)
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
-    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def _write_back(file: str, text: str) -> None:
-    if not Path(file).is_file():
-        raise WrongUsage(f"`--fix` cannot write back {file}: it is not a file", "use `--diff`")
-    write_back(Path(file), text)
+def _lines(text: str) -> list[str]:
+    """Split where patch does: at line feeds only."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def _second_opinion(document: Document, context: Context, python: Path | None) -> list[Finding]:

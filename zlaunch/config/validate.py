@@ -78,10 +78,12 @@ def _about_text(document: Document, context: Context) -> list[Finding]:
     """Find what strict JSON readers do not accept, if one of them reads the file."""
     if context.interface is ConfigInterface.DEEPSPEED:
         return [one for one in document.remarks if one.severity is not Severity.ADVICE]
-    remarks = [
-        replace(one, severity=Severity.FAILS_LATER)
-        if context.strict_json and one.severity is Severity.ADVICE
-        else one
-        for one in document.remarks
-    ]
-    return [*remarks, *imprecise_numbers(document)]
+    return [*(_for_reader(one, context) for one in document.remarks), *imprecise_numbers(document)]
+
+
+def _for_reader(remark: Finding, context: Context) -> Finding:
+    """Judge a remark by the reader of the text; comments are only deleted if it surely refuses them."""
+    if context.strict_json and remark.severity is Severity.ADVICE:
+        return replace(remark, severity=Severity.FAILS_LATER)
+    is_comment = remark.fix is not None and remark.fix.kind is FixKind.UNCOMMENT
+    return replace(remark, fix=None) if is_comment else remark

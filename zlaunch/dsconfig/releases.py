@@ -31,7 +31,7 @@ REMOVED: Mapping[str, str] = {
     "quantize_training": "delete it",
     "sparse_attention": "delete it",
     "sparse_gradients": "delete it",
-    "zero_optimization.mics_shard_size": "delete it; `zero_hpz_partition_size` is the nearest",
+    "zero_optimization.mics_shard_size": "use `zero_hpz_partition_size`, which is the nearest",
     "zero_optimization.mics_hierarchical_params_gather": "delete it",
     "zero_optimization.zeropp_loco_param": "delete it",
 }

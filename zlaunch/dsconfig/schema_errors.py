@@ -9,12 +9,10 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from zlaunch.dsconfig.keys.lookup import known_keys
+from zlaunch.dsconfig.keys.intended import intended
 from zlaunch.dsconfig.releases import REMOVED, Release, history
 from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, ONE_BIT, OPTIMIZERS
-from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
-from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Fix, FixKind, Severity
 from zlaunch.units import narrowed
@@ -45,39 +43,6 @@ USED_AT_ONCE = frozenset(
     }
 )
 """Keys outside of the strict sections whose values DeepSpeed uses as soon as it reads them."""
-
-SAME_ELSEWHERE: Mapping[str, str] = {
-    "aio.num_threads": "aio.intra_op_parallelism",
-    "aio.thread_count": "aio.intra_op_parallelism",
-    "load_universal_checkpoint": "checkpoint.load_universal",
-    "tensorboard.log_dir": "tensorboard.output_path",
-    "tensorboard.logdir": "tensorboard.output_path",
-    "wandb.entity": "wandb.team",
-}
-"""Keys that DeepSpeed does not have → the key for the same."""
-
-WORDS_OF_OTHERS: Mapping[str, str] = {
-    "betas": "optimizer.params.betas",
-    "device": "zero_optimization.offload_optimizer.device",
-    "learning_rate": "optimizer.params.lr",
-    "loss_scale": "fp16.loss_scale",
-    "lr": "optimizer.params.lr",
-    "max_grad_norm": "gradient_clipping",
-    "mixed_precision": "bf16.enabled",
-    "nvme_path": "zero_optimization.offload_optimizer.nvme_path",
-    "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
-    "pin_memory": "zero_optimization.offload_optimizer.pin_memory",
-    "stage": "zero_optimization.stage",
-    "total_num_steps": "scheduler.params.total_num_steps",
-    "warmup_num_steps": "scheduler.params.warmup_num_steps",
-    "warmup_steps": "scheduler.params.warmup_num_steps",
-    "weight_decay": "optimizer.params.weight_decay",
-    "zero_stage": "zero_optimization.stage",
-}
-"""Names from other tools, or in the wrong section → where DeepSpeed reads the setting."""
-
-SURE = 0.88
-"""Similarity above which a rename is applied by `--fix`."""
 
 _KIND_NAMES = {
     "bool_type": "true or false",
@@ -154,15 +119,13 @@ def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -
     return Severity.ERROR if where in USED_AT_ONCE else Severity.FAILS_LATER
 
 
-_DELETE = "delete it"
-
-
 def _unknown_key(whole: dict[str, object], path: KeyPath, release: Release) -> Finding:
     parent, key, where = path[:-1], str(path[-1]), dotted(path)
     if (advice := REMOVED.get(where)) and release.refuses(path):
-        since = history(path).refused
-        message = f"DeepSpeed {since} refuses a config with `{key}`, even if it is switched off"
-        return Finding("removed-key", message, advice, where, fix=_off(whole, path))
+        past, fix = history(path), _off(whole, path)
+        message = f"DeepSpeed {past.refused} refuses a config with `{key}`, even if it is switched off"
+        hint = f"{advice}, or install DeepSpeed {past.until}" if past.until and fix is None else advice
+        return Finding("removed-key", message, hint, where, fix=fix)
     if parent in (("optimizer", "params"), ("scheduler", "params")):
         severity, does = (
             Severity.FAILS_LATER,
@@ -173,37 +136,23 @@ def _unknown_key(whole: dict[str, object], path: KeyPath, release: Release) -> F
         closed = release.is_closed(parent)
         severity = Severity.ERROR if closed else Severity.IGNORED
         does = f"DeepSpeed has no key `{key}` {place} and {'refuses the config' if closed else 'ignores it'}"
-    hint, fix, meant = _meant(whole, parent, key)
-    finding = Finding("unknown-key", does, hint, where, severity, fix=fix, is_mistake=hint != _DELETE)
+    guess = intended(whole, path)
+    if guess.is_remark and severity is Severity.IGNORED:
+        return Finding("unknown-key", does, "it can stay as a comment", where, Severity.ADVICE)
+    finding = Finding(
+        "unknown-key", does, guess.hint, where, severity, fix=guess.fix, is_mistake=guess.is_key
+    )
+    meant = guess.path
     if meant is None or not isinstance(room := value_at(whole, meant[:-1]), dict) or meant[-1] not in room:
         return finding
     return replace(finding, fix=None, beside=meant)
 
 
 def _off(whole: dict[str, object], path: KeyPath) -> Fix | None:
-    """`--fix` deletes a removed section that is switched off; one that is on, the user must replace."""
+    """`--fix` deletes a removed section that is switched off; one that may be on, the user must replace."""
     value = value_at(whole, path)
-    on = value.get("enabled", False) if isinstance(value, dict) else value
-    return None if on else Fix(FixKind.DELETE)
-
-
-def _meant(whole: dict[str, object], parent: KeyPath, key: str) -> tuple[str, Fix | None, KeyPath | None]:
-    """Guess the intended key or section: what to do, and the path of the intended key."""
-    if not parent and "." in key:
-        return "nest the keys: a ds_config has no dotted keys", None, None
-    siblings = known_keys(whole, parent)
-    if close := difflib.get_close_matches(key, siblings, n=1, cutoff=0.75):
-        sure = difflib.SequenceMatcher(None, key, close[0]).ratio() >= SURE
-        rename = Fix(FixKind.RENAME, close[0]) if sure else None
-        return f"did you mean `{close[0]}`?", rename, (*parent, close[0])
-    if parent and key in DsConfig.model_fields:
-        return f"move `{key}` to the top level", Fix(FixKind.MOVE, ""), (key,)
-    if not parent and key in known_keys(whole, (ZERO,)):
-        move = Fix(FixKind.MOVE, ZERO) if isinstance(whole.get(ZERO, {}), dict) else None
-        return f"move `{key}` into `{ZERO}`", move, (ZERO, key)
-    if place := SAME_ELSEWHERE.get(dotted((*parent, key)), WORDS_OF_OTHERS.get(key)):
-        return f"the key in a ds_config is `{place}`", None, None
-    return _DELETE, None, None
+    is_off = not value or (isinstance(value, dict) and value.get("enabled") is False)
+    return Fix(FixKind.DELETE) if is_off else None
 
 
 def is_one_bit(name: object) -> bool:

@@ -37,6 +37,9 @@ class Handover(Enum):
     """Not at all: the script has its own, or does not use DeepSpeed."""
 
 
+FSDP = "FullyShardedDataParallel"
+"""What a script trains with if its Trainer uses FSDP."""
+
 Setting = Literal["argument", "key"]
 """How a setting of the training reaches a script: an argument of the Trainer, or a key of the ds_config."""
 

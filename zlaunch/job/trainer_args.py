@@ -198,6 +198,14 @@ def switched_on(argv: Sequence[str], *names: str) -> bool | None:
     return next((given[name].lower() in _TRUE for name in names if name in given), None)
 
 
+def fsdp_flag(argv: Sequence[str]) -> str | None:
+    """Return the words with which a command line has the Trainer use FSDP; None if it does not."""
+    for name, value in flags(argv):
+        if name == "fsdp" and (value is None or value.lower() not in ("", "false")):
+            return f"--fsdp {value}" if value else "--fsdp"
+    return None
+
+
 _CONFIG_FLAGS = ("--deepspeed", "--deepspeed_config", "--deepspeed-config")
 
 

@@ -22,10 +22,10 @@ from zlaunch.hosts.survey import HostSurvey, SurveyRequest, survey
 from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
-from zlaunch.job.script import ConfigInterface, Handover, Script
+from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import flags
+from zlaunch.job.trainer_args import flags, fsdp_flag
 from zlaunch.launch.ask import ask
 from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.preflight.tracking import PACKAGES
@@ -87,9 +87,8 @@ def read_sources(job: JobSpec) -> Sources:
 
 def _as_told(script: Script, job: JobSpec) -> Script:
     """Return the script without DeepSpeed if its command line has the Trainer use FSDP, which excludes it."""
-    fsdp = dict(flags(job.script_args)).get("fsdp", "")
-    if script.interface is ConfigInterface.TRAINER and str(fsdp).lower() not in ("", "false"):
-        return replace(script, interface=ConfigInterface.NONE, without_deepspeed="FullyShardedDataParallel")
+    if script.interface is ConfigInterface.TRAINER and fsdp_flag(job.script_args):
+        return replace(script, interface=ConfigInterface.NONE, without_deepspeed=FSDP)
     return script
 
 

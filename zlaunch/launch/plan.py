@@ -9,12 +9,12 @@ from zlaunch.config.native_ops import NativeOp, needed_ops
 from zlaunch.config.resolve.autos import TOTAL, ResolvedAutos
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.job import ResolveContext, ResolvedConfig, resolve_config
-from zlaunch.config.resolve.trainer_agreement import script_arguments
+from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, script_arguments
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, dotted
-from zlaunch.errors import Finding, Severity, WrongUsage
+from zlaunch.errors import Finding, Severity, WrongUsage, refuse_fatal
 from zlaunch.hosts import op_cache
 from zlaunch.hosts.environment import Variable, accelerate_variables, job_environment
 from zlaunch.hosts.interpreter import Interpreter
@@ -23,10 +23,10 @@ from zlaunch.hosts.op_cache import OpCache
 from zlaunch.hosts.probe import stack_of
 from zlaunch.hosts.topology import Topology
 from zlaunch.job.model import ModelConfig
-from zlaunch.job.script import ConfigInterface, Handover, Script
+from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
 from zlaunch.job.stack import SoftwareStack
-from zlaunch.job.trainer_args import TrainerArgs, absent_arguments
+from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, fsdp_flag
 from zlaunch.launch.backends import BACKENDS, launcher_of
 from zlaunch.launch.backends.target import Target
 from zlaunch.process import RANK_PROGRAM, ours
@@ -166,6 +166,8 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
     """Plan a job; raise Refused with all findings if it cannot work."""
     job, script, topology = inputs.job, inputs.script, inputs.topology
     args, findings = inputs.read_args()
+    fsdp = [*_fsdp(job, script)]
+    refuse_fatal(fsdp)
     config = resolve_config(job, inputs.context(args), [*findings, *_absent(inputs), *_no_optimizer(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(config.values, inputs.layout), config.left, inputs)
     words, handed = _handed_over(inputs, config)
@@ -187,7 +189,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         environment=job_environment(inputs.machine, topology, inputs.environ, variables, inputs.python),
         ops=_ops(inputs, config),
         precision=config.precision,
-        warnings=(*_without_effect(job, script), *config.warnings),
+        warnings=(*fsdp, *_without_effect(job, script), *config.warnings),
         module=job.module,
         debug=None if job.debug is None else listener(job.debug, topology),
         op_cache=inputs.op_cache,
@@ -310,6 +312,14 @@ def _no_optimizer(inputs: PlanInputs) -> list[Finding]:
     return [Finding("no-optimizer", message, hint, severity=Severity.FAILS_LATER, place=place)]
 
 
+def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:
+    """Find FSDP on the command line of a Trainer beside a ds_config."""
+    if job.ds_config is not None and script.without_deepspeed == FSDP:
+        yield from fsdp_conflict(
+            job.script_args, Severity.FAILS_LATER if script.is_sure else Severity.IGNORED
+        )
+
+
 def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
     """Find options about a ds_config that the script will not read."""
     given = {
@@ -325,13 +335,19 @@ def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
         return
     own, effect = script.own_config, f"{options} {'has' if options.count('`') == 2 else 'have'} no effect"
     if own is None:
-        message = f"{script.path.name} does not use DeepSpeed, so {effect}"
-        yield Finding(
-            "no-deepspeed",
-            message,
-            "use the Trainer, Accelerator or `deepspeed.initialize`",
-            severity=Severity.IGNORED,
+        instead = (
+            f"trains with {script.without_deepspeed}"
+            if script.without_deepspeed
+            else "does not use DeepSpeed"
         )
+        message, hint = (
+            f"{script.path.name} {instead}, so {effect}",
+            "use the Trainer, Accelerator or `deepspeed.initialize`",
+        )
+        if script.without_deepspeed == FSDP:
+            fsdp = fsdp_flag(job.script_args)
+            hint = f"leave out `{fsdp}` to train with DeepSpeed" if fsdp else "remove FSDP from the script"
+        yield Finding("no-deepspeed", message, hint, severity=Severity.IGNORED)
     else:
         message = f"the script passes its own ds_config to DeepSpeed ({own.where}), so {effect}"
         hint = "remove the ds_config there, or leave out these options"

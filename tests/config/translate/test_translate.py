@@ -326,8 +326,44 @@ def test_a_config_for_something_else_is_refused_where_it_says_so(kind: str) -> N
 
 def test_a_config_with_mistakes_is_refused_with_all_of_them() -> None:
     with pytest.raises(Refused) as caught:
-        translated("a.yaml t.py", HEAD + "  zero_stge: 3\n  offload: cpu\n")
+        translated("a.yaml t.py", f"num_process: 2\nzero_stage: 3\n{HEAD}  zero_stage: 2\n")
     assert [finding.code for finding in caught.value.findings] == ["unknown-key"] * 2
+
+
+def test_a_field_that_is_merely_ignored_is_left_out_with_its_hint() -> None:
+    found = translated("a.yaml t.py", HEAD + "  zero_stge: 3\n  zero_stage: 2\n")
+    assert "--stage 2" in found.line
+    assert ("zero_stge: 3", "left out: accelerate ignores it; did you mean `zero_stage`?") in [
+        (note.about, note.text) for note in found.notes
+    ]
+
+
+@pytest.mark.parametrize("fsdp", ["--fsdp full_shard", "--fsdp"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "deepspeed t.py --deepspeed d.json {}",
+        "torchrun t.py --deepspeed d.json {}",
+        "accelerate launch --use_deepspeed t.py {}",
+        "accelerate launch --use_deepspeed --deepspeed_config_file d.json t.py {}",
+    ],
+)
+def test_fsdp_beside_a_ds_config_is_told(text: str, fsdp: str) -> None:
+    found = translated(text.format(fsdp))
+    assert found.line.endswith(f" -- {fsdp}")
+    (told,) = [note.text for note in found.notes if note.about == fsdp]
+    assert told.startswith("the Trainer refuses it together with a ds_config")
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate launch --multi_gpu"])
+def test_fsdp_alone_gets_no_stage(launcher: str) -> None:
+    line = translated(f"{launcher} t.py --fsdp full_shard").line
+    assert ("--stage" in line, "--precision" in line) == (False, False)
+    assert line.endswith(" -- --fsdp full_shard")
+
+
+def test_fsdp_that_is_off_changes_nothing() -> None:
+    assert translated("torchrun t.py --fsdp false").line.startswith("zlaunch train t.py --stage 0 ")
 
 
 def test_a_hostfile_that_deepspeed_finds_by_itself_is_named() -> None:

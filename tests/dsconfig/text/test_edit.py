@@ -92,8 +92,54 @@ def test_a_key_moves_into_a_section_that_is_made_for_it() -> None:
     assert json.loads(mended('{"a": 1, "b": 2}', ("a",), Fix(FixKind.MOVE, "s"))) == {"b": 2, "s": {"a": 1}}
 
 
-def test_plain_text_is_strict_json() -> None:
-    assert json.loads(mended("{a: 'b', /* c */ d: [1,],}", (), Fix(FixKind.PLAIN))) == {"a": "b", "d": [1]}
+def test_plain_text_is_strict_json_but_for_comments() -> None:
+    plain = mended("{a: 'b', /* c */ d: [1,],}", (), Fix(FixKind.PLAIN))
+    assert plain == '{"a": "b", /* c */ "d": [1]}'
+
+
+@pytest.mark.parametrize("text", ["a: 1 // c", "a: 1 # c\n", "a: 1 /* c */"])
+def test_a_comment_does_not_swallow_the_brace_that_was_missing(text: str) -> None:
+    assert parse(mended(text, (), Fix(FixKind.PLAIN)), "ds.json").value == {"a": 1}
+
+
+@pytest.mark.parametrize(("end", "lines"), [("\n", 3), ("\r\n", 3)])
+def test_a_comment_goes_with_its_line(end: str, lines: int) -> None:
+    text = end.join(["{", "  // about a", '  "a": 1 /* b */', "}"])
+    assert mended(text, (), Fix(FixKind.UNCOMMENT)) == end.join(["{", '  "a": 1', "}"])
+
+
+ABOUT = """{
+  // about a
+  "a": 1, // of a
+  /* about b */
+  "b": {"x": 2} /* of b */, // more
+  "c": 3 // of c
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "left"),
+    [
+        ("a", ABOUT.replace('  "a": 1, // of a\n', "  // of a\n")),
+        ("b", ABOUT.replace('  "b": {"x": 2} /* of b */, // more\n', "  /* of b */ // more\n")),
+        ("c", ABOUT.replace("*/, // more", "*/ // more").replace('"c": 3 // of c', "// of c")),
+    ],
+)
+def test_comments_around_a_member_that_goes_stay(key: str, left: str) -> None:
+    assert mended(ABOUT, (key,), DELETE) == left
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_what_is_appended_comes_after_a_comment_about_the_last(end: str) -> None:
+    text = end.join(["{", '  "s": {"k": 5},', '  "c": 3 // of c', "}"])
+    moved = end.join(["{", '  "s": {},', '  "c": 3, // of c', '  "k": 5', "}"])
+    assert mended(text, ("s", "k"), Fix(FixKind.MOVE, "")) == moved
+
+
+def test_a_comment_in_an_empty_section_stays() -> None:
+    text = '{"k": 5, "s": { /* none */ }}'
+    assert mended(text, ("k",), Fix(FixKind.MOVE, "s")) == '{"s": {"k": 5 /* none */ }}'
 
 
 @given(written, st.data())

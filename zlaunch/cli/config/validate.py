@@ -21,10 +21,14 @@ def validate(
     model: ModelDir = None,
     runner: Runner = None,
     deepspeed: Release = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Apply safe fixes and show the diff.")] = False,
-    diff: Annotated[
-        bool, typer.Option("--diff", help="Show what --fix would change; write nothing.")
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Apply safe fixes, show the diff, and keep FILE.bak.")
     ] = False,
+    diff: Annotated[
+        bool,
+        typer.Option("--diff", help="Show what --fix would change, write nothing, exit with 65 for changes."),
+    ] = False,
+    no_backup: Annotated[bool, typer.Option("--no-backup", help="With --fix, keep no FILE.bak.")] = False,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also ask the installed DeepSpeed; takes a few seconds.")
     ] = False,
@@ -37,7 +41,7 @@ def validate(
     python: options.Python = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 65 for ignored settings too.")] = False,
     output: Annotated[
-        Literal["text", "json", "github"], typer.Option("--format", help="Format of the findings.")
+        Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Format of the findings.")
     ] = "text",
 ) -> None:
     """Check ds_config files and report every mistake with its line.
@@ -45,11 +49,11 @@ def validate(
     error: DeepSpeed refuses the file. fails later: the job fails after the model is loaded.
     ignored: DeepSpeed does something else. advice: there is a better way.
     """
-    if fix and diff:
-        raise WrongUsage("`--diff` only shows what `--fix` would write", "keep one of them")
+    if no_backup and not fix:
+        raise WrongUsage("`--no-backup` has no effect without `--fix`", "leave it out")
     argv, reader = trainer_args(trainer.args, python)
     context, wrong = context_of(argv, world_size, model, runner or reader, deepspeed, python=python)
-    wanted = ReportOptions(context, deep=deep, fix=fix, show_diff=fix or diff, python=python)
+    wanted = ReportOptions(context, deep=deep, fix=fix, show_diff=diff, backup=not no_backup, python=python)
     reports = [inspect_config(name, wanted) for name in files]
     if rehearse:  # what estimates need would make every other check slower
         from zlaunch.estimate.rehearsed_check import add_rehearsal_findings
@@ -58,5 +62,5 @@ def validate(
         reports = [add_rehearsal_findings(report, model, world_size, job) for report in reports]
     if wrong:
         reports.insert(0, Report("the Trainer's arguments", wrong))
-    REPORTS[output](reports)
+    REPORTS[output](reports, strict)
     raise typer.Exit(max(report.status(strict) for report in reports))

@@ -1,11 +1,14 @@
-"""Reports about ds_configs as text, JSON or GitHub annotations."""
+"""Reports about ds_configs as text, JSON, GitHub annotations or SARIF."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from zlaunch import console
-from zlaunch.config.report import Report
+from zlaunch.cli.views.sarif import sarif
+from zlaunch.config.report import Fixes, Report
 from zlaunch.errors import ExitStatus, Finding, Severity
 from zlaunch.units import plural
 
@@ -17,20 +20,43 @@ _GITHUB = {
 }
 
 
-def as_text(reports: Sequence[Report]) -> None:
-    """Print the findings of each file, then a summary line."""
+def as_text(reports: Sequence[Report], strict: bool) -> None:
+    """Print the findings of each file, then a summary line.
+
+    A diff that is only shown stands alone on stdout, for `patch`; what it does not mend goes to stderr.
+    """
     for report in reports:
         if report.trouble is not None:
             console.show_error(report.trouble)
             continue
-        if report.diff:
-            console.data(report.diff.rstrip("\n"))
-        for finding in report.findings:
-            console.show_finding(finding)
-        console.say(f"{report.name}: {'; '.join(filter(None, [report.fix_note, _verdict(report)]))}")
+        fixes = report.fixes
+        if fixes is not None and fixes.diff:
+            console.data(fixes.diff.removesuffix("\n"))
+        if fixes is not None and not fixes.writes:
+            console.say_findings(finding for finding in report.findings if finding.fix is None)
+        else:
+            for finding in report.findings:
+                console.show_finding(finding)
+        if fixes is not None:
+            does, was = ("deleted", "was") if fixes.writes else ("`--fix` would delete", "is")
+            deletions = [f"`{one.key}`, which {was} {one.state}" for one in fixes.deletions]
+            console.say(*(f"{report.name}: {does} {deletion}" for deletion in deletions))
+        console.say(f"{report.name}: {'; '.join(filter(None, [_done(fixes), _summary(report)]))}")
 
 
-def _verdict(report: Report) -> str:
+def _done(fixes: Fixes | None) -> str:
+    """Count the fixes, and say whether they were written."""
+    if fixes is None:
+        return ""
+    if fixes.count == 0:
+        return "no safe fixes"
+    counted = f"{fixes.count} fix{'' if fixes.count == 1 else 'es'}"
+    if not fixes.writes:
+        return f"`--fix` would write {counted}"
+    return f"{counted} written" + (f", old file kept as {fixes.backup}" if fixes.backup else "")
+
+
+def _summary(report: Report) -> str:
     if not report.findings:
         return "valid"
     counts = dict.fromkeys(Severity, 0)
@@ -47,11 +73,32 @@ def _counted(count: int, severity: Severity) -> str:
     return f"{count} {'fail later' if is_plural else severity.value}"
 
 
-def as_json(reports: Sequence[Report]) -> None:
-    """Print all findings as one JSON object."""
-    findings = [_members(report.name, finding) for report in reports for finding in _all(report)]
-    diffs = {report.name: report.diff for report in reports if report.diff}
-    console.data(json.dumps({"findings": findings, **({"diffs": diffs} if diffs else {})}, indent=2))
+def as_json(reports: Sequence[Report], strict: bool) -> None:
+    """Print one JSON object: a verdict for each file, all findings, and the diffs of fixes."""
+    findings = [_members(report.name, finding) for report in reports for finding in report.all_findings]
+    diffs = {report.name: report.fixes.diff for report in reports if report.fixes and report.fixes.diff}
+    files = [_file(report, strict) for report in reports]
+    members = {"files": files, "findings": findings, **({"diffs": diffs} if diffs else {})}
+    console.data(json.dumps(members, indent=2))
+
+
+def _file(report: Report, strict: bool) -> dict[str, Any]:
+    status = report.status(strict)
+    counts = dict.fromkeys((severity.value for severity in Severity), 0)
+    for finding in report.all_findings:
+        counts[finding.severity.value] += 1
+    verdict = "valid" if status is ExitStatus.OK else "unreadable" if report.trouble else "refused"
+    members = {"file": report.name, "verdict": verdict, "exit_status": int(status), "counts": counts}
+    return members if report.fixes is None else {**members, "fixes": _fixes(report.fixes)}
+
+
+def _fixes(fixes: Fixes) -> dict[str, Any]:
+    return {
+        "count": fixes.count,
+        "written": fixes.writes and fixes.count > 0,
+        "deleted": [asdict(deletion) for deletion in fixes.deletions],
+        "backup": None if fixes.backup is None else str(fixes.backup),
+    }
 
 
 def _members(name: str, finding: Finding) -> dict[str, Any]:
@@ -60,6 +107,8 @@ def _members(name: str, finding: Finding) -> dict[str, Any]:
         "file": place.file if place else name,
         "line": place.line if place else 1,
         "column": place.column if place else 1,
+        "end_line": place.line if place else 1,
+        "end_column": place.end_column if place else 1,
         "path": finding.where,
         "code": finding.code,
         "severity": finding.severity.value,
@@ -68,10 +117,10 @@ def _members(name: str, finding: Finding) -> dict[str, Any]:
     }
 
 
-def as_github(reports: Sequence[Report]) -> None:
+def as_github(reports: Sequence[Report], strict: bool) -> None:
     """Print each finding as a workflow command, which GitHub shows beside the line."""
     for report in reports:
-        for finding in _all(report):
+        for finding in report.all_findings:
             members = _members(report.name, finding)
             text = f"{finding.message}\n{finding.hint or ''}".strip()
             place = ",".join(f"{to}={_escaped(str(members[key]))}" for key, to in _PROPERTIES.items())
@@ -79,7 +128,7 @@ def as_github(reports: Sequence[Report]) -> None:
             console.data(f"::{_GITHUB[finding.severity]} {place}::{data}")
 
 
-_PROPERTIES = {"file": "file", "line": "line", "column": "col", "code": "title"}
+_PROPERTIES = {"file": "file", "line": "line", "column": "col", "end_column": "endColumn", "code": "title"}
 
 
 def _escaped(text: str) -> str:
@@ -88,15 +137,14 @@ def _escaped(text: str) -> str:
     return text
 
 
-def _all(report: Report) -> Sequence[Finding]:
-    """List the findings of a report; a file that cannot be read is one."""
-    if report.trouble is None:
-        return report.findings
-    return [Finding("cannot-read", report.trouble.message, report.trouble.hint)]
+def as_sarif(reports: Sequence[Report], strict: bool) -> None:
+    """Print a SARIF log."""
+    console.data(sarif(reports, Path.cwd()))
 
 
-REPORTS: Mapping[str, Callable[[Sequence[Report]], None]] = {
+REPORTS: Mapping[str, Callable[[Sequence[Report], bool], None]] = {
     "text": as_text,
     "json": as_json,
     "github": as_github,
+    "sarif": as_sarif,
 }

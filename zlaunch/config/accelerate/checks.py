@@ -18,7 +18,9 @@ from zlaunch.config.accelerate.fields import (
     SECTION,
     SECTION_KEYS,
 )
+from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Refused, Severity
 
@@ -49,7 +51,7 @@ def refuse_another_kind(source: Document) -> None:
 def at_the_top(source: Document) -> Iterator[Finding]:
     """Find what accelerate refuses in the top-level fields."""
     for key in [key for key in source.value if key not in (*KEYS, *OLD_KEYS)]:
-        hint = f"move it into `{SECTION}`" if key in SECTION_KEYS else _close(key, KEYS)
+        hint = f"move it into `{SECTION}`" if key in SECTION_KEYS else _field(key, KEYS)
         yield _finding(source, (key,), "unknown-key", f"accelerate has no field `{key}` here", hint)
     for key in ("num_processes", "num_machines"):
         if not isinstance(source.value.get(key), int | None):
@@ -65,7 +67,7 @@ def in_the_section(source: Document, fields: Mapping[str, Any]) -> Iterator[Find
     """Find DeepSpeed fields that accelerate ignores."""
     for key in source.value.get(SECTION) or ():
         if key not in SECTION_KEYS:
-            hint = "move it to the top" if key in KEYS else _close(key, SECTION_KEYS)
+            hint = "move it to the top" if key in KEYS else _field(key, SECTION_KEYS)
             message = f"accelerate ignores `{key}` in `{SECTION}`"
             yield _finding(source, (SECTION, key), "unknown-key", message, hint, severity=Severity.IGNORED)
     if source.value.get("num_machines") in (None, 1):
@@ -136,10 +138,31 @@ def _finding(
     return Finding(code, message, hint, dotted(path), severity, source.place(path))
 
 
+FIELDS_FOR_KEYS: Mapping[str, str] = {
+    "max_grad_norm": "gradient_clipping",
+    "nvme_path": "offload_optimizer_nvme_path",
+    "offload_optimizer": "offload_optimizer_device",
+    "offload_param": "offload_param_device",
+    "stage": "zero_stage",
+    "stage3_gather_16bit_weights_on_model_save": "zero3_save_16bit_model",
+    "zero_optimization": "zero_stage",
+}
+"""Key of a ds_config, or Trainer argument → the field of the section with the same meaning."""
+
+
+def _field(key: str, known: Sequence[str]) -> str:
+    """Name the intended field of the section, or where a key of a ds_config belongs."""
+    if key in FIELDS_FOR_KEYS:
+        return f"the field is `{SECTION}.{FIELDS_FOR_KEYS[key]}`"
+    if key in {*known_keys({}, ()), *known_keys({}, (ZERO,))}:
+        return f"write it in a ds_config, and name that in `{FILE}`"
+    return _close(key, known) or "`accelerate launch --help` lists the fields, as flags"
+
+
 def _close(word: str, known: Sequence[str]) -> str | None:
     spelled = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), spelled, n=1, cutoff=0.6)
-    return f"did you mean `{spelled[close[0]]}`?" if close else "delete it"
+    return f"did you mean `{spelled[close[0]]}`?" if close else None
 
 
 def _shown(source: Document, path: KeyPath) -> str:

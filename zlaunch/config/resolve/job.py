@@ -121,8 +121,8 @@ def _resolve_own(given: ResolveContext) -> ResolvedConfig:
 def _checked(base: Document | None, release: Release) -> Document | None:
     """Refuse a file with wrong keys or values, even those that DeepSpeed silently accepts."""
     if base is not None:
-        remarks = [remark for remark in base.remarks if remark.severity is not Severity.ADVICE]
-        if found := [*remarks, *map(base.locate, check(base.value, release).findings)]:
+        found = [*base.remarks, *map(base.locate, check(base.value, release).findings)]
+        if found := [finding for finding in found if finding.severity is not Severity.ADVICE]:
             raise Refused(found)
     return base
 

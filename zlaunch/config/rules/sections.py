@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from zlaunch.config.rules.rule import Subject, Violation, advice, fails_later, ignored
 from zlaunch.dsconfig.keys.read_at import OFF_BY_DEFAULT, switches_over
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Fix, FixKind
 
@@ -85,7 +86,8 @@ def aio_without_nvme(subject: Subject) -> Iterator[Violation]:
     reads = any(section.device == "nvme" for section in subject.offloads.values())
     may_read = any(keys[-1] == "device" for keys in subject.autos)
     if subject.config.aio is not None and not (reads or may_read):
-        yield Violation("aio", "`aio` has no effect without offload to NVMe", "delete it")
+        hint = f"delete it, or offload with `{ZERO}.offload_optimizer.device` nvme"
+        yield Violation("aio", "`aio` has no effect without offload to NVMe", hint)
 
 
 @fails_later(

@@ -183,9 +183,11 @@ def with_settings(command: Command, config: AccelerateConfig) -> Command:
 
 def _from_config(config: AccelerateConfig) -> Iterator[GivenFlag]:
     """Read the fields as flags, except placeholders that `accelerate config` writes."""
+    hints = {finding.place: f"; {finding.hint}" for finding in config.findings if finding.hint}
     for setting in config.settings():
         text = setting.value if isinstance(setting.value, str) else json.dumps(setting.value)
-        field = _FIELDS.get(setting.name) or flag(setting.name, NotNeeded("accelerate ignores it"))
+        unknown = NotNeeded(f"accelerate ignores it{hints.get(setting.place, '')}")
+        field = _FIELDS.get(setting.name) or flag(setting.name, unknown)
         is_off = not field.takes_value and text.lower() in ("false", "no")
         if not is_off and text.lower() not in field.idle:
             yield GivenFlag(field, text, f"{setting.name}: {text}", place=setting.place)

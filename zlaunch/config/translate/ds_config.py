@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from zlaunch.config.translate.flags import Command, GivenFlag, Role, Roles, implied
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, becomes, no_equivalent, not_needed
-from zlaunch.job.trainer_args import flags, take_ds_config
+from zlaunch.job.trainer_args import flags, fsdp_flag, take_ds_config
 
 STAGE = "2"
 """Accelerate's default stage, and zlaunch's."""
@@ -42,12 +42,20 @@ def settings(command: Command, roles: Roles, uses_deepspeed: bool) -> Iterator[P
         yield from becomes(file, "--ds-config", file.value)
     if named is None and len(rest) < len(command.args):
         yield Note("--deepspeed", "left out: zlaunch passes it to scripts that accept it")
+    yield from _fsdp(command, named is not None or uses_deepspeed)
     if named is not None or (file and uses_deepspeed):
         yield from _beside_a_file(command, roles)
     elif uses_deepspeed:
         yield from _from_fields(command, roles)
     else:
         yield from _without_deepspeed(command, roles)
+
+
+def _fsdp(command: Command, gets_ds_config: bool) -> Iterator[Note]:
+    """Note what becomes of an argument with which the Trainer uses FSDP."""
+    if said := fsdp_flag(command.args):
+        refused = "the Trainer refuses it together with a ds_config: leave out one of the two"
+        yield Note(said, refused if gets_ds_config else "stays: the Trainer uses FSDP, without a ds_config")
 
 
 def _beside_a_file(command: Command, roles: Roles) -> Iterator[Piece]:
@@ -68,6 +76,10 @@ def _without_deepspeed(command: Command, roles: Roles) -> Iterator[Piece]:
     for role in (*_DECIDED_BY_A_FILE, Role.SHARDED_INIT, Role.DS_CONFIG):
         if role in roles:
             yield not_needed(roles[role], f"{name} ignores it without `--use_deepspeed`")
+    if fsdp_flag(command.args):
+        if precision := roles.get(Role.PRECISION):
+            yield not_needed(precision, "the script's own `--bf16` or `--fp16` decides")
+        return
     if command.launcher.hostfile:
         text = "the script gets no ds_config, so zlaunch writes one for stage 2; "
         yield Note(name, f"{text}if it has its own, give `--ds-config FILE`")

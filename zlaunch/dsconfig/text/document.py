@@ -40,16 +40,24 @@ class Document:
     value: dict[str, Any]
     spans: Mapping[KeyPath, Span]
     remarks: tuple[Finding, ...] = ()
-    strict_edits: tuple[Edit, ...] = ()
-    """Edits that make the text strict JSON."""
+    plain_edits: tuple[Edit, ...] = ()
+    """Edits that make the text strict JSON, except for comments."""
+    comment_edits: tuple[Edit, ...] = ()
+    """Edits that delete the comments, with the space before them."""
+
+    @property
+    def strict_edits(self) -> tuple[Edit, ...]:
+        """Edits that make the text strict JSON."""
+        return (*self.plain_edits, *self.comment_edits)
 
     def place(self, path: KeyPath) -> Place:
         """Locate a key, or the innermost object around it if it is missing."""
         while path not in self.spans:
             path = path[:-1]
         span = self.spans[path]
-        written = self.text[span.key : span.end]
-        return place_at(self.file, self.text, span.key, len(written) if "\n" not in written else None)
+        is_one_line = "\n" not in self.text[span.key : span.end]
+        end = span.end if is_one_line else span.key_end
+        return place_at(self.file, self.text, span.key, end - span.key if end else None)
 
     def locate(self, finding: Finding) -> Finding:
         """Add its place to a finding."""

@@ -18,8 +18,9 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 
 def fix_text(document: Document, path: KeyPath, fix: Fix) -> str:
     """Apply a fix to one key and return the new text; raise KeyError if the text lacks the key."""
-    if fix.kind is FixKind.PLAIN:
-        return apply(document.text, document.strict_edits)
+    if fix.kind.is_textual:
+        is_plain = fix.kind is FixKind.PLAIN
+        return apply(document.text, document.plain_edits if is_plain else document.comment_edits)
     span = document.spans[path]
     match fix.kind:
         case FixKind.RENAME:
@@ -30,7 +31,7 @@ def fix_text(document: Document, path: KeyPath, fix: Fix) -> str:
             key, value = fix.to
             edits = [_renamed(span, key), Edit(span.start, span.end, json.dumps(value))]
         case FixKind.DELETE:
-            edits = [_without(document, path)]
+            edits = _without(document, path)
         case FixKind.MOVE:
             return _moved(document, path, fix.to)
     return apply(document.text, edits)
@@ -40,28 +41,54 @@ def _renamed(span: Span, key: str) -> Edit:
     return Edit(span.key, span.key_end, json.dumps(key))
 
 
-def _without(document: Document, path: KeyPath) -> Edit:
-    """Delete a member with its comma, and with its line if it is alone on it."""
+def _without(document: Document, path: KeyPath) -> list[Edit]:
+    """Delete a member with one comma, and with its line if it is alone on it; comments stay."""
     text, span = document.text, document.spans[path]
-    start, end = span.key, span.end
-    after = end + len(text[end:]) - len(text[end:].lstrip())
-    before = len(text[:start].rstrip())
+    after, before = _after(document, span.end), _before(document, span.key)
     if text[after : after + 1] == ",":
-        end = after + 1
-        line_rest = text[end:].split("\n", 1)[0]
-        if not line_rest.strip() and text[:start].rpartition("\n")[2].strip() == "":
-            return Edit(text.rfind("\n", 0, start) + 1, min(len(text), end + len(line_rest) + 1), "")
-        return Edit(start, end + len(line_rest) - len(line_rest.lstrip(" ")), "")
-    if text[before - 1 : before] == ",":
-        return Edit(before - 1, end, "")
-    return Edit(before, end, "")
+        if text[span.end : after].strip():
+            return [_cut(text, span.key, span.end), Edit(after, after + 1, "")]
+        return [_cut(text, span.key, after + 1)]
+    comma = before - 1 if text[before - 1 : before] == "," else before
+    if not text[before : span.key].strip():
+        return [Edit(comma, span.end, "")]
+    return [Edit(comma, before, ""), _cut(text, span.key, span.end)]
+
+
+def _cut(text: str, start: int, end: int) -> Edit:
+    line = text[end:].split("\n", 1)[0]
+    begin = text.rfind("\n", 0, start) + 1
+    if not line.strip() and not text[begin:start].strip():
+        return Edit(begin, min(len(text), end + len(line) + 1), "")
+    return Edit(start, end + len(line) - len(line.lstrip(" ")), "")
+
+
+def _after(document: Document, offset: int) -> int:
+    """Skip whitespace and comments."""
+    text = document.text
+    while True:
+        offset += len(text[offset:]) - len(text[offset:].lstrip())
+        ends = [one.end for one in document.comment_edits if one.start <= offset < one.end]
+        if not ends:
+            return offset
+        offset = ends[0]
+
+
+def _before(document: Document, offset: int) -> int:
+    """Skip whitespace and comments backwards."""
+    while True:
+        offset = len(document.text[:offset].rstrip())
+        starts = [one.start for one in document.comment_edits if one.start < offset <= one.end]
+        if not starts:
+            return offset
+        offset = starts[0]
 
 
 def _moved(document: Document, path: KeyPath, section: str) -> str:
     """Move a member into a section, which is created if missing."""
     text, span = document.text, document.spans[path]
     member = text[span.key : span.end]
-    rest = parse(apply(text, [_without(document, path)]), document.file)
+    rest = parse(apply(text, _without(document, path)), document.file)
     target: KeyPath = (section,) if section else ()
     if target in rest.spans:
         return _added(rest, target, member)
@@ -69,15 +96,25 @@ def _moved(document: Document, path: KeyPath, section: str) -> str:
 
 
 def _added(document: Document, target: KeyPath, member: str) -> str:
-    """Append a member to an object, indented like the others."""
+    """Append a member to an object, indented like the others, after a comment about the last one."""
     text, span = document.text, document.spans[target]
     members = [s for path, s in document.spans.items() if path[:-1] == target and path]
     if not members:
-        return apply(text, [Edit(span.start, span.end, f"{{{member}}}")])
+        is_empty = not text[span.start + 1 : span.end - 1].strip()
+        end = span.end if is_empty else span.start + 1
+        return apply(text, [Edit(span.start, end, f"{{{member}}}" if is_empty else f"{{{member}")])
     last = members[-1]
     line = text[text.rfind("\n", 0, last.key) + 1 : last.key]
-    between = f"\n{line}" if not line.strip() else " "
-    return apply(text, [Edit(last.end, last.end, f",{between}{member}")])
+    if line.strip():
+        return apply(text, [Edit(last.end, last.end, f", {member}")])
+    line_end = last.end + len(text[last.end :].split("\n", 1)[0].rstrip("\r"))
+    comma = _after(document, last.end)
+    has_comma = text[comma : comma + 1] == ","
+    added = ("\r\n" if text[line_end : line_end + 1] == "\r" else "\n") + line + member
+    if last.end == line_end or _after(document, comma + has_comma) < line_end:
+        return apply(text, [Edit(last.end, last.end, f",{added}")])
+    commas = [] if has_comma else [Edit(last.end, last.end, ",")]
+    return apply(text, [*commas, Edit(line_end, line_end, added)])
 
 
 def fix_value(value: dict[str, Any], path: KeyPath, fix: Fix | None, instead: str | None = None) -> None:

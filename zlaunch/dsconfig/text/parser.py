@@ -34,7 +34,9 @@ def parse(text: str, file: str) -> Document:
     """Parse the text of a ds_config; raise Refused with the place of a syntax error."""
     parser = _Parser(text, file)
     value = parser.document()
-    return Document(file, text, value, parser.spans, tuple(parser.notes.findings), tuple(parser.notes.edits))
+    notes = parser.notes
+    edits = tuple(notes.edits), tuple(notes.comments)
+    return Document(file, text, value, parser.spans, tuple(notes.findings), *edits)
 
 
 @dataclass
@@ -66,7 +68,11 @@ class _Parser:
             assert isinstance(value, dict), "an object begins with a brace"
         elif self._token.kind in ("word", "string"):
             self.notes.remark("no-braces", "an object without braces is", start)
-            self.notes.edits += [Edit(start, start, "{\n"), Edit(len(self.text), len(self.text), "}\n")]
+            end = len(self.text)
+            closing = (
+                "}\n" if self.text.endswith("\n") else "\n}\n"
+            )  # a comment in the last line ends with it
+            self.notes.edits += [Edit(start, start, "{\n"), Edit(end, end, closing)]
             value = self._object((), closing="")
         else:
             self._fail("a ds_config must be one JSON object", "begin the file with `{`")

@@ -19,6 +19,8 @@ class ParseRemarks:
     text: str
     findings: list[Finding] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
+    comments: list[Edit] = field(default_factory=list)
+    """The edits that delete comments."""
 
     def space(self, match: re.Match[str]) -> None:
         """Report a character that looks like a space but is not whitespace in JSON."""
@@ -45,25 +47,27 @@ class ParseRemarks:
 
     def comment(self, start: int, end: int) -> None:
         """Report a comment; the edit deletes it, with its line if it is alone on it."""
-        self.remark("comment", "a comment is", start)
+        self.remark("comment", "a comment is", start, end, fix=Fix(FixKind.UNCOMMENT))
         line_start = self.text.rfind("\n", 0, start) + 1
         begin = start - len(self.text[line_start:start]) + len(self.text[line_start:start].rstrip(" \t"))
-        alone = begin == line_start and self.text[end : end + 1] in ("\n", "")
-        self.edits.append(Edit(begin, end + 1 if alone else end, ""))
+        line_end = re.match(r"\r?\n|\Z", self.text[end : end + 2])
+        alone = begin == line_start and line_end is not None
+        self.comments.append(Edit(begin, end + line_end.end() if alone and line_end else end, ""))
 
     def lenient(self, code: str, what: str, token: Token, value: str) -> None:
         """Report text that is not in double quotes; the edit quotes it."""
-        self.remark(code, what, token.start)
+        self.remark(code, what, token.start, token.end)
         self.edits.append(Edit(token.start, token.end, json.dumps(value, ensure_ascii=False)))
 
-    def remark(self, code: str, what: str, offset: int) -> None:
+    def remark(self, code: str, what: str, offset: int, end: int | None = None, fix: Fix = _PLAIN) -> None:
         """Report what only DeepSpeed reads, once for each kind."""
         if any(remark.code == code for remark in self.findings):
             return
         message = f"{what} accepted by DeepSpeed, but not by transformers or accelerate"
         hint = "write strict JSON, or start the job with `zlaunch train`, which writes it"
-        place = place_at(self.file, self.text, offset)
-        self.findings.append(Finding(code, message, hint, "", Severity.ADVICE, place, fix=_PLAIN))
+        first_line = self.text[offset : end or offset + 1].splitlines()[:1]
+        place = place_at(self.file, self.text, offset, max(1, len("".join(first_line))))
+        self.findings.append(Finding(code, message, hint, "", Severity.ADVICE, place, fix=fix))
 
     def misread(self, token: Token, meant: object, why: str) -> None:
         """Report a value that DeepSpeed reads differently from what was meant."""

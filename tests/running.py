@@ -27,6 +27,10 @@ READ_BEFORE_THE_FIRST_LINE = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 """How the variables begin that the interpreter reads before it runs any Python."""
 
 
+PATIENCE = 900.0
+"""Seconds for a command that has hung: one that works may take minutes where the disk is slow."""
+
+
 @dataclass(frozen=True)
 class Result:
     """What came of a command."""
@@ -40,7 +44,7 @@ def zlaunch(
     *args: object,
     cwd: Path,
     env: Mapping[str, str] | None = None,
-    timeout: float = 300,
+    timeout: float = PATIENCE,
     python: str = sys.executable,
 ) -> Result:
     """Run zlaunch to its end."""
@@ -54,7 +58,7 @@ def zlaunch(
     return Result(program.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 
-def run(*argv: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300) -> Result:
+def run(*argv: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = PATIENCE) -> Result:
     """Run any program to its end."""
     done = subprocess.run(
         [str(word) for word in argv],

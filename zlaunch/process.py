@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     import psutil
@@ -318,12 +318,23 @@ def is_alive(process: "psutil.Process") -> bool:
         return False
 
 
-def whereabouts() -> str:
-    """Name the host, its boot, and the namespace of the process ids that can be seen from here."""
-    if sys.platform != "linux":
-        return os.uname().nodename
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    return f"{os.uname().nodename} {boot} {Path('/proc/self/ns/pid').readlink()}"
+class Whereabouts(NamedTuple):
+    """Where a process id means this process: elsewhere it may be another one, or none."""
+
+    host: str
+    boot: str
+    """One start of the kernel; empty if the system does not tell."""
+    pid_namespace: str
+    """The process ids that a container sees; empty if the system does not tell."""
+
+
+def whereabouts() -> Whereabouts:
+    """Tell where the process ids are valid that can be seen from here."""
+    boot = namespace = ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    return Whereabouts(os.uname().nodename, boot, namespace)
 
 
 def may_signal(pid: int) -> bool:

@@ -140,7 +140,7 @@ def test_a_lock_that_a_process_has_open_is_not_stale(lock: Path) -> None:
         assert not is_stale(lock)
 
 
-@pytest.mark.parametrize("signed", ["", whereabouts()])
+@pytest.mark.parametrize("signed", ["", " ".join(whereabouts())])
 def test_a_lock_of_this_machine_that_no_process_has_open_is_stale(lock: Path, signed: str) -> None:
     lock.write_text(signed)
     assert is_stale(lock)

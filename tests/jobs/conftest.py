@@ -15,7 +15,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def swapped_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose matrices are large enough for DeepSpeed to swap: more than 1 MiB in each rank."""
-    wide = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 2, "num_attention_heads": 8}
+    wide = {"hidden_size": 1024, "intermediate_size": 1024, "num_hidden_layers": 1, "num_attention_heads": 8}
     return write_model(tmp_path_factory.mktemp("wide"), wide)
 
 

@@ -157,8 +157,20 @@ def test_another_process_is_not_mistaken_for_the_runs_own(other: dict[str, Any])
     assert is_running(job) is False
 
 
-def test_what_works_on_another_host_cannot_be_seen() -> None:
-    assert is_running(conform({**OWN, "host": "elsewhere"}, JobRecord)) is None
+@pytest.mark.parametrize("name", ["host", "pid_namespace", "boot"])
+def test_what_works_on_another_host_or_in_another_container_cannot_be_seen(name: str) -> None:
+    job = conform({**OWN, "started": time.time(), name: "elsewhere"}, JobRecord)
+    assert is_running(job) is None
+    assert owner_process(job) is None
+
+
+def test_a_run_from_before_this_host_was_booted_is_not_running() -> None:
+    assert is_running(conform({**OWN, "started": 1.0, "boot": "earlier"}, JobRecord)) is False
+
+
+def test_a_run_of_a_version_that_recorded_the_host_alone_is_seen() -> None:
+    job = {name: value for name, value in OWN.items() if name not in ("boot", "pid_namespace")}
+    assert is_running(conform(job, JobRecord)) is True
 
 
 def tail_of(log: Path, count: int) -> bytes:

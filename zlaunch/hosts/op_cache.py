@@ -125,7 +125,7 @@ def _would_be_seen(lock: Path) -> bool:
     """Whether a process that has the lock open would be found."""
     is_readable = os.getuid() in (0, lock.stat().st_uid)
     signed = lock.read_text("utf-8", "replace")
-    return is_readable and (signed == whereabouts() if signed else not _is_on_network(lock))
+    return is_readable and (signed == " ".join(whereabouts()) if signed else not _is_on_network(lock))
 
 
 def _is_on_network(file: Path) -> bool:

@@ -4,11 +4,11 @@ psutil is imported when there is a process to look at: a dry run looks at none.
 """
 
 import contextlib
+import math
 import os
-import socket
 from typing import TYPE_CHECKING
 
-from zlaunch.process import is_alive
+from zlaunch.process import is_alive, whereabouts
 from zlaunch.rundir.record import JobRecord
 
 if TYPE_CHECKING:
@@ -19,22 +19,44 @@ def own_identity() -> JobRecord:
     """Identify this process: a process id alone may be given to another process later."""
     import psutil
 
-    started = psutil.Process().create_time()
-    return {"host": socket.gethostname(), "zlaunch_pid": os.getpid(), "zlaunch_started": started}
+    here = whereabouts()
+    return {
+        "host": here.host,
+        "boot": here.boot,
+        "pid_namespace": here.pid_namespace,
+        "zlaunch_pid": os.getpid(),
+        "zlaunch_started": psutil.Process().create_time(),
+    }
 
 
 def is_running(job: JobRecord) -> bool | None:
-    """Whether the zlaunch of a run is running; None if it is not on this host, or its host is unknown."""
-    host = job.get("host")
-    if host and host != socket.gethostname():
-        return None
-    return owner_process(job) is not None
+    """Whether the zlaunch of a run is running; None if that cannot be seen from here.
+
+    That is so on another host, and in another container of this host.
+    """
+    if _is_visible(job):
+        return owner_process(job) is not None
+    return False if _was_before_boot(job) else None
+
+
+def _is_visible(job: JobRecord) -> bool:
+    """Whether the process id of a run is valid here. Older versions recorded the host alone."""
+    return all(job.get(name, value) in ("", value) for name, value in whereabouts()._asdict().items())
+
+
+def _was_before_boot(job: JobRecord) -> bool:
+    """Whether this host was booted after a run had started on it."""
+    import psutil
+
+    here = whereabouts()
+    is_other_boot = job.get("host") == here.host and job.get("boot", here.boot) not in ("", here.boot)
+    return is_other_boot and job.get("started", math.inf) < psutil.boot_time()
 
 
 def owner_process(job: JobRecord) -> "psutil.Process | None":
-    """Find the zlaunch process of a run on this host; None if it has ended."""
+    """Find the zlaunch process of a run; None if it has ended, or cannot be seen from here."""
     pid = job.get("zlaunch_pid", 0)
-    if pid <= 0:
+    if pid <= 0 or not _is_visible(job):
         return None
     import psutil
 

@@ -81,6 +81,9 @@ class JobRecord(TypedDict, total=False):
     spec: dict[str, object]
     """Members of `JobSpec`, so that the run can be planned again."""
     host: str
+    boot: str
+    pid_namespace: str
+    """These three say where `zlaunch_pid` is valid: a field of `Whereabouts` each."""
     zlaunch_pid: int
     zlaunch_started: Finite
     run_directory: str

@@ -26,7 +26,7 @@ class State(Enum):
     LOST = "lost"
     """Its zlaunch was killed; the guard may have recorded that."""
     UNKNOWN = "unknown"
-    """It was started on another host, and has not written anything for a while."""
+    """Its zlaunch is on another host or in another container, and it has not written anything for a while."""
     BROKEN = "broken"
     """The directory has no readable record of a run."""
 
@@ -139,7 +139,7 @@ def cause_of(files: RunFiles, state: State, verdict: Verdict | None) -> str | No
         broken = next((trouble for trouble in files.troubles if "how-it-ended" in trouble), None)
         return f"{gone}, and {broken}" if broken else f"{gone} without recording an end: it was killed"
     if state is State.UNKNOWN:
-        return f"it was started on {host}, and has not written anything for a while"
+        return f"its zlaunch on {host} cannot be seen from here, and it has not written anything for a while"
     return str(state.value)
 
 

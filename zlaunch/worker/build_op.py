@@ -32,7 +32,7 @@ def _sign_locks() -> None:
     def acquire_and_sign(self: FileBaton) -> bool | None:
         is_acquired: bool | None = acquire(self)
         if is_acquired:
-            Path(self.lock_file_path).write_text(whereabouts())
+            Path(self.lock_file_path).write_text(" ".join(whereabouts()))
         return is_acquired
 
     FileBaton.try_acquire = acquire_and_sign

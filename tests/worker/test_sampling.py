@@ -1,12 +1,17 @@
 """What a rank and its host use right now."""
 
+import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.running import ROOT
+from zlaunch.worker.sampling import is_compiling
 
 LOST = """
 class NVMLError(Exception):
@@ -29,3 +34,31 @@ def test_nothing_is_said_of_a_gpu_that_cannot_be_asked(pynvml: str, tmp_path: Pa
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
     )
     assert done.stdout == "None\n"
+
+
+def has_compiled(folder: Path, name: str, program: str) -> bool:
+    """Run a program of a name below this process, and look for a compiler there for a while."""
+    shutil.copy(shutil.which("dash") or "/bin/sh", folder / name)
+    with subprocess.Popen([folder / name, "-c", program]) as child:
+        try:
+            until = time.monotonic() + 1
+            found = [is_compiling(psutil.Process(os.getpid()))]
+            while time.monotonic() < until and not any(found):
+                time.sleep(0.02)
+                found.append(is_compiling(psutil.Process(os.getpid())))
+            return any(found)
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "is_found"),
+    [
+        ("cc1plus", "while :; do :; done", True),
+        ("cc1plus", "sleep 9; :", False),
+        ("compute", "while :; do :; done", False),
+        ("python", "while :; do :; done; : torch/_inductor/compile_worker/__main__.py", True),
+    ],
+)
+def test_a_compiler_counts_while_it_computes(name: str, program: str, is_found: bool, tmp_path: Path) -> None:
+    assert has_compiled(tmp_path, name, program) is is_found

@@ -24,7 +24,14 @@ from zlaunch.job.trainer_args import switched_on
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import HeartbeatRecord, JobRecord, MachineSample, RankRecord, SlotRecord
+from zlaunch.rundir.record import (
+    HeartbeatRecord,
+    JobRecord,
+    MachineSample,
+    RankRecord,
+    SampleRecord,
+    SlotRecord,
+)
 from zlaunch.rundir.run_files import RunFiles, read_run_files
 from zlaunch.worker.sampling import disk_space
 
@@ -162,6 +169,7 @@ def _recomputes(argv: Sequence[str], source: Script | None) -> bool | None:
 def _rank(run_dir: RunDir, files: RunFiles, slot: SlotRecord) -> RankEvidence:
     rank = slot["rank"]
     record, heartbeat = files.ranks.get(rank, RankRecord()), files.heartbeats.get(rank, HeartbeatRecord())
+    sample = files.samples.get(rank, SampleRecord())
     return RankEvidence(
         rank=rank,
         host=record.get("host") or slot.get("host", ""),
@@ -173,9 +181,9 @@ def _rank(run_dir: RunDir, files: RunFiles, slot: SlotRecord) -> RankEvidence:
         error=filled(ErrorEvidence, files.errors[rank]) if rank in files.errors else None,
         log=tail(run_dir.rank_log(rank)),
         stacks=tail(run_dir.rank_stacks(rank)),
-        peak_rss_bytes=record.get("peak_rss_bytes"),
+        peak_rss_bytes=record.get("peak_rss_bytes") or sample.get("peak_rss_bytes"),
         heartbeat=heartbeat,
-        sample=files.samples.get(rank, {}),
+        sample=sample,
     )
 
 

@@ -163,7 +163,8 @@ class RankRecord(TypedDict, total=False):
     returncode: int
     stopped_by: int | None
     stopped_at: Finite | None
-    peak_rss_bytes: int
+    peak_rss_bytes: int | None
+    """None if only the samples tell, because a compiler ran below the script."""
     oom_kills: int | None
 
 
@@ -222,6 +223,8 @@ class SampleRecord(TypedDict, total=False):
     peak_rss_bytes: int | None
     status: str
     cpu_seconds: Finite
+    compiling: bool
+    """Whether a compiler worked below the script; looked at only if it sent no heartbeat for a while."""
     gpu: GpuSample | None
     machine: MachineSample | None
 

@@ -23,12 +23,15 @@ from zlaunch.rundir.write import record_text, write_record
 from zlaunch.worker.cleanup import buffer_of, delete
 from zlaunch.worker.hook import hook_environment
 from zlaunch.worker.hook.debug import debug_environment
-from zlaunch.worker.sampling import GpuSampler, catches, machine_sample, oom_kills, rank_sample
+from zlaunch.worker.sampling import GpuSampler, catches, is_compiling, machine_sample, oom_kills, rank_sample
 
 GRACE_SECONDS = 5.0
 """How long the script may take to end after a signal."""
 
 SAMPLE_SECONDS = 2.0
+
+QUIET_SECONDS = 4.0
+"""A script that sent no heartbeat for this long may be compiling."""
 
 
 class _RecordFile:
@@ -63,6 +66,8 @@ class _Attendant:
         self._process = psutil.Process(child.pid)
         self._sampled = 0.0
         self._answered = 0
+        self.has_compiled = False
+        """Whether a compiler was seen below the script."""
 
     @cached_property
     def _gpu(self) -> GpuSampler:
@@ -84,15 +89,24 @@ class _Attendant:
     def _sample(self) -> None:
         """Sample the process and the machine; only the machine if the process has ended already."""
         process = rank_sample(self._process)
+        compiling = self._is_quiet() and is_compiling(self._process)
+        self.has_compiled |= compiling
         if process or not self._run_dir.rank_sample(self._rank).exists():
             sample: SampleRecord = {
                 "time": time.time(),
                 "host": os.uname().nodename,
                 **process,
+                "compiling": compiling,
                 "gpu": self._gpu.sample(),
                 "machine": machine_sample(self._run_dir.root) if _local_rank() == 0 else None,
             }
             write_record(self._run_dir.rank_sample(self._rank), sample, indent=None)
+
+    def _is_quiet(self) -> bool:
+        """Whether the script sent no heartbeat for a while: all processes are looked through only then."""
+        with contextlib.suppress(OSError):
+            return time.time() - self._run_dir.rank_heartbeat(self._rank).stat().st_mtime > QUIET_SECONDS
+        return True
 
     def _flush(self) -> None:
         """Make files of the script visible on other hosts: a network file system may delay that by 30 s."""
@@ -133,13 +147,16 @@ def main(run_dir: RunDir) -> int:
         child = Child(_program(job), environment, log, GRACE_SECONDS)
     buffer = buffer_of(rank, environment)
     record.add({"pid": child.pid, "buffer": str(buffer)})
-    returncode = child.wait(_Attendant(child, run_dir, rank, job))
+    attendant = _Attendant(child, run_dir, rank, job)
+    returncode = child.wait(attendant)
+    # That of the largest process below this one, maybe a compiler; the samples are of the script alone.
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     ending: RankRecord = {
         "ended": time.time(),
         "returncode": returncode,
         "stopped_by": child.stopped_by,
         "stopped_at": child.stopped_at,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+        "peak_rss_bytes": None if attendant.has_compiled else largest,
         "oom_kills": None if killed_before is None else (oom_kills() or 0) - killed_before,
     }
     record.add(ending)

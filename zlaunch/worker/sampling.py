@@ -13,6 +13,14 @@ from zlaunch.rundir.record import GpuSample, MachineSample, SampleRecord
 if TYPE_CHECKING:
     import psutil
 
+COMPILERS = frozenset(
+    ("cc1", "cc1plus", "clang", "clang++", "cicc", "cudafe++", "ptxas", "as", "ld", "ld.lld", "lld", "hipcc")
+)
+"""Programs that do the work of `gcc`, `nvcc` and `ninja`, which wait for them."""
+
+COMPILE_WORKER = "torch/_inductor/compile_worker"
+"""In the command line of the processes in which `torch.compile` compiles."""
+
 
 def rank_sample(process: "psutil.Process") -> SampleRecord:
     """Read memory, state and CPU time of a script's process; empty once it has ended."""
@@ -27,6 +35,27 @@ def rank_sample(process: "psutil.Process") -> SampleRecord:
             "cpu_seconds": round(times.user + times.system, 2),
         }
     return {}
+
+
+def is_compiling(process: "psutil.Process") -> bool:
+    """Whether a compiler works below a process, as for `torch.compile` or a native op.
+
+    torch keeps processes that wait for something to compile, so only those that compute now count.
+    """
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return any(_compiles(child) for child in process.children(recursive=True))
+    return False
+
+
+def _compiles(process: "psutil.Process") -> bool:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        if process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP):
+            return process.name() in COMPILERS or COMPILE_WORKER in " ".join(process.cmdline())
+    return False
 
 
 def catches(pid: int, number: int) -> bool:

@@ -107,10 +107,31 @@ def test_a_stall_is_reported_once_and_the_job_goes_on(
     layout: RunDir, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     watch, stops = stalled(layout, clock, MonitorOptions(show_ranks=()))
-    assert capsys.readouterr().err.count("no progress for") == 1
+    assert capsys.readouterr().err.count("stacks of all ranks") == 1
     assert layout.ask_stacks.read_text() == "1"
     assert watch.stall is not None
     assert (watch.stall.ended_job, stops) == (False, [])
+
+
+def test_a_log_says_for_how_long_nothing_moved_before_that_counts_as_a_stall(
+    layout: RunDir, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch = JobMonitor(layout, 1, MonitorOptions(show_ranks=()), lambda: None, LaunchView())
+    pulse(layout, 0, time=clock.now, phase="backward", step=4)
+    for _ in range(100):
+        watch.tick()
+        clock.now += 1
+    assert "step 4, no progress for 1:30\n" in capsys.readouterr().err
+    assert watch.stall is None
+
+
+def test_what_compiles_inside_a_rank_is_no_stall(
+    layout: RunDir, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout.rank_sample(1).write_text(json.dumps({"compiling": True}))
+    watch, _ = stalled(layout, clock, MonitorOptions(show_ranks=()))
+    assert watch.stall is None
+    assert "step 5, compiling\n" in capsys.readouterr().err
 
 
 def test_a_job_that_is_to_stop_for_a_stall_is_told_once(layout: RunDir, clock: Clock) -> None:
@@ -150,7 +171,7 @@ def test_a_second_stall_is_reported_too_and_an_old_answer_is_no_answer(
         watch.tick()
         clock.now += 1
     told = capsys.readouterr().err
-    assert told.count("no progress for") == 2
+    assert told.count("stacks of all ranks") == 2
     assert "line 3" not in told
     assert layout.ask_stacks.read_text() == "2"
 

@@ -22,16 +22,21 @@ def progress_line(progress: Progress, world_size: int, rss_bytes: int | None, wi
         return f"[{' ' * CELLS}] {doing} {clock(last.time - progress.phase_began)}"[:width]
     step = progress.step
     line = f"{_bar(min(1.0, step / total))}{step}/{total}" if total else f"step {step}"
-    phase, quiet = progress.first.get("phase"), last.time - progress.moved
-    for part in (
-        *([str(phase)] if phase in (phases.SAVING, phases.EVALUATING, phases.EXITING) else []),
-        *([f"no progress for {clock(quiet)}"] if quiet >= QUIET_SECONDS else []),
-        *_figures(progress, world_size, rss_bytes),
-    ):
+    for part in (*_doing(progress), *_figures(progress, world_size, rss_bytes)):
         if len(line) + 2 + len(part) > width:
             break
         line += f"  {part}"
     return line[:width]
+
+
+def _doing(progress: Progress) -> list[str]:
+    """Say what the job does instead of the next step, and for how long nothing was heard of it."""
+    phase, quiet = progress.first.get("phase"), progress.last.time - progress.moved
+    return [
+        *([str(phase)] if phase in (phases.SAVING, phases.EVALUATING, phases.EXITING) else []),
+        *(["compiling"] if progress.last.is_compiling else []),
+        *([f"no progress for {clock(quiet)}"] if quiet >= QUIET_SECONDS else []),
+    ]
 
 
 def _figures(progress: Progress, world_size: int, rss_bytes: int | None) -> list[str]:
@@ -65,7 +70,7 @@ def _thousands(value: float) -> str:
 def plain_line(progress: Progress, world_size: int) -> str:
     """Write the progress for a log file."""
     of = f" of {progress.total}" if progress.total else ""
-    return ", ".join([f"step {progress.step}{of}", *_figures(progress, world_size, None)])
+    return ", ".join([f"step {progress.step}{of}", *_doing(progress), *_figures(progress, world_size, None)])
 
 
 def milestone(progress: Progress) -> int:

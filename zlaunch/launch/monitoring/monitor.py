@@ -59,7 +59,7 @@ class JobMonitor:
         self._is_reported = False
         self._stacks_before: dict[int, int] = {}
         """Bytes of stacks that each rank had written before it was asked for them."""
-        self._is_attachable = self._is_confirmed = False
+        self._is_attachable = self._is_confirmed = self._is_compiling = False
         self.stall: StallEvidence | None = None
         """The last stall; after the end, only if no step followed it."""
 
@@ -97,7 +97,10 @@ class JobMonitor:
     def _sample(self, now: float) -> None:
         samples = self._samples() if now >= self._next_metrics else {}
         computed = [float(sample.get("cpu_seconds") or 0.0) for sample in samples.values()]
-        snapshot = Snapshot(now, self._heartbeats(), sum(computed) if computed else None)
+        if samples:
+            self._is_compiling = any(sample.get("compiling") for sample in samples.values())
+        cpu_seconds = sum(computed) if computed else None
+        snapshot = Snapshot(now, self._heartbeats(), cpu_seconds, self._is_compiling)
         self._progress = self._progress.after(snapshot)
         if samples:
             self._next_metrics = now + max(METRICS_SECONDS, METRICS_SECONDS_PER_RANK * self._world_size)

@@ -37,6 +37,8 @@ class Snapshot:
     heartbeats: Mapping[int, HeartbeatRecord]
     cpu_seconds: float | None = None
     """CPU time of all ranks together; None if it was not read."""
+    is_compiling: bool = False
+    """Whether a compiler works inside a rank, as for `torch.compile` or a native op."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Progress:
             for rank, heartbeat in new.heartbeats.items()
         )
         first, computed = new.heartbeats.get(0, {}), self._computed_with(new)
-        if _is_silent(new.heartbeats) and computed != self.computed:
+        if new.is_compiling or (_is_silent(new.heartbeats) and computed != self.computed):
             has_news = True
         following = replace(
             self,

@@ -3,7 +3,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.running import ROOT, ZLAUNCH
+from zlaunch import console
 from zlaunch.console import finding_lines, notes, show_error, table
 from zlaunch.errors import Finding, Place, Severity, Unavailable
 
@@ -145,6 +146,34 @@ def test_an_error_is_cut_into_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatc
         "hint: first",
         "        second",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("runs/\033[2J\033]0;title\a", r"runs/\x1b[2J\x1b]0;title\x07"),
+        ("runs/\033[31mred", r"runs/\x1b[31mred"),
+        ("a\u202eb\u2028c\udc80d\x9be", r"a\u202eb\u2028c\udc80d\x9be"),
+        ("日本\u3000語 ü\t1\n2", "日本\u3000語 ü\t1\n2"),
+        ("\033[31merror\033[0m: \033[2K", "\033[31merror\033[0m: \\x1b[2K"),
+    ],
+)
+@pytest.mark.parametrize("show", [console.say, console.data])
+def test_a_terminal_does_not_obey_what_stands_in_a_name(
+    text: str, shown: str, show: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, its = os.openpty()
+    with os.fdopen(its, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        show(text)
+    assert os.read(ours, 4096).decode().replace("\r\n", "\n") == f"{shown}\n"
+    os.close(ours)
+
+
+def test_a_pipe_gets_a_result_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    console.data("a\033[2Jb")
+    assert capsys.readouterr().out == "a\033[2Jb\n"
 
 
 def test_an_error_in_a_pipe_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

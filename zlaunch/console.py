@@ -5,9 +5,11 @@ The text is complete without colour, which is added on a terminal unless NO_COLO
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import textwrap
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
@@ -22,20 +24,37 @@ _COLOURS = {
     "done": "32",
     "dim": "2",
 }
+_PAINTED = re.compile(rf"(\033\[(?:{'|'.join(sorted(set(_COLOURS.values())))})m)([^\033]*)(\033\[0m)")
+
+_INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode categories of what moves the cursor, colours or reverses text, or has no encoding."""
 
 
 def say(*lines: str) -> None:
-    """Print messages."""
+    """Print messages; a terminal escape in the name of a file or in a record is shown, not obeyed."""
     for line in lines:
         sys.stdout.flush()
-        _write(f"{line}\n")
+        _write(f"{_shown(line)}\n")
 
 
 def data(*lines: str) -> None:
-    """Print the result of a command."""
+    """Print the result of a command. On a terminal, escapes in it are shown; a pipe gets it as it is."""
+    show = _shown if sys.stdout.isatty() else str
     with _for_a_reader():
         for line in lines:
-            print(line, flush=True)
+            print(show(line), flush=True)
+
+
+def _shown(text: str) -> str:
+    if text.isprintable():
+        return text
+    parts = _PAINTED.split(text)  # text, colour, painted text, reset, text, …
+    parts[::2] = ["".join(c if _is_shown(c) else repr(c)[1:-1] for c in part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _is_shown(character: str) -> bool:
+    return character in "\n\t" or unicodedata.category(character) not in _INVISIBLE
 
 
 def raw_data(chunk: bytes) -> None:
@@ -159,7 +178,7 @@ class ProgressLine:
     def show(self, milestone: str, detail: str = "") -> None:
         """Show progress; the detail changes often and is shown on terminals only."""
         if self._live:
-            line = f"{milestone} {detail}".rstrip()
+            line = _shown(f"{milestone} {detail}".rstrip())
             _write(f"\r\033[K{line[: width() - 1]}")
         elif milestone != self._milestone:
             say(milestone)

@@ -131,7 +131,7 @@ def test_what_compiles_inside_a_rank_is_no_stall(
     layout.rank_sample(1).write_text(json.dumps({"compiling": True}))
     watch, _ = stalled(layout, clock, MonitorOptions(show_ranks=()))
     assert watch.stall is None
-    assert "step 5, compiling\n" in capsys.readouterr().err
+    assert "step 5, compiling, " in capsys.readouterr().err
 
 
 def test_a_job_that_is_to_stop_for_a_stall_is_told_once(layout: RunDir, clock: Clock) -> None:

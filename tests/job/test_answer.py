@@ -8,7 +8,7 @@ import pytest
 from tests.making import script
 from zlaunch.job.answer import apply_answer
 from zlaunch.job.script import ConfigInterface, Handover, Script
-from zlaunch.job.spec import JobSpec
+from zlaunch.job.spec import JobSpec, Stage
 from zlaunch.job.trainer_releases import TrainerRelease
 
 JOB = JobSpec(Path("train.py"))
@@ -76,3 +76,12 @@ def test_the_ds_config_of_the_command_line_is_not_the_programs_own() -> None:
 
 def test_a_program_that_does_not_know_its_local_rank_wants_it() -> None:
     assert answered(reached="deepspeed.initialize", wants_local_rank=True).wants_local_rank
+
+
+@pytest.mark.parametrize(("stage", "handover"), [(None, Handover.NOT), (1, Handover.ARGUMENTS)])
+def test_a_ds_config_that_the_parser_names_is_used_unless_an_option_says_otherwise(
+    stage: Stage | None, handover: Handover
+) -> None:
+    job = JobSpec(Path("train.py"), stage=stage)
+    found = answered(job, reached="deepspeed.initialize", ds_config="ds.json", config_flags=["--ds_config"])
+    assert found.handover is handover

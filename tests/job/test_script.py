@@ -68,10 +68,13 @@ def test_the_source_tells_how_a_script_takes_a_ds_config(
     [
         ("deepspeed.add_config_arguments(parser)", ("--deepspeed", "--deepspeed_config")),
         ("parse.add_argument('--deepspeed_config')", ("--deepspeed_config",)),
+        ("parse.add_argument('-c', '--deepspeed_config', type=str, default=None)", ("--deepspeed_config",)),
         (
-            "parse.add_argument('--deepspeed')\nx = '--deepspeed_config'",
+            "add_argument('--deepspeed', action='store_true')\nadd_argument('--deepspeed_config')",
             ("--deepspeed", "--deepspeed_config"),
         ),
+        ("add_argument('--deepspeed')\ndeepspeed.initialize(config=args.deepspeed)", ("--deepspeed",)),
+        ("@click.option('--deepspeed_config')\ndef main(deepspeed_config): pass", ("--deepspeed_config",)),
         ("engine, *_ = deepspeed.initialize(model=model, config=os.environ['ZLAUNCH_DS_CONFIG'])", ()),
         ("deepspeed.initialize(args=get_args(), config=os.environ['ZLAUNCH_DS_CONFIG'])", ()),
         ("deepspeed.initialize(model=model, config={'train_batch_size': 8})", ()),
@@ -112,6 +115,39 @@ def test_the_source_tells_where_a_loop_of_its_own_takes_a_ds_config(
 )
 def test_a_source_that_leaves_its_arguments_open_is_not_sure(file: Path, source: str) -> None:
     assert not _read(file, source).is_sure
+
+
+@each(
+    "source",
+    [
+        "add_argument('--deepspeed', action='store_true')\ndeepspeed.initialize(args, model=model)",
+        "add_argument('--deepspeed', type=bool)\ndeepspeed.initialize(args, model=model)",
+        "add_argument('--deepspeed', choices=['zero2', 'zero3'])\ndeepspeed.initialize(config=args.deepspeed)",
+        "add_argument('--cfg', dest='deepspeed_config')\ndeepspeed.initialize(args, model=model)",
+        "if '--deepspeed_config' in sys.argv: sys.exit()\ndeepspeed.initialize(config=args.config)",
+        "add_argument('--deepspeed_config')\nTrainingArguments(deepspeed=args.deepspeed_config)",
+        "add_argument('--deepspeed_config')\nAccelerator(deepspeed_plugin=plugin(args.deepspeed_config))",
+        "HfArgumentParser(Mine).parse_args_into_dataclasses()\nTrainingArguments(bf16=True)",
+        "HfArgumentParser(Mine).parse_args_into_dataclasses()\nTrainingArguments(deepspeed=args.deepspeed)",
+    ],
+)
+def test_nothing_is_appended_for_a_parser_that_may_not_take_it(file: Path, source: str) -> None:
+    script = _read(file, f"import argparse\nparser = argparse.ArgumentParser()\n{source}")
+    assert (script.is_sure, script.config_flags) == (False, ())
+
+
+@pytest.mark.parametrize(
+    ("source", "default"),
+    [
+        ("add_argument('--deepspeed_config', default='ds.json')", "ds.json"),
+        ("add_argument('--deepspeed_config', default=None)", None),
+        ("add_argument('--deepspeed_config')", None),
+        ("deepspeed.add_config_arguments(parser)", None),
+    ],
+)
+def test_the_parser_of_a_script_may_name_a_ds_config(file: Path, source: str, default: str | None) -> None:
+    found = _read(file, source).default_config
+    assert (None if found is None else found.value) == default
 
 
 @each(

@@ -57,10 +57,70 @@ engine.step()
 """
 
 
+SWITCH = """
+import argparse, deepspeed, torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--deepspeed", action="store_true", help="use DeepSpeed")
+parser.add_argument("--ds_config", default="ds.json")
+parser.add_argument("--local_rank", type=int, default=-1)
+args = parser.parse_args()
+net = torch.nn.Linear(4, 4)
+config = args.ds_config if args.deepspeed else None
+engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=config)
+for _ in range(2):
+    engine.backward(engine(torch.ones(2, 4)).sum())
+    engine.step()
+"""
+
+PLUGIN = """
+import argparse
+import torch
+from accelerate import Accelerator, DeepSpeedPlugin
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.05)
+args = parser.parse_args()
+plugin = DeepSpeedPlugin(hf_ds_config="ds.json")
+accelerator = Accelerator(deepspeed_plugin=plugin)
+net = torch.nn.Linear(4, 4)
+loader = torch.utils.data.DataLoader(torch.ones(16, 4), batch_size=2)
+net, optimizer, loader = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=args.lr), loader)
+for x in loader:
+    accelerator.backward(net(x).sum())
+    optimizer.step()
+"""
+
+DUMMY = """
+import argparse
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DummyOptim, DummyScheduler
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.05)
+args = parser.parse_args()
+accelerator = Accelerator()
+net = torch.nn.Linear(4, 4)
+optimizer = DummyOptim(net.parameters(), lr=args.lr)
+scheduler = DummyScheduler(optimizer, total_num_steps=8, warmup_num_steps=2)
+loader = torch.utils.data.DataLoader(torch.ones(16, 4), batch_size=2)
+net, optimizer, loader, scheduler = accelerator.prepare(net, optimizer, loader, scheduler)
+for x in loader:
+    accelerator.backward(net(x).sum())
+    optimizer.step()
+    scheduler.step()
+"""
+
+ADAM = {"type": "AdamW", "params": {"lr": 0.05, "torch_adam": True}}
+FILLED_IN = {"type": "AdamW", "params": {"lr": "auto", "torch_adam": True}}
+WARMUP = {"warmup_max_lr": "auto", "warmup_num_steps": "auto", "total_num_steps": "auto"}
+
+
 def train(folder: Path, source: str, *words: str) -> Result:
     (folder / "train.py").write_text(source)
     options = ("--gpus", "2", "--run-dir", "run", "--show-ranks", "all")
-    return zlaunch("train", *options, *words, "train.py", cwd=folder)
+    return zlaunch("train", *options, "train.py", *words, cwd=folder)
 
 
 def program(folder: Path) -> dict[str, Any]:
@@ -76,6 +136,33 @@ def test_an_accelerate_script_trains_with_zero_on_a_cpu_each_rank_on_its_own_dat
     seen = [json.loads(line.partition("saw ")[2]) for line in done.out.splitlines() if "saw " in line]
     assert sorted(seen[0] + seen[1]) == [row * 8 / 256 for row in range(32)]
     assert "ZeRO stage 3, fp32, batch 8, AdamW" in zlaunch("runs", "show", "run", cwd=tmp_path).out
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "ds_config"),
+    [
+        (SWITCH, ["--deepspeed", "--ds_config", "ds.json"], {"train_batch_size": 4, "optimizer": ADAM}),
+        (PLUGIN, [], {"train_micro_batch_size_per_gpu": "auto", "zero_allow_untested_optimizer": True}),
+        (
+            DUMMY,
+            ["--ds-config", "ds.json"],
+            {
+                "train_micro_batch_size_per_gpu": "auto",
+                "optimizer": FILLED_IN,
+                "scheduler": {"type": "WarmupDecayLR", "params": WARMUP},
+            },
+        ),
+    ],
+    ids=["a flag of its own", "DeepSpeedPlugin", "DummyOptim"],
+)
+def test_the_script_of_a_tutorial_trains_with_its_ds_config_as_it_is(
+    source: str, words: list[str], ds_config: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps({**ds_config, "zero_optimization": {"stage": 1}}))
+    done = train(tmp_path, source, *words)
+    assert done.status == 0, done.err
+    engine = program(tmp_path)["engine"]
+    assert (engine["stage"], engine["train_batch_size"]) == (1, 4)
 
 
 def test_a_run_without_an_engine_is_not_shown_as_one_with_zero(tmp_path: Path) -> None:

@@ -264,6 +264,42 @@ PARSER = "import argparse\nparser = argparse.ArgumentParser()\n"
 LOCAL_RANK = f"{PARSER}parser.add_argument('--local_rank', required=True)\nparser.parse_args()\n"
 
 
+OWN_FLAG = """
+import argparse, deepspeed
+parser = argparse.ArgumentParser()
+parser.add_argument("--deepspeed", action="store_true")
+parser.add_argument("--ds_config", default="ds.json")
+args = parser.parse_args()
+deepspeed.initialize(config=args.ds_config if args.deepspeed else None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--deepspeed"], "the ds_config of the script itself (deepspeed.initialize): ZeRO stage 1"),
+        (["--deepspeed", "--stage", "3"], "train.py --deepspeed --ds_config {run}/ds_config.json"),
+        (
+            ["--deepspeed", "--ds_config", "mine.json"],
+            "train.py --deepspeed --ds_config {run}/ds_config.json",
+        ),
+        (["--", "--deepspeed", "--ds_config", "mine.json"], "train.py --deepspeed --ds_config mine.json\n"),
+        (["--", "--deepspeed", "--ds_config", "mine.json"], "(deepspeed.initialize): ZeRO stage 2"),
+    ],
+)
+def test_a_program_gets_the_ds_config_where_its_own_parser_takes_it(
+    words: list[str], told: str, folder: Path
+) -> None:
+    (folder / "train.py").write_text("from mine import *\n")
+    (folder / "mine.py").write_text(OWN_FLAG)
+    for name, stage in (("ds", 1), ("mine", 2)):
+        text = json.dumps({"train_batch_size": 2, "zero_optimization": {"stage": stage}})
+        (folder / f"{name}.json").write_text(text)
+    run = folder / "runs" / "a"
+    got = plan(folder, "--run-dir", str(run), "train.py", *words)
+    assert told.format(run=run) in got.out, got.err
+
+
 @pytest.mark.parametrize("end", [f"{PARSER}parser.error('needs at least 2 ranks')\n", LOCAL_RANK])
 def test_a_program_that_may_only_miss_its_other_ranks_is_started(end: str, folder: Path) -> None:
     (folder / "mine.py").write_text(end)

@@ -233,6 +233,25 @@ def test_a_script_that_gives_deepspeed_its_own_config_is_warned_of(
     assert ("fixed.py:2:1: ignored: [own-config]" in done.out + done.err) == is_own
 
 
+@pytest.mark.parametrize(
+    ("words", "is_own"), [([], True), (["--stage", "3"], False), (["--deepspeed_config", "mine.json"], False)]
+)
+def test_a_ds_config_that_the_parser_of_a_script_names_is_used_unless_the_command_line_says_otherwise(
+    words: list[str], is_own: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "loop.py").write_text(
+        "import argparse, deepspeed\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--deepspeed_config', default='ds.json')\nargs = parser.parse_args()\n"
+        "deepspeed.initialize(args=args, optimizer=sgd)\n"
+    )
+    for name in ("ds.json", "mine.json"):
+        (tmp_path / name).write_text('{"train_batch_size": 2, "zero_optimization": {"stage": 1}}')
+    done = zlaunch("train", "loop.py", *words, "--gpus", "1", "--dry-run", cwd=tmp_path)
+    assert done.status == 0
+    assert ("of the script itself (default of `--deepspeed_config`)" in done.out) == is_own
+    assert ("loop.py --deepspeed_config /" in done.out) != is_own
+
+
 def test_a_model_of_an_odd_size_is_one_finding(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_size": "big"}')
     done = zlaunch("train", "--stage", "3", "--", "--model", ".", cwd=tmp_path)

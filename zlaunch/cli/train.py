@@ -135,7 +135,7 @@ def train(
         module=module,
         debug=None if debug is None else parse_debug(debug),
         may_ask=not no_ask,
-        config_flags=config_flags(context.args) if ds_config is not None else (),
+        config_flags=() if script_args == tuple(context.args) else config_flags(context.args),
         wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom)),
     )
     if "--help" in script_args:

@@ -51,7 +51,8 @@ def apply_answer(script: Script, answer: AnswerRecord, job: JobSpec) -> Script:
     """Return the script with what it told about itself, given the command line of a job."""
     reached, own = answer.get("reached", ""), answer.get("ds_config")
     told = replace(script, is_sure=True)
-    if own and own != str(job.ds_config) and not job.config_flags:
+    is_default = bool(answer.get("config_flags"))
+    if own and own != str(job.ds_config) and not (job.config_flags or (is_default and job.config_options)):
         told = replace(told, own_config=OwnConfig(reached, own))
     if reached == "TrainingArguments":
         return _with_trainer_args(told, answer, job)

@@ -78,6 +78,8 @@ class Script:
     own_config: OwnConfig | None = None
     config_flags: tuple[str, ...] = ()
     """Arguments before the path of the ds_config; empty if it takes none."""
+    default_config: OwnConfig | None = None
+    """The ds_config that it uses without these arguments."""
     wants_optimizer: Place | None = None
     """Where it creates and trains an engine without an optimizer, from a ds_config that it receives."""
     without_deepspeed: str = ""

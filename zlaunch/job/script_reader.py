@@ -44,7 +44,7 @@ def read_script(path: Path) -> Script:
         raise Refused([_no_python(path, ValueError("nested too deeply"))]) from None
     code = _Code(path, source, tree)
     arguments = list(_set_arguments(code))
-    interface, is_sure = _interface(code)
+    interface, is_sure, config_flags = _interface(code)
     return Script(
         path=path,
         source=source,
@@ -56,7 +56,8 @@ def read_script(path: Path) -> Script:
             if name in DEFAULTS
         },
         own_config=_own_ds_config(code) or _own_engine_config(code),
-        config_flags=_config_flags(code, interface),
+        config_flags=config_flags,
+        default_config=_default_config(code, config_flags),
         wants_optimizer=_wants_optimizer(code),
         without_deepspeed=next((name for name in _PARALLEL if name in code.names), ""),
         own_output_dir=next((str(value) for name, value, _ in arguments[::-1] if name == "output_dir"), None),
@@ -88,6 +89,14 @@ class _Code:
         self.engine_calls = [call for call in self.calls if call.func in engines]
         self.arguments = [node for node in attributes if node.attr in ("deepspeed", "deepspeed_config")]
         """Uses of the arguments that name a ds_config, such as `args.deepspeed`."""
+        self.options = {
+            word.value: call
+            for call in self.calls
+            if _last_name(call.func) in _DEFINES_OPTION
+            for word in call.args
+            if isinstance(word, ast.Constant) and isinstance(word.value, str)
+        }
+        """Flags that a parser of the script defines, with the call that does."""
 
     def place(self, call: ast.Call) -> Place:
         """Locate a call of `deepspeed.initialize`."""
@@ -103,23 +112,24 @@ def _no_python(path: Path, error: SyntaxError | ValueError) -> Finding:
     return Finding("not-python", f"not valid Python: {error.msg}", place=place)
 
 
-def _interface(code: _Code) -> tuple[ConfigInterface, bool]:
-    """Tell what reads the ds_config, and whether that is certain."""
-    if "add_config_arguments" in code.names or "--deepspeed_config" in code.literals:
-        return ConfigInterface.DEEPSPEED, True
+def _interface(code: _Code) -> tuple[ConfigInterface, bool, tuple[str, ...]]:
+    """Tell what reads the ds_config, whether that is certain, and which arguments certainly take its path."""
+    flags = _engine_flags(code)
+    creates_arguments = any(name == "Accelerator" or name.endswith(_ARGUMENTS) for name in code.names)
+    if "add_config_arguments" in code.names or (_CONFIG_FLAGS[1] in flags and not creates_arguments):
+        return ConfigInterface.DEEPSPEED, True, flags
     if _parses_trainer_args(code):
-        return ConfigInterface.TRAINER, True
+        return ConfigInterface.TRAINER, True, _CONFIG_FLAGS[:1]
     if not any(name in _PARSERS or name.endswith(("Trainer", *_ARGUMENTS)) for name in code.names):
         takes_arguments = any(map(_takes_arguments, code.engine_calls)) or bool(code.arguments)
-        has_parser = "ArgumentParser" in code.names
         if code.engine_calls or _VARIABLE in code.literals:
-            is_sure = (has_parser and takes_arguments) or _VARIABLE in code.literals
-            return ConfigInterface.DEEPSPEED, is_sure
+            is_sure = (bool(flags) and takes_arguments) or _VARIABLE in code.literals
+            return ConfigInterface.DEEPSPEED, is_sure, flags if is_sure else ()
         if "Accelerator" in code.names:
-            return ConfigInterface.ACCELERATE, not any(map(_chooses_backend, code.calls))
+            return ConfigInterface.ACCELERATE, not any(map(_chooses_backend, code.calls)), ()
         if _is_plain(code):
-            return ConfigInterface.NONE, True
-    return ConfigInterface.ACCELERATE, False  # the Trainer reads the same variables
+            return ConfigInterface.NONE, True, ()
+    return ConfigInterface.ACCELERATE, False, ()  # the Trainer reads the same variables
 
 
 def _chooses_backend(call: ast.Call) -> bool:
@@ -130,6 +140,10 @@ def _chooses_backend(call: ast.Call) -> bool:
 
 
 _VARIABLE = "ZLAUNCH_DS_CONFIG"
+_CONFIG_FLAGS = ("--deepspeed", "--deepspeed_config")
+_DEFINES_OPTION = ("add_argument", "option", "Option")
+_NOT_A_PATH = (None, "nargs", "choices", "const", "is_flag", "dest")
+"""Keywords of an option that may not store a path under its own name."""
 _PARSERS = ("HfArgumentParser", "TrlParser")
 _ARGUMENTS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
 _PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
@@ -178,7 +192,8 @@ def _parses_trainer_args(code: _Code) -> bool:
     named = [_last_name(node) for call in calls for node in _listed(call)]
     bases = [_last_name(base) for name in named if name in own for base in own[name].bases]
     elsewhere = [name for name in (*named, *bases) if name not in own and name not in _OF_TRANSFORMERS]
-    return bool(named) and not elsewhere
+    has_them = any(name in _OF_TRANSFORMERS for name in (*named, *bases))
+    return has_them and not elsewhere
 
 
 def _computes(code: _Code) -> bool:
@@ -205,18 +220,40 @@ def _takes_arguments(call: ast.Call) -> bool:
     return bool(given) and ast.unparse(given[0]) != "None"
 
 
-def _config_flags(code: _Code, interface: ConfigInterface) -> tuple[str, ...]:
-    """Return the arguments by which the script certainly takes a ds_config.
+def _engine_flags(code: _Code) -> tuple[str, ...]:
+    """Return the arguments before the path of a ds_config, as the parser of the script defines them.
 
     A parser without `--deepspeed` would take it as an abbreviation of `--deepspeed_config`.
     """
-    if interface is ConfigInterface.TRAINER:
-        return ("--deepspeed",)
-    if interface is not ConfigInterface.DEEPSPEED:
-        return ()
     if "add_config_arguments" in code.names:
-        return ("--deepspeed", "--deepspeed_config")
-    return tuple(flag for flag in ("--deepspeed", "--deepspeed_config") if flag in code.literals)
+        return _CONFIG_FLAGS
+    switch, file = (code.options.get(flag) for flag in _CONFIG_FLAGS)
+    if file is not None and _takes_path(file):
+        is_switch = switch is not None and _keywords(switch).get("action") == "'store_true'"
+        return _CONFIG_FLAGS if is_switch else _CONFIG_FLAGS[1:]
+    return _CONFIG_FLAGS[:1] if switch is not None and file is None and _takes_path(switch) else ()
+
+
+def _default_config(code: _Code, flags: tuple[str, ...]) -> OwnConfig | None:
+    """Find the ds_config that the parser of the script names itself."""
+    option = code.options.get(flags[-1]) if flags else None
+    defaults = [] if option is None else [one.value for one in option.keywords if one.arg == "default"]
+    value = _literal(defaults[0], code) if defaults else None
+    if option is None or not isinstance(value, str):
+        return None
+    return OwnConfig(f"default of `{flags[-1]}`", value)
+
+
+def _takes_path(option: ast.Call) -> bool:
+    """Whether an option certainly takes a path: it is neither a switch nor one of several words."""
+    given = _keywords(option)
+    is_text = given.get("type", "str") in ("str", "Path", "pathlib.Path")
+    plain = given.get("action", "'store'") == "'store'" and given.keys().isdisjoint(_NOT_A_PATH)
+    return is_text and plain
+
+
+def _keywords(call: ast.Call) -> dict[str | None, str]:
+    return {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
 
 
 def _wants_optimizer(code: _Code) -> Place | None:
@@ -256,7 +293,7 @@ def _own_engine_config(code: _Code) -> OwnConfig | None:
 def _excludes_flags(call: ast.Call, code: _Code) -> bool:
     """Whether DeepSpeed would refuse a ds_config on the command line, because this call has another one."""
     config = _engine_config(call)
-    has_flags = "add_config_arguments" in code.names or "--deepspeed_config" in code.literals
+    has_flags = "add_config_arguments" in code.names or _CONFIG_FLAGS[1] in code.options
     if config is None or not has_flags or not _takes_arguments(call):
         return False
     sources = [config, *(value for name in _names(config) for value in _bound(name, code))]

@@ -147,6 +147,19 @@ class JobSpec:
         return Source.option("--stage auto" if self.is_chosen else "--stage")
 
     @property
+    def config_options(self) -> tuple[str, ...]:
+        """The options about the ds_config that the user gave."""
+        given = {
+            "--stage": self.stage,
+            "--offload": self.offload,
+            "--nvme": self.nvme_dir,
+            "--precision": self.precision,
+            "--ds-config": None if self.config_flags else self.ds_config,
+            "--set": self.overrides or None,
+        }
+        return tuple(name for name, value in given.items() if value is not None)
+
+    @property
     def name(self) -> str:
         """A short name of the script or module."""
         return self.script.stem if self.module is None else self.module.rpartition(".")[2]

@@ -86,9 +86,16 @@ def read_sources(job: JobSpec) -> Sources:
 
 
 def _as_told(script: Script, job: JobSpec) -> Script:
-    """Return the script without DeepSpeed if its command line has the Trainer use FSDP, which excludes it."""
+    """Return the script as it trains with this command line.
+
+    With FSDP, the Trainer excludes DeepSpeed. A ds_config that the parser of the script names is its own if
+    the job says nothing about it.
+    """
     if script.interface is ConfigInterface.TRAINER and fsdp_flag(job.script_args):
         return replace(script, interface=ConfigInterface.NONE, without_deepspeed=FSDP)
+    default, is_open = script.default_config, job.ds_config is None and not job.config_options
+    if default is not None and is_open and Path(str(default.value)).is_file():
+        return replace(script, own_config=default)
     return script
 
 

@@ -322,18 +322,11 @@ def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:
 
 def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
     """Find options about a ds_config that the script will not read."""
-    given = {
-        "--stage": job.stage,
-        "--offload": job.offload,
-        "--nvme": job.nvme_dir,
-        "--precision": job.precision,
-        "--ds-config": None if job.config_flags else job.ds_config,
-        "--set": job.overrides or None,
-    }
-    options = ", ".join(f"`{name}`" for name, value in given.items() if value is not None)
+    options = ", ".join(f"`{name}`" for name in job.config_options)
     if not options or script.handover is not Handover.NOT:
         return
-    own, effect = script.own_config, f"{options} {'has' if options.count('`') == 2 else 'have'} no effect"
+    have = "has" if len(job.config_options) == 1 else "have"
+    own, effect = script.own_config, f"{options} {have} no effect"
     if own is None:
         instead = (
             f"trains with {script.without_deepspeed}"

@@ -26,6 +26,8 @@ from zlaunch.worker.hook.imports import ImportWatch
 from zlaunch.worker.hook.program_record import FSDP, PARALLEL
 
 if TYPE_CHECKING:
+    import argparse
+
     from zlaunch.job.answer import AnswerRecord
 
 _PARSERS = ("parse_args_into_dataclasses", "parse_dict")
@@ -249,14 +251,29 @@ def _accelerator(given: Mapping[str, object]) -> "AnswerRecord":
 
 def _engine(given: Mapping[str, object]) -> "AnswerRecord":
     args, config = given.get("args"), given.get("config") or given.get("config_params")
-    named = [name for name in ("deepspeed", "deepspeed_config") if hasattr(args, name)]
-    flags = [f"--{name}" for name in named] if "deepspeed_config" in named else []
+    config = _config(getattr(args, "deepspeed_config", None) or config)
     return {
         "reached": "deepspeed.initialize",
-        "ds_config": _config(config),
-        "config_flags": flags,
+        "ds_config": config,
+        "config_flags": list(_config_flags(config)),
         "wants_local_rank": getattr(args, "local_rank", None) == -1,
     }
+
+
+def _config_flags(config: dict[str, object] | str | None) -> tuple[str, ...]:
+    """Find the options before the path of a ds_config, given the one that is used without them."""
+    switch, file = (_OPTIONS.get(flag) for flag in ("--deepspeed", "--deepspeed_config"))
+    if file is not None and _takes_path(file) and config in (None, file.default):
+        is_switch = switch is not None and switch.nargs == 0
+        return ("--deepspeed", "--deepspeed_config") if is_switch else ("--deepspeed_config",)
+    if config is None:
+        return ("--deepspeed",) if file is None and switch is not None and _takes_path(switch) else ()
+    named = {id(one): flag for flag, one in _OPTIONS.items() if one.default == config and _takes_path(one)}
+    return tuple(named.values()) if len(named) == 1 else ()
+
+
+def _takes_path(option: "argparse.Action") -> bool:
+    return option.nargs is None and option.choices is None and option.type in (None, str, Path)
 
 
 def _strategy(given: Mapping[str, object]) -> "AnswerRecord":
@@ -279,6 +296,22 @@ def _config(config: object) -> dict[str, object] | str | None:
     return str(config) if isinstance(config, str | os.PathLike) else None
 
 
+_OPTIONS: dict[str, "argparse.Action"] = {}
+"""The options of the program's parsers, by flag."""
+
+
+def _parsing(parse: Callable[..., object], _: _Make, __: _Answer) -> Callable[..., object]:
+    """Remember the options of a parser when it reads the command line."""
+
+    @functools.wraps(parse)
+    def parsing(parser: "argparse.ArgumentParser", *args: object, **kwargs: object) -> object:
+        with contextlib.suppress(AttributeError):  # it has no public name
+            _OPTIONS.update(parser._option_string_actions)  # noqa: SLF001
+        return parse(parser, *args, **kwargs)
+
+    return parsing
+
+
 def _without_deepspeed(name: str) -> _Make:
     return lambda _: {"reached": name}
 
@@ -290,6 +323,7 @@ def _first_step(register: Callable[..., object], make: _Make, told: _Answer) -> 
 
 
 _POINTS: Mapping[str, Mapping[str, tuple[_Make, _When]]] = {
+    "argparse": {"ArgumentParser.parse_known_args": (_without_deepspeed(""), _parsing)},
     "transformers.training_args": {"TrainingArguments.__post_init__": (_training_arguments, _instead)},
     "accelerate.accelerator": {"Accelerator.__init__": (_accelerator, _instead)},
     "deepspeed": {"initialize": (_engine, _instead)},

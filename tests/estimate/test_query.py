@@ -38,21 +38,60 @@ def test_a_script_is_told_when_it_resumes(argv: tuple[str, ...], resumes: bool) 
     assert question(*argv).training.resumes is resumes
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("tensor_parallel.autotp_size", 2),
-        ("sequence_parallel_size", 2),
-        ("expert_parallel.enabled", True),
-        ("hybrid_engine.enabled", True),
-    ],
-)
-def test_of_a_model_that_is_split_otherwise_than_by_zero_nobody_can_tell(key: str, value: Any) -> None:
-    mesh = (("data_parallel_size", 4),) if key == "sequence_parallel_size" else ()
-    (answer,) = Estimator().closed_form([question(stage=1, overrides=((key, value), *mesh))])
+def why_not(one: EstimateQuery) -> str:
+    (answer,) = Estimator().closed_form([one])
     assert isinstance(answer, Rejected)
     assert isinstance(answer.error, Unavailable)
-    assert f"`{key.removesuffix('.enabled')}` splits it" in answer.error.message
+    return answer.error.message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "does"),
+    [
+        ("tensor_parallel.autotp_size", 2, "splits each layer among ranks"),
+        ("sequence_parallel_size", 2, "splits each sequence among ranks"),
+        ("expert_parallel.enabled", True, "distributes experts among ranks"),
+        ("hybrid_engine.enabled", True, "keeps the model in two layouts, to generate and to train"),
+    ],
+)
+def test_of_a_model_that_is_split_otherwise_than_by_zero_nobody_can_tell(
+    key: str, value: Any, does: str
+) -> None:
+    mesh = (("data_parallel_size", 4),) if key == "sequence_parallel_size" else ()
+    said = why_not(question(stage=1, overrides=((key, value), *mesh)))
+    assert said == (
+        f"cannot tell how much memory this job takes: `{key.removesuffix('.enabled')}` {does}, "
+        "and zlaunch only rehearses data parallelism"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "does"),
+    [
+        (("--tensor_parallel_size", "2"), "`--tensor_parallel_size 2` splits each layer"),
+        (("--tensor-model-parallel-size=4",), "`--tensor_model_parallel_size 4` splits each layer"),
+        (("--pp_size", "10"), "`--pp_size 10` distributes layers"),
+        (("--ulysses_sequence_parallel_size", "2"), "splits each sequence"),
+        (("--context_parallel_size", "2"), "splits each sequence"),
+        (("--ep_size", "8"), "distributes experts"),
+        (("--parallelism_config", "p.json"), "`--parallelism_config` splits the model or its sequences"),
+    ],
+)
+def test_an_argument_that_splits_the_model_leaves_its_memory_open(argv: tuple[str, ...], does: str) -> None:
+    assert does in why_not(question(*argv, stage=2))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--tensor_parallel_size", "1"),
+        ("--vllm_tensor_parallel_size", "2"),  # of another program, which only generates
+        ("--step_size", "2"),
+    ],
+)
+def test_an_argument_that_splits_nothing_leaves_the_estimate_as_it_is(argv: tuple[str, ...]) -> None:
+    (answer,) = Estimator().closed_form([question(*argv, stage=2)])
+    assert isinstance(answer, Estimate)
 
 
 @pytest.mark.parametrize(

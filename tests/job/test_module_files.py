@@ -95,3 +95,11 @@ def test_a_module_that_is_not_there_comes_with_what_to_type(name: str, hint: str
 
 def test_a_module_without_source_is_none_to_read(folder: Path) -> None:
     assert "no Python source" in told("_struct").message
+
+
+def test_a_link_that_leads_nowhere_is_no_module_to_suggest(folder: Path) -> None:
+    for name in ("train.py", "trian.py"):
+        (folder / name).symlink_to(folder / "nosuch")
+    missing = told("train")
+    assert "there is no module `train`" in missing.message
+    assert "trian" not in (missing.hint or "")

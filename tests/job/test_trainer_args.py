@@ -162,3 +162,10 @@ def test_taking_the_ds_config_takes_nothing_else(
 @given(others, names.map("--{}".format), others)
 def test_taking_a_switch_takes_nothing_else(before: list[str], flag: str, after: list[str]) -> None:
     assert take_ds_config([*before, "--deepspeed", flag, *after])[0] == (*before, flag, *after)
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "-" + "9" * 400, "1e400", "9223372036854775808"])
+def test_a_number_that_no_trainer_can_count_to_is_a_finding(text: str) -> None:
+    args, findings = read_arguments(("--max_steps", text))
+    assert [(one.code, one.where) for one in findings] == [("bad-argument", "--max_steps")]
+    assert args["max_steps"].value == -1

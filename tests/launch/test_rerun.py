@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import CPU_MACHINE, PYTHON, SHAPE, TWO_GPUS, local, over_ssh, script
+from zlaunch.cli.views.launch_plan import plan_lines
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import inherited
 from zlaunch.hosts.placement import assign_ranks, choose_slots
 from zlaunch.hosts.topology import Host
-from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec, Offload, RestartPolicy, RunOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
@@ -159,6 +160,15 @@ def test_a_directory_that_was_moved_is_still_repeated(tmp_path: Path) -> None:
     moved = plan.layout.root.rename(tmp_path / "moved")
     again = plan_rerun(read_run_files(moved), replace(given, layout=RunDir(tmp_path / "second")))
     assert str(tmp_path / "second" / "ds_config.json") in again.script
+
+
+def test_a_script_that_has_learned_to_read_the_variable_is_shown_without_one(tmp_path: Path) -> None:
+    given = inputs(tmp_path)
+    past = read_run_files(recorded(given).layout.root)
+    reads = Script(Path("train.py"), "", ConfigInterface.DEEPSPEED)
+    assert reads.handover is Handover.VARIABLE
+    again = plan_rerun(past, replace(given, script=reads, layout=RunDir(tmp_path / "second")))
+    assert not [line for line in plan_lines(again, complete=True) if "$ZLAUNCH_DS_CONFIG" in line]
 
 
 @pytest.mark.parametrize("missing", ["script", "ranks", "launcher", "native_ops", "environment", "over_ssh"])

@@ -127,3 +127,10 @@ def test_a_stage_is_chosen_where_there_is_no_gpu_and_it_says_why(folder: Path) -
     assert done.status == 0
     assert "stage   `--stage 0` is the fastest that fits: " in done.err
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("size", ["-1", "0", "1" + "0" * 18])
+def test_a_batch_that_no_rank_can_train_on_is_refused_before_a_search(size: str, folder: Path) -> None:
+    done = zlaunch("plan", "small", *ON, "--", "--per_device_train_batch_size", size, cwd=folder)
+    assert (done.status, "Traceback" in done.err) == (2, False), done.err
+    assert f"no rank can train on `--per_device_train_batch_size {size}" in done.err

@@ -14,10 +14,10 @@ from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
 from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit, memory_need
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import Speed
+from zlaunch.estimate.splits import Split, split_by_arguments, split_by_config
 from zlaunch.estimate.workload import Attention, Lora, Workload
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.model_checks import quantization, usable_positions
-from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.trainer_args import Argument, flags, switched_on
@@ -53,6 +53,8 @@ class Training:
     remote_code: str | None = None
     resumes: bool = False
     """Whether it resumes from a checkpoint."""
+    split: Split | None = None
+    """What splits the model or its sequences, apart from the ds_config."""
     partitioned_at_birth: bool = True
     """Whether stage 3 shards each layer as it is created, as transformers does."""
 
@@ -129,6 +131,7 @@ def training_of(
         lora=options.lora,
         load_dtype=_DTYPES.get(str(written).removeprefix("torch."), "fp32"),
         resumes=resumed.lower() not in ("false", "none", ""),
+        split=split_by_arguments(argv),
     )
 
 
@@ -177,20 +180,9 @@ def check_countable(query: EstimateQuery, resolved: ResolvedConfig) -> None:
             f"uses `{method}`, and quantized weights are not supported",
             "use the model that it was quantized from, or delete `quantization_config`",
         )
-    config = resolved.config
-    splits = {
-        "--parallelism_config": any(name == "parallelism_config" for name, _ in flags(query.job.script_args)),
-        "tensor_parallel.autotp_size": config.tensor_parallel.autotp_size > 1,
-        "sequence_parallel_size": (config.sequence_parallel_size or 1) > 1,
-        "expert_parallel": config.expert_parallel is not None and config.expert_parallel.enabled,
-        "pipeline": config.pipeline is not None and query.given.interface is ConfigInterface.DEEPSPEED,
-        "hybrid_engine": config.hybrid_engine.enabled,
-    }
-    if (key := next((key for key, is_set in splits.items() if is_set), None)) is not None:
-        raise Unavailable(
-            f"cannot tell how much memory this job takes: `{key}` splits it in a way that is not rehearsed",
-            f"estimate it without `{key}`, with data parallelism alone",
-        )
+    split = split_by_config(resolved.values, query.given.interface) or query.training.split
+    if split is not None:
+        raise split.unavailable()
 
 
 def _without_autos(resolved: ResolvedConfig) -> Values:

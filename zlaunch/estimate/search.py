@@ -38,6 +38,9 @@ from zlaunch.estimate.strategies import (
 from zlaunch.job.transformer import read_transformer
 from zlaunch.units import plural
 
+MOST_PER_RANK: Final = 1 << 20
+"""More sequences or micro-batches of one rank are typing mistakes."""
+
 MOST_REHEARSED: Final = 20
 """After this many rehearsals, the best result is good enough."""
 MOST_MISSES: Final = 6
@@ -119,7 +122,13 @@ def plan(query: EstimateQuery, global_batch: int | None, estimator: Estimator) -
 def _per_rank(query: EstimateQuery, global_batch: int | None) -> int:
     args, world_size = query.given.args, query.cluster.world_size
     if global_batch is None:
-        return int(args["per_device_train_batch_size"].value) * int(args["gradient_accumulation_steps"].value)
+        sizes = [args[name].value for name in ("per_device_train_batch_size", "gradient_accumulation_steps")]
+        if not all(0 < int(size) <= MOST_PER_RANK for size in sizes):
+            words = "`--per_device_train_batch_size {}` with `--gradient_accumulation_steps {}`".format(
+                *sizes
+            )
+            raise WrongUsage(f"no rank can train on {words}", "write how many sequences a step has")
+        return math.prod(map(int, sizes))
     if global_batch % world_size:
         more = -(-global_batch // world_size) * world_size
         raise WrongUsage(

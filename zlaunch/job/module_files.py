@@ -15,21 +15,30 @@ _MAIN = "__main__"
 
 def find_module(name: str, environ: Mapping[str, str]) -> Path:
     """Return the source file that `python -m NAME` would run; raise InputMissing if there is none."""
-    outer: ModuleSpec | None = None
     # The import path of the ranks: the working directory, then `sys.path`.
     with_own_folder = not getattr(sys.flags, "safe_path", False)
     seen = [entry for entry in sys.path[with_own_folder:] if entry]
     path = seen if environ.get("PYTHONSAFEPATH") else [str(Path.cwd()), *seen]
+    outer, inside, missing = _walk(name, path)
+    if outer is None or missing is not None:
+        raise _missing(name, missing or "", outer, inside)
+    return _file(name, outer, inside)
+
+
+def _walk(name: str, path: list[str]) -> tuple[ModuleSpec | None, list[str], str | None]:
+    """Find the specs along a name: the last one, where its modules are, and the part that is missing."""
+    outer: ModuleSpec | None = None
     parts = name.split(".")
     for number, part in enumerate(parts, 1):
         spec = _spec(".".join(parts[:number]), path, is_first=number == 1) if part else None
         if spec is None:
-            raise _missing(name, part, outer, path)
+            return outer, path, part
         outer, path = spec, _inside(spec, part, path)
-    assert outer is not None
-    if outer.submodule_search_locations is not None:
-        return _main_of(name, path)
-    return _source(name, outer)
+    return outer, path, None
+
+
+def _file(name: str, spec: ModuleSpec, inside: Sequence[str]) -> Path:
+    return _source(name, spec) if spec.submodule_search_locations is None else _main_of(name, inside)
 
 
 def _spec(name: str, path: Sequence[str], is_first: bool) -> ModuleSpec | None:
@@ -74,7 +83,7 @@ def _source(name: str, spec: ModuleSpec) -> Path:
     return Path(spec.origin)
 
 
-def _missing(name: str, part: str, outer: ModuleSpec | None, path: Sequence[str]) -> InputMissing:
+def _missing(name: str, part: str, outer: ModuleSpec | None, path: list[str]) -> InputMissing:
     """Explain which part of a name is missing, with a suggestion."""
     if (meant := _meant_as_file(name)) is not None:
         return InputMissing(f"`-m {name}` names a file, not a module", f"write `{meant}`")
@@ -86,7 +95,7 @@ def _missing(name: str, part: str, outer: ModuleSpec | None, path: Sequence[str]
     close = difflib.get_close_matches(part, names, 1)
     if outer is None:
         whole = ".".join([*close, *name.split(".")[1:]])
-        close = close if close and _exists(whole) else []
+        close = close if close and _exists(whole, path) else []
         where = f"it is neither in {Path.cwd()} nor installed"
         hint = "start where `python -m` finds it, or name its file: `zlaunch train FILE`"
     else:
@@ -98,9 +107,13 @@ def _missing(name: str, part: str, outer: ModuleSpec | None, path: Sequence[str]
     )
 
 
-def _exists(name: str) -> bool:
+def _exists(name: str, path: list[str]) -> bool:
+    """Whether there is a module to suggest; what is listed may not be there, such as a broken link."""
+    spec, inside, missing = _walk(name, path)
+    if spec is None or missing is not None:
+        return False
     try:
-        find_module(name, os.environ)
+        _file(name, spec, inside)
     except InputMissing:
         return False
     return True

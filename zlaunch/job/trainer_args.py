@@ -252,4 +252,5 @@ def _convert(default: Value, text: str | None) -> Value | None:
                 number = type(default)(text or "")
             except ValueError:
                 return None
-            return number if math.isfinite(number) else None
+            most = 1 << 63 if isinstance(number, int) else math.inf  # a larger integer is no float either
+            return number if -most < number < most else None

@@ -350,3 +350,18 @@ def test_a_script_of_its_own_is_free_to_report_where_it_likes() -> None:
 def test_a_gpu_of_the_job_that_is_only_too_small_is_left_to_the_estimate() -> None:
     small: Gpu = replace(GPUS[0], memory_bytes=30 * GIB, free_bytes=30 * GIB)
     assert check_resources(replace(DEMAND, gpus=(small,)), HEALTHY) == ()
+
+
+@pytest.mark.parametrize(
+    ("argv", "source", "job"),
+    [
+        ((), "", {"overrides": (("tensor_parallel.autotp_size", 2),), "stage": 1}),
+        (("--tp_size", "2"), "", {}),
+        ((), "PipelineModule(layers, num_stages=2)", {}),
+    ],
+)
+def test_ranks_that_share_a_model_do_not_each_need_the_memory_for_it(
+    argv: tuple[str, ...], source: str, job: dict[str, Any]
+) -> None:
+    assert demand().memory is not None
+    assert demand(*argv, source=source, **job).memory is None

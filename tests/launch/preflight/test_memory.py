@@ -9,6 +9,7 @@ from tests.asking import MadeUp, answer, forecast, model
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, TWO_GPUS, local, script
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Refused, Unavailable, WrongUsage
+from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.hosts.machine import FreeResources
 from zlaunch.hosts.ssh import HostSurveys
@@ -80,6 +81,25 @@ def test_a_job_that_cannot_be_estimated_starts_unless_a_rehearsal_was_asked_for(
     assert "memory check before the start" not in said.out
     with pytest.raises(Unavailable, match="autotp_size"):
         run(split, LaunchOptions(interactive=False, dry_run=True, rehearse=True), LaunchView())
+
+
+@pytest.mark.parametrize(
+    ("source", "setting"),
+    [
+        ("model = PipelineModule(layers, num_stages=2)", "PipelineModule"),
+        ("engine, *_ = deepspeed.initialize(model=model, mpu=groups)", "mpu"),
+        ("from deepspeed.moe.layer import MoE", "deepspeed.moe.layer"),
+        ("model = deepspeed.tp_model_init(model, 2, torch.bfloat16)", "tp_model_init"),
+        ("Accelerator(parallelism_config=ParallelismConfig(sp_size=2))", "ParallelismConfig"),
+    ],
+)
+def test_of_a_script_that_splits_its_model_nobody_can_tell(source: str, setting: str) -> None:
+    with pytest.raises(Unavailable, match=f"cannot tell how much memory this job takes: `{setting}`"):
+        check_memory(prepared(source=source), Estimator())
+
+
+def test_a_script_without_an_mpu_is_estimated() -> None:
+    check_memory(prepared(source="deepspeed.initialize(model=model, mpu=None)"), ROOMY)
 
 
 def test_a_model_that_is_not_known_is_not_asked_about() -> None:

@@ -42,7 +42,7 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     for who in dict.fromkeys(plan.left.values()):
         yield "left open", f"{', '.join(key for key in plan.left if plan.left[key] == who)}: {who}"
     match plan.program.handover:
-        case Handover.VARIABLE:
+        case Handover.VARIABLE if "ZLAUNCH_DS_CONFIG" in plan.environment:  # a rerun has its record's
             yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {plan.environment['ZLAUNCH_DS_CONFIG'].why}"
         case Handover.ACCELERATE if not plan.program.is_sure:
             yield "ds_config", "passed in accelerate's environment variables, which the Trainer also reads"

@@ -13,6 +13,7 @@ from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster, Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, training_of
 from zlaunch.estimate.request import code_of, smallest_gpu
+from zlaunch.estimate.splits import split_by_script
 from zlaunch.estimate.strategies import available, compare_strategies
 from zlaunch.job.model import ModelConfig, model_flag
 from zlaunch.job.script import ConfigInterface, setting_of
@@ -68,7 +69,8 @@ def _training(prepared: Prepared, model: ModelConfig) -> Training:
     partitioned = (
         inputs.script.interface is not ConfigInterface.DEEPSPEED or "zero.Init" in inputs.script.source
     )
-    return replace(training, partitioned_at_birth=partitioned)
+    split = training.split or split_by_script(inputs.script)
+    return replace(training, partitioned_at_birth=partitioned, split=split)
 
 
 def _trusts_code(prepared: Prepared) -> bool:

@@ -17,6 +17,7 @@ from zlaunch.estimate.memory import closed_form
 from zlaunch.estimate.memory.host_memory import SHARED_BYTES
 from zlaunch.estimate.memory.model_states import MASTER_BYTES, model_states
 from zlaunch.estimate.memory.settings import Settings, read_settings
+from zlaunch.estimate.splits import split_by_arguments, split_by_config, split_by_script
 from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.gpu_catalog import overhead_bytes
 from zlaunch.hosts.machine import Gpu, Machine
@@ -153,10 +154,17 @@ def _job(
         optimizer=str(args["optim"].value),
     )
     expected = forecast
-    if forecast is None and model is not None and trains_all(inputs.script, inputs.trainer_flags):
+    if forecast is None and model is not None and _is_countable(plan, inputs):
         with suppress(Refused):
             expected = closed_form.forecast(workload)
     return _Job(plan, inputs, read_settings(workload), forecast, expected, ranks)
+
+
+def _is_countable(plan: LaunchPlan, inputs: PlanInputs) -> bool:
+    """Whether each rank holds what ZeRO leaves to it of the whole model."""
+    script, argv = inputs.script, inputs.trainer_flags
+    split = split_by_config(plan.values, script.interface) or split_by_arguments(argv)
+    return trains_all(script, argv) and not (split or split_by_script(script))
 
 
 def trains_all(script: Script, argv: Sequence[str]) -> bool:

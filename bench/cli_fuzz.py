@@ -1,0 +1,772 @@
+"""Give malformed inputs to every verb of zlaunch, and look for tracebacks.
+
+    python -m bench.cli_fuzz [--inputs N] [--seed N] [--workers N] [--only N…] [--keep DIR]
+
+Each input is a folder of mutated files and a command line. A warmed interpreter forks for each. An input
+fails if zlaunch ends with a traceback, by a signal, with a foreign exit status, or not within 20 s.
+Training is only planned (`--dry-run`), `ssh` is a program that fails, and the hub is offline.
+"""
+
+import argparse
+import base64
+import collections
+import concurrent.futures
+import contextlib
+import copy
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.running import CONFIGS, ROOT, may_fork, start
+from zlaunch.config.accelerate.fields import KEYS as ACCELERATE_TOP
+from zlaunch.config.accelerate.fields import SECTION_KEYS
+from zlaunch.dsconfig.json_schema import catalog
+from zlaunch.dsconfig.keys.search import older_keys
+from zlaunch.errors import ExitStatus
+
+KEYS = tuple(
+    tuple(key.split(".")) for key in sorted({*catalog().keys, *catalog().other_names, *older_keys()})
+)
+ACCELERATE_KEYS = sorted({*ACCELERATE_TOP, *SECTION_KEYS})
+MODEL_KEYS = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "num_attention_heads",
+    "head_dim",
+    "quantization_config",
+)
+
+HOST = socket.gethostname().encode()
+
+LIMIT_SECONDS = 20.0
+RIGHT = {*map(int, ExitStatus), 128 + 13}
+"""Exit statuses of zlaunch itself, and that of a closed pipe."""
+
+OLD_RUNS = ROOT / "tests" / "rundir" / "old_runs"
+MODELS = ROOT / "tests" / "estimate" / "memory" / "configs"
+NO_PROCESS = (1 << 22) + 7
+"""A process id that Linux does not give."""
+
+ODD: Sequence[Any] = (
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    3,
+    0.5,
+    -0.0,
+    1e308,
+    float("inf"),
+    float("nan"),
+    1 << 63,
+    10**400,
+    "",
+    " ",
+    "auto",
+    "true",
+    "1e5",
+    "none",
+    "cpu",
+    "@long",
+    "@digits",
+    "\ud800",
+    "\udcff",
+    "a\0b",
+    "\x1b[31mred\x1b[0m",
+    "é漢字🙂",
+    "../..",
+    "/dev/null",
+    "a\nb",
+    "`$(x)`'\"",
+    "{",
+    "%s{0}{x}",
+    [],
+    {},
+    [[]],
+    [None, 1, "x"],
+    {"": ""},
+    {"a": {"b": {"c": 1}}},
+    {"\ud800": 1, "a.b": 2},
+)
+WORDS = (
+    "",
+    "-",
+    "--",
+    "-x",
+    "@",
+    "=",
+    "0",
+    "-1",
+    "1e9",
+    "auto",
+    "nosuch",
+    "\udcff",
+    "é🙂",
+    "a" * 5000,
+    "1" + "0" * 400,
+    "\x1b[2J",
+)
+"""Odd arguments; the system passes on neither NUL nor half of a pair of surrogates."""
+# fmt: off
+TOKENS = (
+    b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b'"', b"{", b"}", b"[" * 3000, b"\r\n", b"\t", b"#",
+    b"//", b",", b": ", b"\\u", b"\\ud800", b"NaN", b"1e999", b"-", b"&a", b"*a", b"!!python/object:x",
+    b"\x85",
+)
+ODD_VARIABLES = (
+    "COLUMNS", "CUDA_VISIBLE_DEVICES", "ZLAUNCH_CACHE", "WORLD_SIZE", "MASTER_PORT", "TORCH_EXTENSIONS_DIR",
+    "XDG_CACHE_HOME", "PWD", "TERM",
+)
+HOST_LINES = (
+    "w0", "slots=2", "w0 slots=", "w0 slots=-1", "w0 slots=" + "9" * 5000, "-oProxyCommand=x slots=1",
+    "w\0 slots=1", "é slots=\uff12", "w0 slots=1 slots=2", "u@h:22 slots=1", "w" * 300 + " slots=1",
+)
+# fmt: on
+
+SCRIPTS = (
+    """
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+args, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+Trainer(args=args).train()
+""",
+    """
+import argparse, deepspeed
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+deepspeed.add_config_arguments(parser)
+args = parser.parse_args()
+engine, *_ = deepspeed.initialize(args=args, model=net, config={"train_batch_size": 8})
+""",
+    """
+from accelerate import Accelerator
+from accelerate.utils import DeepSpeedPlugin, DummyOptim
+plugin = DeepSpeedPlugin(zero_stage=3, gradient_accumulation_steps=2)
+Accelerator(deepspeed_plugin=plugin)
+""",
+    """
+import os
+if __name__ == "__main__":
+    print(os.environ.get("ZLAUNCH_DS_CONFIG"))
+""",
+)
+TRAINER_ARGS = (
+    ("--bf16",),
+    ("--fp16", "--bf16"),
+    ("--learning_rate", "1e-4"),
+    ("--per_device_train_batch_size", "4"),
+    ("--gradient_accumulation_steps", "2"),
+    ("--max_steps", "5"),
+    ("--model_name_or_path", "model"),
+    ("--output_dir", "out"),
+    ("--lr_scheduler_type", "cosine"),
+    ("--optim", "adamw_torch"),
+    ("--deepspeed", "ds.json"),
+    ("--parallelism_config", "{}"),
+    ("--tensor_parallel_size", "2"),
+)
+COMMANDS_OF_OTHERS = (
+    "deepspeed --num_gpus 2 --include w0:0,1 train.py --deepspeed ds.json --lr 1",
+    "torchrun --nproc_per_node 2 --nnodes 1 -m pack.train --x y",
+    "python -m torch.distributed.run --standalone train.py",
+    "accelerate launch --config_file accelerate.yaml --num_processes 8 train.py --bf16",
+    "CUDA_VISIBLE_DEVICES=0,1 nohup env A=1 srun -n 2 deepspeed train.py",
+    "accelerate.yaml -- --lr 1",
+    "llamafactory-cli train train.yaml",
+)
+
+
+@dataclass(frozen=True)
+class Input:
+    """One command, and the files it is given."""
+
+    number: int
+    verb: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of an input."""
+
+    input: Input
+    argv: tuple[str, ...]
+    status: int
+    seconds: float
+    wrong: str
+    err: str
+
+
+class Maker:
+    """Makes the files and words of one input."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        """Make everything below a folder."""
+        self.folder = folder
+        self.chance = random.Random(seed)
+
+    def often(self, share: float = 0.5) -> bool:
+        """Decide by chance."""
+        return self.chance.random() < share
+
+    def odd(self) -> Any:
+        """Choose an odd JSON value."""
+        return copy.deepcopy(self.chance.choice(ODD))
+
+    def mutate(self, value: Any, times: int | None = None) -> Any:
+        """Change a JSON value at a few random places."""
+        for _ in range(self.chance.choice((0, 1, 1, 1, 2, 3, 6)) if times is None else times):
+            value = self._changed(value)
+        return value
+
+    def _changed(self, value: Any) -> Any:
+        children = (
+            list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        )
+        if not children or self.often(0.15):
+            return self.odd()
+        key = self.chance.choice(children)
+        changed: Any = dict(value) if isinstance(value, dict) else list(value)
+        if isinstance(value[key], dict | list) and self.often(0.7):
+            changed[key] = self._changed(value[key])
+            return changed
+        match self.chance.randrange(5):
+            case 0:
+                changed.pop(key)
+            case 1 if isinstance(changed, dict):
+                changed[self._name(str(key))] = changed.pop(key)
+            case 2 if isinstance(changed, dict):
+                changed[self._name(str(key))] = self.odd()
+            case 3:
+                changed[key] = [changed[key]] if self.often() else {str(key): changed[key]}
+            case _:
+                changed[key] = self.odd()
+        return changed
+
+    def _name(self, name: str) -> str:
+        at = self.chance.randrange(len(name) + 1)
+        return self.chance.choice(
+            (
+                name[:at] + name[at + 1 :],
+                name[:at] + "_" + name[at:],
+                name.upper(),
+                "",
+                "a.b",
+                "\ud800",
+                "x\n",
+                name + "\0",
+            )
+        )
+
+    def text(self, value: Any) -> bytes:
+        """Write JSON, sometimes broken."""
+        text = json.dumps(value, indent=self.chance.choice((None, 2)))
+        text = text.replace('"@long"', f'"{"x" * 70_000}"').replace('"@digits"', "7" * 5000)
+        return self.broken(text.encode())
+
+    def broken(self, data: bytes, share: float = 0.3) -> bytes:
+        """Change bytes at random."""
+        if not self.often(share):
+            return data
+        at, to = (self.chance.randrange(len(data) + 1) for _ in range(2))
+        empty = (b"", b"\n", b"\0" * 100, b"null", self.chance.randbytes(300))
+        return self.chance.choice(
+            (
+                data[:at],
+                data[:at] + data[max(at, to) :],
+                data.decode("utf-8", "replace").encode("utf-16"),
+                data[:at] + self.chance.randbytes(5) + data[at:],
+                self.chance.choice(empty),
+                *(data[:at] + self.chance.choice(TOKENS) + data[at:] for _ in range(3)),
+            )
+        )
+
+    def write(self, name: str, data: bytes) -> str:
+        """Write a file, or sometimes something odd in its place; return its name."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() or path.is_symlink():
+            return name
+        match self.chance.randrange(100):
+            case 0:
+                path.mkdir()
+            case 1:
+                path.symlink_to(path)
+            case 2:
+                path.symlink_to(self.folder / "nosuch")
+            case 3:
+                path.symlink_to("/proc/self/mem")  # reading fails, for root too
+            case 4:
+                path.write_bytes(data)
+                path.chmod(0)
+            case 5:
+                return self.word()
+            case _:
+                path.write_bytes(data)
+        return name
+
+    def word(self) -> str:
+        """Choose an odd argument."""
+        return self.chance.choice((*WORDS, ".", "a" * 300, "ds.json/x", "/dev/null", "/proc/self/mem", "//"))
+
+    def value(self, *usual: str) -> str:
+        """Choose a usual value of an option, or an odd one."""
+        return self.word() if self.often(0.08) else self.chance.choice(usual)
+
+    def ds_config(self, name: str = "ds.json") -> str:
+        """Write a ds_config."""
+        value: Any = json.loads(self.chance.choice(sorted(CONFIGS.glob("*.json"))).read_text())
+        for key in self.chance.sample(KEYS, self.chance.choice((0, 0, 1, 2, 5, 12))):
+            place, (*sections, last) = value, key
+            for section in sections:
+                place = place.setdefault(section, {}) if isinstance(place, dict) else place
+            if isinstance(place, dict):
+                place[last] = self.odd()
+        return self.write(name, self.text(self.mutate(value)))
+
+    def accelerate(self) -> str:
+        """Write an accelerate config."""
+        lines = ["compute_environment: LOCAL_MACHINE", "distributed_type: DEEPSPEED", "deepspeed_config:"]
+        for name in self.chance.sample(ACCELERATE_KEYS, self.chance.randrange(8)):
+            indent = "  " if self.often(0.7) else ""
+            lines.append(f"{indent}{name}: {self._scalar()}")
+        lines += ["num_processes: 8", f"mixed_precision: {self._scalar()}"]
+        return self.write("accelerate.yaml", self.broken("\n".join(lines).encode("utf-8", "replace")))
+
+    def _scalar(self) -> str:
+        odd = self.chance.choice(
+            (*ODD, 2, "bf16", "ds.json", [1], "{a: 1", "|", ">\n    x", "*a", "&a 1", "!x y")
+        )
+        return odd if isinstance(odd, str) else json.dumps(odd)
+
+    def config(self, name: str = "ds.json") -> str:
+        """Choose a ds_config in one of its forms."""
+        match self.chance.randrange(12):
+            case 0:
+                return self.accelerate()
+            case 1:
+                return base64.b64encode(self.text({"train_batch_size": self.odd()})).decode()[:50_000]
+            case 2:
+                return self.word()
+        return self.ds_config(name)
+
+    def hostfile(self) -> str:
+        """Write a hostfile."""
+        lines = ["localhost slots=2", "w0 slots=4", "w1 slots=4", "# end"]
+        for _ in range(self.chance.randrange(3)):
+            lines[self.chance.randrange(3)] = self.chance.choice(HOST_LINES)
+        return self.write("hosts", self.broken("\n".join(lines).encode()))
+
+    def model(self, *, small: float = 0.05) -> str:
+        """Write a model's config.json; few models are small enough for a rehearsal, which takes seconds."""
+        if self.often(0.05):
+            return self.word()
+        value: Any = json.loads(self.chance.choice(sorted(MODELS.glob("*.json"))).read_text())
+        value = self.mutate(value)
+        if isinstance(value, dict):
+            layers = 1 if self.often(small) else 100_000
+            value |= {
+                name: layers for name in ("num_hidden_layers", "n_layer", "num_layers") if name in value
+            }
+            if self.often(0.3):
+                value |= {name: self.odd() for name in self.chance.sample(MODEL_KEYS, 2)}
+        self.write("model/config.json", self.text(value))
+        return "model"
+
+    def script(self, *, may_run: bool = False) -> str:
+        """Write a script. It is only read, except by a rerun, which may ask it for its arguments."""
+        text = SCRIPTS[-1] if may_run else self.chance.choice(SCRIPTS)
+        return self.write("train.py", self.broken(text.encode(), 0.2))
+
+    def trainer_args(self) -> list[str]:
+        """Choose arguments for the script."""
+        words = [word for pair in self.chance.sample(TRAINER_ARGS, self.chance.randrange(4)) for word in pair]
+        if words and self.often(0.3):
+            words[self.chance.randrange(len(words))] = self.word()
+        return [one for one in words if one != "--help"]
+
+    def options(self, table: Mapping[str, Sequence[str]], most: int = 4) -> list[str]:
+        """Choose options; one without values is a flag."""
+        words = []
+        for name in self.chance.sample(sorted(table), self.chance.randrange(min(most, len(table)) + 1)):
+            words += [name, self.value(*table[name])] if table[name] else [name]
+        if self.often(0.04):
+            words.append(self.word())
+        return words
+
+    def run(self, may_stop: bool = False) -> str:
+        """Write run directories with broken records; return the name of one."""
+        names = ["failed", "finished", "lost", "stalled"]
+        for name in self.chance.sample(names, self.chance.choice((1, 1, 2))):
+            root = self.folder / "runs" / name
+            shutil.copytree(OLD_RUNS / name, root)
+            files = sorted(one for one in root.rglob("*") if one.is_file())
+            for file in files:
+                file.write_bytes(
+                    file.read_bytes().replace(b"/folder/runs/forecast", bytes(root)).replace(b"HOST", HOST)
+                )
+            for file in {*self.chance.sample(files, self.chance.randrange(4)), root / "job.json"}:
+                self._break(file, is_job=file.name == "job.json", may_stop=may_stop)
+            names = [name]
+        if self.often(0.1):
+            self.write("runs/" + self.chance.choice(("x", "é", ".hidden", "a b")), b"no run")
+        return self.value(*names, *names, "latest", f"runs/{names[0]}", names[0][:2])
+
+    def _break(self, file: Path, is_job: bool, may_stop: bool) -> None:
+        if file.suffix == ".json":
+            value = self.mutate(json.loads(file.read_text()))
+            if is_job and isinstance(value, dict):  # `stop` would end the process
+                value |= {"zlaunch_pid": self.chance.choice((NO_PROCESS, 0, -1, "1", None, 0.5, 1 << 70))}
+                value |= {"working_directory": str(self.folder)} if self.often(0.9) else {}
+            data = json.dumps(value).encode() if is_job and may_stop else self.text(value)
+        else:
+            data = self.broken(file.read_bytes(), 1)
+        file.unlink()
+        self.write(str(file.relative_to(self.folder)), data)
+
+
+_ESTIMATE = {
+    "--gpus": ("1", "8", "1024"),
+    "--nodes": ("1", "2", "999"),
+    "--hostfile": ("hosts",),
+    "--offload": ("none", "cpu", "nvme", "optimizer:cpu,param:nvme"),
+    "--nvme": (".", "nvme"),
+    "--micro-batch": ("1", "64"),
+    "--seq-len": ("1", "2048", "134217728"),
+    "--grad-accum": ("1", "7"),
+    "--precision": ("bf16", "fp16", "fp32"),
+    "--optimizer": ("adam", "lion", "adafactor", "muon", "adamw_torch"),
+    "--activation-checkpointing": (),
+    "--lora": ("16", "8:q_proj", "99999999"),
+    "--attention": ("sdpa", "eager"),
+    "--ds-config": ("ds.json",),
+    "--set": (
+        "zero_optimization.stage=3",
+        "tensor_parallel.autotp_size=2",
+        "a=1",
+        "bf16.enabled=auto",
+        "optimizer=[]",
+    ),
+    "--json": (),
+}
+_CONFIG = {
+    "--world-size": ("1", "8", "99999999999"),
+    "--model": ("model", "model/config.json"),
+    "--for": ("trainer", "accelerate", "deepspeed"),
+    "--deepspeed": ("0.14", "0.16", "0.19", "9.9"),
+    "--strict": (),
+    "--fix": (),
+    "--diff": (),
+    "--format": ("text", "json", "github", "sarif"),
+}
+_RUNS = {"--json": (), "--runs-dir": ("runs", "runs", "runs", "ds.json")}
+_TRAIN = {
+    "--stage": ("0", "1", "2", "3"),
+    "--offload": ("none", "cpu", "nvme", "optimizer:cpu"),
+    "--nvme": (".",),
+    "--precision": ("bf16", "fp16", "fp32"),
+    "--gpus": ("1", "2", "0,1", "64"),
+    "--launcher": ("torchrun", "deepspeed"),
+    "--ds-config": ("ds.json", "accelerate.yaml"),
+    "--set": _ESTIMATE["--set"],
+    "--hostfile": ("hosts",),
+    "--include": ("w0", "w0:0@w1", "localhost:0"),
+    "--exclude": ("w1", "w9"),
+    "--run-dir": ("there", "runs", "ds.json/x"),
+    "--force": (),
+    "--show-ranks": ("0", "all", "none", "9"),
+    "--stall-after": ("1", "60", "inf", "nan"),
+    "--max-restarts": ("0", "1"),
+    "--on-oom": ("stop", "retry"),
+    "--debug": ("0", "1:5679"),
+}
+
+
+def _validate(make: Maker) -> list[str]:
+    make.model()
+    return [make.config(), *make.options(_CONFIG), *_behind(make)]
+
+
+def _resolve(make: Maker) -> list[str]:
+    make.model()
+    table = {name: _CONFIG[name] for name in ("--world-size", "--model", "--for")} | {
+        "--format": ("text", "json")
+    }
+    return [make.config(), *make.options(table), *_behind(make)]
+
+
+def _behind(make: Maker) -> list[str]:
+    return ["--", *make.trainer_args()] if make.often(0.3) else []
+
+
+def _diff(make: Maker) -> list[str]:
+    second = make.config("other.json")
+    return [
+        make.config(),
+        second,
+        *make.options({"--all": (), "--json": (), "--deepspeed": _CONFIG["--deepspeed"]}),
+    ]
+
+
+def _explain(make: Maker) -> list[str]:
+    key = ".".join(make.chance.choice(KEYS))
+    key = make._name(key) if make.often(0.6) else key
+    return [
+        make.value(key, key.rpartition(".")[2]),
+        *make.options({"--json": (), "--deepspeed": _CONFIG["--deepspeed"]}),
+    ]
+
+
+def _write(make: Maker) -> list[str]:
+    make.ds_config()
+    table = {name: _TRAIN[name] for name in ("--stage", "--offload", "--nvme")}
+    return make.options(table | {"--output": ("out.json", "ds.json", "no/such/x.json")})
+
+
+def _schema(make: Maker) -> list[str]:
+    make.ds_config()
+    return make.options({"--deepspeed": _CONFIG["--deepspeed"], "--output": ("out.json", "ds.json", "a/b")})
+
+
+def _translate(make: Maker) -> list[str]:
+    make.script(), make.ds_config(), make.accelerate()
+    words = shlex.split(make.chance.choice(COMMANDS_OF_OTHERS))
+    for _ in range(make.chance.randrange(4)):
+        at = make.chance.randint(1, len(words))
+        words[at : at + make.chance.randrange(2)] = [
+            make.value("--fsdp", "--num_nodes", "--hostfile", "--", "=", "2")
+        ]
+    return ["--", *words]
+
+
+def _estimate(make: Maker) -> list[str]:
+    make.ds_config(), make.hostfile()
+    gpus = (
+        []
+        if make.often(0.1)
+        else ["--on", make.value("8xH100-80GB", "8xH100-80GB", "4x48GiB", "A100-80GB", "0xH100")]
+    )
+    one = [
+        "--stage",
+        make.value("0", "1", "2", "3"),
+        "--no-levers",
+    ]  # several rehearsals take longer than 20 s
+    return [make.model(), *gpus, *make.options(_ESTIMATE), *one, *_behind(make)]
+
+
+def _plan(make: Maker) -> list[str]:
+    make.hostfile()
+    left_out = (
+        "--activation-checkpointing",
+        "--offload",
+        "--ds-config",
+        "--set",
+        "--json",
+        "--micro-batch",
+        "--grad-accum",
+    )
+    table = {name: usual for name, usual in _ESTIMATE.items() if name not in left_out}
+    table |= {"--global-batch": ("1", "64", "1000000"), "--output": ("out.json", "hosts")}
+    return [make.model(small=0), "--on", "8xH100-80GB", *make.options(table), *_behind(make)]
+
+
+def _train(make: Maker) -> list[str]:
+    make.ds_config(), make.accelerate(), make.hostfile(), make.model()
+    script = ["-m", make.value("train", "train", "a.b")] if make.often(0.1) else [make.script()]
+    if script[0] == "-m":
+        make.script()
+    args = ["--", *make.trainer_args()] if make.often(0.5) else make.trainer_args()
+    return ["--dry-run", "--no-ask", *make.options(_TRAIN), *script, *args]
+
+
+def _of_run(more: Mapping[str, Sequence[str]], may_stop: bool = False) -> Callable[[Maker], list[str]]:
+    def argv(make: Maker) -> list[str]:
+        run = [make.run(may_stop)]
+        return [*([] if run == ["latest"] else run), *make.options({**_RUNS, **more})]
+
+    return argv
+
+
+def _list(make: Maker) -> list[str]:
+    make.run()
+    return make.options({**_RUNS, "--limit": ("1", "20", "9999999999")})
+
+
+def _rerun(make: Maker) -> list[str]:
+    make.script(may_run=True), make.ds_config()
+    return [
+        make.run(),
+        "--dry-run",
+        *make.options({"--force": (), "--run-dir": ("there",), "--runs-dir": ("runs",)}),
+    ]
+
+
+def _any(make: Maker) -> list[str]:
+    make.ds_config()
+    verbs = [word for verb in VERBS for word in verb.split()]
+    usual = [*verbs, "ds.json", "--help", "--version", "--json"]
+    words = [make.value(*usual) for _ in range(make.chance.randrange(6))]
+    return ["help"] if {"train", "stop", "rerun"} & {one.replace("_", "-") for one in words} else words
+
+
+VERBS: Mapping[str, tuple[int, Callable[[Maker], list[str]]]] = {
+    "config validate": (24, _validate),
+    "config resolve": (9, _resolve),
+    "config diff": (8, _diff),
+    "config explain": (4, _explain),
+    "config translate": (8, _translate),
+    "config write": (2, _write),
+    "config schema": (1, _schema),
+    "estimate": (5, _estimate),
+    "plan": (2, _plan),
+    "train": (14, _train),
+    "runs list": (4, _list),
+    "runs show": (6, _of_run({})),
+    "runs why": (6, _of_run({})),
+    "runs logs": (4, _of_run({"--rank": ("0", "7"), "--launcher": (), "--tail": ("0", "3", "99999999999")})),
+    "runs stop": (1, _of_run({}, may_stop=True)),
+    "runs rerun": (4, _rerun),
+    "": (2, _any),
+}
+"""Verb → how often it is drawn, and how its words are made."""
+
+
+def inputs(count: int, seed: int, verbs: Sequence[str] = tuple(VERBS)) -> Iterator[Input]:
+    """Choose inputs."""
+    chance = random.Random(seed)
+    for number in range(count):
+        (verb,) = chance.choices(verbs, weights=[VERBS[one][0] for one in verbs])
+        yield Input(number, verb, chance.randrange(1 << 40))
+
+
+def environment(folder: Path, chance: random.Random) -> dict[str, str]:
+    """Return the variables of an input, some of them odd."""
+    ssh = folder / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text("#!/bin/sh\necho no network >&2; exit 255\n")
+    ssh.chmod(0o755)
+    mine = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub"), "ZLAUNCH_CACHE": str(folder / "cache")}
+    odd = ("", "0", "-1", "x", "1e9", "\udcff", "9" * 30, str(folder / "ds.json"))
+    for name in chance.sample(ODD_VARIABLES, chance.choice((0, 0, 0, 1, 2))):
+        mine[name] = chance.choice(odd)
+    path = f"{ssh.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return {**os.environ, **mine, "PATH": path}
+
+
+def run(one: Input, keep: Path | None = None) -> Result:
+    """Make an input, run it, and judge what came of it."""
+    with contextlib.ExitStack() as after:
+        if keep is None:
+            folder = Path(after.enter_context(tempfile.TemporaryDirectory(prefix="zlaunch-fuzz-")))
+        else:
+            folder = keep / str(one.number)
+            folder.mkdir(parents=True)
+        make = Maker(folder, one.seed)
+        argv = tuple(_passed(word) for word in [*one.verb.split(), *VERBS[one.verb][1](make)])
+        env = environment(folder, make.chance)
+        given, out, err = (folder / ".in", folder / ".out", folder / ".err")
+        given.write_bytes(make.text({"zero_optimization": {"stage": 2}}))
+        if make.often(0.01):
+            out = Path("/dev/full")
+        with given.open("rb") as stdin, out.open("wb") as stdout, err.open("wb") as stderr:
+            assert may_fork(env), "a start without a fork takes too long"
+            begin = time.monotonic()
+            program = start(*argv, cwd=folder, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+            try:
+                status = program.wait(LIMIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                program.wait()
+                status = -1
+        said = err.read_text("utf-8", "replace")
+        return Result(one, argv, status, time.monotonic() - begin, _judge(status, said), said)
+
+
+def _passed(word: str) -> str:
+    """Leave out of an argument what the system does not pass on."""
+    return (
+        word.replace("\0", "")
+        .encode("utf-8", "ignore" if "\ud800" in word else "surrogateescape")
+        .decode("utf-8", "surrogateescape")
+    )
+
+
+def _judge(status: int, said: str) -> str:
+    """Say what is wrong; empty if nothing is."""
+    if re.search(r"^Traceback|^Exception ignored|^Fatal Python error|\bWarning: ", said, re.MULTILINE):
+        return said.strip().splitlines()[-1][:160]
+    if status == -1:
+        return "no end within 20 s"
+    return "" if status in RIGHT else f"exit status {status}"
+
+
+def table(results: Sequence[Result]) -> str:
+    """Count the inputs by verb and exit status."""
+    statuses = sorted({one.status for one in results})
+    exits = " | ".join(f"exit {one}" for one in statuses)
+    lines = [
+        f"| verb | inputs | {exits} | median, ms | longest, s | failures |",
+        f"|{'---|' * (len(statuses) + 5)}",
+    ]
+    for verb in VERBS:
+        here = [one for one in results if one.input.verb == verb]
+        if here:
+            counts = collections.Counter(one.status for one in here)
+            seconds = [one.seconds for one in here]
+            cells = [f"`{verb}`" if verb else "random words", len(here), *(counts[one] for one in statuses)]
+            cells += [f"{statistics.median(seconds) * 1000:.0f}", f"{max(seconds):.1f}"]
+            lines.append(f"| {' | '.join(map(str, [*cells, sum(bool(one.wrong) for one in here)]))} |")
+    total = sum(bool(one.wrong) for one in results)
+    return "\n".join([*lines, "", f"{len(results):,} inputs: {total} failures."])
+
+
+def main() -> None:
+    """Run the inputs, and print each that failed and the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--verbs", nargs="*", default=tuple(VERBS))
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of inputs to repeat")
+    parser.add_argument("--keep", type=Path, help="keep the files of the inputs in this directory")
+    arguments = parser.parse_args()
+    chosen = [
+        one
+        for one in inputs(arguments.inputs, arguments.seed, arguments.verbs)
+        if not arguments.only or one.number in arguments.only
+    ]
+    results = []
+    with concurrent.futures.ThreadPoolExecutor(arguments.workers) as pool:
+        for result in pool.map(lambda one: run(one, arguments.keep), chosen):
+            results.append(result)
+            if result.wrong or arguments.only:
+                print(
+                    result.input.number,
+                    shlex.join(result.argv)[:300],
+                    "→",
+                    result.status,
+                    result.wrong,
+                    flush=True,
+                )
+                print(result.err[-3000:], flush=True)
+    print(table(results))
+    sys.exit(any(result.wrong for result in results))
+
+
+if __name__ == "__main__":
+    main()

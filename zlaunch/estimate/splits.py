@@ -1,0 +1,104 @@
+"""What splits a model or its sequences otherwise than ZeRO does. No such job is rehearsed."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from zlaunch.config.resolve.values import Values
+from zlaunch.dsconfig.text.document import KeyPath, dotted
+from zlaunch.errors import Unavailable
+from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.trainer_args import flags
+from zlaunch.units import whole
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A setting, and what it does to the job."""
+
+    setting: str
+    does: str
+
+    def unavailable(self) -> Unavailable:
+        """Say that nothing is known about the memory of such a job."""
+        return Unavailable(
+            f"cannot tell how much memory this job takes: `{self.setting}` {self.does}, "
+            "and zlaunch only rehearses data parallelism",
+            f"estimate it without `{self.setting}`, with data parallelism alone",
+        )
+
+
+_LAYERS, _SEQUENCES = "splits each layer among ranks", "splits each sequence among ranks"
+_EXPERTS, _STAGES = "distributes experts among ranks", "distributes layers among ranks"
+_MESH = "splits the model or its sequences among ranks"
+
+_SIZES: Final[Mapping[KeyPath, str]] = {
+    ("tensor_parallel", "autotp_size"): _LAYERS,
+    ("tensor_parallel", "tp", "tp_size"): _LAYERS,
+    ("tensor_parallel", "partition_config", "tp_size"): _LAYERS,
+    ("sequence_parallel_size",): _SEQUENCES,
+}
+"""Key of the ds_config with a number of ranks → what more than one does."""
+
+_SWITCHED: Final[Mapping[str, str]] = {
+    "expert_parallel": _EXPERTS,
+    "hybrid_engine": "keeps the model in two layouts, to generate and to train",
+}
+"""Section of the ds_config that can be enabled → what it does."""
+
+_FLAGS: Final = (
+    (r"(tensor(_model)?_parallel|tp)_(size|degree)", _LAYERS),
+    (r"(pipeline(_model)?_parallel|pp)_(size|degree)", _STAGES),
+    (r"((ulysses_)?sequence_parallel|context_parallel|sp|cp|ulysses)_(size|degree)", _SEQUENCES),
+    (r"ring_attn_size|ring_attention_size", _SEQUENCES),
+    (r"(expert(_model)?_parallel|ep)_(size|degree)", _EXPERTS),
+)
+"""Argument of a script with a number of ranks → what more than one does."""
+
+_WORDS: Final[Mapping[str, str]] = {
+    "tp_model_init": _LAYERS,
+    "set_autotp_mode": _LAYERS,
+    "tp_plan": _LAYERS,
+    "PipelineModule": _STAGES,
+    "UlyssesSPAttentionHF": _SEQUENCES,
+    "deepspeed.moe.layer": _EXPERTS,
+    "ParallelismConfig": _MESH,
+}
+"""Word in the source of a script → what it does."""
+
+
+def split_by_config(values: Values, interface: ConfigInterface) -> Split | None:
+    """Find a key of a ds_config that splits the job; only a script without the Trainer has pipelines."""
+    for path, does in _SIZES.items():
+        if (whole(values[path]) or 0) > 1:
+            return Split(dotted(path), does)
+    for section, does in _SWITCHED.items():
+        if values[section, "enabled"] is True:
+            return Split(section, does)
+    is_piped = interface is ConfigInterface.DEEPSPEED and values.has(("pipeline",))
+    return Split("pipeline", _STAGES) if is_piped else None
+
+
+def split_by_arguments(argv: Sequence[str]) -> Split | None:
+    """Find an argument that splits the job."""
+    return next(_among(argv), None)
+
+
+def _among(argv: Sequence[str]) -> Iterator[Split]:
+    for name, value in flags(argv):
+        if name == "parallelism_config":
+            yield Split(f"--{name}", _MESH)
+        elif value is not None and re.fullmatch(r"0*([2-9]|[1-9]\d+)", value):
+            yield from (
+                Split(f"--{name} {value}", does) for names, does in _FLAGS if re.fullmatch(names, name)
+            )
+
+
+def split_by_script(script: Script) -> Split | None:
+    """Find a word in a script that splits the job."""
+    for word, does in _WORDS.items():
+        if script.mentions(word):
+            return Split(word, does)
+    has_mpu = re.search(r"\bmpu\s*=\s*(?!None\b)\w", script.source)
+    return Split("mpu", _MESH) if has_mpu else None

@@ -1,5 +1,6 @@
 """Reading numbers, and formatting amounts for people."""
 
+from fractions import Fraction
 from typing import Final
 
 _GIB: Final = 1 << 30
@@ -11,9 +12,9 @@ def whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def narrowed(value: float) -> int | float:
+def narrowed(value: float | Fraction) -> int | float:
     """Convert a finite number without a fraction to an integer, like DeepSpeed's JSON reader."""
-    return int(value) if value.is_integer() else value
+    return int(value) if value == int(value) else float(value)
 
 
 def duration(seconds: float) -> str:
@@ -38,7 +39,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-def plural(count: int, noun: str) -> str:
+def plural(count: int | Fraction, noun: str) -> str:
     """Format a count: `1 rank`, `2 ranks`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 

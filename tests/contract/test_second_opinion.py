@@ -26,13 +26,15 @@ AS_TRUTH = "DeepSpeed only asks whether a value counts as true; zlaunch wants tr
 FROM_TEXT = "zlaunch says ignored: elsewhere pydantic takes such a value, here a check behind it does not"
 NOTHING_YET = "DeepSpeed looks at it only when the section is on, and would refuse it then"
 NULL_IS_ABSENT = "DeepSpeed takes null for an absent key here; zlaunch wants it left out, as elsewhere"
+FRACTION = "zlaunch says that a fraction fails later; DeepSpeed lets it pass or not as the other sizes allow"
 ONE_WORD = "DeepSpeed makes a list of one word; zlaunch wants the list"
 NO_SECTION = (
     "DeepSpeed takes what is no object for an empty one, and so ignores it; zlaunch calls it an error"
 )
 
 DISAGREEMENTS: Mapping[str, str] = {
-    "train_batch_size": "a fraction is ignored for zlaunch; DeepSpeed lets it pass or not as the other sizes allow",
+    "train_batch_size": FRACTION,
+    "sequence_parallel_size": FRACTION,
     "gradient_accumulation_steps": "without a batch size beside it DeepSpeed refuses the whole config",
     "zero_optimization": "DeepSpeed still takes `true` for stage 1; zlaunch wants the section written out",
     "zero_optimization.compute_grad_norm": FROM_TEXT,
@@ -45,9 +47,6 @@ DISAGREEMENTS: Mapping[str, str] = {
     "fp16.loss_scale": FROM_TEXT,
     "fp16.loss_scale_window": NOTHING_YET,
     "fp16.min_loss_scale": NOTHING_YET,
-    "fp16.fp16_master_weights_and_grads": FROM_TEXT,
-    "bf16.bf16_master_weights_and_grads": FROM_TEXT,
-    "bf16.bf16_optimizer_states": FROM_TEXT,
     "torch_autocast.lower_precision_safe_modules": "DeepSpeed makes a set of the letters of one word",
     "wall_clock_breakdown": AS_TRUTH,
     "flops_profiler.enabled": AS_TRUTH,
@@ -94,7 +93,7 @@ def _refused(config: dict[str, Any]) -> bool:
 
 
 def _severities(config: dict[str, Any]) -> set[Severity]:
-    found = validate_mapping(config, Context(interface=ConfigInterface.DEEPSPEED))
+    found = validate_mapping(config, Context(world_size=1, interface=ConfigInterface.DEEPSPEED))
     return {finding.severity for finding in found} - {Severity.ADVICE}
 
 

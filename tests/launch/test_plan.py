@@ -339,3 +339,22 @@ def test_a_number_that_json_cannot_write_is_refused_or_written(
 ) -> None:
     with suppress(Refused):
         to_json(make_plan(_with_file(text, *argv, **asked)).values.config())
+
+
+UNEVEN = '{"train_batch_size": 3, "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 1}'
+SPLITS = [
+    "net = PipelineModule(layers)",
+    "deepspeed.initialize(mpu=mine)",
+    "pc = ParallelismConfig(sp_size=2)",
+]
+
+
+@pytest.mark.parametrize("source", SPLITS)
+def test_a_batch_is_not_refused_if_the_script_divides_the_ranks(source: str) -> None:
+    raw = script(source, ConfigInterface.DEEPSPEED)
+    assert make_plan(replace(_with_file(UNEVEN), script=raw)).values[("train_batch_size",)] == 3
+
+
+def test_a_batch_is_refused_if_it_does_not_match_the_ranks() -> None:
+    raw = replace(_with_file(UNEVEN), script=script("", ConfigInterface.DEEPSPEED))
+    assert [one.code for one in _findings(raw)] == ["batch-equation"]

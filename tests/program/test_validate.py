@@ -232,6 +232,19 @@ def test_deepspeed_itself_is_asked_when_wanted(folder: Path) -> None:
 
 
 @pytest.mark.job
+@pytest.mark.parametrize(
+    "sizes", [{"sequence_parallel_size": 2}, {"sequence_parallel_size": 2, "data_parallel_size": 2}]
+)
+def test_deepspeed_itself_is_asked_about_ranks_that_share_a_sequence(
+    folder: Path, sizes: dict[str, int]
+) -> None:
+    batch = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}
+    (folder / "shared.json").write_text(json.dumps({**batch, **sizes}))
+    done = validate(folder, "shared.json", "--for", "deepspeed", "--deep", "--world-size", "4")
+    assert "[deepspeed-refuses]" not in done.out
+
+
+@pytest.mark.job
 def test_deepspeed_itself_accepts_what_comes_with_zlaunch(folder: Path) -> None:
     done = validate(folder, CONFIGS / "zero3_nvme.json", "--deep", "--world-size", "4")
     assert (done.status, done.out) == (0, "")

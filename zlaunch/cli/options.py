@@ -99,7 +99,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 A_CONFIG = "ds_config file, accelerate YAML, - for stdin, or base64."
 
-WorldSize = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of data-parallel ranks.")]
+WorldSize = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Number of ranks; of a pipeline, those of one stage.")
+]
 
 ModelDir = Annotated[
     Path | None,

@@ -1,7 +1,7 @@
 """Ask the installed DeepSpeed: `python -m zlaunch.config.deepspeed_check WORLD_SIZE DS_CONFIG_AS_JSON`.
 
-Creates the real DeepSpeedConfig for that many data-parallel ranks, without ranks or GPUs, and prints its
-error as JSON, or `null`.
+Creates the real DeepSpeedConfig for that many ranks, without ranks or GPUs, and prints its error as JSON, or
+`null`.
 """
 
 import contextlib
@@ -21,9 +21,12 @@ def opinion(config: dict[str, object], world_size: int) -> str | None:
 
     logging.getLogger("DeepSpeed").setLevel(logging.CRITICAL)
     deepspeed_config.dist.get_rank = lambda *_: 0
-    ranks = SimpleNamespace(get_data_parallel_world_size=lambda: world_size, get_data_parallel_rank=lambda: 0)
+    deepspeed_config.dist.get_world_size = lambda group=world_size: group
+    # the mesh that `deepspeed.initialize` creates; instead of a group it returns the group's size
+    mesh = SimpleNamespace(get_group=lambda mesh_dim: config["data_parallel_size"])
+    has_mesh = {"sequence_parallel_size", "data_parallel_size"} <= config.keys()
     try:
-        deepspeed_config.DeepSpeedConfig(config, mpu=ranks)
+        deepspeed_config.DeepSpeedConfig(config, mesh_device=mesh if has_mesh else None)
     except Exception as error:  # noqa: BLE001 - whatever it raises is its answer
         return f"{type(error).__name__}: {error}"
     return None

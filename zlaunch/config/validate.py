@@ -1,6 +1,7 @@
 """Validate a ds_config: its text, keys, values and the rules between them."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 
 from zlaunch.config.rules import apply_rules
@@ -37,8 +38,13 @@ def validate_value(value: dict[str, object], context: Context) -> Checked:
         )
         rules = [*rules, *follows]
         rules = [one for one in rules if one.severity in FATAL or _stands_in(value, one)]
-    told = {finding.where for finding in found if finding.where}
-    return replace(checked, findings=(*found, *(one for one in rules if one.where not in told)))
+    told = {finding.where: finding.severity for finding in found if finding.where}
+    return replace(checked, findings=(*found, *(one for one in rules if _is_news(one, told))))
+
+
+def _is_news(finding: Finding, told: Mapping[str, Severity]) -> bool:
+    """Whether nothing that is as bad was told of the same key."""
+    return finding.where not in told or (finding.severity in FATAL and told[finding.where] not in FATAL)
 
 
 def _with_blame(

@@ -23,7 +23,15 @@ OWN_NAMES: Mapping[KeyPath, tuple[str, ...]] = {
 }
 """Names of DeepSpeed's own classes; it also accepts those of torch."""
 
-BATCH_SIZES = frozenset({"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
+BATCH_SIZES = frozenset(
+    {
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "sequence_parallel_size",
+    }
+)
+"""Numbers that DeepSpeed computes with as they are: true is 1, and half a sample may come out even."""
 USED_AT_ONCE = frozenset(
     {
         *BATCH_SIZES,
@@ -82,8 +90,8 @@ def explain(
             message += '; for others, DeepSpeed takes "log"'
         return Finding("bad-value", message, hint, where, severity, fix=fix)
     if expected := _KIND_NAMES.get(kind):
-        hint, fix = _retyped(given, expected)
         silent = severity is Severity.IGNORED
+        hint, fix = _retyped(given, expected) if not (silent and given is True) else _READ_AS_1
         accepted = ". DeepSpeed converts it, the Trainer does not" if silent else ""
         message = f"`{key}` is {_shown(given)}, not {expected}{accepted}"
         return Finding("bad-type", message, hint, where, severity, fix=fix)
@@ -114,8 +122,10 @@ def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -
         return Severity.IGNORED if path == _WARMUP_TYPE else Severity.FAILS_LATER
     if release.is_closed(path[:-1]):
         return Severity.IGNORED if lax else Severity.ERROR
-    if where in BATCH_SIZES and isinstance(error["input"], float | bool):
+    if where in BATCH_SIZES and error["input"] is True:
         return Severity.IGNORED
+    if where in BATCH_SIZES and isinstance(error["input"], float):
+        return Severity.FAILS_LATER
     return Severity.ERROR if where in USED_AT_ONCE else Severity.FAILS_LATER
 
 
@@ -233,6 +243,7 @@ def _retyped(given: object, expected: str) -> tuple[str | None, Fix | None]:
     return _SHAPES.get(expected), None
 
 
+_READ_AS_1 = "write 1, as DeepSpeed reads it", Fix(FixKind.WRITE, 1)
 _SHAPES = {
     "an object": "write an object, `{…}`",
     "a list": "write a list, `[…]`",

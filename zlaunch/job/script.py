@@ -40,6 +40,16 @@ class Handover(Enum):
 FSDP = "FullyShardedDataParallel"
 """What a script trains with if its Trainer uses FSDP."""
 
+RANK_DIVIDERS = (
+    "PipelineModule",
+    "LayerSpec",
+    "mpu",
+    "mesh_param",
+    "ParallelismConfig",
+    "parallelism_config",
+)
+"""Words of a script whose ranks are in groups: stages of a pipeline, or those that share a sequence."""
+
 Setting = Literal["argument", "key"]
 """How a setting of the training reaches a script: an argument of the Trainer, or a key of the ds_config."""
 
@@ -129,6 +139,11 @@ class Script:
     def mentions(self, word: str) -> bool:
         """Whether the source contains a word or flag, with `-` and `_` as the same."""
         return re.search(rf"(?<![\w-])-{{0,2}}{_spelling(word)}(?![\w-])", self.source) is not None
+
+    @property
+    def divides_ranks(self) -> bool:
+        """Whether it may decide itself which ranks share a batch."""
+        return any(map(self.mentions, RANK_DIVIDERS))
 
     def may_define(self, flag: str) -> bool:
         """Whether it may have a flag, also if argparse takes `flag` for an abbreviation of it."""

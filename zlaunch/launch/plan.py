@@ -80,6 +80,7 @@ class PlanInputs:
             is_sure=self.script.is_sure,
             handover=self.script.handover,
             stack=self.stack,
+            has_own_groups=self.script.divides_ranks or (self.base is not None and self.base.has("pipeline")),
         )
 
 

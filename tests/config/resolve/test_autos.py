@@ -49,9 +49,7 @@ def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
 
 
 def _derived(config: dict[str, Any], *argv: str, world_size: int = 2) -> dict[str, Any]:
-    return derive_batch(
-        Values.of(config, WRITTEN), read_arguments(argv)[0], world_size, ConfigInterface.TRAINER
-    ).config()
+    return derive_batch(Values.of(config, WRITTEN), read_arguments(argv)[0], Context(world_size)).config()
 
 
 def _autos(micro: Any = "auto", accumulation: Any = "auto") -> dict[str, Any]:

@@ -128,3 +128,11 @@ def test_a_size_that_is_worked_out_is_passed_on_to_the_trainer() -> None:
 
 def test_a_precision_that_the_config_turns_on_is_passed_on_to_the_trainer() -> None:
     assert resolved("--learning_rate 1e-4", bf16={"enabled": True}).agreement.args["bf16"].value is True
+
+
+def test_ranks_that_share_layers_train_on_the_same_samples() -> None:
+    config = {"train_micro_batch_size_per_gpu": 4, "tensor_parallel": {"autotp_size": 2}}
+    told = batch_of(config, asked(world_size=8, interface=ConfigInterface.DEEPSPEED))
+    assert (
+        told == "32 = 4 per rank x 1 accumulated x 8 ranks; 16 of them differ, since 2 ranks share each layer"
+    )

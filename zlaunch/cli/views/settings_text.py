@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from zlaunch.config.resolve.autos import equal_samples
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.schema.section import ZERO
 
@@ -26,4 +27,4 @@ def zero_words(values: Values) -> str:
 def batch_rows(values: Values) -> Iterator[tuple[str, str]]:
     """Write the global batch, if it is known."""
     if (batch := values.leaves.get(("train_batch_size",))) is not None:
-        yield "batch", f"{batch.value} = {batch.source}"
+        yield "batch", f"{batch.value} = {batch.source}{equal_samples(values, batch.value)}"

@@ -8,19 +8,21 @@ depend on the length of the dataset stay "auto", each with the reason.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
+from numbers import Rational
 
 from zlaunch.config.resolve.values import AUTO, Sourced, Values
 from zlaunch.config.rules.rule import Context
+from zlaunch.dsconfig.batch import data_ranks
 from zlaunch.dsconfig.keys.auto_keys import FILLED, is_own_word
 from zlaunch.dsconfig.keys.lookup import field_at
 from zlaunch.dsconfig.releases import NEWEST
-from zlaunch.dsconfig.schema.parallel import data_ranks
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import MATCHED, Match, TrainerArgs, num_warmup_steps
-from zlaunch.units import plural, whole
+from zlaunch.units import narrowed, plural, whole
 
 MICRO = ("train_micro_batch_size_per_gpu",)
 ACCUMULATION = ("gradient_accumulation_steps",)
@@ -51,17 +53,38 @@ class ResolvedAutos:
     """Keys that stay "auto" → who fills them in, and from what."""
 
 
-def derive_batch(values: Values, args: TrainerArgs, world_size: int, interface: ConfigInterface) -> Values:
+def ranks_of(values: Values, context: Context) -> Fraction | None:
+    """Count the ranks that multiply a batch for its reader; the Trainer takes all of them.
+
+    None if that is unknown.
+    """
+    if context.interface is not ConfigInterface.DEEPSPEED:
+        return data_ranks(context.world_size, None, None)
+    sizes = whole(values[("sequence_parallel_size",)]), whole(values[("data_parallel_size",)])
+    return None if context.has_own_groups else data_ranks(context.world_size, *sizes)
+
+
+def equal_samples(values: Values, total: object) -> str:
+    """Say after a global batch how much of it is trained, if ranks that share layers get equal samples."""
+    sharing = whole(values[("tensor_parallel", "autotp_size")]) or 1
+    if sharing <= 1 or not isinstance(total, Rational) or total % sharing:
+        return ""
+    return f"; {total // sharing} of them differ, since {sharing} ranks share each layer"
+
+
+def derive_batch(values: Values, args: TrainerArgs, context: Context) -> Values:
     """Compute one of the three batch keys from the other two.
 
     An argument that was given takes precedence; if the numbers then disagree, a rule reports it. A raw
     DeepSpeed script has no Trainer arguments; with only a total, it takes one forward pass per step.
     """
-    if interface is ConfigInterface.DEEPSPEED:
-        world_size = data_ranks(world_size, whole(values[("sequence_parallel_size",)]))
-        if whole(values[TOTAL]) and _is_open(values[MICRO]) and _is_open(values[ACCUMULATION]):
-            default = Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's own choice")
-            values = values.put(ACCUMULATION, 1, default)
+    ranks = ranks_of(values, context)
+    if ranks is None:
+        return values
+    is_raw = context.interface is ConfigInterface.DEEPSPEED
+    if is_raw and whole(values[TOTAL]) and _is_open(values[MICRO]) and _is_open(values[ACCUMULATION]):
+        default = Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's own choice")
+        values = values.put(ACCUMULATION, 1, default)
     pairs = (
         (MICRO, ACCUMULATION, "per_device_train_batch_size"),
         (ACCUMULATION, MICRO, "gradient_accumulation_steps"),
@@ -69,9 +92,9 @@ def derive_batch(values: Values, args: TrainerArgs, world_size: int, interface: 
     for path, other, name in pairs:
         total, factor = whole(values[TOTAL]), whole(values[other])
         is_ours = _is_open(values[path]) and not args[name].given
-        if is_ours and total and factor and total % (factor * world_size) == 0:
-            equation = f"{total} / ({factor} x {plural(world_size, 'rank')})"
-            values = values.put(path, total // (factor * world_size), Source.computed(equation))
+        if is_ours and total and factor and total % (factor * ranks) == 0:
+            equation = f"{total} / ({factor} x {plural(ranks, 'rank')})"
+            values = values.put(path, int(total / (factor * ranks)), Source.computed(equation))
     return values
 
 
@@ -157,12 +180,12 @@ def _sizes(values: Values) -> tuple[int, int] | None:
 
 
 def _total(known: _Known) -> Sourced | None:
-    sizes, world = _sizes(known.values), known.context.world_size
-    if sizes is None or world is None:
+    sizes, ranks = _sizes(known.values), ranks_of(known.values, known.context)
+    if sizes is None or ranks is None:
         return None
     micro, accumulation = sizes
-    equation = f"{micro} per rank x {accumulation} accumulated x {plural(world, 'rank')}"
-    return Sourced(micro * accumulation * world, Source.computed(equation))
+    equation = f"{micro} per rank x {accumulation} accumulated x {plural(ranks, 'rank')}"
+    return Sourced(narrowed(micro * accumulation * ranks), Source.computed(equation))
 
 
 def _constant(value: object, kind: SourceKind, text: str) -> _Fill:

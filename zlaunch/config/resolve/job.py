@@ -39,6 +39,8 @@ class ResolveContext:
     is_sure: bool = True
     handover: Handover = Handover.ARGUMENTS
     stack: SoftwareStack = field(default_factory=SoftwareStack)
+    has_own_groups: bool = False
+    """Whether the script may divide the ranks itself."""
 
     @property
     def context(self) -> Context:
@@ -52,6 +54,7 @@ class ResolveContext:
             is_sure=self.is_sure,
             device_fp16=self.machine.has_fp16,
             release=self.stack.deepspeed,
+            has_own_groups=self.has_own_groups,
         )
 
 

@@ -8,11 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, derive_batch, resolve_autos
+from zlaunch.config.resolve.autos import (
+    ACCUMULATION,
+    MICRO,
+    TOTAL,
+    derive_batch,
+    equal_samples,
+    ranks_of,
+    resolve_autos,
+)
 from zlaunch.config.resolve.compose import as_written
 from zlaunch.config.resolve.trainer_agreement import TrainerAgreement, reconcile_with_trainer, write_formats
-from zlaunch.config.resolve.values import Sourced, Values
+from zlaunch.config.resolve.values import AUTO, Sourced, Values
 from zlaunch.config.rules.rule import Context
+from zlaunch.dsconfig.batch import Batch
 from zlaunch.dsconfig.text.document import Document, KeyPath
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.spec import Precision
@@ -58,8 +67,7 @@ def resolve_values(
     `machine` and `precision` are those of a job; without them nothing but the config chooses the precision.
     """
     args, values = context.args or TrainerArgs(release=context.trainer), written
-    if context.world_size is not None:
-        values = derive_batch(values, args, context.world_size, context.interface)
+    values = derive_batch(values, args, context)
     may_add = context.handover is Handover.ARGUMENTS
     agreement = reconcile_with_trainer(values, args, precision, machine, context.interface, may_add=may_add)
     values = write_formats(values, agreement.args)
@@ -69,17 +77,14 @@ def resolve_values(
 
 def batch_equation(values: Values, context: Context) -> str:
     """Spell out the global batch; missing sizes are those that DeepSpeed and accelerate take."""
-    world, total = context.world_size, whole(values[TOTAL])
-    micro, accumulated = whole(values[MICRO]), whole(values[ACCUMULATION])
-    is_raw = context.interface is ConfigInterface.DEEPSPEED
-    if values[ACCUMULATION] is None:
-        accumulated = 1
-        if is_raw and total and micro:
-            accumulated = total // (world * micro) if world else None
-    if values[MICRO] is None and world and total and accumulated:
-        micro = total // (world * accumulated)
-    if total is None and world and micro and accumulated:
-        total = micro * accumulated * world
-    sizes = [str(number or "?") for number in (micro, accumulated)]
-    equation = f"{sizes[0]} per rank x {sizes[1]} accumulated x {plural(world, 'rank') if world else 'ranks'}"
-    return equation if total is None else f"{total} = {equation}"
+    ranks, written = ranks_of(values, context), [values[path] for path in (TOTAL, MICRO, ACCUMULATION)]
+    batch = Batch(*map(whole, written))
+    if values[ACCUMULATION] is None and context.interface is not ConfigInterface.DEEPSPEED:
+        batch = batch._replace(accumulation=1)
+    if ranks and AUTO not in written:
+        batch = batch.completed(ranks)
+    sizes = [str(number or "?") for number in batch[1:]]
+    equation = f"{sizes[0]} per rank x {sizes[1]} accumulated x {plural(ranks, 'rank') if ranks else 'ranks'}"
+    return (
+        equation if batch.total is None else f"{batch.total} = {equation}{equal_samples(values, batch.total)}"
+    )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import Context, Subject, Violation, error
+from zlaunch.dsconfig.batch import Batch
 from zlaunch.units import plural, whole
 
 
@@ -13,14 +14,13 @@ from zlaunch.units import plural, whole
 )
 def batch_equation(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed asserts that the global batch is micro-batch x accumulation steps x data-parallel ranks."""
-    config, world = subject.config, subject.data_ranks
-    total, micro = whole(config.train_batch_size), whole(config.train_micro_batch_size_per_gpu)
-    accumulation = whole(config.gradient_accumulation_steps)
-    if world and total and micro and accumulation and total != micro * accumulation * world:
+    ranks, sizes = subject.data_ranks, _sizes(subject)
+    if ranks and None not in sizes and not sizes.holds(ranks):
+        total, micro, accumulation = sizes
         yield Violation(
             "train_batch_size",
             f"train_batch_size is {total}, but {micro} per rank x {accumulation} accumulated "
-            f"x {plural(world, 'rank')} is {micro * accumulation * world}",
+            f"x {plural(ranks, 'rank')} is {Batch(None, micro, accumulation).completed(ranks).total}",
             'write "auto" for one of the three',
         )
 
@@ -28,16 +28,17 @@ def batch_equation(subject: Subject) -> Iterator[Violation]:
 @error({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}, {"train_batch_size": 32})
 def batch_not_divisible(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed divides the global batch by the other sizes and asserts that there is no remainder."""
-    config, known = subject.config, subject.data_ranks
-    world = known or 1
-    total, micro = whole(config.train_batch_size), whole(config.train_micro_batch_size_per_gpu)
-    accumulation = whole(config.gradient_accumulation_steps)
-    if not total or (micro and accumulation and known):
+    ranks, sizes = subject.data_ranks, _sizes(subject)
+    total, micro, accumulation = sizes
+    is_fraction = ranks is None and (subject.config.sequence_parallel_size or 1) > 1  # the ranks may be
+    if total is None or is_fraction or (ranks and None not in sizes):
         return
-    parts = [f"{size} {name}" for size, name in ((micro, "per rank"), (accumulation, "accumulated")) if size]
-    parts += [plural(world, "rank")] if known else []
-    divisor = (micro or 1) * (accumulation or 1) * world
-    if total % divisor:
+    divisor = (micro or 1) * (accumulation or 1) * (ranks.numerator if ranks else 1)
+    if not sizes.holds(ranks) if ranks else total % divisor:
+        parts = [
+            f"{size} {name}" for size, name in ((micro, "per rank"), (accumulation, "accumulated")) if size
+        ]
+        parts += [plural(ranks, "rank")] if ranks else []
         yield Violation(
             "train_batch_size",
             f"train_batch_size {total} is not divisible by {' x '.join(parts)}",
@@ -55,3 +56,9 @@ def no_batch_size(subject: Subject) -> Iterator[Violation]:
             "`train_batch_size` and `train_micro_batch_size_per_gpu` are both missing",
             'add `"train_micro_batch_size_per_gpu": "auto"`; without the Trainer, write a number',
         )
+
+
+def _sizes(subject: Subject) -> Batch:
+    config = subject.config
+    sizes = config.train_batch_size, config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps
+    return Batch(*map(whole, sizes))

@@ -1,11 +1,13 @@
 """Rules about splitting the model, `pipeline` and `compile`."""
 
+import math
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Subject, Violation, fails_later, ignored, zero
+from zlaunch.config.rules.rule import Context, Subject, Violation, error, fails_later, ignored, zero
+from zlaunch.units import plural
 
 
-@ignored({"sequence_parallel_size": 2}, {"data_parallel_size": 2})
+@ignored({"sequence_parallel_size": 2}, {"data_parallel_size": 2}, Context(world_size=4))
 def half_a_device_mesh(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed builds a device mesh only if both sizes are set; one alone only reduces the batch."""
     sizes = ("sequence_parallel_size", "data_parallel_size")
@@ -13,6 +15,24 @@ def half_a_device_mesh(subject: Subject) -> Iterator[Violation]:
     if len(given) == 1 and getattr(subject.config, given[0]) > 1:
         other = sizes[given[0] == sizes[0]]
         yield Violation(given[0], f"`{given[0]}` has no effect without `{other}`", f"add `{other}`")
+
+
+@error(
+    {"sequence_parallel_size": 2, "data_parallel_size": 1}, {"data_parallel_size": 2}, Context(world_size=4)
+)
+def mesh_differs_from_ranks(subject: Subject) -> Iterator[Violation]:
+    """DeepSpeed builds a device mesh of both sizes, which must consist of all ranks."""
+    config, world = subject.config, subject.context.world_size
+    sizes = config.sequence_parallel_size, config.data_parallel_size
+    if world is None or None in sizes or subject.context.has_own_groups or config.pipeline is not None:
+        return
+    if (mesh := math.prod(filter(None, sizes))) != world:
+        right = world // (sizes[0] or 1)
+        yield Violation(
+            "data_parallel_size",
+            f"`sequence_parallel_size` x `data_parallel_size` is {mesh}, not {plural(world, 'rank')}",
+            f"write {right}" if right * (sizes[0] or 1) == world else f"start {mesh} ranks",
+        )
 
 
 @fails_later({"tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}}, {"tensor_parallel.tp.tp_size": 4})

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any
 
+from zlaunch.dsconfig.batch import data_ranks
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.releases import Release
-from zlaunch.dsconfig.schema.parallel import data_ranks
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
@@ -38,7 +39,7 @@ class Context:
     """The known properties of the job."""
 
     world_size: int | None = None
-    """Data-parallel ranks; None if unknown."""
+    """All ranks, or those of one stage of a pipeline; None if unknown."""
     args: TrainerArgs | None = None
     model: ModelConfig | None = None
     interface: ConfigInterface = ConfigInterface.TRAINER
@@ -56,6 +57,8 @@ class Context:
     """The release of the Trainer, if there are no `args`."""
     strict_json: bool = False
     """Whether a reader of strict JSON is known to read the text as it is."""
+    has_own_groups: bool = False
+    """Whether the script may divide the ranks itself, so that it is unknown which of them share a batch."""
 
 
 UNKNOWN = Context()
@@ -69,15 +72,16 @@ class Subject:
     context: Context = UNKNOWN
 
     @property
-    def data_ranks(self) -> int | None:
+    def data_ranks(self) -> Fraction | None:
         """The ranks that divide a batch; None if unknown.
 
         With sequence parallelism it depends on accelerate's settings what the Trainer does.
         """
-        world, shared = self.context.world_size, self.config.sequence_parallel_size
-        if world is None or ((shared or 1) > 1 and self.context.interface is not ConfigInterface.DEEPSPEED):
+        context, shared = self.context, self.config.sequence_parallel_size
+        is_raw = context.interface is ConfigInterface.DEEPSPEED
+        if context.has_own_groups or ((shared or 1) > 1 and not is_raw):
             return None
-        return data_ranks(world, shared)
+        return data_ranks(context.world_size, shared, self.config.data_parallel_size)
 
     @property
     def zero(self) -> Zero:

@@ -7,15 +7,6 @@ from pydantic import AliasChoices, Field
 from zlaunch.dsconfig.schema.section import OUTDATED, AnyCase, Count, Positive, Section, Switched, Whole
 
 
-def data_ranks(world_size: int, sequence_parallel_size: int | None) -> int:
-    """Count the ranks that divide a global batch (`deepspeed/runtime/config.py`).
-
-    Ranks that share a sequence count as one; ranks that share a layer by AutoTP each count.
-    """
-    shared = sequence_parallel_size or 1
-    return world_size if world_size % shared else world_size // shared
-
-
 class LayerSpec(Section):
     """One entry of `tensor_parallel.partition_config.layer_specs`."""
 

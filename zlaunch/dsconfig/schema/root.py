@@ -113,10 +113,10 @@ class DsConfig(Section):
     vocabulary_size: int | None = None
     """Only used to warn if it is not a multiple of 8."""
 
-    sequence_parallel_size: Positive | None = None
+    sequence_parallel_size: Absent[Positive] = None
     """Ranks that share a sequence; read only together with `data_parallel_size`."""
 
-    data_parallel_size: Positive | None = None
+    data_parallel_size: Absent[Positive] = None
     """Data-parallel ranks; read only together with `sequence_parallel_size`."""
 
     allgather_size: Positive | None = None

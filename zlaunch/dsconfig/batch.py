@@ -1,0 +1,47 @@
+"""The sizes of a batch and the ranks that divide it, as DeepSpeed computes them (`runtime/config.py`)."""
+
+from fractions import Fraction
+from typing import NamedTuple
+
+Size = int | Fraction
+
+
+def data_ranks(
+    world_size: int | None, sequence_parallel_size: int | None, data_parallel_size: int | None
+) -> Fraction | None:
+    """Count the ranks that divide a global batch; None if unknown.
+
+    Both sizes together are a device mesh, one of them alone is only a divisor: DeepSpeed computes with the
+    fraction. Ranks that share layers (AutoTP) or experts (AutoEP) each count.
+    """
+    if sequence_parallel_size and data_parallel_size:
+        return Fraction(data_parallel_size)
+    return None if world_size is None else Fraction(world_size, sequence_parallel_size or 1)
+
+
+class Batch(NamedTuple):
+    """The three sizes of a batch; None for those that are not given."""
+
+    total: Size | None
+    micro: int | None
+    accumulation: int | None
+
+    def completed(self, ranks: Fraction) -> "Batch":
+        """Derive what is missing (`_set_batch_related_parameters`); divisions are rounded down."""
+        total, micro, accumulation = self
+        if total is None:
+            accumulation = 1 if accumulation is None else accumulation
+            return Batch(None if micro is None else micro * accumulation * ranks, micro, accumulation)
+        if micro is None:
+            accumulation = 1 if accumulation is None else accumulation
+            return Batch(total, int(total // ranks // accumulation), accumulation)
+        if accumulation is None:
+            return Batch(total, micro, int(total // micro // ranks))
+        return self
+
+    def holds(self, ranks: Fraction) -> bool:
+        """Whether DeepSpeed accepts the sizes (`_batch_assertion`)."""
+        total, micro, accumulation = self.completed(ranks)
+        if total is None or micro is None or accumulation is None:
+            return False
+        return min(total, micro, accumulation) > 0 and total == micro * accumulation * ranks

@@ -103,6 +103,14 @@ def no_gpu() -> None:
     torch.ones(1, device="cuda:0")
 
 
+def import_moved() -> None:
+    from transformers.deepspeed import HfDeepSpeedConfig  # noqa: F401
+
+
+def import_moved__name() -> None:
+    from transformers import AdamW  # noqa: F401
+
+
 def module_missing() -> None:
     __import__("no_such_module_anywhere")
 

@@ -543,6 +543,15 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         ),
     ),
     "not-launched": (run(raised("ModuleNotFoundError", "No module named 'mpi4py'", INIT)),),
+    "import-moved": (
+        run(raised("ModuleNotFoundError", "No module named 'transformers.deepspeed'")),
+        run(
+            raised(
+                "ImportError",
+                "cannot import name 'AdamW' from 'transformers' (/opt/site-packages/transformers/__init__.py)",
+            )
+        ),
+    ),
     "module-missing": (
         run(raised("ModuleNotFoundError", "No module named 'flash_attn'")),
         run(

@@ -264,6 +264,24 @@ PARSER = "import argparse\nparser = argparse.ArgumentParser()\n"
 LOCAL_RANK = f"{PARSER}parser.add_argument('--local_rank', required=True)\nparser.parse_args()\n"
 
 
+@pytest.mark.parametrize(
+    ("imported", "place"),
+    [
+        ("from transformers.deepspeed import HfDeepSpeedConfig", "transformers.integrations"),
+        ("from transformers import AdamW", "torch.optim.AdamW"),
+    ],
+)
+def test_a_program_that_imports_what_has_moved_is_told_the_new_place(
+    imported: str, place: str, folder: Path
+) -> None:
+    (folder / "transformers").mkdir()
+    (folder / "transformers" / "__init__.py").touch()
+    (folder / "mine.py").write_text(f"{imported}\n")
+    told = plan(folder, "train.py")
+    assert told.status == 69
+    assert f"hint: import it from `{place}`;" in told.err
+
+
 OWN_FLAG = """
 import argparse, deepspeed
 parser = argparse.ArgumentParser()

@@ -24,6 +24,7 @@ from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_pytho
 from zlaunch.hosts.ports import LOOPBACK, free_port
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.answer import AnswerRecord, apply_answer
+from zlaunch.job.moved_imports import moved_import
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
@@ -52,7 +53,7 @@ _REJECTS = re.compile(
 )
 """What argparse says about a command line; anything else may be due to the one rank that is asked."""
 
-_MISSING = re.compile(r"(?<=^ModuleNotFoundError: )No module named '[\w.]+'$")
+_MISSING = re.compile(r"^ModuleNotFoundError: No module named '[\w.]+'$")
 
 _OF_A_TERMINAL = re.compile(
     r"_|SHLVL|OLDPWD|TERM.*|SSH_.*|DISPLAY|XDG_SESSION.*|DBUS_.*|WINDOWID|COLORTERM|COLUMNS|LINES|VSCODE.*|TMUX.*"
@@ -174,10 +175,15 @@ def _answer(
         last = _last_line(log)
     if returncode == 2 and (said := _REJECTS.search(last)):
         raise _rejected(job, f"rejects its arguments: {said[1]}")
-    if returncode == 1 and (missing := _MISSING.search(last)):
+    moved = moved_import(last)
+    if returncode == 1 and (moved or _MISSING.search(last)):
+        hint = (
+            f"import it from `{moved[1]}`"
+            if moved
+            else f"`{python.executable} -m pip install` the package that has it"
+        )
         raise Unavailable(
-            f"{_name(job)} cannot start: {missing[0]}",
-            f"`{python.executable} -m pip install` the package that has it; `--no-ask` starts it anyway",
+            f"{_name(job)} cannot start: {last.partition(': ')[2]}", f"{hint}; `--no-ask` starts it anyway"
         )
     why = last if last and returncode else f"it ended with {returncode}"
     if time.monotonic() - started > limit:

@@ -9,6 +9,7 @@ from zlaunch.diagnosis.evidence import ErrorEvidence
 from zlaunch.diagnosis.log_text import matching_line, tidy
 from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.diagnosis.stacks import LIBRARY
+from zlaunch.job.moved_imports import moved_import
 from zlaunch.units import plural, whole
 
 
@@ -70,6 +71,19 @@ def not_launched(case: Case) -> Reading | None:
     facts = (case.words.splitlines()[0],)
     cause = f"DeepSpeed found no RANK and WORLD_SIZE in the environment of {case.who}, so it tried MPI"
     return Reading(cause, facts)
+
+
+@signature("import-moved", "`No module named 'transformers.deepspeed'`, `cannot import name 'AdamW'`")
+def import_moved(case: Case) -> Reading | None:
+    """The script imports a name from where an older release of a package had it."""
+    error = case.error
+    words = raised_from(error) or case.words
+    moved = moved_import(words)
+    if moved is None or (error is not None and error.type not in {"ModuleNotFoundError", "ImportError"}):
+        return None
+    old, new = moved
+    cause = f"`{old}` is no longer in the installed {old.partition('.')[0]}"
+    return Reading(cause, (where(error), words.strip()[:200]), (f"import it from `{new}`",))
 
 
 @signature("module-missing", "ModuleNotFoundError, `No module named`")

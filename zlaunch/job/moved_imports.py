@@ -1,0 +1,30 @@
+"""Names that packages have moved or replaced since tutorials were written, and where they are now."""
+
+import re
+from collections.abc import Mapping
+
+MOVED: Mapping[str, str] = {
+    "transformers.deepspeed": "transformers.integrations",
+    "transformers.AdamW": "torch.optim.AdamW",
+    "transformers.optimization.AdamW": "torch.optim.AdamW",
+    "transformers.AutoModelWithLMHead": "transformers.AutoModelForCausalLM",
+    "transformers.is_torch_tpu_available": "transformers.utils.is_torch_xla_available",
+    "transformers.file_utils.is_offline_mode": "huggingface_hub.is_offline_mode",
+    "transformers.utils.is_offline_mode": "huggingface_hub.is_offline_mode",
+    "accelerate.DummyOptim": "accelerate.utils.DummyOptim",
+    "accelerate.DummyScheduler": "accelerate.utils.DummyScheduler",
+    "peft.prepare_model_for_int8_training": "peft.prepare_model_for_kbit_training",
+    "datasets.load_metric": "evaluate.load",
+    "torch._six": "torch",
+}
+"""A module, or a name in one → what scripts import instead."""
+
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
+_NO_NAME = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+
+
+def moved_import(error: str) -> tuple[str, str] | None:
+    """Find what an ImportError is about, and where that is now; None if it is not known to have moved."""
+    named = list(_NO_MODULE.findall(error))
+    named += [f"{module}.{name}" for name, module in _NO_NAME.findall(error)]
+    return next(((old, MOVED[old]) for old in named if old in MOVED), None)

@@ -422,3 +422,15 @@ def test_a_file_is_checked_for_the_program_that_is_named(folder: Path) -> None:
     (folder / "sgd.json").write_text(json.dumps(config))
     done = validate(folder, "sgd.json", "--", "loop.py", "--steps", "8")
     assert (done.status, "differs-from-argument" in done.out) == (0, False)
+
+
+def test_arguments_that_the_installed_torch_does_not_know_or_lacks_are_found(tmp_path: Path) -> None:
+    optimizer = {"type": "SGD", "params": {"lr": 0.1, "momentums": 0.9}}
+    scheduler = {"type": "CosineAnnealingLR", "params": {"eta_min": 0}}
+    (tmp_path / "ds.json").write_text(
+        json.dumps({"train_batch_size": 8, "optimizer": optimizer, "scheduler": scheduler})
+    )
+    done = zlaunch("config", "validate", "ds.json", cwd=tmp_path)
+    assert done.status == 65
+    assert "torch's SGD has no argument `momentums`\n  hint: did you mean `momentum`?" in done.out
+    assert "torch's CosineAnnealingLR needs the argument `T_max`" in done.out

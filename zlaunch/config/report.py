@@ -34,6 +34,7 @@ from zlaunch.errors import (
 from zlaunch.files import write_back
 from zlaunch.hosts.interpreter import inspect_python
 from zlaunch.hosts.probe import stack_of
+from zlaunch.hosts.torch_optim import constructors_in
 from zlaunch.job.model import model_flag, read_model
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source
@@ -156,6 +157,7 @@ def context_of(
         release=asked_release(asked, stack),
         is_upgrade=asked is not None,
         trainer=stack.trainer,
+        torch=constructors_in(stack.torch),
         strict_json=runner is not None and interface is not ConfigInterface.DEEPSPEED,
     )
     return context, tuple(findings)

@@ -74,7 +74,8 @@ def trainer_optimizers(python: Interpreter) -> tuple[str, ...]:
 
 def stack_of(python: Interpreter) -> SoftwareStack:
     """The releases of the packages that a job runs with."""
-    return SoftwareStack(python.versions(tuple(TESTED)))
+    torch = python.packages["torch"]
+    return SoftwareStack(python.versions(tuple(TESTED)), None if torch is None else Path(torch.folder))
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from zlaunch.dsconfig.releases import Release, nearest
 from zlaunch.job.trainer_releases import TrainerRelease, is_before, numbers_of
@@ -20,6 +21,8 @@ class SoftwareStack:
     """Installed versions; an unknown one counts as the newest."""
 
     versions: Mapping[str, str | None] = field(default_factory=dict)
+    torch: Path | None = None
+    """The folder of torch; None if it is unknown."""
 
     @property
     def deepspeed(self) -> Release:

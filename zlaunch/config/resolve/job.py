@@ -18,6 +18,7 @@ from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.hosts.machine import Machine
+from zlaunch.hosts.torch_optim import constructors_in
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.spec import JobSpec, Precision
@@ -55,6 +56,7 @@ class ResolveContext:
             device_fp16=self.machine.has_fp16,
             release=self.stack.deepspeed,
             has_own_groups=self.has_own_groups,
+            torch=constructors_in(self.stack.torch),
         )
 
 

@@ -1,8 +1,12 @@
 """Rules about `optimizer.params`: one name stands for several classes with different arguments."""
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 
-from zlaunch.config.rules.rule import CPU, Subject, Violation, fails_later, ignored, zero
+from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, fails_later, ignored, zero
+from zlaunch.dsconfig.schema.optimizer import TorchOptimizer
+from zlaunch.dsconfig.schema.scheduler import TorchScheduler
+from zlaunch.hosts.torch_optim import Arguments, Kind
 
 _BASE = frozenset({"lr", "weight_decay"})
 _ADAM = _BASE | {"betas", "eps", "amsgrad", "adam_w_mode", "torch_adam", "fp32_optimizer_states"}
@@ -52,6 +56,61 @@ def argument_of_another_class(subject: Subject) -> Iterator[Violation]:
                 f"DeepSpeed creates {chosen} here, which has no argument `{keys[2]}`",
                 'delete it, or add `"torch_adam": true`' if torch else "delete it",
             )
+
+
+def _of_torch(subject: Subject) -> Iterator[tuple[Kind, str, dict[str, object], Arguments]]:
+    """List the classes of torch that DeepSpeed creates, with the keys that it passes to each."""
+    config, find = subject.config, subject.context.torch
+    created: tuple[tuple[Kind, object], ...] = (
+        ("optimizer", config.optimizer),
+        ("scheduler", config.scheduler),
+    )
+    for kind, one in created:
+        if isinstance(one, TorchOptimizer | TorchScheduler) and find is not None:
+            arguments = find(kind, one.type)
+            if arguments is not None:
+                yield kind, one.type, one.params, arguments
+
+
+_SGD = Context(
+    torch=lambda kind, _: Arguments(frozenset({"lr", "momentum"})) if kind == "optimizer" else None
+)
+_STEP = Context(torch=lambda *_: Arguments(frozenset({"step_size", "gamma"}), ("step_size",)))
+
+
+@fails_later(
+    {"optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentums": 0.9}}},
+    {"optimizer.params.momentums": None},
+    _SGD,
+)
+def no_argument_of_torch(subject: Subject) -> Iterator[Violation]:
+    """DeepSpeed passes `params` to torch's class, which raises a TypeError for a name that it does not know.
+
+    The names are those of the installed torch.
+    """
+    for kind, name, params, arguments in _of_torch(subject):
+        for key in [key for key in params if key not in arguments.names]:
+            meant = get_close_matches(key, arguments.names - params.keys(), 1)
+            yield Violation(
+                f"{kind}.params.{key}",
+                f"torch's {name} has no argument `{key}`",
+                f"did you mean `{meant[0]}`?" if meant else "delete it",
+            )
+
+
+@fails_later(
+    {"scheduler": {"type": "StepLR", "params": {"gamma": 0.9}}}, {"scheduler.params.step_size": 100}, _STEP
+)
+def argument_of_torch_missing(subject: Subject) -> Iterator[Violation]:
+    """Torch's class raises a TypeError without an argument that has no default, after the model is loaded."""
+    for kind, name, params, arguments in _of_torch(subject):
+        for key in arguments.needed:
+            if key not in params:
+                yield Violation(
+                    subject.nearest(f"{kind}.params"),
+                    f"torch's {name} needs the argument `{key}`",
+                    f"add it to `{kind}.params`, or choose another {kind}",
+                )
 
 
 @fails_later(

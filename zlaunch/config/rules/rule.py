@@ -13,6 +13,7 @@ from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
 from zlaunch.errors import Finding, Fix, Severity
+from zlaunch.hosts.torch_optim import Constructors
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.trainer_args import TrainerArgs
@@ -55,6 +56,8 @@ class Context:
     """Whether the user asks about a release, as before an upgrade."""
     trainer: TrainerRelease = field(default_factory=TrainerRelease)
     """The release of the Trainer, if there are no `args`."""
+    torch: Constructors | None = None
+    """The constructors of torch; None if unknown."""
     strict_json: bool = False
     """Whether a reader of strict JSON is known to read the text as it is."""
     has_own_groups: bool = False

@@ -1,5 +1,6 @@
 """What is said about models without importing transformers, held against transformers."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from tests.each import each
 from zlaunch.hosts.interpreter import inspect_python
-from zlaunch.hosts.probe import model_types, trainer_optimizers
+from zlaunch.hosts.probe import model_types, trainer_arguments, trainer_optimizers
 from zlaunch.job.model_checks import PADDED, TABLED
 
 SMALL: dict[str, Any] = {
@@ -72,3 +73,10 @@ def test_a_padded_table_ends_before_it_says(kind: str) -> None:
 )
 def test_other_positions_go_on(kind: str) -> None:
     assert takes(kind, 40)
+
+
+def test_the_arguments_of_the_trainer_are_read_without_importing_it() -> None:
+    from transformers import Seq2SeqTrainingArguments
+
+    read = trainer_arguments(inspect_python(None))
+    assert read >= {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}

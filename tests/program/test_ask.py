@@ -282,6 +282,35 @@ def test_a_program_that_imports_what_has_moved_is_told_the_new_place(
     assert f"hint: import it from `{place}`;" in told.err
 
 
+@pytest.mark.parametrize(("word", "meant"), [("--modle", "--model"), ("--learning_rte", "--learning_rate")])
+@pytest.mark.job
+def test_a_misspelled_argument_is_answered_with_the_one_that_is_meant(
+    word: str, meant: str, folder: Path
+) -> None:
+    told = plan(folder, "--", word, "1")
+    assert told.status == 2
+    assert f"does not define `{word}`\nhint: did you mean `{meant}`?" in told.err
+
+
+PARSES = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--batch_size')\n"
+LOOP = "{}deepspeed.add_config_arguments(parser)\nparser.{}()\nimport deepspeed\ndeepspeed.initialize()\n"
+
+
+@pytest.mark.parametrize(("method", "status"), [("parse_args", 2), ("parse_known_args", 0)])
+def test_a_misspelled_argument_of_a_parser_that_takes_no_others_is_refused(
+    method: str, status: int, folder: Path
+) -> None:
+    (folder / "deepspeed.py").write_text(f"def add_config_arguments(parser): pass\n{DEEPSPEED}")
+    (folder / "train.py").write_text(f"import deepspeed\n{LOOP.format(PARSES, method)}")
+    told = plan(folder, "train.py", "--batch_sise", "4")
+    assert (told.status, "hint: did you mean `--batch_size`?" in told.err) == (status, bool(status)), told.err
+
+
+def test_an_argument_that_the_source_shows_needs_no_asking(folder: Path) -> None:
+    (folder / "train.py").write_text(f"import deepspeed\n{LOOP.format(PARSES, 'parse_args')}")
+    assert not plan(folder, "train.py", "--batch_size", "4").err
+
+
 OWN_FLAG = """
 import argparse, deepspeed
 parser = argparse.ArgumentParser()

@@ -72,6 +72,14 @@ def trainer_optimizers(python: Interpreter) -> tuple[str, ...]:
     return tuple(re.findall(r'^    [A-Z_0-9]+ = "(\w+)"', after.partition("\nclass ")[0], re.MULTILINE))
 
 
+def trainer_arguments(python: Interpreter) -> frozenset[str]:
+    """The names of TrainingArguments in an interpreter's transformers, without importing it."""
+    folder = python.folder("transformers")
+    files = (folder / name for name in ("training_args.py", "training_args_seq2seq.py"))
+    text = "".join(file.read_text("utf-8") for file in files)
+    return frozenset(re.findall(r"^    (\w+): ", text, re.MULTILINE))
+
+
 def stack_of(python: Interpreter) -> SoftwareStack:
     """The releases of the packages that a job runs with."""
     torch = python.packages["torch"]

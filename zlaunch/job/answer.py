@@ -33,6 +33,8 @@ class AnswerRecord(TypedDict, total=False):
     """Whether it did not learn its local rank from the environment."""
     rejected: list[str]
     """Words on its command line that its parser does not know."""
+    options: list[str]
+    """The flags that its parser knows, if it rejects others."""
     files: list[str]
     """Files of its own modules."""
 

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from zlaunch import __version__
@@ -22,6 +23,7 @@ from zlaunch.estimate.forecast_cache import cache_directory
 from zlaunch.files import PRIVATE, write_whole
 from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.ports import LOOPBACK, free_port
+from zlaunch.hosts.probe import trainer_arguments
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.answer import AnswerRecord, apply_answer
 from zlaunch.job.moved_imports import moved_import
@@ -53,6 +55,8 @@ _REJECTS = re.compile(
 )
 """What argparse says about a command line; anything else may be due to the one rank that is asked."""
 
+_OPTION = re.compile(r"(?<![\w-])--\w[\w-]*")
+
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '[\w.]+'$")
 
 _OF_A_TERMINAL = re.compile(
@@ -71,11 +75,12 @@ def ask(
 ) -> Script:
     """Return the script as its first rank describes itself, unless its source alone is certain.
 
-    Raises WrongUsage if it rejects its command line.
+    Raises WrongUsage if it rejects its command line; a script that is certain is asked only for that.
     """
     if not script.is_sure:
         script = replace(script, config_flags=job.config_flags)
-    if not needs_asking(job, script):
+    is_open = needs_asking(job, script)
+    if not (is_open or (job.may_ask and _unknown(job, script, python))):
         return script
     ranks = _first_rank(topology)
     key = _key(job, python, ranks)
@@ -85,8 +90,8 @@ def ask(
         _keep(key, answer)
     if rejected := answer.get("rejected"):
         words = " ".join(rejected)
-        raise _rejected(job, f"does not define `{words}`")
-    return apply_answer(script, answer, job) if answer.get("reached") else script
+        raise _rejected(job, f"does not define `{words}`", rejected[0], answer.get("options", []))
+    return apply_answer(script, answer, job) if is_open and answer.get("reached") else script
 
 
 def show_help(job: JobSpec) -> int:
@@ -133,6 +138,15 @@ def needs_asking(job: JobSpec, script: Script) -> bool:
     return job.may_ask and is_open
 
 
+def _unknown(job: JobSpec, script: Script, python: Interpreter) -> bool:
+    """Whether neither the source nor the Trainer has an argument: its parser will say what it makes of it."""
+    names = [name for name, _ in flags(job.script_args) if not script.mentions(name)]
+    if not names or script.own_config is not None or script.interface is ConfigInterface.NONE:
+        return False
+    known = trainer_arguments(python) if script.interface is ConfigInterface.TRAINER else frozenset()
+    return not known.issuperset(names)
+
+
 def _program(job: JobSpec) -> list[str]:
     return ["-m", job.module] if job.module else [str(job.script)]
 
@@ -141,8 +155,10 @@ def _name(job: JobSpec) -> str:
     return job.script.name if job.module is None else f"`-m {job.module}`"
 
 
-def _rejected(job: JobSpec, said: str) -> WrongUsage:
-    return WrongUsage(f"{_name(job)} {said}", "see its `--help`; `--no-ask` starts it anyway")
+def _rejected(job: JobSpec, said: str, word: str = "", options: Sequence[str] = ()) -> WrongUsage:
+    meant = get_close_matches(word, options, 1)
+    hint = f"did you mean `{meant[0]}`?" if meant else "see its `--help`"
+    return WrongUsage(f"{_name(job)} {said}", f"{hint}; `--no-ask` starts it anyway")
 
 
 def _answer(
@@ -172,9 +188,12 @@ def _answer(
             sys.exit(128 + stopped_by)
         if answer := read_record(file, AnswerRecord):
             return answer
-        last = _last_line(log)
+        lines = _last_lines(log)
+    last = lines[-1][:MOST_CHARACTERS] if lines else ""
     if returncode == 2 and (said := _REJECTS.search(last)):
-        raise _rejected(job, f"rejects its arguments: {said[1]}")
+        usage = _OPTION.findall(" ".join(lines[:-1]))
+        word = next(iter(_OPTION.findall(said[1])), "")
+        raise _rejected(job, f"rejects its arguments: {said[1]}", word, usage)
     moved = moved_import(last)
     if returncode == 1 and (moved or _MISSING.search(last)):
         hint = (
@@ -209,11 +228,11 @@ def _first_rank(topology: Topology) -> dict[str, str]:
     return {**ranks, **sizes, **hosts, "TORCHELASTIC_RUN_ID": "none"}
 
 
-def _last_line(log: Path) -> str:
+def _last_lines(log: Path) -> list[str]:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - MOST_BYTES))
         lines = file.read().decode("utf-8", "replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:MOST_CHARACTERS]
+    return [line.strip() for line in lines if line.strip()]
 
 
 def _key(job: JobSpec, python: Interpreter, ranks: Mapping[str, str]) -> str:

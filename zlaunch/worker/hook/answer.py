@@ -182,6 +182,7 @@ def _training_arguments(given: Mapping[str, object]) -> "AnswerRecord":
         "takes_flags": parser is not None and _parses_command_line(parser),
         "model": None if parser is None else _model_name(parser.f_locals),
         "rejected": rejected,
+        "options": list(_OPTIONS) if rejected else [],
     }
 
 

@@ -44,6 +44,13 @@ COMMANDS = (
         LazyCommand("config.explain", "Explain a ds_config key."),
     ),
     group(
+        "checkpoint",
+        "List, show and verify checkpoints.",
+        LazyCommand("checkpoint.list:list_checkpoints", "List checkpoints, and whether they are complete."),
+        LazyCommand("checkpoint.show", "Show what a checkpoint contains."),
+        LazyCommand("checkpoint.verify", "Find files that are missing, damaged or of different saves."),
+    ),
+    group(
         "runs",
         "List, show, explain, stop and repeat runs.",
         LazyCommand("runs.list:list_runs", "List runs, how they ended and why."),

@@ -131,3 +131,10 @@ LatestRun = Annotated[
 Run = Annotated[str, typer.Argument(metavar="ID", help="Run ID or prefix, a run directory, or `latest`.")]
 
 RunsDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of the runs (default: runs).")]
+
+CheckpointDir = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="A checkpoint: `checkpoint-500`, or what `save_checkpoint` was given."
+    ),
+]

@@ -1,0 +1,149 @@
+"""Save checkpoints of all kinds with the real packages: `torchrun --nproc-per-node 2 -m tests.checkpoint.save DIR`.
+
+Every checkpoint gets `DIR/NAME/`; for those of an engine, `DIR/NAME.safetensors` has the weights that
+DeepSpeed's own conversion makes of it.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch  # noqa: TID253 - a program of its own
+from torch import nn  # noqa: TID253
+from torch.distributed import barrier, get_rank  # noqa: TID253
+
+STEPS = 3
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "zero1": {"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}},
+    "zero2": {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}},
+    "zero2-fp32": {"zero_optimization": {"stage": 2}},
+    "zero2-cpu": {
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+        "bf16": {"enabled": True},
+    },
+    "zero3": {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}},
+    "zero3-cpu": {
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "cpu"},
+            "offload_param": {"device": "cpu"},
+        },
+        "bf16": {"enabled": True},
+    },
+    "zero0": {"zero_optimization": {"stage": 0}},
+    "zero0-bf16": {"zero_optimization": {"stage": 0}, "bf16": {"enabled": True}},
+}
+
+
+class Net(nn.Module):  # type: ignore[misc]
+    """Shapes that no number of ranks divides, a buffer, a frozen and a tied parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(7, 33)
+        self.middle = nn.Linear(33, 33)
+        self.frozen = nn.Linear(33, 5)
+        self.last = nn.Linear(33, 7, bias=False)
+        self.tied = self.last
+        self.register_buffer("scale", torch.tensor([0.5, 2.0, 1.0]))
+        for parameter in self.frozen.parameters():
+            parameter.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a loss."""
+        hidden = torch.tanh(self.middle(torch.tanh(self.first(x))))
+        return (self.last(hidden) * self.scale[1]).pow(2).mean() + self.frozen(hidden).pow(2).mean() * 0
+
+
+def engine(config: dict[str, Any]) -> Any:
+    """Train a few steps; parameters are in two groups."""
+    import deepspeed
+
+    torch.manual_seed(0)
+    stage = config["zero_optimization"]["stage"]
+    common = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "Adam", "params": {"lr": 0.01}}}
+    whole = {**common, **config}
+    if "offload_optimizer" not in config["zero_optimization"]:
+        whole["optimizer"] = {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}}
+    if stage == 3:
+        with deepspeed.zero.Init(config_dict_or_path=whole):
+            model = Net()
+    else:
+        model = Net()
+    trained = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    groups = [
+        {"params": [one for name, one in trained if "bias" not in name], "weight_decay": 0.1},
+        {"params": [one for name, one in trained if "bias" in name], "weight_decay": 0.0},
+    ]
+    made, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=whole)
+    dtype = torch.bfloat16 if "bf16" in config else torch.float32
+    for step in range(STEPS):
+        torch.manual_seed(step * 2 + get_rank())
+        loss = made(torch.randn(2, 7).to(dtype))
+        made.backward(loss)
+        made.step()
+    return made
+
+
+def save_engines(out: Path, names: list[str]) -> None:
+    """Save checkpoints as a loop with an engine does."""
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+    from safetensors.torch import save_file
+
+    for name in names:
+        made = engine(ENGINES[name])
+        made.save_checkpoint(str(out / name), client_state={"epoch": 1})
+        barrier()
+        if get_rank() == 0 and ENGINES[name]["zero_optimization"]["stage"]:
+            weights = get_fp32_state_dict_from_zero_checkpoint(str(out / name))
+            save_file({key: value.clone() for key, value in weights.items()}, out / f"{name}.safetensors")
+        barrier()
+        made.destroy()
+
+
+def save_dcp(out: Path) -> None:
+    """Save as torch.distributed.checkpoint does."""
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({"model": {"weight": torch.ones(4, 3), "bias": torch.zeros(3)}}, checkpoint_id=str(out / "dcp"))
+
+
+def save_accelerate(out: Path) -> None:
+    """Save as accelerate's `save_state` does."""
+    from accelerate import Accelerator, DeepSpeedPlugin
+
+    config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "zero_optimization": {"stage": 2},
+        "bf16": {"enabled": True},
+    }
+    accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config), mixed_precision="bf16")
+    net = Net()
+    made, _ = accelerator.prepare(
+        net, torch.optim.AdamW([one for one in net.parameters() if one.requires_grad])
+    )
+    loss = made(torch.randn(2, 7).to(torch.bfloat16))
+    accelerator.backward(loss)
+    accelerator.save_state(str(out / "accelerate"))
+    made.destroy()
+
+
+def main(out: Path, names: list[str]) -> None:
+    """Save those that are named, or all."""
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import deepspeed
+
+    deepspeed.init_distributed("gloo")
+    out.mkdir(parents=True, exist_ok=True)
+    save_engines(out, [name for name in ENGINES if not names or name in names])
+    if not names or "dcp" in names:
+        save_dcp(out)
+    if not names or "accelerate" in names:
+        save_accelerate(out)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,305 @@
+"""Read files of `torch.save` without torch, and without executing the pickle inside.
+
+Such a file is a zip archive with a pickle of the structure and one uncompressed entry for each storage
+(torch/serialization.py). A class or function that the pickle names becomes `Unknown`: nothing of it is run.
+"""
+
+import math
+import pickle
+import struct
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ITEM_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Data type → bytes of one element."""
+
+_STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "UntypedStorage": "uint8",
+}
+
+_LOCAL_HEADER_BYTES = 30
+"""Fixed part of the header before an entry; then come its name and an extra field (APPNOTE.TXT 4.3.7)."""
+
+_BLOCK_BYTES = 1 << 20
+
+
+class BadArchive(Exception):
+    """A file is not one of `torch.save`, or is damaged; the text says how."""
+
+
+class Unknown:
+    """An object of a class that is not known here; `args` are those of its constructor."""
+
+    name = ""
+
+    def __new__(cls, *args: object, **_: object) -> "Unknown":
+        """Keep the arguments; nothing of the class itself is run."""
+        made = super().__new__(cls)
+        made.args = args
+        return made
+
+    def __init__(self, *args: object, **_: object) -> None:
+        """Accept what the pickle has for the constructor."""
+        self.args: tuple[object, ...] = args
+        self.state: object = None
+
+    def __setstate__(self, state: object) -> None:
+        """Keep the state of the object."""
+        self.state = state
+
+    def __setitem__(self, key: object, value: object) -> None:
+        """Accept an item, as a subclass of dict has them."""
+
+    def append(self, item: object) -> None:
+        """Accept an item, as a subclass of list has them."""
+
+    def extend(self, items: object) -> None:
+        """Accept items, as a subclass of list has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One block of numbers in an archive."""
+
+    dtype: str
+    key: str
+    numel: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.numel * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A view of a storage; `offset` and `stride` are in elements."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.numel * ITEM_BYTES[self.dtype]
+
+    @property
+    def end(self) -> int:
+        """The end of what it uses of its storage, in elements."""
+        if not self.numel:
+            return 0
+        return (
+            self.offset
+            + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+            + 1
+        )
+
+
+class _DType(str):
+    __slots__ = ()
+
+
+def _rebuild_tensor(storage: Storage, offset: int, shape: object, stride: object, *rest: object) -> Tensor:
+    dtype = next((str(one) for one in rest if isinstance(one, _DType)), storage.dtype)
+    return Tensor(storage, int(offset), _sizes(shape), _sizes(stride), dtype)
+
+
+def _sizes(values: object) -> tuple[int, ...]:
+    if not isinstance(values, tuple | list) or not all(isinstance(one, int) and one >= 0 for one in values):
+        raise BadArchive("a tensor has a shape that is none")
+    return tuple(values)
+
+
+def _first(value: object, *_: object) -> object:
+    return value
+
+
+def _rebuild_typed(
+    rebuild: Callable[..., object], _: object, args: tuple[object, ...], *rest: object
+) -> object:
+    """Build a tensor with attributes, as ZeRO-3 has them; `rebuild` is known below, or Unknown."""
+    return rebuild(*args)
+
+
+_KNOWN: Mapping[tuple[str, str], Callable[..., object]] = {
+    ("collections", "OrderedDict"): OrderedDict,
+    ("torch", "Size"): lambda sizes=(): tuple(sizes),
+    ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_tensor_v3"): _rebuild_tensor,
+    ("torch._tensor", "_rebuild_from_type_v2"): _rebuild_typed,
+    ("torch._utils", "_rebuild_parameter"): _first,
+    ("torch._utils", "_rebuild_parameter_with_state"): _first,
+}
+"""What is understood of a pickle. None of it has an effect outside of the value that is built."""
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (known := _KNOWN.get((module, name))) is not None:
+            return known
+        if module in ("torch", "torch.storage") and name in _STORAGES:
+            return _DType(_STORAGES[name])
+        if module == "torch" and name in ITEM_BYTES:
+            return _DType(name)
+        return type("Unknown", (Unknown,), {"name": f"{module}.{name}"})
+
+    def persistent_load(self, pid: object) -> Storage:
+        match pid:
+            case ("storage", _DType() as dtype, str(key), _, int(numel)) if numel >= 0:
+                return Storage(str(dtype), key, numel)
+        raise BadArchive("it names a storage in an unknown way")
+
+
+def _unpickled(stream: IO[bytes]) -> Any:
+    try:
+        return _Reader(stream).load()
+    except (BadArchive, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a damaged pickle raises anything
+        raise _damaged(error) from None
+
+
+def _damaged(error: Exception) -> BadArchive:
+    return BadArchive(f"its structure is damaged ({type(error).__name__})")
+
+
+def read_pickle(file: Path) -> Any:
+    """Read a pickle that is no archive without executing it. Raise BadArchive, or OSError."""
+    with file.open("rb") as stream:
+        return _unpickled(stream)
+
+
+class Archive:
+    """One file of `torch.save`. Raise BadArchive if it cannot be read, OSError if it cannot be opened."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the list of entries, which is at the end of the file."""
+        self.file = file
+        try:
+            with zipfile.ZipFile(file) as archive:
+                self._entries = {entry.filename: entry for entry in archive.infolist()}
+        except (zipfile.BadZipFile, ValueError, EOFError, struct.error, NotImplementedError) as error:
+            raise BadArchive(_why_no_zip(file, error)) from None
+        pickles = [name for name in self._entries if name.endswith("/data.pkl") or name == "data.pkl"]
+        if len(pickles) != 1:
+            raise BadArchive("it is a zip archive, but not one of `torch.save`")
+        self._root = pickles[0].removesuffix("data.pkl")
+
+    @cached_property
+    def value(self) -> Any:
+        """The structure: dicts, lists, numbers and texts as they are, tensors as `Tensor`."""
+        try:
+            with zipfile.ZipFile(self.file) as archive, archive.open(f"{self._root}data.pkl") as stream:
+                return _unpickled(stream)
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise _damaged(error) from None
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Find all tensors of the structure."""
+        todo, seen = [self.value], set()
+        while todo:
+            one = todo.pop()
+            if isinstance(one, Tensor):
+                yield one
+            elif isinstance(one, dict | list | tuple | Unknown) and id(one) not in seen:
+                seen.add(id(one))
+                todo += one.values() if isinstance(one, dict) else _parts(one)
+
+    def problem(self, complete: bool = False) -> str | None:
+        """Say what is damaged; with `complete`, read all bytes and compare their checksums."""
+        for tensor in self.tensors():
+            entry = self._entries.get(self._entry(tensor.storage))
+            if entry is None:
+                return f"the numbers of a tensor are missing (storage {tensor.storage.key})"
+            if entry.file_size < tensor.storage.nbytes or tensor.end > tensor.storage.numel:
+                return f"a tensor is longer than its numbers (storage {tensor.storage.key})"
+        return self._wrong_checksum() if complete else None
+
+    def _wrong_checksum(self) -> str | None:
+        try:
+            with zipfile.ZipFile(self.file) as archive:
+                for name in self._entries:
+                    with archive.open(name) as stream:
+                        while stream.read(_BLOCK_BYTES):
+                            pass
+        except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, ValueError, struct.error):
+            return f"`{name}` in it does not match its checksum"
+        return None
+
+    def _entry(self, storage: Storage) -> str:
+        return f"{self._root}data/{storage.key}"
+
+    def read(self, tensor: Tensor) -> "np.ndarray[Any, Any]":
+        """Map the numbers of a contiguous tensor, flat; those that numpy has no type for as integers."""
+        import numpy as np
+
+        entry = self._entries[self._entry(tensor.storage)]
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise BadArchive("its numbers are compressed")
+        with self.file.open("rb") as stream:
+            stream.seek(entry.header_offset)
+            header = stream.read(_LOCAL_HEADER_BYTES)
+        begin = entry.header_offset + _LOCAL_HEADER_BYTES + sum(struct.unpack("<HH", header[26:30]))
+        dtype = np.dtype(_NUMPY.get(tensor.dtype, tensor.dtype))
+        if not tensor.numel:
+            return np.empty(0, dtype)
+        offset = begin + tensor.offset * dtype.itemsize
+        return np.memmap(self.file, dtype, "r", offset, (tensor.numel,))
+
+
+_NUMPY = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+
+
+def _parts(value: "list[Any] | tuple[Any, ...] | Unknown") -> tuple[Any, ...]:
+    return (value.args, value.state) if isinstance(value, Unknown) else tuple(value)
+
+
+def _why_no_zip(file: Path, error: Exception) -> str:
+    if not file.stat().st_size:
+        return "it is empty"
+    with file.open("rb") as stream:
+        begins_like_zip = stream.read(2) == b"PK"
+    if begins_like_zip:
+        return "it is incomplete: its end is missing"
+    return f"it is no file of `torch.save` of torch 1.6 or newer ({str(error).lower()})"

@@ -1,0 +1,185 @@
+"""Find checkpoints, and recognize what wrote them."""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from zlaunch.checkpoint.states import engine_files
+from zlaunch.errors import InputMissing
+
+LATEST = "latest"
+"""The file in which the engine names the newest tag."""
+
+LATEST_UNIVERSAL = "latest_universal"
+
+TRAINER_STATE = "trainer_state.json"
+
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
+
+_TRAINER_NAME = re.compile(r"checkpoint-(\d+)")
+_STEP = re.compile(r"(?:global_step|checkpoint-|step[_-]?|epoch[_-]?)(\d+)")
+_LEVELS = 2
+"""How many levels below a directory are searched: `outputs/run-3/checkpoint-100`."""
+
+
+class Writer(Enum):
+    """What wrote a checkpoint."""
+
+    TRAINER = "Trainer"
+    ENGINE = "DeepSpeed"
+    ACCELERATE = "accelerate"
+    UNIVERSAL = "universal"
+    DCP = "torch DCP"
+    WEIGHTS = "weights"
+    """`save_pretrained`: a model, without the state of a training."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint: the state of a training at one step."""
+
+    folder: Path
+    """What a user names: `checkpoint-500`, or the directory of a tag."""
+    writer: Writer
+    engine: Path | None = None
+    """The directory with the files of DeepSpeed's engine."""
+    named_step: int | None = None
+    """The step in its name."""
+
+    @property
+    def base(self) -> Path | None:
+        """The directory that `load_checkpoint` is given, which has the file `latest`."""
+        return None if self.engine is None else self.engine.parent
+
+    @property
+    def tag(self) -> str | None:
+        """The name by which the engine loads it."""
+        return None if self.engine is None else self.engine.name
+
+    def files(self) -> list[Path]:
+        """All files of the checkpoint."""
+        return [file for file in sorted(self.folder.rglob("*")) if file.is_file()]
+
+    @property
+    def nbytes(self) -> int:
+        """Size on disk."""
+        total = 0
+        for file in self.files():
+            with contextlib.suppress(OSError):
+                total += file.stat().st_size
+        return total
+
+
+def find(folder: Path) -> list[Checkpoint]:
+    """Find the checkpoints at a path and two levels below it, those of earlier steps first."""
+    found = sorted(_below(folder, _LEVELS), key=lambda one: (str(one.folder.parent), one.named_step or 0))
+    return list(dict.fromkeys(found))
+
+
+def recognize(folder: Path) -> Checkpoint | None:
+    """Recognize the checkpoint that a directory is; of an engine's directory the one that `latest` names."""
+    if (one := _at(folder)) is not None:
+        return one
+    tags = list(_tags(folder))
+    named = latest_tag(folder)
+    return next((one for one in tags if one.tag == named), tags[-1] if len(tags) == 1 else None)
+
+
+def checkpoint_at(folder: Path) -> Checkpoint:
+    """Recognize the checkpoint at a path, or the only one below it. Raise InputMissing if it is not one."""
+    if (one := recognize(folder)) is not None:
+        return one
+    found = find(folder)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise InputMissing(f"there is no checkpoint in `{folder}`", "name the directory that was saved to")
+    names = ", ".join(str(one.folder) for one in found[-3:])
+    raise InputMissing(f"there are {len(found)} checkpoints in `{folder}`", f"name one, such as {names}")
+
+
+def latest_tag(folder: Path, name: str = LATEST) -> str | None:
+    """Read which tag is the newest; None if there is no such file."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return (folder / name).read_text("utf-8").strip()
+    return None
+
+
+def trainer_step(folder: Path) -> int | None:
+    """Read how many steps a Trainer had taken; None if its state cannot be read."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        state = json.loads((folder / TRAINER_STATE).read_text("utf-8"))
+        step = state.get("global_step") if isinstance(state, dict) else None
+        return step if isinstance(step, int) else None
+    return None
+
+
+def _below(folder: Path, levels: int) -> Iterator[Checkpoint]:
+    if (one := _at(folder)) is not None:
+        yield one
+        return
+    if (tags := list(_tags(folder))) or not levels:
+        yield from tags
+        return
+    for inner in _folders(folder):
+        yield from _below(inner, levels - 1)
+
+
+def _at(folder: Path) -> Checkpoint | None:
+    """Recognize one checkpoint by the files in a directory."""
+    engine: Path | None = None
+    if (folder / TRAINER_STATE).is_file() or _TRAINER_NAME.fullmatch(folder.name):
+        writer, engine = Writer.TRAINER, _engine_in(folder)
+    elif (inner := folder / "pytorch_model").is_dir() or any(folder.glob("random_states_*.pkl")):
+        writer, engine = Writer.ACCELERATE, inner if engine_files(inner) is not None else None
+    elif engine_files(folder) is not None:
+        writer, engine = _writer_of(folder), folder
+    elif (folder / ".metadata").is_file() or any(folder.glob("*.distcp")):
+        writer = Writer.DCP
+    elif any((folder / name).is_file() for name in WEIGHTS):
+        writer = Writer.WEIGHTS
+    else:
+        return None
+    return Checkpoint(folder, writer, engine, _step_in(folder.name))
+
+
+def _writer_of(folder: Path) -> Writer:
+    return Writer.UNIVERSAL if (folder / "zero").is_dir() else Writer.ENGINE
+
+
+def _tags(folder: Path) -> Iterator[Checkpoint]:
+    """Find the tags of an engine: directories with its files, or the one that `latest` names."""
+    named = {latest_tag(folder), latest_tag(folder, LATEST_UNIVERSAL)} - {None}
+    for inner in sorted(_folders(folder), key=lambda one: (_step_in(one.name) or 0, one.name)):
+        if engine_files(inner) is not None or inner.name in named:
+            yield Checkpoint(inner, _writer_of(inner), inner, _step_in(inner.name))
+
+
+def _engine_in(folder: Path) -> Path | None:
+    """Find the engine's part of a Trainer's checkpoint: what `latest` names, or the only one."""
+    named = latest_tag(folder)
+    if named and (folder / named).is_dir():
+        return folder / named
+    found = [inner for inner in _folders(folder) if inner.name.startswith("global_step")]
+    return found[-1] if found else None
+
+
+def _folders(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return sorted(inner for inner in folder.iterdir() if inner.is_dir() and not inner.is_symlink())
+    return []
+
+
+def _step_in(name: str) -> int | None:
+    named = _STEP.fullmatch(name)
+    return None if named is None else int(named[1])

@@ -1,0 +1,200 @@
+"""The files of DeepSpeed's engine in a checkpoint: names, and what they contain.
+
+Sources: `_get_ckpt_name`, `_get_zero_ckpt_name` and `save_checkpoint` in deepspeed/runtime/engine.py,
+`state_dict` in deepspeed/runtime/zero/stage_1_and_2.py and stage3.py, and deepspeed/utils/zero_to_fp32.py.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from zlaunch.checkpoint.archive import Archive, BadArchive, Tensor, Unknown
+from zlaunch.units import whole
+
+_MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)(?:_\d+)?_model_states\.pt")
+_OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_optim_states\.pt")
+_OTHER = re.compile(r"(layer_.*|expp_rank_.*|.*expert.*)_(model|optim)_states\.pt")
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class EngineFiles:
+    """The files of one save, by the rank of data parallelism and that of model parallelism."""
+
+    folder: Path
+    model: Mapping[tuple[int | None, int], Path]
+    """None as the first rank: the model is whole, as it is below stage 3."""
+    optim: Mapping[tuple[int, int], Path]
+    other: Sequence[Path]
+    """Files of experts and of pipeline layers."""
+
+    @property
+    def all(self) -> list[Path]:
+        """All files."""
+        return [*self.model.values(), *self.optim.values(), *self.other]
+
+
+def engine_files(folder: Path) -> EngineFiles | None:
+    """Find the files that the engine has saved in a directory; None if there are none."""
+    model: dict[tuple[int | None, int], Path] = {}
+    optim: dict[tuple[int, int], Path] = {}
+    other = []
+    for file in sorted(folder.glob("*_states.pt")):
+        if (named := _MODEL.fullmatch(file.name)) is not None:
+            dp = named["dp"]
+            model[None if dp is None else int(dp), int(named["mp"])] = file
+        elif (named := _OPTIM.fullmatch(file.name)) is not None:
+            optim[int(named["dp"]), int(named["mp"])] = file
+        elif _OTHER.fullmatch(file.name):
+            other.append(file)
+    return EngineFiles(folder, model, optim, other) if model or optim or other else None
+
+
+class ModelStates:
+    """One `*_model_states.pt`. Raise BadArchive if it is none."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the structure, not the numbers."""
+        self.archive = Archive(file)
+        self._state: Mapping[str, Any] = _dict(self.archive.value, file)
+        if "module" not in self._state:
+            raise BadArchive("it has no model in it")
+
+    @property
+    def module(self) -> Mapping[str, Tensor]:
+        """All parameters and buffers, empty ones where stage 3 has partitioned them."""
+        return {name: one for name, one in _items(self._state["module"]) if isinstance(one, Tensor)}
+
+    @cached_property
+    def shapes(self) -> list[Shapes]:
+        """The whole shapes of all trained parameters, by group of the optimizer."""
+        groups = self._state.get("param_shapes") or []
+        return [dict(_items(group)) for group in groups]
+
+    @cached_property
+    def frozen(self) -> Shapes:
+        """The whole shapes of all frozen parameters."""
+        return dict(_items(self._state.get("frozen_param_shapes")))
+
+    @cached_property
+    def frozen_fragments(self) -> Mapping[str, Tensor]:
+        """What this rank has of all frozen parameters."""
+        return dict(_items(self._state.get("frozen_param_fragments")))
+
+    @cached_property
+    def shared(self) -> Mapping[str, str]:
+        """Name of a shared parameter → the name under which it is kept."""
+        return dict(_items(self._state.get("shared_params")))
+
+    @cached_property
+    def buffers(self) -> Mapping[str, Tensor]:
+        """The buffers, whole in every file."""
+        names = set(self._state.get("buffer_names") or ())
+        return {name: one for name, one in self.module.items() if name in names}
+
+    @property
+    def step(self) -> int | None:
+        """Steps of the optimizer so far."""
+        return whole(self._state.get("global_steps"))
+
+    @property
+    def ranks(self) -> int | None:
+        """Ranks of data parallelism."""
+        return whole(self._state.get("dp_world_size"))
+
+    @property
+    def model_ranks(self) -> int | None:
+        """Ranks of tensor and pipeline parallelism."""
+        return whole(self._state.get("mp_world_size"))
+
+    @property
+    def release(self) -> str | None:
+        """The version of DeepSpeed."""
+        release = self._state.get("ds_version")
+        return release if isinstance(release, str) else None
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The ds_config."""
+        config = self._state.get("ds_config")
+        return config if isinstance(config, dict) else {}
+
+    @property
+    def stage(self) -> int | None:
+        """The stage in the ds_config."""
+        zero = self.config.get("zero_optimization")
+        return whole(zero.get("stage", 0)) if isinstance(zero, dict) else 0
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether the state of the optimizer is in this file, as it is at stage 0."""
+        return self._state.get("optimizer") is not None
+
+    @property
+    def is_universal(self) -> bool:
+        """Whether DeepSpeed's conversion has prepared it."""
+        return "universal_checkpoint_info" in self._state
+
+
+class OptimStates:
+    """One `*_optim_states.pt`: what a rank has of the optimizer. Raise BadArchive if it is none."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the structure, not the numbers."""
+        self.archive = Archive(file)
+        whole = _dict(self.archive.value, file)
+        self.release = whole.get("ds_version")
+        self._state: Mapping[str, Any] = _dict(whole.get("optimizer_state_dict"), file)
+        stage = self._state.get("zero_stage")
+        stage = stage.args[0] if isinstance(stage, Unknown) and stage.args else stage  # an enum
+        if not isinstance(stage, int):
+            raise BadArchive("it has no state of a ZeRO optimizer in it")
+        self.stage = int(stage)
+
+    @cached_property
+    def ranks(self) -> int | None:
+        """Ranks of data parallelism, among which the optimizer is partitioned; the most, if groups differ."""
+        count = self._state.get("partition_count")
+        counts = [whole(one) for one in (count if isinstance(count, list) else [count])]
+        return max((one for one in counts if one is not None), default=None)
+
+    @cached_property
+    def groups(self) -> list[Tensor]:
+        """The fp32 parameters of this rank, flat, by group of the optimizer."""
+        found = self._state.get("fp32_flat_groups" if self.stage == 3 else "single_partition_of_fp32_groups")
+        if not isinstance(found, list) or not all(isinstance(one, Tensor) for one in found):
+            raise BadArchive("it has no fp32 parameters in it")
+        return found
+
+    @cached_property
+    def paddings(self) -> list[list[int]] | None:
+        """Elements after each parameter of each group, for alignment; None if the release has none."""
+        found = self._state.get("param_alignment_paddings")
+        return found if isinstance(found, list) else None
+
+    @cached_property
+    def optimizer_step(self) -> float | None:
+        """The step that Adam counts, which is that of this shard."""
+        base = self._state.get("base_optimizer_state") or self._state.get("optimizer_state_dict")
+        states = base.get("state") if isinstance(base, dict) else None
+        for state in states.values() if isinstance(states, dict) else ():
+            step = state.get("step") if isinstance(state, dict) else None
+            if isinstance(step, Tensor):
+                return float(self.archive.read(step)[0])
+            if isinstance(step, int | float):
+                return float(step)
+        return None
+
+
+def _dict(value: object, file: Path) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise BadArchive(f"`{file.name}` has no named parts")
+    return value
+
+
+def _items(value: object) -> list[tuple[str, Any]]:
+    return list(value.items()) if isinstance(value, dict) else []

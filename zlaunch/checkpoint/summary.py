@@ -1,0 +1,107 @@
+"""What a checkpoint contains, in a few values."""
+
+import json
+import math
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from zlaunch.checkpoint.archive import BadArchive
+from zlaunch.checkpoint.find import Checkpoint, Writer, trainer_step
+from zlaunch.checkpoint.states import ModelStates, OptimStates, engine_files
+from zlaunch.checkpoint.verify import Problem, verify
+
+State = TypeVar("State")
+
+_SAFETENSORS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One checkpoint; None for what its files do not tell."""
+
+    checkpoint: Checkpoint
+    step: int | None
+    stage: int | None
+    ranks: int | None
+    """Ranks of data parallelism."""
+    model_ranks: int | None
+    """Ranks of tensor and pipeline parallelism."""
+    dtype: str | None
+    """Type of most parameters of the model."""
+    num_parameters: int | None
+    has_optimizer: bool
+    release: str | None
+    """The version of DeepSpeed."""
+    nbytes: int
+    problems: tuple[Problem, ...]
+
+
+def summarize(checkpoint: Checkpoint, complete: bool = False) -> Summary:
+    """Read and verify a checkpoint; `complete` as for `verify`."""
+    files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
+    model = None if files is None else _first(ModelStates, files.model.values())
+    shard = None if files is None else _first(OptimStates, files.optim.values())
+    step = trainer_step(checkpoint.folder)
+    if step is None:
+        step = checkpoint.named_step if model is None or model.step is None else model.step
+    stage = shard.stage if shard is not None else None if model is None else model.stage
+    return Summary(
+        checkpoint,
+        step,
+        stage,
+        ranks=(model and model.ranks) or (shard and shard.ranks) or None,
+        model_ranks=None if model is None else model.model_ranks,
+        dtype=_dtype(checkpoint, model),
+        num_parameters=None if model is None else _num_parameters(model),
+        has_optimizer=bool(shard)
+        or checkpoint.writer is Writer.UNIVERSAL
+        or _has_optimizer(checkpoint, model),
+        release=None if model is None else model.release,
+        nbytes=checkpoint.nbytes,
+        problems=tuple(verify(checkpoint, complete)),
+    )
+
+
+def _first(read: "Callable[[Path], State]", files: Iterable[Path]) -> "State | None":
+    for file in files:
+        try:
+            return read(file)
+        except (BadArchive, OSError):
+            continue
+    return None
+
+
+def _has_optimizer(checkpoint: Checkpoint, model: ModelStates | None) -> bool:
+    if model is not None:  # stage 0 keeps it in the file of the model
+        return model.has_optimizer
+    return any((checkpoint.folder / name).is_file() for name in ("optimizer.pt", "optimizer.bin"))
+
+
+def _num_parameters(model: ModelStates) -> int | None:
+    shapes = [shape for group in (*model.shapes, model.frozen) for shape in group.values()]
+    if shapes:
+        return sum(math.prod(shape) for shape in shapes)
+    return sum(one.numel for name, one in model.module.items() if name not in model.buffers) or None
+
+
+def _dtype(checkpoint: Checkpoint, model: ModelStates | None) -> str | None:
+    if model is not None:
+        types = Counter(one.dtype for name, one in model.module.items() if name not in model.buffers)
+        return types.most_common(1)[0][0] if types else None
+    return next(filter(None, map(safetensors_dtype, sorted(checkpoint.folder.glob("*.safetensors")))), None)
+
+
+def safetensors_dtype(file: Path) -> str | None:
+    """Read the type of most tensors of a file; None if it is damaged."""
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(min(length, file.stat().st_size)))
+        types = Counter(one["dtype"] for name, one in header.items() if name != "__metadata__")
+    except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return _SAFETENSORS.get(types.most_common(1)[0][0]) if types else None

@@ -1,0 +1,1 @@
+"""`zlaunch checkpoint`: list, show and verify checkpoints."""

@@ -1,0 +1,20 @@
+"""`zlaunch checkpoint show`: what one checkpoint contains."""
+
+import json
+
+from zlaunch import console
+from zlaunch.checkpoint.find import checkpoint_at
+from zlaunch.checkpoint.summary import summarize
+from zlaunch.cli.options import AsJson, CheckpointDir
+from zlaunch.cli.views.checkpoint import facts, members, problem_lines
+
+
+def show(folder: CheckpointDir, as_json: AsJson = False) -> None:
+    """Show what a checkpoint contains: step, stage, ranks, type, size and release."""
+    found = summarize(checkpoint_at(folder))
+    if as_json:
+        console.data(json.dumps(members(found), indent=2))
+        return
+    console.data(*console.table(list(facts(found)), indent=""))
+    for line in problem_lines(found.problems, found.checkpoint.folder):
+        console.data(*console.paragraph(line, "    "))

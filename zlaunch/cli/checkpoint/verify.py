@@ -1,0 +1,40 @@
+"""`zlaunch checkpoint verify`: whether checkpoints can be loaded."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zlaunch import console
+from zlaunch.checkpoint.find import find
+from zlaunch.checkpoint.summary import summarize
+from zlaunch.cli.options import AsJson
+from zlaunch.cli.views.checkpoint import members, problem_lines, shown
+from zlaunch.errors import ExitStatus, InputMissing
+from zlaunch.units import plural
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A checkpoint, or a directory of several.")],
+    full: Annotated[bool, typer.Option("--full", help="Also read all bytes and compare checksums.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find files that are missing, damaged, incomplete or of different saves.
+
+    Without `--full`, names, structures and sizes are checked, which takes a moment for any size.
+    The exit status is 65 if there is a problem.
+    """
+    found = [summarize(one, full) for one in find(folder)]
+    if not found:
+        raise InputMissing(f"there is no checkpoint in `{folder}`", "name the directory that was saved to")
+    if as_json:
+        console.data(json.dumps([members(one) for one in found], indent=2))
+    else:
+        for one in found:
+            count = plural(len(one.problems), "problem") if one.problems else "complete"
+            console.data(f"{shown(one.checkpoint.folder)}: {count}")
+            for line in problem_lines(one.problems, one.checkpoint.folder):
+                console.data(*console.paragraph(line, "    "))
+    if any(one.problems for one in found):
+        raise typer.Exit(ExitStatus.REFUSED)

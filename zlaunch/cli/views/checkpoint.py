@@ -1,0 +1,103 @@
+"""Formatting shared by the commands of `zlaunch checkpoint`."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from zlaunch.checkpoint.summary import Summary
+from zlaunch.checkpoint.verify import Problem
+from zlaunch.units import in_gib, plural
+
+HEADER = ("checkpoint", "step", "written by", "ZeRO", "ranks", "type", "GiB", "state")
+
+
+def table(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
+    """Write a row for each checkpoint."""
+    yield HEADER
+    for one in summaries:
+        yield (
+            shown(one.checkpoint.folder),
+            _or_dash(one.step),
+            one.checkpoint.writer.value,
+            _or_dash(one.stage),
+            _or_dash(one.ranks),
+            _short(one.dtype),
+            in_gib(one.nbytes),
+            state(one),
+        )
+
+
+def facts(one: Summary) -> Iterator[tuple[str, str]]:
+    """Describe a checkpoint, a row for each fact."""
+    yield "checkpoint", shown(one.checkpoint.folder)
+    yield "written by", one.checkpoint.writer.value
+    if one.release:
+        yield "DeepSpeed", one.release
+    for name, value in (
+        ("step", one.step),
+        ("ZeRO stage", one.stage),
+        ("ranks", ranks(one)),
+        ("type", one.dtype),
+    ):
+        yield name, "unknown" if value is None else str(value)
+    if one.num_parameters:
+        yield "parameters", f"{one.num_parameters:,}"
+    yield "optimizer", "yes" if one.has_optimizer else "no"
+    yield "size", f"{in_gib(one.nbytes)} GiB".replace("MiB GiB", "MiB")
+    yield "state", state(one)
+
+
+def ranks(one: Summary) -> str | None:
+    """Say on how many ranks it was saved."""
+    if one.ranks is None:
+        return None
+    parallel = f", {one.model_ranks} of model parallelism each" if (one.model_ranks or 1) > 1 else ""
+    return f"{one.ranks}{parallel}"
+
+
+def state(one: Summary) -> str:
+    """Say whether it is complete."""
+    return plural(len(one.problems), "problem") if one.problems else "complete"
+
+
+def problem_lines(problems: Sequence[Problem], base: Path) -> list[str]:
+    """Write each problem with its file, as seen from the checkpoint."""
+    return [f"{_inside(one.file, base)}: {one.message}" for one in problems]
+
+
+def members(one: Summary) -> dict[str, object]:
+    """List the JSON members of a checkpoint."""
+    return {
+        "directory": str(one.checkpoint.folder.absolute()),
+        "writer": one.checkpoint.writer.value,
+        "tag": one.checkpoint.tag,
+        "step": one.step,
+        "stage": one.stage,
+        "ranks": one.ranks,
+        "model_ranks": one.model_ranks,
+        "dtype": one.dtype,
+        "parameters": one.num_parameters,
+        "optimizer": one.has_optimizer,
+        "deepspeed": one.release,
+        "bytes": one.nbytes,
+        "complete": not one.problems,
+        "problems": [{"file": str(problem.file), "message": problem.message} for problem in one.problems],
+    }
+
+
+def shown(path: Path) -> str:
+    """Write a path as a user would type it: relative if that is shorter."""
+    relative = os.path.relpath(path)
+    return relative if len(relative) < len(str(path)) else str(path)
+
+
+def _inside(file: Path, base: Path) -> str:
+    return str(file.relative_to(base)) if file.is_relative_to(base) and file != base else shown(file)
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _short(dtype: str | None) -> str:
+    return "-" if dtype is None else dtype.replace("bfloat", "bf").replace("float", "fp")

@@ -40,9 +40,9 @@ ENGINES: dict[str, dict[str, Any]] = {
 class Net(nn.Module):  # type: ignore[misc]
     """Shapes that no number of ranks divides, a buffer, a frozen and a tied parameter."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: int = 7) -> None:
         super().__init__()
-        self.first = nn.Linear(7, 33)
+        self.first = nn.Linear(inputs, 33)
         self.middle = nn.Linear(33, 33)
         self.frozen = nn.Linear(33, 5)
         self.last = nn.Linear(33, 7, bias=False)
@@ -57,7 +57,7 @@ class Net(nn.Module):  # type: ignore[misc]
         return (self.last(hidden) * self.scale[1]).pow(2).mean() + self.frozen(hidden).pow(2).mean() * 0
 
 
-def engine(config: dict[str, Any]) -> Any:
+def engine(config: dict[str, Any], inputs: int = 7, steps: int = STEPS) -> Any:
     """Train a few steps; parameters are in two groups."""
     import deepspeed
 
@@ -69,9 +69,9 @@ def engine(config: dict[str, Any]) -> Any:
         whole["optimizer"] = {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}}
     if stage == 3:
         with deepspeed.zero.Init(config_dict_or_path=whole):
-            model = Net()
+            model = Net(inputs)
     else:
-        model = Net()
+        model = Net(inputs)
     trained = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
     groups = [
         {"params": [one for name, one in trained if "bias" not in name], "weight_decay": 0.1},
@@ -79,9 +79,9 @@ def engine(config: dict[str, Any]) -> Any:
     ]
     made, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=whole)
     dtype = torch.bfloat16 if "bf16" in config else torch.float32
-    for step in range(STEPS):
+    for step in range(steps):
         torch.manual_seed(step * 2 + get_rank())
-        loss = made(torch.randn(2, 7).to(dtype))
+        loss = made(torch.randn(2, inputs).to(dtype))
         made.backward(loss)
         made.step()
     return made
@@ -100,6 +100,19 @@ def save_engines(out: Path, names: list[str]) -> None:
             weights = get_fp32_state_dict_from_zero_checkpoint(str(out / name))
             save_file({key: value.clone() for key, value in weights.items()}, out / f"{name}.safetensors")
         barrier()
+        made.destroy()
+
+
+def save_others(out: Path) -> None:
+    """Save what does not belong to the checkpoints above: of a later step, of a wider model, of stage 1."""
+    for tag, name, inputs, steps in (
+        ("later", "zero2", 7, STEPS + 1),
+        ("wider", "zero2", 9, STEPS),
+        ("wider3", "zero3", 9, STEPS),
+        ("zero1", "zero1", 7, STEPS),
+    ):
+        made = engine(ENGINES[name], inputs, steps)
+        made.save_checkpoint(str(out / "others"), tag=tag)
         made.destroy()
 
 
@@ -138,6 +151,8 @@ def main(out: Path, names: list[str]) -> None:
     deepspeed.init_distributed("gloo")
     out.mkdir(parents=True, exist_ok=True)
     save_engines(out, [name for name in ENGINES if not names or name in names])
+    if not names or "others" in names:
+        save_others(out)
     if not names or "dcp" in names:
         save_dcp(out)
     if not names or "accelerate" in names:

@@ -32,7 +32,7 @@ _LEVELS = 2
 """How many levels below a directory are searched: `outputs/run-3/checkpoint-100`."""
 
 
-class Writer(Enum):
+class SavedBy(Enum):
     """What wrote a checkpoint."""
 
     TRAINER = "Trainer"
@@ -45,12 +45,12 @@ class Writer(Enum):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointFolder:
     """One checkpoint: the state of a training at one step."""
 
     folder: Path
     """What a user names: `checkpoint-500`, or the directory of a tag."""
-    writer: Writer
+    writer: SavedBy
     engine: Path | None = None
     """The directory with the files of DeepSpeed's engine."""
     named_step: int | None = None
@@ -80,13 +80,13 @@ class Checkpoint:
         return total
 
 
-def find(folder: Path) -> list[Checkpoint]:
+def find(folder: Path) -> list[CheckpointFolder]:
     """Find the checkpoints at a path and two levels below it, those of earlier steps first."""
     found = sorted(_below(folder, _LEVELS), key=lambda one: (str(one.folder.parent), one.named_step or 0))
     return list(dict.fromkeys(found))
 
 
-def recognize(folder: Path) -> Checkpoint | None:
+def recognize(folder: Path) -> CheckpointFolder | None:
     """Recognize the checkpoint that a directory is; of an engine's directory the one that `latest` names."""
     if (one := _at(folder)) is not None:
         return one
@@ -95,7 +95,7 @@ def recognize(folder: Path) -> Checkpoint | None:
     return next((one for one in tags if one.tag == named), tags[-1] if len(tags) == 1 else None)
 
 
-def checkpoint_at(folder: Path) -> Checkpoint:
+def checkpoint_at(folder: Path) -> CheckpointFolder:
     """Recognize the checkpoint at a path, or the only one below it. Raise InputMissing if it is not one."""
     if (one := recognize(folder)) is not None:
         return one
@@ -124,7 +124,7 @@ def trainer_step(folder: Path) -> int | None:
     return None
 
 
-def _below(folder: Path, levels: int) -> Iterator[Checkpoint]:
+def _below(folder: Path, levels: int) -> Iterator[CheckpointFolder]:
     if (one := _at(folder)) is not None:
         yield one
         return
@@ -135,34 +135,34 @@ def _below(folder: Path, levels: int) -> Iterator[Checkpoint]:
         yield from _below(inner, levels - 1)
 
 
-def _at(folder: Path) -> Checkpoint | None:
+def _at(folder: Path) -> CheckpointFolder | None:
     """Recognize one checkpoint by the files in a directory."""
     engine: Path | None = None
     if (folder / TRAINER_STATE).is_file() or _TRAINER_NAME.fullmatch(folder.name):
-        writer, engine = Writer.TRAINER, _engine_in(folder)
+        writer, engine = SavedBy.TRAINER, _engine_in(folder)
     elif (inner := folder / "pytorch_model").is_dir() or any(folder.glob("random_states_*.pkl")):
-        writer, engine = Writer.ACCELERATE, inner if engine_files(inner) is not None else None
+        writer, engine = SavedBy.ACCELERATE, inner if engine_files(inner) is not None else None
     elif engine_files(folder) is not None:
         writer, engine = _writer_of(folder), folder
     elif (folder / ".metadata").is_file() or any(folder.glob("*.distcp")):
-        writer = Writer.DCP
+        writer = SavedBy.DCP
     elif any((folder / name).is_file() for name in WEIGHTS):
-        writer = Writer.WEIGHTS
+        writer = SavedBy.WEIGHTS
     else:
         return None
-    return Checkpoint(folder, writer, engine, _step_in(folder.name))
+    return CheckpointFolder(folder, writer, engine, _step_in(folder.name))
 
 
-def _writer_of(folder: Path) -> Writer:
-    return Writer.UNIVERSAL if (folder / "zero").is_dir() else Writer.ENGINE
+def _writer_of(folder: Path) -> SavedBy:
+    return SavedBy.UNIVERSAL if (folder / "zero").is_dir() else SavedBy.ENGINE
 
 
-def _tags(folder: Path) -> Iterator[Checkpoint]:
+def _tags(folder: Path) -> Iterator[CheckpointFolder]:
     """Find the tags of an engine: directories with its files, or the one that `latest` names."""
     named = {latest_tag(folder), latest_tag(folder, LATEST_UNIVERSAL)} - {None}
     for inner in sorted(_folders(folder), key=lambda one: (_step_in(one.name) or 0, one.name)):
         if engine_files(inner) is not None or inner.name in named:
-            yield Checkpoint(inner, _writer_of(inner), inner, _step_in(inner.name))
+            yield CheckpointFolder(inner, _writer_of(inner), inner, _step_in(inner.name))
 
 
 def _engine_in(folder: Path) -> Path | None:

@@ -54,7 +54,7 @@ def engine_files(folder: Path) -> EngineFiles | None:
     return EngineFiles(folder, model, optim, other) if model or optim or other else None
 
 
-class ModelStates:
+class ModelFile:
     """One `*_model_states.pt`. Raise BadArchive if it is none."""
 
     def __init__(self, file: Path) -> None:
@@ -130,6 +130,13 @@ class ModelStates:
         return whole(zero.get("stage", 0)) if isinstance(zero, dict) else 0
 
     @property
+    def is_partitioned(self) -> bool:
+        """Whether the parameters are in the files of the optimizer, as at stage 3, and only empty here."""
+        return bool(self.shapes) and not any(
+            self.module[name].numel for group in self.shapes for name in group
+        )
+
+    @property
     def has_optimizer(self) -> bool:
         """Whether the state of the optimizer is in this file, as it is at stage 0."""
         return self._state.get("optimizer") is not None
@@ -140,7 +147,7 @@ class ModelStates:
         return "universal_checkpoint_info" in self._state
 
 
-class OptimStates:
+class OptimFile:
     """One `*_optim_states.pt`: what a rank has of the optimizer. Raise BadArchive if it is none."""
 
     def __init__(self, file: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from zlaunch.checkpoint.archive import BadArchive
-from zlaunch.checkpoint.find import Checkpoint, Writer, trainer_step
-from zlaunch.checkpoint.states import ModelStates, OptimStates, engine_files
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, trainer_step
+from zlaunch.checkpoint.states import ModelFile, OptimFile, engine_files
 from zlaunch.checkpoint.verify import Problem, verify
 
 State = TypeVar("State")
@@ -23,7 +23,7 @@ _SAFETENSORS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "
 class Summary:
     """One checkpoint; None for what its files do not tell."""
 
-    checkpoint: Checkpoint
+    checkpoint: CheckpointFolder
     step: int | None
     stage: int | None
     ranks: int | None
@@ -40,11 +40,11 @@ class Summary:
     problems: tuple[Problem, ...]
 
 
-def summarize(checkpoint: Checkpoint, complete: bool = False) -> Summary:
+def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
     """Read and verify a checkpoint; `complete` as for `verify`."""
     files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
-    model = None if files is None else _first(ModelStates, files.model.values())
-    shard = None if files is None else _first(OptimStates, files.optim.values())
+    model = None if files is None else _first(ModelFile, files.model.values())
+    shard = None if files is None else _first(OptimFile, files.optim.values())
     step = trainer_step(checkpoint.folder)
     if step is None:
         step = checkpoint.named_step if model is None or model.step is None else model.step
@@ -58,7 +58,7 @@ def summarize(checkpoint: Checkpoint, complete: bool = False) -> Summary:
         dtype=_dtype(checkpoint, model),
         num_parameters=None if model is None else _num_parameters(model),
         has_optimizer=bool(shard)
-        or checkpoint.writer is Writer.UNIVERSAL
+        or checkpoint.writer is SavedBy.UNIVERSAL
         or _has_optimizer(checkpoint, model),
         release=None if model is None else model.release,
         nbytes=checkpoint.nbytes,
@@ -75,20 +75,23 @@ def _first(read: "Callable[[Path], State]", files: Iterable[Path]) -> "State | N
     return None
 
 
-def _has_optimizer(checkpoint: Checkpoint, model: ModelStates | None) -> bool:
+def _has_optimizer(checkpoint: CheckpointFolder, model: ModelFile | None) -> bool:
     if model is not None:  # stage 0 keeps it in the file of the model
         return model.has_optimizer
     return any((checkpoint.folder / name).is_file() for name in ("optimizer.pt", "optimizer.bin"))
 
 
-def _num_parameters(model: ModelStates) -> int | None:
-    shapes = [shape for group in (*model.shapes, model.frozen) for shape in group.values()]
-    if shapes:
-        return sum(math.prod(shape) for shape in shapes)
-    return sum(one.numel for name, one in model.module.items() if name not in model.buffers) or None
+def _num_parameters(model: ModelFile) -> int | None:
+    """Count parameters; those that share their numbers count once."""
+    if model.is_partitioned:
+        return sum(math.prod(shape) for group in (*model.shapes, model.frozen) for shape in group.values())
+    once = {
+        (one.storage.key, one.offset): one for name, one in model.module.items() if name not in model.buffers
+    }
+    return sum(one.numel for one in once.values()) or None
 
 
-def _dtype(checkpoint: Checkpoint, model: ModelStates | None) -> str | None:
+def _dtype(checkpoint: CheckpointFolder, model: ModelFile | None) -> str | None:
     if model is not None:
         types = Counter(one.dtype for name, one in model.module.items() if name not in model.buffers)
         return types.most_common(1)[0][0] if types else None

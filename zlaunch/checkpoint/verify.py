@@ -14,12 +14,12 @@ from zlaunch.checkpoint.find import (
     LATEST,
     LATEST_UNIVERSAL,
     TRAINER_STATE,
-    Checkpoint,
-    Writer,
+    CheckpointFolder,
+    SavedBy,
     latest_tag,
     trainer_step,
 )
-from zlaunch.checkpoint.states import EngineFiles, ModelStates, OptimStates, Shapes, engine_files
+from zlaunch.checkpoint.states import EngineFiles, ModelFile, OptimFile, Shapes, engine_files
 
 Key = TypeVar("Key", bound=Hashable)
 State = TypeVar("State")
@@ -36,7 +36,7 @@ class Problem:
     message: str
 
 
-def verify(checkpoint: Checkpoint, complete: bool = False) -> list[Problem]:
+def verify(checkpoint: CheckpointFolder, complete: bool = False) -> list[Problem]:
     """Find all problems; with `complete`, read every byte and compare the checksums."""
     problems = list(_verified(checkpoint, complete))
     for file in _torch_files(checkpoint) if complete else ():
@@ -44,18 +44,18 @@ def verify(checkpoint: Checkpoint, complete: bool = False) -> list[Problem]:
     return list(dict.fromkeys(problems))
 
 
-def _verified(checkpoint: Checkpoint, complete: bool) -> Iterator[Problem]:
+def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]:
     match checkpoint.writer:
-        case Writer.TRAINER:
+        case SavedBy.TRAINER:
             yield from _trainer(checkpoint)
-        case Writer.UNIVERSAL:
+        case SavedBy.UNIVERSAL:
             yield from _universal(checkpoint, complete)
-        case Writer.DCP:
+        case SavedBy.DCP:
             yield from _dcp(checkpoint)
     yield from _partial_files(checkpoint)
     yield from _weights(checkpoint.folder)
-    if checkpoint.engine is not None and checkpoint.writer is not Writer.UNIVERSAL:
-        if checkpoint.writer is not Writer.ACCELERATE:
+    if checkpoint.engine is not None and checkpoint.writer is not SavedBy.UNIVERSAL:
+        if checkpoint.writer is not SavedBy.ACCELERATE:
             yield from _latest(checkpoint, LATEST)
         files = engine_files(checkpoint.engine)
         if files is None:
@@ -64,7 +64,7 @@ def _verified(checkpoint: Checkpoint, complete: bool) -> Iterator[Problem]:
             yield from _engine(checkpoint, files)
 
 
-def _latest(checkpoint: Checkpoint, name: str) -> Iterator[Problem]:
+def _latest(checkpoint: CheckpointFolder, name: str) -> Iterator[Problem]:
     base = checkpoint.base
     if base is None:
         return
@@ -75,7 +75,7 @@ def _latest(checkpoint: Checkpoint, name: str) -> Iterator[Problem]:
         yield Problem(base / name, f"it names `{named}`, which is not there")
 
 
-def _partial_files(checkpoint: Checkpoint) -> Iterator[Problem]:
+def _partial_files(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     for file in checkpoint.files():
         if file.name.endswith((".tmp", ".partial", ".incomplete")):
             yield Problem(file, "it is left of a save that was interrupted")
@@ -91,23 +91,23 @@ class _Save:
     """The files of one save that can be read."""
 
     files: EngineFiles
-    models: Mapping[tuple[int | None, int], ModelStates]
-    shards: Mapping[tuple[int, int], OptimStates]
+    models: Mapping[tuple[int | None, int], ModelFile]
+    shards: Mapping[tuple[int, int], OptimFile]
 
     @property
     def is_whole(self) -> bool:
         """Whether all files could be read."""
         return len(self.models) == len(self.files.model) and len(self.shards) == len(self.files.optim)
 
-    def model_of(self, dp: int, mp: int) -> ModelStates | None:
+    def model_of(self, dp: int, mp: int) -> ModelFile | None:
         """Find the model file that describes the parameters of a rank."""
         return self.models.get((dp, mp)) or self.models.get((None, mp))
 
 
-def _engine(checkpoint: Checkpoint, files: EngineFiles) -> Iterator[Problem]:
+def _engine(checkpoint: CheckpointFolder, files: EngineFiles) -> Iterator[Problem]:
     damage = {file: problems for file in files.all if (problems := _damage(file))}
-    models, bad_models = _opened(files.model, ModelStates, damage)
-    shards, bad_shards = _opened(files.optim, OptimStates, damage)
+    models, bad_models = _opened(files.model, ModelFile, damage)
+    shards, bad_shards = _opened(files.optim, OptimFile, damage)
     yield from (problem for problems in damage.values() for problem in problems)
     yield from (*bad_models, *bad_shards)
     save = _Save(files, models, shards)
@@ -181,7 +181,7 @@ def _with_rank(file: Path, rank: int) -> Path:
     return file.with_name(f"{head}zero_pp_rank_{rank}_{tail.partition('_')[2]}")
 
 
-def _different_saves(checkpoint: Checkpoint, save: _Save) -> Iterator[Problem]:
+def _different_saves(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Problem]:
     models = {save.files.model[key]: one for key, one in save.models.items()}
     shards = {save.files.optim[key]: one for key, one in save.shards.items()}
     yield from _odd({file: one.step for file, one in models.items()}, "step {}")
@@ -260,7 +260,7 @@ def _sizes_together(save: _Save) -> Iterator[Problem]:
 # other writers
 
 
-def _trainer(checkpoint: Checkpoint) -> Iterator[Problem]:
+def _trainer(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     state = checkpoint.folder / TRAINER_STATE
     if not state.is_file():
         yield Problem(state, "it is missing: the save was interrupted")
@@ -276,7 +276,7 @@ def _trainer(checkpoint: Checkpoint) -> Iterator[Problem]:
             yield from _damage(checkpoint.folder / name)
 
 
-def _universal(checkpoint: Checkpoint, complete: bool) -> Iterator[Problem]:
+def _universal(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]:
     folder = checkpoint.folder
     yield from _latest(checkpoint, LATEST_UNIVERSAL)
     parameters = [inner for inner in sorted((folder / "zero").iterdir()) if inner.is_dir()]
@@ -295,7 +295,7 @@ def _universal(checkpoint: Checkpoint, complete: bool) -> Iterator[Problem]:
                 yield from _damage(inner / name)
 
 
-def _dcp(checkpoint: Checkpoint) -> Iterator[Problem]:
+def _dcp(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     """Compare the files with `.metadata`, which torch writes last."""
     file = checkpoint.folder / ".metadata"
     if not file.is_file():
@@ -364,7 +364,7 @@ def safetensors_damage(file: Path) -> str | None:
     return None if size == wanted else f"it has {size} bytes, and its header says {wanted}"
 
 
-def _torch_files(checkpoint: Checkpoint) -> list[Path]:
+def _torch_files(checkpoint: CheckpointFolder) -> list[Path]:
     return [file for file in checkpoint.files() if file.suffix in (".pt", ".pth") and _is_zip(file)]
 
 

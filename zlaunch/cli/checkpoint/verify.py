@@ -20,7 +20,7 @@ def verify(
     full: Annotated[bool, typer.Option("--full", help="Also read all bytes and compare checksums.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find files that are missing, damaged, incomplete or of different saves.
+    """Find files that are missing, damaged or of different saves.
 
     Without `--full`, names, structures and sizes are checked, which takes a moment for any size.
     The exit status is 65 if there is a problem.

@@ -1,0 +1,124 @@
+import contextlib
+import io
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zlaunch.checkpoint.archive import Archive, BadArchive, Tensor, Unknown
+
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "uint8", "bool", "float8_e4m3fn")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_numbers_are_those_that_torch_reads(dtype: str, tmp_path: Path) -> None:
+    import torch
+
+    tensor = (torch.arange(24) % 2).to(getattr(torch, dtype)).reshape(2, 3, 4)
+    torch.save({"one": [tensor, tensor[1]], "parameter": 3.5}, tmp_path / "a.pt")
+    archive = Archive(tmp_path / "a.pt")
+    whole, part = archive.value["one"]
+    assert (whole.shape, part.shape, whole.dtype) == ((2, 3, 4), (3, 4), dtype)
+    assert archive.read(whole).tobytes() == tensor.view(torch.uint8).numpy().tobytes()
+    assert archive.read(part).tobytes() == tensor[1].view(torch.uint8).numpy().tobytes()
+    assert archive.value["parameter"] == 3.5
+    assert archive.problem(complete=True) is None
+
+
+class Command:
+    """What an attacker would put into a checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_a_command_in_a_pickle_is_not_executed(tmp_path: Path) -> None:
+    import torch
+
+    torch.save({"module": Command(tmp_path / "executed")}, tmp_path / "a.pt")
+    found = Archive(tmp_path / "a.pt").value["module"]
+    assert isinstance(found, Unknown)
+    assert found.name in ("posix.mkdir", "os.mkdir")
+    assert not (tmp_path / "executed").exists()
+    torch.load(tmp_path / "a.pt", weights_only=False)
+    assert (tmp_path / "executed").exists()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    import torch
+
+    file = tmp_path_factory.mktemp("archive") / "a.pt"
+    torch.save({"module": {"a": torch.ones(5, 7), "b": torch.zeros(3)}, "step": 7}, file)
+    return file.read_bytes()
+
+
+@given(data=st.data())
+def test_damage_is_found_or_harmless_and_never_raises_anything_else(
+    data: st.DataObject, whole: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 5))):
+        damaged[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    del damaged[data.draw(st.integers(0, len(whole)) | st.just(len(whole))) :]
+    file = tmp_path_factory.getbasetemp() / "damaged.pt"
+    file.write_bytes(damaged)
+    with contextlib.suppress(BadArchive):
+        Archive(file).problem(complete=True)
+
+
+@given(pickled=st.binary(max_size=60))
+def test_a_pickle_of_any_bytes_is_read_or_refused(
+    pickled: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.pt"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + pickled)
+    with contextlib.suppress(BadArchive):
+        Archive(file).problem()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it is empty"),
+        (b"PK\x03\x04" + bytes(200), "its end is missing"),
+        (pickle.dumps({"a": 1}), "no file of `torch.save`"),
+    ],
+    ids=["empty", "cut", "old format"],
+)
+def test_a_file_that_is_no_archive_is_named_as_what_it_is(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(content)
+    with pytest.raises(BadArchive, match=said):
+        Archive(tmp_path / "a.pt")
+
+
+def test_another_zip_file_is_no_checkpoint(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.txt", "hello")
+    (tmp_path / "a.pt").write_bytes(buffer.getvalue())
+    with pytest.raises(BadArchive, match="not one of"):
+        Archive(tmp_path / "a.pt")
+
+
+def test_a_tensor_that_does_not_fit_its_numbers_is_found(tmp_path: Path) -> None:
+    import torch
+
+    torch.save({"a": torch.ones(100)}, tmp_path / "a.pt")
+    with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "b.pt", "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content[:40] if "/data/" in name else content)
+    assert "longer than its numbers" in str(Archive(tmp_path / "b.pt").problem())
+    tensor = Archive(tmp_path / "b.pt").value["a"]
+    assert isinstance(tensor, Tensor)

@@ -1,0 +1,177 @@
+"""Checkpoints that real ranks have saved, damaged in every way that a save or a copy can go wrong."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint.save import ENGINES
+from tests.running import zlaunch
+from zlaunch.checkpoint.find import SavedBy, find, recognize
+from zlaunch.checkpoint.summary import summarize
+from zlaunch.checkpoint.verify import verify
+
+pytestmark = pytest.mark.job
+
+Z2, Z3 = "zero2/global_step3/", "zero3/global_step3/"
+MODEL, MODEL_0, MODEL_1 = (
+    "mp_rank_00_model_states.pt",
+    "zero_pp_rank_0_mp_rank_00_model_states.pt",
+    "zero_pp_rank_1_mp_rank_00_model_states.pt",
+)
+OPTIM_0, OPTIM_1 = (f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1))
+
+
+def test_what_real_ranks_saved_is_complete(saved: Path) -> None:
+    found = [one for one in find(saved) if one.folder.parent.name != "others"]
+    assert {one.folder.relative_to(saved).parts[0] for one in found} == {*ENGINES, "dcp", "accelerate"}
+    assert {str(one.folder): verify(one, complete=True) for one in found if verify(one, complete=True)} == {}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_summary_says_what_was_saved(name: str, saved: Path) -> None:
+    checkpoint = recognize(saved / name)
+    assert checkpoint is not None
+    summary, config = summarize(checkpoint), ENGINES[name]
+    assert checkpoint.writer is SavedBy.ENGINE
+    assert (summary.step, summary.ranks) == (3, 2)
+    assert summary.stage == config["zero_optimization"]["stage"]
+    assert summary.dtype == ("bfloat16" if "bf16" in config else "float32")
+    assert summary.has_optimizer
+    assert summary.num_parameters == 33 * 7 + 33 + 33 * 33 + 33 + 33 * 5 + 5 + 33 * 7
+
+
+def cut(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.truncate(file.stat().st_size // 2)
+
+
+def flip(file: Path) -> None:
+    """Change one bit of the numbers, which no size and no structure shows."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def take(other: str) -> Callable[[Path], None]:
+    """Make a file that of another checkpoint, given as its path below all of them."""
+
+    def copy(file: Path) -> None:
+        shutil.copy(file.parents[2] / "others" / other, file)
+
+    return copy
+
+
+def write(text: str) -> Callable[[Path], object]:
+    return lambda file: file.write_text(text)
+
+
+def nothing(file: Path) -> None:
+    file.unlink()
+
+
+DAMAGE = {
+    "the model is missing": (f"{Z2}{MODEL}", nothing, "the model is missing"),
+    "the model is cut": (f"{Z2}{MODEL}", cut, "its end is missing"),
+    "the model is empty": (f"{Z2}{MODEL}", empty, "it is empty"),
+    "the model is text": (f"{Z2}{MODEL}", write("<html>404</html>"), "no file of `torch.save`"),
+    "a bit of the model is wrong": (f"{Z2}{MODEL}", flip, "checksum"),
+    "the optimizer of a rank is missing": (
+        f"{Z2}{OPTIM_1}",
+        nothing,
+        "the optimizer of rank 1 of 2 is missing",
+    ),
+    "the optimizer of rank 0 is missing": (
+        f"{Z2}{OPTIM_0}",
+        nothing,
+        "the optimizer of rank 0 of 2 is missing",
+    ),
+    "the optimizer of a rank is cut": (f"{Z2}{OPTIM_1}", cut, "its end is missing"),
+    "the optimizer is of another model": (
+        f"{Z2}{OPTIM_1}",
+        take("wider/" + OPTIM_1),
+        "fp32 parameters in all ranks",
+    ),
+    "the optimizer is of another step": (f"{Z2}{OPTIM_1}", take("later/" + OPTIM_1), "of another save"),
+    "the model is of another step": (f"{Z2}{MODEL}", take("later/" + MODEL), "its model is of step 4"),
+    "the optimizer is of another stage": (
+        f"{Z2}{OPTIM_1}",
+        take("zero1/" + OPTIM_1),
+        "it has stage 1, the others",
+    ),
+    "a rank too many": (
+        f"{Z2}bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt",
+        take("later/" + OPTIM_1),
+        "of another save: this one has 2 ranks",
+    ),
+    "a model file instead of an optimizer": (f"{Z2}{OPTIM_1}", take("later/" + MODEL), "no named parts"),
+    "latest is missing": ("zero2/latest", nothing, "does not find the checkpoint without a tag"),
+    "latest is empty": ("zero2/latest", empty, "it names ``"),
+    "latest names what is not there": ("zero2/latest", write("global_step4"), "it names `global_step4`"),
+    "the model of a rank is missing": (f"{Z3}{MODEL_1}", nothing, "the model of rank 1 of 2 is missing"),
+    "the model of rank 0 is missing": (f"{Z3}{MODEL_0}", nothing, "the model of rank 0 of 2 is missing"),
+    "the optimizer at stage 3 is of another model": (
+        f"{Z3}{OPTIM_1}",
+        take("wider3/" + OPTIM_1),
+        "and the model 811 in this rank",
+    ),
+    "the optimizer at stage 3 is cut": (f"{Z3}{OPTIM_0}", cut, "its end is missing"),
+    "a part of an interrupted save": (
+        f"{Z2}model.safetensors.tmp",
+        write("x"),
+        "a save that was interrupted",
+    ),
+    "a DCP file is missing": ("dcp/__0_0.distcp", nothing, "it is missing"),
+    "a DCP file is cut": ("dcp/__0_0.distcp", cut, "of at least"),
+    "the DCP metadata are missing": ("dcp/.metadata", nothing, "the save was interrupted"),
+    "the DCP metadata are cut": ("dcp/.metadata", cut, "its structure is damaged"),
+    "a shard of accelerate's is missing": (
+        f"accelerate/pytorch_model/{OPTIM_0}",
+        nothing,
+        "rank 0 of 2 is missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_found(kind: str, saved: Path, tmp_path: Path) -> None:
+    name, damage, said = DAMAGE[kind]
+    top = name.partition("/")[0]
+    folder = Path(shutil.copytree(saved / top, tmp_path / top))
+    (tmp_path / "others").symlink_to(saved.parent / "saved" / "others")
+    damage(tmp_path / name)
+    (checkpoint, *more) = find(folder)
+    assert not more
+    told = [f"{problem.file}: {problem.message}" for problem in verify(checkpoint, complete=True)]
+    assert any(said in one for one in told), told
+
+
+def test_the_command_ends_with_65_and_names_the_file(copied: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = copied("zero2")
+    cut(folder / "global_step3" / OPTIM_1)
+    result = zlaunch("checkpoint", "verify", folder, cwd=tmp_path)
+    assert result.status == 65
+    assert f"{OPTIM_1}: it is incomplete" in " ".join(result.out.split())
+    listed = zlaunch("checkpoint", "list", "--json", cwd=tmp_path)
+    (one,) = json.loads(listed.out)
+    assert (one["step"], one["stage"], one["complete"]) == (3, 2, False)
+
+
+def test_a_complete_checkpoint_ends_with_0(saved: Path, tmp_path: Path) -> None:
+    result = zlaunch("checkpoint", "verify", saved / "zero3", "--full", cwd=tmp_path)
+    assert (result.status, result.err) == (0, "")
+    shown = zlaunch("checkpoint", "show", saved / "zero3", cwd=tmp_path).out
+    assert "ZeRO stage  3\n" in shown
+    assert "state       complete\n" in shown
+
+
+def test_a_directory_without_a_checkpoint_is_said_to_have_none(tmp_path: Path) -> None:
+    result = zlaunch("checkpoint", "verify", tmp_path, cwd=tmp_path)
+    assert result.status == 66
+    assert "there is no checkpoint in" in result.err

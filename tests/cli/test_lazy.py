@@ -75,6 +75,8 @@ def test_the_shell_completes_commands_and_their_options(
         ("validate", "config validate"),
         ("why", "runs why"),
         ("ps", "runs list"),
+        ("kill", "runs stop"),
+        ("init", "config write"),
     ],
 )
 def test_a_command_under_another_name_or_without_its_group_is_named(word: str, meant: str) -> None:

@@ -39,8 +39,12 @@ class LazyCommand(TyperCommand):
 
 _OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("launch", "run", "start", "finetune"), "train"),
-    **dict.fromkeys(("ls", "ps"), "runs list"),
-    "check": "config validate",
+    **dict.fromkeys(("ls", "ps", "status"), "runs list"),
+    **dict.fromkeys(("kill", "cancel"), "runs stop"),
+    **dict.fromkeys(("resume", "repeat", "retry"), "runs rerun"),
+    **dict.fromkeys(("check", "lint"), "config validate"),
+    **dict.fromkeys(("init", "new"), "config write"),
+    "convert": "config translate",
     "memory": "estimate",
 }
 """What other programs call a command → the command."""

@@ -178,13 +178,24 @@ def test_an_override_goes_before_a_preset_and_the_users_file() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "key", "value"),
-    [({"stage": 3}, "zero_optimization.stage", 2), ({"precision": "fp32"}, "bf16.enabled", True)],
+    [
+        ({"stage": 3}, "zero_optimization.stage", 2),
+        ({"stage": 3}, "zero_optimization", {"stage": 2}),
+        ({"precision": "fp32"}, "bf16.enabled", True),
+        ({"offload": Offload("cpu")}, "zero_optimization.offload_optimizer.device", "none"),
+        ({"offload": Offload("cpu")}, "zero_optimization.offload_optimizer", None),
+    ],
 )
 def test_an_override_does_not_contradict_another_option(
     asked: dict[str, Any], key: str, value: object
 ) -> None:
-    with pytest.raises(WrongUsage, match=f"`--{next(iter(asked))}` sets `{key}` to"):
+    with pytest.raises(WrongUsage, match=f"`--{next(iter(asked))}` sets `{key}"):
         compose(_job(**asked, overrides=((key, value),)), None)
+
+
+def test_an_override_may_repeat_another_option_and_add_to_it() -> None:
+    job = _job(stage=3, overrides=(("zero_optimization", {"stage": 3, "sub_group_size": 1000}),))
+    assert compose(job, None)[(ZERO, "sub_group_size")] == 1000
 
 
 def test_the_last_of_two_overrides_wins() -> None:

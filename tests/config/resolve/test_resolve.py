@@ -66,6 +66,24 @@ def test_what_the_user_sets_stays(path: tuple[str, ...]) -> None:
     assert values[path] == 7_777_777
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "meant"),
+    [
+        ("zero.stage", 3, "zero_optimization.stage=3"),
+        ("stage", 3, "zero_optimization.stage=3"),
+        ("optimiser.type", "Adam", "optimizer.type=Adam"),
+        ("zero_optimization.ofload_param.device", "cpu", "zero_optimization.offload_param.device=cpu"),
+    ],
+)
+def test_a_misspelled_key_of_an_override_is_answered_with_the_whole_option(
+    key: str, value: object, meant: str
+) -> None:
+    with pytest.raises(Refused) as caught:
+        settled(overrides=((key, value),))
+    hints = [finding.hint for finding in caught.value.findings]
+    assert f"did you mean `--set {meant}`?" in hints
+
+
 def swapped(**zero: Any) -> dict[str, Any]:
     param = {"device": "nvme", "nvme_path": "/nvme", **zero.pop("offload_param", {})}
     return {"zero_optimization": {"stage": 3, "offload_param": param, **zero}}

@@ -28,6 +28,8 @@ SURE_BUFFERS = 10
 """Enough for every model while nothing is prefetched and nothing is kept for a second use."""
 
 _FOR_OFFLOAD = Source(SourceKind.PRESET, "`--offload`")
+_BY_OPTION = {"device": Source.option("--offload"), "nvme_path": Source.option("--nvme")}
+"""Keys in an offload section whose values the user chose."""
 _WRITTEN_OUT = Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's default, written out")
 
 ALWAYS_WRITTEN: tuple[KeyPath, ...] = (
@@ -104,13 +106,14 @@ def compose(job: JobSpec, base: Document | None) -> Values:
 
 
 def _check_override(values: Values, path: KeyPath, value: object) -> None:
-    """Raise WrongUsage if another option than `--set` sets the same key to another value."""
-    other = values.leaves.get(path)
-    if other is None or other.value == value or other.source == Source.option("--set"):
-        return
-    if other.source.kind is SourceKind.OPTION:
-        message = f"{other.source} sets `{dotted(path)}` to {other.value}, and `--set` to {value}"
-        raise WrongUsage(message, "keep one of them")
+    """Raise WrongUsage if another option than `--set` sets the same key, or one in it, to another value."""
+    wanted = dict(leaves(value)) if isinstance(value, Mapping) else {(): value}
+    for key, other in values.leaves.items():
+        new, source = wanted.get(key[len(path) :]), other.source
+        is_other = source.kind is SourceKind.OPTION and source != Source.option("--set")
+        if is_other and key[: len(path)] == path and new != other.value:
+            message = f"{other.source} sets `{dotted(key)}` to {other.value}, and `--set` to {new}"
+            raise WrongUsage(message, "keep one of them")
 
 
 def _from_preset(job: JobSpec) -> Values:
@@ -125,7 +128,7 @@ def _from_preset(job: JobSpec) -> Values:
 def _with_offload_sources(values: Values) -> Values:
     for path, sourced in values.leaves.items():
         if len(path) > 2 and path[1] in OFFLOADS:
-            source = Source.option("--nvme") if path[2] == "nvme_path" else _FOR_OFFLOAD
+            source = _BY_OPTION.get(str(path[2]), _FOR_OFFLOAD)
             values = values.put(path, sourced.value, source)
     return values
 

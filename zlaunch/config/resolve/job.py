@@ -1,5 +1,6 @@
 """Resolve the ds_config of a job: compose it, fill it in, and refuse it if it cannot work."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,15 +13,17 @@ from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_value
 from zlaunch.dsconfig.keys.auto_keys import FILLED
+from zlaunch.dsconfig.keys.intended import intended
 from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
-from zlaunch.dsconfig.text.document import Document
+from zlaunch.dsconfig.text.document import Document, dotted
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.torch_optim import constructors_in
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Handover
+from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs
@@ -141,7 +144,7 @@ def _judge(
     if the user's file does.
     """
     checked = validate_value(values.config(), context)
-    found = [_located(finding, base) for finding in checked.findings]
+    found = [_as_typed(_located(finding, base), values) for finding in checked.findings]
     warnings = [one for one in found if one.severity is Severity.IGNORED and one.place is not None]
     wrong = [one for one in found if one.severity is not Severity.ADVICE and one not in warnings]
     reported = {finding.where for finding in wrong if finding.where}
@@ -149,6 +152,20 @@ def _judge(
     if checked.config is None or wrong or others:
         raise Refused([*(_located(finding, base) for finding in others), *wrong])
     return checked.config, tuple(warnings)
+
+
+def _as_typed(finding: Finding, values: Values) -> Finding:
+    """Say what to type instead of a misspelled key that `--set` names."""
+    path = finding.path
+    if path is None or finding.place is not None or finding.code != "unknown-key":
+        return finding
+    meant = intended(values.config(), path).path
+    for key, leaf in values.leaves.items():
+        if meant is not None and key[: len(path)] == path and leaf.source == Source.option("--set"):
+            value = leaf.value if isinstance(leaf.value, str) else json.dumps(leaf.value)
+            option = f"--set {dotted((*meant, *key[len(path) :]))}={value}"
+            return replace(finding, hint=f"did you mean `{option}`?")
+    return finding
 
 
 def _located(finding: Finding, base: Document | None) -> Finding:

@@ -186,7 +186,8 @@ def _harm(trial: Trial, job: Job, chance: random.Random) -> str:
     else:
         victims = [chance.choice(found[target])]
     if target == "compiler":
-        victims = found[target]  # ninja waits for the others    job.dies_now()
+        victims = found[target]  # ninja waits for the others
+    job.dies_now()
     for victim in victims:
         with contextlib.suppress(psutil.NoSuchProcess):
             victim.send_signal(trial.signal)
@@ -278,6 +279,9 @@ def main() -> None:
         for one in trials(arguments.trials, arguments.seed)
         if not arguments.only or one.number in arguments.only
     ]
+    # Started in the background, or by nohup, it would have all jobs ignore these.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     results = []
     with concurrent.futures.ThreadPoolExecutor(arguments.workers) as pool:
         for result in pool.map(run, chosen):

@@ -1,12 +1,15 @@
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused, Severity
+from zlaunch.job.script import ConfigInterface
 
 NUMBER = '{"aio": {"block_size": %s\n}}'
 
@@ -51,3 +54,51 @@ def test_what_another_misspelled_key_brings_about_is_not_blamed_on_it() -> None:
     config = '{"zero_optimisation": {"stage": 2}, "wall_clock_brakdown": true, "train_batch_size": "auto"}'
     found = {one.where: one.severity for one in validate_document(parse(config, "ds.json"))}
     assert found == {"zero_optimisation": Severity.ERROR, "wall_clock_brakdown": Severity.IGNORED}
+
+
+def seen(config: str, **context: Any) -> dict[str, tuple[str, Severity]]:
+    found = validate_document(parse(config, "ds.json"), Context(**context))
+    return {one.where: (one.code, one.severity) for one in found}
+
+
+@pytest.mark.parametrize("key", ["train_batch_size", "train_micro_batch_size_per_gpu"])
+@pytest.mark.parametrize("written", ["false", '"8"', "[]"])
+def test_a_batch_size_that_is_no_number_is_one_error(key: str, written: str) -> None:
+    assert seen(f'{{"{key}": {written}}}') == {key: ("bad-type", Severity.ERROR)}
+
+
+def test_a_section_in_the_wrong_place_is_one_finding() -> None:
+    found = seen('{"train_batch_size": 8, "offload_optimizer": {"device": "cpu"}}')
+    assert found == {"offload_optimizer": ("unknown-key", Severity.IGNORED)}
+
+
+def test_what_is_wrong_beside_a_misplaced_section_is_still_told() -> None:
+    misplaced = '"offload_optimizer": {"device": "cpu"}'
+    found = seen(
+        f'{{"train_batch_size": 8, {misplaced}, "fp16": {{"enabled": true}}, "bf16": {{"enabled": true}}}}'
+    )
+    assert {code for code, _ in found.values()} == {"unknown-key", "both-formats"}
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_file_without_an_auto_is_for_the_trainer_if_that_is_named(is_named: bool) -> None:
+    found = seen('{"train_batch_size": 8}', is_named=is_named)
+    assert found == ({"": ("no-zero-section", Severity.ERROR)} if is_named else {})
+
+
+@pytest.mark.parametrize(
+    ("interface", "severity"),
+    [(ConfigInterface.DEEPSPEED, Severity.IGNORED), (ConfigInterface.TRAINER, Severity.FAILS_LATER)],
+)
+def test_an_auto_without_the_trainer_is_the_default_where_deepspeed_has_one(
+    interface: ConfigInterface, severity: Severity
+) -> None:
+    config = '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "contiguous_gradients": "auto"}}'
+    found = seen(config, interface=interface)
+    assert found["zero_optimization.contiguous_gradients"] == ("auto-not-here", severity)
+
+
+def test_contiguous_checkpoints_may_get_their_number_from_the_script() -> None:
+    config = '{"train_batch_size": 8, "activation_checkpointing": {"contiguous_memory_optimization": true}}'
+    ((code, severity),) = seen(config, interface=ConfigInterface.DEEPSPEED).values()
+    assert (code, severity) == ("contiguous-checkpoints", Severity.ADVICE)

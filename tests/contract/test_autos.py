@@ -1,5 +1,7 @@
 """Where a ds_config may say "auto": what somebody fills in, and what DeepSpeed reads itself."""
 
+import re
+
 import pytest
 
 from tests.contract.deepspeed_side import deepspeed_reads
@@ -9,6 +11,9 @@ from tests.contract.trainer_side import all_auto
 from tests.contract.zlaunch_side import Path, all_paths, can_be_auto, nested
 from tests.making import WRITTEN
 from zlaunch.config.resolve.values import Values
+from zlaunch.config.rules.rule import Context
+from zlaunch.config.validate import validate_mapping
+from zlaunch.errors import Finding, Severity
 from zlaunch.job.script import ConfigInterface
 
 READ_BY_DEEPSPEED: set[Path] = {
@@ -46,3 +51,27 @@ def test_a_script_that_hands_its_ds_config_to_deepspeed_may_use_deepspeeds_own_a
     adamw = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
     config = Values.of({**stage_2, **adamw}, WRITTEN).put(path, "auto", WRITTEN).config()
     assert planned(config, "", ConfigInterface.DEEPSPEED)
+
+
+def without_trainer(path: Path) -> list[Finding]:
+    value = {"train_batch_size": 1, **nested(path, "auto")}
+    found = validate_mapping(value, Context(interface=ConfigInterface.DEEPSPEED))
+    return [one for one in found if one.code == "auto-not-here" and one.severity is Severity.IGNORED]
+
+
+def test_deepspeed_alone_uses_its_default_where_zlaunch_says_so() -> None:
+    paths = [path for path in all_paths() if len(path) > 1 and without_trainer(path)]
+    assert len(paths) > 100
+    for path in paths[::4]:
+        with_auto, without = (
+            {
+                name: re.sub(" at 0x[0-9a-f]+", "", repr(one))
+                for name, one in read.items()
+                if name != "_param_dict"
+            }
+            for read in (
+                vars(deepspeed_reads({"train_batch_size": 1, **nested(path, "auto")})),
+                vars(deepspeed_reads({"train_batch_size": 1, **nested(path[:-1], {})})),
+            )
+        )
+        assert with_auto == without, path

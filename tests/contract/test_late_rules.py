@@ -36,7 +36,6 @@ NOT_HERE = {
     **dict.fromkeys(
         (
             "autotp-pass-alone",
-            "contiguous-checkpoints",
             "pipeline-below-stage-2",
             "two-compiled-offloads",
             "two-tensor-parallel-sizes",

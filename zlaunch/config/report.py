@@ -158,6 +158,7 @@ def context_of(
         is_upgrade=asked is not None,
         trainer=stack.trainer,
         torch=constructors_in(stack.torch),
+        is_named=runner is not None,
         strict_json=runner is not None and interface is not ConfigInterface.DEEPSPEED,
     )
     return context, tuple(findings)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from zlaunch.config.rules import apply_rules
 from zlaunch.config.rules.rule import UNKNOWN, Context, Subject
+from zlaunch.dsconfig.releases import NEWEST, Release
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import Checked, check
 from zlaunch.dsconfig.strict_numbers import imprecise_numbers
-from zlaunch.dsconfig.text.document import Document, value_at
+from zlaunch.dsconfig.text.document import Document, leaves, value_at
 from zlaunch.dsconfig.text.edit import fix_value
 from zlaunch.errors import FATAL, Finding, FixKind, Severity, in_order
 from zlaunch.job.script import ConfigInterface
@@ -29,15 +30,18 @@ def validate_mapping(value: dict[str, object], context: Context = UNKNOWN) -> li
 def validate_value(value: dict[str, object], context: Context) -> Checked:
     """Apply the rules to a plain value, as it was meant and as DeepSpeed reads it."""
     checked = check(value, context.release)
-    rules, found = _by_rules(checked.config, context), list(checked.findings)
+    rules, found = _by_rules(checked.config, value, context), list(checked.findings)
+    if context.interface is ConfigInterface.DEEPSPEED:
+        found = [_without_trainer(one, context.release or NEWEST) for one in found]
     if checked.as_read != checked.config:
         codes = {finding.code for finding in rules}
-        read = _by_rules(checked.as_read, context)
+        read = _by_rules(checked.as_read, value, context)
+        fatal = {finding.code for finding in read if finding.severity in FATAL}
         found, follows = _with_blame(
             value, found, [one for one in read if one.severity in FATAL and one.code not in codes], context
         )
         rules = [*rules, *follows]
-        rules = [one for one in rules if one.severity in FATAL or _stands_in(value, one)]
+        rules = [one for one in rules if one.code in fatal or _stands_in(value, one)]
     told = {finding.where: finding.severity for finding in found if finding.where}
     return replace(checked, findings=(*found, *(one for one in rules if _is_news(one, told))))
 
@@ -56,7 +60,8 @@ def _with_blame(
         if follows and one.fix is not None and one.fix.kind in (FixKind.RENAME, FixKind.MOVE):
             mended = copy.deepcopy(value)
             fix_value(mended, one.path or (), one.fix)
-            left = {each.code for each in _by_rules(check(mended, context.release).as_read, context)}
+            still = check(mended, context.release).as_read
+            left = {each.code for each in _by_rules(still, value, context)}
             gone = [each for each in follows if each.code not in left]
             follows = [each for each in follows if each.code in left]
             told.append(_blamed_for(gone, one))
@@ -71,8 +76,17 @@ def _blamed_for(follows: list[Finding], finding: Finding) -> Finding:
     return replace(finding, severity=worst, message=message)
 
 
-def _by_rules(config: DsConfig | None, context: Context) -> list[Finding]:
-    return [] if config is None else apply_rules(Subject(config, context))
+def _by_rules(config: DsConfig | None, value: dict[str, object], context: Context) -> list[Finding]:
+    says_auto = any(leaf == "auto" for _, leaf in leaves(value))
+    return [] if config is None else apply_rules(Subject(config, context, says_auto))
+
+
+def _without_trainer(finding: Finding, release: Release) -> Finding:
+    """Say what an "auto" means to DeepSpeed alone, which drops it from the sections that it validates."""
+    if finding.code != "auto-not-here" or not release.is_closed((finding.path or ())[:-1]):
+        return finding
+    message = f'without the Trainer, "auto" means the default of `{finding.where}`'
+    return replace(finding, message=message, severity=Severity.IGNORED)
 
 
 def _stands_in(value: dict[str, object], finding: Finding) -> bool:

@@ -64,6 +64,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "UlyssesSPAttentionHF": _SEQUENCES,
     "deepspeed.moe.layer": _EXPERTS,
     "ParallelismConfig": _MESH,
+    "mesh_param": _MESH,
 }
 """Word in the source of a script → what it does."""
 

@@ -58,6 +58,8 @@ class Context:
     """The release of the Trainer, if there are no `args`."""
     torch: Constructors | None = None
     """The constructors of torch; None if unknown."""
+    is_named: bool = False
+    """Whether the user named the interface."""
     strict_json: bool = False
     """Whether a reader of strict JSON is known to read the text as it is."""
     has_own_groups: bool = False
@@ -73,6 +75,8 @@ class Subject:
 
     config: DsConfig
     context: Context = UNKNOWN
+    says_auto: bool = True
+    """Whether an "auto" is written; otherwise each stands for a value that is in doubt."""
 
     @property
     def data_ranks(self) -> Fraction | None:
@@ -126,7 +130,8 @@ class Subject:
     def for_trainer(self) -> bool:
         """Whether the config is known to be for the Trainer."""
         context = self.context
-        return context.interface is ConfigInterface.TRAINER and (context.args is not None or bool(self.autos))
+        is_said = context.is_named or context.args is not None or (self.says_auto and bool(self.autos))
+        return context.interface is ConfigInterface.TRAINER and is_said
 
     @property
     def optimizer(self) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.rules.rule import Subject, Violation, advice, fails_later, ignored
+from zlaunch.config.rules.rule import Subject, Violation, advice, ignored
 from zlaunch.dsconfig.keys.read_at import OFF_BY_DEFAULT, switches_over
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import dotted
@@ -90,18 +90,23 @@ def aio_without_nvme(subject: Subject) -> Iterator[Violation]:
         yield Violation("aio", "`aio` has no effect without offload to NVMe", hint)
 
 
-@fails_later(
+@advice(
     {"activation_checkpointing": {"contiguous_memory_optimization": True, "number_checkpoints": 4}},
     {"activation_checkpointing.partition_activations": True},
 )
 def contiguous_checkpoints(subject: Subject) -> Iterator[Violation]:
-    """`deepspeed.checkpointing.configure` asserts `partition_activations` and `number_checkpoints` for it."""
+    """`deepspeed.checkpointing.configure` asserts `partition_activations` and `number_checkpoints` for it.
+
+    A script can give it both as arguments.
+    """
     key = "activation_checkpointing.contiguous_memory_optimization"
     for name in ("partition_activations", "number_checkpoints"):
         is_missing = subject.value(key) and not subject.value(f"activation_checkpointing.{name}")
         if is_missing and not subject.for_trainer:
             yield Violation(
-                key, f"`contiguous_memory_optimization` needs `{name}`", f"add `{name}`, or turn it off"
+                key,
+                f"`contiguous_memory_optimization` needs `{name}`",
+                f"add `{name}`, or give it to `deepspeed.checkpointing.configure`",
             )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.each import each
-from zlaunch.config.native_ops import OPS, NativeOp, needed_ops
+from zlaunch.config.native_ops import NOT_ON_CPU, OPS, NativeOp, needed_ops
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.hosts.interpreter import inspect_python
 from zlaunch.hosts.op_cache import extensions_dir
@@ -61,6 +61,14 @@ def test_the_cpu_accelerator_can_build_what_a_cpu_job_needs(builder: str) -> Non
     from deepspeed.accelerator import get_accelerator
 
     assert get_accelerator().get_op_builder(builder).__name__ == builder
+
+
+@OP
+def test_an_op_that_the_cpu_accelerator_does_not_have_is_known(op: NativeOp) -> None:
+    from deepspeed.accelerator import get_accelerator
+
+    builder = get_accelerator().get_op_builder(op.builder)
+    assert (builder.__name__ == "NotImplementedBuilder") == (op.name in NOT_ON_CPU)
 
 
 ADAMS = {"FusedAdam": "fused_adam", "DeepSpeedCPUAdam": "cpu_adam", "AdamW": None, "Adam": None}

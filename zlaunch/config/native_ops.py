@@ -30,6 +30,9 @@ _ALL = (
 OPS: Mapping[str, NativeOp] = {op.name: op for op in _ALL}
 """Every op that a job can need, by name."""
 
+NOT_ON_CPU = frozenset({"fused_lamb", "fused_lion"})
+"""Ops that DeepSpeed's CPU accelerator does not have."""
+
 _BY_OPTIMIZER: Mapping[str, tuple[str | None, str]] = {
     "adam": ("fused_adam", "cpu_adam"),
     "adamw": ("fused_adam", "cpu_adam"),

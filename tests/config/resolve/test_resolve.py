@@ -17,6 +17,7 @@ from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused
+from zlaunch.hosts.machine import Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
@@ -143,6 +144,33 @@ def test_fp16_is_refused_only_on_a_cpu_that_is_known_to_lack_it(
     found: list[str] = []
     try:
         resolve_config(JobSpec(script=Path("train.py"), stage=2, precision="fp16"), given)
+    except Refused as error:
+        found = [finding.code for finding in error.findings]
+    assert found == codes
+
+
+LION: dict[str, Any] = {"optimizer": {"type": "Lion", "params": {"lr": 1e-4}}, "train_batch_size": 2}
+OFFLOADED = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+
+
+@pytest.mark.parametrize(
+    ("machine", "more", "codes"),
+    [
+        (CPU_MACHINE, {}, ["optimizer-needs-a-gpu"]),
+        (CPU_MACHINE, {"optimizer": {**LION["optimizer"], "type": "Lamb"}}, ["optimizer-needs-a-gpu"]),
+        (CPU_MACHINE, OFFLOADED, []),
+        (CPU_MACHINE, {"optimizer": {**LION["optimizer"], "type": "Adagrad"}}, []),
+        (TWO_GPUS, {}, []),
+    ],
+)
+def test_an_optimizer_that_the_cpu_accelerator_does_not_have_is_refused_there(
+    machine: Machine, more: dict[str, Any], codes: list[str]
+) -> None:
+    file = parse(json.dumps({**LION, **more}), "ds_config.json")
+    given = ResolveContext(file, TrainerArgs({}), model(), machine, 2, ConfigInterface.DEEPSPEED)
+    found: list[str] = []
+    try:
+        resolve_config(JobSpec(script=Path("train.py")), given)
     except Refused as error:
         found = [finding.code for finding in error.findings]
     assert found == codes

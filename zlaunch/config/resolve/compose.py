@@ -107,7 +107,7 @@ def compose(job: JobSpec, base: Document | None) -> Values:
 
 def _check_override(values: Values, path: KeyPath, value: object) -> None:
     """Raise WrongUsage if another option than `--set` sets the same key, or one in it, to another value."""
-    wanted = dict(leaves(value)) if isinstance(value, Mapping) else {(): value}
+    wanted: dict[KeyPath, object] = dict(leaves(value)) if isinstance(value, Mapping) else {(): value}
     for key, other in values.leaves.items():
         new, source = wanted.get(key[len(path) :]), other.source
         is_other = source.kind is SourceKind.OPTION and source != Source.option("--set")

@@ -56,6 +56,7 @@ class ResolveContext:
             interface=self.interface,
             handover=self.handover,
             is_sure=self.is_sure,
+            accelerator=self.machine.accelerator,
             device_fp16=self.machine.has_fp16,
             release=self.stack.deepspeed,
             has_own_groups=self.has_own_groups,

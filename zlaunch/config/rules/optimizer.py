@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from zlaunch.config.native_ops import NOT_ON_CPU, needed_ops
 from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, fails_later, ignored, number, zero
 from zlaunch.dsconfig.schema.optimizer import MuonOptimizer
 
@@ -82,6 +83,25 @@ def lamb_on_the_host(subject: Subject) -> Iterator[Violation]:
     if subject.optimizer == "lamb" and "offload_optimizer" in subject.offloads:
         yield Violation(
             "optimizer.type", "Lamb only runs on the GPU", "use AdamW, or do not offload the optimizer"
+        )
+
+
+@fails_later(
+    {"zero_optimization": {"stage": 2}, "optimizer": {"type": "Lion", "params": _LR}},
+    {"optimizer.type": "AdamW", "optimizer.params.torch_adam": True},
+    Context(accelerator="cpu"),
+)
+def optimizer_needs_a_gpu(subject: Subject) -> Iterator[Violation]:
+    """DeepSpeed's CPU accelerator has no FusedLion and no FusedLamb; its CPULion needs offload."""
+    config, is_offloaded = subject.config, "offload_optimizer" in subject.offloads
+    if subject.context.accelerator != "cpu" or is_offloaded or config.optimizer is None:
+        return
+    if any(op.name in NOT_ON_CPU for op in needed_ops(config, "cpu", "")):
+        offload = ", or `--offload cpu`" if subject.optimizer == "lion" and subject.stage else ""
+        yield Violation(
+            "optimizer.type",
+            f"DeepSpeed's {config.optimizer.type} only runs on a GPU, and there is none",
+            f'write `"type": "AdamW"`{offload}',
         )
 
 

@@ -48,6 +48,8 @@ class Context:
     """How the config reaches the program."""
     is_sure: bool = True
     """Whether it is certain what reads the config; otherwise it is accelerate or the Trainer."""
+    accelerator: str | None = None
+    """The accelerator by its DeepSpeed name: `cuda` or `cpu`; None if unknown."""
     device_fp16: bool | None = None
     """Whether the device supports fp16 training; None if unknown."""
     release: Release | None = None

@@ -132,3 +132,11 @@ def test_a_control_group_further_up_that_leaves_too_little_is_named(
 def test_a_healthy_machine_is_passed_over_in_silence(tmp_path: Path) -> None:
     result = zlaunch("train", "--dry-run", cwd=tmp_path)
     assert (result.status, result.err) == (0, "")
+
+
+def test_a_hostfile_without_the_program_that_starts_its_ranks_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("localhost slots=1\n")
+    (tmp_path / "empty").mkdir()
+    done = zlaunch("train", "--hostfile", "hosts", cwd=tmp_path, env={"PATH": str(tmp_path / "empty")})
+    assert (done.status, (tmp_path / "runs").exists()) == (69, False)
+    assert "with pdsh, which is not installed" in " ".join(done.err.split())

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shutil import which
 
-from zlaunch.errors import Finding
+from zlaunch.errors import Finding, Unavailable
 from zlaunch.hosts.machine import Machine, local_names
 from zlaunch.hosts.probe import free_resources
 from zlaunch.hosts.ssh import HostSurveys
@@ -16,9 +17,20 @@ from zlaunch.launch.preflight.remote import SharedPaths, check_remote_hosts
 from zlaunch.launch.preflight.requirements import ResourceRequirements, requirements_of
 from zlaunch.launch.prepare import Prepared
 
+STARTER = "pdsh"
+"""What DeepSpeed's runner needs if there is a hostfile."""
+
 
 def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
-    """Find everything that is short, on this machine first."""
+    """Find everything that is short, on this machine first.
+
+    Raises Unavailable if the program that starts ranks on other hosts is not installed.
+    """
+    if plan.topology.over_ssh and which(STARTER, path=prepared.facts.environ.get("PATH")) is None:
+        raise Unavailable(
+            f"DeepSpeed's launcher starts the ranks of a hostfile with {STARTER}, which is not installed",
+            f"install {STARTER} (Debian: `apt-get install {STARTER}`)",
+        )
     forecast = None if prepared.estimate is None else prepared.estimate.forecast
     hosts = prepared.facts.hosts
     needs_on = partial(requirements_of, plan, prepared.inputs, prepared.facts.model, forecast)

@@ -116,6 +116,63 @@ def save_others(out: Path) -> None:
         made.destroy()
 
 
+MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "dense": ("LlamaConfig", 3, {"tie_word_embeddings": False}),
+    "tied": ("LlamaConfig", 2, {"tie_word_embeddings": True}),
+    "tied3": ("LlamaConfig", 3, {"tie_word_embeddings": True}),
+    "moe": ("MixtralConfig", 3, {"num_local_experts": 4, "num_experts_per_tok": 2}),
+}
+"""Name → class of the config, stage, and settings of a model of transformers."""
+
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def save_models(out: Path) -> None:
+    """Save models of transformers as a Trainer does, and what they answer."""
+    import deepspeed
+    import transformers
+    from safetensors.torch import save_file
+    from transformers.integrations import HfDeepSpeedConfig
+
+    for name, (config_class, stage, settings) in MODELS.items():
+        config = {
+            "train_micro_batch_size_per_gpu": 2,
+            "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
+            "zero_optimization": {"stage": stage},
+            "bf16": {"enabled": True},
+        }
+        kept_alive = HfDeepSpeedConfig(config)
+        torch.manual_seed(0)
+        model_config = getattr(transformers, config_class)(**SIZES, **settings)
+        model = transformers.AutoModelForCausalLM.from_config(model_config, dtype=torch.bfloat16)
+        made, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        for step in range(2):
+            torch.manual_seed(step * 2 + get_rank())
+            tokens = torch.randint(0, 96, (2, 8))
+            made.backward(made(input_ids=tokens, labels=tokens).loss)
+            made.step()
+        made.eval()
+        with torch.no_grad():
+            logits = made(input_ids=torch.arange(12)[None]).logits
+        folder = out / "models" / name
+        made.save_checkpoint(str(folder))
+        if get_rank() == 0:
+            model_config.architectures = [type(model).__name__]
+            model_config.save_pretrained(folder)
+            save_file({"logits": logits.contiguous()}, out / "models" / f"{name}.safetensors")
+        barrier()
+        made.destroy()
+        del kept_alive
+
+
 def save_dcp(out: Path) -> None:
     """Save as torch.distributed.checkpoint does."""
     import torch.distributed.checkpoint as dcp
@@ -153,6 +210,8 @@ def main(out: Path, names: list[str]) -> None:
     save_engines(out, [name for name in ENGINES if not names or name in names])
     if not names or "others" in names:
         save_others(out)
+    if not names or "models" in names:
+        save_models(out)
     if not names or "dcp" in names:
         save_dcp(out)
     if not names or "accelerate" in names:

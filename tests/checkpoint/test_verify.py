@@ -26,7 +26,8 @@ OPTIM_0, OPTIM_1 = (f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for r
 
 def test_what_real_ranks_saved_is_complete(saved: Path) -> None:
     found = [one for one in find(saved) if one.folder.parent.name != "others"]
-    assert {one.folder.relative_to(saved).parts[0] for one in found} == {*ENGINES, "dcp", "accelerate"}
+    names = {one.folder.relative_to(saved).parts[0] for one in found}
+    assert names == {*ENGINES, "dcp", "accelerate", "models"}
     assert {str(one.folder): verify(one, complete=True) for one in found if verify(one, complete=True)} == {}
 
 
@@ -35,7 +36,7 @@ def test_a_summary_says_what_was_saved(name: str, saved: Path) -> None:
     checkpoint = recognize(saved / name)
     assert checkpoint is not None
     summary, config = summarize(checkpoint), ENGINES[name]
-    assert checkpoint.writer is SavedBy.ENGINE
+    assert checkpoint.saved_by is SavedBy.ENGINE
     assert (summary.step, summary.ranks) == (3, 2)
     assert summary.stage == config["zero_optimization"]["stage"]
     assert summary.dtype == ("bfloat16" if "bf16" in config else "float32")

@@ -271,7 +271,7 @@ class Archive:
         return f"{self._root}data/{storage.key}"
 
     def read(self, tensor: Tensor) -> "np.ndarray[Any, Any]":
-        """Map the numbers of a contiguous tensor, flat; those that numpy has no type for as integers."""
+        """Map the numbers of a tensor, flat; those that numpy has no type for as integers."""
         import numpy as np
 
         entry = self._entries[self._entry(tensor.storage)]
@@ -285,7 +285,11 @@ class Archive:
         if not tensor.numel:
             return np.empty(0, dtype)
         offset = begin + tensor.offset * dtype.itemsize
-        return np.memmap(self.file, dtype, "r", offset, (tensor.numel,))
+        stored = np.memmap(self.file, dtype, "r", offset, (tensor.end - tensor.offset,))
+        if tensor.end - tensor.offset == tensor.numel:
+            return stored
+        steps = [step * dtype.itemsize for step in tensor.stride]
+        return np.lib.stride_tricks.as_strided(stored, tensor.shape, steps, writeable=False).reshape(-1)
 
 
 _NUMPY = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}

@@ -50,7 +50,7 @@ class CheckpointFolder:
 
     folder: Path
     """What a user names: `checkpoint-500`, or the directory of a tag."""
-    writer: SavedBy
+    saved_by: SavedBy
     engine: Path | None = None
     """The directory with the files of DeepSpeed's engine."""
     named_step: int | None = None
@@ -139,21 +139,21 @@ def _at(folder: Path) -> CheckpointFolder | None:
     """Recognize one checkpoint by the files in a directory."""
     engine: Path | None = None
     if (folder / TRAINER_STATE).is_file() or _TRAINER_NAME.fullmatch(folder.name):
-        writer, engine = SavedBy.TRAINER, _engine_in(folder)
+        saved_by, engine = SavedBy.TRAINER, _engine_in(folder)
     elif (inner := folder / "pytorch_model").is_dir() or any(folder.glob("random_states_*.pkl")):
-        writer, engine = SavedBy.ACCELERATE, inner if engine_files(inner) is not None else None
+        saved_by, engine = SavedBy.ACCELERATE, inner if engine_files(inner) is not None else None
     elif engine_files(folder) is not None:
-        writer, engine = _writer_of(folder), folder
+        saved_by, engine = _saved_by(folder), folder
     elif (folder / ".metadata").is_file() or any(folder.glob("*.distcp")):
-        writer = SavedBy.DCP
+        saved_by = SavedBy.DCP
     elif any((folder / name).is_file() for name in WEIGHTS):
-        writer = SavedBy.WEIGHTS
+        saved_by = SavedBy.WEIGHTS
     else:
         return None
-    return CheckpointFolder(folder, writer, engine, _step_in(folder.name))
+    return CheckpointFolder(folder, saved_by, engine, _step_in(folder.name))
 
 
-def _writer_of(folder: Path) -> SavedBy:
+def _saved_by(folder: Path) -> SavedBy:
     return SavedBy.UNIVERSAL if (folder / "zero").is_dir() else SavedBy.ENGINE
 
 
@@ -162,7 +162,7 @@ def _tags(folder: Path) -> Iterator[CheckpointFolder]:
     named = {latest_tag(folder), latest_tag(folder, LATEST_UNIVERSAL)} - {None}
     for inner in sorted(_folders(folder), key=lambda one: (_step_in(one.name) or 0, one.name)):
         if engine_files(inner) is not None or inner.name in named:
-            yield CheckpointFolder(inner, _writer_of(inner), inner, _step_in(inner.name))
+            yield CheckpointFolder(inner, _saved_by(inner), inner, _step_in(inner.name))
 
 
 def _engine_in(folder: Path) -> Path | None:

@@ -58,7 +58,7 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
         dtype=_dtype(checkpoint, model),
         num_parameters=None if model is None else _num_parameters(model),
         has_optimizer=bool(shard)
-        or checkpoint.writer is SavedBy.UNIVERSAL
+        or checkpoint.saved_by is SavedBy.UNIVERSAL
         or _has_optimizer(checkpoint, model),
         release=None if model is None else model.release,
         nbytes=checkpoint.nbytes,
@@ -89,6 +89,12 @@ def _num_parameters(model: ModelFile) -> int | None:
         (one.storage.key, one.offset): one for name, one in model.module.items() if name not in model.buffers
     }
     return sum(one.numel for one in once.values()) or None
+
+
+def trained_type(checkpoint: CheckpointFolder) -> str | None:
+    """Read the type of most parameters while the model trained."""
+    files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
+    return _dtype(checkpoint, None if files is None else _first(ModelFile, files.model.values()))
 
 
 def _dtype(checkpoint: CheckpointFolder, model: ModelFile | None) -> str | None:

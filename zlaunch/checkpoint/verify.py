@@ -20,6 +20,7 @@ from zlaunch.checkpoint.find import (
     trainer_step,
 )
 from zlaunch.checkpoint.states import EngineFiles, ModelFile, OptimFile, Shapes, engine_files
+from zlaunch.errors import Finding, Refused
 
 Key = TypeVar("Key", bound=Hashable)
 State = TypeVar("State")
@@ -36,6 +37,15 @@ class Problem:
     message: str
 
 
+def require_complete(checkpoint: CheckpointFolder) -> None:
+    """Raise Refused if a checkpoint has a problem."""
+    if problems := verify(checkpoint):
+        raise Refused(
+            [Finding("bad-checkpoint", one.message, where=one.file.name) for one in problems],
+            f"`zlaunch checkpoint verify {checkpoint.folder}` lists all problems",
+        )
+
+
 def verify(checkpoint: CheckpointFolder, complete: bool = False) -> list[Problem]:
     """Find all problems; with `complete`, read every byte and compare the checksums."""
     problems = list(_verified(checkpoint, complete))
@@ -45,7 +55,7 @@ def verify(checkpoint: CheckpointFolder, complete: bool = False) -> list[Problem
 
 
 def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]:
-    match checkpoint.writer:
+    match checkpoint.saved_by:
         case SavedBy.TRAINER:
             yield from _trainer(checkpoint)
         case SavedBy.UNIVERSAL:
@@ -54,8 +64,8 @@ def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]
             yield from _dcp(checkpoint)
     yield from _partial_files(checkpoint)
     yield from _weights(checkpoint.folder)
-    if checkpoint.engine is not None and checkpoint.writer is not SavedBy.UNIVERSAL:
-        if checkpoint.writer is not SavedBy.ACCELERATE:
+    if checkpoint.engine is not None and checkpoint.saved_by is not SavedBy.UNIVERSAL:
+        if checkpoint.saved_by is not SavedBy.ACCELERATE:
             yield from _latest(checkpoint, LATEST)
         files = engine_files(checkpoint.engine)
         if files is None:

@@ -49,6 +49,9 @@ COMMANDS = (
         LazyCommand("checkpoint.list:list_checkpoints", "List checkpoints, and whether they are complete."),
         LazyCommand("checkpoint.show", "Show what a checkpoint contains."),
         LazyCommand("checkpoint.verify", "Find files that are missing, damaged or of different saves."),
+        LazyCommand(
+            "checkpoint.export", "Write the weights of a checkpoint as a model that `from_pretrained` loads."
+        ),
     ),
     group(
         "runs",

@@ -18,7 +18,7 @@ def table(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
         yield (
             shown(one.checkpoint.folder),
             _or_dash(one.step),
-            one.checkpoint.writer.value,
+            one.checkpoint.saved_by.value,
             _or_dash(one.stage),
             _or_dash(one.ranks),
             _short(one.dtype),
@@ -30,7 +30,7 @@ def table(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
 def facts(one: Summary) -> Iterator[tuple[str, str]]:
     """Describe a checkpoint, a row for each fact."""
     yield "checkpoint", shown(one.checkpoint.folder)
-    yield "written by", one.checkpoint.writer.value
+    yield "written by", one.checkpoint.saved_by.value
     if one.release:
         yield "DeepSpeed", one.release
     for name, value in (
@@ -69,7 +69,7 @@ def members(one: Summary) -> dict[str, object]:
     """List the JSON members of a checkpoint."""
     return {
         "directory": str(one.checkpoint.folder.absolute()),
-        "writer": one.checkpoint.writer.value,
+        "saved_by": one.checkpoint.saved_by.value,
         "tag": one.checkpoint.tag,
         "step": one.step,
         "stage": one.stage,

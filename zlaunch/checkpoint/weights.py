@@ -1,0 +1,171 @@
+"""Where the parameters of a checkpoint are: each one as pieces of files, in order.
+
+The layout is that of deepspeed/utils/zero_to_fp32.py. Below stage 3 the flat groups of all ranks follow each
+other; at stage 3 each rank has an equal part of every parameter.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zlaunch.checkpoint.archive import Archive, BadArchive, Tensor
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
+from zlaunch.checkpoint.states import ModelFile, OptimFile, Shapes, engine_files
+from zlaunch.errors import Unavailable
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Tensors of one type after each other, as one long row of numbers."""
+
+    parts: Sequence[tuple[Archive, Tensor]]
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return sum(tensor.numel for _, tensor in self.parts)
+
+    def read(self, start: int, count: int) -> "Iterator[np.ndarray[Any, Any]]":
+        """Map a range of the numbers, one array for each file it is in."""
+        for archive, tensor in self.parts:
+            taken = min(count, max(0, tensor.numel - start))
+            if taken:
+                yield archive.read(tensor)[start : start + taken]
+            count -= taken
+            start = max(0, start - tensor.numel)
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """One parameter or buffer: its pieces are ranges of flat rows, as (row, start, count)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    pieces: Sequence[tuple[Flat, int, int]]
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def read(self) -> "Iterator[np.ndarray[Any, Any]]":
+        """Map all of its numbers, in order."""
+        for row, start, count in self.pieces:
+            yield from row.read(start, count)
+
+
+def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
+    """Find all parameters and buffers: those that were trained in fp32, others as they were saved.
+
+    Raise Unavailable if this kind of checkpoint cannot be taken apart.
+    """
+    folder = checkpoint.engine
+    files = None if folder is None else engine_files(folder)
+    if folder is None or files is None:
+        raise Unavailable(f"`{checkpoint.folder}` has no files of DeepSpeed's engine to export")
+    if checkpoint.saved_by is SavedBy.UNIVERSAL:
+        return list(_universal(folder))
+    if files.other:
+        name = files.other[0].name
+        raise Unavailable(f"`{name}` has experts or layers of their own, which cannot be exported yet")
+    if len({mp for _, mp in files.model}) > 1:
+        raise Unavailable(
+            "the parameters are cut by tensor or pipeline parallelism, which cannot be exported yet"
+        )
+    models = [ModelFile(files.model[key]) for key in sorted(files.model, key=lambda key: key[0] or 0)]
+    shards = [OptimFile(files.optim[key]) for key in sorted(files.optim)]
+    found: dict[str, StoredWeight] = {}
+    for one in _all(models, shards):
+        found.setdefault(one.name, one)
+    return list(found.values())
+
+
+def _all(models: Sequence[ModelFile], shards: Sequence[OptimFile]) -> Iterator[StoredWeight]:
+    if shards and shards[0].stage == 3:
+        yield from _partitioned(_together(models[0].shapes), [_row(one) for one in shards])
+        rows = [
+            {name: Flat([(one.archive, part)]) for name, part in one.frozen_fragments.items()}
+            for one in models
+        ]
+        for name, shape in models[0].frozen.items():
+            yield from _partitioned({name: shape}, [row[name] for row in rows])
+    elif shards:
+        yield from _in_groups(models[0].shapes, shards)
+    yield from _as_saved(models[0])
+
+
+def _row(shard: OptimFile) -> Flat:
+    return Flat([(shard.archive, group) for group in shard.groups])
+
+
+def _together(groups: Sequence[Shapes]) -> Shapes:
+    return dict(itertools.chain.from_iterable(group.items() for group in groups))
+
+
+def _partitioned(shapes: Shapes, ranks: Sequence[Flat]) -> Iterator[StoredWeight]:
+    """Each rank has `ceil(numel / ranks)` elements of every parameter; the last ones are padding."""
+    start = 0
+    for name, shape in shapes.items():
+        numel, share = math.prod(shape), math.ceil(math.prod(shape) / len(ranks))
+        counts = [min(share, max(0, numel - rank * share)) for rank in range(len(ranks))]
+        pieces = [(row, start, count) for row, count in zip(ranks, counts, strict=True) if count]
+        yield StoredWeight(name, shape, ranks[0].parts[0][1].dtype, pieces)
+        start += share
+
+
+def _in_groups(groups: Sequence[Shapes], shards: Sequence[OptimFile]) -> Iterator[StoredWeight]:
+    """The parameters of a group follow each other, each with its padding, and are cut among the ranks."""
+    for number, shapes in enumerate(groups):
+        row = Flat([(one.archive, one.groups[number]) for one in shards])
+        paddings = (shards[0].paddings or [[0] * len(group) for group in groups])[number]
+        start = 0
+        for (name, shape), padding in zip(shapes.items(), paddings, strict=True):
+            numel = math.prod(shape)
+            yield StoredWeight(name, shape, row.parts[0][1].dtype, [(row, start, numel)])
+            start += numel + padding
+        if start > row.numel:
+            raise BadArchive(f"group {number} of the optimizer has fewer numbers than the model")
+
+
+def _as_saved(model: ModelFile) -> Iterator[StoredWeight]:
+    """What is in the file of the model itself: buffers, frozen parameters, and at stage 0 all."""
+    partitioned = set() if not model.is_partitioned else {*_together(model.shapes), *model.frozen}
+    for name, tensor in {**model.module, **model.frozen_fragments}.items():
+        if name not in partitioned and (tensor.numel or not model.is_partitioned):
+            yield StoredWeight(
+                name, tensor.shape, tensor.dtype, [(Flat([(model.archive, tensor)]), 0, tensor.numel)]
+            )
+
+
+def _universal(folder: Path) -> Iterator[StoredWeight]:
+    for file in sorted((folder / "zero").glob("*/fp32.pt")):
+        archive = Archive(file)
+        value = archive.value
+        tensor = value.get("param") if isinstance(value, Mapping) else value
+        if not isinstance(tensor, Tensor):
+            raise BadArchive(f"`{file.parent.name}/{file.name}` has no parameter in it")
+        yield StoredWeight(
+            file.parent.name, tensor.shape, tensor.dtype, [(Flat([(archive, tensor)]), 0, tensor.numel)]
+        )
+
+
+def aliases(checkpoint: CheckpointFolder) -> dict[str, str]:
+    """Names that mean the numbers of another: of tied parameters, all but the first."""
+    files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
+    if files is None or not files.model:
+        return {}
+    model = ModelFile(files.model[min(files.model, key=lambda key: (key[0] or 0, key[1]))])
+    first: dict[tuple[str, int, tuple[int, ...]], str] = {}
+    found = {}
+    for name, tensor in model.module.items():
+        place = (tensor.storage.key, tensor.offset, tensor.shape)
+        if tensor.numel and first.setdefault(place, name) != name:
+            found[name] = first[place]
+    return {**found, **model.shared}

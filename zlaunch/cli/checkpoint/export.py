@@ -1,0 +1,87 @@
+"""`zlaunch checkpoint export`: write a model that `from_pretrained` loads."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from zlaunch import console
+from zlaunch.checkpoint.export import (
+    BLOCK_BYTES,
+    ModelExport,
+    plan_export,
+    refuse_to_overwrite,
+    write_export,
+)
+from zlaunch.checkpoint.find import checkpoint_at
+from zlaunch.checkpoint.verify import require_complete
+from zlaunch.cli.options import CheckpointDir
+from zlaunch.cli.views.checkpoint import shown
+from zlaunch.units import in_gib, plural
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def export(
+    folder: CheckpointDir,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Directory to write; it must not exist.")],
+    dtype: Annotated[
+        Literal["bf16", "fp16", "fp32"] | None,
+        typer.Option(help="Type of the weights (default: that of the model while it trained)."),
+    ] = None,
+    shard_size: Annotated[float, typer.Option(min=0.001, metavar="GB", help="Maximum size of a file.")] = 5.0,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", exists=True, file_okay=False, help="Take config and tokenizer from this directory."
+        ),
+    ] = None,
+) -> None:
+    """Write the weights of a checkpoint as a model that `from_pretrained` loads.
+
+    The fp32 weights of the optimizer are read block by block, so any model fits in memory.
+    """
+    refuse_to_overwrite(out)
+    checkpoint = checkpoint_at(folder)
+    require_complete(checkpoint)
+    planned = plan_export(checkpoint, DTYPES.get(dtype or ""), int(shard_size * 1e9), model)
+    console.say(*_before(planned, out))
+    line = console.ProgressLine()
+    total = planned.nbytes
+    write_export(planned, out, lambda done: line.show("writing", f"{in_gib(done)} of {in_gib(total)} GiB"))
+    line.clear()
+    console.say(*_after(planned, out))
+
+
+def _before(planned: ModelExport, out: Path) -> list[str]:
+    parent = next(place for place in (out.absolute(), *out.absolute().parents) if place.is_dir())
+    free = shutil.disk_usage(parent).free
+    memory = in_gib(BLOCK_BYTES)
+    return console.table(
+        [
+            ("checkpoint", shown(planned.checkpoint.folder)),
+            ("weights", f"{plural(len(planned.weights), 'tensor')} in {planned.dtype}"),
+            ("disk", f"{in_gib(planned.nbytes)} GiB of {in_gib(free)} GiB free".replace("MiB GiB", "MiB")),
+            ("memory", f"about {memory}"),
+        ],
+        indent="",
+    )
+
+
+def _after(planned: ModelExport, out: Path) -> list[str]:
+    lines = [f"wrote {shown(out)}: {plural(len(planned.shards), 'file')} of weights"]
+    config = planned.companions.get("config.json")
+    if config is None:
+        return [
+            *lines,
+            *console.paragraph(
+                "the checkpoint has no config.json, which `from_pretrained` needs; `--model DIR` copies "
+                "that of a model"
+            ),
+        ]
+    classes = json.loads(config.read_text("utf-8")).get("architectures") or ["AutoModel"]
+    if not any(name.startswith("tokenizer") for name in planned.companions):
+        lines.append("the checkpoint has no tokenizer; `--model DIR` copies that of a model")
+    return [*lines, f'load it with {classes[0]}.from_pretrained("{shown(out)}")']

@@ -138,7 +138,7 @@ def train(
         config_flags=() if script_args == tuple(context.args) else config_flags(context.args),
         wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom)),
     )
-    if "--help" in script_args:
+    if "--help" in script_args or script_args[-1:] == ("-h",):
         read_script(job.script)  # a file of another kind is an error
         raise typer.Exit(show_help(job))
     launch = LaunchOptions(

@@ -224,6 +224,15 @@ def test_the_batch_of_an_accelerate_script_is_left_to_its_data_loader() -> None:
     assert set(_resolved(config, interface=ConfigInterface.ACCELERATE).left) == set(config)
 
 
+def test_the_steps_of_a_schedule_come_from_the_objects_of_an_accelerate_script() -> None:
+    config = {"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}}
+    left = {
+        kind: _resolved(config, interface=kind).left["scheduler.params.total_num_steps"]
+        for kind in (ConfigInterface.ACCELERATE, ConfigInterface.TRAINER)
+    }
+    assert list(left.values()) == [OpenReason.OBJECTS, OpenReason.DATASET]
+
+
 def test_the_batch_of_an_accelerate_script_is_known_from_its_arguments() -> None:
     config = {"train_batch_size": "auto", **_autos()}
     assert _resolved(config, *ARGV, interface=ConfigInterface.ACCELERATE).values[TOTAL] == 30

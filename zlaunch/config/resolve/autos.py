@@ -148,7 +148,9 @@ class _Known:
 def _reason(path: KeyPath, known: _Known) -> OpenReason:
     if path == TOTAL and known.context.world_size is None and _sizes(known.values) is not None:
         return OpenReason.RANKS
-    return OpenReason.DEEPSPEED if known.is_raw else _OPEN.get(path, OpenReason.NEVER_FILLED)
+    reason = OpenReason.DEEPSPEED if known.is_raw else _OPEN.get(path, OpenReason.NEVER_FILLED)
+    is_accelerate = known.context.interface is ConfigInterface.ACCELERATE and known.context.is_sure
+    return OpenReason.OBJECTS if is_accelerate and reason is OpenReason.DATASET else reason
 
 
 def _deepspeed_default(values: Values, path: KeyPath) -> Sourced | None:

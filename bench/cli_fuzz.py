@@ -13,8 +13,10 @@ import collections
 import concurrent.futures
 import contextlib
 import copy
+import io
 import json
 import os
+import pickle
 import random
 import re
 import shlex
@@ -25,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -431,6 +434,20 @@ class Maker:
             self.write("runs/" + self.chance.choice(("x", "é", ".hidden", "a b")), b"no run")
         return self.value(*names, *names, "latest", f"runs/{names[0]}", names[0][:2])
 
+    def checkpoint(self) -> str:
+        """Write a checkpoint of two ranks; return its directory."""
+        states: dict[str, Any] = {"mp_rank_00_model_states.pt": MODEL_STATES}
+        states |= {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt": OPTIM_STATES for rank in range(2)}
+        for name, value in states.items():
+            if self.often(0.95):
+                self.write(f"out/global_step3/{name}", self.broken(torch_file(self.mutate(value)), 0.1))
+        self.write("out/latest", self.broken(b"global_step3"))
+        if self.often(0.3):
+            self.write("out/trainer_state.json", self.text(self.mutate({"global_step": 3, "max_steps": 9})))
+        if self.often(0.1):
+            self.write("out/global_step3/.metadata", self.broken(pickle.dumps(self.mutate(_SETTINGS)), 0.5))
+        return self.value("out", "out", "out/global_step3", ".")
+
     def _break(self, file: Path, is_job: bool, may_stop: bool) -> None:
         if file.suffix == ".json":
             value = self.mutate(json.loads(file.read_text()))
@@ -443,6 +460,57 @@ class Maker:
         file.unlink()
         self.write(str(file.relative_to(self.folder)), data)
 
+
+def torch_file(value: Any) -> bytes:
+    """Write a file as `torch.save` does; `{"@tensor": [2, 3]}` is a tensor of that shape."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + _pickled(value) + b".")
+        archive.writestr("archive/data/0", bytes(400))
+        archive.writestr("archive/version", b"3\n")
+    return packed.getvalue()
+
+
+def _pickled(value: Any) -> bytes:
+    """Write the opcodes of a value."""
+    if isinstance(value, list):
+        return b"](" + b"".join(map(_pickled, value)) + b"e"
+    if not isinstance(value, dict):
+        return pickle.dumps(value, 2)[2:-1]
+    if "@tensor" not in value:
+        return b"}(" + b"".join(_pickled(part) for pair in value.items() for part in pair) + b"u"
+    shape = tuple(value["@tensor"]) if isinstance(value["@tensor"], list) else value["@tensor"]
+    kind = b"(" + _pickled("storage") + b"ctorch\nFloatStorage\n"
+    storage = kind + _pickled("0") + _pickled("cpu") + _pickled(100) + b"tQ"
+    layout = b"".join(_pickled(one) for one in (0, shape, (1,)))
+    nothing = b"\x89ccollections\nOrderedDict\n)R"
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + layout + nothing + b"tR"
+
+
+_SETTINGS = {"train_batch_size": 2, "zero_optimization": {"stage": 2}}
+MODEL_STATES = {
+    "module": {"first.weight": {"@tensor": [4]}, "first.bias": {"@tensor": [2]}},
+    "param_shapes": [{"first.weight": (4,)}],
+    "buffer_names": ["first.bias"],
+    "shared_params": {},
+    "global_steps": 3,
+    "dp_world_size": 2,
+    "mp_world_size": 1,
+    "ds_version": "0.19.8",
+    "ds_config": _SETTINGS,
+}
+OPTIM_STATES = {
+    "optimizer_state_dict": {
+        "zero_stage": 2,
+        "partition_count": [2],
+        "loss_scaler": None,
+        "single_partition_of_fp32_groups": [{"@tensor": [2]}],
+        "base_optimizer_state": {"state": {"0": {"step": 3}}, "param_groups": [{"lr": 0.1}]},
+    },
+    "ds_version": "0.19.8",
+    "ds_config": _SETTINGS,
+}
+"""What DeepSpeed writes at stage 2."""
 
 _ESTIMATE = {
     "--gpus": ("1", "8", "1024"),
@@ -620,6 +688,13 @@ def _rerun(make: Maker) -> list[str]:
     ]
 
 
+def _checkpoint(make: Maker) -> list[str]:
+    return [
+        make.checkpoint(),
+        *make.options({"--json": (), "--full": ()} if make.often() else {"--json": ()}),
+    ]
+
+
 def _any(make: Maker) -> list[str]:
     make.ds_config()
     verbs = [word for verb in VERBS for word in verb.split()]
@@ -645,6 +720,9 @@ VERBS: Mapping[str, tuple[int, Callable[[Maker], list[str]]]] = {
     "runs logs": (4, _of_run({"--rank": ("0", "7"), "--launcher": (), "--tail": ("0", "3", "99999999999")})),
     "runs stop": (1, _of_run({}, may_stop=True)),
     "runs rerun": (4, _rerun),
+    "checkpoint list": (2, _checkpoint),
+    "checkpoint show": (2, _checkpoint),
+    "checkpoint verify": (4, _checkpoint),
     "": (2, _any),
 }
 """Verb → how often it is drawn, and how its words are made."""

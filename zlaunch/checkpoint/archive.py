@@ -139,9 +139,12 @@ class _DType(str):
     __slots__ = ()
 
 
-def _rebuild_tensor(storage: Storage, offset: int, shape: object, stride: object, *rest: object) -> Tensor:
+def _rebuild_tensor(storage: object, offset: object, shape: object, stride: object, *rest: object) -> Tensor:
+    sizes, steps = _sizes(shape), _sizes(stride)
+    if not isinstance(storage, Storage) or not isinstance(offset, int) or len(sizes) != len(steps):
+        raise BadArchive("a tensor has a shape that is none")
     dtype = next((str(one) for one in rest if isinstance(one, _DType)), storage.dtype)
-    return Tensor(storage, int(offset), _sizes(shape), _sizes(stride), dtype)
+    return Tensor(storage, offset, sizes, steps, dtype)
 
 
 def _sizes(values: object) -> tuple[int, ...]:

@@ -4,12 +4,13 @@ Sources: `_get_ckpt_name`, `_get_zero_ckpt_name` and `save_checkpoint` in deepsp
 `state_dict` in deepspeed/runtime/zero/stage_1_and_2.py and stage3.py, and deepspeed/utils/zero_to_fp32.py.
 """
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zlaunch.checkpoint.archive import Archive, BadArchive, Tensor, Unknown
 from zlaunch.units import whole
@@ -19,6 +20,10 @@ _OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d
 _OTHER = re.compile(r"(layer_.*|expp_rank_.*|.*expert.*)_(model|optim)_states\.pt")
 
 Shapes = Mapping[str, tuple[int, ...]]
+Part = TypeVar("Part")
+
+MOST_STEPS, MOST_RANKS = 1e18, 1 << 20
+"""Larger numbers are no steps and no ranks."""
 
 
 @dataclass(frozen=True)
@@ -67,33 +72,32 @@ class ModelFile:
     @property
     def module(self) -> Mapping[str, Tensor]:
         """All parameters and buffers, empty ones where stage 3 has partitioned them."""
-        return {name: one for name, one in _items(self._state["module"]) if isinstance(one, Tensor)}
+        return _named(self._state["module"], Tensor)
 
     @cached_property
     def shapes(self) -> list[Shapes]:
         """The whole shapes of all trained parameters, by group of the optimizer."""
-        groups = self._state.get("param_shapes") or []
-        return [dict(_items(group)) for group in groups]
+        return list(map(_shapes, _listed(self._state.get("param_shapes"), dict)))
 
     @cached_property
     def frozen(self) -> Shapes:
         """The whole shapes of all frozen parameters."""
-        return dict(_items(self._state.get("frozen_param_shapes")))
+        return _shapes(self._state.get("frozen_param_shapes"))
 
     @cached_property
     def frozen_fragments(self) -> Mapping[str, Tensor]:
         """What this rank has of all frozen parameters."""
-        return dict(_items(self._state.get("frozen_param_fragments")))
+        return _named(self._state.get("frozen_param_fragments"), Tensor)
 
     @cached_property
     def shared(self) -> Mapping[str, str]:
         """Name of a shared parameter → the name under which it is kept."""
-        return dict(_items(self._state.get("shared_params")))
+        return _named(self._state.get("shared_params"), str)
 
     @cached_property
     def buffers(self) -> Mapping[str, Tensor]:
         """The buffers, whole in every file."""
-        names = set(self._state.get("buffer_names") or ())
+        names = set(_listed(self._state.get("buffer_names"), str))
         return {name: one for name, one in self.module.items() if name in names}
 
     @property
@@ -104,12 +108,12 @@ class ModelFile:
     @property
     def ranks(self) -> int | None:
         """Ranks of data parallelism."""
-        return whole(self._state.get("dp_world_size"))
+        return _ranks(self._state.get("dp_world_size"))
 
     @property
     def model_ranks(self) -> int | None:
         """Ranks of tensor and pipeline parallelism."""
-        return whole(self._state.get("mp_world_size"))
+        return _ranks(self._state.get("mp_world_size"))
 
     @property
     def release(self) -> str | None:
@@ -133,7 +137,7 @@ class ModelFile:
     def is_partitioned(self) -> bool:
         """Whether the parameters are in the files of the optimizer, as at stage 3, and only empty here."""
         return bool(self.shapes) and not any(
-            self.module[name].numel for group in self.shapes for name in group
+            one.numel for group in self.shapes for name, one in self.module.items() if name in group
         )
 
     @property
@@ -166,7 +170,7 @@ class OptimFile:
     def ranks(self) -> int | None:
         """Ranks of data parallelism, among which the optimizer is partitioned; the most, if groups differ."""
         count = self._state.get("partition_count")
-        counts = [whole(one) for one in (count if isinstance(count, list) else [count])]
+        counts = [_ranks(one) for one in (count if isinstance(count, list) else [count])]
         return max((one for one in counts if one is not None), default=None)
 
     @cached_property
@@ -181,7 +185,7 @@ class OptimFile:
     def paddings(self) -> list[list[int]] | None:
         """Elements after each parameter of each group, for alignment; None if the release has none."""
         found = self._state.get("param_alignment_paddings")
-        return found if isinstance(found, list) else None
+        return [_listed(group, int) for group in _listed(found, list)] if isinstance(found, list) else None
 
     @cached_property
     def optimizer_step(self) -> float | None:
@@ -191,8 +195,9 @@ class OptimFile:
         for state in states.values() if isinstance(states, dict) else ():
             step = state.get("step") if isinstance(state, dict) else None
             if isinstance(step, Tensor):
-                return float(self.archive.read(step)[0])
-            if isinstance(step, int | float):
+                with contextlib.suppress(BadArchive, IndexError):
+                    return float(self.archive.read(step)[0])
+            if isinstance(step, int | float) and abs(step) < MOST_STEPS:
                 return float(step)
         return None
 
@@ -203,5 +208,21 @@ def _dict(value: object, file: Path) -> Mapping[str, Any]:
     return value
 
 
-def _items(value: object) -> list[tuple[str, Any]]:
-    return list(value.items()) if isinstance(value, dict) else []
+def _ranks(value: object) -> int | None:
+    count = whole(value)
+    return count if count is not None and 0 < count <= MOST_RANKS else None
+
+
+def _listed(value: object, kind: type[Part]) -> list[Part]:
+    """Take the items of a type from a list; nothing of anything else."""
+    return [one for one in value if isinstance(one, kind)] if isinstance(value, list | tuple) else []
+
+
+def _named(value: object, kind: type[Part]) -> dict[str, Part]:
+    """Take the members of a type from a dict; nothing of anything else."""
+    items = value.items() if isinstance(value, dict) else ()
+    return {name: one for name, one in items if isinstance(name, str) and isinstance(one, kind)}
+
+
+def _shapes(value: object) -> Shapes:
+    return {name: tuple(_listed(one, int)) for name, one in _named(value, tuple).items()}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.each import each
 from zlaunch.hosts.interpreter import inspect_python
-from zlaunch.hosts.probe import model_types, trainer_arguments, trainer_optimizers
+from zlaunch.hosts.probe import model_types, trainer_arguments, trainer_optimizers, trainer_schedules
 from zlaunch.job.model_checks import PADDED, TABLED
 
 SMALL: dict[str, Any] = {
@@ -75,8 +75,14 @@ def test_other_positions_go_on(kind: str) -> None:
     assert takes(kind, 40)
 
 
+def test_every_schedule_of_the_trainer_is_known() -> None:
+    from transformers.trainer_utils import SchedulerType
+
+    assert set(trainer_schedules(inspect_python(None))) == {one.value for one in SchedulerType}
+
+
 def test_the_arguments_of_the_trainer_are_read_without_importing_it() -> None:
     from transformers import Seq2SeqTrainingArguments
 
     read = trainer_arguments(inspect_python(None))
-    assert read >= {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
+    assert read.keys() >= {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}

@@ -283,14 +283,28 @@ def test_a_program_that_imports_what_has_moved_is_told_the_new_place(
     assert f"hint: import it from `{place}`;" in told.err
 
 
-@pytest.mark.parametrize(("word", "meant"), [("--modle", "--model"), ("--learning_rte", "--learning_rate")])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--modle", "1"], "does not define `--modle`\nhint: did you mean `--model`?"),
+        (["--learning_rte", "1"], "does not define `--learning_rte`\nhint: did you mean `--learning_rate`?"),
+        (["--lr_scheduler_type", "cosin"], "invalid choice: 'cosin'\nhint: did you mean `cosine`?"),
+        (["--seed", "one"], "argument --seed: invalid int value: 'one'\n"),
+        (["-m", "gpt2"], "does not define `-m`\n"),
+    ],
+)
 @pytest.mark.job
-def test_a_misspelled_argument_is_answered_with_the_one_that_is_meant(
-    word: str, meant: str, folder: Path
+def test_an_argument_that_a_trainer_script_rejects_is_refused_before_the_start(
+    words: list[str], said: str, folder: Path
 ) -> None:
-    told = plan(folder, "--", word, "1")
+    told = plan(folder, "--", *words)
     assert told.status == 2
-    assert f"does not define `{word}`\nhint: did you mean `{meant}`?" in told.err
+    assert said in told.err
+
+
+@pytest.mark.job
+def test_an_argument_that_the_trainer_takes_needs_no_asking(folder: Path) -> None:
+    assert not plan(folder, "--", "--seed", "1", "--optim", "adafactor", "--num_train_epochs", "0.5").err
 
 
 PARSES = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--batch_size')\n"

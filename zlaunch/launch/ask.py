@@ -23,7 +23,7 @@ from zlaunch.estimate.forecast_cache import cache_directory
 from zlaunch.files import PRIVATE, write_whole
 from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.ports import LOOPBACK, free_port
-from zlaunch.hosts.probe import trainer_arguments
+from zlaunch.hosts.probe import trainer_arguments, trainer_optimizers, trainer_schedules
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.answer import AnswerRecord, apply_answer
 from zlaunch.job.moved_imports import moved_import
@@ -55,6 +55,11 @@ _REJECTS = re.compile(
 )
 """What argparse says about a command line; anything else may be due to the one rank that is asked."""
 
+_CHOOSE = " (choose from "
+
+_WRONG = re.compile(r"(?:unrecognized arguments: |invalid choice: ')([^\s='(]+)")
+"""The word that argparse does not know."""
+
 _OPTION = re.compile(r"(?<![\w-])--\w[\w-]*")
 
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '[\w.]+'$")
@@ -80,7 +85,7 @@ def ask(
     if not script.is_sure:
         script = replace(script, config_flags=job.config_flags)
     is_open = needs_asking(job, script)
-    if not (is_open or (job.may_ask and _unknown(job, script, python))):
+    if not (is_open or (job.may_ask and _is_doubtful(job, script, python))):
         return script
     ranks = _first_rank(topology)
     key = _key(job, python, ranks)
@@ -138,13 +143,38 @@ def needs_asking(job: JobSpec, script: Script) -> bool:
     return job.may_ask and is_open
 
 
-def _unknown(job: JobSpec, script: Script, python: Interpreter) -> bool:
-    """Whether neither the source nor the Trainer has an argument: its parser will say what it makes of it."""
-    names = [name for name, _ in flags(job.script_args) if not script.mentions(name)]
-    if not names or script.own_config is not None or script.interface is ConfigInterface.NONE:
+def _is_doubtful(job: JobSpec, script: Script, python: Interpreter) -> bool:
+    """Whether an argument may be wrong, as far as the source and the Trainer tell: its parser knows."""
+    if script.own_config is not None or script.interface is ConfigInterface.NONE:
         return False
-    known = trainer_arguments(python) if script.interface is ConfigInterface.TRAINER else frozenset()
-    return not known.issuperset(names)
+    short = (word for word in job.script_args if _SHORT.match(word))
+    if any(f"'{word}'" not in script.source and f'"{word}"' not in script.source for word in short):
+        return True
+    types = trainer_arguments(python) if script.interface is ConfigInterface.TRAINER else {}
+    return any(
+        _is_odd(name, value, types[name], python) if name in types else not script.mentions(name)
+        for name, value in flags(job.script_args)
+    )
+
+
+def _is_odd(name: str, value: str | None, kind: str, python: Interpreter) -> bool:
+    """Whether the Trainer may not take a value for an argument; `kind` is its type."""
+    if name in _CHOICES:
+        words = _CHOICES[name](python)
+        return bool(words) and value not in words
+    if not re.search(r"\b(int|float)\b", kind) or re.search(r"\b(str|bool)\b", kind):
+        return False
+    try:
+        float(value or "")
+    except ValueError:
+        return True
+    return False
+
+
+_CHOICES = {"optim": trainer_optimizers, "lr_scheduler_type": trainer_schedules}
+"""Arguments of the Trainer that take one of several words → what lists them."""
+
+_SHORT = re.compile(r"-[A-Za-z]")
 
 
 def _program(job: JobSpec) -> list[str]:
@@ -191,9 +221,11 @@ def _answer(
         lines = _last_lines(log)
     last = lines[-1][:MOST_CHARACTERS] if lines else ""
     if returncode == 2 and (said := _REJECTS.search(last)):
-        usage = _OPTION.findall(" ".join(lines[:-1]))
-        word = next(iter(_OPTION.findall(said[1])), "")
-        raise _rejected(job, f"rejects its arguments: {said[1]}", word, usage)
+        listed = lines[-1].partition(_CHOOSE)[2]
+        message = said[1].partition(_CHOOSE)[0]
+        options = re.findall(r"[\w.-]+", listed) or _OPTION.findall(" ".join(lines[:-1]))
+        word = _WRONG.search(message)
+        raise _rejected(job, f"rejects its arguments: {message}", word[1] if word else "", options)
     moved = moved_import(last)
     if returncode == 1 and (moved or _MISSING.search(last)):
         hint = (

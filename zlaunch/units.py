@@ -5,6 +5,7 @@ from typing import Final
 
 _GIB: Final = 1 << 30
 _MIB: Final = 1 << 20
+_TOO_LARGE: Final[int] = 1 << 63
 
 
 def whole(value: object) -> int | None:
@@ -13,8 +14,8 @@ def whole(value: object) -> int | None:
 
 
 def narrowed(value: float | Fraction) -> int | float:
-    """Convert a finite number without a fraction to an integer, like DeepSpeed's JSON reader."""
-    return int(value) if value == int(value) else float(value)
+    """Convert a number without a fraction to an integer, unless it is so large that DeepSpeed does not."""
+    return int(value) if -_TOO_LARGE < value < _TOO_LARGE and value == int(value) else float(value)
 
 
 def duration(seconds: float) -> str:

@@ -5,11 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.validate import validate_document
+from zlaunch.config.validate import validate_document, validate_mapping
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused, Severity
 from zlaunch.job.script import ConfigInterface
+
+RAW = Context(interface=ConfigInterface.DEEPSPEED, world_size=1)
 
 NUMBER = '{"aio": {"block_size": %s\n}}'
 
@@ -102,3 +105,58 @@ def test_contiguous_checkpoints_may_get_their_number_from_the_script() -> None:
     config = '{"train_batch_size": 8, "activation_checkpointing": {"contiguous_memory_optimization": true}}'
     ((code, severity),) = seen(config, interface=ConfigInterface.DEEPSPEED).values()
     assert (code, severity) == ("contiguous-checkpoints", Severity.ADVICE)
+
+
+ERROR, LATER, IGNORED = Severity.ERROR, Severity.FAILS_LATER, Severity.IGNORED
+METRICS: dict[str, Any] = {
+    "data_sampling": {"curriculum_learning": {"enabled": True, "curriculum_metrics": 3}}
+}
+JUDGED: list[tuple[dict[str, Any], dict[str, Severity]]] = [
+    ({"zero_optimizations": {"overlap_comm": 3}}, {"zero_optimizations": IGNORED, "zero_optimizations.overlap_comm": IGNORED}),
+    ({"bf16": {}, "bfloat16": {"enabled": 16}}, {"bfloat16.enabled": IGNORED}),
+    ({"zero_optimization": {"reduce_bucket_size": 1e30}}, {"zero_optimization.reduce_bucket_size": ERROR}),
+    ({"fp16": {"loss_scale": True}}, {"fp16.loss_scale": ERROR}),
+    ({"tensor_parallel": {"autotp_size": "3"}}, {"tensor_parallel.autotp_size": ERROR}),
+    ({"scheduler": {"type": "WarmupLR", "params": "x"}}, {"scheduler.params": LATER}),
+    ({"dump_state": "false"}, {"dump_state": IGNORED}),
+    ({"aio": {"single_submit": "false"}}, {"aio.single_submit": LATER}),
+    ({"expert_parallel": {"score_func": "x"}}, {"expert_parallel.score_func": IGNORED}),
+    ({"expert_parallel": {"enabled": True, "score_func": "x"}}, {"expert_parallel.score_func": LATER}),
+    ({"data_efficiency": METRICS}, {"data_efficiency.data_sampling.curriculum_learning.curriculum_metrics": IGNORED}),
+    ({"zero_optimization": True}, {"zero_optimization": IGNORED}),
+    ({"autotuning": {"results_dir": ""}}, {"autotuning.results_dir": ERROR}),
+    ({"gradient_accumulation_steps": 1.5}, {"gradient_accumulation_steps": LATER}),
+]  # fmt: skip
+
+
+@each(("config", "severities"), JUDGED)
+def test_a_wrong_value_is_as_bad_as_what_deepspeed_does_with_it(
+    config: dict[str, Any], severities: dict[str, Severity]
+) -> None:
+    found = validate_mapping({"train_micro_batch_size_per_gpu": 1, **config}, RAW)
+    judged = {one.where: one.severity for one in found}
+    assert judged.items() >= severities.items()
+
+
+def test_a_value_that_deepspeed_converts_counts_in_rules() -> None:
+    """It says 1 for true, and zlaunch called only the type unusual."""
+    masters: dict[str, Any] = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": 1}}
+    found = validate_mapping({"train_batch_size": 1, **masters}, RAW)
+    assert ("masters-need-partitioning", ERROR) in [(one.code, one.severity) for one in found]
+
+
+def test_a_batch_that_would_be_wrong_once_a_key_is_mended_is_no_error_yet() -> None:
+    config: dict[str, object] = {"train_micro_batch_size_per_gpu": 3, "trian_batch_size": 16}
+    assert ERROR not in {one.severity for one in validate_mapping(config, RAW)}
+
+
+def test_a_required_key_with_a_wrong_value_is_not_called_missing() -> None:
+    on = {"enabled": True, "data_sampling": {"enabled": True, **METRICS["data_sampling"]}}
+    codes = {one.code for one in validate_mapping({"train_batch_size": 1, "data_efficiency": on}, RAW)}
+    assert "curriculum-needs-metrics" not in codes
+
+
+def test_a_stage_that_is_auto_is_none_for_deepspeed_itself() -> None:
+    bf16 = {"enabled": True, "bf16_master_weights_and_grads": True}
+    config = {"train_batch_size": 1, "zero_optimization": {"stage": "auto"}, "bf16": bf16}
+    assert "masters-need-partitioning" in {one.code for one in validate_mapping(config, RAW)}

@@ -61,6 +61,8 @@ def as_rank(config: dict[str, Any], unit: Any = None) -> Any:
         mesh = comm.initialize_mesh_device(
             (config["data_parallel_size"], config["sequence_parallel_size"]), MESH
         )
+    size = config.get("tensor_parallel", {}).get("autotp_size", 0)
+    _ = size and size > 0  # it turns AutoTP on
     return DeepSpeedConfig(config, unit, mesh_device=mesh)
 
 

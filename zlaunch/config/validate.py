@@ -37,6 +37,7 @@ def validate_value(value: dict[str, object], context: Context) -> Checked:
         codes = {finding.code for finding in rules}
         read = _by_rules(checked.as_read, value, context)
         fatal = {finding.code for finding in read if finding.severity in FATAL}
+        rules = [one if one.code in fatal else _once_mended(one) for one in rules]
         found, follows = _with_blame(
             value, found, [one for one in read if one.severity in FATAL and one.code not in codes], context
         )
@@ -47,8 +48,15 @@ def validate_value(value: dict[str, object], context: Context) -> Checked:
 
 
 def _is_news(finding: Finding, told: Mapping[str, Severity]) -> bool:
-    """Whether nothing that is as bad was told of the same key."""
+    """Whether nothing as bad was told of its key, nor of a key in it, which then only seems to be missing."""
+    if any(where.rpartition(".")[0] == finding.where for where in told if told[where] in FATAL):
+        return not finding.where
     return finding.where not in told or (finding.severity in FATAL and told[finding.where] not in FATAL)
+
+
+def _once_mended(finding: Finding) -> Finding:
+    """Judge what DeepSpeed will only refuse once a key that it does not know is mended."""
+    return replace(finding, severity=Severity.FAILS_LATER) if finding.severity is Severity.ERROR else finding
 
 
 def _with_blame(
@@ -83,7 +91,9 @@ def _by_rules(config: DsConfig | None, value: dict[str, object], context: Contex
 
 def _without_trainer(finding: Finding, release: Release) -> Finding:
     """Say what an "auto" means to DeepSpeed alone, which drops it from the sections that it validates."""
-    if finding.code != "auto-not-here" or not release.is_closed((finding.path or ())[:-1]):
+    if (finding.code, finding.severity) != ("auto-not-here", Severity.FAILS_LATER) or not release.is_closed(
+        (finding.path or ())[:-1]
+    ):
         return finding
     message = f'without the Trainer, "auto" means the default of `{finding.where}`'
     return replace(finding, message=message, severity=Severity.IGNORED)

@@ -8,10 +8,11 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from zlaunch.dsconfig.keys.lookup import section_at
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
 from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT
 from zlaunch.dsconfig.schema.root import DsConfig
-from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.schema.section import ZERO, Switched
 from zlaunch.dsconfig.schema_errors import explain, is_one_bit
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.text.edit import fix_value
@@ -73,9 +74,42 @@ def _faults(
     return {
         path: None
         if older is not None and _is_gone(path, error, older)
-        else replace(explain(value, path, error, path not in lax, older or NEWEST), path=path)
+        else _explained(value, path, error, path not in lax, older or NEWEST)
         for path, error in errors.items()
     }
+
+
+def _explained(
+    value: dict[str, Any], path: KeyPath, error: ErrorDetails, lax: bool, release: Release
+) -> Finding:
+    fault = replace(explain(value, path, error, lax, release), path=path)
+    if path[0] == "bfloat16" and value.get("bf16") is not None:
+        return _at_most(Severity.IGNORED, fault)
+    if fault.severity is Severity.FAILS_LATER and _is_off(value, path):
+        return replace(fault, severity=Severity.IGNORED)
+    return fault
+
+
+def _is_off(value: dict[str, Any], path: KeyPath) -> bool:
+    """Whether a section around a key is switched off, so that DeepSpeed does not use the key."""
+    if path[:2] == ("tensor_parallel", "partition_config"):
+        size = value_at(value, ("tensor_parallel", "autotp_size"))
+        return size in (None, 0, 1)
+    if path[-1] == "enabled":  # which may be read nevertheless
+        return False
+    around = [path[:depth] for depth in range(1, len(path))]
+    sections = {above: section_at(value, above) for above in around}
+    return any(
+        section is not None and issubclass(section, Switched) and not value_at(value, (*above, "enabled"))
+        for above, section in sections.items()
+    )
+
+
+def _at_most(severity: Severity, fault: Finding) -> Finding:
+    """Judge a mistake in a section that DeepSpeed does not read: under a wrong name, or the second of two."""
+    order = list(Severity)
+    is_worse = order.index(fault.severity) < order.index(severity)
+    return replace(fault, severity=severity, is_mistake=True) if is_worse else fault
 
 
 def _below_moved(
@@ -94,8 +128,9 @@ def _below_moved(
         inside = {path: error for path, error in errors.items() if path[: len(new)] == new}
         for path, fault in _faults(meant, inside, older).items():
             if fault is not None:
-                origin = (*old, *path[len(new) :])
-                yield replace(fault, where=dotted(origin), path=origin)
+                origin, above = (*old, *path[len(new) :]), faults[old]
+                judged = fault if above is None else _at_most(above.severity, fault)
+                yield replace(judged, where=dotted(origin), path=origin)
 
 
 def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:
@@ -148,13 +183,18 @@ def _key_paths(value: Mapping[str, object], path: tuple[str, ...] = ()) -> Itera
             yield from _key_paths(child, (*path, key))
 
 
+_CONVERTED = "bad-type", Severity.IGNORED
+"""A value of another type, which DeepSpeed converts as pydantic does."""
+
+
 def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -> DsConfig | None:
-    """Read the config without its mistakes: a doubtful value becomes "auto" or is dropped."""
+    """Read the config without its mistakes: a doubtful value becomes "auto", is converted or dropped."""
     meant = copy.deepcopy(value)
     for path, fault in sorted(faults.items(), key=lambda item: -len(item[0])):
-        fix_value(meant, path, fault.fix if fault else None, instead="auto")
+        if fault is None or fault.fix is not None or (fault.code, fault.severity) != _CONVERTED:
+            fix_value(meant, path, fault.fix if fault else None, instead="auto")
     for _ in range(MAX_LOSSES):
-        config, wrong = _read(meant)
+        config, wrong = _read(meant, strict=False)
         if config is not None:
             return None if ZERO in value and ZERO not in meant else config
         for path in sorted(wrong, key=len, reverse=True):

@@ -1,9 +1,10 @@
 """Turn pydantic errors into findings that say what DeepSpeed does and what to type."""
 
 import difflib
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from zlaunch.dsconfig.keys.intended import intended
 from zlaunch.dsconfig.releases import REMOVED, Release, history
 from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, ONE_BIT, OPTIMIZERS
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Fix, FixKind, Severity
 from zlaunch.units import narrowed
@@ -35,11 +37,15 @@ BATCH_SIZES = frozenset(
 USED_AT_ONCE = frozenset(
     {
         *BATCH_SIZES,
+        "autotuning.exps_dir",
+        "autotuning.results_dir",
         "checkpoint.parallel_write.pipeline_stage",
         "checkpoint.tag_validation",
         "checkpoint.writer.data_parallel",
         "checkpoint.writer.type",
         "communication_data_type",
+        "data_efficiency.data_sampling.dynamic_batching.max_batch_size",
+        "data_efficiency.data_sampling.dynamic_batching.min_batch_size",
         "data_types.keep_in_fp32_modules",
         "expert_parallel.load_balance_coeff",
         "flops_profiler.enabled",
@@ -51,6 +57,65 @@ USED_AT_ONCE = frozenset(
     }
 )
 """Keys outside of the strict sections whose values DeepSpeed uses as soon as it reads them."""
+
+
+def _is_integer(given: Any) -> bool:
+    try:
+        int(given)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+NULL_IS_ABSENT = (
+    "checkpoint.writer.type",
+    "seq_parallel_communication_data_type",
+)
+ACCEPTED: Mapping[str, Callable[[object], bool]] = {
+    ZERO: lambda given: isinstance(given, bool),
+    "datastates_ckpt": lambda _: True,
+    "torch_autocast.lower_precision_safe_modules": lambda given: isinstance(given, str | dict),
+    "checkpoint.parallel_write.pipeline_stage": lambda given: given in (0, 1),
+    **dict.fromkeys(NULL_IS_ABSENT, lambda given: given is None),
+    "zero_optimization.leaf_module": lambda given: given in (None, "auto"),
+    **dict.fromkeys(("tensorboard", "wandb", "csv_monitor", "comet"), lambda given: given == "auto"),
+    **dict.fromkeys(
+        [f"data_efficiency.data_sampling.dynamic_batching.{key}_batch_size" for key in ("max", "min")],
+        _is_integer,
+    ),
+    **dict.fromkeys(BATCH_SIZES, lambda given: given is True),
+    **dict.fromkeys(("autotuning.exps_dir", "autotuning.results_dir"), bool),
+    "autotuning.arg_mappings": lambda given: given is not None,
+    "expert_parallel": lambda given: not given,
+    "timers": lambda given: isinstance(given, str | list),
+    **dict.fromkeys(
+        [f"zero_optimization.leaf_module.{key}" for key in ("classes", "names", "name_suffixes")],
+        lambda given: isinstance(given, str),
+    ),
+    **dict.fromkeys(("flops_profiler.enabled", "wall_clock_breakdown"), lambda given: isinstance(given, int)),
+}
+"""Key → which of its wrong values DeepSpeed accepts at once, and for good."""
+
+NONSENSE = frozenset(ACCEPTED) - {
+    *BATCH_SIZES,
+    *NULL_IS_ABSENT,
+    "zero_optimization.leaf_module",
+    "checkpoint.parallel_write.pipeline_stage",
+    "flops_profiler.enabled",
+    "wall_clock_breakdown",
+}
+"""Those of them that nobody means."""
+
+STRICT_ABOUT_BOOLEANS = frozenset({"aio", "expert_parallel", "pipeline"})
+"""Sections without a model whose switches must be true or false; of others DeepSpeed asks only the truth."""
+
+NOT_CONVERTED: Mapping[str, type] = {
+    **dict.fromkeys(("fp16.loss_scale", "fp16.loss_scale_window", "fp16.min_loss_scale"), bool),
+    "tensor_parallel.autotp_size": str,
+    "zero_optimization.zenflow.select_interval": str,
+    "zero_optimization.zenflow.update_interval": str,
+}
+"""Key of a strict section → values that DeepSpeed does not convert, although it does so elsewhere."""
 
 _KIND_NAMES = {
     "bool_type": "true or false",
@@ -80,7 +145,8 @@ def explain(
     severity = _severity(path, error, lax, release)
     if given == "auto":
         message = f'nothing fills in "auto" for `{where}`: the Trainer refuses it, DeepSpeed uses its default'
-        if severity is not Severity.ERROR or release.is_closed(path[:-1]):
+        is_open = severity is not Severity.ERROR or release.is_closed(path[:-1])
+        if is_open and where not in ACCEPTED and not isinstance(given, NOT_CONVERTED.get(where, ())):
             severity = Severity.FAILS_LATER
         return Finding("auto-not-here", message, "write a value, or delete the key", where, severity)
     if kind == "literal_error":
@@ -89,13 +155,24 @@ def explain(
         if path == _WARMUP_TYPE:
             message += '; for others, DeepSpeed takes "log"'
         return Finding("bad-value", message, hint, where, severity, fix=fix)
-    if expected := _KIND_NAMES.get(kind):
-        silent = severity is Severity.IGNORED
-        hint, fix = _retyped(given, expected) if not (silent and given is True) else _READ_AS_1
-        accepted = ". DeepSpeed converts it, the Trainer does not" if silent else ""
-        message = f"`{key}` is {_shown(given)}, not {expected}{accepted}"
-        return Finding("bad-type", message, hint, where, severity, fix=fix)
+    if kind in _KIND_NAMES:
+        return _bad_type(where, error, lax, severity)
     return Finding("bad-value", f"`{key}` is {_shown(given)}; {_bound(error)}", None, where, severity)
+
+
+def _bad_type(where: str, error: ErrorDetails, lax: bool, severity: Severity) -> Finding:
+    kind, given, expected = error["type"], error["input"], _KIND_NAMES[error["type"]]
+    hint, fix = _retyped(given, expected)
+    message = f"`{where.rpartition('.')[2]}` is {_shown(given)}, not {expected}"
+    if severity is not Severity.IGNORED:
+        return Finding("bad-type", message, hint, where, severity, fix=fix)
+    is_truth = kind == "bool_type" and not lax
+    if fix is None:
+        hint, fix = _read_as(where, is_truth, given) or (hint, fix)
+    truth = f"takes it for {str(bool(given)).lower()}" if is_truth else "converts it, the Trainer does not"
+    is_mistake = where in NONSENSE or (kind == "bool_type" and isinstance(given, str))
+    message = f"{message}. DeepSpeed {truth}"
+    return Finding("bad-type", message, hint, where, severity, fix=fix, is_mistake=is_mistake)
 
 
 def _is_taken(kind: str, given: object, error: ErrorDetails) -> bool:
@@ -110,23 +187,28 @@ def _is_taken(kind: str, given: object, error: ErrorDetails) -> bool:
     )
 
 
+_ARGUMENTS = (("optimizer", "params"), ("scheduler", "params"))
 _WARMUP_TYPE = ("scheduler", "params", "warmup_type")
 
 
 def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -> Severity:
     """Say when DeepSpeed notices a wrong value."""
-    where, is_section = dotted(path), error["type"] in ("model_type", "dict_type", "null")
-    if is_section and path in release.sections:
+    where, given = dotted(path), error["input"]
+    is_section = error["type"] in ("model_type", "dict_type", "null")
+    if where in ACCEPTED and ACCEPTED[where](given):
+        return Severity.IGNORED
+    if (where in NOT_CONVERTED and isinstance(given, NOT_CONVERTED[where])) or (
+        is_section and path in release.sections and path not in _ARGUMENTS
+    ):
         return Severity.ERROR
     if path[0] in ("optimizer", "scheduler"):
         return Severity.IGNORED if path == _WARMUP_TYPE else Severity.FAILS_LATER
     if release.is_closed(path[:-1]):
         return Severity.IGNORED if lax else Severity.ERROR
-    if where in BATCH_SIZES and error["input"] is True:
-        return Severity.IGNORED
-    if where in BATCH_SIZES and isinstance(error["input"], float):
-        return Severity.FAILS_LATER
-    return Severity.ERROR if where in USED_AT_ONCE else Severity.FAILS_LATER
+    if where in USED_AT_ONCE:
+        return Severity.FAILS_LATER if where in BATCH_SIZES and isinstance(given, float) else Severity.ERROR
+    is_truth = error["type"] == "bool_type" and path[0] not in STRICT_ABOUT_BOOLEANS
+    return Severity.IGNORED if is_truth else Severity.FAILS_LATER
 
 
 def _unknown_key(whole: dict[str, object], path: KeyPath, release: Release) -> Finding:
@@ -143,7 +225,7 @@ def _unknown_key(whole: dict[str, object], path: KeyPath, release: Release) -> F
         )
     else:
         place = f"in `{dotted(parent)}`" if parent else "at the top level"
-        closed = release.is_closed(parent)
+        closed = release.is_closed(parent) and value_at(whole, path) != "auto"  # which it drops at once
         severity = Severity.ERROR if closed else Severity.IGNORED
         does = f"DeepSpeed has no key `{key}` {place} and {'refuses the config' if closed else 'ignores it'}"
     guess = intended(whole, path)
@@ -243,7 +325,14 @@ def _retyped(given: object, expected: str) -> tuple[str | None, Fix | None]:
     return _SHAPES.get(expected), None
 
 
-_READ_AS_1 = "write 1, as DeepSpeed reads it", Fix(FixKind.WRITE, 1)
+def _read_as(where: str, is_truth: bool, given: Any) -> tuple[str, Fix] | None:
+    """Write out what DeepSpeed takes a value for."""
+    value: object = {"stage": int(given)} if where == ZERO else 1 if given is True else bool(given)
+    if not (is_truth or where == ZERO or given is True):
+        return None
+    return f"write {json.dumps(value)}, as DeepSpeed reads it", Fix(FixKind.WRITE, value)
+
+
 _SHAPES = {
     "an object": "write an object, `{…}`",
     "a list": "write a list, `[…]`",

@@ -99,8 +99,10 @@ class Subject:
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; None while it is "auto"."""
-        return self.zero.stage if isinstance(self.zero.stage, int) else None
+        """The ZeRO stage; None while it is "auto", which is no stage for DeepSpeed itself."""
+        if isinstance(self.zero.stage, int):
+            return self.zero.stage
+        return 0 if self.context.interface is ConfigInterface.DEEPSPEED else None
 
     @cached_property
     def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:

@@ -1,8 +1,8 @@
 """`autotuning`: DeepSpeed's own search for a configuration."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from zlaunch.dsconfig.schema.section import Positive, Section, Switched
 
@@ -31,10 +31,10 @@ class Autotuning(Switched):
     fast: bool = True
     """Tune only micro-batch sizes."""
 
-    results_dir: str = "autotuning_results"
+    results_dir: Annotated[str, Field(min_length=1)] = "autotuning_results"
     """Directory of the results."""
 
-    exps_dir: str = "autotuning_exps"
+    exps_dir: Annotated[str, Field(min_length=1)] = "autotuning_exps"
     """Directory of the configurations tried."""
 
     overwrite: bool = True

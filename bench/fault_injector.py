@@ -153,6 +153,8 @@ def run(trial: Trial) -> Result:
         )
         has_begun = (folder / "r" / "job.json").exists()
         wrong = _judge(result, has_begun, ending) or ("" if "Traceback" not in job.said() else "a traceback")
+        if not has_begun and "Traceback" in job.said() and ", in main\n" not in job.said():
+            wrong = ""  # it came while Python itself started, before zlaunch can heed it
         return Result(**{**vars(result), "wrong": wrong})
 
 

@@ -669,7 +669,11 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         run(replace(KILLED, log="CUDA out of memory. Tried to allocate 2.00 GiB; trying again\n")),
         run(KILLED, raised("RuntimeError", GLOO_CLOSED, rank=1, time=1.0)),
     ),
-    "ended-by-signal": (run(printed("step 3\n", -signal.SIGUSR1)), run(printed("", -signal.SIGTERM))),
+    "ended-by-signal": (
+        run(printed("step 3\n", -signal.SIGUSR1)),
+        run(printed("", -signal.SIGTERM)),
+        run(raised("KeyboardInterrupt", "", returncode=-signal.SIGINT), stopped(1)),
+    ),
     "rank-lost": (
         run(
             replace(printed("step 3\n"), returncode=None, host="w2"),

@@ -52,14 +52,13 @@ def role_of(rank: RankEvidence, evidence: Evidence) -> RankRole:
         return _without_an_end(rank)
     if rank.stopped_by is not None and not _raised_before(rank):
         return RankRole.STOPPED
-    if error is None and -(rank.returncode or 0) in ENDS_PROGRAMS:
+    is_interrupted = error is not None and error.type == "KeyboardInterrupt"
+    if is_interrupted or (error is None and -(rank.returncode or 0) in ENDS_PROGRAMS):
         return _ended_from_outside(rank, evidence)
-    return _by_its_words(words_of(rank), error.type if error is not None else None)
+    return _by_its_words(words_of(rank))
 
 
-def _by_its_words(words: str, exception: str | None) -> RankRole:
-    if exception == "KeyboardInterrupt":
-        return RankRole.STOPPED
+def _by_its_words(words: str) -> RankRole:
     if WAITED_IN_VAIN.search(words):
         return RankRole.DRAGGED
     return RankRole.CUT_OFF if LOST_PEER.search(words) else RankRole.FAILED
@@ -78,7 +77,7 @@ def _raised_before(rank: RankEvidence) -> bool:
 
 
 def _ended_from_outside(rank: RankEvidence, evidence: Evidence) -> RankRole:
-    """Judge a rank that was ended by a signal: if zlaunch was stopped, that was the reason."""
+    """Judge a rank that a signal or KeyboardInterrupt ended: if zlaunch was stopped, that was the reason."""
     if evidence.stopped_by is not None:
         return RankRole.STOPPED
     return RankRole.FAILED if rank.returncode == -signal.SIGKILL else RankRole.DRAGGED

@@ -210,7 +210,7 @@ def model_not_found(case: Case, line: str) -> Reading:
 def script_exception(case: Case) -> Reading | None:
     """The script raised an exception."""
     error = case.error
-    if error is None or error.type == "SystemExit":
+    if error is None or error.type in {"SystemExit", "KeyboardInterrupt"}:  # a status and a signal say more
         return None
     same = [
         rank

@@ -4,7 +4,7 @@ import functools
 
 from bench.config_fuzz import Verdict, verdicts
 
-NUM_MUTANTS, SEED = 600, 11
+NUM_MUTANTS, SEED = 400, 11
 
 
 @functools.cache

@@ -15,6 +15,7 @@ import contextlib
 import copy
 import io
 import json
+import math
 import os
 import pickle
 import random
@@ -35,7 +36,7 @@ from typing import Any
 
 import psutil
 
-from tests.running import CONFIGS, ROOT, may_fork, start
+from tests.running import CONFIGS, ROOT, may_fork, server, start
 from zlaunch.config.accelerate.fields import KEYS as ACCELERATE_TOP
 from zlaunch.config.accelerate.fields import SECTION_KEYS
 from zlaunch.dsconfig.json_schema import catalog
@@ -841,6 +842,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no input after this time")
     parser.add_argument("--verbs", nargs="*", default=tuple(VERBS))
     parser.add_argument("--only", type=int, nargs="*", help="numbers of inputs to repeat")
     parser.add_argument("--keep", type=Path, help="keep the files of the inputs in this directory")
@@ -850,9 +852,14 @@ def main() -> None:
         for one in inputs(arguments.inputs, arguments.seed, arguments.verbs)
         if not arguments.only or one.number in arguments.only
     ]
-    results = []
+    server(sys.executable, "bench.fuzz_server")
+    end, results = time.monotonic() + arguments.seconds, []
     with concurrent.futures.ThreadPoolExecutor(arguments.workers) as pool:
-        for result in pool.map(lambda one: run(one, arguments.keep), chosen):
+        for result in pool.map(
+            lambda one: run(one, arguments.keep) if time.monotonic() < end else None, chosen
+        ):
+            if result is None:
+                continue
             results.append(result)
             if result.wrong or arguments.only:
                 print(

@@ -113,13 +113,13 @@ class Server:
 _SERVERS: dict[str, Server] = {}
 
 
-def server(python: str) -> Server:
+def server(python: str, module: str = "tests.fork_server") -> Server:
     """Find the fork server of an interpreter, or start it. It ends when the socket is closed."""
     if python in _SERVERS:
         return _SERVERS[python]
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
-        argv = [python, "-m", "tests.fork_server", str(its.fileno())]
+        argv = [python, "-m", module, str(its.fileno())]
         process = subprocess.Popen(argv, cwd=ROOT, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
     read = ours.recv(1 << 20)
     assert read, "the fork server could not start; its stderr says why"

@@ -19,24 +19,24 @@ def data_ranks(
     return None if world_size is None else Fraction(world_size, sequence_parallel_size or 1)
 
 
-class Batch(NamedTuple):
+class BatchSizes(NamedTuple):
     """The three sizes of a batch; None for those that are not given."""
 
     total: Size | None
     micro: int | None
     accumulation: int | None
 
-    def completed(self, ranks: Fraction) -> "Batch":
+    def completed(self, ranks: Fraction) -> "BatchSizes":
         """Derive what is missing (`_set_batch_related_parameters`); divisions are rounded down."""
         total, micro, accumulation = self
         if total is None:
             accumulation = 1 if accumulation is None else accumulation
-            return Batch(None if micro is None else micro * accumulation * ranks, micro, accumulation)
+            return BatchSizes(None if micro is None else micro * accumulation * ranks, micro, accumulation)
         if micro is None:
             accumulation = 1 if accumulation is None else accumulation
-            return Batch(total, int(total // ranks // accumulation), accumulation)
+            return BatchSizes(total, int(total // ranks // accumulation), accumulation)
         if accumulation is None:
-            return Batch(total, micro, int(total // micro // ranks))
+            return BatchSizes(total, micro, int(total // micro // ranks))
         return self
 
     def holds(self, ranks: Fraction) -> bool:

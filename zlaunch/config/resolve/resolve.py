@@ -21,7 +21,7 @@ from zlaunch.config.resolve.compose import as_written
 from zlaunch.config.resolve.trainer_agreement import TrainerAgreement, reconcile_with_trainer, write_formats
 from zlaunch.config.resolve.values import AUTO, Sourced, Values
 from zlaunch.config.rules.rule import Context
-from zlaunch.dsconfig.batch import Batch
+from zlaunch.dsconfig.batch import BatchSizes
 from zlaunch.dsconfig.text.document import Document, KeyPath
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.spec import Precision
@@ -78,7 +78,7 @@ def resolve_values(
 def batch_equation(values: Values, context: Context) -> str:
     """Spell out the global batch; missing sizes are those that DeepSpeed and accelerate take."""
     ranks, written = ranks_of(values, context), [values[path] for path in (TOTAL, MICRO, ACCUMULATION)]
-    batch = Batch(*map(whole, written))
+    batch = BatchSizes(*map(whole, written))
     if values[ACCUMULATION] is None and context.interface is not ConfigInterface.DEEPSPEED:
         batch = batch._replace(accumulation=1)
     if ranks and AUTO not in written:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import Context, Subject, Violation, error
-from zlaunch.dsconfig.batch import Batch
+from zlaunch.dsconfig.batch import BatchSizes
 from zlaunch.units import plural, whole
 
 
@@ -20,7 +20,7 @@ def batch_equation(subject: Subject) -> Iterator[Violation]:
         yield Violation(
             "train_batch_size",
             f"train_batch_size is {total}, but {micro} per rank x {accumulation} accumulated "
-            f"x {plural(ranks, 'rank')} is {Batch(None, micro, accumulation).completed(ranks).total}",
+            f"x {plural(ranks, 'rank')} is {BatchSizes(None, micro, accumulation).completed(ranks).total}",
             'write "auto" for one of the three',
         )
 
@@ -58,7 +58,7 @@ def no_batch_size(subject: Subject) -> Iterator[Violation]:
         )
 
 
-def _sizes(subject: Subject) -> Batch:
+def _sizes(subject: Subject) -> BatchSizes:
     config = subject.config
     sizes = config.train_batch_size, config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps
-    return Batch(*map(whole, sizes))
+    return BatchSizes(*map(whole, sizes))

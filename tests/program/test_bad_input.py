@@ -102,10 +102,19 @@ CASES: dict[str, Case] = {
         "--include",
     ),
     "an override without a value": (["--set", "bf16.enabled"], 2, "KEY=VALUE"),
-    "an override of an unknown key": (["--set", "zero_optimization.stge=3"], 65, "did you mean `stage`?"),
+    "an override of an unknown key": (
+        ["--set", "zero_optimization.stge=3"],
+        65,
+        "--set zero_optimization.stage=3",
+    ),
     "both precisions": (["--", "--bf16", "--fp16"], 65, "1 problem found\nerror: [both-precisions]"),
     "two opinions about precision": (["--precision", "fp16", "--", "--bf16"], 65, "--precision fp16"),
     "a Trainer argument of the wrong type": (["--", "--max_steps", "many"], 65, "--max_steps many"),
+    "a Trainer argument without its value": (
+        ["--", "--learning_rate"],
+        65,
+        "`--learning_rate` needs a number",
+    ),
     "a launcher flag after the script": (["script.py", "--", "--nproc_per_node", "2"], 2, "--gpus N"),
     "a run directory that is in use": (["--run-dir", "empty/.."], 69, "not empty"),
 }

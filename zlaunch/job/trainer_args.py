@@ -166,7 +166,8 @@ def read_arguments(
             continue
         value = _convert(defaults[name], text)
         if value is None:
-            message = f"`--{name} {text}` is not {_kind(defaults[name])}"
+            kind = _kind(defaults[name])
+            message = f"`--{name}` needs {kind}" if text is None else f"`--{name} {text}` is not {kind}"
             findings.append(Finding("bad-argument", message, where=f"--{name}"))
         else:
             arguments[name] = Argument(value, Source.argument(name), given=True)

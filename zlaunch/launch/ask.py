@@ -31,6 +31,7 @@ from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import flags
+from zlaunch.job.trainer_releases import DEFAULTS
 from zlaunch.launch.reporter import Reporter
 from zlaunch.process import RELAYED, Child, heed_signals
 from zlaunch.rundir.read import conform, read_record
@@ -159,6 +160,8 @@ def _is_doubtful(job: JobSpec, script: Script, python: Interpreter) -> bool:
 
 def _is_odd(name: str, value: str | None, kind: str, python: Interpreter) -> bool:
     """Whether the Trainer may not take a value for an argument; `kind` is its type."""
+    if isinstance(DEFAULTS.get(name, ""), int | float):  # the plan checks those
+        return False
     if name in _CHOICES:
         words = _CHOICES[name](python)
         return bool(words) and value not in words

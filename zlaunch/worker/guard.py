@@ -30,15 +30,19 @@ def main(run_dir: RunDir, argv: Sequence[str]) -> int:
     depends_on = lifeline(job["zlaunch_pid"])
     outlive_parent()  # not before: until now it dies with its parent, and the launcher with it
     returncode = child.wait(lambda: child.depend_on(depends_on))
-    if returncode == 0 and child.stopped_by is None and _was_stopped(run_dir):
+    if returncode == 0 and child.stopped_by is None and _was_stopped(run_dir, job):
         return -signal.SIGKILL
     return returncode
 
 
-def _was_stopped(run_dir: RunDir) -> bool:
-    """Whether a rank was stopped or killed: DeepSpeed's runner returns 0 if its node launcher was killed."""
+def _was_stopped(run_dir: RunDir, job: JobRecord) -> bool:
+    """Whether a rank was stopped, killed or not started.
+
+    DeepSpeed's runner returns 0 if its node launcher was killed. A record of another host may come later.
+    """
     ranks = read_rank_records(run_dir, RankRecord).values()
-    return any(rank.get("stopped_by") or "returncode" not in rank for rank in ranks)
+    never_started = len(ranks) < len(job["ranks"]) and not job["over_ssh"]
+    return never_started or any(rank.get("stopped_by") or "returncode" not in rank for rank in ranks)
 
 
 if __name__ == "__main__":

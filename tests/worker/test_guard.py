@@ -1,0 +1,36 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import ROOT
+
+RANKS = [{"rank": rank, "local_rank": rank, "host": "a", "local": True} for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("records", "over_ssh", "returncode"),
+    [
+        ([], False, -signal.SIGKILL),
+        ([{"returncode": 0}], False, -signal.SIGKILL),
+        ([{"returncode": 0}], True, 0),
+        ([{"returncode": 0}, {}], False, -signal.SIGKILL),
+        ([{"returncode": 0}, {"returncode": -15, "stopped_by": 15}], False, -signal.SIGKILL),
+        ([{"returncode": 0}, {"returncode": 0}], False, 0),
+    ],
+)
+def test_a_launcher_that_says_0_of_ranks_that_did_not_end_was_killed_below(
+    records: list[dict[str, Any]], over_ssh: bool, returncode: int, tmp_path: Path
+) -> None:
+    (tmp_path / "ranks").mkdir()
+    job = {"zlaunch_pid": os.getpid(), "over_ssh": over_ssh, "ranks": RANKS}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    for rank, record in enumerate(records):
+        (tmp_path / "ranks" / f"rank-{rank}.json").write_text(json.dumps({"rank": rank, **record}))
+    guard = [sys.executable, "-m", "zlaunch.worker.guard", str(tmp_path), "true"]
+    assert subprocess.run(guard, cwd=ROOT, check=False).returncode == returncode

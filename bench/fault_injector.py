@@ -213,6 +213,8 @@ def _judge(result: Result, has_begun: bool, ending: Mapping[str, object]) -> str
     right = _expected(trial, target)
     if not has_begun:  # nothing is recorded of it
         right = {(status, "-", "-") for status, *_ in right}
+    if target == ALL and trial.phase == "starting":
+        right |= {(137, "-", "-")}  # nothing ran that could record it; `zlaunch runs` says that it is lost
     if trial.phase in {"ending", "starting"} or _has_no_effect(trial, target):
         right |= {(0, "finished", "-")}  # it came too late, or did not matter
     got = (result.status, result.how, result.code)

@@ -320,6 +320,15 @@ def test_a_change_that_is_only_advice_fails_a_diff(folder: Path) -> None:
     ]
 
 
+def test_a_diff_is_shown_with_what_it_does_not_mend(folder: Path) -> None:
+    twice = '"allgather_partitionss": true, "allgather_partitionz": true'
+    (folder / "twice.json").write_text(
+        f'{{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {{"stage": 2, {twice}}}}}'
+    )
+    told = validate(folder, "twice.json", "--diff")
+    assert "allgather_partitionz" in told.err
+
+
 @pytest.mark.parametrize("text", [TWO, TWO.rstrip("\n"), TWO.replace("\n", "\r\n"), f"// c\n{TWO}"])
 def test_git_applies_a_diff_to_what_fix_would_write(folder: Path, text: str) -> None:
     for name in ("it's shown.json", "fixed.json"):

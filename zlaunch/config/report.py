@@ -54,6 +54,8 @@ class Fixes:
     diff: str = ""
     """The changes as a unified diff."""
     deletions: tuple[Deletion, ...] = ()
+    left: tuple[Finding, ...] = ()
+    """What they do not mend, if they are only shown; the places are those after the fixes."""
     backup: Path | None = None
     """The copy of the old file."""
 
@@ -206,7 +208,8 @@ def _fixed(document: Document, options: ReportOptions) -> tuple[Document, Fixes]
     """Apply the safe fixes; the document stays as it is if they are only shown."""
     fixed = fix_document(document, options.context)
     diff = _diff(document, fixed.document)
-    fixes = Fixes(not options.show_diff, fixed.count, diff, fixed.deletions)
+    left = tuple(validate_document(fixed.document, options.context)) if options.show_diff else ()
+    fixes = Fixes(not options.show_diff, fixed.count, diff, fixed.deletions, left)
     if not (fixes.writes and diff):
         return document, fixes
     if not (file := Path(document.file)).is_file():

@@ -86,6 +86,8 @@ def _stopped_by_others(
         return None
     if said := _RECEIVED.search(launcher_log):
         return int(said[1]) if said[1] else signal.Signals[said[2]]
+    if launcher_log.rstrip().endswith("\nKeyboardInterrupt"):  # it came while the launcher itself started
+        return signal.SIGINT
     if told and "ChildFailedError" in launcher_log:
         return min(told)
     # DeepSpeed's runner exits with the status of the node launcher: -15 becomes 241.

@@ -15,16 +15,25 @@ MOVED: Mapping[str, str] = {
     "accelerate.DummyScheduler": "accelerate.utils.DummyScheduler",
     "peft.prepare_model_for_int8_training": "peft.prepare_model_for_kbit_training",
     "datasets.load_metric": "evaluate.load",
-    "torch._six": "torch",
 }
 """A module, or a name in one → what scripts import instead."""
+
+_MODULES = frozenset(("transformers.integrations",))
+"""Those of them that are modules."""
 
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 _NO_NAME = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 
 
 def moved_import(error: str) -> tuple[str, str] | None:
-    """Find what an ImportError is about, and where that is now; None if it is not known to have moved."""
+    """Find what an ImportError is about, and what to write; None if it is not known to have moved."""
     named = list(_NO_MODULE.findall(error))
     named += [f"{module}.{name}" for name, module in _NO_NAME.findall(error)]
-    return next(((old, MOVED[old]) for old in named if old in MOVED), None)
+    return next(((old, _advice(MOVED[old])) for old in named if old in MOVED), None)
+
+
+def _advice(new: str) -> str:
+    if new in _MODULES:
+        return f"import it from `{new}`"
+    module, _, name = new.rpartition(".")
+    return f"write `from {module} import {name}`"

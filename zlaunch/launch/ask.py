@@ -89,10 +89,10 @@ def ask(
     if not (is_open or (job.may_ask and _is_doubtful(job, script, python))):
         return script
     ranks = _first_rank(topology)
-    key = _key(job, python, ranks)
+    key = _key(job, python, ranks, is_open)
     answer = _kept(key)
     if answer is None:
-        answer = _answer(job, script, python, reporter, ranks)
+        answer = _answer(job, script, python, reporter, ranks, is_open=is_open)
         _keep(key, answer)
     if rejected := answer.get("rejected"):
         words = " ".join(rejected)
@@ -117,7 +117,14 @@ def ask_command(argv: Sequence[str], python: Path | None, reporter: Reporter) ->
     job = _named_program(argv, python)
     if job is None:
         return list(argv), None
-    script = ask(job, read_script(job.script), inspect_python(python), reporter)
+    source = read_script(job.script)
+    try:
+        script = ask(job, source, inspect_python(python), reporter)
+    except Unavailable as error:  # a package is missing here, where nothing is trained
+        if needs_asking(job, source):
+            raise
+        reporter.note(error.message)
+        script = source
     given = {name for name, _ in flags(job.script_args)}
     defaults = {} if script.reported is not None else script.defaults
     unsaid = [
@@ -195,7 +202,13 @@ def _rejected(job: JobSpec, said: str, word: str = "", options: Sequence[str] = 
 
 
 def _answer(
-    job: JobSpec, script: Script, python: Interpreter, reporter: Reporter, ranks: Mapping[str, str]
+    job: JobSpec,
+    script: Script,
+    python: Interpreter,
+    reporter: Reporter,
+    ranks: Mapping[str, str],
+    *,
+    is_open: bool,
 ) -> AnswerRecord:
     """Run the program until it answers; empty if it does not."""
     program = [*_program(job), *(["--local_rank=0"] if script.wants_local_rank else [])]
@@ -205,7 +218,7 @@ def _answer(
         started, limit = time.monotonic(), MOST_SECONDS
         with log.open("wb") as output:
             argv = [python.executable, *program, *_arguments(job)]
-            environment |= answer_environment(file, environment)
+            environment |= answer_environment(file, environment, at_parser=not is_open)
             if_killed = ["rm", "-rf", directory]
             child = Child(argv, environment, output, _GRACE_SECONDS, if_killed=if_killed)
 
@@ -231,11 +244,7 @@ def _answer(
         raise _rejected(job, f"rejects its arguments: {message}", word[1] if word else "", options)
     moved = moved_import(last)
     if returncode == 1 and (moved or _MISSING.search(last)):
-        hint = (
-            f"import it from `{moved[1]}`"
-            if moved
-            else f"`{python.executable} -m pip install` the package that has it"
-        )
+        hint = moved[1] if moved else f"`{python.executable} -m pip install` the package that has it"
         raise Unavailable(
             f"{_name(job)} cannot start: {last.partition(': ')[2]}", f"{hint}; `--no-ask` starts it anyway"
         )
@@ -270,8 +279,9 @@ def _last_lines(log: Path) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def _key(job: JobSpec, python: Interpreter, ranks: Mapping[str, str]) -> str:
+def _key(job: JobSpec, python: Interpreter, ranks: Mapping[str, str], is_open: bool) -> str:
     depends_on = {
+        "is_open": is_open,
         "argv": [job.module or str(job.script.absolute()), *_arguments(job)],
         "directory": str(Path.cwd()),
         "ranks": ranks,

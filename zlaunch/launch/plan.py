@@ -15,6 +15,7 @@ from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, dotted
 from zlaunch.errors import Finding, Severity, WrongUsage, refuse_fatal
+from zlaunch.estimate.splits import split_by_arguments
 from zlaunch.hosts import op_cache
 from zlaunch.hosts.environment import Variable, accelerate_variables, job_environment
 from zlaunch.hosts.interpreter import Interpreter
@@ -68,6 +69,12 @@ class PlanInputs:
         """Read the arguments of the Trainer; return them with findings."""
         return self.script.trainer_args(self.job.script_args, self.stack.trainer)
 
+    @property
+    def _divides_ranks(self) -> bool:
+        """Whether the script may decide which ranks share a batch."""
+        has_stages = self.base is not None and self.base.has("pipeline")
+        return has_stages or self.script.divides_ranks or split_by_arguments(self.job.script_args) is not None
+
     def context(self, args: TrainerArgs) -> ResolveContext:
         """What the ds_config is resolved for; `args` are those of the Trainer."""
         return ResolveContext(
@@ -80,7 +87,7 @@ class PlanInputs:
             is_sure=self.script.is_sure,
             handover=self.script.handover,
             stack=self.stack,
-            has_own_groups=self.script.divides_ranks or (self.base is not None and self.base.has("pipeline")),
+            has_own_groups=self._divides_ranks,
         )
 
 

@@ -125,13 +125,22 @@ def test_a_log_says_for_how_long_nothing_moved_before_that_counts_as_a_stall(
     assert watch.stall is None
 
 
-def test_what_compiles_inside_a_rank_is_no_stall(
-    layout: RunDir, clock: Clock, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_compiles_inside_a_rank_is_no_stall_unless_its_host_is_lost(
+    is_lost: bool, layout: RunDir, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    layout.rank_sample(1).write_text(json.dumps({"compiling": True}))
-    watch, _ = stalled(layout, clock, MonitorOptions(show_ranks=()))
-    assert watch.stall is None
-    assert "step 5, compiling, " in capsys.readouterr().err
+    watch = JobMonitor(layout, 1, MonitorOptions(show_ranks=()), lambda: None, LaunchView())
+    for step in range(1, 6):
+        pulse(layout, 0, time=clock.now, phase="forward", step=step)
+        watch.tick()
+        clock.now += 1
+    for _ in range(100):
+        sampled = 1.0 if is_lost else clock.now
+        layout.rank_sample(0).write_text(json.dumps({"compiling": True, "time": sampled}))
+        watch.tick()
+        clock.now += 1
+    assert (watch.stall is not None) == is_lost
+    assert ("step 5, compiling, " in capsys.readouterr().err) or is_lost
 
 
 def test_a_job_that_is_to_stop_for_a_stall_is_told_once(layout: RunDir, clock: Clock) -> None:

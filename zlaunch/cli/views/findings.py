@@ -33,7 +33,7 @@ def as_text(reports: Sequence[Report], strict: bool) -> None:
         if fixes is not None and fixes.diff:
             console.data(fixes.diff.removesuffix("\n"))
         if fixes is not None and not fixes.writes:
-            console.say_findings(finding for finding in report.findings if finding.fix is None)
+            console.say_findings(fixes.left)
         else:
             for finding in report.findings:
                 console.show_finding(finding)

@@ -81,9 +81,9 @@ def import_moved(case: Case) -> Reading | None:
     moved = moved_import(words)
     if moved is None or (error is not None and error.type not in {"ModuleNotFoundError", "ImportError"}):
         return None
-    old, new = moved
+    old, advice = moved
     cause = f"`{old}` is no longer in the installed {old.partition('.')[0]}"
-    return Reading(cause, (where(error), words.strip()[:200]), (f"import it from `{new}`",))
+    return Reading(cause, (where(error), words.strip()[:200]), (advice,))
 
 
 @signature("module-missing", "ModuleNotFoundError, `No module named`")

@@ -57,6 +57,8 @@ class JobMonitor:
         self._next_sample = self._next_metrics = 0.0
         self._asked_at: float | None = None
         self._is_reported = False
+        self._sampled: dict[int, float | None] = {}
+        """When each rank took its last sample; a host that is lost takes none."""
         self._stacks_before: dict[int, int] = {}
         """Bytes of stacks that each rank had written before it was asked for them."""
         self._is_attachable = self._is_confirmed = self._is_compiling = False
@@ -98,7 +100,11 @@ class JobMonitor:
         samples = self._samples() if now >= self._next_metrics else {}
         computed = [float(sample.get("cpu_seconds") or 0.0) for sample in samples.values()]
         if samples:
-            self._is_compiling = any(sample.get("compiling") for sample in samples.values())
+            self._is_compiling = any(
+                sample.get("compiling") and sample.get("time") != self._sampled.get(rank)
+                for rank, sample in samples.items()
+            )
+            self._sampled = {rank: sample.get("time") for rank, sample in samples.items()}
         cpu_seconds = sum(computed) if computed else None
         snapshot = Snapshot(now, self._heartbeats(), cpu_seconds, self._is_compiling)
         self._progress = self._progress.after(snapshot)

@@ -18,9 +18,13 @@ def hook_environment(run_dir: Path, environment: Mapping[str, str]) -> dict[str,
     return {**_first_on_path(environment), "ZLAUNCH_RANK": str(run_dir)}
 
 
-def answer_environment(file: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Make the variables by which a program writes its arguments to a file instead of training."""
-    return {**_first_on_path(environment), "ZLAUNCH_ANSWER": str(file)}
+def answer_environment(file: Path, environment: Mapping[str, str], at_parser: bool) -> dict[str, str]:
+    """Make the variables by which a program writes its arguments to a file instead of training.
+
+    With `at_parser`, it only reads its command line.
+    """
+    at = {"ZLAUNCH_ANSWER_AT": "parser"} if at_parser else {}
+    return {**_first_on_path(environment), "ZLAUNCH_ANSWER": str(file), **at}
 
 
 def _first_on_path(environment: Mapping[str, str]) -> dict[str, str]:

@@ -301,14 +301,30 @@ _OPTIONS: dict[str, "argparse.Action"] = {}
 """The options of the program's parsers, by flag."""
 
 
-def _parsing(parse: Callable[..., object], _: _Make, __: _Answer) -> Callable[..., object]:
-    """Remember the options of a parser when it reads the command line."""
+_depth = 0
+"""How many calls of a parser are going on: one calls another."""
+
+
+def _parsing(parse: Callable[..., object], make: _Make, told: _Answer) -> Callable[..., object]:
+    """Remember the options of a parser; if only they are in question, answer when it has read them.
+
+    That of transformers rejects words later, and makes TrainingArguments next.
+    """
 
     @functools.wraps(parse)
     def parsing(parser: "argparse.ArgumentParser", *args: object, **kwargs: object) -> object:
+        global _depth  # noqa: PLW0603 - of the program, as its parsers
         with contextlib.suppress(AttributeError):  # it has no public name
             _OPTIONS.update(parser._option_string_actions)  # noqa: SLF001
-        return parse(parser, *args, **kwargs)
+        _depth += 1
+        try:
+            found = parse(parser, *args, **kwargs)
+        finally:
+            _depth -= 1
+        is_last = not _depth and not hasattr(parser, "parse_args_into_dataclasses")
+        if is_last and os.environ.get("ZLAUNCH_ANSWER_AT") == "parser":
+            told.give(make, {})
+        return found
 
     return parsing
 
@@ -324,7 +340,10 @@ def _first_step(register: Callable[..., object], make: _Make, told: _Answer) -> 
 
 
 _POINTS: Mapping[str, Mapping[str, tuple[_Make, _When]]] = {
-    "argparse": {"ArgumentParser.parse_known_args": (_without_deepspeed(""), _parsing)},
+    "argparse": {
+        "ArgumentParser.parse_args": (_without_deepspeed(""), _parsing),
+        "ArgumentParser.parse_known_args": (_without_deepspeed(""), _parsing),
+    },
     "transformers.training_args": {"TrainingArguments.__post_init__": (_training_arguments, _instead)},
     "accelerate.accelerator": {"Accelerator.__init__": (_accelerator, _instead)},
     "deepspeed": {"initialize": (_engine, _instead)},

@@ -298,16 +298,25 @@ def _universal(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem
     if not parameters:
         yield Problem(folder / "zero", "it has no parameters")
     files = engine_files(folder)
+    trained: set[str] = set()
     for file in () if files is None else files.model.values():
-        yield from _damage(file)
-    kinds = Counter(file.name for inner in parameters for file in inner.glob("*.pt"))
-    usual = {name for name, count in kinds.items() if count * 2 > len(parameters)}
+        if damage := _damage(file):
+            yield from damage
+        else:
+            trained |= {name for group in ModelFile(file).shapes for name in group}
+    for name in sorted(trained - {inner.name for inner in parameters}):
+        yield Problem(folder / "zero" / name, "it is missing: the conversion was interrupted")
+    states = {file.name for inner in parameters if inner.name in trained for file in inner.glob("*.pt")}
     for inner in parameters:
-        for name in sorted({"fp32.pt", *usual}):
-            if not (inner / name).is_file():
-                yield Problem(inner / name, "it is missing: the conversion was interrupted")
-            elif not complete:
-                yield from _damage(inner / name)
+        yield from _parameter(inner, {"fp32.pt", *(states if inner.name in trained else ())}, complete)
+
+
+def _parameter(folder: Path, wanted: set[str], complete: bool) -> Iterator[Problem]:
+    for name in sorted(wanted):
+        if not (folder / name).is_file():
+            yield Problem(folder / name, "it is missing: the conversion was interrupted")
+        elif not complete:  # otherwise every file is looked at anyway
+            yield from _damage(folder / name)
 
 
 def _dcp(checkpoint: CheckpointFolder) -> Iterator[Problem]:

@@ -22,7 +22,7 @@ class LazyCommand(TyperCommand):
         Class and context settings are those of the command itself.
         """
         module, _, function = path.partition(":")
-        name = module.rpartition(".")[2]
+        name = module.rpartition(".")[2].replace("_", "-")
         super().__init__(name, help=help_line, rich_markup_mode=None)
         self.module = f"zlaunch.cli.{module}"
         self._function = function or name

@@ -1,0 +1,55 @@
+"""Load checkpoints into engines, and take a step: `torchrun … -m tests.checkpoint.load OUT DIR/SAVED:ENGINE…`.
+
+OUT gets a JSON object: pair → the loss of the next step, or the error. After `+universal` in the name of an
+engine, the universal checkpoint is loaded.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch  # noqa: TID253 - a program of its own
+from torch.distributed import all_gather_object, get_rank, get_world_size  # noqa: TID253
+
+from tests.checkpoint.save import ENGINES, engine
+
+
+def loaded(folder: Path, name: str) -> float | str:
+    """Load a checkpoint into an engine; return the loss of the next step, or the error."""
+    kind, _, universal = name.partition("+")
+    config: dict[str, Any] = {**ENGINES[kind], "checkpoint": {"load_universal": bool(universal)}}
+    made = engine(config, steps=0)
+    try:
+        found, _ = made.load_checkpoint(str(folder))
+        if not found:
+            return "nothing was found"
+        torch.manual_seed(99)
+        loss = made(torch.randn(2, 7).to(torch.bfloat16 if "bf16" in config else torch.float32))
+        made.backward(loss)
+        made.step()
+        return float(loss)
+    except Exception as error:  # noqa: BLE001 - whatever DeepSpeed raises is the answer
+        return f"{type(error).__name__}: {error}"
+    finally:
+        made.destroy()
+
+
+def main(out: Path, pairs: list[str]) -> None:
+    """Load each pair in all ranks; an error of any rank counts."""
+    import deepspeed
+
+    deepspeed.init_distributed("gloo")
+    told = {}
+    for pair in pairs:
+        folder, _, name = pair.rpartition(":")
+        answers: list[Any] = [None] * get_world_size()
+        all_gather_object(answers, loaded(Path(folder), name))
+        told[pair] = next((one for one in answers if isinstance(one, str)), answers[0])
+    if get_rank() == 0:
+        out.write_text(json.dumps(told))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,112 @@
+"""Convert a checkpoint to DeepSpeed's universal format, which other ranks can load.
+
+DeepSpeed's own conversion does the work, in its own directory. The checkpoint is verified before, and the
+result before it gets its name, so an interrupted conversion leaves nothing that looks like a checkpoint.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from zlaunch import files
+from zlaunch.checkpoint.find import LATEST_UNIVERSAL, CheckpointFolder, SavedBy
+from zlaunch.checkpoint.states import ModelFile, engine_files
+from zlaunch.checkpoint.verify import require_complete, verify
+from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.process import Foreground
+from zlaunch.units import gib
+
+CONVERSION = "deepspeed.checkpoint.ds_to_universal"
+
+SUFFIX = "_universal"
+"""After the tag, in the name of the directory beside the checkpoint."""
+
+GRACE_SECONDS = 5.0
+_LOG_BYTES = 2000
+"""How much of the end of the log is shown after a failure."""
+
+
+def universal_folder(checkpoint: CheckpointFolder, out: Path | None) -> Path:
+    """Name the directory to write: beside the checkpoint, where the engine looks for it, or in `out`."""
+    assert checkpoint.engine is not None
+    base = checkpoint.engine.parent if out is None else out
+    return base / f"{checkpoint.engine.name}{SUFFIX}"
+
+
+def make_universal(checkpoint: CheckpointFolder, out: Path | None, wait: Callable[[], None]) -> Path:
+    """Convert a checkpoint; return the directory. `wait` is called again and again meanwhile.
+
+    Raise Refused for a checkpoint with problems, Unavailable if it cannot be converted, WrongUsage if there
+    is nothing to convert.
+    """
+    stage, folder = _convertible(checkpoint), universal_folder(checkpoint, out)
+    if folder.exists():
+        raise WrongUsage(f"`{folder}` exists already", "use it, or delete it first")
+    require_complete(checkpoint)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder.parent).free
+    if free < checkpoint.nbytes:
+        raise Unavailable(
+            f"the result needs {gib(checkpoint.nbytes)} GiB, and `{folder.parent}` has {gib(free)} GiB left"
+        )
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        _run(checkpoint, partial / folder.name, stage, wait)
+        _check(checkpoint, partial / folder.name)
+        (partial / folder.name).rename(folder)
+        files.write_whole(folder.parent / LATEST_UNIVERSAL, folder.name)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def _convertible(checkpoint: CheckpointFolder) -> int:
+    """Return the stage. Raise WrongUsage for a checkpoint that any ranks can load."""
+    if checkpoint.saved_by is SavedBy.UNIVERSAL:
+        raise WrongUsage(f"`{checkpoint.folder}` is universal already")
+    found = None if checkpoint.engine is None else engine_files(checkpoint.engine)
+    if found is None or not found.model:
+        raise WrongUsage(f"`{checkpoint.folder}` has no files of DeepSpeed's engine")
+    stage = next(iter(map(ModelFile, found.model.values()))).stage
+    if not stage:
+        raise WrongUsage(f"`{checkpoint.folder}` is of stage 0, which any number of ranks can load as it is")
+    return stage
+
+
+def _run(checkpoint: CheckpointFolder, result: Path, stage: int, wait: Callable[[], None]) -> None:
+    # Below stage 3 the conversion stops at frozen parameters and buffers, unless it may add what it misses.
+    inject = ["--inject_missing_state"] if stage < 3 else []
+    argv = [sys.executable, "-m", CONVERSION, "--input_folder", str(checkpoint.engine)]
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    log = result.parent / "log"
+    with log.open("wb") as output:
+        child = Foreground(
+            [*argv, "--output_folder", str(result), *inject], environment, output, GRACE_SECONDS
+        )
+        returncode = child.wait(wait)
+    if child.stopped_by is not None:
+        raise KeyboardInterrupt
+    if returncode:
+        said = log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
+        raise Unavailable(
+            f"DeepSpeed's conversion failed: {said[-1] if said else f'exit status {returncode}'}"
+        )
+
+
+def _check(checkpoint: CheckpointFolder, result: Path) -> None:
+    """Raise Unavailable unless the result has every parameter that was trained, whole."""
+    assert checkpoint.engine is not None
+    found = engine_files(checkpoint.engine)
+    assert found is not None
+    wanted = {name for group in ModelFile(next(iter(found.model.values()))).shapes for name in group}
+    missing = sorted(name for name in wanted if not (result / "zero" / name / "fp32.pt").is_file())
+    found_bad = verify(CheckpointFolder(result, SavedBy.UNIVERSAL, result))
+    problems = [one for one in found_bad if one.file.name != LATEST_UNIVERSAL]  # it is written last
+    if missing or problems:
+        named = [f"{one.file.name}: {one.message}" for one in problems]
+        said = named[0] if named else f"`{missing[0]}` is missing in the result"
+        raise Unavailable(f"DeepSpeed's conversion is incomplete: {said}")

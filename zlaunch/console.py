@@ -103,12 +103,12 @@ def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
     """Format a finding: place, severity, key and code; the line of the file; message; hint."""
     place, severity = finding.place, finding.severity.value
     head = [f"{place}:"] if place else []
-    head += [f"{_paint(severity, severity, stream)}:", *([_visible(finding.where)] if finding.where else [])]
+    head += [f"{_paint(severity, severity, stream)}:", *([visible(finding.where)] if finding.where else [])]
     lines = [" ".join([*head, f"[{finding.code}]"])]
     if place and place.text:
         lines += _pointed(place, severity, stream)
-    lines += paragraph(_visible(finding.message), "  ")
-    if hint := paragraph(_visible(finding.hint or ""), "        "):
+    lines += paragraph(visible(finding.message), "  ")
+    if hint := paragraph(visible(finding.hint or ""), "        "):
         lines += [f"  {_paint('hint', 'hint', stream)}: {hint[0].strip()}", *hint[1:]]
     return lines
 
@@ -123,7 +123,8 @@ def _pointed(place: Place, kind: str, stream: TextIO) -> list[str]:
     return [f"{place.line:>6} | {text}".rstrip(), f"       | {' ' * (before - cut)}{mark}"]
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
+    """Write a text in one line, with the escapes that it may contain."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

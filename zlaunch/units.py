@@ -91,3 +91,10 @@ def count(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g} {letter}"
     return f"{number:.0f}"
+
+
+def size(num_bytes: float) -> str:
+    """Format bytes with their unit: `120 B`, `35 MiB`, `5.2 GiB`."""
+    if num_bytes >= _GIB - _MIB:
+        return f"{gib(num_bytes)} GiB"
+    return f"{num_bytes / _MIB:.0f} MiB" if num_bytes >= _MIB else f"{num_bytes:.0f} B"

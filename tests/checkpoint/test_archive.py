@@ -30,6 +30,18 @@ def test_the_numbers_are_those_that_torch_reads(dtype: str, tmp_path: Path) -> N
     assert archive.problem(complete=True) is None
 
 
+def test_a_tensor_that_is_stored_in_another_order_is_read_in_its_own(tmp_path: Path) -> None:
+    import torch
+
+    turned = torch.arange(6, dtype=torch.float32).reshape(2, 3).t()
+    images = torch.arange(48, dtype=torch.float32).reshape(2, 3, 2, 4).to(memory_format=torch.channels_last)
+    torch.save({"turned": turned, "images": images, "every": torch.arange(6)[::2]}, tmp_path / "a.pt")
+    archive = Archive(tmp_path / "a.pt")
+    assert archive.read(archive.value["turned"]).tolist() == turned.flatten().tolist()
+    assert archive.read(archive.value["images"]).tolist() == images.flatten().tolist()
+    assert archive.read(archive.value["every"]).tolist() == [0, 2, 4]
+
+
 class Command:
     """What an attacker would put into a checkpoint."""
 

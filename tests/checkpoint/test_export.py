@@ -1,5 +1,7 @@
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from tests.running import zlaunch
 from zlaunch.checkpoint.export import convert, plan_export, write_export
 from zlaunch.checkpoint.find import checkpoint_at
 from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.process import Stopped
 
 pytestmark = pytest.mark.job
 
@@ -143,6 +146,41 @@ def test_a_disk_that_is_too_small_is_said_before(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
-    with pytest.raises(Unavailable, match="the model needs"):
+    with pytest.raises(Unavailable, match=r"needs .* has 1 B left"):
         exported(saved / "zero2", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_looks_like_a_part_of_it_is_not_touched(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / ".out.partial").mkdir()
+    (tmp_path / ".out.partial" / "mine").write_text("mine")
+    exported(saved / "zero2", tmp_path / "out")
+    assert (tmp_path / ".out.partial" / "mine").read_text() == "mine"
+
+
+def test_a_link_is_refused_before_anything_is_written(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(WrongUsage, match="exists already"):
+        exported(saved / "zero2", tmp_path / "out")
+
+
+def test_an_adapter_is_not_written_as_a_model(copied: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = copied("zero2") / "global_step3"
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(Unavailable, match="has an adapter"):
+        exported(folder, tmp_path / "out")
+
+
+def test_a_directory_without_a_config_is_no_model_to_copy_from(saved: Path, tmp_path: Path) -> None:
+    result = zlaunch("checkpoint", "export", saved / "zero2", "out", "--model", saved, cwd=tmp_path)
+    assert result.status == 66
+    assert "has no config.json" in result.err
+
+
+def test_a_term_signal_leaves_nothing_of_an_export(saved: Path, tmp_path: Path) -> None:
+    def end(done: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        write_export(plan_export(checkpoint_at(saved / "zero2"), None), tmp_path / "out", end)
     assert list(tmp_path.iterdir()) == []

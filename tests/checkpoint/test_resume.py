@@ -122,3 +122,12 @@ def test_what_needs_no_conversion_is_said_to_need_none(bed: Path) -> None:
         make_universal(checkpoint_at(bed / "zero0-bf16"), None, lambda: None)
     with pytest.raises(WrongUsage, match="universal already"):
         make_universal(checkpoint_at(bed / "zero2" / "global_step3_universal"), None, lambda: None)
+
+
+def test_a_universal_checkpoint_is_exported_with_what_was_not_trained(bed: Path, tmp_path: Path) -> None:
+    from tests.checkpoint.test_export import exported
+
+    as_it_was = exported(bed / "zero2" / "global_step3", tmp_path / "a", "float32")
+    converted = exported(bed / "zero2" / "global_step3_universal", tmp_path / "b", "float32")
+    assert converted.keys() == as_it_was.keys()
+    assert {name for name, one in as_it_was.items() if not one.equal(converted[name])} == set()

@@ -112,7 +112,6 @@ DAMAGE = {
         "of another save: this one has 2 ranks",
     ),
     "a model file instead of an optimizer": (f"{Z2}{OPTIM_1}", take("later/" + MODEL), "no named parts"),
-    "latest is missing": ("zero2/latest", nothing, "does not find the checkpoint without a tag"),
     "latest is empty": ("zero2/latest", empty, "it names ``"),
     "latest names what is not there": ("zero2/latest", write("global_step4"), "it names `global_step4`"),
     "the model of a rank is missing": (f"{Z3}{MODEL_1}", nothing, "the model of rank 1 of 2 is missing"),
@@ -151,6 +150,67 @@ def test_damage_is_found(kind: str, saved: Path, tmp_path: Path) -> None:
     assert not more
     told = [f"{problem.file}: {problem.message}" for problem in verify(checkpoint, complete=True)]
     assert any(said in one for one in told), told
+
+
+def as_trainers(folder: Path, saved: Path) -> Path:
+    """A directory as a Trainer leaves it in its output directory."""
+    checkpoint = Path(shutil.copytree(saved / "zero2", folder / "checkpoint-3"))
+    (checkpoint / "trainer_state.json").write_text('{"global_step": 3}')
+    return checkpoint
+
+
+def told(folder: Path) -> list[str]:
+    return [
+        f"{one.file.name}: {one.message}" for found in find(folder) for one in verify(found, complete=True)
+    ]
+
+
+def test_a_trainer_finds_its_checkpoint_by_the_file_latest_alone(saved: Path, tmp_path: Path) -> None:
+    checkpoint = as_trainers(tmp_path, saved)
+    assert told(checkpoint) == []
+    (checkpoint / "latest").unlink()
+    assert told(checkpoint) == ["latest: it is missing or not text, and DeepSpeed finds the checkpoint by it"]
+
+
+def test_a_tag_may_have_any_name_and_be_copied_alone(saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved / "zero2" / "global_step3", tmp_path / "global_step3-best")
+    assert told(tmp_path / "global_step3-best") == []
+
+
+def test_what_a_trainer_writes_at_its_end_does_not_hide_its_checkpoints(saved: Path, tmp_path: Path) -> None:
+    checkpoint = as_trainers(tmp_path / "out", saved)
+    (tmp_path / "out" / "trainer_state.json").write_text('{"global_step": 3}')
+    (tmp_path / "out" / "model.safetensors").write_bytes(b"")
+    assert [one.folder for one in find(tmp_path / "out")] == [checkpoint]
+
+
+def test_accelerate_may_name_its_checkpoints_as_a_trainer_does(saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved / "accelerate", tmp_path / "checkpoint-500")
+    (found,) = find(tmp_path)
+    assert found.saved_by is SavedBy.ACCELERATE
+    assert told(tmp_path) == []
+
+
+def test_a_link_to_a_checkpoint_is_followed(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "scratch").symlink_to(saved / "zero3")
+    assert [one.folder for one in find(tmp_path)] == [tmp_path / "scratch" / "global_step3"]
+
+
+def test_a_bit_of_a_bin_file_is_looked_at_too(saved: Path, tmp_path: Path) -> None:
+    checkpoint = as_trainers(tmp_path, saved)
+    weights = checkpoint / "pytorch_model.bin"
+    shutil.copy(checkpoint / "global_step3" / MODEL, weights)
+    flip(weights)
+    assert any("checksum" in one for one in told(checkpoint))
+
+
+def test_parts_of_model_parallelism_that_are_missing_are_found(copied: Callable[[str], Path]) -> None:
+    import torch
+
+    file = copied("zero2") / "global_step3" / MODEL
+    state = torch.load(file, weights_only=False)
+    torch.save({**state, "mp_world_size": 2}, file)
+    assert "global_step3: the model has 1 of 2 parts of model parallelism" in told(file.parent)
 
 
 def test_the_command_ends_with_65_and_names_the_file(copied: Callable[[str], Path], tmp_path: Path) -> None:

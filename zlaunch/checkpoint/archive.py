@@ -124,6 +124,16 @@ class Tensor:
         return self.numel * ITEM_BYTES[self.dtype]
 
     @property
+    def is_contiguous(self) -> bool:
+        """Whether its numbers are stored in their order, without gaps."""
+        step = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
+            if size != 1 and stride != step:
+                return False
+            step *= size
+        return True
+
+    @property
     def end(self) -> int:
         """The end of what it uses of its storage, in elements."""
         if not self.numel:
@@ -289,7 +299,7 @@ class Archive:
             return np.empty(0, dtype)
         offset = begin + tensor.offset * dtype.itemsize
         stored = np.memmap(self.file, dtype, "r", offset, (tensor.end - tensor.offset,))
-        if tensor.end - tensor.offset == tensor.numel:
+        if tensor.is_contiguous:
             return stored
         steps = [step * dtype.itemsize for step in tensor.stride]
         return np.lib.stride_tricks.as_strided(stored, tensor.shape, steps, writeable=False).reshape(-1)

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zlaunch.checkpoint.archive import ITEM_BYTES
+from zlaunch.checkpoint.archive import ITEM_BYTES, BadArchive
+from zlaunch.checkpoint.directory import new_directory, refuse_existing
 from zlaunch.checkpoint.find import CheckpointFolder
+from zlaunch.checkpoint.summary import trained_type
 from zlaunch.checkpoint.weights import StoredWeight, aliases, weights
-from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.errors import InputMissing, Unavailable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,7 +106,12 @@ def plan_export(
     cannot be exported.
     """
     companions = _companions([model] if model else [checkpoint.folder, checkpoint.folder.parent])
-    tied, all_weights = aliases(checkpoint), weights(checkpoint)
+    if model and not companions:
+        raise InputMissing(f"`{model}` has no config.json")
+    try:
+        tied, all_weights = aliases(checkpoint), weights(checkpoint)
+    except BadArchive as error:
+        raise Unavailable(f"`{checkpoint.folder}` cannot be read: {error}") from None
     by_name = {one.name: one for one in all_weights}
     kept = [one for one in all_weights if one.name not in tied]
     if "config.json" not in companions:  # then nothing ties them when the model is loaded
@@ -114,8 +121,6 @@ def plan_export(
 
 
 def _trained_type(checkpoint: CheckpointFolder, kept: Sequence[StoredWeight]) -> str:
-    from zlaunch.checkpoint.summary import trained_type
-
     found = trained_type(checkpoint)
     return found if found in _FLOATS else next((one.dtype for one in kept if one.dtype in _FLOATS), "float32")
 
@@ -146,40 +151,17 @@ def _shards(export: ModelExport, most: int) -> Iterator[list[StoredWeight]]:
         yield shard
 
 
-def refuse_to_overwrite(out: Path) -> None:
-    """Raise WrongUsage if there is something at a path already."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise WrongUsage(f"`{out}` exists already", "name a directory that does not exist yet")
-
-
 def write_export(export: ModelExport, out: Path, written: Callable[[int], None]) -> None:
     """Write a model directory; `written` gets the number of bytes so far.
 
-    Raise Unavailable if the disk is too small, and leave nothing then.
+    Raise Unavailable if that is impossible, and leave nothing then.
     """
-    refuse_to_overwrite(out)
-    partial = out.with_name(f".{out.name}.partial")
-    _require_space(out, export.nbytes)
-    shutil.rmtree(partial, ignore_errors=True)
+    refuse_existing(out)
     try:
-        partial.mkdir(parents=True)
-        _write_all(export, partial, written)
-        if out.is_dir():
-            out.rmdir()
-        partial.rename(out)
-    except OSError as error:
-        raise Unavailable(f"`{out}` cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _require_space(out: Path, needed: int) -> None:
-    from zlaunch.units import gib
-
-    parent = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.is_dir())
-    free = shutil.disk_usage(parent).free
-    if free < needed:
-        raise Unavailable(f"the model needs {gib(needed)} GiB, and `{parent}` has {gib(free)} GiB left")
+        with new_directory(out, export.nbytes) as partial:
+            _write_all(export, partial, written)
+    except BadArchive as error:
+        raise Unavailable(f"`{export.checkpoint.folder}` cannot be read: {error}") from None
 
 
 def _write_all(export: ModelExport, folder: Path, written: Callable[[int], None]) -> None:

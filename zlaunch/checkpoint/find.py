@@ -125,7 +125,9 @@ def trainer_step(folder: Path) -> int | None:
 
 
 def _below(folder: Path, levels: int) -> Iterator[CheckpointFolder]:
-    if (one := _at(folder)) is not None:
+    one = _at(folder)
+    # At its end a Trainer writes its state and the model into the directory of its checkpoints, too.
+    if one is not None and (one.engine is not None or not any(map(_at, _folders(folder)))):
         yield one
         return
     if (tags := list(_tags(folder))) or not levels:
@@ -138,10 +140,12 @@ def _below(folder: Path, levels: int) -> Iterator[CheckpointFolder]:
 def _at(folder: Path) -> CheckpointFolder | None:
     """Recognize one checkpoint by the files in a directory."""
     engine: Path | None = None
-    if (folder / TRAINER_STATE).is_file() or _TRAINER_NAME.fullmatch(folder.name):
+    if (folder / TRAINER_STATE).is_file():
         saved_by, engine = SavedBy.TRAINER, _engine_in(folder)
     elif (inner := folder / "pytorch_model").is_dir() or any(folder.glob("random_states_*.pkl")):
         saved_by, engine = SavedBy.ACCELERATE, inner if engine_files(inner) is not None else None
+    elif _TRAINER_NAME.fullmatch(folder.name):
+        saved_by, engine = SavedBy.TRAINER, _engine_in(folder)
     elif engine_files(folder) is not None:
         saved_by, engine = _saved_by(folder), folder
     elif (folder / ".metadata").is_file() or any(folder.glob("*.distcp")):
@@ -176,7 +180,7 @@ def _engine_in(folder: Path) -> Path | None:
 
 def _folders(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        return sorted(inner for inner in folder.iterdir() if inner.is_dir() and not inner.is_symlink())
+        return sorted(inner for inner in folder.iterdir() if inner.is_dir())
     return []
 
 

@@ -48,7 +48,7 @@ def engine_files(folder: Path) -> EngineFiles | None:
     model: dict[tuple[int | None, int], Path] = {}
     optim: dict[tuple[int, int], Path] = {}
     other = []
-    for file in sorted(folder.glob("*_states.pt")):
+    for file in sorted(one for one in folder.glob("*_states.pt") if one.is_file()):
         if (named := _MODEL.fullmatch(file.name)) is not None:
             dp = named["dp"]
             model[None if dp is None else int(dp), int(named["mp"])] = file
@@ -66,7 +66,7 @@ class ModelFile:
         """Read the structure, not the numbers."""
         self.archive = Archive(file)
         self._state: Mapping[str, Any] = _dict(self.archive.value, file)
-        if "module" not in self._state:
+        if not isinstance(self._state.get("module"), dict):
             raise BadArchive("it has no model in it")
 
     @property

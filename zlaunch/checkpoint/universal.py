@@ -5,18 +5,17 @@ result before it gets its name, so an interrupted conversion leaves nothing that
 """
 
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from zlaunch import files
+from zlaunch.checkpoint.directory import new_directory, refuse_existing
 from zlaunch.checkpoint.find import LATEST_UNIVERSAL, CheckpointFolder, SavedBy
 from zlaunch.checkpoint.states import ModelFile, engine_files
-from zlaunch.checkpoint.verify import require_complete, verify
+from zlaunch.checkpoint.verify import require_engine, verify
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.process import Foreground
-from zlaunch.units import gib
+from zlaunch.process import Foreground, Stopped
 
 CONVERSION = "deepspeed.checkpoint.ds_to_universal"
 
@@ -24,6 +23,7 @@ SUFFIX = "_universal"
 """After the tag, in the name of the directory beside the checkpoint."""
 
 GRACE_SECONDS = 5.0
+_LOG = "log"
 _LOG_BYTES = 2000
 """How much of the end of the log is shown after a failure."""
 
@@ -42,25 +42,18 @@ def make_universal(checkpoint: CheckpointFolder, out: Path | None, wait: Callabl
     is nothing to convert.
     """
     stage, folder = _convertible(checkpoint), universal_folder(checkpoint, out)
-    if folder.exists():
-        raise WrongUsage(f"`{folder}` exists already", "use it, or delete it first")
-    require_complete(checkpoint)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder.parent).free
-    if free < checkpoint.nbytes:
-        raise Unavailable(
-            f"the result needs {gib(checkpoint.nbytes)} GiB, and `{folder.parent}` has {gib(free)} GiB left"
-        )
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
+    refuse_existing(folder)
+    require_engine(checkpoint)
+    with new_directory(folder, checkpoint.nbytes) as partial:
+        # The conversion writes a file beside its result, so the result is one level deeper at first.
         _run(checkpoint, partial / folder.name, stage, wait)
         _check(checkpoint, partial / folder.name)
-        (partial / folder.name).rename(folder)
-        files.write_whole(folder.parent / LATEST_UNIVERSAL, folder.name)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        for one in (partial / folder.name).iterdir():
+            one.rename(partial / one.name)
+        (partial / folder.name).rmdir()
+        for name in (_LOG, LATEST_UNIVERSAL):
+            (partial / name).unlink(missing_ok=True)
+    files.write_whole(folder.parent / LATEST_UNIVERSAL, folder.name)
     return folder
 
 
@@ -82,14 +75,14 @@ def _run(checkpoint: CheckpointFolder, result: Path, stage: int, wait: Callable[
     inject = ["--inject_missing_state"] if stage < 3 else []
     argv = [sys.executable, "-m", CONVERSION, "--input_folder", str(checkpoint.engine)]
     environment = {**os.environ, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    log = result.parent / "log"
+    log = result.parent / _LOG
     with log.open("wb") as output:
         child = Foreground(
             [*argv, "--output_folder", str(result), *inject], environment, output, GRACE_SECONDS
         )
         returncode = child.wait(wait)
     if child.stopped_by is not None:
-        raise KeyboardInterrupt
+        raise Stopped(child.stopped_by)
     if returncode:
         said = log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
         raise Unavailable(

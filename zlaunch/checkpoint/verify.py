@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
@@ -37,9 +38,10 @@ class Problem:
     message: str
 
 
-def require_complete(checkpoint: CheckpointFolder) -> None:
-    """Raise Refused if a checkpoint has a problem."""
-    if problems := verify(checkpoint):
+def require_engine(checkpoint: CheckpointFolder) -> None:
+    """Raise Refused if the engine's files of a checkpoint have a problem; others do not count."""
+    engine = checkpoint.engine
+    if problems := [one for one in verify(checkpoint) if engine is None or one.file.is_relative_to(engine)]:
         raise Refused(
             [Finding("bad-checkpoint", one.message, where=one.file.name) for one in problems],
             f"`zlaunch checkpoint verify {checkpoint.folder}` lists all problems",
@@ -80,7 +82,9 @@ def _latest(checkpoint: CheckpointFolder, name: str) -> Iterator[Problem]:
         return
     named = latest_tag(base, name)
     if named is None:
-        yield Problem(base / name, "it is missing: DeepSpeed does not find the checkpoint without a tag")
+        # A script may name the tag; a Trainer, and a universal checkpoint, are found by this file alone.
+        if checkpoint.saved_by is not SavedBy.ENGINE:
+            yield Problem(base / name, "it is missing or not text, and DeepSpeed finds the checkpoint by it")
     elif not named or not (base / named).is_dir():
         yield Problem(base / name, f"it names `{named}`, which is not there")
 
@@ -158,6 +162,11 @@ def _missing_models(save: _Save) -> Iterator[Problem]:
     files = save.files
     if not files.model:
         yield Problem(files.folder, "the model is missing: there is no `*_model_states.pt`")
+    present = {mp for _, mp in files.model}
+    parallel = max((one.model_ranks or 0 for one in save.models.values()), default=0)
+    if len(present) < parallel and not files.other:  # a pipeline writes a file for each layer
+        said = f"the model has {len(present)} of {parallel} parts of model parallelism"
+        yield Problem(files.folder, said)
     if not any(dp is not None for dp, _ in files.model):
         return
     known = [*(one.ranks for one in save.models.values()), *(one.ranks for one in save.shards.values())]
@@ -200,7 +209,7 @@ def _different_saves(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Prob
     yield from _odd({file: one.stage for file, one in shards.items()}, "stage {}")
     yield from _odd({file: one.optimizer_step for file, one in shards.items()}, "optimizer step {:.0f}")
     step, tag = _most_common(one.step for one in models.values()), checkpoint.tag or ""
-    if step is not None and tag.startswith("global_step") and tag != f"global_step{step}":
+    if step is not None and re.fullmatch(r"global_step\d+", tag) and tag != f"global_step{step}":
         yield Problem(save.files.folder, f"its model is of step {step}")
     written = trainer_step(checkpoint.folder)
     if written is not None and checkpoint.named_step not in (None, written):
@@ -281,9 +290,7 @@ def _trainer(checkpoint: CheckpointFolder) -> Iterator[Problem]:
         yield Problem(state, "it is missing: the save was interrupted")
     elif trainer_step(checkpoint.folder) is None:
         yield Problem(state, "it is damaged, or has no `global_step`")
-    has_weights = any(checkpoint.folder.glob("*.safetensors")) or any(
-        checkpoint.folder.glob("pytorch_model*")
-    )
+    has_weights = any(any(checkpoint.folder.glob(name)) for name in ("*.safetensors", "*model*.bin"))
     if checkpoint.engine is None and not has_weights:
         yield Problem(checkpoint.folder, "it has neither a model nor a `global_step` directory of DeepSpeed")
     for name in ("scheduler.pt", "optimizer.pt"):
@@ -389,7 +396,7 @@ def safetensors_damage(file: Path) -> str | None:
 
 
 def _torch_files(checkpoint: CheckpointFolder) -> list[Path]:
-    return [file for file in checkpoint.files() if file.suffix in (".pt", ".pth") and _is_zip(file)]
+    return [file for file in checkpoint.files() if file.suffix in (".pt", ".pth", ".bin") and _is_zip(file)]
 
 
 def _is_zip(file: Path) -> bool:

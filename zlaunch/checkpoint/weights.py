@@ -70,8 +70,11 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
     files = None if folder is None else engine_files(folder)
     if folder is None or files is None:
         raise Unavailable(f"`{checkpoint.folder}` has no files of DeepSpeed's engine to export")
-    if checkpoint.saved_by is SavedBy.UNIVERSAL:
-        return list(_universal(folder))
+    if (checkpoint.folder / "adapter_config.json").is_file():
+        raise Unavailable(
+            f"`{checkpoint.folder}` has an adapter, which needs no export",
+            "load the model and then the adapter, with `PeftModel.from_pretrained(model, DIR)`",
+        )
     if files.other:
         name = files.other[0].name
         raise Unavailable(f"`{name}` has experts or layers of their own, which cannot be exported yet")
@@ -81,8 +84,9 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
         )
     models = [ModelFile(files.model[key]) for key in sorted(files.model, key=lambda key: key[0] or 0)]
     shards = [OptimFile(files.optim[key]) for key in sorted(files.optim)]
+    is_universal = checkpoint.saved_by is SavedBy.UNIVERSAL
     found: dict[str, StoredWeight] = {}
-    for one in _all(models, shards):
+    for one in (*_universal(folder), *_as_saved(models[0])) if is_universal else _all(models, shards):
         found.setdefault(one.name, one)
     return list(found.values())
 

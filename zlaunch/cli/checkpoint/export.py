@@ -8,18 +8,19 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch import console
+from zlaunch.checkpoint.directory import refuse_existing
 from zlaunch.checkpoint.export import (
     BLOCK_BYTES,
     ModelExport,
     plan_export,
-    refuse_to_overwrite,
     write_export,
 )
 from zlaunch.checkpoint.find import checkpoint_at
-from zlaunch.checkpoint.verify import require_complete
+from zlaunch.checkpoint.verify import require_engine
 from zlaunch.cli.options import CheckpointDir
 from zlaunch.cli.views.checkpoint import shown
-from zlaunch.units import in_gib, plural
+from zlaunch.files import nearest
+from zlaunch.units import plural, size
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -31,7 +32,9 @@ def export(
         Literal["bf16", "fp16", "fp32"] | None,
         typer.Option(help="Type of the weights (default: that of the model while it trained)."),
     ] = None,
-    shard_size: Annotated[float, typer.Option(min=0.001, metavar="GB", help="Maximum size of a file.")] = 5.0,
+    shard_size: Annotated[
+        float, typer.Option(min=0.001, max=1e6, metavar="GB", help="Maximum size of a file.")
+    ] = 5.0,
     model: Annotated[
         Path | None,
         typer.Option(
@@ -43,28 +46,26 @@ def export(
 
     The fp32 weights of the optimizer are read block by block, so any model fits in memory.
     """
-    refuse_to_overwrite(out)
+    refuse_existing(out)
     checkpoint = checkpoint_at(folder)
-    require_complete(checkpoint)
+    require_engine(checkpoint)
     planned = plan_export(checkpoint, DTYPES.get(dtype or ""), int(shard_size * 1e9), model)
     console.say(*_before(planned, out))
     line = console.ProgressLine()
     total = planned.nbytes
-    write_export(planned, out, lambda done: line.show("writing", f"{in_gib(done)} of {in_gib(total)} GiB"))
+    write_export(planned, out, lambda done: line.show("writing", f"{size(done)} of {size(total)}"))
     line.clear()
     console.say(*_after(planned, out))
 
 
 def _before(planned: ModelExport, out: Path) -> list[str]:
-    parent = next(place for place in (out.absolute(), *out.absolute().parents) if place.is_dir())
-    free = shutil.disk_usage(parent).free
-    memory = in_gib(BLOCK_BYTES)
+    free = shutil.disk_usage(nearest(out)).free
     return console.table(
         [
             ("checkpoint", shown(planned.checkpoint.folder)),
             ("weights", f"{plural(len(planned.weights), 'tensor')} in {planned.dtype}"),
-            ("disk", f"{in_gib(planned.nbytes)} GiB of {in_gib(free)} GiB free".replace("MiB GiB", "MiB")),
-            ("memory", f"about {memory}"),
+            ("disk", f"{size(planned.nbytes)} of {size(free)} free"),
+            ("memory", f"about {size(BLOCK_BYTES)}"),
         ],
         indent="",
     )

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.checkpoint.verify import Problem
-from zlaunch.units import in_gib, plural
+from zlaunch.console import visible
+from zlaunch.units import plural, size
 
-HEADER = ("checkpoint", "step", "written by", "ZeRO", "ranks", "type", "GiB", "state")
+HEADER = ("checkpoint", "step", "written by", "ZeRO", "ranks", "type", "size", "state")
 
 
 def table(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
@@ -22,7 +23,7 @@ def table(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
             _or_dash(one.stage),
             _or_dash(one.ranks),
             _short(one.dtype),
-            in_gib(one.nbytes),
+            size(one.nbytes),
             state(one),
         )
 
@@ -32,7 +33,7 @@ def facts(one: Summary) -> Iterator[tuple[str, str]]:
     yield "checkpoint", shown(one.checkpoint.folder)
     yield "written by", one.checkpoint.saved_by.value
     if one.release:
-        yield "DeepSpeed", one.release
+        yield "DeepSpeed", visible(one.release)
     for name, value in (
         ("step", one.step),
         ("ZeRO stage", one.stage),
@@ -43,7 +44,7 @@ def facts(one: Summary) -> Iterator[tuple[str, str]]:
     if one.num_parameters:
         yield "parameters", f"{one.num_parameters:,}"
     yield "optimizer", "yes" if one.has_optimizer else "no"
-    yield "size", f"{in_gib(one.nbytes)} GiB".replace("MiB GiB", "MiB")
+    yield "size", size(one.nbytes)
     yield "state", state(one)
 
 
@@ -88,11 +89,11 @@ def members(one: Summary) -> dict[str, object]:
 def shown(path: Path) -> str:
     """Write a path as a user would type it: relative if that is shorter."""
     relative = os.path.relpath(path)
-    return relative if len(relative) < len(str(path)) else str(path)
+    return visible(relative if len(relative) < len(str(path)) else str(path))
 
 
 def _inside(file: Path, base: Path) -> str:
-    return str(file.relative_to(base)) if file.is_relative_to(base) and file != base else shown(file)
+    return visible(str(file.relative_to(base))) if file.is_relative_to(base) and file != base else shown(file)
 
 
 def _or_dash(value: object) -> str:

@@ -51,7 +51,7 @@ def can_resume_from(
 def _target(ranks: int | None, stage: int | None, ds_config: Path | None) -> Target:
     if ds_config is None:
         return Target(ranks, stage)
-    config: Any = load_config(str(ds_config)).needed(str(ds_config))
+    config: Any = load_config(str(ds_config)).needed(str(ds_config)).value
     zero, bf16 = (config.get(name) for name in ("zero_optimization", "bf16"))
     if stage is None:
         named = zero.get("stage", 0) if isinstance(zero, dict) else 0

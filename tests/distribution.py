@@ -19,6 +19,7 @@ SECONDS = {
     "tests/estimate/rehearsal/test_equal_to_real_ranks.py": 120,
     "tests/contract/test_late_rules.py": 60,
     "tests/jobs/test_training.py": 120,
+    "tests/checkpoint/test_resume.py": 90,
     "tests/checkpoint/test_verify.py": 50,
     PACKAGES: 50,
 }

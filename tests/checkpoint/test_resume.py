@@ -11,7 +11,7 @@ import pytest
 from tests.checkpoint.save import ENGINES
 from tests.running import ROOT, run, zlaunch
 from zlaunch.checkpoint.find import checkpoint_at
-from zlaunch.checkpoint.resume import Target, Way, can_resume
+from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.checkpoint.universal import make_universal
 from zlaunch.errors import Refused, WrongUsage
@@ -56,9 +56,9 @@ def answers(bed: Path) -> dict[tuple[str, str, int], Any]:
     return found
 
 
-def asked(folder: Path, name: str, ranks: int) -> Way:
+def asked(folder: Path, name: str, ranks: int) -> ResumeWay:
     config = ENGINES[name]
-    target = Target(ranks, config["zero_optimization"]["stage"], "bf16" in config)
+    target = ResumeTarget(ranks, config["zero_optimization"]["stage"], "bf16" in config)
     return can_resume(summarize(checkpoint_at(folder)), target).way
 
 
@@ -69,7 +69,7 @@ def test_what_is_said_to_load_as_it_is_does_and_nothing_else(
     real = {pair: isinstance(answers[pair], float) for pair in pairs}
     ours = {(name, into, ranks): asked(saved / name, into, ranks) for name, into, ranks in pairs}
     # A frozen parameter of stage 0 in another precision is not converted; that is no matter of its files.
-    assert {pair: answers[pair] for pair in pairs if (ours[pair] is Way.AS_IT_IS) != real[pair]} == {}
+    assert {pair: answers[pair] for pair in pairs if (ours[pair] is ResumeWay.AS_IT_IS) != real[pair]} == {}
 
 
 def test_what_is_said_to_load_once_it_is_universal_does_and_only_weights_are_left_of_the_rest(
@@ -77,7 +77,7 @@ def test_what_is_said_to_load_once_it_is_universal_does_and_only_weights_are_lef
 ) -> None:
     for name, into, ranks in itertools.product(CONVERTED, NAMES, (1, 2)):
         way, answer = asked(saved / name, into, ranks), answers[name, f"{into}+universal", ranks]
-        assert isinstance(answer, float) == (way is not Way.WEIGHTS), (name, into, ranks, answer)
+        assert isinstance(answer, float) == (way is not ResumeWay.WEIGHTS), (name, into, ranks, answer)
 
 
 def test_the_next_loss_is_the_same_on_other_ranks(answers: dict[tuple[str, str, int], Any]) -> None:

@@ -12,7 +12,7 @@ from zlaunch.checkpoint.find import SavedBy
 from zlaunch.checkpoint.summary import Summary
 
 
-class Way(Enum):
+class ResumeWay(Enum):
     """What makes a checkpoint fit a job."""
 
     AS_IT_IS = "as it is"
@@ -25,7 +25,7 @@ class Way(Enum):
 
 
 @dataclass(frozen=True)
-class Target:
+class ResumeTarget:
     """The job that is to go on; None for what stays as it was."""
 
     ranks: int | None = None
@@ -34,44 +34,46 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ResumeAnswer:
     """How a checkpoint can be used by a job, and why."""
 
-    way: Way
+    way: ResumeWay
     reasons: tuple[str, ...] = ()
 
 
-def can_resume(saved: Summary, target: Target) -> Answer:
+def can_resume(saved: Summary, target: ResumeTarget) -> ResumeAnswer:
     """Say whether a job can go on from a checkpoint, or what has to be done first."""
     if saved.problems:
-        return Answer(Way.REPAIR, tuple(f"{one.file.name}: {one.message}" for one in saved.problems))
+        return ResumeAnswer(
+            ResumeWay.REPAIR, tuple(f"{one.file.name}: {one.message}" for one in saved.problems)
+        )
     if saved.stage is None:
-        return Answer(Way.AS_IT_IS)
+        return ResumeAnswer(ResumeWay.AS_IT_IS)
     differences = list(_differences(saved, target))
     if not differences:
-        return Answer(Way.AS_IT_IS)
-    way = max((way for way, _ in differences), key=list(Way).index)
-    if way is Way.UNIVERSAL and saved.checkpoint.saved_by is SavedBy.UNIVERSAL:
-        return Answer(Way.AS_IT_IS)
-    return Answer(way, tuple(reason for _, reason in differences))
+        return ResumeAnswer(ResumeWay.AS_IT_IS)
+    way = max((way for way, _ in differences), key=list(ResumeWay).index)
+    if way is ResumeWay.UNIVERSAL and saved.checkpoint.saved_by is SavedBy.UNIVERSAL:
+        return ResumeAnswer(ResumeWay.AS_IT_IS)
+    return ResumeAnswer(way, tuple(reason for _, reason in differences))
 
 
-def _differences(saved: Summary, target: Target) -> Iterator[tuple[Way, str]]:
+def _differences(saved: Summary, target: ResumeTarget) -> Iterator[tuple[ResumeWay, str]]:
     stage = saved.stage if target.stage is None else target.stage
     if _layout(stage) != _layout(saved.stage):
         yield (
-            Way.WEIGHTS,
+            ResumeWay.WEIGHTS,
             f"it was saved at stage {saved.stage}, and stage {stage} keeps its optimizer differently",
         )
     if not saved.stage:  # every rank has all of it
         return
     if target.ranks not in (None, saved.ranks):
-        yield Way.UNIVERSAL, f"its optimizer is cut for {saved.ranks} ranks, not for {target.ranks}"
+        yield ResumeWay.UNIVERSAL, f"its optimizer is cut for {saved.ranks} ranks, not for {target.ranks}"
     was_bf16 = saved.dtype == "bfloat16"
     if target.is_bf16 not in (None, was_bf16):
         names = ("bf16", "fp32 or fp16")
         before, after = names if was_bf16 else names[::-1]
-        yield Way.UNIVERSAL, f"it was saved in {before}, and the files of {after} have other names"
+        yield ResumeWay.UNIVERSAL, f"it was saved in {before}, and the files of {after} have other names"
 
 
 def _layout(stage: int | None) -> int:

@@ -31,7 +31,7 @@ class Summary:
     model_ranks: int | None
     """Ranks of tensor and pipeline parallelism."""
     dtype: str | None
-    """Type of most parameters of the model."""
+    """Type of most tensors of the model."""
     num_parameters: int | None
     has_optimizer: bool
     release: str | None

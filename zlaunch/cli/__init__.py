@@ -45,7 +45,7 @@ COMMANDS = (
     ),
     group(
         "checkpoint",
-        "List, show and verify checkpoints.",
+        "List, verify, convert and export checkpoints.",
         LazyCommand("checkpoint.list:list_checkpoints", "List checkpoints, and whether they are complete."),
         LazyCommand("checkpoint.show", "Show what a checkpoint contains."),
         LazyCommand("checkpoint.verify", "Find files that are missing, damaged or of different saves."),

@@ -1,1 +1,1 @@
-"""`zlaunch checkpoint`: list, show and verify checkpoints."""
+"""`zlaunch checkpoint`: list, verify, convert and export checkpoints."""

@@ -1,0 +1,31 @@
+"""Every command of docs/checkpoints.md, in its order."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.running import ROOT, run
+
+pytestmark = pytest.mark.job
+
+STATUS = {"can-resume": 65}
+"""Command → its exit status on the page, if that is not 0."""
+
+
+def test_every_command_of_the_page_does_what_it_says(saved: Path, tmp_path: Path) -> None:
+    checkpoint = Path(shutil.copytree(saved / "zero2", tmp_path / "outputs" / "checkpoint-500"))
+    (checkpoint / "trainer_state.json").write_text('{"global_step": 500}')
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text('{"architectures": ["Net"]}')
+    commands = re.findall(
+        r"^    (zlaunch .*)$", (ROOT / "docs" / "checkpoints.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert len(commands) > 6
+    for command in commands:
+        result = run("sh", "-c", command, cwd=tmp_path)
+        assert result.status == STATUS.get(command.split()[2], 0), (command, result.out, result.err)
+    assert (tmp_path / "my-model" / "model.safetensors").is_file()
+    assert (tmp_path / "with-config" / "config.json").is_file()
+    assert (checkpoint / "global_step3_universal" / "zero").is_dir()

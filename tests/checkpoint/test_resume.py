@@ -11,7 +11,7 @@ import pytest
 from tests.checkpoint.save import ENGINES
 from tests.running import ROOT, run, zlaunch
 from zlaunch.checkpoint.find import checkpoint_at
-from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume
+from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume, newest_to_resume
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.checkpoint.universal import make_universal
 from zlaunch.errors import Refused, WrongUsage
@@ -85,6 +85,26 @@ def test_the_next_loss_is_the_same_on_other_ranks(answers: dict[tuple[str, str, 
         as_it_was = answers[name, name, 2]
         assert answers[name, f"{name}+universal", 1] == pytest.approx(as_it_was, rel=1e-2)
         assert answers[name, f"{name}+universal", 2] == as_it_was
+
+
+def trainers(output: Path, step: int, source: Path) -> Path:
+    """A checkpoint as a Trainer writes it; the state that it trains on from is that of the source."""
+    checkpoint = Path(shutil.copytree(source, output / f"checkpoint-{step}"))
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return checkpoint
+
+
+def test_the_newest_checkpoint_that_is_complete_and_fits_is_found(saved: Path, tmp_path: Path) -> None:
+    nine, ten = (trainers(tmp_path, step, saved / "zero2") for step in (9, 10))
+    trainers(tmp_path, 11, saved / "zero3")
+    (trainers(tmp_path, 12, saved / "zero2") / "latest").unlink()
+    (tmp_path / "checkpoint-best").mkdir()
+    target = ResumeTarget(2, 2)
+    assert newest_to_resume(tmp_path, target) == ten
+    next(ten.glob("*/*rank_1*")).write_bytes(b"PK")
+    assert newest_to_resume(tmp_path, target) == nine
+    assert newest_to_resume(tmp_path, ResumeTarget(4, 2)) is None
+    assert newest_to_resume(tmp_path / "none", target) is None
 
 
 def test_the_command_says_what_to_do(saved: Path, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ every engine.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
-from zlaunch.checkpoint.find import SavedBy
-from zlaunch.checkpoint.summary import Summary
+from zlaunch.checkpoint.find import SavedBy, find
+from zlaunch.checkpoint.summary import Summary, summarize
 
 
 class ResumeWay(Enum):
@@ -56,6 +57,17 @@ def can_resume(saved: Summary, target: ResumeTarget) -> ResumeAnswer:
     if way is ResumeWay.UNIVERSAL and saved.checkpoint.saved_by is SavedBy.UNIVERSAL:
         return ResumeAnswer(ResumeWay.AS_IT_IS)
     return ResumeAnswer(way, tuple(reason for _, reason in differences))
+
+
+def newest_to_resume(output_dir: Path, target: ResumeTarget) -> Path | None:
+    """Find the Trainer's checkpoint with the highest step that a job can go on from as it is."""
+    found = [
+        one for one in find(output_dir) if one.saved_by is SavedBy.TRAINER and one.named_step is not None
+    ]
+    for one in sorted(found, key=lambda one: one.named_step or 0, reverse=True):
+        if can_resume(summarize(one), target).way is ResumeWay.AS_IT_IS:
+            return one.folder
+    return None
 
 
 def _differences(saved: Summary, target: ResumeTarget) -> Iterator[tuple[ResumeWay, str]]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zlaunch.checkpoint.resume import ResumeTarget, newest_to_resume
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.checkpoints import newest_whole
 from zlaunch.launch.execute import execute
 from zlaunch.launch.finish import FinishedRun
 from zlaunch.launch.plan import LaunchPlan
@@ -126,4 +126,4 @@ def _checkpoint(attempt: _Attempt, proposal: Retry) -> Path | None:
     if not proposal.resumes or not inputs.script.mentions("resume_from_checkpoint"):
         return None
     directory = inputs.script.output_dir(inputs.job.script_args)
-    return newest_whole(directory.absolute(), ran.world_size, ran.stage)
+    return newest_to_resume(directory.absolute(), ResumeTarget(ran.world_size, ran.stage))

@@ -1,0 +1,65 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.running import zlaunch
+
+pytestmark = pytest.mark.job
+
+
+def save(folder: Path, source: Path, step: int, is_complete: bool = True) -> Path:
+    checkpoint = Path(shutil.copytree(source, folder / f"checkpoint-{step}"))
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    if not is_complete:
+        next(checkpoint.glob("*/*rank_1*")).unlink()
+    return checkpoint
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.iterdir())
+
+
+def test_the_newest_complete_ones_stay_and_what_may_just_be_written(saved: Path, tmp_path: Path) -> None:
+    for step, is_complete in ((100, True), (200, False), (300, True), (400, True), (500, False)):
+        save(tmp_path / "out", saved / "zero2", step, is_complete)
+    listed = zlaunch("checkpoint", "prune", "out", "--keep", "2", cwd=tmp_path)
+    assert listed.status == 0
+    assert "`--yes` deletes 2 checkpoints" in listed.err
+    assert len(left(tmp_path / "out")) == 5
+    pruned = zlaunch("checkpoint", "prune", "out", "--keep", "2", "--yes", cwd=tmp_path)
+    assert pruned.out == listed.out
+    assert left(tmp_path / "out") == ["checkpoint-300", "checkpoint-400", "checkpoint-500"]
+
+
+def test_the_only_complete_one_stays(saved: Path, tmp_path: Path) -> None:
+    save(tmp_path / "out", saved / "zero2", 100)
+    save(tmp_path / "out", saved / "zero2", 200, is_complete=False)
+    result = zlaunch("checkpoint", "prune", "out", "--keep", "1", "--yes", cwd=tmp_path)
+    assert "nothing to delete" in result.err
+    assert left(tmp_path / "out") == ["checkpoint-100", "checkpoint-200"]
+
+
+def test_nothing_is_deleted_where_nothing_is_complete(saved: Path, tmp_path: Path) -> None:
+    save(tmp_path / "out", saved / "zero2", 100, is_complete=False)
+    save(tmp_path / "out", saved / "zero2", 200, is_complete=False)
+    zlaunch("checkpoint", "prune", "out", "--keep", "1", "--yes", cwd=tmp_path)
+    assert left(tmp_path / "out") == ["checkpoint-100", "checkpoint-200"]
+
+
+def test_each_run_keeps_its_own_and_models_stay(saved: Path, tmp_path: Path) -> None:
+    for run, step in (("a", 1), ("a", 2), ("b", 1)):
+        save(tmp_path / "out" / run, saved / "zero2", step)
+    (tmp_path / "out" / "model").mkdir()
+    (tmp_path / "out" / "model" / "model.safetensors").touch()
+    zlaunch("checkpoint", "prune", "out", "--keep", "1", "--yes", cwd=tmp_path)
+    assert [left(tmp_path / "out" / name) for name in ("a", "b")] == [["checkpoint-2"], ["checkpoint-1"]]
+    assert left(tmp_path / "out") == ["a", "b", "model"]
+
+
+def test_the_tag_that_latest_names_stays(saved: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(saved / "zero2", tmp_path / "out"))
+    shutil.copytree(saved / "others" / "later", folder / "global_step4")
+    zlaunch("checkpoint", "prune", "out", "--keep", "1", "--yes", cwd=tmp_path)
+    assert {"global_step3", "global_step4"} <= set(left(folder))

@@ -113,6 +113,31 @@ def argument_of_torch_missing(subject: Subject) -> Iterator[Violation]:
                 )
 
 
+_NEEDS_OBJECTS: Mapping[str, str] = {
+    "LBFGS": "calls a function at each step, and DeepSpeed's engine passes none",
+    "LambdaLR": "takes a function, which JSON cannot hold",
+    "MultiplicativeLR": "takes a function, which JSON cannot hold",
+    "SequentialLR": "takes other schedulers, which JSON cannot hold",
+    "ChainedScheduler": "takes other schedulers, which JSON cannot hold",
+}
+"""Class of torch → why no ds_config can use it."""
+
+
+@fails_later(
+    {"scheduler": {"type": "LambdaLR", "params": {"lr_lambda": "lambda epoch: 1"}}},
+    {"scheduler": None},
+)
+def objects_not_in_json(subject: Subject) -> Iterator[Violation]:
+    """Some classes of torch take functions or other objects, which a ds_config cannot name."""
+    for kind, one in (("optimizer", subject.config.optimizer), ("scheduler", subject.config.scheduler)):
+        if isinstance(one, TorchOptimizer | TorchScheduler) and one.type in _NEEDS_OBJECTS:
+            yield Violation(
+                f"{kind}.type",
+                f"torch's {one.type} {_NEEDS_OBJECTS[one.type]}",
+                f"choose another {kind}, or create it in the script",
+            )
+
+
 @fails_later(
     {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "amsgrad": True}}},
     {"optimizer.params.torch_adam": True},

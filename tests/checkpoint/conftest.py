@@ -1,6 +1,7 @@
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,16 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "saved").exists():
-            program = ("torchrun", "--standalone", "--nproc-per-node", 2, "-m", "tests.checkpoint.save")
+            program = (
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                2,
+                "-m",
+                "tests.checkpoint.save",
+            )
             result = run(*program, folder / "saving", cwd=ROOT, env={"DS_ACCELERATOR": "cpu"})
             assert result.status == 0, result.err
             (folder / "saving").rename(folder / "saved")

@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,17 @@ CONVERTED = ("zero2", "zero2-fp32", "zero3")
 
 def load(ranks: int, pairs: list[str], folder: Path) -> dict[str, Any]:
     out = folder / f"told-{ranks}.json"
-    program = ("torchrun", "--standalone", "--nproc-per-node", ranks, "-m", "tests.checkpoint.load", out)
+    program = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        ranks,
+        "-m",
+        "tests.checkpoint.load",
+        out,
+    )
     result = run(*program, *pairs, cwd=ROOT, env={"DS_ACCELERATOR": "cpu"})
     assert result.status == 0, result.err
     told: dict[str, Any] = json.loads(out.read_text())

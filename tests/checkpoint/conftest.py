@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT, run
+from tests.running import ROOT, run, with_own_programs
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "-m",
                 "tests.checkpoint.save",
             )
-            result = run(*program, folder / "saving", cwd=ROOT, env={"DS_ACCELERATOR": "cpu"})
+            result = run(*program, folder / "saving", cwd=ROOT, env=with_own_programs())
             assert result.status == 0, result.err
             (folder / "saving").rename(folder / "saved")
     return folder / "saved"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoint.save import ENGINES
-from tests.running import ROOT, run, zlaunch
+from tests.running import ROOT, run, with_own_programs, zlaunch
 from zlaunch.checkpoint.find import checkpoint_at
 from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume, newest_to_resume
 from zlaunch.checkpoint.summary import summarize
@@ -37,7 +37,7 @@ def load(ranks: int, pairs: list[str], folder: Path) -> dict[str, Any]:
         "tests.checkpoint.load",
         out,
     )
-    result = run(*program, *pairs, cwd=ROOT, env={"DS_ACCELERATOR": "cpu"})
+    result = run(*program, *pairs, cwd=ROOT, env=with_own_programs())
     assert result.status == 0, result.err
     told: dict[str, Any] = json.loads(out.read_text())
     return told

@@ -172,11 +172,3 @@ def the_run(cwd: Path) -> Path:
     """Find the directory of the only run that was started here."""
     (directory,) = (cwd / "runs").iterdir()
     return directory
-
-
-def with_own_programs() -> dict[str, str]:
-    """Variables for ranks on the CPU; torch needs ninja, which is beside this Python, to load an op."""
-    return {
-        "DS_ACCELERATOR": "cpu",
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
-    }

@@ -1,13 +1,12 @@
 import fcntl
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT, run, with_own_programs
+from tests.checkpoint.ranks import run_ranks
 
 
 @pytest.fixture(scope="session")
@@ -19,18 +18,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "saved").exists():
-            program = (
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node",
-                2,
-                "-m",
-                "tests.checkpoint.save",
-            )
-            result = run(*program, folder / "saving", cwd=ROOT, env=with_own_programs())
-            assert result.status == 0, result.err
+            run_ranks(2, "tests.checkpoint.save", folder / "saving")
             (folder / "saving").rename(folder / "saved")
     return folder / "saved"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT, run
+from tests.running import ACTIVATED, ROOT, run
 
 pytestmark = pytest.mark.job
 
@@ -24,7 +24,7 @@ def test_every_command_of_the_page_does_what_it_says(saved: Path, tmp_path: Path
     )
     assert len(commands) > 6
     for command in commands:
-        result = run("sh", "-c", command, cwd=tmp_path)
+        result = run("sh", "-c", command, cwd=tmp_path, env=ACTIVATED)
         assert result.status == STATUS.get(command.split()[2], 0), (command, result.out, result.err)
     assert (tmp_path / "my-model" / "model.safetensors").is_file()
     assert (tmp_path / "with-config" / "config.json").is_file()

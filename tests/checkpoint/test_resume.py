@@ -2,15 +2,16 @@
 
 import itertools
 import json
+import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.checkpoint.ranks import run_ranks
 from tests.checkpoint.save import ENGINES
-from tests.running import ROOT, run, with_own_programs, zlaunch
+from tests.running import ROOT, zlaunch
 from zlaunch.checkpoint.find import checkpoint_at
 from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume, newest_to_resume
 from zlaunch.checkpoint.summary import summarize
@@ -26,19 +27,7 @@ CONVERTED = ("zero2", "zero2-fp32", "zero3")
 
 def load(ranks: int, pairs: list[str], folder: Path) -> dict[str, Any]:
     out = folder / f"told-{ranks}.json"
-    program = (
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        ranks,
-        "-m",
-        "tests.checkpoint.load",
-        out,
-    )
-    result = run(*program, *pairs, cwd=ROOT, env=with_own_programs())
-    assert result.status == 0, result.err
+    run_ranks(ranks, "tests.checkpoint.load", out, *pairs)
     told: dict[str, Any] = json.loads(out.read_text())
     return told
 
@@ -50,7 +39,7 @@ def bed(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in NAMES:
         shutil.copytree(saved / name, folder / name)
     for name in CONVERTED:
-        make_universal(checkpoint_at(folder / name), None, lambda: None)
+        assert zlaunch("checkpoint", "universal", name, cwd=folder).status == 0
     return folder
 
 
@@ -130,14 +119,16 @@ def test_the_command_says_what_to_do(saved: Path, tmp_path: Path) -> None:
     assert json.loads(stage.out)["way"] == "weights"
 
 
-def test_a_conversion_that_fails_leaves_nothing(
-    bed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversion_that_fails_leaves_nothing(bed: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(bed / "zero1", tmp_path / "zero1"))
     before = sorted(folder.rglob("*"))
-    monkeypatch.setattr("zlaunch.checkpoint.universal.CONVERSION", "tests.nothing_of_this_name")
-    with pytest.raises(Exception, match=r"conversion failed: .*nothing_of_this_name"):
-        make_universal(checkpoint_at(folder), None, lambda: None)
+    broken = tmp_path / "packages" / "deepspeed"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise OSError('this package is broken')\n")
+    environment = {"PYTHONPATH": os.pathsep.join([str(broken.parent), str(ROOT)])}
+    result = zlaunch("checkpoint", "universal", folder, cwd=tmp_path, env=environment)
+    assert result.status == 69
+    assert "conversion failed: OSError: this package is broken" in result.err
     assert sorted(folder.rglob("*")) == before
 
 

@@ -6,7 +6,6 @@ the size of the model. The directory appears when it is complete.
 
 import json
 import shutil
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zlaunch.checkpoint.archive import ITEM_BYTES, BadArchive
 from zlaunch.checkpoint.directory import new_directory, refuse_existing
 from zlaunch.checkpoint.find import CheckpointFolder
+from zlaunch.checkpoint.safetensors import NAMES, write_header
 from zlaunch.checkpoint.summary import trained_type
 from zlaunch.checkpoint.weights import StoredWeight, aliases, weights
 from zlaunch.errors import InputMissing, Unavailable
@@ -30,22 +30,6 @@ BLOCK_BYTES = BLOCK * 16
 
 SHARD_BYTES = 5_000_000_000
 """Maximum size of a file of the model, as in transformers."""
-
-_NAMES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
-"""Data type → its name in a safetensors file."""
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 
@@ -183,15 +167,13 @@ def _write_all(export: ModelExport, folder: Path, written: Callable[[int], None]
 
 
 def _header(export: ModelExport, shard: Sequence[StoredWeight]) -> bytes:
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    tensors: dict[str, object] = {}
     end = 0
     for one in shard:
         begin, end = end, end + export.bytes_of(one)
-        dtype = _NAMES[export.type_of(one)]
-        header[one.name] = {"dtype": dtype, "shape": list(one.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of eight
-    return struct.pack("<Q", len(text)) + text
+        dtype = NAMES[export.type_of(one)]
+        tensors[one.name] = {"dtype": dtype, "shape": list(one.shape), "data_offsets": [begin, end]}
+    return write_header(tensors)
 
 
 def _index(export: ModelExport) -> str:

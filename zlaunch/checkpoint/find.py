@@ -24,7 +24,6 @@ WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 
 _TRAINER_NAME = re.compile(r"checkpoint-(\d+)")
 _STEP = re.compile(r"(?:global_step|checkpoint-|step[_-]?|epoch[_-]?)(\d+)")

@@ -37,11 +37,6 @@ class EngineFiles:
     other: Sequence[Path]
     """Files of experts and of pipeline layers."""
 
-    @property
-    def all(self) -> list[Path]:
-        """All files."""
-        return [*self.model.values(), *self.optim.values(), *self.other]
-
 
 def engine_files(folder: Path) -> EngineFiles | None:
     """Find the files that the engine has saved in a directory; None if there are none."""
@@ -145,11 +140,6 @@ class ModelFile:
         """Whether the state of the optimizer is in this file, as it is at stage 0."""
         return self._state.get("optimizer") is not None
 
-    @property
-    def is_universal(self) -> bool:
-        """Whether DeepSpeed's conversion has prepared it."""
-        return "universal_checkpoint_info" in self._state
-
 
 class OptimFile:
     """One `*_optim_states.pt`: what a rank has of the optimizer. Raise BadArchive if it is none."""
@@ -158,7 +148,6 @@ class OptimFile:
         """Read the structure, not the numbers."""
         self.archive = Archive(file)
         whole = _dict(self.archive.value, file)
-        self.release = whole.get("ds_version")
         self._state: Mapping[str, Any] = _dict(whole.get("optimizer_state_dict"), file)
         stage = self._state.get("zero_stage")
         stage = stage.args[0] if isinstance(stage, Unknown) and stage.args else stage  # an enum

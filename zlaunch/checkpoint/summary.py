@@ -1,8 +1,6 @@
 """What a checkpoint contains, in a few values."""
 
-import json
 import math
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,12 +9,13 @@ from typing import TypeVar
 
 from zlaunch.checkpoint.archive import BadArchive
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, trainer_step
+from zlaunch.checkpoint.safetensors import DAMAGED, NAMES, read_header
 from zlaunch.checkpoint.states import ModelFile, OptimFile, engine_files
 from zlaunch.checkpoint.verify import Problem, verify
 
 State = TypeVar("State")
 
-_SAFETENSORS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
+_FLOATS = {NAMES[dtype]: dtype for dtype in ("float64", "float32", "float16", "bfloat16")}
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,8 @@ class Summary:
 
 def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
     """Read and verify a checkpoint; `complete` as for `verify`."""
+    model = _model(checkpoint)
     files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
-    model = None if files is None else _first(ModelFile, files.model.values())
     shard = None if files is None else _first(OptimFile, files.optim.values())
     step = trainer_step(checkpoint.folder)
     if step is None:
@@ -93,8 +92,12 @@ def _num_parameters(model: ModelFile) -> int | None:
 
 def trained_type(checkpoint: CheckpointFolder) -> str | None:
     """Read the type of most parameters while the model trained."""
+    return _dtype(checkpoint, _model(checkpoint))
+
+
+def _model(checkpoint: CheckpointFolder) -> ModelFile | None:
     files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
-    return _dtype(checkpoint, None if files is None else _first(ModelFile, files.model.values()))
+    return None if files is None else _first(ModelFile, files.model.values())
 
 
 def _dtype(checkpoint: CheckpointFolder, model: ModelFile | None) -> str | None:
@@ -107,10 +110,8 @@ def _dtype(checkpoint: CheckpointFolder, model: ModelFile | None) -> str | None:
 def safetensors_dtype(file: Path) -> str | None:
     """Read the type of most tensors of a file; None if it is damaged."""
     try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            header = json.loads(stream.read(min(length, file.stat().st_size)))
-        types = Counter(one["dtype"] for name, one in header.items() if name != "__metadata__")
-    except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        _, tensors = read_header(file)
+        types = Counter(one["dtype"] for one in tensors.values())
+    except (OSError, *DAMAGED):
         return None
-    return _SAFETENSORS.get(types.most_common(1)[0][0]) if types else None
+    return _FLOATS.get(types.most_common(1)[0][0]) if types else None

@@ -3,9 +3,8 @@
 import json
 import math
 import re
-import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -20,11 +19,12 @@ from zlaunch.checkpoint.find import (
     latest_tag,
     trainer_step,
 )
+from zlaunch.checkpoint.safetensors import DAMAGED, IncompleteHeader, read_header
 from zlaunch.checkpoint.states import EngineFiles, ModelFile, OptimFile, Shapes, engine_files
 from zlaunch.errors import Finding, Refused
 
 Key = TypeVar("Key", bound=Hashable)
-State = TypeVar("State")
+State = TypeVar("State", ModelFile, OptimFile)
 
 MOST_NAMES = 4
 """Maximum number of ranks or files named in one problem."""
@@ -119,11 +119,11 @@ class _Save:
 
 
 def _engine(checkpoint: CheckpointFolder, files: EngineFiles) -> Iterator[Problem]:
-    damage = {file: problems for file in files.all if (problems := _damage(file))}
-    models, bad_models = _opened(files.model, ModelFile, damage)
-    shards, bad_shards = _opened(files.optim, OptimFile, damage)
-    yield from (problem for problems in damage.values() for problem in problems)
+    models, bad_models = _opened(files.model, ModelFile)
+    shards, bad_shards = _opened(files.optim, OptimFile)
     yield from (*bad_models, *bad_shards)
+    for file in files.other:
+        yield from _damage(file)
     save = _Save(files, models, shards)
     yield from _missing_models(save)
     yield from _missing_shards(save)
@@ -134,27 +134,34 @@ def _engine(checkpoint: CheckpointFolder, files: EngineFiles) -> Iterator[Proble
 
 
 def _opened(
-    files: "Mapping[Key, Path]", read: "Callable[[Path], State]", damaged: Collection[Path]
+    files: "Mapping[Key, Path]", read: "Callable[[Path], State]"
 ) -> "tuple[dict[Key, State], list[Problem]]":
+    """Open the files that are not damaged, each once."""
     opened: dict[Key, State] = {}
     problems = []
     for key, file in files.items():
-        if file not in damaged:
-            try:
-                opened[key] = read(file)
-            except BadArchive as error:
-                problems.append(Problem(file, str(error)))
+        try:
+            state = read(file)
+            damage = state.archive.problem()
+        except (BadArchive, OSError) as error:
+            damage = _unreadable(error)
+        if damage is None:
+            opened[key] = state
+        else:
+            problems.append(Problem(file, damage))
     return opened, problems
 
 
 def _damage(file: Path, complete: bool = False) -> list[Problem]:
     try:
         damage = Archive(file).problem(complete)
-    except BadArchive as error:
-        damage = str(error)
-    except OSError as error:
-        damage = f"it cannot be read: {error.strerror}"
+    except (BadArchive, OSError) as error:
+        damage = _unreadable(error)
     return [] if damage is None else [Problem(file, damage)]
+
+
+def _unreadable(error: BadArchive | OSError) -> str:
+    return f"it cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
 
 
 def _missing_models(save: _Save) -> Iterator[Problem]:
@@ -380,17 +387,14 @@ def _weights(folder: Path) -> Iterator[Problem]:
 
 
 def safetensors_damage(file: Path) -> str | None:
-    """Compare the length of a file with its header: 8 bytes of length, JSON, the tensors without gaps."""
+    """Compare the length of a file with its header."""
     size = file.stat().st_size
     try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            if length > size:
-                return "its header is incomplete"
-            header = json.loads(stream.read(length))
-        ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
-        wanted = 8 + length + max(ends, default=0)
-    except (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        begin, tensors = read_header(file)
+        wanted = begin + max((one["data_offsets"][1] for one in tensors.values()), default=0)
+    except IncompleteHeader:
+        return "its header is incomplete"
+    except DAMAGED:
         return "its header is damaged"
     return None if size == wanted else f"it has {size} bytes, and its header says {wanted}"
 

@@ -81,10 +81,21 @@ def write_new(file: Path, text: str | bytes) -> None:
     """Write a new file; raise Unavailable if it exists or cannot be written."""
     check_new(file)
     try:
-        with file.open("xb") as new:
-            new.write(text.encode() if isinstance(text, str) else text)
+        _create(file, text.encode() if isinstance(text, str) else text)
     except OSError as error:
         raise _unavailable(f"`{file}` cannot be written: {error.strerror}") from None
+
+
+def _create(file: Path, data: bytes) -> None:
+    """Write a whole new file; on a full disk there is none. Raise FileExistsError if there is one already."""
+    try:
+        with file.open("xb") as new:
+            new.write(data)
+    except FileExistsError:
+        raise
+    except OSError:
+        file.unlink(missing_ok=True)
+        raise
 
 
 def write_back(file: Path, text: str, *, keep: bool = False) -> Path | None:
@@ -112,8 +123,7 @@ def _keep(file: Path) -> Path:
     for number in itertools.count(1):
         copy = file.with_name(f"{file.name}.bak{number if number > 1 else ''}")
         try:
-            with copy.open("xb") as new:
-                new.write(data)
+            _create(copy, data)
             copy.chmod(stat.S_IMODE(file.stat().st_mode))
         except FileExistsError:
             if not copy.is_file() or copy.read_bytes() != data:

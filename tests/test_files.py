@@ -1,0 +1,40 @@
+"""Files on a disk that is full, which a limit on their size stands for."""
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from zlaunch.errors import Unavailable
+from zlaunch.files import write_back, write_new
+
+LIMIT_BYTES = 1000
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """Let no file grow beyond the limit; Python ignores the signal that comes with the error."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_new_file_that_does_not_fit_is_not_left_in_part(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="File too large"):
+        write_new(tmp_path / "ds.json", "x" * (LIMIT_BYTES + 1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_whose_copy_does_not_fit_stays_as_it_is(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text("x" * (LIMIT_BYTES + 1))
+    request.getfixturevalue("full_disk")
+    with pytest.raises(Unavailable, match="File too large"):
+        write_back(file, "shorter", keep=True)
+    assert [one.name for one in tmp_path.iterdir()] == ["ds.json"]
+    assert file.stat().st_size == LIMIT_BYTES + 1

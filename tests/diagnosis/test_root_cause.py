@@ -66,6 +66,13 @@ def test_a_rank_that_is_gone_comes_before_one_that_lost_its_connection() -> None
     assert culprit(run(DRAGGED["a peer that closed"], gone)) == 1
 
 
+def test_a_rank_that_is_gone_is_not_to_blame_if_its_launcher_was_killed() -> None:
+    gone = replace(printed("", rank=1), returncode=None, log="importing")
+    evidence = run(DRAGGED["a peer that closed"], gone)
+    assert culprit(evidence) == 1
+    assert culprit(replace(run(stopped(), gone), launcher_returncode=-signal.SIGKILL)) is None
+
+
 def test_a_rank_that_never_began_is_not_to_blame() -> None:
     assert culprit(run(RankEvidence(0), RankEvidence(1))) is None
 

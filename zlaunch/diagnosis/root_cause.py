@@ -38,7 +38,7 @@ class RankRole(IntEnum):
     CUT_OFF = 3
     """It lost the connection to a peer that had ended."""
     STOPPED = 4
-    """It was told to stop."""
+    """It was told to stop, or killed with its launcher."""
     NONE = 5
     """It finished, or never started."""
 
@@ -49,7 +49,7 @@ def role_of(rank: RankEvidence, evidence: Evidence) -> RankRole:
         return RankRole.NONE
     error = error_of(rank)
     if error is None and rank.returncode is None:
-        return _without_an_end(rank)
+        return _without_an_end(rank, evidence)
     if rank.stopped_by is not None and not _raised_before(rank):
         return RankRole.STOPPED
     is_interrupted = error is not None and error.type == "KeyboardInterrupt"
@@ -64,8 +64,9 @@ def _by_its_words(words: str) -> RankRole:
     return RankRole.CUT_OFF if LOST_PEER.search(words) else RankRole.FAILED
 
 
-def _without_an_end(rank: RankEvidence) -> RankRole:
-    if rank.stopped_by is not None:
+def _without_an_end(rank: RankEvidence, evidence: Evidence) -> RankRole:
+    # The kernel kills the rank programs of a launcher that is killed, some before they can record an end.
+    if rank.stopped_by is not None or evidence.launcher_returncode < 0:
         return RankRole.STOPPED
     return RankRole.LOST if rank.log or rank.phase or rank.heartbeat or rank.step else RankRole.NONE
 

@@ -12,6 +12,7 @@ import argparse
 import collections
 import concurrent.futures
 import contextlib
+import json
 import random
 import signal
 import subprocess
@@ -19,13 +20,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 from tests.deaths.bed import Bed, Job, runs
 from tests.launchers import LAUNCHERS
+from tests.running import zlaunch
 
 SCRIPT = """
 import os, pathlib, subprocess, sys, time
@@ -152,10 +154,12 @@ def run(trial: Trial) -> Result:
             "",
         )
         has_begun = (folder / "r" / "job.json").exists()
+        if has_begun and not ending:  # nothing ran that could record it
+            result = replace(result, how=f"shown as {_shown(folder)}")
         wrong = _judge(result, has_begun, ending) or ("" if "Traceback" not in job.said() else "a traceback")
         if not has_begun and "Traceback" in job.said() and ", in main\n" not in job.said():
             wrong = ""  # it came while Python itself started, before zlaunch can heed it
-        return Result(**{**vars(result), "wrong": wrong})
+        return replace(result, wrong=wrong)
 
 
 def _await(trial: Trial, job: Job) -> None:
@@ -202,6 +206,12 @@ def _has_no_effect(trial: Trial, target: str) -> bool:
     return target in {"daemon", "nothing"} or (is_unanswered and trial.signal == signal.SIGKILL)
 
 
+def _shown(folder: Path) -> str:
+    """Ask `zlaunch runs` for the state of the run."""
+    shown = zlaunch("runs", "show", "r", "--json", cwd=folder)
+    return str(json.loads(shown.out)["state"]) if shown.status == 0 else shown.err
+
+
 def _judge(result: Result, has_begun: bool, ending: Mapping[str, object]) -> str:
     """Say what is wrong; empty if nothing is."""
     trial, target = result.trial, result.target
@@ -213,8 +223,8 @@ def _judge(result: Result, has_begun: bool, ending: Mapping[str, object]) -> str
     right = _expected(trial, target)
     if not has_begun:  # nothing is recorded of it
         right = {(status, "-", "-") for status, *_ in right}
-    if target == ALL and trial.phase == "starting":
-        right |= {(137, "-", "-")}  # nothing ran that could record it; `zlaunch runs` says that it is lost
+    if is_killed and trial.phase == "starting":
+        right |= {(137, "shown as lost", "-")}
     if trial.phase in {"ending", "starting"} or _has_no_effect(trial, target):
         right |= {(0, "finished", "-")}  # it came too late, or did not matter
     got = (result.status, result.how, result.code)

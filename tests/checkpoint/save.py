@@ -173,6 +173,57 @@ def save_models(out: Path) -> None:
         del kept_alive
 
 
+ADAPTERS: dict[str, tuple[int, bool, dict[str, Any]]] = {
+    "lora1-alone": (1, False, {"use_rslora": True, "modules_to_save": ["lm_head"]}),
+    "lora2": (2, True, {"alpha_pattern": {"layers.0.self_attn.q_proj": 32}}),
+    "lora3": (3, True, {"rank_pattern": {"v_proj": 2}, "bias": "lora_only"}),
+}
+"""Name → stage, whether the frozen parameters are saved (a Trainer leaves them out), settings of LoRA."""
+
+
+def save_adapters(out: Path) -> None:
+    """Save LoRA adapters in fp32, and what the adapted model answers; the model under them is `base`."""
+    import deepspeed
+    import peft
+    import transformers
+    from safetensors.torch import save_file
+    from transformers.integrations import HfDeepSpeedConfig
+
+    folder = out / "adapters"
+    if get_rank() == 0:
+        torch.manual_seed(0)
+        sizes = transformers.LlamaConfig(**SIZES, tie_word_embeddings=False, attention_bias=True)
+        transformers.AutoModelForCausalLM.from_config(sizes).save_pretrained(folder / "base")
+    barrier()
+    for name, (stage, with_frozen, settings) in ADAPTERS.items():
+        config = {
+            "train_micro_batch_size_per_gpu": 2,
+            "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
+            "zero_optimization": {"stage": stage},
+        }
+        kept_alive = HfDeepSpeedConfig(config)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32)
+        lora = peft.LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"], **settings)
+        adapted = peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
+        trained = [one for one in adapted.parameters() if one.requires_grad]
+        made, *_ = deepspeed.initialize(model=adapted, model_parameters=trained, config=config)
+        for step in range(2):
+            torch.manual_seed(step * 2 + get_rank())
+            tokens = torch.randint(0, 96, (2, 8))
+            made.backward(made(input_ids=tokens, labels=tokens).loss)
+            made.step()
+        made.eval()
+        with torch.no_grad():
+            logits = made(input_ids=torch.arange(12)[None]).logits
+        made.save_checkpoint(str(folder / name), exclude_frozen_parameters=not with_frozen)
+        if get_rank() == 0:
+            lora.save_pretrained(folder / name)
+            save_file({"logits": logits.contiguous()}, folder / f"{name}.safetensors")
+        barrier()
+        made.destroy()
+        del kept_alive
+
+
 def save_dcp(out: Path) -> None:
     """Save as torch.distributed.checkpoint does."""
     import torch.distributed.checkpoint as dcp
@@ -212,6 +263,8 @@ def main(out: Path, names: list[str]) -> None:
         save_others(out)
     if not names or "models" in names:
         save_models(out)
+    if not names or "adapters" in names:
+        save_adapters(out)
     if not names or "dcp" in names:
         save_dcp(out)
     if not names or "accelerate" in names:

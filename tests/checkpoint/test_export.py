@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from tests.checkpoint.save import ENGINES, MODELS
 from tests.running import zlaunch
-from zlaunch.checkpoint.export import convert, plan_export, write_export
+from zlaunch.checkpoint.export import plan_export, write_export
 from zlaunch.checkpoint.find import checkpoint_at
+from zlaunch.checkpoint.numbers import convert
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.process import Stopped
 
@@ -162,13 +163,6 @@ def test_a_link_is_refused_before_anything_is_written(saved: Path, tmp_path: Pat
     (tmp_path / "out").symlink_to(tmp_path / "nowhere")
     with pytest.raises(WrongUsage, match="exists already"):
         exported(saved / "zero2", tmp_path / "out")
-
-
-def test_an_adapter_is_not_written_as_a_model(copied: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = copied("zero2") / "global_step3"
-    (folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(Unavailable, match="has an adapter"):
-        exported(folder, tmp_path / "out")
 
 
 def test_a_directory_without_a_config_is_no_model_to_copy_from(saved: Path, tmp_path: Path) -> None:

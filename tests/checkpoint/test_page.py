@@ -17,8 +17,8 @@ STATUS = {"can-resume": 65}
 def test_every_command_of_the_page_does_what_it_says(saved: Path, tmp_path: Path) -> None:
     checkpoint = Path(shutil.copytree(saved / "zero2", tmp_path / "outputs" / "checkpoint-500"))
     (checkpoint / "trainer_state.json").write_text('{"global_step": 500}')
-    (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "config.json").write_text('{"architectures": ["Net"]}')
+    shutil.copytree(saved / "adapters" / "lora1-alone", tmp_path / "outputs" / "lora")
+    shutil.copytree(saved / "adapters" / "base", tmp_path / "base")
     commands = re.findall(
         r"^    (zlaunch .*)$", (ROOT / "docs" / "checkpoints.md").read_text("utf-8"), re.MULTILINE
     )

@@ -294,7 +294,7 @@ class Archive:
             stream.seek(entry.header_offset)
             header = stream.read(_LOCAL_HEADER_BYTES)
         begin = entry.header_offset + _LOCAL_HEADER_BYTES + sum(struct.unpack("<HH", header[26:30]))
-        dtype = np.dtype(_NUMPY.get(tensor.dtype, tensor.dtype))
+        dtype = np.dtype(NUMPY.get(tensor.dtype, tensor.dtype))
         if not tensor.numel:
             return np.empty(0, dtype)
         offset = begin + tensor.offset * dtype.itemsize
@@ -305,7 +305,7 @@ class Archive:
         return np.lib.stride_tricks.as_strided(stored, tensor.shape, steps, writeable=False).reshape(-1)
 
 
-_NUMPY = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+NUMPY = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
 def _parts(value: "list[Any] | tuple[Any, ...] | Unknown") -> tuple[Any, ...]:

@@ -7,31 +7,36 @@ the size of the model. The directory appears when it is complete.
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zlaunch.checkpoint.archive import ITEM_BYTES, BadArchive
 from zlaunch.checkpoint.directory import new_directory, refuse_existing
 from zlaunch.checkpoint.find import CheckpointFolder
+from zlaunch.checkpoint.lora import (
+    ADAPTER_CONFIG,
+    Adapter,
+    adapter_in,
+    kept,
+    merged,
+    most_common_type,
+    read_object,
+)
+from zlaunch.checkpoint.numbers import BLOCK, FLOATS, convert
 from zlaunch.checkpoint.safetensors import NAMES, write_header
 from zlaunch.checkpoint.summary import trained_type
 from zlaunch.checkpoint.weights import StoredWeight, aliases, weights
-from zlaunch.errors import InputMissing, Unavailable
+from zlaunch.errors import InputMissing, Unavailable, WrongUsage
 
 if TYPE_CHECKING:
     import numpy as np
-
-BLOCK = 1 << 22
-"""Elements that are converted and written at once."""
 
 BLOCK_BYTES = BLOCK * 16
 """Memory for a block: as it is read, in fp32, its rounding, and as it is written."""
 
 SHARD_BYTES = 5_000_000_000
 """Maximum size of a file of the model, as in transformers."""
-
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 COMPANIONS = (
     *("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"),
@@ -48,6 +53,9 @@ COMPANIONS = (
 )
 """Files beside the weights that `from_pretrained` reads."""
 
+_OF_MODEL = ("config.json", "generation_config.json")
+"""Those that do not belong beside an adapter."""
+
 
 @dataclass(frozen=True)
 class ModelExport:
@@ -63,7 +71,7 @@ class ModelExport:
 
     def type_of(self, weight: StoredWeight) -> str:
         """The type in which a parameter is written."""
-        return self.dtype if weight.dtype in _FLOATS else weight.dtype
+        return self.dtype if weight.dtype in FLOATS else weight.dtype
 
     def bytes_of(self, weight: StoredWeight) -> int:
         """The size of a parameter as it is written."""
@@ -78,39 +86,82 @@ class ModelExport:
         """Name the files of the weights, as transformers does."""
         for number, shard in enumerate(self.shards, start=1):
             of = f"-{number:05}-of-{len(self.shards):05}" if len(self.shards) > 1 else ""
-            yield f"model{of}.safetensors", shard
+            yield f"{'adapter_' if self.is_adapter else ''}model{of}.safetensors", shard
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it is only an adapter, which is loaded into a model."""
+        return ADAPTER_CONFIG in self.companions
 
 
 def plan_export(
-    checkpoint: CheckpointFolder, dtype: str | None, shard_bytes: int = SHARD_BYTES, model: Path | None = None
+    checkpoint: CheckpointFolder,
+    dtype: str | None,
+    shard_bytes: int = SHARD_BYTES,
+    model: Path | None = None,
+    merge_lora: bool = False,
 ) -> ModelExport:
     """Plan what to write. `model` is a directory with config and tokenizer, if the checkpoint has none.
 
+    An adapter is written alone, unless it is merged: into the weights of the checkpoint, or those of `model`.
     Without a type, it is that of the model while it trained. Raise Unavailable if the kind of checkpoint
     cannot be exported.
     """
-    companions = _companions([model] if model else [checkpoint.folder, checkpoint.folder.parent])
-    if model and not companions:
-        raise InputMissing(f"`{model}` has no config.json")
+    around = [checkpoint.folder, checkpoint.folder.parent]
     try:
-        tied, all_weights = aliases(checkpoint), weights(checkpoint)
+        tied, stored = aliases(checkpoint), weights(checkpoint)
+        adapter = adapter_in(stored, around)
+        if merge_lora and adapter is None:
+            raise WrongUsage(f"`{checkpoint.folder}` has no adapter to merge", "leave out `--merge-lora`")
+        if adapter is not None and model is None:
+            model = adapter.local_model
+        companions = _companions([model] if model else around)
+        if model and not companions:
+            raise InputMissing(f"`{model}` has no config.json")
+        if adapter is not None and not merge_lora:
+            return _adapter_alone(checkpoint, adapter, stored, dtype, companions)
+        by_name = {one.name: one for one in stored}
+        chosen = [one for one in stored if one.name not in tied]
+        if "config.json" not in companions:  # then nothing ties them when the model is loaded
+            chosen += [replace(by_name[first], name=name) for name, first in tied.items() if first in by_name]
+        if adapter is None:
+            dtype = dtype or _trained_type(checkpoint, chosen)
+        else:
+            chosen = merged(adapter, chosen, model, _tied_by_config(tied, companions))
+            dtype = dtype or most_common_type(chosen)
     except BadArchive as error:
         raise Unavailable(f"`{checkpoint.folder}` cannot be read: {error}") from None
-    by_name = {one.name: one for one in all_weights}
-    kept = [one for one in all_weights if one.name not in tied]
-    if "config.json" not in companions:  # then nothing ties them when the model is loaded
-        kept += [_renamed(by_name[first], name) for name, first in tied.items() if first in by_name]
-    export = ModelExport(checkpoint, kept, dtype or _trained_type(checkpoint, kept), companions, [])
-    return ModelExport(checkpoint, kept, export.dtype, companions, list(_shards(export, shard_bytes)))
+    export = ModelExport(checkpoint, chosen, dtype, companions, [])
+    return replace(export, shards=list(_shards(export, shard_bytes)))
 
 
-def _trained_type(checkpoint: CheckpointFolder, kept: Sequence[StoredWeight]) -> str:
+def _adapter_alone(
+    checkpoint: CheckpointFolder,
+    adapter: Adapter,
+    stored: Sequence[StoredWeight],
+    dtype: str | None,
+    companions: Mapping[str, Path],
+) -> ModelExport:
+    chosen = kept(adapter, stored)
+    beside = {name: file for name, file in companions.items() if name not in _OF_MODEL}
+    beside[ADAPTER_CONFIG] = adapter.config_file
+    return ModelExport(checkpoint, chosen, dtype or _trained_type(checkpoint, chosen), beside, [chosen])
+
+
+def _tied_by_config(aliases: Mapping[str, str], companions: Mapping[str, Path]) -> set[str | int]:
+    """Name what the config ties when the model is loaded, and how many rows that has."""
+    if "config.json" not in companions:
+        return set()
+    config = read_object(companions["config.json"])
+    names: set[str | int] = {*aliases, *aliases.values()}
+    if config.get("tie_word_embeddings") and isinstance(rows := config.get("vocab_size"), int):
+        names.add(rows)
+    return names
+
+
+def _trained_type(checkpoint: CheckpointFolder, chosen: Sequence[StoredWeight]) -> str:
     found = trained_type(checkpoint)
-    return found if found in _FLOATS else next((one.dtype for one in kept if one.dtype in _FLOATS), "float32")
-
-
-def _renamed(weight: StoredWeight, name: str) -> StoredWeight:
-    return StoredWeight(name, weight.shape, weight.dtype, weight.pieces)
+    return found if found in FLOATS else next((one.dtype for one in chosen if one.dtype in FLOATS), "float32")
 
 
 def _companions(folders: Sequence[Path]) -> dict[str, Path]:
@@ -193,18 +244,3 @@ def _blocks(weight: StoredWeight, dtype: str) -> "Iterator[np.ndarray[Any, Any]]
     for numbers in weight.read():
         for start in range(0, len(numbers), BLOCK):
             yield convert(numbers[start : start + BLOCK], weight.dtype, dtype)
-
-
-def convert(numbers: "np.ndarray[Any, Any]", given: str, wanted: str) -> "np.ndarray[Any, Any]":
-    """Convert numbers between types as torch does; bfloat16 is given and returned as its bits, in uint16."""
-    import numpy as np
-
-    if given == wanted:
-        return np.ascontiguousarray(numbers)
-    floats = (numbers.astype(np.uint32) << 16).view(np.float32) if given == "bfloat16" else numbers
-    if wanted != "bfloat16":
-        with np.errstate(over="ignore"):  # too large for fp16: infinity, as in torch
-            return floats.astype(wanted)
-    bits = np.ascontiguousarray(floats, np.float32).view(np.uint32)
-    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16  # to the nearest, ties to even
-    return np.where(np.isnan(floats), np.uint32(0x7FC0), rounded).astype(np.uint16)

@@ -1,10 +1,16 @@
-"""The header of a safetensors file: 8 bytes of length, JSON, then the tensors without gaps."""
+"""Safetensors files: 8 bytes of length, a header in JSON, then the tensors without gaps."""
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from zlaunch.checkpoint.archive import NUMPY, BadArchive, Storage, Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LENGTH_BYTES = 8
 
@@ -50,3 +56,34 @@ def write_header(tensors: Mapping[str, object]) -> bytes:
     text = json.dumps({"__metadata__": {"format": "pt"}, **tensors}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
+
+
+class SafetensorsFile:
+    """One file of weights. Raise BadArchive if it is damaged, OSError if it cannot be opened."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the header."""
+        self.file = file
+        try:
+            self._begin, self._header = read_header(file)
+            self.tensors = {name: _tensor(name, one) for name, one in self._header.items()}
+        except DAMAGED:
+            raise BadArchive(f"the header of `{file.name}` is damaged") from None
+
+    def read(self, tensor: Tensor) -> "np.ndarray[Any, Any]":
+        """Map the numbers of a tensor, flat; those that numpy has no type for as integers."""
+        import numpy as np
+
+        dtype = np.dtype(NUMPY.get(tensor.dtype, tensor.dtype))
+        begin, end = self._header[tensor.storage.key]["data_offsets"]
+        if end - begin != tensor.nbytes or self._begin + end > self.file.stat().st_size:
+            raise BadArchive(f"`{self.file.name}` is incomplete")
+        if not tensor.numel:
+            return np.empty(0, dtype)
+        return np.memmap(self.file, dtype, "r", self._begin + begin, (tensor.numel,))
+
+
+def _tensor(name: str, described: Mapping[str, Any]) -> Tensor:
+    dtype = next(ours for ours, theirs in NAMES.items() if theirs == described["dtype"])
+    shape = tuple(map(int, described["shape"]))
+    return Tensor(Storage(dtype, name, math.prod(shape)), 0, shape, (), dtype)

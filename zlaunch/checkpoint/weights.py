@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zlaunch.checkpoint.archive import Archive, BadArchive, Tensor
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
@@ -20,11 +20,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+class TensorFile(Protocol):
+    """A file that tensors can be read from."""
+
+    def read(self, tensor: Tensor) -> "np.ndarray[Any, Any]":
+        """Map the numbers of a tensor, flat."""
+
+
 @dataclass(frozen=True)
 class Flat:
     """Tensors of one type after each other, as one long row of numbers."""
 
-    parts: Sequence[tuple[Archive, Tensor]]
+    parts: Sequence[tuple[TensorFile, Tensor]]
 
     @property
     def numel(self) -> int:
@@ -70,11 +77,6 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
     files = None if folder is None else engine_files(folder)
     if folder is None or files is None:
         raise Unavailable(f"`{checkpoint.folder}` has no files of DeepSpeed's engine to export")
-    if (checkpoint.folder / "adapter_config.json").is_file():
-        raise Unavailable(
-            f"`{checkpoint.folder}` has an adapter, which needs no export",
-            "load the model and then the adapter, with `PeftModel.from_pretrained(model, DIR)`",
-        )
     if files.other:
         name = files.other[0].name
         raise Unavailable(f"`{name}` has experts or layers of their own, which cannot be exported yet")

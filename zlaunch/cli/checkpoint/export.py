@@ -38,9 +38,15 @@ def export(
     model: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", exists=True, file_okay=False, help="Take config and tokenizer from this directory."
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="Take config, tokenizer and weights that the checkpoint lacks from this directory.",
         ),
     ] = None,
+    merge_lora: Annotated[
+        bool, typer.Option("--merge-lora", help="Add a LoRA adapter to the weights of its model.")
+    ] = False,
 ) -> None:
     """Write the weights of a checkpoint as a model that `from_pretrained` loads.
 
@@ -49,7 +55,7 @@ def export(
     refuse_existing(out)
     checkpoint = checkpoint_at(folder)
     require_engine(checkpoint)
-    planned = plan_export(checkpoint, DTYPES.get(dtype or ""), int(shard_size * 1e9), model)
+    planned = plan_export(checkpoint, DTYPES.get(dtype or ""), int(shard_size * 1e9), model, merge_lora)
     console.say(*_before(planned, out))
     line = console.ProgressLine()
     total = planned.nbytes
@@ -73,6 +79,8 @@ def _before(planned: ModelExport, out: Path) -> list[str]:
 
 def _after(planned: ModelExport, out: Path) -> list[str]:
     lines = [f"wrote {shown(out)}: {plural(len(planned.shards), 'file')} of weights"]
+    if planned.is_adapter:
+        return [*lines, f'load it with PeftModel.from_pretrained(model, "{shown(out)}")']
     config = planned.companions.get("config.json")
     if config is None:
         return [

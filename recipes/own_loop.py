@@ -1,12 +1,15 @@
 """Fit a sine with a small network: a training loop with the DeepSpeed engine and without a Trainer.
 
     zlaunch train own_loop.py --stage 2
-    zlaunch train own_loop.py --ds-config ds_config.json -- --steps 500
+    zlaunch train own_loop.py --ds-config ds_config.json -- --steps 500 --output_dir out
+    zlaunch train own_loop.py --stage 2 --resume latest -- --steps 900 --output_dir out
 
-The ds_config arrives as `--deepspeed_config`, as with any launcher. `report` shows the progress in zlaunch.
+The ds_config arrives as `--deepspeed_config`, as with any launcher, and `--resume` in a variable. `report`
+shows the progress in zlaunch.
 """
 
 import argparse
+import os
 
 import deepspeed
 import torch
@@ -16,14 +19,17 @@ from zlaunch.worker.report import report
 parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
 parser.add_argument("--steps", type=int, default=100, help="number of training steps")
 parser.add_argument("--learning_rate", type=float, default=3e-3, help="learning rate of AdamW")
+parser.add_argument("--output_dir", help="where to save a checkpoint at the end")
 args = parser.parse_args()
 
 model = torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)  # zlaunch's presets have none
 engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
 torch.manual_seed(torch.distributed.get_rank())  # different samples on each rank
+if resume := os.environ.get("ZLAUNCH_RESUME"):
+    engine.load_checkpoint(resume)
 
-for step in range(1, args.steps + 1):
+for step in range(engine.global_steps + 1, args.steps + 1):
     x = 6 * torch.rand(engine.train_micro_batch_size_per_gpu(), 1, device=engine.device) - 3
     y = engine(x.to(next(engine.parameters()).dtype)).float()
     loss = torch.nn.functional.mse_loss(y, x.sin())
@@ -32,4 +38,6 @@ for step in range(1, args.steps + 1):
     report(step, args.steps, loss=loss.detach())
     if torch.distributed.get_rank() == 0 and step in (1, args.steps):
         print(f"step {step}: loss {loss.item():.4f}")
+if args.output_dir:
+    engine.save_checkpoint(args.output_dir)
 torch.distributed.destroy_process_group()

@@ -16,6 +16,12 @@ PRIVATE = 0o600
 """Permissions of files with arguments and variables of the user, which may be secret."""
 
 
+def shown(path: Path) -> str:
+    """Write a path as a user would type it: relative if that is shorter."""
+    relative = os.path.relpath(path)
+    return relative if len(relative) < len(str(path)) else str(path)
+
+
 def write_whole(file: Path, text: str, mode: int = 0o666) -> None:
     """Write a file atomically: other processes read the old or the new text. Raise OSError if it fails.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ACTIVATED, ROOT, run
+from tests.running import ACTIVATED, RECIPE, ROOT, run
 
 pytestmark = pytest.mark.job
 
@@ -19,6 +19,7 @@ def test_every_command_of_the_page_does_what_it_says(saved: Path, tmp_path: Path
     (checkpoint / "trainer_state.json").write_text('{"global_step": 500}')
     shutil.copytree(saved / "adapters" / "lora1-alone", tmp_path / "outputs" / "lora")
     shutil.copytree(saved / "adapters" / "base", tmp_path / "base")
+    shutil.copy(RECIPE, tmp_path / "train.py")
     commands = re.findall(
         r"^    (zlaunch .*)$", (ROOT / "docs" / "checkpoints.md").read_text("utf-8"), re.MULTILINE
     )

@@ -172,7 +172,7 @@ def test_an_optimizer_on_nvme_stays_there() -> None:
 
 def given_to(job: JobSpec | None) -> str | None:
     assert job is not None
-    return dict(flags(job.script_args)).get("resume_from_checkpoint")
+    return job.resume or dict(flags(job.script_args)).get("resume_from_checkpoint")
 
 
 def test_the_newest_checkpoint_goes_to_the_script() -> None:

@@ -1,5 +1,6 @@
 """What a run trained with, and how that differs from its plan."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,14 @@ def test_a_run_that_did_as_planned_does_not_differ() -> None:
         "train_batch_size": "auto",
     }
     assert differences(run(config=planned, engine=ENGINE)) == []
+
+
+def test_a_script_that_did_not_load_its_checkpoint_is_told() -> None:
+    begun: Any = {0: {"first_step": 0, "step": 4}}
+    files = replace(run(engine=ENGINE), job={"interface": "trainer", "resumed_step": 8}, heartbeats=begun)
+    assert differences(files) == ["the script began at step 0, not at step 8 of its checkpoint"]
+    begun[0]["first_step"] = 8
+    assert differences(files) == []
 
 
 def test_another_stage_than_the_planned_one_is_told_first() -> None:

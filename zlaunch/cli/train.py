@@ -8,7 +8,9 @@ import typer
 from zlaunch import console
 from zlaunch.cli import options
 from zlaunch.cli.views.launch import LaunchView
+from zlaunch.errors import WrongUsage
 from zlaunch.hosts.interpreter import find_module_in
+from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import (
     STAGES,
@@ -20,7 +22,7 @@ from zlaunch.job.spec import (
     parse_offload,
     parse_override,
 )
-from zlaunch.job.trainer_args import config_flags
+from zlaunch.job.trainer_args import config_flags, flags
 from zlaunch.launch.ask import show_help
 from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.preflight.preflight import LaunchOptions
@@ -66,6 +68,13 @@ def train(
     ] = None,
     exclude: Annotated[
         str | None, typer.Option(metavar="HOST:SLOTS", help="Use all slots except these.")
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|latest|RUN",
+            help="Go on from a checkpoint: a directory, the newest of this job (latest), or that of a run.",
+        ),
     ] = None,
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory (default: runs/<time>-<name>).")
@@ -117,6 +126,8 @@ def train(
     Options that zlaunch does not know, and everything after `--`, go to the script.
     """
     script_args, ds_config = ds_config_of(context.args, ds_config)
+    if resume is not None and (given := dict(flags(script_args)).get(RESUME.removeprefix("--"))):
+        raise WrongUsage(f"`--resume {resume}` and `{RESUME} {given}` both name a checkpoint", "keep one")
     job = JobSpec(
         script=_program(script, module, python),
         python=python,
@@ -134,6 +145,7 @@ def train(
         exclude=exclude,
         module=module,
         debug=None if debug is None else parse_debug(debug),
+        resume=resume,
         may_ask=not no_ask,
         config_flags=() if script_args == tuple(context.args) else config_flags(context.args),
         wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom)),

@@ -41,6 +41,8 @@ GENERAL: Mapping[str, str] = {
 ELSEWHERE: Mapping[str, str] = {
     "cannot-read": "The file does not exist, or cannot be read.",
     "bad-checkpoint": "A file of a checkpoint is missing, damaged or of another save.",
+    "unfit-checkpoint": "`--resume`: the job cannot go on from the checkpoint, or its script would "
+    "not load it.",
     "bad-argument": "A Trainer argument has a value of the wrong type.",
     "removed-argument": "The installed transformers no longer has the Trainer argument.",
     "newer-argument": "The installed transformers does not have the Trainer argument yet.",

@@ -40,6 +40,9 @@ class Handover(Enum):
 FSDP = "FullyShardedDataParallel"
 """What a script trains with if its Trainer uses FSDP."""
 
+RESUME = "--resume_from_checkpoint"
+"""The argument by which the Trainer and most other scripts take a checkpoint."""
+
 RANK_DIVIDERS = (
     "PipelineModule",
     "LayerSpec",
@@ -102,6 +105,8 @@ class Script:
     """Arguments that it certainly passes to `from_pretrained` of a model class, such as `model`."""
     trusts_code: bool = False
     """Whether it passes `trust_remote_code=True` for models."""
+    resume_flag: str = ""
+    """The argument of its own parser that takes the directory of a checkpoint; empty if there is none."""
     wants_local_rank: bool = False
     """Whether it knows its local rank only from the argument `--local_rank` of DeepSpeed's launcher."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
 from zlaunch.job.file_kinds import refuse_other_files, refuse_other_languages, similar_scripts
-from zlaunch.job.script import ConfigInterface, OwnConfig, Script
+from zlaunch.job.script import RESUME, ConfigInterface, OwnConfig, Script
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import MATCHED, Argument
 from zlaunch.job.trainer_releases import DEFAULTS, Value
@@ -64,6 +64,7 @@ def read_script(path: Path) -> Script:
         has_other_modules=not _imported(code) <= {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE},
         loads=frozenset(_loaded(code)),
         trusts_code=any(map(_trusts_code, code.nodes)),
+        resume_flag=next((flag for flag in _RESUME_FLAGS if _is_path_option(flag, code)), ""),
         wants_local_rank="LOCAL_RANK" not in code.literals
         and not {"--local_rank", "--local-rank"}.isdisjoint(code.literals),
     )
@@ -141,6 +142,7 @@ def _chooses_backend(call: ast.Call) -> bool:
 
 _VARIABLE = "ZLAUNCH_DS_CONFIG"
 _CONFIG_FLAGS = ("--deepspeed", "--deepspeed_config")
+_RESUME_FLAGS = (RESUME, RESUME.replace("_", "-"))
 _DEFINES_OPTION = ("add_argument", "option", "Option")
 _NOT_A_PATH = (None, "nargs", "choices", "const", "is_flag", "dest")
 """Keywords of an option that may not store a path under its own name."""
@@ -250,6 +252,11 @@ def _takes_path(option: ast.Call) -> bool:
     is_text = given.get("type", "str") in ("str", "Path", "pathlib.Path")
     plain = given.get("action", "'store'") == "'store'" and given.keys().isdisjoint(_NOT_A_PATH)
     return is_text and plain
+
+
+def _is_path_option(flag: str, code: _Code) -> bool:
+    """Whether a parser of the script defines a flag that takes a path."""
+    return flag in code.options and _takes_path(code.options[flag])
 
 
 def _keywords(call: ast.Call) -> dict[str | None, str]:

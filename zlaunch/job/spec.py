@@ -135,6 +135,8 @@ class JobSpec:
     debug: Debug | None = None
     config_flags: tuple[str, ...] = ()
     """Flags by which the user's command line named the ds_config, so the script knows them."""
+    resume: str | None = None
+    """The checkpoint to go on from: a directory, `latest`, or a run."""
     may_ask: bool = True
     """Whether the program may be run up to the point where it has its arguments."""
     python: Path | None = None

@@ -16,6 +16,7 @@ from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.preflight import Preflight
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.restart_policy import FailedAttempt, Retry, propose_retries, resume_note, resumed
+from zlaunch.launch.resume import told_by
 from zlaunch.process import defer_signals, heed_signals, signals_as_exceptions
 from zlaunch.rundir.record import Lineage
 
@@ -121,9 +122,10 @@ def _run_directory(run_dir: Path | None, number: int) -> Path | None:
 
 
 def _checkpoint(attempt: _Attempt, proposal: Retry) -> Path | None:
-    """Find a checkpoint to resume from, for Trainer scripts that know the flag."""
+    """Find a checkpoint to resume from, for scripts that have a flag for it."""
     inputs, ran = attempt.prepared.inputs, attempt.ended.evidence.job
-    if not proposal.resumes or not inputs.script.mentions("resume_from_checkpoint"):
+    flag, is_read, _ = told_by(inputs.script)
+    if not (proposal.resumes and flag and is_read):
         return None
     directory = inputs.script.output_dir(inputs.job.script_args)
     return newest_to_resume(directory.absolute(), ResumeTarget(ran.world_size, ran.stage))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zlaunch.config.native_ops import NativeOp, needed_ops
-from zlaunch.config.resolve.autos import TOTAL, ResolvedAutos
+from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, ResolvedAutos
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.job import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, script_arguments
@@ -27,11 +27,13 @@ from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
 from zlaunch.job.stack import SoftwareStack
-from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, fsdp_flag
+from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, fsdp_flag, switched_on
 from zlaunch.launch.backends import BACKENDS, launcher_of
 from zlaunch.launch.backends.target import Target
+from zlaunch.launch.resume import DataPosition, Resumption, data_position
 from zlaunch.process import RANK_PROGRAM, ours
 from zlaunch.rundir.layout import RunDir
+from zlaunch.units import whole
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class PlanInputs:
     """The interpreter of the ranks."""
     op_cache: OpCache | None = None
     """Where native ops are kept; None without torch."""
+    resume: Resumption | None = None
+    """The checkpoint that the job goes on from."""
 
     @property
     def stack(self) -> SoftwareStack:
@@ -63,7 +67,8 @@ class PlanInputs:
     @property
     def trainer_flags(self) -> tuple[str, ...]:
         """The arguments of the script as flags of the Trainer."""
-        return self.script.trainer_flags(self.job.script_args)
+        words = () if self.resume is None else self.resume.words
+        return (*self.script.trainer_flags(self.job.script_args), *words)
 
     def read_args(self) -> tuple[TrainerArgs, list[Finding]]:
         """Read the arguments of the Trainer; return them with findings."""
@@ -132,6 +137,8 @@ class LaunchPlan:
     debug: Listener | None = None
     op_cache: OpCache | None = None
     """Where native ops are kept; None without torch."""
+    resume: DataPosition | None = None
+    """The checkpoint that it goes on from, and where in its data."""
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -179,7 +186,8 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
     config = resolve_config(job, inputs.context(args), [*findings, *_absent(inputs), *_no_optimizer(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(config.values, inputs.layout), config.left, inputs)
     words, handed = _handed_over(inputs, config)
-    variables = {**_op_cache(inputs), **handed}
+    resumed = inputs.resume
+    variables = {**_op_cache(inputs), **handed, **(resumed.variables if resumed else {})}
     return LaunchPlan(
         layout=inputs.layout,
         python=inputs.python,
@@ -193,7 +201,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         if script.reported is not None
         else resolved.values,
         left=resolved.left,
-        script=(str(script.path), *job.script_args, *words),
+        script=(str(script.path), *job.script_args, *(resumed.words if resumed else ()), *words),
         environment=job_environment(inputs.machine, topology, inputs.environ, variables, inputs.python),
         ops=_ops(inputs, config),
         precision=config.precision,
@@ -201,7 +209,18 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         module=job.module,
         debug=None if job.debug is None else listener(job.debug, topology),
         op_cache=inputs.op_cache,
+        resume=position_of(inputs, resolved.values),
     )
+
+
+def position_of(inputs: PlanInputs, values: Values) -> DataPosition | None:
+    """Tell where a resumed training goes on in its data; None if it begins anew."""
+    if inputs.resume is None:
+        return None
+    micro, pieces = whole(values[MICRO]), whole(values[ACCUMULATION])
+    batch = micro * pieces * inputs.topology.world_size if micro and pieces else None
+    ignores = bool(switched_on(inputs.trainer_flags, "ignore_data_skip"))
+    return data_position(inputs.resume, inputs.script.interface, batch, ignores)
 
 
 def _ops(inputs: PlanInputs, config: ResolvedConfig) -> tuple[NativeOp, ...]:

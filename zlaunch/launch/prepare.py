@@ -27,6 +27,7 @@ from zlaunch.launch import rundir_writer
 from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
 from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, listener, make_plan
 from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.resume import find_resumption
 from zlaunch.rundir.layout import RUNS, RunDir
 
 if TYPE_CHECKING:  # often nothing is estimated
@@ -84,6 +85,9 @@ def prepare(job: JobSpec, run_dir: Path | None, reporter: Reporter, beside: Path
     _check_directories(job, run_dir, layout)
     facts = inspect(job, sources, layout, reporter)
     inputs = check_facts(job, facts, layout)
+    if (resumption := find_resumption(job, facts.sources.script)) is not None:
+        found = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
+        inputs = replace(inputs, job=replace(job, resume=found), resume=resumption)
     if untested := list(inputs.stack.untested()):
         reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
     return Prepared(inputs, facts, run_dir, beside)

@@ -20,7 +20,7 @@ from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import GpuChoice, JobSpec, Launcher
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.plan import LaunchPlan, PlanInputs, swap_name
+from zlaunch.launch.plan import LaunchPlan, PlanInputs, position_of, swap_name
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.layout import RunDir
@@ -136,6 +136,7 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             warnings=(),
             module=job.get("module"),
             op_cache=inputs.op_cache,
+            resume=position_of(inputs, expected),
         )
 
 

@@ -8,6 +8,7 @@ from zlaunch.diagnosis.advice import state_of
 from zlaunch.diagnosis.evidence import Evidence, JobEvidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.estimate.changes import memory_changes
+from zlaunch.job.script import RESUME
 from zlaunch.job.spec import JobSpec, RestartPolicy
 from zlaunch.units import plural
 
@@ -29,8 +30,6 @@ HEALS = frozenset(
 
 DETERMINED = frozenset({"script-exception"})
 """Failures that recur, unless a transient condition caused them: never restarted at step 0."""
-
-RESUME = "--resume_from_checkpoint"
 
 OUT_OF_MEMORY = frozenset({"gpu-out-of-memory", "host-out-of-memory", "host-allocation-failed"})
 
@@ -107,17 +106,10 @@ def resumed(asked: JobSpec, proposal: Retry, checkpoint: Path | None) -> JobSpec
 
     A checkpoint that the user asked for stays; one that an earlier attempt was given is replaced.
     """
-    job = replace(proposal.job, script_args=_without(proposal.job.script_args, asked.script_args))
-    if checkpoint is not None:
-        return replace(job, script_args=(*job.script_args, RESUME, str(checkpoint)))
-    return job if proposal.resumes or RESUME not in job.script_args else None
-
-
-def _without(argv: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
-    if RESUME in asked or RESUME not in argv:
-        return tuple(argv)
-    at = argv.index(RESUME)
-    return (*argv[:at], *argv[at + 2 :])
+    was_asked = asked.resume is not None or RESUME in asked.script_args
+    if checkpoint is None and was_asked and not proposal.resumes:
+        return None
+    return replace(proposal.job, resume=asked.resume if checkpoint is None else str(checkpoint))
 
 
 def resume_note(checkpoint: Path | None, step: int) -> str:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # nothing is diagnosed in a dry run
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
 RECORDED_OPTIONS = {
-    *("script_args", "config_flags", "may_ask", "stage", "offload", "precision"),
+    *("script_args", "resume", "config_flags", "may_ask", "stage", "offload", "precision"),
     *("ds_config", "overrides", "wishes"),
 }
 """Options that the plan does not show, so that the run can be planned again."""
@@ -209,6 +209,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "run_directory": str(plan.layout.root),
         "over_ssh": plan.topology.over_ssh,
         "script_sha256": file_sha256(Path(plan.script[0])),
+        "resumed_step": None if plan.resume is None else plan.resume.resumption.saved.step,
         "inherited": inherited(os.environ),
     }
 

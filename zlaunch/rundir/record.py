@@ -89,6 +89,8 @@ class JobRecord(TypedDict, total=False):
     run_directory: str
     over_ssh: bool
     script_sha256: str | None
+    resumed_step: int | None
+    """The step of the checkpoint that the run was to go on from."""
     inherited: dict[str, str]
     attempt: int
     continues: str | None

@@ -1,10 +1,12 @@
 """What a run trained with, and how that differs from its plan."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves, value_at
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.trainer_args import flags
 from zlaunch.rundir.record import EngineRecord, ProgramRecord
 from zlaunch.rundir.run_files import RunFiles
 
@@ -21,6 +23,13 @@ _DECISIVE: Final = (
 def program_of(files: RunFiles) -> ProgramRecord:
     """Return what the script of the first rank recorded; empty if it recorded nothing."""
     return files.programs[min(files.programs)] if files.programs else ProgramRecord()
+
+
+def output_dir_of(files: RunFiles) -> Path | None:
+    """Find the directory in which a run saved checkpoints; None if it is not recorded."""
+    job, told = files.job, program_of(files).get("trainer_args", {}).get("output_dir")
+    given = told or dict(flags(job.get("script", []))).get("output_dir")
+    return Path(job.get("working_directory", ""), given) if isinstance(given, str) else None
 
 
 def engine_line(files: RunFiles) -> str | None:
@@ -50,13 +59,22 @@ def differences(files: RunFiles) -> list[str]:
         return []
     expects_engine = interface != ConfigInterface.NONE.value
     engine = program.get("engine")
+    began = [*_other_beginning(files)]
     if engine is None:
-        return [_no_engine(program)] if expects_engine else []
+        return [*began, *([_no_engine(program)] if expects_engine else [])]
     if not expects_engine:
         return [f"the script created a DeepSpeed engine: {', '.join(_engine_parts(engine))}"]
     found = [*_key_differences(files.provenance.get("expected", files.config), engine)]
     more = [f"{len(found) - MOST_LINES} more"] if len(found) > MOST_LINES else []
-    return [*found[:MOST_LINES], *more]
+    return [*began, *found[:MOST_LINES], *more]
+
+
+def _other_beginning(files: RunFiles) -> Iterator[str]:
+    """Find a script that did not load the checkpoint that it was told of."""
+    wanted, steps = files.job.get("resumed_step"), files.heartbeats.get(0, {})
+    began = steps.get("first_step")
+    if wanted and began is not None and began < wanted:
+        yield f"the script began at step {began}, not at step {wanted} of its checkpoint"
 
 
 def _no_engine(program: ProgramRecord) -> str:

@@ -1,9 +1,9 @@
 """Formatting shared by the commands of `zlaunch checkpoint`."""
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from zlaunch import files
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.checkpoint.verify import Problem
 from zlaunch.console import visible
@@ -88,8 +88,7 @@ def members(one: Summary) -> dict[str, object]:
 
 def shown(path: Path) -> str:
     """Write a path as a user would type it: relative if that is shorter."""
-    relative = os.path.relpath(path)
-    return visible(relative if len(relative) < len(str(path)) else str(path))
+    return visible(files.shown(path))
 
 
 def _inside(file: Path, base: Path) -> str:

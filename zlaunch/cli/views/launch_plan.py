@@ -12,11 +12,13 @@ from zlaunch import console
 from zlaunch.cli.views.settings_text import batch_rows, zero_words
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.files import shown
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine import local_names
 from zlaunch.hosts.ports import LOOPBACK
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.resume import DataPosition
 from zlaunch.units import plural
 from zlaunch.worker.hook.debug import PATIENT
 
@@ -46,6 +48,8 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
             yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {plan.environment['ZLAUNCH_DS_CONFIG'].why}"
         case Handover.ACCELERATE if not plan.program.is_sure:
             yield "ds_config", "passed in accelerate's environment variables, which the Trainer also reads"
+    if plan.resume is not None:
+        yield "resume", _resumed(plan.resume)
     if plan.debug is not None:
         host = f" of {plan.debug.host}" if plan.topology.over_ssh else ""
         waits = f"rank {plan.debug.rank} waits for a debugger on {LOOPBACK}:{plan.debug.port}{host}"
@@ -64,6 +68,29 @@ def _job(plan: LaunchPlan) -> str:
         return f"the ds_config of the script itself ({program.own_config.where}){known}"
     unsure = "" if program.is_sure else ", if the script takes this ds_config"
     return f"{zero_words(plan.values)}, {plan.precision or 'precision of the script'}{unsure}"
+
+
+def _resumed(position: DataPosition) -> str:
+    """Write which checkpoint a job goes on from, and what of its data it sees again."""
+    saved, seen, skipped = position.resumption.saved, position.seen, position.skipped
+    at = f"{shown(saved.checkpoint.folder)}, step {saved.step}"
+    if not position.is_trainer:
+        return f"{at}; the script decides where its data goes on"
+    if position.ignores:
+        return f"{at}; with `--ignore_data_skip`, what the epoch had of its data is seen again"
+    if seen is None or skipped is None:
+        return f"{at}; the Trainer skips the data of these steps"
+    if skipped == seen:
+        return f"{at}; the Trainer skips the {plural(seen, 'sample')} that it has seen"
+    if skipped < seen:
+        return (
+            f"{at}; the batch is smaller, so the Trainer skips {skipped} of the {plural(seen, 'sample')} "
+            f"that it has seen: {seen - skipped} are seen again"
+        )
+    return (
+        f"{at}; the batch is larger, so the Trainer skips {plural(skipped, 'sample')}, but has seen {seen}: "
+        f"{skipped - seen} are never seen"
+    )
 
 
 def _ranks(plan: LaunchPlan) -> str:

@@ -7,6 +7,7 @@ from zlaunch.errors import FATAL, Refused, Unavailable
 from zlaunch.job.script import ConfigInterface
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.all_hosts import check_all_hosts
+from zlaunch.launch.preflight.resume import check_resume
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.record import FIRST, Lineage
@@ -74,7 +75,7 @@ class Preflight:
 
     def check(self, prepared: Prepared, plan: LaunchPlan) -> None:
         """Report what is short; raise Refused, unless forced, if the job cannot work."""
-        findings = check_all_hosts(prepared, plan)
+        findings = [*check_resume(plan), *check_all_hosts(prepared, plan)]
         wrong = [finding for finding in findings if finding.severity in FATAL and not self.options.force]
         self.reporter.warn([finding for finding in findings if finding not in wrong])
         if wrong:

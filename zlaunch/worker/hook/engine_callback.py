@@ -30,6 +30,8 @@ class EngineFacts:
         try:
             if phase == phases.FORWARD:
                 return self._count_tokens(args, kwargs)
+            if phase in (phases.STEPPING, phases.TRAINING) and self._heartbeat.get("first_step") is None:
+                return {"first_step": cast("DeepSpeedEngine", args[0]).global_steps}
             if phase == phases.BACKWARD and self._heartbeat.counts_steps:
                 loss = cast("Tensor | None", args[1] if len(args) > 1 else kwargs.get("loss"))
                 self._loss = loss.detach() if loss is not None and loss.numel() == 1 else None

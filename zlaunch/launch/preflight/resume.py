@@ -1,0 +1,123 @@
+"""Check that a job can go on from the checkpoint that `--resume` names."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from zlaunch.checkpoint.find import LATEST_UNIVERSAL, SavedBy, latest_tag
+from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume
+from zlaunch.errors import Finding, Severity
+from zlaunch.files import shown
+from zlaunch.job.script import ConfigInterface, Handover, Script
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.resume import TAG_VARIABLE, VARIABLE, Resumption
+from zlaunch.units import whole
+
+_OPTION = "--resume"
+
+_LOADERS = {
+    ConfigInterface.DEEPSPEED: f'engine.load_checkpoint(os.environ["{VARIABLE}"])',
+    ConfigInterface.ACCELERATE: f'accelerator.load_state(os.environ["{VARIABLE}"])',
+    ConfigInterface.TRAINER: f'trainer.train(resume_from_checkpoint=os.environ["{VARIABLE}"])',
+}
+
+
+def check_resume(plan: LaunchPlan) -> list[Finding]:
+    """Find every reason for which the job would not go on from its checkpoint."""
+    if plan.resume is None:
+        return []
+    resumption = plan.resume.resumption
+    if resumption.saved.problems:
+        return list(_damage(resumption))
+    return [*_untold(resumption, plan.program), *_other_kind(resumption, plan), *_unfit(resumption, plan)]
+
+
+def _damage(resumption: Resumption) -> Iterator[Finding]:
+    folder = resumption.checkpoint.folder
+    hint = f"`zlaunch checkpoint list {_typed(folder.parent)}` shows which are complete"
+    for one in resumption.saved.problems:
+        yield Finding("bad-checkpoint", f"{shown(one.file)}: {one.message}", hint, where=_OPTION)
+
+
+def _untold(resumption: Resumption, script: Script) -> Iterator[Finding]:
+    """Find scripts that would begin anew without a word."""
+    if not resumption.is_read:
+        certain = resumption.is_certain
+        name = script.path.name
+        if resumption.flag:
+            said = f"{name} does not pass `resume_from_checkpoint` to its Trainer"
+            hint = "write `trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)`"
+        else:
+            said = f"{name} does not read `${VARIABLE}`, by which it is told the checkpoint"
+            loader = _LOADERS.get(script.interface)
+            hint = f"write `{loader}` in it" if loader else f"load `${VARIABLE}` in it"
+        so = "so it would begin anew" if certain else "as far as its source shows; else it begins anew"
+        yield Finding(
+            "unfit-checkpoint",
+            f"{said}, {so}",
+            hint,
+            where=_OPTION,
+            severity=Severity.FAILS_LATER if certain else Severity.ADVICE,
+        )
+    if resumption.loads_latest and not resumption.is_latest:
+        tag, latest = resumption.checkpoint.tag, resumption.directory / "latest"
+        yield _cannot(
+            f"the script loads the checkpoint that {shown(latest)} names, which is not `{tag}`",
+            f"`echo {tag} > {_typed(latest)}`, or read `${TAG_VARIABLE}` in the script",
+        )
+
+
+def _other_kind(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
+    one, program = resumption.checkpoint, plan.program
+    if one.saved_by is SavedBy.WEIGHTS:
+        yield _cannot(
+            f"{shown(one.folder)} is a model, without the state of a training",
+            "name it to the script as its model, such as `-- --model DIR`",
+        )
+    elif program.interface is not ConfigInterface.TRAINER or not program.is_sure:
+        return
+    elif one.saved_by is not SavedBy.TRAINER:
+        yield _cannot(
+            f"{shown(one.folder)} was saved by {one.saved_by.value}, and a Trainer needs its own state",
+            "name a directory with a `trainer_state.json`",
+        )
+    elif one.engine is None and program.handover is not Handover.NOT:
+        yield _cannot(
+            f"{shown(one.folder)} has no files of DeepSpeed's engine, which the Trainer loads",
+            "save without `--save_only_model`; the weights alone are a model: `-- --model DIR`",
+        )
+
+
+def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
+    saved, program = resumption.saved, plan.program
+    if program.interface is ConfigInterface.NONE or program.handover is Handover.NOT:
+        return
+    stage = whole(plan.values[("zero_optimization", "stage")])
+    is_bf16 = None if plan.precision is None else plan.precision == "bf16"
+    answer = can_resume(saved, ResumeTarget(plan.topology.world_size, stage, is_bf16))
+    folder, base = saved.checkpoint.folder, saved.checkpoint.base
+    converted = base is not None and latest_tag(base, LATEST_UNIVERSAL) is not None
+    loads_universal = plan.values[("checkpoint", "load_universal")] is True
+    hint = ""
+    if answer.way is ResumeWay.UNIVERSAL and not (converted and loads_universal):
+        first = [] if converted else [f"`zlaunch checkpoint universal {_typed(folder)}`"]
+        then = [] if loads_universal else ["add `--set checkpoint.load_universal=true`"]
+        hint = ", then ".join([*first, *then])
+        if saved.ranks is not None and saved.ranks != plan.topology.world_size:
+            hint += f"; or use {saved.ranks} ranks again"
+    elif answer.way is ResumeWay.WEIGHTS:
+        hint = (
+            f"`--stage {saved.stage}`; or `zlaunch checkpoint export {_typed(folder)} OUT`, and begin anew "
+            "from the model OUT"
+        )
+    if hint:
+        for reason in answer.reasons:
+            yield _cannot(reason, hint)
+
+
+def _cannot(message: str, hint: str) -> Finding:
+    return Finding("unfit-checkpoint", message, hint, where=_OPTION, severity=Severity.FAILS_LATER)
+
+
+def _typed(path: Path) -> str:
+    return shlex.quote(shown(path))

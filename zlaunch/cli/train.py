@@ -28,6 +28,7 @@ from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.prepare import ds_config_of, prepare
 from zlaunch.launch.run import run
+from zlaunch.launch.saving import saving
 
 
 def train(
@@ -74,6 +75,12 @@ def train(
         typer.Option(
             metavar="DIR|latest|RUN",
             help="Go on from a checkpoint: a directory, the newest of this job (latest), or that of a run.",
+        ),
+    ] = None,
+    save: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Directory for the model and its checkpoints (of a Trainer: `--output_dir`)."
         ),
     ] = None,
     run_dir: Annotated[
@@ -126,10 +133,14 @@ def train(
     Options that zlaunch does not know, and everything after `--`, go to the script.
     """
     script_args, ds_config = ds_config_of(context.args, ds_config)
+    named = () if script_args == tuple(context.args) else config_flags(context.args)
     if resume is not None and (given := dict(flags(script_args)).get(RESUME.removeprefix("--"))):
         raise WrongUsage(f"`--resume {resume}` and `{RESUME} {given}` both name a checkpoint", "keep one")
+    program = _program(script, module, python)
+    if save is not None:
+        script_args = (*saving(save, program, script_args), *script_args)
     job = JobSpec(
-        script=_program(script, module, python),
+        script=program,
         python=python,
         script_args=script_args,
         stage=None if stage in (None, "auto") else STAGES[stage],
@@ -147,7 +158,7 @@ def train(
         debug=None if debug is None else parse_debug(debug),
         resume=resume,
         may_ask=not no_ask,
-        config_flags=() if script_args == tuple(context.args) else config_flags(context.args),
+        config_flags=named,
         wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom)),
     )
     if "--help" in script_args or script_args[-1:] == ("-h",):

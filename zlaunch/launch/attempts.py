@@ -56,7 +56,7 @@ class _Attempts:
         A directory that cannot be written completely is removed: nothing ran in it.
         """
         for layout in rundir_writer.candidates(prepared.run_dir, prepared.inputs.job.name, prepared.beside):
-            plan = prepared.plan(layout)
+            plan = self.preflight.plan(prepared, layout)
             self.preflight.check(prepared, plan)
             defer_signals()  # until an end can be recorded in the run directory
             try:

@@ -139,6 +139,8 @@ class LaunchPlan:
     """Where native ops are kept; None without torch."""
     resume: DataPosition | None = None
     """The checkpoint that it goes on from, and where in its data."""
+    saves: str | None = None
+    """What its Trainer saves, in words; None if that is not known."""
 
     @property
     def argv(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
     preflight = Preflight(options, reporter)
     prepared = preflight.estimate(prepared, options.auto_stage)
     if options.dry_run:
-        plan = prepared.plan()
+        plan = preflight.plan(prepared)
         reporter.dry_run(plan, prepared.estimate)
         preflight.check(prepared, plan)
         return 0

@@ -48,6 +48,8 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
             yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {plan.environment['ZLAUNCH_DS_CONFIG'].why}"
         case Handover.ACCELERATE if not plan.program.is_sure:
             yield "ds_config", "passed in accelerate's environment variables, which the Trainer also reads"
+    if plan.saves is not None:
+        yield "saves", plan.saves
     if plan.resume is not None:
         yield "resume", _resumed(plan.resume)
     if plan.debug is not None:

@@ -170,6 +170,8 @@ def _disks(needs: ResourceRequirements, free: FreeResources) -> Iterator[Finding
         disk, uses = pairs[0][0], [use for _, use in pairs]
         if sum(one.num_bytes for one in uses) > disk.free_bytes:
             yield _full(disk, uses)
+        elif sum(max(one.num_bytes, one.over_run) for one in uses) > disk.free_bytes:
+            yield _fills_up(disk, max(uses, key=lambda one: one.over_run))
 
 
 def _full(disk: Disk, uses: Sequence[DiskUse]) -> Finding:
@@ -183,6 +185,17 @@ def _full(disk: Disk, uses: Sequence[DiskUse]) -> Finding:
         f"{left} on the file system of `{named[0].path}`, but the job needs {takes}",
         f"use {' or '.join(one.elsewhere for one in named)} on a larger disk",
         severity=Severity.FAILS_LATER,
+    )
+
+
+def _fills_up(disk: Disk, use: DiskUse) -> Finding:
+    """Warn of a disk that has room for the first of several checkpoints."""
+    return Finding(
+        "disk-too-small",
+        f"{_mib(disk.free_bytes)} are free on the file system of `{use.path}`, but the checkpoints of the "
+        f"whole run need {_mib(use.over_run)}, at {_mib(use.num_bytes)} each",
+        "`-- --save_total_limit 1` keeps the newest alone; a larger `--save_steps` saves less often",
+        severity=Severity.ADVICE,
     )
 
 

@@ -7,9 +7,12 @@ from zlaunch.errors import FATAL, Refused, Unavailable
 from zlaunch.job.script import ConfigInterface
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.all_hosts import check_all_hosts
+from zlaunch.launch.preflight.requirements import likely_checkpoint_bytes, saves_of
 from zlaunch.launch.preflight.resume import check_resume
+from zlaunch.launch.preflight.saves import check_loadable, save_note
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
+from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import FIRST, Lineage
 
 if TYPE_CHECKING:  # often nothing is estimated
@@ -73,9 +76,17 @@ class Preflight:
         self.reporter.warn(estimate.remarks)
         return replace(prepared, estimate=estimate)
 
+    def plan(self, prepared: Prepared, layout: RunDir | None = None) -> LaunchPlan:
+        """Plan a job, and say what it saves."""
+        plan = prepared.plan(layout)
+        forecast = None if prepared.estimate is None else prepared.estimate.forecast
+        size = likely_checkpoint_bytes(plan, prepared.inputs, prepared.facts.model, forecast)
+        return replace(plan, saves=save_note(plan, saves_of(prepared.inputs), size))
+
     def check(self, prepared: Prepared, plan: LaunchPlan) -> None:
         """Report what is short; raise Refused, unless forced, if the job cannot work."""
-        findings = [*check_resume(plan), *check_all_hosts(prepared, plan)]
+        loadable = check_loadable(plan, saves_of(prepared.inputs))
+        findings = [*check_resume(plan), *check_all_hosts(prepared, plan), *loadable]
         wrong = [finding for finding in findings if finding.severity in FATAL and not self.options.force]
         self.reporter.warn([finding for finding in findings if finding not in wrong])
         if wrong:

@@ -25,6 +25,7 @@ from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.trainer_args import flags, switched_on
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
+from zlaunch.launch.preflight.saves import SavePlan, plan_saves
 from zlaunch.launch.preflight.tracking import Tracker, reporters_of
 from zlaunch.units import count, plural
 
@@ -62,6 +63,8 @@ class DiskUse:
     what: str
     elsewhere: str
     """The option that puts it somewhere else."""
+    over_run: int = 0
+    """The bytes that several of it take until the end of the run; 0 if that is unknown."""
 
 
 @dataclass(frozen=True)
@@ -229,23 +232,37 @@ def _writes(job: _Job) -> Iterator[DiskUse]:
     for directory in job.plan.swap_dirs[:1]:
         if num_bytes := job.ranks * job.at_least(job.expected.peak("nvme")):
             yield DiskUse(directory.parent, num_bytes, "offload to NVMe", "`--nvme DIR`")
-    if job.is_trainer and job.ranks and _saves(job):
-        argv, trainable = job.inputs.trainer_flags, job.expected.trainable
-        per_element = checkpoint_bytes(job.settings, bool(switched_on(argv, "save_only_model")))
+    saves = saves_of(job.inputs)
+    if saves is not None and job.ranks:
+        trainable, per_element = job.expected.trainable, _bytes_per_element(job)
+        each = job.at_least(per_element * trainable)
         yield DiskUse(
-            job.inputs.script.output_dir(argv).absolute(),
-            job.at_least(per_element * trainable),
+            saves.directory,
+            each,
             f"a checkpoint of {count(trainable)} parameters, {per_element} bytes each",
             "`-- --output_dir DIR`",
+            over_run=each * (saves.most or 0),
         )
 
 
-def _saves(job: _Job) -> bool:
-    """Whether the Trainer writes checkpoints, as it does by default."""
-    said = dict(flags(job.inputs.trainer_flags)).get("save_strategy")
-    if said is None:
-        return not _SAVES_NOTHING.search(job.inputs.script.source)
-    return said != "no"
+def _bytes_per_element(job: _Job) -> int:
+    return checkpoint_bytes(job.settings, bool(switched_on(job.inputs.trainer_flags, "save_only_model")))
+
+
+def saves_of(inputs: PlanInputs) -> SavePlan | None:
+    """Read when a Trainer writes checkpoints, as it does by default; None if it does not, or is unknown."""
+    argv, script = inputs.trainer_flags, inputs.script
+    said = dict(flags(argv)).get("save_strategy")
+    saves = not _SAVES_NOTHING.search(script.source) if said is None else said != "no"
+    return plan_saves(script, argv, saves)
+
+
+def likely_checkpoint_bytes(
+    plan: LaunchPlan, inputs: PlanInputs, model: ModelConfig | None, forecast: Forecast | None
+) -> int | None:
+    """Estimate the size of a Trainer's checkpoint; None if the model is unknown, or partly trained."""
+    job = _job(plan, inputs, model, forecast, plan.topology.world_size)
+    return None if job.expected is None else _bytes_per_element(job) * job.expected.trainable
 
 
 def checkpoint_bytes(settings: Settings, only_model: bool = False) -> int:

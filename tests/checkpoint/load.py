@@ -1,6 +1,6 @@
 """Load checkpoints into engines, and take a step: `torchrun … -m tests.checkpoint.load OUT DIR/SAVED:ENGINE…`.
 
-OUT gets a JSON object: pair → the loss of the next step, or the error. After `+universal` in the name of an
+OUT gets a JSON object: pair → the losses of the next steps, or the error. After `+universal` in the name of an
 engine, the universal checkpoint is loaded.
 """
 
@@ -12,11 +12,11 @@ from typing import Any
 import torch  # noqa: TID253 - a program of its own
 from torch.distributed import all_gather_object, get_rank, get_world_size  # noqa: TID253
 
-from tests.checkpoint.save import ENGINES, engine
+from tests.checkpoint.save import ENGINES, STEPS, engine
 
 
-def loaded(folder: Path, name: str) -> float | str:
-    """Load a checkpoint into an engine; return the loss of the next step, or the error."""
+def loaded(folder: Path, name: str) -> list[float] | str:
+    """Load a checkpoint into an engine; return the losses of the next steps, or the error."""
     kind, _, universal = name.partition("+")
     config: dict[str, Any] = {**ENGINES[kind], "checkpoint": {"load_universal": bool(universal)}}
     made = engine(config, steps=0)
@@ -24,11 +24,14 @@ def loaded(folder: Path, name: str) -> float | str:
         found, _ = made.load_checkpoint(str(folder))
         if not found:
             return "nothing was found"
-        torch.manual_seed(99)
-        loss = made(torch.randn(2, 7).to(torch.bfloat16 if "bf16" in config else torch.float32))
-        made.backward(loss)
-        made.step()
-        return float(loss)
+        losses = []
+        for step in range(STEPS):
+            torch.manual_seed(99 + step)  # in all ranks, so that their number makes no difference
+            loss = made(torch.randn(2, 7).to(torch.bfloat16 if "bf16" in config else torch.float32))
+            made.backward(loss)
+            made.step()
+            losses.append(float(loss))
+        return losses
     except Exception as error:  # noqa: BLE001 - whatever DeepSpeed raises is the answer
         return f"{type(error).__name__}: {error}"
     finally:

@@ -4,6 +4,8 @@ import itertools
 import json
 import os
 import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from tests.checkpoint.ranks import run_ranks
 from tests.checkpoint.save import ENGINES
 from tests.running import ROOT, zlaunch
+from zlaunch.checkpoint.archive import Archive
 from zlaunch.checkpoint.find import checkpoint_at
 from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume, newest_to_resume
 from zlaunch.checkpoint.summary import summarize
@@ -21,70 +24,132 @@ from zlaunch.errors import Refused, WrongUsage
 pytestmark = pytest.mark.job
 
 NAMES = ("zero0-bf16", "zero1", "zero2", "zero2-fp32", "zero3")
-"""Engines with the same optimizer: another class may have states of another form."""
+"""Engines with torch's Adam."""
 CONVERTED = ("zero2", "zero2-fp32", "zero3")
 
+RESHARDED = {
+    "zero2-cpu": ("--offload", "none", "--ranks", "1"),
+    "zero3-cpu": ("--offload", "none", "--stage", "2"),
+    "zero3-to-cpu": ("--offload", "cpu"),
+    "zero2-of-4": ("--ranks", "2"),
+    "zero3-of-4": ("--ranks", "2"),
+}
+"""Checkpoint → how it is converted."""
 
-def load(ranks: int, pairs: list[str], folder: Path) -> dict[str, Any]:
+OTHER_PLACES = (
+    *itertools.product(("zero2", "zero2-cpu"), ("zero2", "zero2-cpu")),
+    *itertools.product(("zero3", "zero3-cpu"), ("zero3", "zero3-cpu")),
+)
+"""Checkpoints, and engines with or without offload."""
+
+FIRST, LATER = 1e-2, 5e-2
+"""Relative tolerance for the loss of the first step, and of the next ones.
+
+bf16 has 8 bits, and other ranks and stages add up in another order. In later steps, stage 3 counts the steps of
+torch's Adam in one tensor for all groups, and so corrects its bias as if more steps had been taken.
+"""
+
+Answers = dict[tuple[str, str, int], Any]
+"""Name of the checkpoint, of the engine, and ranks → the losses of the next steps, or the error."""
+
+
+def load(ranks: int, pairs: list[tuple[str, str]], folder: Path) -> Answers:
     out = folder / f"told-{ranks}.json"
-    run_ranks(ranks, "tests.checkpoint.load", out, *pairs)
-    told: dict[str, Any] = json.loads(out.read_text())
-    return told
+    run_ranks(ranks, "tests.checkpoint.load", out, *(f"{folder / saved}:{into}" for saved, into in pairs))
+    told = json.loads(out.read_text()).values()
+    return {(saved, into, ranks): answer for (saved, into), answer in zip(pairs, told, strict=True)}
 
 
 @pytest.fixture(scope="module")
 def bed(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copies of the checkpoints, some of them with a universal one beside them."""
     folder = tmp_path_factory.mktemp("bed")
+    run_ranks(4, "tests.checkpoint.save", folder / "of-4", "zero2", "zero3")
+    for name in ("zero2", "zero3"):
+        (folder / "of-4" / name).rename(folder / f"{name}-of-4")
+        shutil.copytree(saved / f"{name}-cpu", folder / f"{name}-cpu")
+    shutil.copytree(saved / "zero3", folder / "zero3-to-cpu")
     for name in NAMES:
         shutil.copytree(saved / name, folder / name)
-    for name in CONVERTED:
-        assert zlaunch("checkpoint", "universal", name, cwd=folder).status == 0
+    commands: list[tuple[str, ...]] = [("universal", name) for name in CONVERTED]
+    commands += [("reshard", name, *options) for name, options in RESHARDED.items()]
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda command: zlaunch("checkpoint", *command, cwd=folder), commands))
+    assert [result.err for result in results if result.status] == []
     return folder
 
 
 @pytest.fixture(scope="module")
-def answers(bed: Path) -> dict[tuple[str, str, int], Any]:
-    """What DeepSpeed says: name of the checkpoint, of the engine, and ranks → the next loss, or the error."""
-    found = {}
-    for ranks in (1, 2):
-        pairs = [f"{bed / saved}:{name}" for saved, name in itertools.product(NAMES, NAMES)]
-        pairs += [f"{bed / saved}:{name}+universal" for saved, name in itertools.product(CONVERTED, NAMES)]
-        for pair, answer in load(ranks, pairs, bed).items():
-            folder, _, name = pair.rpartition(":")
-            found[Path(folder).name, name, ranks] = answer
-    return found
+def answers(bed: Path) -> Answers:
+    """What DeepSpeed says."""
+    as_it_is = list(itertools.product(NAMES, NAMES))
+    universal = [(saved, f"{into}+universal") for saved, into in itertools.product(CONVERTED, NAMES)]
+    offload = [
+        *((saved, into) for saved, into in OTHER_PLACES if "cpu" in saved + into),
+        ("zero2", "zero2-cpu+universal"),
+        ("zero3-to-cpu", "zero3-cpu+universal"),
+        ("zero3-to-cpu", "zero2-cpu+universal"),
+    ]
+    from_four = [("zero2-of-4", "zero2+universal"), ("zero3-of-4", "zero3+universal")]
+    to_four = [("zero2", "zero2+universal"), ("zero3", "zero3+universal"), ("zero2", "zero3+universal")]
+    to_one = [
+        ("zero2-cpu", "zero2+universal"),
+        ("zero3-cpu", "zero2+universal"),
+        ("zero3-cpu", "zero3+universal"),
+    ]
+    return {
+        **load(1, as_it_is + universal + to_one, bed),
+        **load(2, as_it_is + universal + offload + from_four, bed),
+        **load(4, [("zero2-of-4", "zero2"), ("zero3-of-4", "zero3"), *to_four], bed),
+    }
 
 
 def asked(folder: Path, name: str, ranks: int) -> ResumeWay:
-    config = ENGINES[name]
-    target = ResumeTarget(ranks, config["zero_optimization"]["stage"], "bf16" in config)
+    zero = ENGINES[name]["zero_optimization"]
+    offload = zero.get("offload_optimizer", {}).get("device", "none")
+    target = ResumeTarget(ranks, zero["stage"], "bf16" in ENGINES[name], offload)
     return can_resume(summarize(checkpoint_at(folder)), target).way
 
 
-def test_what_is_said_to_load_as_it_is_does_and_nothing_else(
-    bed: Path, saved: Path, answers: dict[tuple[str, str, int], Any]
-) -> None:
-    pairs = list(itertools.product(NAMES, NAMES, (1, 2)))
-    real = {pair: isinstance(answers[pair], float) for pair in pairs}
+def test_what_is_said_to_load_as_it_is_does_and_nothing_else(saved: Path, answers: Answers) -> None:
+    pairs = [(name, into, ranks) for name, into, ranks in itertools.product(NAMES, NAMES, (1, 2))]
+    pairs += [(name, into, 2) for name, into in OTHER_PLACES]
+    real = {pair: isinstance(answers[pair], list) for pair in pairs}
     ours = {(name, into, ranks): asked(saved / name, into, ranks) for name, into, ranks in pairs}
     # A frozen parameter of stage 0 in another precision is not converted; that is no matter of its files.
     assert {pair: answers[pair] for pair in pairs if (ours[pair] is ResumeWay.AS_IT_IS) != real[pair]} == {}
 
 
 def test_what_is_said_to_load_once_it_is_universal_does_and_only_weights_are_left_of_the_rest(
-    saved: Path, answers: dict[tuple[str, str, int], Any]
+    bed: Path, saved: Path, answers: Answers
 ) -> None:
     for name, into, ranks in itertools.product(CONVERTED, NAMES, (1, 2)):
         way, answer = asked(saved / name, into, ranks), answers[name, f"{into}+universal", ranks]
-        assert isinstance(answer, float) == (way is not ResumeWay.WEIGHTS), (name, into, ranks, answer)
+        assert isinstance(answer, list) == (way is not ResumeWay.WEIGHTS), (name, into, ranks, answer)
+        converted = asked(bed / name / "global_step3_universal", into, ranks)
+        assert (converted is ResumeWay.AS_IT_IS) == isinstance(answer, list), (name, into, ranks)
 
 
-def test_the_next_loss_is_the_same_on_other_ranks(answers: dict[tuple[str, str, int], Any]) -> None:
-    for name in CONVERTED:
-        as_it_was = answers[name, name, 2]
-        assert answers[name, f"{name}+universal", 1] == pytest.approx(as_it_was, rel=1e-2)
-        assert answers[name, f"{name}+universal", 2] == as_it_was
+def test_the_next_losses_are_the_same_on_other_ranks_at_other_stages_and_in_other_precision(
+    answers: Answers,
+) -> None:
+    as_it_was = {name: answers[name, name, 2] for name in (*CONVERTED, "zero2-cpu", "zero3-cpu")}
+    as_it_was["zero3-to-cpu"] = as_it_was["zero3"]
+    as_it_was |= {f"{name}-of-4": answers[f"{name}-of-4", name, 4] for name in ("zero2", "zero3")}
+    wrong = {}
+    for (name, into, ranks), losses in answers.items():
+        if into.endswith("+universal") and isinstance(losses, list):
+            expected = [pytest.approx(one, rel=LATER) for one in as_it_was[name]]
+            expected[0] = pytest.approx(as_it_was[name][0], rel=FIRST)
+            if losses != expected:
+                wrong[name, into, ranks] = losses, as_it_was[name]
+    assert wrong == {}
+
+
+def test_all_next_losses_are_equal_if_only_the_conversion_is_different(answers: Answers) -> None:
+    assert answers["zero2", "zero2+universal", 2] == answers["zero2", "zero2", 2]
+    assert answers["zero2-fp32", "zero2-fp32+universal", 2] == answers["zero2-fp32", "zero2-fp32", 2]
+    assert answers["zero3-to-cpu", "zero3-cpu+universal", 2] == answers["zero3-cpu", "zero3-cpu", 2]
 
 
 def trainers(output: Path, step: int, source: Path) -> Path:
@@ -113,10 +178,64 @@ def test_the_command_says_what_to_do(saved: Path, tmp_path: Path) -> None:
     other = zlaunch("checkpoint", "can-resume", folder, "--ranks", "4", cwd=tmp_path)
     assert other.status == 65
     assert "its optimizer is cut for 2 ranks, not for 4" in other.out
-    assert "zlaunch checkpoint universal" in other.out
-    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}')
-    stage = zlaunch("checkpoint", "can-resume", folder, "--ds-config", "ds.json", "--json", cwd=tmp_path)
-    assert json.loads(stage.out)["way"] == "weights"
+    assert "--ranks 4` converts it" in " ".join(other.out.split())
+    for stage, device, way in ((3, "cpu", "universal"), (2, "none", "as it is"), (3, "nvme", "weights")):
+        zero = {"stage": stage, "offload_optimizer": {"device": device}}
+        (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
+        result = zlaunch("checkpoint", "can-resume", folder, "--ds-config", "ds.json", "--json", cwd=tmp_path)
+        assert json.loads(result.out)["way"] == way
+
+
+def test_nothing_is_written_where_nothing_has_to_be_converted_or_can_be(saved: Path, tmp_path: Path) -> None:
+    for name, options, status in (
+        ("zero2", ("--ranks", 2, "--stage", 1), 0),
+        ("zero2", ("--stage", 0), 65),
+        ("zero0", ("--ranks", 4), 0),
+        ("dcp", ("--ranks", 4), 0),
+    ):
+        folder = shutil.copytree(saved / name, tmp_path / f"{name}{status}")
+        before = sorted(folder.rglob("*"))
+        result = zlaunch("checkpoint", "reshard", folder, *options, cwd=tmp_path)
+        assert (result.status, sorted(folder.rglob("*"))) == (status, before), result.err
+
+
+def test_an_optimizer_that_is_not_adam_is_not_converted(
+    copied: Callable[[str], Path], tmp_path: Path
+) -> None:
+    import torch
+
+    folder = copied("zero2")
+    for file in folder.glob("*/*optim_states.pt"):
+        state = torch.load(file, weights_only=False)
+        for one in state["optimizer_state_dict"]["base_optimizer_state"]["state"].values():
+            one["momentum_buffer"] = one.pop("exp_avg")
+        torch.save(state, file)
+    assert zlaunch("checkpoint", "can-resume", folder, cwd=tmp_path).status == 0
+    result = zlaunch("checkpoint", "reshard", folder, "--ranks", 1, cwd=tmp_path)
+    assert (result.status, "no moments of Adam" in result.err) == (65, True), result.err
+    result = zlaunch("checkpoint", "universal", folder, cwd=tmp_path)
+    assert (result.status, "no moments of Adam" in result.err) == (69, True), result.err
+
+
+def test_a_universal_checkpoint_is_as_small_as_its_parameters_and_says_what_it_lacks(
+    bed: Path, tmp_path: Path
+) -> None:
+    folder = bed / "zero3" / "global_step3_universal"
+    shared = Archive(folder / "zero" / "optimizer_state.pt").tensors()
+    assert sum(tensor.numel for tensor in shared) <= 1  # the step
+    file = folder / "zero" / "first.weight" / "fp32.pt"
+    assert Archive(file).value["param"].shape == (33, 7)
+    trainer = trainers(tmp_path, 3, bed / "zero2-of-4")
+    shutil.rmtree(trainer / "global_step3_universal")
+    result = zlaunch("checkpoint", "universal", trainer, "else", cwd=tmp_path)
+    assert result.status == 0, result.err
+    said = " ".join(result.err.split())
+    assert "`--set checkpoint.load_universal=true` and `--resume_from_checkpoint else`" in said
+    assert "3 tensors, such as `scale`, `frozen.weight`, keep the values that the script gives them" in said
+    assert (tmp_path / "else" / "trainer_state.json").is_file()
+    assert (
+        zlaunch("checkpoint", "verify", "else", cwd=tmp_path).out == "else/global_step3_universal: complete\n"
+    )
 
 
 def test_a_conversion_that_fails_leaves_nothing(bed: Path, tmp_path: Path) -> None:

@@ -71,12 +71,13 @@ class CheckpointFolder:
 
     @property
     def nbytes(self) -> int:
-        """Size on disk."""
-        total = 0
+        """Size on disk; a file with two names counts once."""
+        sizes = {}
         for file in self.files():
             with contextlib.suppress(OSError):
-                total += file.stat().st_size
-        return total
+                found = file.stat()
+                sizes[found.st_dev, found.st_ino] = found.st_size
+        return sum(sizes.values())
 
 
 def find(folder: Path) -> list[CheckpointFolder]:
@@ -153,6 +154,8 @@ def _at(folder: Path) -> CheckpointFolder | None:
         saved_by = SavedBy.WEIGHTS
     else:
         return None
+    if engine is not None and _saved_by(engine) is SavedBy.UNIVERSAL:  # what surrounds it is a copy
+        return CheckpointFolder(engine, SavedBy.UNIVERSAL, engine, _step_in(engine.name))
     return CheckpointFolder(folder, saved_by, engine, _step_in(folder.name))
 
 

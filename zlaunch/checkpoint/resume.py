@@ -1,4 +1,4 @@
-"""Whether a training can go on from a checkpoint with other ranks, another stage or another precision.
+"""Whether a training can go on from a checkpoint with other ranks, another stage, precision or offload.
 
 The rules were measured with DeepSpeed 0.19.8: tests/checkpoint/test_resume.py loads every checkpoint into
 every engine.
@@ -18,7 +18,7 @@ class ResumeWay(Enum):
 
     AS_IT_IS = "as it is"
     UNIVERSAL = "universal"
-    """After a conversion with `zlaunch checkpoint universal`."""
+    """After a conversion with `zlaunch checkpoint reshard`."""
     WEIGHTS = "weights"
     """Only the weights can be used, after `zlaunch checkpoint export`."""
     REPAIR = "repair"
@@ -32,6 +32,12 @@ class ResumeTarget:
     ranks: int | None = None
     stage: int | None = None
     is_bf16: bool | None = None
+    offload: str | None = None
+    """Device of the optimizer: none, cpu or nvme."""
+
+    def int_steps(self, saved: Summary) -> bool | None:
+        """Whether its Adam counts steps in an int, if that is not the one that has saved a checkpoint."""
+        return None if self.offload in (None, saved.offload) else self.offload != "none"
 
 
 @dataclass(frozen=True)
@@ -51,12 +57,21 @@ def can_resume(saved: Summary, target: ResumeTarget) -> ResumeAnswer:
     if saved.stage is None:
         return ResumeAnswer(ResumeWay.AS_IT_IS)
     differences = list(_differences(saved, target))
-    if not differences:
+    if not differences or _fits_anyway(saved, target):
         return ResumeAnswer(ResumeWay.AS_IT_IS)
     way = max((way for way, _ in differences), key=list(ResumeWay).index)
-    if way is ResumeWay.UNIVERSAL and saved.checkpoint.saved_by is SavedBy.UNIVERSAL:
-        return ResumeAnswer(ResumeWay.AS_IT_IS)
+    if way is ResumeWay.UNIVERSAL and not saved.can_convert:
+        way, why = ResumeWay.WEIGHTS, "it has no moments of Adam, or NVMe has them, so it cannot be converted"
+        differences.append((way, why))
     return ResumeAnswer(way, tuple(reason for _, reason in differences))
+
+
+def _fits_anyway(saved: Summary, target: ResumeTarget) -> bool:
+    """Whether it is universal: what DeepSpeed alone converts is for one kind of stage. None is for NVMe."""
+    if saved.checkpoint.saved_by is not SavedBy.UNIVERSAL or target.offload == "nvme":
+        return False
+    stage = saved.stage if target.stage is None else target.stage
+    return bool(stage) and (saved.can_convert or _layout(stage) == _layout(saved.stage))
 
 
 def newest_to_resume(output_dir: Path, target: ResumeTarget) -> Path | None:
@@ -74,7 +89,7 @@ def _differences(saved: Summary, target: ResumeTarget) -> Iterator[tuple[ResumeW
     stage = saved.stage if target.stage is None else target.stage
     if _layout(stage) != _layout(saved.stage):
         yield (
-            ResumeWay.WEIGHTS,
+            ResumeWay.UNIVERSAL if stage and saved.stage else ResumeWay.WEIGHTS,
             f"it was saved at stage {saved.stage}, and stage {stage} keeps its optimizer differently",
         )
     if not saved.stage:  # every rank has all of it
@@ -86,6 +101,20 @@ def _differences(saved: Summary, target: ResumeTarget) -> Iterator[tuple[ResumeW
         names = ("bf16", "fp32 or fp16")
         before, after = names if was_bf16 else names[::-1]
         yield ResumeWay.UNIVERSAL, f"it was saved in {before}, and the files of {after} have other names"
+    yield from _other_place(saved, target.offload)
+
+
+def _other_place(saved: Summary, offload: str | None) -> Iterator[tuple[ResumeWay, str]]:
+    """Offload to the CPU replaces torch's Adam by DeepSpeed's, and NVMe has files that nothing converts.
+
+    torch's Adam takes the state of DeepSpeed's as it is: `Adam.__setstate__` makes tensors of its steps.
+    """
+    if offload in (None, saved.offload):
+        return
+    if "nvme" in (offload, saved.offload):
+        yield ResumeWay.WEIGHTS, "an optimizer on NVMe is saved in files that only the same ranks can load"
+    elif offload == "cpu" and not saved.has_int_steps:
+        yield ResumeWay.UNIVERSAL, "torch's Adam has saved it, and offload uses DeepSpeed's Adam"
 
 
 def _layout(stage: int | None) -> int:

@@ -37,6 +37,11 @@ class EngineFiles:
     other: Sequence[Path]
     """Files of experts and of pipeline layers."""
 
+    @property
+    def fits_all_stages(self) -> bool:
+        """Whether the model's file has the names that all stages look for, as `fit_all_stages` gives them."""
+        return {dp for dp, _ in self.model} >= {None, 0}
+
 
 def engine_files(folder: Path) -> EngineFiles | None:
     """Find the files that the engine has saved in a directory; None if there are none."""
@@ -129,6 +134,19 @@ class ModelFile:
         return whole(zero.get("stage", 0)) if isinstance(zero, dict) else 0
 
     @property
+    def offload(self) -> str:
+        """Where the ds_config keeps the optimizer: none, cpu or nvme."""
+        zero = self.config.get("zero_optimization")
+        offload = zero.get("offload_optimizer") if isinstance(zero, dict) else None
+        device = offload.get("device", "none") if isinstance(offload, dict) else "none"
+        return device if isinstance(device, str) else "none"
+
+    @property
+    def not_restored(self) -> list[str]:
+        """Buffers and frozen parameters: DeepSpeed does not load those of a universal checkpoint."""
+        return [*self.buffers, *self.frozen]
+
+    @property
     def is_partitioned(self) -> bool:
         """Whether the parameters are in the files of the optimizer, as at stage 3, and only empty here."""
         return bool(self.shapes) and not any(
@@ -177,18 +195,34 @@ class OptimFile:
         return [_listed(group, int) for group in _listed(found, list)] if isinstance(found, list) else None
 
     @cached_property
-    def optimizer_step(self) -> float | None:
-        """The step that Adam counts, which is that of this shard."""
+    def _states(self) -> list[Mapping[str, Any]]:
+        """What the optimizer keeps for each group, or each part of one at stage 3."""
         base = self._state.get("base_optimizer_state") or self._state.get("optimizer_state_dict")
         states = base.get("state") if isinstance(base, dict) else None
-        for state in states.values() if isinstance(states, dict) else ():
-            step = state.get("step") if isinstance(state, dict) else None
+        return _listed(list(states.values()), dict) if isinstance(states, dict) else []
+
+    @cached_property
+    def optimizer_step(self) -> float | None:
+        """The step that Adam counts, which is that of this shard."""
+        for state in self._states:
+            step = state.get("step")
             if isinstance(step, Tensor):
                 with contextlib.suppress(BadArchive, IndexError):
                     return float(self.archive.read(step)[0])
             if isinstance(step, int | float) and abs(step) < MOST_STEPS:
                 return float(step)
         return None
+
+    @property
+    def has_int_steps(self) -> bool:
+        """Whether it is DeepSpeed's Adam, which counts steps in an int, and not torch's."""
+        return any(isinstance(state.get("step"), int) for state in self._states)
+
+    @property
+    def has_adam_states(self) -> bool:
+        """Whether both moments of Adam are in this file: those of NVMe are in files of their own."""
+        moments = [state.get(name) for state in self._states for name in ("exp_avg", "exp_avg_sq")]
+        return bool(moments) and all(isinstance(one, Tensor) and one.numel > 0 for one in moments)
 
 
 def _dict(value: object, file: Path) -> Mapping[str, Any]:

@@ -35,6 +35,12 @@ class Summary:
     has_optimizer: bool
     release: str | None
     """The version of DeepSpeed."""
+    offload: str | None
+    """Where the optimizer was while it trained: none, cpu or nvme."""
+    has_int_steps: bool | None
+    """Whether DeepSpeed's Adam has saved it, and not torch's; None if it is universal, which fits both."""
+    can_convert: bool
+    """Whether it is a universal one for all stages, or can be made one."""
     nbytes: int
     problems: tuple[Problem, ...]
 
@@ -60,6 +66,9 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
         or checkpoint.saved_by is SavedBy.UNIVERSAL
         or _has_optimizer(checkpoint, model),
         release=None if model is None else model.release,
+        offload=None if model is None else model.offload,
+        has_int_steps=None if shard is None else shard.has_int_steps,
+        can_convert=(files is not None and files.fits_all_stages) if shard is None else shard.has_adam_states,
         nbytes=checkpoint.nbytes,
         problems=tuple(verify(checkpoint, complete)),
     )

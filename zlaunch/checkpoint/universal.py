@@ -1,18 +1,22 @@
-"""Convert a checkpoint to DeepSpeed's universal format, which other ranks can load.
+"""Convert a checkpoint to DeepSpeed's universal format, which other ranks and stages can load.
 
 DeepSpeed's own conversion does the work, in its own directory. The checkpoint is verified before, and the
 result before it gets its name, so an interrupted conversion leaves nothing that looks like a checkpoint.
 """
 
 import os
+import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from zlaunch import files
+from zlaunch.checkpoint.any_stage import fit_all_stages
+from zlaunch.checkpoint.archive import BadArchive
 from zlaunch.checkpoint.directory import new_directory, refuse_existing
-from zlaunch.checkpoint.find import LATEST_UNIVERSAL, CheckpointFolder, SavedBy
-from zlaunch.checkpoint.states import ModelFile, engine_files
+from zlaunch.checkpoint.find import LATEST, LATEST_UNIVERSAL, CheckpointFolder, SavedBy
+from zlaunch.checkpoint.states import ModelFile, OptimFile, engine_files
 from zlaunch.checkpoint.verify import require_engine, verify
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.process import Foreground, Stopped
@@ -29,32 +33,69 @@ _LOG_BYTES = 2000
 
 
 def universal_folder(checkpoint: CheckpointFolder, out: Path | None) -> Path:
-    """Name the directory to write: beside the checkpoint, where the engine looks for it, or in `out`."""
+    """Name the directory to write: beside the checkpoint, where the engine looks for it, or in `out`.
+
+    accelerate gives the engine the tag that it saves by, so its result is beside its own directory.
+    """
     assert checkpoint.engine is not None
+    if checkpoint.saved_by is SavedBy.ACCELERATE:
+        base = checkpoint.folder.with_name(f"{checkpoint.folder.name}{SUFFIX}") if out is None else out
+        return base / checkpoint.engine.name
     base = checkpoint.engine.parent if out is None else out
     return base / f"{checkpoint.engine.name}{SUFFIX}"
 
 
-def make_universal(checkpoint: CheckpointFolder, out: Path | None, wait: Callable[[], None]) -> Path:
+def make_universal(
+    checkpoint: CheckpointFolder, out: Path | None, wait: Callable[[], None], int_steps: bool | None = None
+) -> Path:
     """Convert a checkpoint; return the directory. `wait` is called again and again meanwhile.
 
-    Raise Refused for a checkpoint with problems, Unavailable if it cannot be converted, WrongUsage if there
-    is nothing to convert.
+    `int_steps` as for `fit_all_stages`. Raise Refused for a checkpoint with problems, Unavailable if it
+    cannot be converted, WrongUsage if there is nothing to convert.
     """
     stage, folder = _convertible(checkpoint), universal_folder(checkpoint, out)
     refuse_existing(folder)
     require_engine(checkpoint)
+    _require_adam(checkpoint)
     with new_directory(folder, checkpoint.nbytes) as partial:
         # The conversion writes a file beside its result, so the result is one level deeper at first.
-        _run(checkpoint, partial / folder.name, stage, wait)
-        _check(checkpoint, partial / folder.name)
-        for one in (partial / folder.name).iterdir():
+        result = partial / folder.name
+        _run(checkpoint, result, stage, wait)
+        try:
+            fit_all_stages(result, int_steps, wait)
+        except BadArchive as error:
+            raise Unavailable(
+                f"DeepSpeed's conversion wrote files that are not understood: {error}"
+            ) from None
+        _check(checkpoint, result)
+        for one in result.iterdir():
             one.rename(partial / one.name)
-        (partial / folder.name).rmdir()
+        result.rmdir()
         for name in (_LOG, LATEST_UNIVERSAL):
             (partial / name).unlink(missing_ok=True)
+    if folder.parent != checkpoint.base:
+        _copy_companions(checkpoint.folder, folder.parent)
     files.write_whole(folder.parent / LATEST_UNIVERSAL, folder.name)
     return folder
+
+
+def not_restored(checkpoint: CheckpointFolder) -> list[str]:
+    """Name what DeepSpeed does not load of a universal checkpoint: buffers and frozen parameters.
+
+    `load_checkpoint` of 0.19.8 does not load the module then; they keep the values that the script has set.
+    """
+    found = None if checkpoint.engine is None else engine_files(checkpoint.engine)
+    return [] if found is None else ModelFile(next(iter(found.model.values()))).not_restored
+
+
+def _copy_companions(folder: Path, out: Path) -> None:
+    """Copy what a Trainer or accelerate has beside the engine's files, such as its step; not the weights."""
+    for file in folder.iterdir():
+        is_weights = file.suffix == ".safetensors" or re.fullmatch(
+            r"(pytorch|adapter)_model.*\.bin", file.name
+        )
+        if file.is_file() and file.name != LATEST and not is_weights:
+            shutil.copy2(file, out / file.name)
 
 
 def _convertible(checkpoint: CheckpointFolder) -> int:
@@ -68,6 +109,19 @@ def _convertible(checkpoint: CheckpointFolder) -> int:
     if not stage:
         raise WrongUsage(f"`{checkpoint.folder}` is of stage 0, which any number of ranks can load as it is")
     return stage
+
+
+def _require_adam(checkpoint: CheckpointFolder) -> None:
+    """DeepSpeed converts what is in the files of the optimizer, and of that only the moments of Adam."""
+    assert checkpoint.engine is not None
+    found = engine_files(checkpoint.engine)
+    assert found is not None
+    for file in found.optim.values():
+        if not OptimFile(file).has_adam_states:
+            raise Unavailable(
+                f"`{file.name}` has no moments of Adam, and DeepSpeed converts no other optimizer",
+                f"`zlaunch checkpoint export {checkpoint.folder} OUT` takes the weights",
+            )
 
 
 def _run(checkpoint: CheckpointFolder, result: Path, stage: int, wait: Callable[[], None]) -> None:

@@ -1,17 +1,25 @@
-"""`zlaunch checkpoint universal`: convert a checkpoint so that other ranks can load it."""
+"""`zlaunch checkpoint universal`: convert a checkpoint so that other ranks and stages can load it."""
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from zlaunch import console
-from zlaunch.checkpoint.find import checkpoint_at
-from zlaunch.checkpoint.universal import make_universal
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, checkpoint_at
+from zlaunch.checkpoint.universal import make_universal, not_restored
 from zlaunch.cli.options import CheckpointDir
 from zlaunch.cli.views.checkpoint import shown
-from zlaunch.units import duration
+from zlaunch.units import duration, plural
+
+_LOADING = {
+    SavedBy.TRAINER: "--resume_from_checkpoint {}",
+    SavedBy.ACCELERATE: 'accelerator.load_state("{}")',
+    SavedBy.ENGINE: 'engine.load_checkpoint("{}")',
+}
+"""How a script loads the result, by what has saved the checkpoint."""
 
 
 def universal(
@@ -24,15 +32,29 @@ def universal(
     """Convert a checkpoint so that any number of ranks can load it.
 
     DeepSpeed's conversion runs in a directory of its own. The checkpoint is verified before it, and the
-    result after it.
+    result after it. Stages 1, 2 and 3 can load the result.
     """
-    checkpoint, line, began = checkpoint_at(folder), console.ProgressLine(), time.monotonic()
+    convert(checkpoint_at(folder), out, None)
+
+
+def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | None) -> None:
+    """Convert a checkpoint, and say how to load the result. Raise what `make_universal` raises."""
+    line, began = console.ProgressLine(), time.monotonic()
     written = make_universal(
-        checkpoint, out, lambda: line.show("converting", duration(time.monotonic() - began))
+        checkpoint, out, lambda: line.show("converting", duration(time.monotonic() - began)), int_steps
     )
     line.clear()
-    console.say(
-        f"wrote {shown(written)} in {duration(time.monotonic() - began)}",
-        "to go on from it, set `checkpoint.load_universal` to true in the ds_config, as with",
-        "`--set checkpoint.load_universal=true`, and name the same checkpoint to the script",
-    )
+    console.say(f"wrote {shown(written)} in {duration(time.monotonic() - began)}")
+    for text in _next(_LOADING[checkpoint.saved_by].format(shown(written.parent)), not_restored(checkpoint)):
+        console.say(*console.paragraph(text))
+
+
+def _next(loading: str, lost: Sequence[str]) -> Iterator[str]:
+    yield f"to go on from it, train with `--set checkpoint.load_universal=true` and `{loading}`"
+    yield "what that job saves is not universal: leave the key out again to go on from there"
+    if lost:
+        count, names = plural(len(lost), "tensor"), ", ".join(f"`{name}`" for name in lost[:2])
+        yield (
+            f"DeepSpeed does not load buffers and frozen parameters of it: {count}, such as {names}, keep "
+            "the values that the script gives them"
+        )

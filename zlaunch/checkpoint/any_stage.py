@@ -1,0 +1,129 @@
+"""Make a universal checkpoint fit stages 1, 2 and 3, and any Adam.
+
+DeepSpeed's conversion writes what a job of the same stage reads. Sources, for 0.19.8:
+`load_hp_checkpoint_state_from_checkpoint_dir` in runtime/base_optimizer.py and `load_hp_checkpoint_state` in
+checkpoint/universal_checkpoint.py for stages 1 and 2, `load_hp_checkpoint_state_from_checkpoint_dir_stage3`
+in runtime/zero/stage3.py, and `_get_ckpt_name` in runtime/engine.py for the name of the model's file.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zlaunch.checkpoint.archive import Archive, BadArchive, Tensor, Unknown
+from zlaunch.checkpoint.states import EngineFiles, ModelFile, engine_files
+
+OPTIMIZER = "optimizer_state.pt"
+"""In `zero/`: what the parameters of the optimizer have in common."""
+
+_STEP = "step.pt"
+_SCALERS = {"loss_scaler", "dynamic_loss_scale"}
+
+
+def fit_all_stages(folder: Path, int_steps: bool | None, wait: Callable[[], None]) -> None:
+    """Rewrite the files of a conversion. Raise BadArchive if they are not what DeepSpeed 0.19 writes.
+
+    `int_steps`: whether the Adam that will load it counts steps in an int, as DeepSpeed's do, or in a tensor,
+    as torch's do; None if it is the one that has saved it. `wait` is called for each parameter.
+    """
+    found = engine_files(folder)
+    assert found is not None
+    _name_for_all_stages(found)
+    model = ModelFile(next(iter(found.model.values())))
+    try:
+        step = _rewrite_optimizer(folder / "zero" / OPTIMIZER, model, int_steps)
+        for group in model.shapes:
+            for name, shape in group.items():
+                wait()
+                _rewrite_parameter(folder / "zero" / name, shape, step, int_steps)
+    except (KeyError, TypeError, ValueError, RuntimeError, StopIteration) as error:
+        raise BadArchive(f"its form is unknown ({error})") from None
+
+
+def _name_for_all_stages(found: EngineFiles) -> None:
+    """Stage 3 looks for the file of rank 0, the other stages for one without a rank."""
+    for (dp, mp), file in found.model.items():
+        if dp in (None, 0):
+            other = f"{'zero_pp_rank_0_' if dp is None else ''}mp_rank_{mp:02}_model_states.pt"
+            try:
+                os.link(file, file.with_name(other))
+            except OSError:  # a file system without hard links
+                shutil.copy2(file, file.with_name(other))
+
+
+def _rewrite_optimizer(file: Path, model: ModelFile, int_steps: bool | None) -> float:
+    """Write what all stages read, and not rank 0's tensors, which every rank would load. Return the step."""
+    import torch
+
+    archive = Archive(file)
+    state: Mapping[str, Any] = archive.value
+    groups = [_plain(group) for group in state["param_groups"]]
+    saved_step = _saved_step(archive, file.parent)
+    # Stage 3 shares one tensor between all groups, and each of them counts it up. No file prevents that.
+    is_int = isinstance(_step_in(state), int) if int_steps is None else int_steps
+    step = int(saved_step) if is_int else torch.tensor(saved_step)
+    # Stage 3 gives the settings of the first group to all of them: those that differ are left to the job.
+    common = {key: value for key, value in groups[0].items() if all(one.get(key) == value for one in groups)}
+    whole = {
+        **_plain(state),
+        **_scaler(state),
+        "ds_version": state.get("ds_version") or model.release,
+        "param_groups": groups,
+        "optimizer_state_dict": {
+            "state": {0: {"step": step}},
+            "param_groups": [{**common, "params": []}],
+        },
+    }
+    torch.save(whole, file)
+    return saved_step
+
+
+def _step_in(state: Mapping[str, Any]) -> object:
+    inner = state.get("optimizer_state_dict")
+    return inner["state"][0]["step"] if isinstance(inner, dict) else None
+
+
+def _saved_step(archive: Archive, zero: Path) -> float:
+    """Read the step of Adam: stage 3 has it here, the others beside each parameter."""
+    step = _step_in(archive.value)
+    if step is None:
+        archive = Archive(next(zero.glob(f"*/{_STEP}")))
+        step = archive.value
+    return float(archive.read(step)[0]) if isinstance(step, Tensor) else float(str(step))
+
+
+def _scaler(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A dynamic loss scale goes on. A static one is the job's: that of bf16 would end the scaling of fp16."""
+    scaler = state.get("loss_scaler")
+    if not state.get("dynamic_loss_scale") or not isinstance(scaler, Unknown):
+        return {}
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
+
+    made = DynamicLossScaler.__new__(DynamicLossScaler)
+    made.__dict__.update(_plain(scaler.state))
+    return {"loss_scaler": made, "dynamic_loss_scale": True}
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """Take the members that are numbers, texts, or lists of them."""
+    return {key: one for key, one in value.items() if key not in _SCALERS and _is_plain(one)}
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _rewrite_parameter(folder: Path, shape: tuple[int, ...], step: float, int_steps: bool | None) -> None:
+    """Stage 3 reads flat tensors too, the others only dicts with whole shapes, and a step for each."""
+    import torch
+
+    for file in folder.glob("*.pt"):
+        value = torch.load(file, "cpu", weights_only=True) if file.name != _STEP else None
+        if isinstance(value, torch.Tensor):
+            torch.save({"param": value.detach().reshape(shape), "cat_dim": 0}, file)
+    if folder.is_dir():
+        torch.save(int(step) if int_steps else torch.tensor(step), folder / _STEP)

@@ -1,0 +1,42 @@
+"""`zlaunch checkpoint reshard`: convert a checkpoint for other ranks, another stage or other offload."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zlaunch import console
+from zlaunch.checkpoint.find import checkpoint_at
+from zlaunch.checkpoint.resume import ResumeWay, can_resume
+from zlaunch.checkpoint.summary import summarize
+from zlaunch.cli.checkpoint.can_resume import answer_lines
+from zlaunch.cli.checkpoint.target import DsConfig, Place, Ranks, Stage, target_of
+from zlaunch.cli.checkpoint.universal import convert
+from zlaunch.cli.options import CheckpointDir
+from zlaunch.errors import ExitStatus
+
+
+def reshard(
+    folder: CheckpointDir,
+    out: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OUT]", help="Directory to write to (default: beside the checkpoint)."),
+    ] = None,
+    ranks: Ranks = None,
+    stage: Stage = None,
+    offload: Place = None,
+    ds_config: DsConfig = None,
+) -> None:
+    """Convert a checkpoint for other ranks, another ZeRO stage or other offload.
+
+    Nothing is written if the job can load it as it is. Otherwise this is `universal`, with the steps of Adam
+    in the form that the job needs. The exit status is 65 if it cannot be converted.
+    """
+    found, target = summarize(checkpoint_at(folder)), target_of(ranks, stage, offload, ds_config)
+    answer = can_resume(found, target)
+    if answer.way is ResumeWay.UNIVERSAL:
+        convert(found.checkpoint, out, target.int_steps(found))
+        return
+    console.say(*answer_lines(found, target, answer))
+    if answer.way is not ResumeWay.AS_IT_IS:
+        raise typer.Exit(ExitStatus.REFUSED)

@@ -16,7 +16,7 @@ from tests.running import RECIPE, zlaunch
 from zlaunch.errors import Finding, InputMissing, Severity, WrongUsage
 from zlaunch.job.script import RESUME, ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
-from zlaunch.job.spec import JobSpec
+from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
 from zlaunch.launch.preflight.resume import check_resume
 from zlaunch.launch.resume import Resumption, find_resumption, told_by
@@ -193,10 +193,13 @@ def test_the_command_that_makes_a_checkpoint_fit_is_told(saved: Path, tmp_path: 
     ((message, hint),) = refused(planned(five, ranks=4))
     assert message == "its optimizer is cut for 2 ranks, not for 4"
     assert hint == (
-        f"`zlaunch checkpoint universal {five}`, then add `--set checkpoint.load_universal=true`; "
-        "or use 2 ranks again"
+        f"`zlaunch checkpoint reshard {five} --ranks 4 --stage 2 --offload none`, then add "
+        "`--set checkpoint.load_universal=true`; or use 2 ranks again"
     )
-    ((message, hint),) = refused(planned(five, stage=3))
+    ((message, hint),) = refused(planned(five, stage=3, offload=Offload("cpu")))[:1]
+    assert hint is not None
+    assert hint.startswith(f"`zlaunch checkpoint reshard {five} --ranks 2 --stage 3 --offload cpu`")
+    ((message, hint),) = refused(planned(five, stage=0))
     assert hint is not None
     assert hint.startswith("`--stage 2`; or `zlaunch checkpoint export")
 
@@ -210,6 +213,22 @@ def test_a_converted_checkpoint_fits_other_ranks(saved: Path, tmp_path: Path) ->
     assert hint == "add `--set checkpoint.load_universal=true`; or use 2 ranks again"
     overrides = (("checkpoint.load_universal", True),)
     assert refused(planned(five, ranks=4, overrides=overrides)) == []
+
+
+def test_a_key_that_looks_for_the_other_kind_of_checkpoint_is_refused(saved: Path, tmp_path: Path) -> None:
+    five = trainers(tmp_path, 5, saved / "zero2")
+    universal = (("checkpoint.load_universal", True),)
+    ((message, hint),) = refused(planned(five, overrides=universal))
+    assert message.endswith("has no universal checkpoint")
+    assert hint is not None
+    assert hint.startswith("leave the key out")
+    result = zlaunch("checkpoint", "universal", five, tmp_path / "moved", cwd=tmp_path)
+    assert result.status == 0, result.err
+    ((_, hint),) = refused(planned(tmp_path / "moved", ranks=4, stage=3))
+    assert hint == "add `--set checkpoint.load_universal=true`"
+    fits = planned(tmp_path / "moved", ranks=4, stage=3, overrides=universal)
+    assert refused(fits) == []
+    assert fits.script[1:3] == (RESUME, str(tmp_path / "moved"))
 
 
 def test_an_older_tag_than_latest_names_is_not_silently_replaced(saved: Path, tmp_path: Path) -> None:

@@ -35,6 +35,12 @@ class ResumeTarget:
     offload: str | None = None
     """Device of the optimizer: none, cpu or nvme."""
 
+    @property
+    def options(self) -> str:
+        """The options of `zlaunch checkpoint reshard` that describe it, each after a space."""
+        named = {"ranks": self.ranks, "stage": self.stage, "offload": self.offload}
+        return "".join(f" --{name} {value}" for name, value in named.items() if value is not None)
+
     def int_steps(self, saved: Summary) -> bool | None:
         """Whether its Adam counts steps in an int, if that is not the one that has saved a checkpoint."""
         return None if self.offload in (None, saved.offload) else self.offload != "none"

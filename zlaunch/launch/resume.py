@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.checkpoint.archive import Archive, BadArchive, Unknown
-from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, find, latest_tag
+from zlaunch.checkpoint.find import LATEST_UNIVERSAL, CheckpointFolder, SavedBy, find, latest_tag
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.files import shown
@@ -61,7 +61,8 @@ class Resumption:
     @property
     def is_latest(self) -> bool:
         """Whether `latest` names this checkpoint."""
-        return latest_tag(self.directory) == self.checkpoint.tag
+        is_universal = self.checkpoint.saved_by is SavedBy.UNIVERSAL
+        return latest_tag(self.directory, LATEST_UNIVERSAL if is_universal else LATEST) == self.checkpoint.tag
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -52,10 +52,5 @@ def answer_lines(found: Summary, target: ResumeTarget, answer: ResumeAnswer) -> 
     lines = ["no, not as it is:"]
     for reason in answer.reasons:
         lines += console.paragraph(reason, "  ")
-    advice = _ADVICE[answer.way].format(shown(found.checkpoint.folder), _options(target))
+    advice = _ADVICE[answer.way].format(shown(found.checkpoint.folder), target.options)
     return [*lines, *console.paragraph(advice)]
-
-
-def _options(target: ResumeTarget) -> str:
-    named = {"ranks": target.ranks, "stage": target.stage, "offload": target.offload}
-    return "".join(f" --{name} {value}" for name, value in named.items() if value is not None)

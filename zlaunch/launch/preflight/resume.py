@@ -4,8 +4,9 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from zlaunch.checkpoint.find import LATEST_UNIVERSAL, SavedBy, latest_tag
+from zlaunch.checkpoint.find import LATEST_UNIVERSAL, TRAINER_STATE, SavedBy, latest_tag
 from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume
+from zlaunch.checkpoint.universal import universal_folder
 from zlaunch.errors import Finding, Severity
 from zlaunch.files import shown
 from zlaunch.job.script import ConfigInterface, Handover, Script
@@ -76,7 +77,7 @@ def _other_kind(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
         )
     elif program.interface is not ConfigInterface.TRAINER or not program.is_sure:
         return
-    elif one.saved_by is not SavedBy.TRAINER:
+    elif one.saved_by is not SavedBy.TRAINER and not (resumption.directory / TRAINER_STATE).is_file():
         yield _cannot(
             f"{shown(one.folder)} was saved by {one.saved_by.value}, and a Trainer needs its own state",
             "name a directory with a `trainer_state.json`",
@@ -94,17 +95,24 @@ def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
         return
     stage = whole(plan.values[("zero_optimization", "stage")])
     is_bf16 = None if plan.precision is None else plan.precision == "bf16"
-    answer = can_resume(saved, ResumeTarget(plan.topology.world_size, stage, is_bf16))
+    offload = plan.values[("zero_optimization", "offload_optimizer", "device")] or "none"
+    target = ResumeTarget(plan.topology.world_size, stage, is_bf16, offload)
+    answer = can_resume(saved, target)
     folder, base = saved.checkpoint.folder, saved.checkpoint.base
     converted = base is not None and latest_tag(base, LATEST_UNIVERSAL) is not None
     loads_universal = plan.values[("checkpoint", "load_universal")] is True
     hint = ""
     if answer.way is ResumeWay.UNIVERSAL and not (converted and loads_universal):
-        first = [] if converted else [f"`zlaunch checkpoint universal {_typed(folder)}`"]
-        then = [] if loads_universal else ["add `--set checkpoint.load_universal=true`"]
-        hint = ", then ".join([*first, *then])
+        place = universal_folder(saved.checkpoint, None).parent
+        first = [] if converted else [f"`zlaunch checkpoint reshard {_typed(folder)}{target.options}`"]
+        named = [] if place == resumption.directory else [f"`--resume {_typed(place)}`"]
+        key = [] if loads_universal else ["`--set checkpoint.load_universal=true`"]
+        then = " and ".join([*named, *key])
+        hint = ", then ".join([*first, *([f"add {then}"] if then else [])])
         if saved.ranks is not None and saved.ranks != plan.topology.world_size:
             hint += f"; or use {saved.ranks} ranks again"
+    elif answer.way is ResumeWay.AS_IT_IS:
+        yield from _wrong_key(resumption, loads_universal, converted)
     elif answer.way is ResumeWay.WEIGHTS:
         hint = (
             f"`--stage {saved.stage}`; or `zlaunch checkpoint export {_typed(folder)} OUT`, and begin anew "
@@ -113,6 +121,18 @@ def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
     if hint:
         for reason in answer.reasons:
             yield _cannot(reason, hint)
+
+
+def _wrong_key(resumption: Resumption, loads_universal: bool, converted: bool) -> Iterator[Finding]:
+    """DeepSpeed looks only for universal checkpoints, or only for others."""
+    name = shown(resumption.directory)
+    if resumption.checkpoint.saved_by is SavedBy.UNIVERSAL and not loads_universal:
+        yield _cannot(f"{name} has a universal checkpoint", "add `--set checkpoint.load_universal=true`")
+    elif loads_universal and not converted:
+        yield _cannot(
+            f"`checkpoint.load_universal` is true, and {name} has no universal checkpoint",
+            "leave the key out: DeepSpeed can load this checkpoint as it is",
+        )
 
 
 def _cannot(message: str, hint: str) -> Finding:

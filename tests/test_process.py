@@ -70,6 +70,24 @@ def test_ranks_of_either_name_get_their_time_to_end_after_their_launcher(name: s
     assert told(ORPHANED.format(name=name), body) == ended
 
 
+def test_ranks_of_a_launcher_that_is_killed_are_told_to_stop() -> None:
+    ending = "import signal; print('waits', flush=True); signal.pause()"
+    launcher = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {ending!r}, "zlaunch.worker.rank"])
+time.sleep(60)
+"""
+    body = """
+child = start(LauncherProcess, 20.0)
+while not log.read_text():
+    time.sleep(0.01)
+os.kill(child.pid, signal.SIGINT)
+begin = time.monotonic()
+print(child.wait(lambda: None), time.monotonic() - begin < 10)
+"""
+    assert told(launcher, body) == "-2 True"
+
+
 def test_a_signal_that_comes_while_a_program_is_started_reaches_it() -> None:
     body = """
 begin = subprocess.Popen

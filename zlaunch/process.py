@@ -283,10 +283,16 @@ class LauncherProcess(Child):
     """A program that starts ranks: they get the grace period even if the program itself ended at once."""
 
     def _wait_for_rest(self, tick: Callable[[], None]) -> None:
+        assert self._process is not None
         self._deadline = min(self._deadline, time.monotonic() + self._grace)
+        # A launcher that is killed tells nobody, and DeepSpeed's runner leaves its node launcher behind.
+        are_told = self._process.returncode >= 0 or self.stopped_by is not None
         while time.monotonic() < self._deadline and (left := descendants()):
             if self.stopped_by is None and not any(map(_is_rank, left)):
                 return
+            if not are_told:
+                self._tell(signal.SIGTERM)
+                are_told = True
             tick()
             time.sleep(TICK_SECONDS)
 

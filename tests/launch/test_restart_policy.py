@@ -194,6 +194,19 @@ def test_a_job_that_was_asked_to_go_on_is_not_begun_anew_at_another_stage() -> N
     assert given_to(resumed(asked, Retry(asked, "again"), None)) == "mine"
 
 
+def test_a_job_that_began_with_a_universal_checkpoint_goes_on_from_what_it_saved_itself() -> None:
+    begun = replace(JOB, resume="mine", overrides=(("checkpoint.load_universal", True),))
+    second = resumed(begun, Retry(begun, "again"), Path("out/checkpoint-3"), loads_universal=True)
+    assert second is not None
+    assert dict(second.overrides) == {"checkpoint.load_universal": False}
+    third = resumed(begun, Retry(second, "again"), Path("out/checkpoint-9"))
+    assert third is not None
+    assert third.overrides == second.overrides
+    first_again = resumed(begun, Retry(second, "again"), None)
+    assert first_again is not None
+    assert (first_again.resume, first_again.overrides) == ("mine", begun.overrides)
+
+
 def test_it_is_said_what_is_lost() -> None:
     assert resume_note(None, 7) == "starting over, 7 steps lost"
     assert resume_note(None, 0) == "starting over"

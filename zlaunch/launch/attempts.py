@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,7 +107,9 @@ def _retries(
     job, evidence = attempt.prepared.inputs.job, attempt.ended.evidence
     for proposal in propose_retries(job, evidence, failures, asked.wishes.policy):
         checkpoint = _checkpoint(attempt, proposal)
-        following = resumed(asked, proposal, checkpoint)
+        section = evidence.job.config.get("checkpoint")
+        loads_universal = isinstance(section, Mapping) and section.get("load_universal") is True
+        following = resumed(asked, proposal, checkpoint, loads_universal)
         if following is not None:
             lineage = Lineage(len(failures) + 1, continues=attempt.run.name, why=proposal.why)
             yield following, lineage, f"{proposal.why}; {resume_note(checkpoint, failures[-1].step)}"
@@ -128,4 +130,6 @@ def _checkpoint(attempt: _Attempt, proposal: Retry) -> Path | None:
     if not (proposal.resumes and flag and is_read):
         return None
     directory = inputs.script.output_dir(inputs.job.script_args)
-    return newest_to_resume(directory.absolute(), ResumeTarget(ran.world_size, ran.stage))
+    asked = proposal.job.offload
+    offload = (asked and asked.optimizer) or ran.offload.get("optimizer", "none")
+    return newest_to_resume(directory.absolute(), ResumeTarget(ran.world_size, ran.stage, offload=offload))

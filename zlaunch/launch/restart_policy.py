@@ -31,6 +31,8 @@ HEALS = frozenset(
 DETERMINED = frozenset({"script-exception"})
 """Failures that recur, unless a transient condition caused them: never restarted at step 0."""
 
+_NOT_UNIVERSAL = ("checkpoint.load_universal", False)
+
 OUT_OF_MEMORY = frozenset({"gpu-out-of-memory", "host-out-of-memory", "host-allocation-failed"})
 
 
@@ -101,15 +103,22 @@ def smaller_jobs(job: JobSpec, ran: JobEvidence, code: str) -> Iterator[Retry]:
             yield Retry(changed, why, resumes=options.stage is None)
 
 
-def resumed(asked: JobSpec, proposal: Retry, checkpoint: Path | None) -> JobSpec | None:
+def resumed(
+    asked: JobSpec, proposal: Retry, checkpoint: Path | None, loads_universal: bool = False
+) -> JobSpec | None:
     """Resume from a checkpoint, in Trainer scripts that know the flag; None if that is impossible.
 
-    A checkpoint that the user asked for stays; one that an earlier attempt was given is replaced.
+    A checkpoint that the user asked for stays; one that an earlier attempt was given is replaced. A job that
+    began with a universal checkpoint saves others, which DeepSpeed finds without `load_universal`.
     """
     was_asked = asked.resume is not None or RESUME in asked.script_args
     if checkpoint is None and was_asked and not proposal.resumes:
         return None
-    return replace(proposal.job, resume=asked.resume if checkpoint is None else str(checkpoint))
+    job = replace(proposal.job, resume=asked.resume if checkpoint is None else str(checkpoint))
+    overrides = tuple(one for one in job.overrides if one != _NOT_UNIVERSAL or one in asked.overrides)
+    began_universal = loads_universal or overrides != job.overrides
+    added = (_NOT_UNIVERSAL,) if began_universal and checkpoint is not None else ()
+    return replace(job, overrides=(*overrides, *added))
 
 
 def resume_note(checkpoint: Path | None, step: int) -> str:

@@ -20,7 +20,7 @@ def other_world_size(case: Case) -> Reading | None:
     then, now = found.groups()
     advice = (
         f"use {then} ranks again",
-        "or `python -m deepspeed.checkpoint.ds_to_universal`, then `--set checkpoint.load_universal=true`",
+        f"or `zlaunch checkpoint reshard DIR --ranks {now}`, then `--set checkpoint.load_universal=true`",
     )
     return Reading(
         f"the checkpoint was saved with {then} ranks, but the job has {now}",

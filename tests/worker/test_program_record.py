@@ -37,3 +37,33 @@ def test_the_engine_that_trains_is_recorded_and_not_that_of_a_reference_model(tm
 def test_the_first_of_two_engines_that_train_is_recorded(tmp_path: Path) -> None:
     found = recorded(tmp_path / "rank-0.program.json", engine(2, object()), engine(3, object()))
     assert found["engine"]["stage"] == 2
+
+
+def saves(file: Path, *calls: tuple[Any, tuple[object, ...], bool]) -> dict[str, Any]:
+    """Return the record of a program whose engine or Trainer, the owner of each call, saved with arguments."""
+    recorder = ProgramRecorder(file)
+    for owner, args, within in calls:
+        recorder.saved((owner, *args), {}, within=within)
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return {name: found[name] for name in ("saved_checkpoint", "saved_model") if name in found}
+
+
+TRAINER = SimpleNamespace(args=SimpleNamespace(output_dir="/out"))
+ENGINE = SimpleNamespace(save_16bit_model=print, global_steps=4)
+
+
+def test_the_last_directory_of_an_engine_is_recorded_also_within_a_save_of_the_trainer(
+    tmp_path: Path,
+) -> None:
+    calls = [(ENGINE, (f"/out/checkpoint-{step}",), True) for step in (4, 8)]
+    assert saves(tmp_path / "r.json", *calls) == {"saved_checkpoint": "/out/checkpoint-8"}
+
+
+def test_a_model_is_one_that_the_script_saves_and_not_the_part_of_a_checkpoint(tmp_path: Path) -> None:
+    within = (TRAINER, ("/out/checkpoint-4",), True)
+    assert saves(tmp_path / "r.json", within) == {}
+    assert saves(tmp_path / "r.json", within, (TRAINER, (), False)) == {"saved_model": "/out"}
+
+
+def test_what_the_trainer_saves_as_a_checkpoint_is_no_model(tmp_path: Path) -> None:
+    assert saves(tmp_path / "r.json", (TRAINER, (object(), None), False)) == {}

@@ -108,6 +108,12 @@ def checkpoint_at(folder: Path) -> CheckpointFolder:
     raise InputMissing(f"there are {len(found)} checkpoints in `{folder}`", f"name one, such as {names}")
 
 
+def checkpoint_parent(saved: Path) -> Path:
+    """Return the directory with all checkpoints of a training, given the one of its last save."""
+    is_one = _TRAINER_NAME.fullmatch(saved.name) or _at(saved) is not None
+    return saved.parent if is_one else saved
+
+
 def latest_tag(folder: Path, name: str = LATEST) -> str | None:
     """Read which tag is the newest; None if there is no such file."""
     with contextlib.suppress(OSError, UnicodeDecodeError):

@@ -17,6 +17,7 @@ from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
+from zlaunch.runs.saved import saved_by_run
 from zlaunch.runs.store import load_run
 from zlaunch.runs.what_ran import differences
 
@@ -39,6 +40,7 @@ def finish_run(plan: LaunchPlan, evidence: Evidence, started: float, reporter: R
     heartbeat = read_record(plan.layout.rank_heartbeat(0), HeartbeatRecord)
     reporter.ended(plan, outcome, time.time() - started, heartbeat)
     reporter.differed(differences(run.files))
+    reporter.saved(saved_by_run(run.files))
     return FinishedRun(outcome, evidence)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
     from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.diagnosis.outcome import Outcome
     from zlaunch.estimate.query import Estimate
+    from zlaunch.runs.saved import SavedByRun
 
 
 class Reporter(Protocol):
@@ -47,6 +48,9 @@ class Reporter(Protocol):
 
     def differed(self, differences: Sequence[str]) -> None:
         """What the job really trained with, where that differs from the plan."""
+
+    def saved(self, saved: "SavedByRun") -> None:
+        """The model and the newest checkpoint that the job has left."""
 
     def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
         """The job has ended, with this last heartbeat of rank 0, and the outcome is recorded."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.checkpoint.archive import Archive, BadArchive, Unknown
-from zlaunch.checkpoint.find import LATEST_UNIVERSAL, CheckpointFolder, SavedBy, find, latest_tag
+from zlaunch.checkpoint.find import LATEST_UNIVERSAL, CheckpointFolder, SavedBy, latest_tag
+from zlaunch.checkpoint.newest import by_age, newest_complete
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.files import shown
@@ -15,7 +16,7 @@ from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import flags
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.run_files import read_run_files
-from zlaunch.runs.what_ran import output_dir_of
+from zlaunch.runs.saved import output_dir_of
 
 LATEST = "latest"
 """The newest checkpoint in the output directory of the job."""
@@ -136,28 +137,17 @@ def _directory(name: str, job: JobSpec, script: Script) -> Path:
 
 def _newest(folder: Path) -> Summary:
     """Read the checkpoint at a path, or the newest below it; one that is complete, if there is any."""
-    found = find(folder)
+    found = by_age(folder)
     if not found:
         hint = "`zlaunch checkpoint list DIR` shows what a directory has"
         raise InputMissing(f"there is no checkpoint in `{shown(folder)}`", hint)
-    near = [one for one in found if one.folder.parent == folder] or found
-    if len({one.folder.parent for one in near}) > 1:
+    if len({one.folder.parent for one in found}) > 1:
         raise WrongUsage(
             f"there are checkpoints of several trainings in `{shown(folder)}`",
-            f"name one directory, such as `--resume {shown(near[-1].folder.parent)}`",
+            f"name one directory, such as `--resume {shown(found[0].folder.parent)}`",
         )
-    ordered = sorted(near, key=_age, reverse=True)
-    summaries = map(summarize, ordered)
-    first = next(summaries)
-    if not first.problems:
-        return first
-    return next((one for one in summaries if not one.problems), first)
-
-
-def _age(one: CheckpointFolder) -> tuple[int, float]:
-    """Sort key: the step, else when it was written; names of accelerate count epochs or steps."""
-    step = one.named_step if one.saved_by is not SavedBy.ACCELERATE else None
-    return step or 0, one.folder.stat().st_mtime
+    first = summarize(found[0])
+    return (first.problems and newest_complete(folder)) or first
 
 
 @dataclass(frozen=True)

@@ -277,6 +277,10 @@ class ProgramRecord(TypedDict, total=False):
     num_engines: int
     trainer_args: dict[str, object]
     """The Trainer's final arguments."""
+    saved_checkpoint: str
+    """The directory that the engine saved to last: that of a Trainer's checkpoint, or of all its tags."""
+    saved_model: str
+    """The directory that the Trainer saved its model to, apart from checkpoints."""
     parallel: list[str]
     """Wrappers of torch that it used, such as `DistributedDataParallel`."""
 

@@ -1,12 +1,10 @@
 """What a run trained with, and how that differs from its plan."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves, value_at
 from zlaunch.job.script import ConfigInterface
-from zlaunch.job.trainer_args import flags
 from zlaunch.rundir.record import EngineRecord, ProgramRecord
 from zlaunch.rundir.run_files import RunFiles
 
@@ -23,13 +21,6 @@ _DECISIVE: Final = (
 def program_of(files: RunFiles) -> ProgramRecord:
     """Return what the script of the first rank recorded; empty if it recorded nothing."""
     return files.programs[min(files.programs)] if files.programs else ProgramRecord()
-
-
-def output_dir_of(files: RunFiles) -> Path | None:
-    """Find the directory in which a run saved checkpoints; None if it is not recorded."""
-    job, told = files.job, program_of(files).get("trainer_args", {}).get("output_dir")
-    given = told or dict(flags(job.get("script", []))).get("output_dir")
-    return Path(job.get("working_directory", ""), given) if isinstance(given, str) else None
 
 
 def engine_line(files: RunFiles) -> str | None:

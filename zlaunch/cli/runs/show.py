@@ -9,11 +9,12 @@ from dataclasses import asdict
 from zlaunch import console
 from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.runs.why import explained
-from zlaunch.cli.views.run import long_moment, members, steps, to_json
+from zlaunch.cli.views.run import long_moment, members, saved_rows, steps, to_json
 from zlaunch.diagnosis.stall_text import stall_lines
 from zlaunch.rundir.record import EnvironmentRecord, JobRecord
 from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
+from zlaunch.runs.saved import saved_by_run
 from zlaunch.runs.state import RunSummary, recorded_stall
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.what_ran import differences, engine_line, program_of
@@ -45,6 +46,7 @@ def _facts(run: RunSummary) -> Iterator[tuple[str, str]]:
         yield "engine", engine
     for one in differences(run.files):
         yield "differs", one
+    yield from saved_rows(saved_by_run(run.files))
     yield "step", steps(run).replace("/", " of ").replace("-", "not reported")
     yield from _origin(run.files.environment)
     for trouble in run.files.troubles:
@@ -119,7 +121,8 @@ def _amount(num_bytes: int | None) -> str:
 
 
 def _members(run: RunSummary, memory: MemoryComparison) -> dict[str, object]:
-    files = run.files
+    files, saved = run.files, saved_by_run(run.files)
+    found = saved.checkpoint and saved.checkpoint.checkpoint.folder
     ranks = {*files.ranks, *files.heartbeats, *files.samples, *files.errors}
     return {
         **members(run),
@@ -129,6 +132,7 @@ def _members(run: RunSummary, memory: MemoryComparison) -> dict[str, object]:
         "memory": asdict(memory),
         "program": program_of(files) or None,
         "differences": differences(files),
+        "saved": {"model": saved.model and str(saved.model), "checkpoint": found and str(found)},
         "rank_files": {
             rank: {
                 "record": files.ranks.get(rank),

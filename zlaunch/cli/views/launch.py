@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
     from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.diagnosis.outcome import Outcome
     from zlaunch.estimate.query import Estimate
+    from zlaunch.runs.saved import SavedByRun
 
 PLAIN_SECONDS = 30.0
 """Time between two lines about the progress where there is no terminal."""
@@ -100,6 +101,12 @@ class LaunchView(Reporter):
         if differences:
             lines = [line for one in differences for line in console.paragraph(one, "  ")]
             self._say("what ran differs from the plan:", *lines)
+
+    def saved(self, saved: "SavedByRun") -> None:
+        from zlaunch.cli.views.run import saved_rows
+
+        lines = (f"{what}: {where}" for what, where in saved_rows(saved))
+        self._say(*(cut for line in lines for cut in console.paragraph(line)))
 
     def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
         from zlaunch.diagnosis.render import verdict_lines

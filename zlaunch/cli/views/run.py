@@ -2,10 +2,13 @@
 
 import json
 import math
+import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from zlaunch.files import shown
 from zlaunch.job.script import ConfigInterface
+from zlaunch.runs.saved import SavedByRun
 from zlaunch.runs.state import RunSummary
 
 
@@ -60,6 +63,17 @@ def steps(run: RunSummary) -> str:
     if run.steps is None:
         return str(run.step) if run.step else "-"
     return f"{run.step or 0}/{run.steps}"
+
+
+def saved_rows(saved: SavedByRun) -> Iterator[tuple[str, str]]:
+    """Say where the model and the newest checkpoint of a run are, and the commands that use them."""
+    if saved.model is not None:
+        yield "model", f"{shown(saved.model)}, for `from_pretrained`"
+    if (found := saved.checkpoint) is not None:
+        typed = shlex.quote(shown(found.checkpoint.folder))
+        export = f"; `zlaunch checkpoint export {typed} DIR` takes its model away"
+        resume = f"`zlaunch train --resume {typed} …` goes on from step {found.step}"
+        yield "checkpoint", f"{resume}{export if saved.model is None else ''}"
 
 
 def moment(seconds: float | None, now: float) -> str:

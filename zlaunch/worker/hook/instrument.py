@@ -114,7 +114,7 @@ class Instrumentation:
                 failed(outer, error)
                 error.__traceback__ = without_first(error)
                 raise  # without an argument, so that no frame is added
-            done(phase, outer, args)
+            done(phase, outer, args, kwargs)
             return result
 
         return unseen(traced)
@@ -129,12 +129,16 @@ class Instrumentation:
         self._heartbeat.enter(outer if within else phase, **facts)
         return outer
 
-    def _done(self, phase: str, outer: str | None, args: Sequence[object]) -> None:
+    def _done(
+        self, phase: str, outer: str | None, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> None:
         if outer is None:
             return
         if phase == phases.INITIALIZING:
             self._heartbeat.register_exit()
             self._program.engine(cast("DeepSpeedEngine", args[0]))
+        if phase == phases.SAVING:
+            self._program.saved(args, kwargs, within=outer == phases.SAVING)
         facts = {} if outer in WITHIN else self._engine.after(phase, args)
         self._heartbeat.enter(_following(phase, outer), **facts)
 

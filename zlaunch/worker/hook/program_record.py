@@ -2,7 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -45,6 +46,18 @@ class ProgramRecorder:
             values = args.to_sanitized_dict()
             self._record["trainer_args"] = {name: values[name] for name in sorted(values)}
             self._write()
+
+    def saved(self, args: Sequence[object], kwargs: Mapping[str, object], *, within: bool) -> None:
+        """Record where an engine, or else a Trainer, has saved; `within` a save of another kind."""
+        with contextlib.suppress(Exception):
+            owner, *given = args
+            is_engine = hasattr(owner, "save_16bit_model")
+            named = [*given[:1], kwargs.get("save_dir"), kwargs.get("output_dir")]
+            own = [] if is_engine else [owner.args.output_dir]  # type: ignore[attr-defined]
+            place = next((one for one in (*named, *own) if one is not None), None)
+            if isinstance(place, str | os.PathLike) and (is_engine or not within):
+                self._record["saved_checkpoint" if is_engine else "saved_model"] = os.path.abspath(place)  # noqa: PTH100
+                self._write()
 
     def watch_parallel(self, module: ModuleType) -> None:
         """Record when a wrapper of torch is created."""

@@ -1,0 +1,67 @@
+"""What a run has left: found by its records, and only if it can be used."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checkpoint.test_resume import trainers
+from zlaunch.cli.views.run import saved_rows
+from zlaunch.rundir.run_files import RunFiles
+from zlaunch.runs.saved import output_dir_of, saved_by_run
+
+pytestmark = pytest.mark.job
+
+
+def files(folder: Path, **program: Any) -> RunFiles:
+    programs: Any = {0: program}
+    return RunFiles(folder / "run", job={"working_directory": str(folder)}, programs=programs)
+
+
+def test_the_newest_complete_checkpoint_is_found_from_the_last_that_was_saved(
+    saved: Path, tmp_path: Path
+) -> None:
+    nine = trainers(tmp_path / "out", 9, saved / "zero2")
+    ten = trainers(tmp_path / "out", 10, saved / "zero2")
+    next(ten.glob("*/*rank_1*")).write_bytes(b"PK")
+    run = files(tmp_path, saved_checkpoint=str(ten))
+    found = saved_by_run(run).checkpoint
+    assert found is not None
+    assert found.checkpoint.folder == nine
+    assert output_dir_of(run) == tmp_path / "out"
+
+
+def test_the_tags_of_an_engine_are_below_what_it_was_given(saved: Path, tmp_path: Path) -> None:
+    run = files(tmp_path, saved_checkpoint=str(saved / "zero2"))
+    found = saved_by_run(run).checkpoint
+    assert found is not None
+    assert found.checkpoint.tag == "global_step3"
+    assert output_dir_of(run) == saved / "zero2"
+
+
+def test_a_model_without_weights_is_none(saved: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(saved / "models" / "dense", tmp_path / "model"))
+    for file in model.glob("*.safetensors"):
+        file.unlink()
+    run = files(tmp_path, saved_model=str(model))
+    assert saved_by_run(run).model is None
+    (model / "model.safetensors").touch()
+    assert saved_by_run(run).model == model
+
+
+def test_a_run_that_saved_nothing_has_nothing_to_say(tmp_path: Path) -> None:
+    assert list(saved_rows(saved_by_run(files(tmp_path)))) == []
+    gone = files(tmp_path, saved_checkpoint=str(tmp_path / "gone"), saved_model="gone")
+    assert list(saved_rows(saved_by_run(gone))) == []
+
+
+def test_the_commands_are_told_as_they_are_typed(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainers(tmp_path / "my out", 9, saved / "zero2")
+    rows = list(saved_rows(saved_by_run(files(tmp_path, saved_checkpoint="my out/checkpoint-9"))))
+    typed = "'my out/checkpoint-9'"
+    resume = f"`zlaunch train --resume {typed} …` goes on from step 9"
+    assert rows == [("checkpoint", f"{resume}; `zlaunch checkpoint export {typed} DIR` takes its model away")]

@@ -1,0 +1,49 @@
+"""A real training that goes on from a checkpoint of another run."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import ACTIVATED, Result, zlaunch
+
+pytestmark = pytest.mark.job
+
+STEPS = (
+    *("--max_steps", "6", "--logging_steps", "1", "--save_strategy", "steps", "--save_steps", "4"),
+    *("--per_device_train_batch_size", "1", "--sequence_length", "16"),
+)
+
+
+def train(folder: Path, *words: str) -> Result:
+    result = zlaunch("train", "--stage", "2", *words, "--", *STEPS, cwd=folder, env=ACTIVATED)
+    assert result.status == 0, result.err
+    return result
+
+
+def losses(folder: Path, run: str) -> list[str]:
+    return re.findall(r"'loss': '([\d.]+)'", (folder / run / "logs" / "rank-0.log").read_text())
+
+
+def record(folder: Path, *names: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(folder.joinpath(*names).read_text())
+    return found
+
+
+def test_a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted(tmp_path: Path) -> None:
+    whole = train(tmp_path, "--save", "whole", "--run-dir", "a")
+    assert "saves   a checkpoint every 4 steps to whole, 50 MiB each, 2 in all: 99 MiB; " in whole.err
+    *_, model, checkpoint = whole.err.splitlines()
+    assert model == "model: whole, for `from_pretrained`"
+    assert checkpoint == "checkpoint: `zlaunch train --resume whole/checkpoint-6 …` goes on from step 6"
+    shown = zlaunch("runs", "show", "a", cwd=tmp_path)
+    assert "model       whole, for `from_pretrained`" in shown.out
+    again = train(tmp_path, "--resume", "whole/checkpoint-4", "--save", "again", "--run-dir", "b")
+    skips = "resume  whole/checkpoint-4, step 4; the Trainer skips the 8 samples that it has seen"
+    assert skips in " ".join(again.err.split()).replace("resume ", "resume  ")
+    assert "differs" not in again.err
+    assert record(tmp_path, "b", "ranks", "rank-0.pulse.json")["first_step"] == 4
+    assert losses(tmp_path, "b") == losses(tmp_path, "a")[4:]
+    assert (tmp_path / "again" / "model.safetensors").is_file()

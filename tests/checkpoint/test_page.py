@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.trainers import trainers
 from tests.running import ACTIVATED, RECIPE, ROOT, run
 
 pytestmark = pytest.mark.job
@@ -15,8 +16,7 @@ STATUS = {"can-resume": 65}
 
 
 def test_every_command_of_the_page_does_what_it_says(saved: Path, tmp_path: Path) -> None:
-    checkpoint = Path(shutil.copytree(saved / "zero2", tmp_path / "outputs" / "checkpoint-500"))
-    (checkpoint / "trainer_state.json").write_text('{"global_step": 500}')
+    checkpoint = trainers(tmp_path / "outputs", 500, saved / "zero2")
     shutil.copytree(saved / "adapters" / "lora1-alone", tmp_path / "outputs" / "lora")
     shutil.copytree(saved / "adapters" / "base", tmp_path / "base")
     shutil.copy(RECIPE, tmp_path / "train.py")

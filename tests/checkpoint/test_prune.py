@@ -1,17 +1,16 @@
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.trainers import trainers
 from tests.running import zlaunch
 
 pytestmark = pytest.mark.job
 
 
 def save(folder: Path, source: Path, step: int, is_complete: bool = True) -> Path:
-    checkpoint = Path(shutil.copytree(source, folder / f"checkpoint-{step}"))
-    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    checkpoint = trainers(folder, step, source)
     if not is_complete:
         next(checkpoint.glob("*/*rank_1*")).unlink()
     return checkpoint

@@ -13,6 +13,7 @@ import pytest
 
 from tests.checkpoint.ranks import run_ranks
 from tests.checkpoint.save import ENGINES
+from tests.checkpoint.trainers import trainers
 from tests.running import ROOT, zlaunch
 from zlaunch.checkpoint.archive import Archive
 from zlaunch.checkpoint.find import checkpoint_at
@@ -150,13 +151,6 @@ def test_all_next_losses_are_equal_if_only_the_conversion_is_different(answers: 
     assert answers["zero2", "zero2+universal", 2] == answers["zero2", "zero2", 2]
     assert answers["zero2-fp32", "zero2-fp32+universal", 2] == answers["zero2-fp32", "zero2-fp32", 2]
     assert answers["zero3-to-cpu", "zero3-cpu+universal", 2] == answers["zero3-cpu", "zero3-cpu", 2]
-
-
-def trainers(output: Path, step: int, source: Path) -> Path:
-    """A checkpoint as a Trainer writes it; the state that it trains on from is that of the source."""
-    checkpoint = Path(shutil.copytree(source, output / f"checkpoint-{step}"))
-    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-    return checkpoint
 
 
 def test_the_newest_checkpoint_that_is_complete_and_fits_is_found(saved: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.checkpoint.test_resume import trainers
+from tests.checkpoint.trainers import trainers
 from tests.each import each
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
 from tests.running import RECIPE, zlaunch

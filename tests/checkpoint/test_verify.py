@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.save import ENGINES
+from tests.checkpoint.trainers import trainers
 from tests.running import zlaunch
 from zlaunch.checkpoint.find import SavedBy, find, recognize
 from zlaunch.checkpoint.summary import summarize
@@ -152,13 +153,6 @@ def test_damage_is_found(kind: str, saved: Path, tmp_path: Path) -> None:
     assert any(said in one for one in told), told
 
 
-def as_trainers(folder: Path, saved: Path) -> Path:
-    """A directory as a Trainer leaves it in its output directory."""
-    checkpoint = Path(shutil.copytree(saved / "zero2", folder / "checkpoint-3"))
-    (checkpoint / "trainer_state.json").write_text('{"global_step": 3}')
-    return checkpoint
-
-
 def told(folder: Path) -> list[str]:
     return [
         f"{one.file.name}: {one.message}" for found in find(folder) for one in verify(found, complete=True)
@@ -166,7 +160,7 @@ def told(folder: Path) -> list[str]:
 
 
 def test_a_trainer_finds_its_checkpoint_by_the_file_latest_alone(saved: Path, tmp_path: Path) -> None:
-    checkpoint = as_trainers(tmp_path, saved)
+    checkpoint = trainers(tmp_path, 3, saved / "zero2")
     assert told(checkpoint) == []
     (checkpoint / "latest").unlink()
     assert told(checkpoint) == ["latest: it is missing or not text, and DeepSpeed finds the checkpoint by it"]
@@ -178,10 +172,41 @@ def test_a_tag_may_have_any_name_and_be_copied_alone(saved: Path, tmp_path: Path
 
 
 def test_what_a_trainer_writes_at_its_end_does_not_hide_its_checkpoints(saved: Path, tmp_path: Path) -> None:
-    checkpoint = as_trainers(tmp_path / "out", saved)
+    checkpoint = trainers(tmp_path / "out", 3, saved / "zero2")
     (tmp_path / "out" / "trainer_state.json").write_text('{"global_step": 3}')
-    (tmp_path / "out" / "model.safetensors").write_bytes(b"")
     assert [one.folder for one in find(tmp_path / "out")] == [checkpoint]
+
+
+def test_the_model_beside_checkpoints_is_one_of_its_own(saved: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    checkpoint = trainers(out, 3, saved / "zero2")
+    (out / "trainer_state.json").write_text('{"global_step": 3}')
+    (out / "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")
+    model, other = find(out)
+    assert (model.saved_by, model.nbytes, other.folder) == (SavedBy.WEIGHTS, 28, checkpoint)
+    assert told(out) == []
+    (out / "model.safetensors").write_bytes(b"\2")
+    assert told(out) == ["model.safetensors: its header is damaged"]
+
+
+def test_a_trainer_needs_its_scheduler_unless_the_engine_has_it(saved: Path, tmp_path: Path) -> None:
+    import torch
+
+    checkpoint = trainers(tmp_path, 3, saved / "zero2")
+    (checkpoint / "scheduler.pt").unlink()
+    assert told(checkpoint) == ["scheduler.pt: it is missing, and the Trainer loads its scheduler from it"]
+    model = checkpoint / "global_step3" / "mp_rank_00_model_states.pt"
+    state = torch.load(model, weights_only=False)
+    state["ds_config"]["scheduler"] = {"type": "WarmupLR", "params": {}}
+    torch.save(state, model)
+    assert told(checkpoint) == []
+
+
+@pytest.mark.parametrize("verb", ["show", "verify", "export", "can-resume"])
+def test_a_directory_that_does_not_exist_is_no_checkpoint(verb: str, tmp_path: Path) -> None:
+    words = ["checkpoint-9", *(["out"] if verb == "export" else [])]
+    result = zlaunch("checkpoint", verb, *words, cwd=tmp_path)
+    assert (result.status, result.err) == (66, "error: there is no directory `checkpoint-9`\n")
 
 
 def test_accelerate_may_name_its_checkpoints_as_a_trainer_does(saved: Path, tmp_path: Path) -> None:
@@ -197,7 +222,7 @@ def test_a_link_to_a_checkpoint_is_followed(saved: Path, tmp_path: Path) -> None
 
 
 def test_a_bit_of_a_bin_file_is_looked_at_too(saved: Path, tmp_path: Path) -> None:
-    checkpoint = as_trainers(tmp_path, saved)
+    checkpoint = trainers(tmp_path, 3, saved / "zero2")
     weights = checkpoint / "pytorch_model.bin"
     shutil.copy(checkpoint / "global_step3" / MODEL, weights)
     flip(weights)

@@ -66,8 +66,9 @@ class CheckpointFolder:
         return None if self.engine is None else self.engine.name
 
     def files(self) -> list[Path]:
-        """All files of the checkpoint."""
-        return [file for file in sorted(self.folder.rglob("*")) if file.is_file()]
+        """All files of the checkpoint; beside a model there may be others of the training."""
+        found = self.folder.glob("*") if self.saved_by is SavedBy.WEIGHTS else self.folder.rglob("*")
+        return [file for file in sorted(found) if file.is_file()]
 
     @property
     def nbytes(self) -> int:
@@ -86,6 +87,15 @@ def find(folder: Path) -> list[CheckpointFolder]:
     return list(dict.fromkeys(found))
 
 
+def checkpoints_at(folder: Path) -> list[CheckpointFolder]:
+    """Find them as `find` does. Raise InputMissing if there are none."""
+    if found := find(folder):
+        return found
+    if not folder.is_dir():
+        raise InputMissing(f"there is no directory `{folder}`")
+    raise InputMissing(f"there is no checkpoint in `{folder}`", "name the directory that was saved to")
+
+
 def recognize(folder: Path) -> CheckpointFolder | None:
     """Recognize the checkpoint that a directory is; of an engine's directory the one that `latest` names."""
     if (one := _at(folder)) is not None:
@@ -99,11 +109,9 @@ def checkpoint_at(folder: Path) -> CheckpointFolder:
     """Recognize the checkpoint at a path, or the only one below it. Raise InputMissing if it is not one."""
     if (one := recognize(folder)) is not None:
         return one
-    found = find(folder)
+    found = checkpoints_at(folder)
     if len(found) == 1:
         return found[0]
-    if not found:
-        raise InputMissing(f"there is no checkpoint in `{folder}`", "name the directory that was saved to")
     names = ", ".join(str(one.folder) for one in found[-3:])
     raise InputMissing(f"there are {len(found)} checkpoints in `{folder}`", f"name one, such as {names}")
 
@@ -131,11 +139,10 @@ def trainer_step(folder: Path) -> int | None:
 
 
 def _below(folder: Path, levels: int) -> Iterator[CheckpointFolder]:
-    one = _at(folder)
-    # At its end a Trainer writes its state and the model into the directory of its checkpoints, too.
-    if one is not None and (one.engine is not None or not any(map(_at, _folders(folder)))):
+    if (one := _at(folder)) is not None:
         yield one
-        return
+        if one.saved_by is not SavedBy.WEIGHTS:
+            return
     if (tags := list(_tags(folder))) or not levels:
         yield from tags
         return
@@ -145,6 +152,14 @@ def _below(folder: Path, levels: int) -> Iterator[CheckpointFolder]:
 
 def _at(folder: Path) -> CheckpointFolder | None:
     """Recognize one checkpoint by the files in a directory."""
+    one = _by_files(folder) if folder.is_dir() else None
+    # At its end a Trainer writes its state and the model into the directory of its checkpoints, too.
+    if one is None or one.engine is not None or not any(map(_by_files, _folders(folder))):
+        return one
+    return CheckpointFolder(folder, SavedBy.WEIGHTS) if _has_weights(folder) else None
+
+
+def _by_files(folder: Path) -> CheckpointFolder | None:
     engine: Path | None = None
     if (folder / TRAINER_STATE).is_file():
         saved_by, engine = SavedBy.TRAINER, _engine_in(folder)
@@ -156,13 +171,17 @@ def _at(folder: Path) -> CheckpointFolder | None:
         saved_by, engine = _saved_by(folder), folder
     elif (folder / ".metadata").is_file() or any(folder.glob("*.distcp")):
         saved_by = SavedBy.DCP
-    elif any((folder / name).is_file() for name in WEIGHTS):
+    elif _has_weights(folder):
         saved_by = SavedBy.WEIGHTS
     else:
         return None
     if engine is not None and _saved_by(engine) is SavedBy.UNIVERSAL:  # what surrounds it is a copy
         return CheckpointFolder(engine, SavedBy.UNIVERSAL, engine, _step_in(engine.name))
     return CheckpointFolder(folder, saved_by, engine, _step_in(folder.name))
+
+
+def _has_weights(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in WEIGHTS)
 
 
 def _saved_by(folder: Path) -> SavedBy:

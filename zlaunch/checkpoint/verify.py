@@ -26,6 +26,8 @@ from zlaunch.errors import Finding, Refused
 Key = TypeVar("Key", bound=Hashable)
 State = TypeVar("State", ModelFile, OptimFile)
 
+SCHEDULER = "scheduler.pt"
+
 MOST_NAMES = 4
 """Maximum number of ranks or files named in one problem."""
 
@@ -128,6 +130,8 @@ def _engine(checkpoint: CheckpointFolder, files: EngineFiles) -> Iterator[Proble
     yield from _missing_models(save)
     yield from _missing_shards(save)
     yield from _different_saves(checkpoint, save)
+    if checkpoint.saved_by is SavedBy.TRAINER:
+        yield from _scheduler(checkpoint, save)
     if save.is_whole and not files.other:
         yield from _sizes(save)
         yield from _sizes_together(save)
@@ -300,9 +304,17 @@ def _trainer(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     has_weights = any(any(checkpoint.folder.glob(name)) for name in ("*.safetensors", "*model*.bin"))
     if checkpoint.engine is None and not has_weights:
         yield Problem(checkpoint.folder, "it has neither a model nor a `global_step` directory of DeepSpeed")
-    for name in ("scheduler.pt", "optimizer.pt"):
+    for name in (SCHEDULER, "optimizer.pt"):
         if (checkpoint.folder / name).is_file():
             yield from _damage(checkpoint.folder / name)
+
+
+def _scheduler(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Problem]:
+    """A Trainer keeps and loads its own scheduler, unless the ds_config has one: then the engine does."""
+    file = checkpoint.folder / SCHEDULER
+    configs = [model.config for model in save.models.values() if model.config]
+    if configs and not any("scheduler" in config for config in configs) and not file.is_file():
+        yield Problem(file, "it is missing, and the Trainer loads its scheduler from it")
 
 
 def _universal(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]:

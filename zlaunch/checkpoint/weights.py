@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zlaunch.checkpoint.archive import Archive, BadArchive, Tensor
-from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, find
 from zlaunch.checkpoint.states import ModelFile, OptimFile, Shapes, engine_files
 from zlaunch.errors import Unavailable
 
@@ -76,7 +76,9 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
     folder = checkpoint.engine
     files = None if folder is None else engine_files(folder)
     if folder is None or files is None:
-        raise Unavailable(f"`{checkpoint.folder}` has no files of DeepSpeed's engine to export")
+        below = [one for one in find(checkpoint.folder) if one.engine is not None]
+        hint = f"name one of its checkpoints, such as `{below[-1].folder}`" if below else None
+        raise Unavailable(f"`{checkpoint.folder}` has no files of DeepSpeed's engine to export", hint)
     if files.other:
         name = files.other[0].name
         raise Unavailable(f"`{name}` has experts or layers of their own, which cannot be exported yet")

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.checkpoint.find import find
+from zlaunch.checkpoint.find import checkpoints_at
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import members, problem_lines, shown
-from zlaunch.errors import ExitStatus, InputMissing
+from zlaunch.errors import ExitStatus
 from zlaunch.units import plural
 
 
@@ -25,9 +25,7 @@ def verify(
     Without `--full`, names, structures and sizes are checked, which takes a moment for any size.
     The exit status is 65 if there is a problem.
     """
-    found = [summarize(one, full) for one in find(folder)]
-    if not found:
-        raise InputMissing(f"there is no checkpoint in `{folder}`", "name the directory that was saved to")
+    found = [summarize(one, full) for one in checkpoints_at(folder)]
     if as_json:
         console.data(json.dumps([members(one) for one in found], indent=2))
     else:

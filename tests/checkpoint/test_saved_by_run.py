@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.checkpoint.test_resume import trainers
+from tests.checkpoint.trainers import trainers
 from zlaunch.cli.views.run import saved_rows
 from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.saved import output_dir_of, saved_by_run

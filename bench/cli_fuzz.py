@@ -32,6 +32,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -435,13 +436,20 @@ class Maker:
             self.write("runs/" + self.chance.choice(("x", "é", ".hidden", "a b")), b"no run")
         return self.value(*names, *names, "latest", f"runs/{names[0]}", names[0][:2])
 
-    def checkpoint(self) -> str:
-        """Write a checkpoint of two ranks; return its directory."""
-        states: dict[str, Any] = {"mp_rank_00_model_states.pt": MODEL_STATES}
+    def checkpoint(self, sound: float = 0.0, more: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """Write a checkpoint of two ranks, with more in its model; return its directory.
+
+        `sound` is how often its files are not changed at random.
+        """
+        module = {**MODEL_STATES["module"], **more}
+        states: dict[str, Any] = {"mp_rank_00_model_states.pt": {**MODEL_STATES, "module": module}}
         states |= {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt": OPTIM_STATES for rank in range(2)}
+        times = 0 if self.often(sound) else None
         for name, value in states.items():
             if self.often(0.95):
-                self.write(f"out/global_step3/{name}", self.broken(torch_file(self.mutate(value)), 0.1))
+                self.write(
+                    f"out/global_step3/{name}", self.broken(torch_file(self.mutate(value, times)), 0.1)
+                )
         self.write("out/latest", self.broken(b"global_step3"))
         if self.often(0.3):
             self.write("out/trainer_state.json", self.text(self.mutate({"global_step": 3, "max_steps": 9})))
@@ -472,6 +480,12 @@ def torch_file(value: Any) -> bytes:
     return packed.getvalue()
 
 
+def _safetensors(header: Any) -> bytes:
+    """Write a file of weights with a header."""
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(64)
+
+
 def _pickled(value: Any) -> bytes:
     """Write the opcodes of a value."""
     if isinstance(value, list):
@@ -489,7 +503,7 @@ def _pickled(value: Any) -> bytes:
 
 
 _SETTINGS = {"train_batch_size": 2, "zero_optimization": {"stage": 2}}
-MODEL_STATES = {
+MODEL_STATES: dict[str, Any] = {
     "module": {"first.weight": {"@tensor": [4]}, "first.bias": {"@tensor": [2]}},
     "param_shapes": [{"first.weight": (4,)}],
     "buffer_names": ["first.bias"],
@@ -499,6 +513,11 @@ MODEL_STATES = {
     "mp_world_size": 1,
     "ds_version": "0.19.8",
     "ds_config": _SETTINGS,
+}
+ADAPTER_STATES = {
+    "base_model.model.last.base_layer.weight": {"@tensor": [4]},
+    "base_model.model.last.lora_A.default.weight": {"@tensor": [2]},
+    "base_model.model.last.lora_B.default.weight": {"@tensor": [2]},
 }
 OPTIM_STATES = {
     "optimizer_state_dict": {
@@ -512,6 +531,9 @@ OPTIM_STATES = {
     "ds_config": _SETTINGS,
 }
 """What DeepSpeed writes at stage 2."""
+
+_ADAPTER = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "alpha_pattern": {"last": 8}, "bias": "none"}
+_HEADER = {"last.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
 
 _ESTIMATE = {
     "--gpus": ("1", "8", "1024"),
@@ -696,6 +718,32 @@ def _checkpoint(make: Maker) -> list[str]:
     ]
 
 
+def _export(make: Maker) -> list[str]:
+    has_adapter = make.often()
+    folder = make.checkpoint(0.5, ADAPTER_STATES if has_adapter else {})
+    if has_adapter:
+        make.write("out/adapter_config.json", make.text(make.mutate(_ADAPTER)))
+    if make.often():
+        make.write("base/config.json", make.text(make.mutate({"vocab_size": 2, "architectures": ["Net"]})))
+        make.write("base/model.safetensors", make.broken(_safetensors(make.mutate(_HEADER))))
+    known = {
+        "--dtype": ("bf16", "fp32"),
+        "--shard-size": ("0.001",),
+        "--model": ("base", "out"),
+        "--merge-lora": (),
+    }
+    return [folder, make.value("exported"), *make.options(known)]
+
+
+def _can_resume(make: Maker) -> list[str]:
+    known = {"--ranks": ("1", "2"), "--stage": ("0", "3"), "--ds-config": (make.ds_config(),), "--json": ()}
+    return [make.checkpoint(), *make.options(known)]
+
+
+def _prune(make: Maker) -> list[str]:
+    return [make.checkpoint(), *make.options({"--keep": ("1", "2"), "--yes": ()})]
+
+
 def _any(make: Maker) -> list[str]:
     make.ds_config()
     verbs = [word for verb in VERBS for word in verb.split()]
@@ -724,6 +772,9 @@ VERBS: Mapping[str, tuple[int, Callable[[Maker], list[str]]]] = {
     "checkpoint list": (2, _checkpoint),
     "checkpoint show": (2, _checkpoint),
     "checkpoint verify": (4, _checkpoint),
+    "checkpoint export": (4, _export),
+    "checkpoint can-resume": (2, _can_resume),
+    "checkpoint prune": (1, _prune),
     "": (2, _any),
 }
 """Verb → how often it is drawn, and how its words are made."""

@@ -113,6 +113,23 @@ def test_a_file_that_is_no_archive_is_named_as_what_it_is(content: bytes, said: 
         Archive(tmp_path / "a.pt")
 
 
+@pytest.mark.parametrize(
+    ("signature", "place", "value"),
+    [(b"PK\1\2", 8, 1), (b"PK\1\2", 10, 12), (b"PK\1\2", 10, 14), (b"PK\3\4", 30, 0xAC)],
+    ids=["encrypted", "bzip2", "lzma", "name"],
+)
+def test_a_wrong_byte_in_the_description_of_an_entry_is_damage(
+    signature: bytes, place: int, value: int, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        archive.writestr("é/data.pkl", pickle.dumps({"step": 3}))
+    content = bytearray((tmp_path / "a.pt").read_bytes())
+    content[content.index(signature) + place] = value
+    (tmp_path / "a.pt").write_bytes(content)
+    with pytest.raises(BadArchive):
+        assert Archive(tmp_path / "a.pt").value
+
+
 def test_another_zip_file_is_no_checkpoint(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

@@ -4,6 +4,7 @@ Such a file is a zip archive with a pickle of the structure and one uncompressed
 (torch/serialization.py). A class or function that the pickle names becomes `Unknown`: nothing of it is run.
 """
 
+import lzma
 import math
 import pickle
 import struct
@@ -53,6 +54,13 @@ _LOCAL_HEADER_BYTES = 30
 """Fixed part of the header before an entry; then come its name and an extra field (APPNOTE.TXT 4.3.7)."""
 
 _BLOCK_BYTES = 1 << 20
+
+
+_DAMAGED_ZIP = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, ValueError, RuntimeError),
+)
+"""What reading a damaged zip archive may raise; RuntimeError if an entry seems to be encrypted."""
 
 
 class BadArchive(Exception):
@@ -232,7 +240,7 @@ class Archive:
         try:
             with zipfile.ZipFile(file) as archive:
                 self._entries = {entry.filename: entry for entry in archive.infolist()}
-        except (zipfile.BadZipFile, ValueError, EOFError, struct.error, NotImplementedError) as error:
+        except _DAMAGED_ZIP as error:
             raise BadArchive(_why_no_zip(file, error)) from None
         pickles = [name for name in self._entries if name.endswith("/data.pkl") or name == "data.pkl"]
         if len(pickles) != 1:
@@ -245,7 +253,7 @@ class Archive:
         try:
             with zipfile.ZipFile(self.file) as archive, archive.open(f"{self._root}data.pkl") as stream:
                 return _unpickled(stream)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        except _DAMAGED_ZIP as error:
             raise _damaged(error) from None
 
     def tensors(self) -> Iterator[Tensor]:
@@ -276,7 +284,7 @@ class Archive:
                     with archive.open(name) as stream:
                         while stream.read(_BLOCK_BYTES):
                             pass
-        except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, ValueError, struct.error):
+        except _DAMAGED_ZIP:
             return f"`{name}` in it does not match its checksum"
         return None
 

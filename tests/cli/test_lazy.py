@@ -67,7 +67,7 @@ def test_the_shell_completes_commands_and_their_options(
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"),
+    ("words", "meant"),
     [
         ("my.py", "train my.py"),
         ("trl", "config translate -- trl …"),
@@ -77,11 +77,14 @@ def test_the_shell_completes_commands_and_their_options(
         ("ps", "runs list"),
         ("kill", "runs stop"),
         ("init", "config write"),
+        ("list", "runs list"),
+        ("run list", "runs list"),
+        ("check verify", "checkpoint verify"),
     ],
 )
-def test_a_command_under_another_name_or_without_its_group_is_named(word: str, meant: str) -> None:
+def test_a_command_under_another_name_or_without_its_group_is_named(words: str, meant: str) -> None:
     with pytest.raises(WrongUsage) as caught:
-        program([word, "train.py"], prog_name="zlaunch", standalone_mode=False)
+        program([*words.split(), "train.py"], prog_name="zlaunch", standalone_mode=False)
     assert caught.value.hint == f"did you mean `zlaunch {meant}`?"
 
 

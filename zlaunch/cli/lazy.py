@@ -39,7 +39,7 @@ class LazyCommand(TyperCommand):
 
 _OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("launch", "run", "start", "finetune"), "train"),
-    **dict.fromkeys(("ls", "ps", "status"), "runs list"),
+    **dict.fromkeys(("ls", "list", "ps", "status"), "runs list"),
     **dict.fromkeys(("kill", "cancel"), "runs stop"),
     **dict.fromkeys(("resume", "repeat", "retry"), "runs rerun"),
     **dict.fromkeys(("check", "lint"), "config validate"),
@@ -56,7 +56,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find the command that the arguments name, and import it."""
         is_unknown = args and args[0] not in self.commands and not ctx.resilient_parsing
-        if is_unknown and (meant := self._meant(args[0], is_top=ctx.parent is None)):
+        if is_unknown and (meant := self._meant(args, is_top=ctx.parent is None)):
             raise WrongUsage(
                 f"{ctx.command_path} has no command `{args[0]}`",
                 f"did you mean `{ctx.command_path} {meant}`?",
@@ -64,17 +64,24 @@ class LazyGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         return name, command.load() if isinstance(command, LazyCommand) else command, rest
 
-    def _meant(self, word: str, is_top: bool) -> str | None:
+    def _meant(self, words: list[str], is_top: bool) -> str | None:
         """Find a command under another name, or in one of the groups of this one."""
+        word, *rest = words
         if is_top and word.endswith(".py"):
             return f"train {word}"
         from zlaunch.config.translate.programs import LAUNCHERS, PROGRAMS  # only for a wrong command
 
         if is_top and word in {*LAUNCHERS.values(), *(one.name for one in PROGRAMS.values())}:
             return f"config translate -- {word} …"
-        groups = ((name, one) for name, one in self.commands.items() if isinstance(one, LazyGroup))
-        inside = (f"{name} {word}" for name, one in groups if word in one.commands)
-        return next(inside, _OTHER_NAMES.get(word) if is_top else None)
+        groups = [(name, one) for name, one in self.commands.items() if isinstance(one, LazyGroup)]
+        spelled = [
+            f"{name} {rest[0]}"
+            for name, one in groups
+            if rest and rest[0] in one.commands and name.startswith(word)
+        ]
+        known = [_OTHER_NAMES[word]] if is_top and word in _OTHER_NAMES else []
+        inside = [f"{name} {word}" for name, one in groups if word in one.commands]
+        return next(iter([*spelled, *known, *inside]), None)
 
 
 def group(name: str, help_line: str, *commands: LazyCommand) -> LazyGroup:

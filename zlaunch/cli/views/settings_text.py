@@ -5,6 +5,7 @@ from typing import Final
 
 from zlaunch.config.resolve.autos import equal_samples
 from zlaunch.config.resolve.values import Values
+from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.schema.section import ZERO
 
 PLACES: Final = {"cpu": "the CPU", "nvme": "NVMe"}
@@ -13,15 +14,24 @@ PARTS: Final = {"optimizer": "optimizer", "param": "parameters"}
 
 def is_offloaded(values: Values) -> bool:
     """Whether anything is offloaded, to the CPU or to NVMe."""
-    return any(values[ZERO, f"offload_{key}", "device"] in PLACES for key in PARTS)
+    return any(_moved(values))
 
 
 def zero_words(values: Values) -> str:
     """Write the stage, and where the optimizer and the parameters are offloaded to."""
-    devices = {part: values[ZERO, f"offload_{key}", "device"] for key, part in PARTS.items()}
-    moved = [f"{part} on {PLACES[device]}" for part, device in devices.items() if device in PLACES]
-    stage = values[ZERO, "stage"] or 0  # DeepSpeed's default
-    return f"ZeRO stage {stage}, {', '.join(moved) or 'nothing offloaded'}"
+    return f"ZeRO stage {_stage(values)}, {', '.join(_moved(values)) or 'nothing offloaded'}"
+
+
+def _stage(values: Values) -> object:
+    return values[ZERO, "stage"] or 0  # DeepSpeed's default
+
+
+def _moved(values: Values) -> Iterator[str]:
+    """Name the parts that are offloaded, of those that can be at this stage."""
+    for key, part in PARTS.items():
+        device = values[ZERO, f"offload_{key}", "device"]
+        if device in PLACES and _stage(values) in stages_reading(f"offload_{key}"):
+            yield f"{part} on {PLACES[device]}"
 
 
 def batch_rows(values: Values) -> Iterator[tuple[str, str]]:

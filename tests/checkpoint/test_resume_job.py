@@ -193,12 +193,12 @@ def test_the_command_that_makes_a_checkpoint_fit_is_told(saved: Path, tmp_path: 
     ((message, hint),) = refused(planned(five, ranks=4))
     assert message == "its optimizer is cut for 2 ranks, not for 4"
     assert hint == (
-        f"`zlaunch checkpoint reshard {five} --ranks 4 --stage 2 --offload none`, then add "
+        f"add `--allow-reshard`, or `zlaunch checkpoint reshard {five} --ranks 4 --stage 2 --offload none`, then add "
         "`--set checkpoint.load_universal=true`; or use 2 ranks again"
     )
     ((message, hint),) = refused(planned(five, stage=3, offload=Offload("cpu")))[:1]
     assert hint is not None
-    assert hint.startswith(f"`zlaunch checkpoint reshard {five} --ranks 2 --stage 3 --offload cpu`")
+    assert f"`zlaunch checkpoint reshard {five} --ranks 2 --stage 3 --offload cpu`" in hint
     ((message, hint),) = refused(planned(five, stage=0))
     assert hint is not None
     assert hint.startswith("`--stage 2`; or `zlaunch checkpoint export")
@@ -289,6 +289,11 @@ def test_the_command_shows_the_checkpoint_and_refuses_what_does_not_fit(saved: P
     assert other.status == 65
     assert "--resume [unfit-checkpoint]" in other.err
     assert other.err.endswith("hint: `--force` starts it anyway\n")
+    widened = (*words, "--allow-reshard", "--stage", "3", "--", "--output_dir", "out")
+    converts = zlaunch(*widened, cwd=tmp_path)
+    assert converts.status == 0, converts.err
+    assert "out/checkpoint-5 is converted before the start: it was saved at stage 2" in converts.err
+    assert "load_universal = true" in converts.out
     both = zlaunch(*words, "--", RESUME, "mine", cwd=tmp_path)
     assert (both.status, both.err.count("keep one")) == (2, 1)
     missing = zlaunch(*words, cwd=tmp_path)

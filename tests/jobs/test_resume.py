@@ -17,8 +17,8 @@ STEPS = (
 )
 
 
-def train(folder: Path, *words: str) -> Result:
-    result = zlaunch("train", "--stage", "2", *words, "--", *STEPS, cwd=folder, env=ACTIVATED)
+def train(folder: Path, *words: str, more: tuple[str, ...] = ()) -> Result:
+    result = zlaunch("train", "--stage", "2", *words, "--", *STEPS, *more, cwd=folder, env=ACTIVATED)
     assert result.status == 0, result.err
     return result
 
@@ -47,3 +47,12 @@ def test_a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted(tmp_path:
     assert record(tmp_path, "b", "ranks", "rank-0.pulse.json")["first_step"] == 4
     assert losses(tmp_path, "b") == losses(tmp_path, "a")[4:]
     assert (tmp_path / "again" / "model.safetensors").is_file()
+    alone = ("--gpus", "1", "--allow-reshard", "--run-dir", "c", "--save", "whole")
+    one = train(
+        tmp_path, "--resume", "whole/checkpoint-4", *alone, more=("--gradient_accumulation_steps", "2")
+    )
+    why = "its optimizer is cut for 2 ranks, not for 1"
+    assert re.search(rf"whole/checkpoint-4 is converted in .*: {why}", one.err)
+    assert [*map(float, losses(tmp_path, "c"))] == pytest.approx(
+        [*map(float, losses(tmp_path, "a")[4:])], abs=0.1
+    )

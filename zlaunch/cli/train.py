@@ -77,6 +77,12 @@ def train(
             help="Go on from a checkpoint: a directory, the newest of this job (latest), or that of a run.",
         ),
     ] = None,
+    allow_reshard: Annotated[
+        bool,
+        typer.Option(
+            "--allow-reshard", help="Convert the checkpoint of --resume if ranks, stage or offload differ."
+        ),
+    ] = False,
     save: Annotated[
         str | None,
         typer.Option(
@@ -170,6 +176,7 @@ def train(
         force=force,
         dry_run=dry_run,
         auto_stage=stage == "auto",
+        allow_reshard=allow_reshard,
     )
     view = LaunchView()
     raise typer.Exit(run(prepare(job, run_dir, view), launch, view))

@@ -42,6 +42,8 @@ class Resumption:
     is_read: bool
     """Whether the script seems to read this."""
     reads_tag: bool = False
+    is_to_convert: bool = False
+    """Whether it is converted before the job starts, so that it fits."""
 
     @property
     def checkpoint(self) -> CheckpointFolder:

@@ -12,6 +12,10 @@ def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
     """
     preflight = Preflight(options, reporter)
     prepared = preflight.estimate(prepared, options.auto_stage)
+    if options.allow_reshard:
+        from zlaunch.launch.reshard import resharded  # few jobs need a conversion
+
+        prepared = resharded(prepared, reporter, write=not options.dry_run)
     if options.dry_run:
         plan = preflight.plan(prepared)
         reporter.dry_run(plan, prepared.estimate)

@@ -30,6 +30,8 @@ class LaunchOptions:
     dry_run: bool = False
     auto_stage: bool = False
     """Choose the stage and the offload."""
+    allow_reshard: bool = False
+    """Convert the checkpoint that the job goes on from, if that makes it fit."""
     origin: Lineage = FIRST
 
 

@@ -2,10 +2,11 @@
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.checkpoint.find import LATEST_UNIVERSAL, TRAINER_STATE, SavedBy, latest_tag
-from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume
+from zlaunch.checkpoint.resume import ResumeAnswer, ResumeTarget, ResumeWay, can_resume
 from zlaunch.checkpoint.universal import universal_folder
 from zlaunch.errors import Finding, Severity
 from zlaunch.files import shown
@@ -89,26 +90,49 @@ def _other_kind(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
         )
 
 
-def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
-    saved, program = resumption.saved, plan.program
-    if program.interface is ConfigInterface.NONE or program.handover is Handover.NOT:
-        return
+@dataclass(frozen=True)
+class Fit:
+    """Whether a job can go on from its checkpoint."""
+
+    target: ResumeTarget
+    answer: ResumeAnswer
+    is_converted: bool
+    """Whether there is a universal checkpoint beside it."""
+    loads_universal: bool
+    """Whether DeepSpeed looks for that."""
+
+
+def fit_of(plan: LaunchPlan) -> Fit | None:
+    """Compare the plan with its checkpoint; None for a script that loads without zlaunch's ds_config."""
+    program = plan.program
+    is_ours = program.interface is not ConfigInterface.NONE and program.handover is not Handover.NOT
+    if plan.resume is None or not is_ours:
+        return None
+    saved = plan.resume.resumption.saved
     stage = whole(plan.values[("zero_optimization", "stage")])
     is_bf16 = None if plan.precision is None else plan.precision == "bf16"
     offload = plan.values[("zero_optimization", "offload_optimizer", "device")] or "none"
     target = ResumeTarget(plan.topology.world_size, stage, is_bf16, offload)
-    answer = can_resume(saved, target)
-    folder, base = saved.checkpoint.folder, saved.checkpoint.base
+    base = saved.checkpoint.base
     converted = base is not None and latest_tag(base, LATEST_UNIVERSAL) is not None
     loads_universal = plan.values[("checkpoint", "load_universal")] is True
-    hint = ""
+    return Fit(target, can_resume(saved, target), converted, loads_universal)
+
+
+def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
+    fit, saved = fit_of(plan), resumption.saved
+    if fit is None or resumption.is_to_convert:
+        return
+    folder, hint = saved.checkpoint.folder, ""
+    answer, converted, loads_universal = fit.answer, fit.is_converted, fit.loads_universal
     if answer.way is ResumeWay.UNIVERSAL and not (converted and loads_universal):
         place = universal_folder(saved.checkpoint, None).parent
-        first = [] if converted else [f"`zlaunch checkpoint reshard {_typed(folder)}{target.options}`"]
+        first = [] if converted else [f"`zlaunch checkpoint reshard {_typed(folder)}{fit.target.options}`"]
         named = [] if place == resumption.directory else [f"`--resume {_typed(place)}`"]
         key = [] if loads_universal else ["`--set checkpoint.load_universal=true`"]
         then = " and ".join([*named, *key])
         hint = ", then ".join([*first, *([f"add {then}"] if then else [])])
+        hint = f"add `--allow-reshard`, or {hint}" if first else hint
         if saved.ranks is not None and saved.ranks != plan.topology.world_size:
             hint += f"; or use {saved.ranks} ranks again"
     elif answer.way is ResumeWay.AS_IT_IS:

@@ -198,7 +198,11 @@ def _name(job: JobSpec) -> str:
 def _rejected(job: JobSpec, said: str, word: str = "", options: Sequence[str] = ()) -> WrongUsage:
     meant = get_close_matches(word, options, 1)
     hint = f"did you mean `{meant[0]}`?" if meant else "see its `--help`"
-    return WrongUsage(f"{_name(job)} {said}", f"{hint}; `--no-ask` starts it anyway")
+    return WrongUsage(f"{_name(job)} {said}", _or_unasked(hint))
+
+
+def _or_unasked(hint: str) -> str:
+    return f"{hint}{'' if hint.endswith('?') else ';'} `--no-ask` starts it anyway"
 
 
 def _answer(
@@ -245,9 +249,7 @@ def _answer(
     moved = moved_import(last)
     if returncode == 1 and (moved or _MISSING.search(last)):
         hint = moved[1] if moved else f"`{python.executable} -m pip install` the package that has it"
-        raise Unavailable(
-            f"{_name(job)} cannot start: {last.partition(': ')[2]}", f"{hint}; `--no-ask` starts it anyway"
-        )
+        raise Unavailable(f"{_name(job)} cannot start: {last.partition(': ')[2]}", _or_unasked(hint))
     why = last if last and returncode else f"it ended with {returncode}"
     if time.monotonic() - started > limit:
         why = f"it did not create them within {duration(limit)}; `--no-ask` does not wait for them"

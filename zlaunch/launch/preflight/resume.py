@@ -91,7 +91,7 @@ def _other_kind(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True)
-class Fit:
+class CheckpointFit:
     """Whether a job can go on from its checkpoint."""
 
     target: ResumeTarget
@@ -102,7 +102,7 @@ class Fit:
     """Whether DeepSpeed looks for that."""
 
 
-def fit_of(plan: LaunchPlan) -> Fit | None:
+def fit_of(plan: LaunchPlan) -> CheckpointFit | None:
     """Compare the plan with its checkpoint; None for a script that loads without zlaunch's ds_config."""
     program = plan.program
     is_ours = program.interface is not ConfigInterface.NONE and program.handover is not Handover.NOT
@@ -116,7 +116,7 @@ def fit_of(plan: LaunchPlan) -> Fit | None:
     base = saved.checkpoint.base
     converted = base is not None and latest_tag(base, LATEST_UNIVERSAL) is not None
     loads_universal = plan.values[("checkpoint", "load_universal")] is True
-    return Fit(target, can_resume(saved, target), converted, loads_universal)
+    return CheckpointFit(target, can_resume(saved, target), converted, loads_universal)
 
 
 def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:

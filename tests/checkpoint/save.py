@@ -224,6 +224,42 @@ def save_adapters(out: Path) -> None:
         del kept_alive
 
 
+def save_experts(out: Path) -> None:
+    """Save a model with DeepSpeed's own MoE layer, whose experts are shared out among the ranks."""
+    import deepspeed
+    from deepspeed.moe.layer import MoE
+    from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+    from safetensors.torch import save_file
+
+    class Experts(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(7, 8)
+            self.moe = MoE(8, nn.Linear(8, 8), num_experts=4, ep_size=2, k=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden, *_ = self.moe(self.first(x))
+            return hidden.float().pow(2).mean()
+
+    torch.manual_seed(0)
+    model = Experts()
+    groups = {"params": [*model.parameters()], "name": "all"}
+    common = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}}
+    optimizer = {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}}
+    made, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=split_params_into_different_moe_groups_for_optimizer(groups),
+        config={**common, "optimizer": optimizer, "zero_optimization": {"stage": 2}},
+    )
+    made.backward(made(torch.randn(8, 7).to(torch.bfloat16)))
+    made.step()
+    made.save_checkpoint(str(out / "experts"))
+    here = {name: one.contiguous() for name, one in made.module.state_dict().items()}
+    save_file(here, out / f"experts-{get_rank()}.safetensors")
+    barrier()
+    made.destroy()
+
+
 def save_dcp(out: Path) -> None:
     """Save as torch.distributed.checkpoint does."""
     import torch.distributed.checkpoint as dcp
@@ -263,6 +299,8 @@ def main(out: Path, names: list[str]) -> None:
         save_others(out)
     if not names or "models" in names:
         save_models(out)
+    if not names or "experts" in names:
+        save_experts(out)
     if not names or "adapters" in names:
         save_adapters(out)
     if not names or "dcp" in names:

@@ -85,6 +85,36 @@ def test_an_exported_model_answers_like_the_one_that_trained(name: str, saved: P
     assert logits.equal(load_file(saved / "models" / f"{name}.safetensors")["logits"])
 
 
+def test_experts_of_deepspeeds_own_layer_are_those_of_all_ranks(saved: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    ours, wanted = exported(saved / "experts", tmp_path / "out"), {}
+    for rank in (0, 1):  # two experts each
+        for name, one in load_file(saved / f"experts-{rank}.safetensors").items():
+            head, _, expert = name.partition("deepspeed_experts.")
+            number, _, tail = expert.partition(".")
+            wanted[f"{head}deepspeed_experts.{int(number) + 2 * rank}.{tail}" if expert else name] = one
+    assert len(wanted) == 11
+    assert ours.keys() == wanted.keys()
+    assert all(ours[key].equal(wanted[key]) for key in wanted)
+
+
+def test_an_expert_that_is_missing_is_found(copied: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = copied("experts") / "global_step1"
+    (folder / "layer_0_expert_2_mp_rank_00_model_states.pt").unlink()
+    result = zlaunch("checkpoint", "export", folder, "out", cwd=tmp_path)
+    assert result.status == 65
+    assert "1 of 4 experts of a layer are missing" in result.err
+
+
+def test_tensor_parallelism_is_refused_with_a_way_out(copied: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = copied("zero2") / "global_step3"
+    shutil.copy(folder / "mp_rank_00_model_states.pt", folder / "mp_rank_01_model_states.pt")
+    with pytest.raises(Unavailable, match="tensor or pipeline parallelism") as caught:
+        exported(folder, tmp_path / "out")
+    assert "save_16bit_model" in str(caught.value.hint)
+
+
 def test_a_large_model_is_written_in_several_files_with_an_index(saved: Path, tmp_path: Path) -> None:
     whole = exported(saved / "models" / "dense", tmp_path / "whole")
     pieces = exported(saved / "models" / "dense", tmp_path / "out", shard_bytes=20_000)

@@ -17,6 +17,7 @@ from zlaunch.units import whole
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)(?:_\d+)?_model_states\.pt")
 _OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_optim_states\.pt")
+_EXPERT = re.compile(r"layer_(?P<layer>\d+)_expert_(?P<expert>\d+)_mp_rank_00_model_states\.pt")
 _OTHER = re.compile(r"(layer_.*|expp_rank_.*|.*expert.*)_(model|optim)_states\.pt")
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -41,6 +42,12 @@ class EngineFiles:
     def fits_all_stages(self) -> bool:
         """Whether the model's file has the names that all stages look for, as `fit_all_stages` gives them."""
         return {dp for dp, _ in self.model} >= {None, 0}
+
+    @property
+    def experts(self) -> dict[tuple[int, int], Path]:
+        """The files of experts of DeepSpeed's own MoE layer, by layer and expert."""
+        named = {file: _EXPERT.fullmatch(file.name) for file in self.other}
+        return {(int(one["layer"]), int(one["expert"])): file for file, one in named.items() if one}
 
 
 def engine_files(folder: Path) -> EngineFiles | None:
@@ -99,6 +106,11 @@ class ModelFile:
         """The buffers, whole in every file."""
         names = set(_listed(self._state.get("buffer_names"), str))
         return {name: one for name, one in self.module.items() if name in names}
+
+    @property
+    def num_experts(self) -> list[int]:
+        """How many experts each MoE layer of DeepSpeed has."""
+        return [one for one in _listed(self._state.get("num_experts"), int) if 0 <= one <= MOST_RANKS]
 
     @property
     def step(self) -> int | None:

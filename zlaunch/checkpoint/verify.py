@@ -22,6 +22,7 @@ from zlaunch.checkpoint.find import (
 from zlaunch.checkpoint.safetensors import DAMAGED, IncompleteHeader, read_header
 from zlaunch.checkpoint.states import EngineFiles, ModelFile, OptimFile, Shapes, engine_files
 from zlaunch.errors import Finding, Refused
+from zlaunch.units import plural
 
 Key = TypeVar("Key", bound=Hashable)
 State = TypeVar("State", ModelFile, OptimFile)
@@ -128,6 +129,7 @@ def _engine(checkpoint: CheckpointFolder, files: EngineFiles) -> Iterator[Proble
         yield from _damage(file)
     save = _Save(files, models, shards)
     yield from _missing_models(save)
+    yield from _missing_experts(save)
     yield from _missing_shards(save)
     yield from _different_saves(checkpoint, save)
     if checkpoint.saved_by is SavedBy.TRAINER:
@@ -187,6 +189,17 @@ def _missing_models(save: _Save) -> Iterator[Problem]:
         if missing:
             name = f"zero_pp_rank_{missing[0]}_mp_rank_{mp:02}_model_states.pt"
             yield Problem(files.folder / name, f"the model of {_ranks(missing)} of {ranks} is missing")
+
+
+def _missing_experts(save: _Save) -> Iterator[Problem]:
+    present = save.files.experts
+    counts = next((one.num_experts for one in save.models.values()), []) if present else []
+    for layer, count in enumerate(counts):
+        missing = [expert for expert in range(count) if (layer, expert) not in present]
+        if missing:
+            name = f"layer_{layer}_expert_{missing[0]}_mp_rank_00_model_states.pt"
+            said = f"{len(missing)} of {plural(count, 'expert')} of a layer are missing"
+            yield Problem(save.files.folder / name, said)
 
 
 def _missing_shards(save: _Save) -> Iterator[Problem]:

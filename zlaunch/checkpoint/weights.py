@@ -79,20 +79,40 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
         below = [one for one in find(checkpoint.folder) if one.engine is not None]
         hint = f"name one of its checkpoints, such as `{below[-1].folder}`" if below else None
         raise Unavailable(f"`{checkpoint.folder}` has no files of DeepSpeed's engine to export", hint)
-    if files.other:
-        name = files.other[0].name
-        raise Unavailable(f"`{name}` has experts or layers of their own, which cannot be exported yet")
+    if len(files.experts) < len(files.other):
+        raise Unavailable(
+            f"`{next(one for one in files.other if one not in files.experts.values()).name}` is a part of a "
+            "pipeline or of AutoEP, which cannot be exported",
+            "write the model from the training itself, with `engine.save_16bit_model(DIR)`",
+        )
     if len({mp for _, mp in files.model}) > 1:
         raise Unavailable(
-            "the parameters are cut by tensor or pipeline parallelism, which cannot be exported yet"
+            "the parameters are cut by tensor or pipeline parallelism, which cannot be exported",
+            "write the model from the training itself, with `engine.save_16bit_model(DIR)`",
         )
     models = [ModelFile(files.model[key]) for key in sorted(files.model, key=lambda key: key[0] or 0)]
     shards = [OptimFile(files.optim[key]) for key in sorted(files.optim)]
     is_universal = checkpoint.saved_by is SavedBy.UNIVERSAL
     found: dict[str, StoredWeight] = {}
-    for one in (*_universal(folder), *_as_saved(models[0])) if is_universal else _all(models, shards):
+    stored: Iterator[StoredWeight]
+    if is_universal:
+        stored = itertools.chain(_universal(folder), _as_saved(models[0]))
+    elif files.experts:
+        stored = itertools.chain(_as_saved(models[0]), *map(_expert, files.experts.values()))
+    else:
+        stored = _all(models, shards)
+    for one in stored:
         found.setdefault(one.name, one)
     return list(found.values())
+
+
+def _expert(file: Path) -> Iterator[StoredWeight]:
+    """The parameters of an expert, whole, in the type of the training: the optimizer has parts of several."""
+    archive = Archive(file)
+    value = archive.value
+    for name, one in value.items() if isinstance(value, Mapping) else ():
+        if isinstance(name, str) and isinstance(one, Tensor):
+            yield StoredWeight(name, one.shape, one.dtype, [(Flat([(archive, one)]), 0, one.numel)])
 
 
 def _all(models: Sequence[ModelFile], shards: Sequence[OptimFile]) -> Iterator[StoredWeight]:

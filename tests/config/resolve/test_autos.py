@@ -159,9 +159,11 @@ def test_sizes_are_deepspeeds_own_for_a_script_without_a_trainer(stage: int) -> 
     )
 
 
-def test_no_argument_of_the_trainers_is_the_source_of_a_size_for_a_script_without_it() -> None:
+def test_the_trainer_is_the_source_of_nothing_for_a_script_without_it() -> None:
     resolved = _resolved(_autos(), interface=ConfigInterface.DEEPSPEED)
     assert resolved.values.leaves[MICRO].source.text == "zlaunch's default"
+    told = {path: str(one.source) for path, one in resolved.values.leaves.items()}
+    assert {path: source for path, source in told.items() if "--" in source or "Trainer" in source} == {}
 
 
 def test_an_auto_that_is_never_filled_in_says_so() -> None:

@@ -119,6 +119,9 @@ def resolve_autos(values: Values, context: Context) -> ResolvedAutos:
     return ResolvedAutos(values, left)
 
 
+_OURS = Source(SourceKind.ZLAUNCH_DEFAULT, "zlaunch's default")
+
+
 @dataclass(frozen=True)
 class _Known:
     values: Values
@@ -141,7 +144,7 @@ class _Known:
         """A script without the Trainer has no Trainer default."""
         argument, source = self.args[name], self.args[name].source
         if self.is_raw and name not in self.args.arguments:
-            source = Source(SourceKind.ZLAUNCH_DEFAULT, "zlaunch's default")
+            source = _OURS
         return Sourced(argument.value, source)
 
 
@@ -191,7 +194,7 @@ def _total(known: _Known) -> Sourced | None:
 
 
 def _constant(value: object, kind: SourceKind, text: str) -> _Fill:
-    return lambda _: Sourced(value, Source(kind, text))
+    return lambda known: Sourced(value, _OURS if known.is_raw else Source(kind, text))
 
 
 def _switch(*names: str) -> _Fill:
@@ -224,6 +227,8 @@ def _warmup(known: _Known) -> Sourced | None:
     number, warmup = num_warmup_steps(known.args), known.args.warmup
     if number is None or known.context.interface is ConfigInterface.ACCELERATE:
         return None
+    if known.is_raw and not known.args.arguments.keys() & {"warmup_steps", "warmup_ratio"}:
+        return Sourced(number, _OURS)
     if float(warmup.value) >= 1:
         return Sourced(number, warmup.source)
     return Sourced(number, Source.computed(f"{warmup.source}, {known.args['max_steps'].source}"))

@@ -160,7 +160,8 @@ def test_sizes_are_deepspeeds_own_for_a_script_without_a_trainer(stage: int) -> 
 
 
 def test_the_trainer_is_the_source_of_nothing_for_a_script_without_it() -> None:
-    resolved = _resolved(_autos(), interface=ConfigInterface.DEEPSPEED)
+    schedule = {"type": "WarmupLR", "params": {"warmup_min_lr": "auto", "warmup_num_steps": "auto"}}
+    resolved = _resolved({**_autos(), "scheduler": schedule}, interface=ConfigInterface.DEEPSPEED)
     assert resolved.values.leaves[MICRO].source.text == "zlaunch's default"
     told = {path: str(one.source) for path, one in resolved.values.leaves.items()}
     assert {path: source for path, source in told.items() if "--" in source or "Trainer" in source} == {}

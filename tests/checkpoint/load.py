@@ -6,23 +6,37 @@ engine, the universal checkpoint is loaded.
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch  # noqa: TID253 - a program of its own
 from torch.distributed import all_gather_object, get_rank, get_world_size  # noqa: TID253
 
-from tests.checkpoint.save import ENGINES, STEPS, engine
+from tests.checkpoint.save import ENGINES, STEPS, Net, engine
+
+
+def opened(folder: Path, config: dict[str, Any]) -> tuple[Any, Callable[[], object]]:
+    """Make an engine, and how it loads the checkpoint: with accelerate, if that has saved it."""
+    if not folder.name.startswith("accelerate"):
+        made = engine(config, steps=0)
+        return made, lambda: made.load_checkpoint(str(folder))[0]
+    from accelerate import Accelerator, DeepSpeedPlugin
+
+    plugin = DeepSpeedPlugin(hf_ds_config={**config, "train_micro_batch_size_per_gpu": 2})
+    accelerator, net = Accelerator(deepspeed_plugin=plugin, mixed_precision="bf16"), Net()
+    trained = [one for one in net.parameters() if one.requires_grad]
+    made, _ = accelerator.prepare(net, torch.optim.AdamW(trained))
+    return made, lambda: accelerator.load_state(str(folder)) or folder
 
 
 def loaded(folder: Path, name: str) -> list[float] | str:
     """Load a checkpoint into an engine; return the losses of the next steps, or the error."""
     kind, _, universal = name.partition("+")
     config: dict[str, Any] = {**ENGINES[kind], "checkpoint": {"load_universal": bool(universal)}}
-    made = engine(config, steps=0)
+    made, load = opened(folder, config)
     try:
-        found, _ = made.load_checkpoint(str(folder))
-        if not found:
+        if not load():
             return "nothing was found"
         losses = []
         for step in range(STEPS):

@@ -4,6 +4,8 @@ import itertools
 import json
 import os
 import shutil
+import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from tests.checkpoint.ranks import run_ranks
 from tests.checkpoint.save import ENGINES
 from tests.checkpoint.trainers import trainers
-from tests.running import ROOT, zlaunch
+from tests.running import ACTIVATED, ROOT, start, zlaunch
 from zlaunch.checkpoint.archive import Archive
 from zlaunch.checkpoint.find import checkpoint_at
 from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume, newest_to_resume
@@ -34,6 +36,7 @@ RESHARDED = {
     "zero3-to-cpu": ("--offload", "cpu"),
     "zero2-of-4": ("--ranks", "2"),
     "zero3-of-4": ("--ranks", "2"),
+    "accelerate": ("--ranks", "1", "--stage", "3"),
 }
 """Checkpoint → how it is converted."""
 
@@ -70,7 +73,7 @@ def bed(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "of-4" / name).rename(folder / f"{name}-of-4")
         shutil.copytree(saved / f"{name}-cpu", folder / f"{name}-cpu")
     shutil.copytree(saved / "zero3", folder / "zero3-to-cpu")
-    for name in NAMES:
+    for name in (*NAMES, "accelerate"):
         shutil.copytree(saved / name, folder / name)
     commands: list[tuple[str, ...]] = [("universal", name) for name in CONVERTED]
     commands += [("reshard", name, *options) for name, options in RESHARDED.items()]
@@ -97,10 +100,11 @@ def answers(bed: Path) -> Answers:
         ("zero2-cpu", "zero2+universal"),
         ("zero3-cpu", "zero2+universal"),
         ("zero3-cpu", "zero3+universal"),
+        ("accelerate_universal", "zero3+universal"),
     ]
     return {
         **load(1, as_it_is + universal + to_one, bed),
-        **load(2, as_it_is + universal + offload + from_four, bed),
+        **load(2, [*as_it_is, *universal, *offload, *from_four, ("accelerate", "zero2")], bed),
         **load(4, [("zero2-of-4", "zero2"), ("zero3-of-4", "zero3"), *to_four], bed),
     }
 
@@ -135,6 +139,7 @@ def test_the_next_losses_are_the_same_on_other_ranks_at_other_stages_and_in_othe
     answers: Answers,
 ) -> None:
     as_it_was = {name: answers[name, name, 2] for name in (*CONVERTED, "zero2-cpu", "zero3-cpu")}
+    as_it_was["accelerate_universal"] = answers["accelerate", "zero2", 2]
     as_it_was["zero3-to-cpu"] = as_it_was["zero3"]
     as_it_was |= {f"{name}-of-4": answers[f"{name}-of-4", name, 4] for name in ("zero2", "zero3")}
     wrong = {}
@@ -211,9 +216,12 @@ def test_an_optimizer_that_is_not_adam_is_not_converted(
     assert (result.status, "no moments of Adam" in result.err) == (69, True), result.err
 
 
-def test_a_universal_checkpoint_is_as_small_as_its_parameters_and_says_what_it_lacks(
+def test_a_universal_checkpoint_has_a_small_state_goes_on_with_the_loss_scale_and_says_what_it_lacks(
     bed: Path, tmp_path: Path
 ) -> None:
+    import torch
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
+
     folder = bed / "zero3" / "global_step3_universal"
     shared = Archive(folder / "zero" / "optimizer_state.pt").tensors()
     assert sum(tensor.numel for tensor in shared) <= 1  # the step
@@ -221,11 +229,18 @@ def test_a_universal_checkpoint_is_as_small_as_its_parameters_and_says_what_it_l
     assert Archive(file).value["param"].shape == (33, 7)
     trainer = trainers(tmp_path, 3, bed / "zero2-of-4")
     shutil.rmtree(trainer / "global_step3_universal")
+    for shard in trainer.glob("*/*_optim_states.pt"):
+        state = torch.load(shard, weights_only=False)
+        scaler = DynamicLossScaler(4096, 7, 1, 2, consecutive_hysteresis=True)
+        state["optimizer_state_dict"].update(loss_scaler=scaler, dynamic_loss_scale=True)
+        torch.save(state, shard)
     result = zlaunch("checkpoint", "universal", trainer, "else", cwd=tmp_path)
     assert result.status == 0, result.err
     said = " ".join(result.err.split())
     assert "`--set checkpoint.load_universal=true` and `--resume_from_checkpoint else`" in said
     assert "3 tensors, such as `scale`, `frozen.weight`, keep the values that the script gives them" in said
+    file = tmp_path / "else" / "global_step3_universal" / "zero" / "optimizer_state.pt"
+    assert vars(torch.load(file, weights_only=False)["loss_scaler"]) == vars(scaler)
     assert (tmp_path / "else" / "trainer_state.json").is_file()
     assert (
         zlaunch("checkpoint", "verify", "else", cwd=tmp_path).out == "else/global_step3_universal: complete\n"
@@ -243,6 +258,26 @@ def test_a_conversion_that_fails_leaves_nothing(bed: Path, tmp_path: Path) -> No
     assert result.status == 69
     assert "conversion failed: OSError: this package is broken" in result.err
     assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_conversion_leaves_nothing_that_looks_like_a_checkpoint(
+    end: signal.Signals, copied: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = copied("zero3")
+    before = sorted(folder.rglob("*"))
+    program = start("checkpoint", "reshard", "zero3", "--stage", 2, cwd=tmp_path, env=ACTIVATED)
+    while not any(folder.glob(".*.partial/*/zero")):  # in which DeepSpeed writes its result
+        assert program.poll() is None
+        time.sleep(0.01)
+    program.send_signal(end)
+    status = program.wait(60)
+    if end is signal.SIGKILL:  # a moment later, at the latest
+        shutil.copytree(folder / "global_step3", folder / ".global_step3_universal.1.partial")
+    found = zlaunch("checkpoint", "list", "zero3", cwd=tmp_path)
+    assert [line.split()[0] for line in found.out.splitlines()[1:]] == ["zero3/global_step3"]
+    if end is signal.SIGINT:
+        assert (status, sorted(folder.rglob("*"))) == (130, before)
 
 
 def test_a_damaged_checkpoint_is_not_converted(bed: Path, tmp_path: Path) -> None:

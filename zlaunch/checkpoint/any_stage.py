@@ -101,7 +101,7 @@ def _scaler(state: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
 
-    made = DynamicLossScaler.__new__(DynamicLossScaler)
+    made = DynamicLossScaler(1, 1, 1, 1, consecutive_hysteresis=False)
     made.__dict__.update(_plain(scaler.state))
     return {"loss_scaler": made, "dynamic_loss_scale": True}
 
@@ -114,7 +114,7 @@ def _plain(value: Any) -> dict[str, Any]:
 def _is_plain(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str)
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _rewrite_parameter(folder: Path, shape: tuple[int, ...], step: float, int_steps: bool | None) -> None:

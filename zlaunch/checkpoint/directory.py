@@ -11,6 +11,9 @@ from zlaunch.files import nearest
 from zlaunch.process import signals_as_exceptions
 from zlaunch.units import size
 
+PARTIAL = ".partial"
+"""The end of the name of a directory that is being filled."""
+
 
 def refuse_existing(path: Path) -> None:
     """Raise WrongUsage if something has a name already, be it a link to nothing."""
@@ -28,7 +31,7 @@ def new_directory(path: Path, needed: int) -> Iterator[Path]:
     free = shutil.disk_usage(place).free
     if free < needed:
         raise Unavailable(f"`{path}` needs {size(needed)}, and `{place}` has {size(free)} left")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
         partial.mkdir(parents=True)
         with signals_as_exceptions():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from zlaunch.checkpoint.directory import PARTIAL
 from zlaunch.checkpoint.states import engine_files
 from zlaunch.errors import InputMissing
 
@@ -207,7 +208,8 @@ def _engine_in(folder: Path) -> Path | None:
 
 def _folders(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        return sorted(inner for inner in folder.iterdir() if inner.is_dir())
+        found = sorted(inner for inner in folder.iterdir() if inner.is_dir())
+        return [inner for inner in found if not inner.name.endswith(PARTIAL)]
     return []
 
 

@@ -261,3 +261,37 @@ def test_a_directory_without_a_checkpoint_is_said_to_have_none(tmp_path: Path) -
     result = zlaunch("checkpoint", "verify", tmp_path, cwd=tmp_path)
     assert result.status == 66
     assert "there is no checkpoint in" in result.err
+
+
+@pytest.fixture
+def swapped(copied: Callable[[str], Path]) -> Path:
+    """A checkpoint as the engine leaves it with the optimizer on NVMe: its numbers are in files of their own."""
+    import torch
+
+    folder = copied("zero3") / "global_step3"
+    for rank in (0, 1):
+        optim = folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        model = folder / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt"
+        state, described = torch.load(optim, weights_only=False), torch.load(model, weights_only=False)
+        described["ds_config"]["zero_optimization"]["offload_optimizer"] = {"device": "nvme"}
+        torch.save(described, model)
+        inner, none = state["optimizer_state_dict"], torch.empty(0)
+        drive = folder / "offloaded_tensors" / f"rank{rank:02}"
+        drive.mkdir(parents=True)
+        for number, group in enumerate(inner["fp32_flat_groups"]):
+            for name in ("", "exp_avg-", "exp_avg_sq-"):
+                (drive / f"{name}0_{number}.tensor.swp").write_bytes(group.detach().numpy().tobytes())
+            inner["fp32_flat_groups"][number] = none
+        for one in inner["optimizer_state_dict"]["state"].values():
+            one |= {"exp_avg": none, "exp_avg_sq": none}
+        torch.save(state, optim)
+    return folder
+
+
+def test_an_optimizer_that_was_on_nvme_is_in_its_files(swapped: Path) -> None:
+    assert told(swapped) == []
+
+
+def test_a_file_of_nvme_that_is_missing_is_found(swapped: Path) -> None:
+    (swapped / "offloaded_tensors" / "rank01" / "exp_avg_sq-0_0.tensor.swp").unlink()
+    assert any(one.startswith("rank01: the optimizer on NVMe has") for one in told(swapped))

@@ -23,6 +23,9 @@ _OTHER = re.compile(r"(layer_.*|expp_rank_.*|.*expert.*)_(model|optim)_states\.p
 Shapes = Mapping[str, tuple[int, ...]]
 Part = TypeVar("Part")
 
+OFFLOADED = "offloaded_tensors"
+"""Where the engine copies what was on NVMe, in a directory `rank00` for each rank."""
+
 MOST_STEPS, MOST_RANKS = 1e18, 1 << 20
 """Larger numbers are no steps and no ranks."""
 
@@ -159,6 +162,13 @@ class ModelFile:
         return [*self.buffers, *self.frozen]
 
     @property
+    def swaps_optimizer(self) -> bool:
+        """Whether the optimizer was on NVMe: its numbers are then files of `OFFLOADED`."""
+        zero = self.config.get("zero_optimization")
+        offload = zero.get("offload_optimizer") if isinstance(zero, dict) else None
+        return isinstance(offload, dict) and offload.get("device") == "nvme"
+
+    @property
     def is_partitioned(self) -> bool:
         """Whether the parameters are in the files of the optimizer, as at stage 3, and only empty here."""
         return bool(self.shapes) and not any(
@@ -199,6 +209,14 @@ class OptimFile:
         if not isinstance(found, list) or not all(isinstance(one, Tensor) for one in found):
             raise BadArchive("it has no fp32 parameters in it")
         return found
+
+    @property
+    def moments(self) -> int:
+        """How many states of each parameter were on NVMe, and are empty here."""
+        base = self._state.get("optimizer_state_dict")
+        states = base.get("state") if isinstance(base, dict) else None
+        first = next(iter(states.values()), None) if isinstance(states, dict) else None
+        return sum(not one.numel for one in _named(first, Tensor).values())
 
     @cached_property
     def paddings(self) -> list[list[int]] | None:

@@ -20,7 +20,7 @@ from zlaunch.checkpoint.find import (
     trainer_step,
 )
 from zlaunch.checkpoint.safetensors import DAMAGED, IncompleteHeader, read_header
-from zlaunch.checkpoint.states import EngineFiles, ModelFile, OptimFile, Shapes, engine_files
+from zlaunch.checkpoint.states import OFFLOADED, EngineFiles, ModelFile, OptimFile, Shapes, engine_files
 from zlaunch.errors import Finding, Refused
 from zlaunch.units import plural
 
@@ -268,7 +268,9 @@ def _sizes(save: _Save) -> Iterator[Problem]:
             continue
         if shard.stage == 3:  # a group may be split by sub_group_size, so the sum counts
             wanted = sum(_partitioned(shapes, shard.ranks) for shapes in model.shapes)
-            if sum(groups) != wanted:
+            if model.swaps_optimizer and sum(groups) < wanted:
+                yield from _swapped(save, dp, 4 * (wanted - sum(groups)) * (1 + shard.moments))
+            elif sum(groups) != wanted:
                 yield Problem(
                     file, f"it has {sum(groups)} fp32 parameters, and the model {wanted} in this rank"
                 )
@@ -276,6 +278,14 @@ def _sizes(save: _Save) -> Iterator[Problem]:
             yield Problem(
                 file, f"it has {len(groups)} groups of parameters, and the model {len(model.shapes)}"
             )
+
+
+def _swapped(save: _Save, rank: int, wanted: int) -> Iterator[Problem]:
+    """Compare the size of what a rank had on NVMe: fp32 parameters and states, which may be padded."""
+    folder = save.files.folder / OFFLOADED / f"rank{rank:02}"
+    size = sum(file.stat().st_size for file in folder.glob("*.swp"))
+    if size < wanted:
+        yield Problem(folder, f"the optimizer on NVMe has {size} of {wanted} bytes in this rank")
 
 
 def _partitioned(shapes: Shapes, ranks: int) -> int:

@@ -93,6 +93,11 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
     models = [ModelFile(files.model[key]) for key in sorted(files.model, key=lambda key: key[0] or 0)]
     shards = [OptimFile(files.optim[key]) for key in sorted(files.optim)]
     is_universal = checkpoint.saved_by is SavedBy.UNIVERSAL
+    if not is_universal and models and models[0].swaps_optimizer:
+        raise Unavailable(
+            "the fp32 weights were on NVMe, and cannot be read from its files",
+            "write the model from the training itself, with `engine.save_16bit_model(DIR)`",
+        )
     found: dict[str, StoredWeight] = {}
     stored: Iterator[StoredWeight]
     if is_universal:

@@ -247,6 +247,19 @@ def test_a_universal_checkpoint_has_a_small_state_goes_on_with_the_loss_scale_an
     )
 
 
+def test_what_was_converted_before_is_not_converted_again(bed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bed / "zero2", tmp_path / "zero2"))
+    before = sorted(folder.rglob("*"))
+    for verb, status in (("can-resume", 65), ("reshard", 0)):
+        result = zlaunch("checkpoint", verb, "zero2", "--ranks", "4", cwd=tmp_path)
+        assert result.status == status
+        assert "but zero2/global_step3_universal can be:" in result.out + result.err
+    assert sorted(folder.rglob("*")) == before
+    (folder / "latest_universal").write_text("global_step2_universal")  # DeepSpeed would load that
+    result = zlaunch("checkpoint", "can-resume", "zero2", "--ranks", "4", cwd=tmp_path)
+    assert "zlaunch checkpoint reshard zero2/global_step3 --ranks 4" in " ".join(result.out.split())
+
+
 def test_a_conversion_that_fails_leaves_nothing(bed: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(bed / "zero1", tmp_path / "zero1"))
     before = sorted(folder.rglob("*"))

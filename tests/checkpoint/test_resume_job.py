@@ -206,8 +206,8 @@ def test_the_command_that_makes_a_checkpoint_fit_is_told(saved: Path, tmp_path: 
 
 def test_a_converted_checkpoint_fits_other_ranks(saved: Path, tmp_path: Path) -> None:
     five = trainers(tmp_path, 5, saved / "zero2")
-    universal = five / "global_step3_universal"
-    universal.mkdir()
+    universal = Path(shutil.copytree(five / "global_step3", five / "global_step3_universal"))
+    (universal / "zero").mkdir()
     (five / "latest_universal").write_text(universal.name)
     ((_, hint),) = refused(planned(five, ranks=4))
     assert hint == "add `--set checkpoint.load_universal=true`; or use 2 ranks again"

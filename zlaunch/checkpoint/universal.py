@@ -15,7 +15,14 @@ from zlaunch import files
 from zlaunch.checkpoint.any_stage import fit_all_stages
 from zlaunch.checkpoint.archive import BadArchive
 from zlaunch.checkpoint.directory import new_directory, refuse_existing
-from zlaunch.checkpoint.find import LATEST, LATEST_UNIVERSAL, CheckpointFolder, SavedBy
+from zlaunch.checkpoint.find import (
+    LATEST,
+    LATEST_UNIVERSAL,
+    CheckpointFolder,
+    SavedBy,
+    latest_tag,
+    recognize,
+)
 from zlaunch.checkpoint.states import ModelFile, OptimFile, engine_files
 from zlaunch.checkpoint.verify import require_engine, verify
 from zlaunch.errors import Unavailable, WrongUsage
@@ -43,6 +50,20 @@ def universal_folder(checkpoint: CheckpointFolder, out: Path | None) -> Path:
         return base / checkpoint.engine.name
     base = checkpoint.engine.parent if out is None else out
     return base / f"{checkpoint.engine.name}{SUFFIX}"
+
+
+def converted(checkpoint: CheckpointFolder) -> CheckpointFolder | None:
+    """Find the universal checkpoint that DeepSpeed would load in place of one: what `make_universal` wrote.
+
+    It finds a universal checkpoint by its name in a file, and only one for each directory.
+    """
+    if checkpoint.engine is None:
+        return None
+    if checkpoint.saved_by is SavedBy.UNIVERSAL:
+        folder = checkpoint.engine
+    else:
+        folder = universal_folder(checkpoint, None)
+    return recognize(folder) if latest_tag(folder.parent, LATEST_UNIVERSAL) == folder.name else None
 
 
 def make_universal(

@@ -1,14 +1,17 @@
 """`zlaunch checkpoint can-resume`: whether a job can go on from a checkpoint."""
 
 import json
+from pathlib import Path
 
 import typer
 
 from zlaunch import console
-from zlaunch.checkpoint.find import checkpoint_at
+from zlaunch.checkpoint.find import SavedBy, checkpoint_at
 from zlaunch.checkpoint.resume import ResumeAnswer, ResumeTarget, ResumeWay, can_resume
 from zlaunch.checkpoint.summary import Summary, summarize
+from zlaunch.checkpoint.universal import converted
 from zlaunch.cli.checkpoint.target import DsConfig, Place, Ranks, Stage, target_of
+from zlaunch.cli.checkpoint.universal import how_to_load
 from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import shown
 from zlaunch.errors import ExitStatus
@@ -48,9 +51,23 @@ def can_resume_from(
 def answer_lines(found: Summary, target: ResumeTarget, answer: ResumeAnswer) -> list[str]:
     """Say it to a person, with the command to type next."""
     if answer.way is ResumeWay.AS_IT_IS:
-        return [f"yes: {shown(found.checkpoint.folder)} can be loaded as it is"]
+        is_universal = found.checkpoint.saved_by is SavedBy.UNIVERSAL
+        how = "with `--set checkpoint.load_universal=true`" if is_universal else "as it is"
+        return [f"yes: {shown(found.checkpoint.folder)} can be loaded {how}"]
     lines = ["no, not as it is:"]
     for reason in answer.reasons:
         lines += console.paragraph(reason, "  ")
-    advice = _ADVICE[answer.way].format(shown(found.checkpoint.folder), target.options)
-    return [*lines, *console.paragraph(advice)]
+    if answer.way is ResumeWay.UNIVERSAL and (done := converted_for(found, target)) is not None:
+        lines.append(f"but {shown(done)} can be:")
+        advice = list(how_to_load(found.checkpoint, done))
+    else:
+        advice = [_ADVICE[answer.way].format(shown(found.checkpoint.folder), target.options)]
+    return [*lines, *(line for one in advice for line in console.paragraph(one))]
+
+
+def converted_for(found: Summary, target: ResumeTarget) -> Path | None:
+    """Find what an earlier conversion wrote, if the job can load it."""
+    done = converted(found.checkpoint)
+    if done is None or can_resume(summarize(done), target).way is not ResumeWay.AS_IT_IS:
+        return None
+    return done.folder

@@ -9,7 +9,7 @@ from zlaunch import console
 from zlaunch.checkpoint.find import checkpoint_at
 from zlaunch.checkpoint.resume import ResumeWay, can_resume
 from zlaunch.checkpoint.summary import summarize
-from zlaunch.cli.checkpoint.can_resume import answer_lines
+from zlaunch.cli.checkpoint.can_resume import answer_lines, converted_for
 from zlaunch.cli.checkpoint.target import DsConfig, Place, Ranks, Stage, target_of
 from zlaunch.cli.checkpoint.universal import convert
 from zlaunch.cli.options import CheckpointDir
@@ -29,14 +29,16 @@ def reshard(
 ) -> None:
     """Convert a checkpoint for other ranks, another ZeRO stage or other offload.
 
-    Nothing is written if the job can load it as it is. Otherwise this is `universal`, with the steps of Adam
-    in the form that the job needs. The exit status is 65 if it cannot be converted.
+    Nothing is written if the job can load it as it is, or what was converted before. Otherwise this is
+    `universal`, with the steps of Adam in the form that the job needs. The exit status is 65 if it cannot be
+    converted.
     """
     found, target = summarize(checkpoint_at(folder)), target_of(ranks, stage, offload, ds_config)
     answer = can_resume(found, target)
-    if answer.way is ResumeWay.UNIVERSAL:
+    is_done = out is None and converted_for(found, target) is not None
+    if answer.way is ResumeWay.UNIVERSAL and not is_done:
         convert(found.checkpoint, out, target.int_steps(found))
         return
     console.say(*answer_lines(found, target, answer))
-    if answer.way is not ResumeWay.AS_IT_IS:
+    if answer.way is not ResumeWay.AS_IT_IS and not is_done:
         raise typer.Exit(ExitStatus.REFUSED)

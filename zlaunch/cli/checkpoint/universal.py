@@ -1,7 +1,7 @@
 """`zlaunch checkpoint universal`: convert a checkpoint so that other ranks and stages can load it."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -45,11 +45,13 @@ def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | No
     )
     line.clear()
     console.say(f"wrote {shown(written)} in {duration(time.monotonic() - began)}")
-    for text in _next(_LOADING[checkpoint.saved_by].format(shown(written.parent)), not_restored(checkpoint)):
+    for text in how_to_load(checkpoint, written):
         console.say(*console.paragraph(text))
 
 
-def _next(loading: str, lost: Sequence[str]) -> Iterator[str]:
+def how_to_load(checkpoint: CheckpointFolder, written: Path) -> Iterator[str]:
+    """Say how a job goes on from the universal checkpoint of another one."""
+    loading, lost = _LOADING[checkpoint.saved_by].format(shown(written.parent)), not_restored(checkpoint)
     yield f"to go on from it, train with `--set checkpoint.load_universal=true` and `{loading}`"
     yield "what that job saves is not universal: leave the key out again to go on from there"
     if lost:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zlaunch.checkpoint.find import LATEST_UNIVERSAL, TRAINER_STATE, SavedBy, latest_tag
+from zlaunch.checkpoint.find import TRAINER_STATE, SavedBy
 from zlaunch.checkpoint.resume import ResumeAnswer, ResumeTarget, ResumeWay, can_resume
-from zlaunch.checkpoint.universal import universal_folder
+from zlaunch.checkpoint.universal import converted, universal_folder
 from zlaunch.errors import Finding, Severity
 from zlaunch.files import shown
 from zlaunch.job.script import ConfigInterface, Handover, Script
@@ -113,10 +113,9 @@ def fit_of(plan: LaunchPlan) -> CheckpointFit | None:
     is_bf16 = None if plan.precision is None else plan.precision == "bf16"
     offload = plan.values[("zero_optimization", "offload_optimizer", "device")] or "none"
     target = ResumeTarget(plan.topology.world_size, stage, is_bf16, offload)
-    base = saved.checkpoint.base
-    converted = base is not None and latest_tag(base, LATEST_UNIVERSAL) is not None
+    is_converted = converted(saved.checkpoint) is not None
     loads_universal = plan.values[("checkpoint", "load_universal")] is True
-    return CheckpointFit(target, can_resume(saved, target), converted, loads_universal)
+    return CheckpointFit(target, can_resume(saved, target), is_converted, loads_universal)
 
 
 def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
@@ -124,10 +123,10 @@ def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
     if fit is None or resumption.is_to_convert:
         return
     folder, hint = saved.checkpoint.folder, ""
-    answer, converted, loads_universal = fit.answer, fit.is_converted, fit.loads_universal
-    if answer.way is ResumeWay.UNIVERSAL and not (converted and loads_universal):
+    answer, is_converted, loads_universal = fit.answer, fit.is_converted, fit.loads_universal
+    if answer.way is ResumeWay.UNIVERSAL and not (is_converted and loads_universal):
         place = universal_folder(saved.checkpoint, None).parent
-        first = [] if converted else [f"`zlaunch checkpoint reshard {_typed(folder)}{fit.target.options}`"]
+        first = [] if is_converted else [f"`zlaunch checkpoint reshard {_typed(folder)}{fit.target.options}`"]
         named = [] if place == resumption.directory else [f"`--resume {_typed(place)}`"]
         key = [] if loads_universal else ["`--set checkpoint.load_universal=true`"]
         then = " and ".join([*named, *key])
@@ -136,7 +135,7 @@ def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
         if saved.ranks is not None and saved.ranks != plan.topology.world_size:
             hint += f"; or use {saved.ranks} ranks again"
     elif answer.way is ResumeWay.AS_IT_IS:
-        yield from _wrong_key(resumption, loads_universal, converted)
+        yield from _wrong_key(resumption, loads_universal, is_converted)
     elif answer.way is ResumeWay.WEIGHTS:
         hint = (
             f"`--stage {saved.stage}`; or `zlaunch checkpoint export {_typed(folder)} OUT`, and begin anew "
@@ -147,12 +146,12 @@ def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
             yield _cannot(reason, hint)
 
 
-def _wrong_key(resumption: Resumption, loads_universal: bool, converted: bool) -> Iterator[Finding]:
+def _wrong_key(resumption: Resumption, loads_universal: bool, is_converted: bool) -> Iterator[Finding]:
     """DeepSpeed looks only for universal checkpoints, or only for others."""
     name = shown(resumption.directory)
     if resumption.checkpoint.saved_by is SavedBy.UNIVERSAL and not loads_universal:
         yield _cannot(f"{name} has a universal checkpoint", "add `--set checkpoint.load_universal=true`")
-    elif loads_universal and not converted:
+    elif loads_universal and not is_converted:
         yield _cannot(
             f"`checkpoint.load_universal` is true, and {name} has no universal checkpoint",
             "leave the key out: DeepSpeed can load this checkpoint as it is",

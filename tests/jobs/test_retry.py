@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.memory_groups import memory_groups
-from tests.running import ZLAUNCH, run, start
+from tests.running import ZLAUNCH, run, start, zlaunch
 
 pytestmark = pytest.mark.job
 
@@ -27,6 +27,31 @@ size = parser.parse_known_args()[0].per_device_train_batch_size
 kept = b"x" * (size * (100 << 20) if os.environ["RANK"] == "1" else 1)
 time.sleep(1)
 print("trained with", size)
+"""
+
+DIVERGING = """
+import time
+import torch
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def forward(self, x, labels):
+        return {"loss": ((self.layer(x) - labels) ** 2).mean()}
+
+class Diverging(Trainer):
+    def compute_loss(self, *args, **options):
+        time.sleep(0.2)
+        loss = super().compute_loss(*args, **options)
+        is_lost = self.state.global_step >= 7 and self.args.resume_from_checkpoint is None
+        return loss * float("nan") if is_lost else loss
+
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+data = [{"x": torch.ones(4) * i, "labels": torch.ones(1)} for i in range(8)]
+Diverging(Net(), args, train_dataset=data).train(resume_from_checkpoint=args.resume_from_checkpoint)
 """
 
 
@@ -48,6 +73,25 @@ def test_a_killed_rank_is_started_again_from_the_newest_whole_checkpoint(tmp_pat
     assert again["script"][again["script"].index("--resume_from_checkpoint") + 1].endswith("out/checkpoint-4")
     losses = (tmp_path / "r-attempt-2" / "logs" / "rank-0.log").read_text().count("'loss':")
     assert losses == 12 - 4
+
+
+def test_a_job_whose_loss_stays_nan_goes_on_from_a_checkpoint_of_before(tmp_path: Path) -> None:
+    (tmp_path / "diverging.py").write_text(DIVERGING)
+    bucket = ["--set", "zero_optimization.reduce_bucket_size=1000"]
+    options = ["--stage", "1", *bucket, "--on-nan", "rollback", "--run-dir", "r", "diverging.py"]
+    steps = ["--max_steps", "40", "--save_strategy", "steps", "--save_steps", "4", "--output_dir", "out"]
+    result = zlaunch("train", *options, "--", *steps, cwd=tmp_path)
+    assert result.status == 0, result.err
+    assert "the loss is nan since step 8: ending the job" in result.err
+    first, second = (read(tmp_path / name / "how-it-ended.json") for name in ("r", "r-attempt-2"))
+    assert (first["how"], first["exit_status"], first["verdict"]["code"]) == (
+        "failed",
+        1,
+        "loss-not-a-number",
+    )
+    assert second["how"] == "finished"
+    again = read(tmp_path / "r-attempt-2" / "job.json")["script"]
+    assert again[again.index("--resume_from_checkpoint") + 1].endswith("out/checkpoint-4")
 
 
 @pytest.fixture

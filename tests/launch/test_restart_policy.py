@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.diagnosis.diagnose import SIGNATURES
-from zlaunch.diagnosis.evidence import Evidence, JobEvidence
+from zlaunch.diagnosis.evidence import Evidence, JobEvidence, RankEvidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.job.script import ConfigInterface, Handover
@@ -15,6 +15,7 @@ from zlaunch.job.spec import JobSpec, Offload, RestartPolicy
 from zlaunch.job.trainer_args import flags
 from zlaunch.launch.restart_policy import (
     DETERMINED,
+    DIVERGED,
     HEALS,
     OUT_OF_MEMORY,
     FailedAttempt,
@@ -43,7 +44,7 @@ def proposed(policy: RestartPolicy, *failures: FailedAttempt, ran: JobEvidence =
 
 def test_every_code_that_is_judged_here_is_one_of_a_signature() -> None:
     known = {signature.code for signature in SIGNATURES}
-    assert known >= HEALS | DETERMINED | OUT_OF_MEMORY
+    assert known >= HEALS | DETERMINED | OUT_OF_MEMORY | {DIVERGED}
 
 
 def test_nothing_is_tried_again_unless_that_was_asked_for() -> None:
@@ -55,6 +56,23 @@ def test_nothing_is_tried_again_unless_that_was_asked_for() -> None:
 def test_what_may_heal_is_started_again(code: str) -> None:
     (proposal,) = proposed(RestartPolicy(max_restarts=1), failed(code))
     assert proposal.job == JOB
+
+
+def test_a_job_that_diverged_goes_back_to_before_its_last_finite_loss_once_unless_more_is_allowed() -> None:
+    rank = RankEvidence(0, heartbeat={"finite_loss_step": 11})
+    lost = Evidence(job=ON_GPU, ranks=(rank,), is_diverged=True)
+
+    def tried(policy: RestartPolicy, times: int) -> list[int | None]:
+        failures = [failed(DIVERGED)] * times
+        return [one.before for one in propose_retries(JOB, lost, failures, policy)]
+
+    assert tried(RestartPolicy(max_restarts=3), 1) == []
+    assert tried(RestartPolicy(max_restarts=3, on_nan="stop"), 1) == []
+    assert tried(RestartPolicy(on_nan="rollback"), 1) == [11]
+    assert tried(RestartPolicy(on_nan="rollback"), 2) == []
+    assert tried(RestartPolicy(max_restarts=2, on_nan="rollback"), 2) == [11]
+    (proposal,) = propose_retries(JOB, lost, [failed(DIVERGED)], RestartPolicy(on_nan="rollback"))
+    assert resumed(JOB, proposal, None) is None
 
 
 def test_there_are_no_more_restarts_than_were_allowed() -> None:

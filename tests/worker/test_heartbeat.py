@@ -53,8 +53,15 @@ def test_a_loss_is_that_of_the_step_at_which_it_was_told(pulse: Heartbeat) -> No
 def test_a_number_is_lost_since_the_first_step_of_the_last_time(pulse: Heartbeat) -> None:
     for step, loss in enumerate((1.0, math.nan, 1.0, math.inf, math.nan), start=1):
         pulse.note(step=step, loss=loss)
-    assert pulse.get("loss_lost") == 4
+    assert (pulse.get("loss_lost"), pulse.get("finite_loss_step")) == (4, 3)
     assert pulse.get("grad_norm_lost") is None
+
+
+def test_what_a_trainer_logs_says_nothing_about_a_loss_that_the_engine_was_given(pulse: Heartbeat) -> None:
+    pulse.note(step=6, step_loss=1.0, seen_loss_step=7)
+    pulse.note(step=7, step_loss=math.nan, seen_loss_step=8)
+    pulse.note(step=10, loss=0.0)
+    assert (pulse.get("loss_lost"), pulse.get("finite_loss_step"), pulse.get("loss")) == (8, 7, 0.0)
 
 
 def test_what_cannot_be_written_leaves_what_was_there(pulse: Heartbeat, file: Path) -> None:

@@ -4,6 +4,7 @@ The rules were measured with DeepSpeed 0.19.8: tests/checkpoint/test_resume.py l
 every engine.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -80,10 +81,12 @@ def _fits_anyway(saved: Summary, target: ResumeTarget) -> bool:
     return bool(stage) and (saved.can_convert or _layout(stage) == _layout(saved.stage))
 
 
-def newest_to_resume(output_dir: Path, target: ResumeTarget) -> Path | None:
-    """Find the Trainer's checkpoint with the highest step that a job can go on from as it is."""
+def newest_to_resume(output_dir: Path, target: ResumeTarget, before: float = math.inf) -> Path | None:
+    """Find the newest checkpoint of a Trainer, from before a step, that a job can go on from as it is."""
     found = [
-        one for one in find(output_dir) if one.saved_by is SavedBy.TRAINER and one.named_step is not None
+        one
+        for one in find(output_dir)
+        if one.saved_by is SavedBy.TRAINER and one.named_step is not None and one.named_step < before
     ]
     for one in sorted(found, key=lambda one: one.named_step or 0, reverse=True):
         if can_resume(summarize(one), target).way is ResumeWay.AS_IT_IS:

@@ -124,6 +124,12 @@ def train(
         Literal["stop", "retry"],
         typer.Option(help="When memory runs out; retry: use less memory, with the same global batch."),
     ] = "stop",
+    on_nan: Annotated[
+        Literal["report", "stop", "rollback"],
+        typer.Option(
+            help="When the loss stays NaN; rollback: go on from the newest checkpoint that was saved before."
+        ),
+    ] = "report",
     debug: Annotated[
         str | None,
         typer.Option(metavar="RANK[:PORT]", help="Make a rank wait for a debugger (default port: 5678)."),
@@ -165,7 +171,7 @@ def train(
         resume=resume,
         may_ask=not no_ask,
         config_flags=named,
-        wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom)),
+        wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom, on_nan)),
     )
     if "--help" in script_args or script_args[-1:] == ("-h",):
         read_script(job.script)  # a file of another kind is an error

@@ -46,7 +46,9 @@ def collect_evidence(
     launcher_returncode: int,
     stopped_by: int | None,
     stall: StallEvidence | None = None,
+    *,
     oom_kills: int = 0,
+    is_diverged: bool = False,
 ) -> Evidence:
     """Collect all that is known; what cannot be read is left out.
 
@@ -56,7 +58,7 @@ def collect_evidence(
     slots = {slot["rank"]: slot for slot in files.job.get("ranks", ()) if "rank" in slot}
     ranks = tuple(_rank(run_dir, files, slot) for slot in slots.values())
     launcher_log = tail(run_dir.launcher_log)
-    if stopped_by is None and stall is None:
+    if stopped_by is None and stall is None and not is_diverged:
         stopped_by = _stopped_by_others(ranks, launcher_returncode, launcher_log)
     return Evidence(
         job=_job(files),
@@ -67,6 +69,7 @@ def collect_evidence(
         stopped_by=stopped_by,
         by_command=was_commanded(run_dir),
         stall=stall,
+        is_diverged=is_diverged,
     )
 
 

@@ -138,3 +138,5 @@ class Evidence:
     by_command: bool = False
     """Whether `zlaunch runs stop` stopped it."""
     stall: StallEvidence | None = None
+    is_diverged: bool = False
+    """Whether zlaunch ended it because its loss was not finite any more."""

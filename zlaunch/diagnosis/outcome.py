@@ -36,6 +36,8 @@ def judge_outcome(evidence: Evidence, verdict: Verdict) -> Outcome:
     """
     if evidence.stall is not None and evidence.stall.ended_job:
         return Outcome("stalled", STALLED_STATUS, -signal.SIGTERM, verdict)
+    if evidence.is_diverged:
+        return _outcome("failed", 1, verdict)
     if evidence.stopped_by is not None:
         return _outcome("stopped", -evidence.stopped_by, verdict)
     ranks = evidence.ranks

@@ -43,7 +43,7 @@ INSTEAD: Mapping[str, str] = {
 OWN = (
     *("stage", "offload", "nvme", "precision", "gpus", "launcher", "hostfile", "include", "exclude"),
     *("ds_config", "dry_run", "run_dir", "rehearse", "show_ranks", "on_stall", "stall_after"),
-    *("max_restarts", "on_oom", "resume"),
+    *("max_restarts", "on_oom", "on_nan", "resume"),
 )
 """Options of zlaunch that are often misspelled, and then passed to the script."""
 

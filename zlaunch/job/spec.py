@@ -17,6 +17,7 @@ STEP_PATIENCE_SECONDS = 60.0
 
 OnStall = Literal["report", "stop"]
 OnOom = Literal["stop", "retry"]
+OnNan = Literal["report", "stop", "rollback"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class MonitorOptions:
     """Seconds without progress before a run counts as stalled."""
     debugged: int | None = None
     """A rank with a debugger, whose pauses are not stalls."""
+    ends_on_nan: bool = False
+    """Whether a loss that stays NaN or infinite ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class RestartPolicy:
 
     max_restarts: int = 0
     on_oom: OnOom = "stop"
+    on_nan: OnNan = "report"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class RunOptions:
     ) -> MonitorOptions:
         """Resolve the options for a world size; raise WrongUsage for a rank that does not exist."""
         ranks = ranks_to_show(self.show_ranks, world_size, interactive)
-        return MonitorOptions(ranks, self.on_stall, self.stall_after, debugged)
+        ends_on_nan = self.policy.on_nan != "report"
+        return MonitorOptions(ranks, self.on_stall, self.stall_after, debugged, ends_on_nan)
 
 
 def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple[int, ...]:

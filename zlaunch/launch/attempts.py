@@ -1,5 +1,6 @@
 """Run a job: start it, wait for its end, and restart it after a failure."""
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +84,7 @@ class _Attempts:
         while True:
             step = max((rank.step for rank in attempt.ended.evidence.ranks), default=0)
             failures.append(FailedAttempt(attempt.ended.outcome, step))
-            for job, lineage, note in _retries(asked, attempt, failures):
+            for job, lineage, note in self._retries(asked, attempt, failures):
                 directory = _run_directory(attempt.prepared.run_dir, lineage.attempt)
                 heed_signals()
                 try:
@@ -99,18 +100,20 @@ class _Attempts:
             else:
                 return attempt
 
-
-def _retries(
-    asked: JobSpec, attempt: _Attempt, failures: Sequence[FailedAttempt]
-) -> Iterator[tuple[JobSpec, Lineage, str]]:
-    """List the jobs to try next, their lineage, and a note for the user."""
-    job, evidence = attempt.prepared.inputs.job, attempt.ended.evidence
-    for proposal in propose_retries(job, evidence, failures, asked.wishes.policy):
-        checkpoint = _checkpoint(attempt, proposal)
-        section = evidence.job.config.get("checkpoint")
-        loads_universal = isinstance(section, Mapping) and section.get("load_universal") is True
-        following = resumed(asked, proposal, checkpoint, loads_universal)
-        if following is not None:
+    def _retries(
+        self, asked: JobSpec, attempt: _Attempt, failures: Sequence[FailedAttempt]
+    ) -> Iterator[tuple[JobSpec, Lineage, str]]:
+        """List the jobs to try next, their lineage, and a note for the user."""
+        job, evidence = attempt.prepared.inputs.job, attempt.ended.evidence
+        for proposal in propose_retries(job, evidence, failures, asked.wishes.policy):
+            checkpoint = _checkpoint(attempt, proposal)
+            section = evidence.job.config.get("checkpoint")
+            loads_universal = isinstance(section, Mapping) and section.get("load_universal") is True
+            following = resumed(asked, proposal, checkpoint, loads_universal)
+            if following is None:
+                why = f"{proposal.why}: there is no checkpoint to go on from"
+                self.preflight.reporter.restarting(f"not tried, {why}")
+                continue
             lineage = Lineage(len(failures) + 1, continues=attempt.run.name, why=proposal.why)
             yield following, lineage, f"{proposal.why}; {resume_note(checkpoint, failures[-1].step)}"
 
@@ -132,4 +135,6 @@ def _checkpoint(attempt: _Attempt, proposal: Retry) -> Path | None:
     directory = inputs.script.output_dir(inputs.job.script_args)
     asked = proposal.job.offload
     offload = (asked and asked.optimizer) or ran.offload.get("optimizer", "none")
-    return newest_to_resume(directory.absolute(), ResumeTarget(ran.world_size, ran.stage, offload=offload))
+    target = ResumeTarget(ran.world_size, ran.stage, offload=offload)
+    before = math.inf if proposal.before is None else proposal.before
+    return newest_to_resume(directory.absolute(), target, before)

@@ -97,9 +97,12 @@ def _run(
         returncode = job.wait(partial(_follow, plan, monitor, job))
     finally:
         monitor.end()
-    stopped_by = None if monitor.stall and monitor.stall.ended_job else job.stopped_by
+    is_ended = monitor.is_diverged or (monitor.stall is not None and monitor.stall.ended_job)
+    stopped_by = None if is_ended else job.stopped_by
     killed = (oom_kills() or 0) - (killed_before or 0)
-    return collect_evidence(layout, returncode, stopped_by, monitor.stall, killed)
+    return collect_evidence(
+        layout, returncode, stopped_by, monitor.stall, oom_kills=killed, is_diverged=monitor.is_diverged
+    )
 
 
 def _follow(plan: LaunchPlan, monitor: JobMonitor, job: Foreground) -> None:

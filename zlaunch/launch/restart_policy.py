@@ -33,6 +33,8 @@ DETERMINED = frozenset({"script-exception"})
 
 _NOT_UNIVERSAL = ("checkpoint.load_universal", False)
 
+DIVERGED = "loss-not-a-number"
+
 OUT_OF_MEMORY = frozenset({"gpu-out-of-memory", "host-out-of-memory", "host-allocation-failed"})
 
 
@@ -51,6 +53,8 @@ class Retry:
     job: JobSpec
     why: str
     resumes: bool = True
+    before: int | None = None
+    """The step before which the checkpoint has to be from; without one, the job is not tried."""
 
 
 def propose_retries(
@@ -64,10 +68,29 @@ def propose_retries(
         if policy.on_oom == "retry":
             yield from smaller_jobs(job, evidence.job, last.verdict.code)
         return
+    if evidence.is_diverged:
+        if policy.on_nan == "rollback":
+            yield from _rollback(job, evidence, failures, policy)
+        return
     codes = [failed.outcome.verdict and failed.outcome.verdict.code for failed in failures]
     restarts = sum(1 for code in codes if code not in OUT_OF_MEMORY)
     if restarts <= policy.max_restarts and can_heal(failures):
         yield Retry(job, f"restart {restarts} of {policy.max_restarts}: {last.verdict.cause}")
+
+
+def _rollback(
+    job: JobSpec, evidence: Evidence, failures: Sequence[FailedAttempt], policy: RestartPolicy
+) -> Iterator[Retry]:
+    """Propose to go on from before the last finite loss, after which the weights may have been lost.
+
+    What a job computes from the same checkpoint and data may be lost at the same step, so once is enough
+    unless more restarts are allowed.
+    """
+    count = sum(one.outcome.verdict is not None and one.outcome.verdict.code == DIVERGED for one in failures)
+    most, cause = max(1, policy.max_restarts), failures[-1].outcome.verdict
+    steps = [rank.heartbeat.get("finite_loss_step", 0) for rank in evidence.ranks[:1]]
+    if count <= most and steps and cause is not None:
+        yield Retry(job, f"rollback {count} of {most}: {cause.cause}", before=steps[0])
 
 
 def can_heal(failures: Sequence[FailedAttempt]) -> bool:
@@ -112,7 +135,8 @@ def resumed(
     began with a universal checkpoint saves others, which DeepSpeed finds without `load_universal`.
     """
     was_asked = asked.resume is not None or RESUME in asked.script_args
-    if checkpoint is None and was_asked and not proposal.resumes:
+    is_needed = proposal.before is not None or (was_asked and not proposal.resumes)
+    if checkpoint is None and is_needed:
         return None
     job = replace(proposal.job, resume=asked.resume if checkpoint is None else str(checkpoint))
     overrides = tuple(one for one in job.overrides if one != _NOT_UNIVERSAL or one in asked.overrides)

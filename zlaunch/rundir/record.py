@@ -183,10 +183,17 @@ class HeartbeatRecord(TypedDict, total=False):
     loss: float | None
     first_loss: float | None
     loss_step: int
+    step_loss: float
+    """The last loss that the engine was given, of one micro-batch."""
+    seen_loss_step: int
+    """The step of the loss that was last looked at: on a GPU, not every one is."""
     loss_lost: int
-    """The first step at which the loss was not a finite number."""
+    """The first step at which the loss was not a finite number; absent if it is again."""
+    finite_loss_step: int
+    """The last step at which it was."""
     grad_norm: float | None
     grad_norm_lost: int
+    finite_grad_norm_step: int
     learning_rate: float | None
     loss_scale: float | None
     skipped_steps: int

@@ -1,6 +1,7 @@
 """What is shown of a job, and how often: over a run directory that a test fills."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,43 @@ def test_a_log_gets_a_line_for_each_phase_once_and_then_one_in_thirty_seconds(
         "step 30 of 50",
         "step 45 of 50",
     ]
+
+
+@pytest.mark.parametrize(("ends_on_nan", "stops"), [(True, ["stop"]), (False, [])])
+def test_a_loss_that_stays_nan_ends_a_job_that_asks_for_it(
+    ends_on_nan: bool, stops: list[str], layout: RunDir, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped: list[str] = []
+    options = MonitorOptions(show_ranks=(), ends_on_nan=ends_on_nan)
+    watch = JobMonitor(layout, 1, options, lambda: stopped.append("stop"), LaunchView())
+    for step in range(10, 20):
+        lost = {"step_loss": math.nan, "loss_lost": 12} if step >= 12 else {"step_loss": 1.0}
+        pulse(layout, 0, time=clock.now, phase="forward", step=step, seen_loss_step=step, **lost)
+        watch.tick()
+        clock.now += 2
+        assert stopped == (stops if step >= 16 else [])
+    assert watch.is_diverged is ends_on_nan
+    assert ("the loss is nan since step 12: ending the job" in capsys.readouterr().err) is ends_on_nan
+
+
+def test_a_loss_that_is_rarely_looked_at_has_to_be_nan_twice(layout: RunDir, clock: Clock) -> None:
+    stopped: list[str] = []
+    options = MonitorOptions(show_ranks=(), ends_on_nan=True)
+    watch = JobMonitor(layout, 1, options, lambda: stopped.append("stop"), LaunchView())
+    for step, seen in ((100, 100), (120, 100), (130, 130)):
+        pulse(
+            layout,
+            0,
+            time=clock.now,
+            phase="forward",
+            step=step,
+            loss=math.inf,
+            loss_lost=100,
+            seen_loss_step=seen,
+        )
+        watch.tick()
+        clock.now += 2
+        assert stopped == (["stop"] if step == 130 else [])
 
 
 def stalled(

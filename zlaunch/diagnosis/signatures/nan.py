@@ -39,11 +39,15 @@ def loss_not_a_number(case: Case) -> Reading | None:
     # Gradients in fp16 overflow now and then: DeepSpeed skips the step, which is harmless.
     watched = ("loss",) if _is_fp16(case) else ("loss", "grad_norm")
     numbers = _numbers(rank)
+    numbers["loss"] = numbers.get("step_loss", numbers.get("loss", 0.0))  # a Trainer's logs leave NaN out
     lost = next((name for name in watched if not math.isfinite(numbers.get(name, 0.0))), None)
-    if rank is None or lost is None or (case.rank is None and case.evidence.launcher_returncode != 0):
+    is_ended = case.evidence.is_diverged
+    if rank is None or lost is None:
+        return None
+    if not is_ended and case.rank is None and case.evidence.launcher_returncode != 0:
         return None
     about = re.search(r"\b(?:nan|inf|infinite|non-?finite|not finite)\b", case.words, re.IGNORECASE)
-    if case.rank is not None and about is None:
+    if not is_ended and case.rank is not None and about is None:
         return None  # it died of something else
     word = "gradient norm" if lost == "grad_norm" else "loss"
     first, skipped = numbers.get(f"{lost}_lost"), numbers.get("skipped_steps")

@@ -27,6 +27,9 @@ METRICS_SECONDS = 5.0
 METRICS_SECONDS_PER_RANK = 0.3
 """Minimum time between two lines of metrics, per rank: some tens of MiB a day for any number of ranks."""
 
+NAN_STEPS = 5
+"""A loss that is not finite for so many steps stays so; one that overflowed in fp16 recovers after a few."""
+
 ANSWER_SECONDS = 5.0
 """How long ranks have to write their stacks: they check for the request every two seconds."""
 
@@ -64,6 +67,8 @@ class JobMonitor:
         self._is_attachable = self._is_confirmed = self._is_compiling = False
         self.stall: StallEvidence | None = None
         """The last stall; after the end, only if no step followed it."""
+        self.is_diverged = False
+        """Whether the job was ended because its loss was not finite any more."""
 
     def tick(self) -> bool:
         """Pass on new output; return whether it was time to sample the ranks."""
@@ -78,6 +83,7 @@ class JobMonitor:
         rss = read_record(self._layout.rank_sample(0), SampleRecord).get("rss_bytes")
         self._reporter.progressed(self._progress, self._world_size, rss)
         self._check_debugger()
+        self._check_loss()
         self._check_stall(now)
         return True
 
@@ -155,6 +161,18 @@ class JobMonitor:
         if rank is not None and is_waiting and not self._is_attachable:
             self._is_attachable = True
             self._reporter.note(f"rank {rank} listens: attach now")
+
+    def _check_loss(self) -> None:
+        """End the job if every loss that was seen in the last steps is not finite."""
+        first = self._progress.first
+        since, last = first.get("loss_lost"), first.get("seen_loss_step")
+        if not self._options.ends_on_nan or self.is_diverged or since is None or last is None:
+            return
+        if last - since + 1 >= NAN_STEPS:
+            self.is_diverged = True
+            loss = first.get("step_loss", first.get("loss"))
+            self._reporter.note(f"the loss is {loss} since step {since}: ending the job")
+            self._stop()
 
     def _check_stall(self, now: float) -> None:
         if self._options.debugged is not None:

@@ -32,7 +32,7 @@ class EngineFacts:
                 return self._count_tokens(args, kwargs)
             if phase in (phases.STEPPING, phases.TRAINING) and self._heartbeat.get("first_step") is None:
                 return {"first_step": cast("DeepSpeedEngine", args[0]).global_steps}
-            if phase == phases.BACKWARD and self._heartbeat.counts_steps:
+            if phase == phases.BACKWARD:
                 loss = cast("Tensor | None", args[1] if len(args) > 1 else kwargs.get("loss"))
                 self._loss = loss.detach() if loss is not None and loss.numel() == 1 else None
         except Exception:  # noqa: BLE001 - a surprise here must not reach the script
@@ -68,16 +68,19 @@ class EngineFacts:
             facts["loss_scale"] = getattr(engine.optimizer, "cur_scale", None)
         now = time.monotonic()
         asks = now - self._asked > GPU_SECONDS
+        step, loss = engine.global_steps, self._loss_now(asks)
+        if loss is not None:  # a Trainer leaves losses that are NaN out of its logs
+            facts |= {"step_loss": loss, "seen_loss_step": step}
         if self._heartbeat.counts_steps:
-            facts |= {"step": engine.global_steps, **_rate(engine), **self._loss_now(asks)}
+            facts |= {"step": step, **_rate(engine), **({} if loss is None else {"loss": loss})}
         if asks:
             self._asked = now
             facts |= _gpu_peaks()
         return facts
 
-    def _loss_now(self, asks: bool) -> dict[str, float]:
+    def _loss_now(self, asks: bool) -> float | None:
         loss, self._loss = self._loss, None
-        return {"loss": float(loss)} if loss is not None and (asks or loss.device.type == "cpu") else {}
+        return float(loss) if loss is not None and (asks or loss.device.type == "cpu") else None
 
 
 def _rate(engine: "DeepSpeedEngine") -> dict[str, float]:

@@ -83,18 +83,26 @@ class Heartbeat:
                 os.pwrite(self._descriptor, text.ljust(self._size).encode(), 0)
 
     def _remember(self, facts: Mapping[str, object]) -> None:
-        """Keep the first loss, the step of the last, and the first step at which a number was not finite."""
+        """Keep the first loss, the step of the last, the last finite one, and since when a number is not."""
         step = self._facts["step"]
         if "loss" in facts:
             self._facts["loss_step"] = step
             if self._facts.get("first_loss") is None:
                 self._facts["first_loss"] = facts["loss"]
-        for name in ("loss", "grad_norm"):
-            value, lost = facts.get(name), f"{name}_lost"
-            if isinstance(value, float) and not math.isfinite(value):
-                self._facts.setdefault(lost, step)
-            elif name in facts:
-                self._facts.pop(lost, None)
+            if "step_loss" not in self._facts:
+                self._facts["seen_loss_step"] = step
+        is_seen = "step_loss" in self._facts
+        self._watch("loss", facts.get("step_loss" if is_seen else "loss"), self._facts.get("seen_loss_step"))
+        self._watch("grad_norm", facts.get("grad_norm"), step)
+
+    def _watch(self, name: str, value: object, step: object) -> None:
+        if not isinstance(value, int | float):
+            return
+        if math.isfinite(value):
+            self._facts.pop(f"{name}_lost", None)
+            self._facts[f"finite_{name}_step"] = step
+        else:
+            self._facts.setdefault(f"{name}_lost", step)
 
     def get(self, name: str) -> object:
         """Return a fact; None if it is not known."""

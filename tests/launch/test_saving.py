@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import RECIPE
 from zlaunch.errors import WrongUsage
 from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.saving import saving
@@ -30,14 +29,20 @@ def test_a_trainer_script_saves_when_it_does_anyway(tmp_path: Path) -> None:
     assert saving("out", program(tmp_path, TRAINER), ()) == ("--output_dir", "out")
 
 
-def test_a_script_with_an_argument_of_this_name_gets_it_as_it_is(tmp_path: Path) -> None:
-    own = program(tmp_path, 'import argparse\nargparse.ArgumentParser().add_argument("--save")')
-    assert saving("out", own, ()) == ("--save", "out")
+def test_a_trainer_script_with_modules_of_its_own_saves_in_the_same_way(tmp_path: Path) -> None:
+    more = "import my_data\n@dataclass\nclass More:\n    save_name: str\n"
+    assert saving("out", program(tmp_path, TRAINER + more), ()) == ("--output_dir", "out")
 
 
-def test_a_script_that_takes_no_directory_is_not_given_one() -> None:
-    with pytest.raises(WrongUsage, match=r"own_loop\.py decides itself where it saves"):
-        saving("out", RECIPE.with_name("own_loop.py"), ())
+@pytest.mark.parametrize("flag", ["--save", "--output_dir", "--output-dir"])
+def test_a_script_with_an_argument_for_it_gets_that(flag: str, tmp_path: Path) -> None:
+    own = program(tmp_path, f'import argparse\nargparse.ArgumentParser().add_argument("{flag}")')
+    assert saving("out", own, ()) == (flag, "out")
+
+
+def test_a_script_that_takes_no_directory_is_not_given_one(tmp_path: Path) -> None:
+    with pytest.raises(WrongUsage, match=r"own\.py decides itself where it saves"):
+        saving("out", program(tmp_path, "print('trained')"), ())
 
 
 def test_two_directories_are_one_too_many() -> None:

@@ -107,6 +107,8 @@ class Script:
     """Whether it passes `trust_remote_code=True` for models."""
     resume_flag: str = ""
     """The argument of its own parser that takes the directory of a checkpoint; empty if there is none."""
+    save_flag: str = ""
+    """The argument of its own parser that takes the directory to save to; empty if there is none."""
     wants_local_rank: bool = False
     """Whether it knows its local rank only from the argument `--local_rank` of DeepSpeed's launcher."""
 

@@ -8,7 +8,7 @@ import ast
 import re
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,8 @@ def read_script(path: Path) -> Script:
         has_other_modules=not _imported(code) <= {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE},
         loads=frozenset(_loaded(code)),
         trusts_code=any(map(_trusts_code, code.nodes)),
-        resume_flag=next((flag for flag in _RESUME_FLAGS if _is_path_option(flag, code)), ""),
+        resume_flag=_path_option(_RESUME_FLAGS, code),
+        save_flag=_path_option(_SAVE_FLAGS, code),
         wants_local_rank="LOCAL_RANK" not in code.literals
         and not {"--local_rank", "--local-rank"}.isdisjoint(code.literals),
     )
@@ -143,6 +144,7 @@ def _chooses_backend(call: ast.Call) -> bool:
 _VARIABLE = "ZLAUNCH_DS_CONFIG"
 _CONFIG_FLAGS = ("--deepspeed", "--deepspeed_config")
 _RESUME_FLAGS = (RESUME, RESUME.replace("_", "-"))
+_SAVE_FLAGS = ("--save", "--output_dir", "--output-dir")
 _DEFINES_OPTION = ("add_argument", "option", "Option")
 _NOT_A_PATH = (None, "nargs", "choices", "const", "is_flag", "dest")
 """Keywords of an option that may not store a path under its own name."""
@@ -254,9 +256,9 @@ def _takes_path(option: ast.Call) -> bool:
     return is_text and plain
 
 
-def _is_path_option(flag: str, code: _Code) -> bool:
-    """Whether a parser of the script defines a flag that takes a path."""
-    return flag in code.options and _takes_path(code.options[flag])
+def _path_option(flags: Iterable[str], code: _Code) -> str:
+    """Find the first of these flags that a parser of the script defines, and that takes a path."""
+    return next((flag for flag in flags if flag in code.options and _takes_path(code.options[flag])), "")
 
 
 def _keywords(call: ast.Call) -> dict[str | None, str]:

@@ -26,8 +26,8 @@ def saving(directory: str, program: Path, argv: Sequence[str]) -> tuple[str, ...
     if program == default_recipe():
         return (OUTPUT, directory, *_OF_THE_RECIPE)
     script = read_script(program)
-    if script.may_define("--save"):
-        return ("--save", directory)
+    if script.save_flag:
+        return (script.save_flag, directory)
     if script.takes_trainer_args:
         return (OUTPUT, directory)
     raise WrongUsage(

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,12 @@ def shown(path: Path) -> str:
     """Write a path as a user would type it: relative if that is shorter."""
     relative = os.path.relpath(path)
     return relative if len(relative) < len(str(path)) else str(path)
+
+
+def typed(path: Path) -> str:
+    """Write a path as a word of a command that a user can copy."""
+    word = shown(path)
+    return shlex.quote(f"./{word}" if word.startswith("-") else word)
 
 
 def write_whole(file: Path, text: str, mode: int = 0o666) -> None:

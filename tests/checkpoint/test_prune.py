@@ -1,3 +1,4 @@
+import json
 import shutil
 from pathlib import Path
 
@@ -62,3 +63,28 @@ def test_the_tag_that_latest_names_stays(saved: Path, tmp_path: Path) -> None:
     shutil.copytree(saved / "others" / "later", folder / "global_step4")
     zlaunch("checkpoint", "prune", "out", "--keep", "1", "--yes", cwd=tmp_path)
     assert {"global_step3", "global_step4"} <= set(left(folder))
+
+
+def test_a_link_is_no_checkpoint_of_its_own_and_what_it_leads_to_stays(saved: Path, tmp_path: Path) -> None:
+    for step in (100, 200, 300):
+        save(tmp_path / "out", saved / "zero2", step)
+    (tmp_path / "out" / "best").symlink_to("checkpoint-100")
+    (tmp_path / "out" / "step-900").symlink_to("checkpoint-300")
+    zlaunch("checkpoint", "prune", "out", "--keep", "1", "--yes", cwd=tmp_path)
+    assert left(tmp_path / "out") == ["best", "checkpoint-100", "checkpoint-300", "step-900"]
+
+
+def test_the_best_one_of_a_trainer_stays(saved: Path, tmp_path: Path) -> None:
+    for step in (100, 200, 300):
+        one = save(tmp_path / "out", saved / "zero2", step)
+    state = {"global_step": 300, "best_model_checkpoint": "elsewhere/out/checkpoint-100"}
+    (one / "trainer_state.json").write_text(json.dumps(state))
+    zlaunch("checkpoint", "prune", "out", "--keep", "1", "--yes", cwd=tmp_path)
+    assert left(tmp_path / "out") == ["checkpoint-100", "checkpoint-300"]
+
+
+def test_what_a_later_training_saves_in_the_same_directory_stays(saved: Path, tmp_path: Path) -> None:
+    for step, is_complete in ((900, True), (1000, True), (100, True), (200, False)):
+        save(tmp_path / "out", saved / "zero2", step, is_complete)
+    zlaunch("checkpoint", "prune", "out", "--keep", "1", "--yes", cwd=tmp_path)
+    assert left(tmp_path / "out") == ["checkpoint-100", "checkpoint-1000", "checkpoint-200"]

@@ -112,7 +112,7 @@ def answers(bed: Path) -> Answers:
 def asked(folder: Path, name: str, ranks: int) -> ResumeWay:
     zero = ENGINES[name]["zero_optimization"]
     offload = zero.get("offload_optimizer", {}).get("device", "none")
-    target = ResumeTarget(ranks, zero["stage"], "bf16" in ENGINES[name], offload)
+    target = ResumeTarget(ranks, zero["stage"], "bf16" if "bf16" in ENGINES[name] else "fp32", offload)
     return can_resume(summarize(checkpoint_at(folder)), target).way
 
 
@@ -258,6 +258,32 @@ def test_what_was_converted_before_is_not_converted_again(bed: Path, tmp_path: P
     (folder / "latest_universal").write_text("global_step2_universal")  # DeepSpeed would load that
     result = zlaunch("checkpoint", "can-resume", "zero2", "--ranks", "4", cwd=tmp_path)
     assert "zlaunch checkpoint reshard zero2/global_step3 --ranks 4" in " ".join(result.out.split())
+
+
+def test_a_conversion_writes_into_no_directory_that_exists(bed: Path, tmp_path: Path) -> None:
+    five, six = (trainers(tmp_path, step, bed / "zero1") for step in (5, 6))
+    before = {file: file.read_bytes() for file in six.rglob("*") if file.is_file()}
+    result = zlaunch("checkpoint", "universal", five, six, cwd=tmp_path)
+    assert (result.status, "exists already" in result.err) == (2, True)
+    assert {file: file.read_bytes() for file in six.rglob("*") if file.is_file()} == before
+
+
+def test_a_conversion_of_an_engine_has_nothing_else_in_its_directory(bed: Path, tmp_path: Path) -> None:
+    result = zlaunch("checkpoint", "universal", bed / "zero1", "other", cwd=tmp_path)
+    assert result.status == 0, result.err
+    names = sorted(one.name for one in (tmp_path / "other").iterdir())
+    assert names == ["global_step3_universal", "latest_universal"]
+    assert zlaunch("checkpoint", "can-resume", "other", "--ranks", "4", cwd=tmp_path).status == 0
+
+
+def test_a_damaged_model_is_refused_before_a_conversion(bed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bed / "zero1", tmp_path / "zero1"))
+    model = next(folder.glob("*/mp_rank_00_model_states.pt"))
+    model.write_bytes(model.read_bytes()[:-100])
+    result = zlaunch("checkpoint", "universal", folder, cwd=tmp_path)
+    assert result.status == 65
+    assert "mp_rank_00_model_states.pt" in result.err
+    assert "Traceback" not in result.err
 
 
 def test_a_conversion_that_fails_leaves_nothing(bed: Path, tmp_path: Path) -> None:

@@ -193,12 +193,12 @@ def test_the_command_that_makes_a_checkpoint_fit_is_told(saved: Path, tmp_path: 
     ((message, hint),) = refused(planned(five, ranks=4))
     assert message == "its optimizer is cut for 2 ranks, not for 4"
     assert hint == (
-        f"add `--allow-reshard`, or `zlaunch checkpoint reshard {five} --ranks 4 --stage 2 --offload none`, then add "
+        f"add `--allow-reshard`, or `zlaunch checkpoint reshard {five} --ranks 4 --stage 2 --precision bf16 --offload none`, then add "
         "`--set checkpoint.load_universal=true`; or use 2 ranks again"
     )
     ((message, hint),) = refused(planned(five, stage=3, offload=Offload("cpu")))[:1]
     assert hint is not None
-    assert f"`zlaunch checkpoint reshard {five} --ranks 2 --stage 3 --offload cpu`" in hint
+    assert f"`zlaunch checkpoint reshard {five} --ranks 2 --stage 3 --precision bf16 --offload cpu`" in hint
     ((message, hint),) = refused(planned(five, stage=0))
     assert hint is not None
     assert hint.startswith("`--stage 2`; or `zlaunch checkpoint export")
@@ -206,9 +206,7 @@ def test_the_command_that_makes_a_checkpoint_fit_is_told(saved: Path, tmp_path: 
 
 def test_a_converted_checkpoint_fits_other_ranks(saved: Path, tmp_path: Path) -> None:
     five = trainers(tmp_path, 5, saved / "zero2")
-    universal = Path(shutil.copytree(five / "global_step3", five / "global_step3_universal"))
-    (universal / "zero").mkdir()
-    (five / "latest_universal").write_text(universal.name)
+    assert zlaunch("checkpoint", "universal", five, cwd=tmp_path).status == 0
     ((_, hint),) = refused(planned(five, ranks=4))
     assert hint == "add `--set checkpoint.load_universal=true`; or use 2 ranks again"
     overrides = (("checkpoint.load_universal", True),)

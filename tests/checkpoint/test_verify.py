@@ -295,3 +295,12 @@ def test_an_optimizer_that_was_on_nvme_is_in_its_files(swapped: Path) -> None:
 def test_a_file_of_nvme_that_is_missing_is_found(swapped: Path) -> None:
     (swapped / "offloaded_tensors" / "rank01" / "exp_avg_sq-0_0.tensor.swp").unlink()
     assert any(one.startswith("rank01: the optimizer on NVMe has") for one in told(swapped))
+
+
+def test_a_tag_of_an_engine_hides_no_other_checkpoint_beside_it(saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved / "zero2", tmp_path / "out")
+    trainers(tmp_path / "out", 5, saved / "zero2")
+    trainers(tmp_path / "out" / "run", 7, saved / "zero2")
+    trainers(tmp_path / "out", 6, saved / "zero2").rename(tmp_path / "out" / ".checkpoint-6.77.deleted")
+    names = [str(one.folder.relative_to(tmp_path / "out")) for one in find(tmp_path / "out")]
+    assert names == ["global_step3", "checkpoint-5", "run/checkpoint-7"]

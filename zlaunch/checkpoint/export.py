@@ -89,6 +89,16 @@ class ModelExport:
             yield f"{'adapter_' if self.is_adapter else ''}model{of}.safetensors", shard
 
     @property
+    def class_name(self) -> str | None:
+        """The class that loads the model; None without a config, which it needs."""
+        file = self.companions.get("config.json")
+        if file is None:
+            return None
+        named = read_object(file).get("architectures")
+        classes = [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
+        return next(iter(classes), "AutoModel")
+
+    @property
     def is_adapter(self) -> bool:
         """Whether it is only an adapter, which is loaded into a model."""
         return ADAPTER_CONFIG in self.companions
@@ -165,9 +175,10 @@ def _trained_type(checkpoint: CheckpointFolder, chosen: Sequence[StoredWeight]) 
 
 
 def _companions(folders: Sequence[Path]) -> dict[str, Path]:
-    """Find the files beside the weights in the first directory that has a config."""
+    """Find the files beside the weights in the first directory that has a config, which must be readable."""
     for folder in folders:
         if (folder / "config.json").is_file():
+            read_object(folder / "config.json")
             found = (file for pattern in COMPANIONS for file in sorted(folder.glob(pattern)))
             return {file.name: file for file in found if file.is_file()}
     return {}

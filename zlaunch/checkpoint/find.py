@@ -3,12 +3,12 @@
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from zlaunch.checkpoint.directory import PARTIAL
 from zlaunch.checkpoint.states import engine_files
 from zlaunch.errors import InputMissing
 
@@ -132,11 +132,16 @@ def latest_tag(folder: Path, name: str = LATEST) -> str | None:
 
 def trainer_step(folder: Path) -> int | None:
     """Read how many steps a Trainer had taken; None if its state cannot be read."""
+    step = trainer_state(folder).get("global_step")
+    return step if isinstance(step, int) else None
+
+
+def trainer_state(folder: Path) -> Mapping[str, Any]:
+    """Read what a Trainer has written about its course; nothing if it cannot be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         state = json.loads((folder / TRAINER_STATE).read_text("utf-8"))
-        step = state.get("global_step") if isinstance(state, dict) else None
-        return step if isinstance(step, int) else None
-    return None
+        return state if isinstance(state, dict) else {}
+    return {}
 
 
 def _below(folder: Path, levels: int) -> Iterator[CheckpointFolder]:
@@ -144,10 +149,10 @@ def _below(folder: Path, levels: int) -> Iterator[CheckpointFolder]:
         yield one
         if one.saved_by is not SavedBy.WEIGHTS:
             return
-    if (tags := list(_tags(folder))) or not levels:
-        yield from tags
-        return
-    for inner in _folders(folder):
+    tags = list(_tags(folder))
+    yield from tags
+    others = set(_folders(folder)) - {tag.folder for tag in tags}
+    for inner in sorted(others) if levels else ():
         yield from _below(inner, levels - 1)
 
 
@@ -207,9 +212,9 @@ def _engine_in(folder: Path) -> Path | None:
 
 
 def _folders(folder: Path) -> list[Path]:
+    """List the directories in one, without hidden ones, which are being written or deleted."""
     with contextlib.suppress(OSError):
-        found = sorted(inner for inner in folder.iterdir() if inner.is_dir())
-        return [inner for inner in found if not inner.name.endswith(PARTIAL)]
+        return sorted(inner for inner in folder.iterdir() if inner.name[0] != "." and inner.is_dir())
     return []
 
 

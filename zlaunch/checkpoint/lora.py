@@ -64,10 +64,13 @@ class Adapter:
 
     def scaling(self, module: str, rank: int) -> float:
         """The factor before the product of the matrices of a module."""
-        patterns = self.config.get("alpha_pattern") or {}
-        own = (value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
-        alpha = next(own, self.config.get("lora_alpha", 8))
-        return float(alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank))
+        try:
+            patterns = self.config.get("alpha_pattern") or {}
+            own = (value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
+            alpha = next(own, self.config.get("lora_alpha", 8))
+            return float(alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank))
+        except (TypeError, AttributeError, re.error):
+            raise Unavailable(f"`{self.config_file}` is damaged: its `lora_alpha` is no number") from None
 
 
 def adapter_in(stored: Sequence[StoredWeight], folders: Sequence[Path]) -> Adapter | None:

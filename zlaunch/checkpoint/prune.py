@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from zlaunch.checkpoint.find import LATEST, CheckpointFolder, SavedBy, latest_tag
+from zlaunch.checkpoint.find import LATEST, CheckpointFolder, SavedBy, latest_tag, trainer_state
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.errors import Unavailable
 
@@ -17,11 +17,20 @@ _PRUNED = (SavedBy.TRAINER, SavedBy.ENGINE, SavedBy.ACCELERATE, SavedBy.DCP)
 def superfluous(found: Sequence[Summary], keep: int) -> list[Summary]:
     """Choose what to delete: in each directory all but the newest `keep` complete checkpoints.
 
-    One that is not complete is deleted only if a complete one is newer, because it may just be written.
+    The newest are those of the last steps, and those that were written last. One that is not complete is
+    deleted only if a complete one was written later, because it may just be written. A link is no checkpoint
+    of its own, and what it leads to stays, as does the best one of a Trainer.
     """
-    counted = [one for one in found if one.checkpoint.saved_by in _PRUNED and one.step is not None]
+    links = [one.checkpoint.folder for one in found if one.checkpoint.folder.is_symlink()]
+    linked = {link.resolve() for link in links}
+    counted = [
+        one
+        for one in found
+        if one.checkpoint.saved_by in _PRUNED and one.step is not None and one.checkpoint.folder not in links
+    ]
     by_run = groupby(sorted(counted, key=_run), key=_run)
-    return [one for _, run in by_run for one in _superfluous(sorted(run, key=_step), keep)]
+    old = [one for _, run in by_run for one in _superfluous(sorted(run, key=_step), keep)]
+    return [one for one in old if one.checkpoint.folder.resolve() not in linked]
 
 
 def _run(one: Summary) -> Path:
@@ -34,11 +43,30 @@ def _step(one: Summary) -> int:
 
 def _superfluous(run: Sequence[Summary], keep: int) -> list[Summary]:
     complete = [one for one in run if not one.problems]
-    kept = complete[-keep:]
+    last_written = sorted(complete, key=_written)[-keep:]
+    kept = [*complete[-keep:], *last_written]
     if not kept:
         return []
-    newest = _step(kept[-1])
-    return [one for one in run if one not in kept and _step(one) <= newest and not _is_latest(one.checkpoint)]
+    newest, best = _written(last_written[-1]), {*map(_best, run)}
+    return [
+        one
+        for one in run
+        if one not in kept
+        and (not one.problems or _written(one) <= newest)
+        and one.checkpoint.folder.name not in best
+        and not _is_latest(one.checkpoint)
+    ]
+
+
+def _written(one: Summary) -> float:
+    """When the last of its files was written."""
+    return max((file.stat().st_mtime for file in one.checkpoint.files()), default=0.0)
+
+
+def _best(one: Summary) -> str:
+    """The name of the checkpoint that the Trainer holds for the best one."""
+    best = trainer_state(one.checkpoint.folder).get("best_model_checkpoint")
+    return Path(best).name if isinstance(best, str) else ""
 
 
 def _is_latest(checkpoint: CheckpointFolder) -> bool:

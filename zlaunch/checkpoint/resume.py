@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from zlaunch.checkpoint.find import SavedBy, find
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, find
 from zlaunch.checkpoint.summary import Summary, summarize
+from zlaunch.checkpoint.universal import converted
 
 
 class ResumeWay(Enum):
@@ -32,14 +33,15 @@ class ResumeTarget:
 
     ranks: int | None = None
     stage: int | None = None
-    is_bf16: bool | None = None
+    precision: str | None = None
+    """bf16, fp16 or fp32."""
     offload: str | None = None
     """Device of the optimizer: none, cpu or nvme."""
 
     @property
     def options(self) -> str:
         """The options of `zlaunch checkpoint reshard` that describe it, each after a space."""
-        named = {"ranks": self.ranks, "stage": self.stage, "offload": self.offload}
+        named = vars(self)
         return "".join(f" --{name} {value}" for name, value in named.items() if value is not None)
 
     def int_steps(self, saved: Summary) -> bool | None:
@@ -71,6 +73,13 @@ def can_resume(saved: Summary, target: ResumeTarget) -> ResumeAnswer:
         way, why = ResumeWay.WEIGHTS, "it has no moments of Adam, or NVMe has them, so it cannot be converted"
         differences.append((way, why))
     return ResumeAnswer(way, tuple(reason for _, reason in differences))
+
+
+def converted_for(saved: Summary, target: ResumeTarget) -> CheckpointFolder | None:
+    """Find what an earlier conversion wrote beside a checkpoint, if the job can load it."""
+    done = converted(saved.checkpoint)
+    fits = done is not None and can_resume(summarize(done), target).way is ResumeWay.AS_IT_IS
+    return done if fits else None
 
 
 def _fits_anyway(saved: Summary, target: ResumeTarget) -> bool:
@@ -106,7 +115,7 @@ def _differences(saved: Summary, target: ResumeTarget) -> Iterator[tuple[ResumeW
     if target.ranks not in (None, saved.ranks):
         yield ResumeWay.UNIVERSAL, f"its optimizer is cut for {saved.ranks} ranks, not for {target.ranks}"
     was_bf16 = saved.dtype == "bfloat16"
-    if target.is_bf16 not in (None, was_bf16):
+    if target.precision is not None and (target.precision == "bf16") != was_bf16:
         names = ("bf16", "fp32 or fp16")
         before, after = names if was_bf16 else names[::-1]
         yield ResumeWay.UNIVERSAL, f"it was saved in {before}, and the files of {after} have other names"

@@ -30,6 +30,8 @@ NAMES: Mapping[str, str] = {
 }
 """Data type → its name in the header."""
 
+_TYPES = {theirs: ours for ours, theirs in NAMES.items()}
+
 DAMAGED = (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
 """What reading a damaged header, or the parts of one, may raise."""
 
@@ -84,6 +86,6 @@ class SafetensorsFile:
 
 
 def _tensor(name: str, described: Mapping[str, Any]) -> Tensor:
-    dtype = next(ours for ours, theirs in NAMES.items() if theirs == described["dtype"])
+    dtype = _TYPES[described["dtype"]]
     shape = tuple(map(int, described["shape"]))
     return Tensor(Storage(dtype, name, math.prod(shape)), 0, shape, (), dtype)

@@ -26,7 +26,7 @@ from zlaunch.checkpoint.find import (
 from zlaunch.checkpoint.states import ModelFile, OptimFile, engine_files
 from zlaunch.checkpoint.verify import require_engine, verify
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.process import Foreground, Stopped
+from zlaunch.process import Foreground, Stopped, heed_signals
 
 CONVERSION = "deepspeed.checkpoint.ds_to_universal"
 
@@ -75,10 +75,11 @@ def make_universal(
     cannot be converted, WrongUsage if there is nothing to convert.
     """
     stage, folder = _convertible(checkpoint), universal_folder(checkpoint, out)
-    refuse_existing(folder)
-    require_engine(checkpoint)
+    is_beside = folder.parent == checkpoint.base
+    target = folder if is_beside else folder.parent
+    refuse_existing(target)
     _require_adam(checkpoint)
-    with new_directory(folder, checkpoint.nbytes) as partial:
+    with new_directory(target, checkpoint.nbytes) as partial:
         # The conversion writes a file beside its result, so the result is one level deeper at first.
         result = partial / folder.name
         _run(checkpoint, result, stage, wait)
@@ -89,14 +90,17 @@ def make_universal(
                 f"DeepSpeed's conversion wrote files that are not understood: {error}"
             ) from None
         _check(checkpoint, result)
-        for one in result.iterdir():
-            one.rename(partial / one.name)
-        result.rmdir()
         for name in (_LOG, LATEST_UNIVERSAL):
             (partial / name).unlink(missing_ok=True)
-    if folder.parent != checkpoint.base:
-        _copy_companions(checkpoint.folder, folder.parent)
-    files.write_whole(folder.parent / LATEST_UNIVERSAL, folder.name)
+        if is_beside:
+            for one in result.iterdir():
+                one.rename(partial / one.name)
+            result.rmdir()
+        else:
+            _copy_companions(checkpoint, partial)
+            files.write_whole(partial / LATEST_UNIVERSAL, folder.name)
+    if is_beside:
+        files.write_whole(folder.parent / LATEST_UNIVERSAL, folder.name)
     return folder
 
 
@@ -109,9 +113,9 @@ def not_restored(checkpoint: CheckpointFolder) -> list[str]:
     return [] if found is None else ModelFile(next(iter(found.model.values()))).not_restored
 
 
-def _copy_companions(folder: Path, out: Path) -> None:
+def _copy_companions(checkpoint: CheckpointFolder, out: Path) -> None:
     """Copy what a Trainer or accelerate has beside the engine's files, such as its step; not the weights."""
-    for file in folder.iterdir():
+    for file in () if checkpoint.folder == checkpoint.engine else checkpoint.folder.iterdir():
         is_weights = file.suffix == ".safetensors" or re.fullmatch(
             r"(pytorch|adapter)_model.*\.bin", file.name
         )
@@ -126,6 +130,7 @@ def _convertible(checkpoint: CheckpointFolder) -> int:
     found = None if checkpoint.engine is None else engine_files(checkpoint.engine)
     if found is None or not found.model:
         raise WrongUsage(f"`{checkpoint.folder}` has no files of DeepSpeed's engine")
+    require_engine(checkpoint)
     stage = next(iter(map(ModelFile, found.model.values()))).stage
     if not stage:
         raise WrongUsage(f"`{checkpoint.folder}` is of stage 0, which any number of ranks can load as it is")
@@ -141,7 +146,7 @@ def _require_adam(checkpoint: CheckpointFolder) -> None:
         if not OptimFile(file).has_adam_states:
             raise Unavailable(
                 f"`{file.name}` has no moments of Adam, and DeepSpeed converts no other optimizer",
-                f"`zlaunch checkpoint export {checkpoint.folder} OUT` takes the weights",
+                f"`zlaunch checkpoint export {files.typed(checkpoint.folder)} OUT` exports the weights",
             )
 
 
@@ -156,6 +161,7 @@ def _run(checkpoint: CheckpointFolder, result: Path, stage: int, wait: Callable[
             [*argv, "--output_folder", str(result), *inject], environment, output, GRACE_SECONDS
         )
         returncode = child.wait(wait)
+    heed_signals()  # after a wait they are deferred, and the rest takes time, too
     if child.stopped_by is not None:
         raise Stopped(child.stopped_by)
     if returncode:

@@ -22,6 +22,7 @@ from zlaunch.checkpoint.find import (
 from zlaunch.checkpoint.safetensors import DAMAGED, IncompleteHeader, read_header
 from zlaunch.checkpoint.states import OFFLOADED, EngineFiles, ModelFile, OptimFile, Shapes, engine_files
 from zlaunch.errors import Finding, Refused
+from zlaunch.files import typed
 from zlaunch.units import plural
 
 Key = TypeVar("Key", bound=Hashable)
@@ -47,7 +48,7 @@ def require_engine(checkpoint: CheckpointFolder) -> None:
     if problems := [one for one in verify(checkpoint) if engine is None or one.file.is_relative_to(engine)]:
         raise Refused(
             [Finding("bad-checkpoint", one.message, where=one.file.name) for one in problems],
-            f"`zlaunch checkpoint verify {checkpoint.folder}` lists all problems",
+            f"`zlaunch checkpoint verify {typed(checkpoint.folder)}` lists all problems",
         )
 
 

@@ -28,7 +28,7 @@ def resharded(prepared: Prepared, reporter: Reporter, *, write: bool) -> Prepare
     if fit is None or fit.answer.way is not ResumeWay.UNIVERSAL or (fit.is_converted and fit.loads_universal):
         return prepared
     saved, job = plan.resume.resumption.saved, prepared.inputs.job
-    place, began = universal_folder(saved.checkpoint, None).parent, time.monotonic()
+    began = time.monotonic()
     if not fit.is_converted and write:
         make_universal(
             saved.checkpoint,
@@ -37,7 +37,7 @@ def resharded(prepared: Prepared, reporter: Reporter, *, write: bool) -> Prepare
             fit.target.int_steps(saved),
         )
     keys = job.overrides if fit.loads_universal else (*job.overrides, (_KEY, True))
-    named = str(place) if write else job.resume
+    named = str(universal_folder(saved.checkpoint, None)) if write or fit.is_converted else job.resume
     job = replace(job, overrides=keys, resume=named)
     found = find_resumption(job, prepared.inputs.script)
     assert found is not None

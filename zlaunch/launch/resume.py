@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.checkpoint.archive import Archive, BadArchive, Unknown
-from zlaunch.checkpoint.find import LATEST_UNIVERSAL, CheckpointFolder, SavedBy, latest_tag
+from zlaunch.checkpoint.find import LATEST_UNIVERSAL, TRAINER_STATE, CheckpointFolder, SavedBy, latest_tag
 from zlaunch.checkpoint.newest import by_age, newest_complete
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.errors import InputMissing, WrongUsage
@@ -169,17 +169,18 @@ def data_position(
     resumption: Resumption, interface: ConfigInterface, batch: int | None, ignores: bool
 ) -> DataPosition:
     """Work out what a training sees again, given its global batch. A Trainer skips by steps."""
-    step, before = resumption.saved.step, _batch_before(resumption.saved)
-    is_trainer = interface is ConfigInterface.TRAINER and resumption.checkpoint.saved_by is SavedBy.TRAINER
+    step, before = resumption.saved.step, _batch_before(resumption)
+    is_trainers = (resumption.directory / TRAINER_STATE).is_file()
+    is_trainer = interface is ConfigInterface.TRAINER and is_trainers
     if not is_trainer or step is None or before is None or batch is None:
         return DataPosition(resumption, is_trainer, ignores)
     return DataPosition(resumption, is_trainer, ignores, step * before, step * batch)
 
 
-def _batch_before(saved: Summary) -> int | None:
+def _batch_before(resumption: Resumption) -> int | None:
     """Read the global batch with which a Trainer's checkpoint was trained."""
     try:
-        value = Archive(saved.checkpoint.folder / _TRAINING_ARGS).value
+        value = Archive(resumption.directory / _TRAINING_ARGS).value
     except (BadArchive, OSError):
         return None
     state = value.state if isinstance(value, Unknown) else None
@@ -188,7 +189,7 @@ def _batch_before(saved: Summary) -> int | None:
     factors = [
         state.get("per_device_train_batch_size"),
         state.get("gradient_accumulation_steps"),
-        saved.ranks,
+        resumption.saved.ranks,
     ]
     micro, pieces, ranks = (one if isinstance(one, int) else 0 for one in factors)
     return micro * pieces * ranks or None

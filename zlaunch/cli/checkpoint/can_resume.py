@@ -1,19 +1,17 @@
 """`zlaunch checkpoint can-resume`: whether a job can go on from a checkpoint."""
 
 import json
-from pathlib import Path
 
 import typer
 
 from zlaunch import console
 from zlaunch.checkpoint.find import SavedBy, checkpoint_at
-from zlaunch.checkpoint.resume import ResumeAnswer, ResumeTarget, ResumeWay, can_resume
+from zlaunch.checkpoint.resume import ResumeAnswer, ResumeTarget, ResumeWay, can_resume, converted_for
 from zlaunch.checkpoint.summary import Summary, summarize
-from zlaunch.checkpoint.universal import converted
-from zlaunch.cli.checkpoint.target import DsConfig, Place, Ranks, Stage, target_of
+from zlaunch.cli.checkpoint.target import DsConfig, Place, Precision, Ranks, Stage, target_of
 from zlaunch.cli.checkpoint.universal import how_to_load
 from zlaunch.cli.options import AsJson, CheckpointDir
-from zlaunch.cli.views.checkpoint import shown
+from zlaunch.cli.views.checkpoint import shown, typed
 from zlaunch.errors import ExitStatus
 
 _ADVICE = {
@@ -28,6 +26,7 @@ def can_resume_from(
     folder: CheckpointDir,
     ranks: Ranks = None,
     stage: Stage = None,
+    precision: Precision = None,
     offload: Place = None,
     ds_config: DsConfig = None,
     as_json: AsJson = False,
@@ -37,7 +36,8 @@ def can_resume_from(
     If not, say what has to be done first. What is not given is taken to be as it was. The exit status is
     65 if something has to be done first.
     """
-    found, target = summarize(checkpoint_at(folder)), target_of(ranks, stage, offload, ds_config)
+    found = summarize(checkpoint_at(folder))
+    target = target_of(ResumeTarget(ranks, stage, precision, offload), ds_config)
     answer = can_resume(found, target)
     if as_json:
         members = {"way": answer.way.value, "reasons": list(answer.reasons)}
@@ -58,16 +58,8 @@ def answer_lines(found: Summary, target: ResumeTarget, answer: ResumeAnswer) -> 
     for reason in answer.reasons:
         lines += console.paragraph(reason, "  ")
     if answer.way is ResumeWay.UNIVERSAL and (done := converted_for(found, target)) is not None:
-        lines.append(f"but {shown(done)} can be:")
-        advice = list(how_to_load(found.checkpoint, done))
+        lines.append(f"but {shown(done.folder)} can be:")
+        advice = list(how_to_load(found.checkpoint, done.folder))
     else:
-        advice = [_ADVICE[answer.way].format(shown(found.checkpoint.folder), target.options)]
+        advice = [_ADVICE[answer.way].format(typed(found.checkpoint.folder), target.options)]
     return [*lines, *(line for one in advice for line in console.paragraph(one))]
-
-
-def converted_for(found: Summary, target: ResumeTarget) -> Path | None:
-    """Find what an earlier conversion wrote, if the job can load it."""
-    done = converted(found.checkpoint)
-    if done is None or can_resume(summarize(done), target).way is not ResumeWay.AS_IT_IS:
-        return None
-    return done.folder

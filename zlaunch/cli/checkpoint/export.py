@@ -1,6 +1,5 @@
 """`zlaunch checkpoint export`: write a model that `from_pretrained` loads."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,6 +18,7 @@ from zlaunch.checkpoint.find import checkpoint_at
 from zlaunch.checkpoint.verify import require_engine
 from zlaunch.cli.options import CheckpointDir
 from zlaunch.cli.views.checkpoint import shown
+from zlaunch.console import visible
 from zlaunch.files import nearest
 from zlaunch.units import plural, size
 
@@ -81,8 +81,7 @@ def _after(planned: ModelExport, out: Path) -> list[str]:
     lines = [f"wrote {shown(out)}: {plural(len(planned.shards), 'file')} of weights"]
     if planned.is_adapter:
         return [*lines, f'load it with PeftModel.from_pretrained(model, "{shown(out)}")']
-    config = planned.companions.get("config.json")
-    if config is None:
+    if planned.class_name is None:
         return [
             *lines,
             *console.paragraph(
@@ -90,7 +89,6 @@ def _after(planned: ModelExport, out: Path) -> list[str]:
                 "that of a model"
             ),
         ]
-    classes = json.loads(config.read_text("utf-8")).get("architectures") or ["AutoModel"]
     if not any(name.startswith("tokenizer") for name in planned.companions):
         lines.append("the checkpoint has no tokenizer; `--model DIR` copies that of a model")
-    return [*lines, f'load it with {classes[0]}.from_pretrained("{shown(out)}")']
+    return [*lines, f'load it with {visible(planned.class_name)}.from_pretrained("{shown(out)}")']

@@ -10,7 +10,7 @@ from zlaunch import console
 from zlaunch.checkpoint.find import find
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.cli.options import AsJson
-from zlaunch.cli.views.checkpoint import members, problem_lines, shown, table
+from zlaunch.cli.views.checkpoint import members, problem_lines, table, typed
 from zlaunch.errors import InputMissing
 
 
@@ -39,4 +39,4 @@ def list_checkpoints(
             console.data(*console.paragraph(line, "    "))
     if any(one.problems for one in found):
         broken = next(one for one in found if one.problems)
-        console.say(f"`zlaunch checkpoint verify {shown(broken.checkpoint.folder)}` lists all problems")
+        console.say(f"`zlaunch checkpoint verify {typed(broken.checkpoint.folder)}` lists all problems")

@@ -7,10 +7,10 @@ import typer
 
 from zlaunch import console
 from zlaunch.checkpoint.find import checkpoint_at
-from zlaunch.checkpoint.resume import ResumeWay, can_resume
+from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume, converted_for
 from zlaunch.checkpoint.summary import summarize
-from zlaunch.cli.checkpoint.can_resume import answer_lines, converted_for
-from zlaunch.cli.checkpoint.target import DsConfig, Place, Ranks, Stage, target_of
+from zlaunch.cli.checkpoint.can_resume import answer_lines
+from zlaunch.cli.checkpoint.target import DsConfig, Place, Precision, Ranks, Stage, target_of
 from zlaunch.cli.checkpoint.universal import convert
 from zlaunch.cli.options import CheckpointDir
 from zlaunch.errors import ExitStatus
@@ -24,6 +24,7 @@ def reshard(
     ] = None,
     ranks: Ranks = None,
     stage: Stage = None,
+    precision: Precision = None,
     offload: Place = None,
     ds_config: DsConfig = None,
 ) -> None:
@@ -33,7 +34,8 @@ def reshard(
     `universal`, with the steps of Adam in the form that the job needs. The exit status is 65 if it cannot be
     converted.
     """
-    found, target = summarize(checkpoint_at(folder)), target_of(ranks, stage, offload, ds_config)
+    found = summarize(checkpoint_at(folder))
+    target = target_of(ResumeTarget(ranks, stage, precision, offload), ds_config)
     answer = can_resume(found, target)
     is_done = out is None and converted_for(found, target) is not None
     if answer.way is ResumeWay.UNIVERSAL and not is_done:

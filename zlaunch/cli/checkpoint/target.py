@@ -10,6 +10,9 @@ from zlaunch.config.report import load_config
 
 Ranks = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks of the job.")]
 Stage = Annotated[int | None, typer.Option(min=0, max=3, help="ZeRO stage of the job.")]
+Precision = Annotated[
+    Literal["bf16", "fp16", "fp32"] | None, typer.Option(help="Precision in which the job trains.")
+]
 Place = Annotated[
     Literal["none", "cpu", "nvme"] | None,
     typer.Option("--offload", help="Where the job keeps its optimizer."),
@@ -19,22 +22,26 @@ DsConfig = Annotated[
 ]
 
 
-def target_of(
-    ranks: int | None, stage: int | None, offload: str | None, ds_config: Path | None
-) -> ResumeTarget:
+def target_of(given: ResumeTarget, ds_config: Path | None) -> ResumeTarget:
     """Describe the job; options win over the ds_config. Raise Refused if that cannot be read."""
     if ds_config is None:
-        return ResumeTarget(ranks, stage, None, offload)
+        return given
     config: Any = load_config(str(ds_config)).needed(str(ds_config)).value
     zero = _section(config, "zero_optimization")
-    enabled = _section(config, "bf16").get("enabled", False)
     device = _section(zero, "offload_optimizer").get("device", "none")
     return ResumeTarget(
-        ranks,
-        _known(zero.get("stage", 0), int) if stage is None else stage,
-        _known(enabled, bool),
-        _known(device, str) if offload is None else offload,
+        given.ranks,
+        _known(zero.get("stage", 0), int) if given.stage is None else given.stage,
+        given.precision or _precision(config),
+        given.offload or _known(device, str),
     )
+
+
+def _precision(config: dict[str, Any]) -> str | None:
+    enabled = {name: _section(config, name).get("enabled", False) for name in ("bf16", "fp16")}
+    if "auto" in enabled.values():
+        return None
+    return next((name for name, is_on in enabled.items() if is_on is True), "fp32")
 
 
 def _section(config: dict[str, Any], name: str) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from zlaunch import console
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, checkpoint_at
 from zlaunch.checkpoint.universal import make_universal, not_restored
 from zlaunch.cli.options import CheckpointDir
-from zlaunch.cli.views.checkpoint import shown
+from zlaunch.cli.views.checkpoint import shown, typed
 from zlaunch.units import duration, plural
 
 _LOADING = {
-    SavedBy.TRAINER: "--resume_from_checkpoint {}",
-    SavedBy.ACCELERATE: 'accelerator.load_state("{}")',
-    SavedBy.ENGINE: 'engine.load_checkpoint("{}")',
+    SavedBy.TRAINER: "--resume_from_checkpoint {1}",
+    SavedBy.ACCELERATE: 'accelerator.load_state("{0}")',
+    SavedBy.ENGINE: 'engine.load_checkpoint("{0}")',
 }
 """How a script loads the result, by what has saved the checkpoint."""
 
@@ -51,7 +51,8 @@ def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | No
 
 def how_to_load(checkpoint: CheckpointFolder, written: Path) -> Iterator[str]:
     """Say how a job goes on from the universal checkpoint of another one."""
-    loading, lost = _LOADING[checkpoint.saved_by].format(shown(written.parent)), not_restored(checkpoint)
+    place, lost = written.parent, not_restored(checkpoint)
+    loading = _LOADING[checkpoint.saved_by].format(shown(place), typed(place))
     yield f"to go on from it, train with `--set checkpoint.load_universal=true` and `{loading}`"
     yield "what that job saves is not universal: leave the key out again to go on from there"
     if lost:

@@ -91,6 +91,11 @@ def shown(path: Path) -> str:
     return visible(files.shown(path))
 
 
+def typed(path: Path) -> str:
+    """Write a path as a word of a command that a user can copy."""
+    return visible(files.typed(path))
+
+
 def _inside(file: Path, base: Path) -> str:
     return visible(str(file.relative_to(base))) if file.is_relative_to(base) and file != base else shown(file)
 

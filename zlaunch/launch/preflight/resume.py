@@ -1,15 +1,13 @@
 """Check that a job can go on from the checkpoint that `--resume` names."""
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from zlaunch.checkpoint.find import TRAINER_STATE, SavedBy
-from zlaunch.checkpoint.resume import ResumeAnswer, ResumeTarget, ResumeWay, can_resume
-from zlaunch.checkpoint.universal import converted, universal_folder
+from zlaunch.checkpoint.resume import ResumeAnswer, ResumeTarget, ResumeWay, can_resume, converted_for
+from zlaunch.checkpoint.universal import universal_folder
 from zlaunch.errors import Finding, Severity
-from zlaunch.files import shown
+from zlaunch.files import shown, typed
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.resume import TAG_VARIABLE, VARIABLE, Resumption
@@ -36,7 +34,7 @@ def check_resume(plan: LaunchPlan) -> list[Finding]:
 
 def _damage(resumption: Resumption) -> Iterator[Finding]:
     folder = resumption.checkpoint.folder
-    hint = f"`zlaunch checkpoint list {_typed(folder.parent)}` shows which are complete"
+    hint = f"`zlaunch checkpoint list {typed(folder.parent)}` shows which are complete"
     for one in resumption.saved.problems:
         yield Finding("bad-checkpoint", f"{shown(one.file)}: {one.message}", hint, where=_OPTION)
 
@@ -65,7 +63,7 @@ def _untold(resumption: Resumption, script: Script) -> Iterator[Finding]:
         tag, latest = resumption.checkpoint.tag, resumption.directory / "latest"
         yield _cannot(
             f"the script loads the checkpoint that {shown(latest)} names, which is not `{tag}`",
-            f"`echo {tag} > {_typed(latest)}`, or read `${TAG_VARIABLE}` in the script",
+            f"`echo {tag} > {typed(latest)}`, or read `${TAG_VARIABLE}` in the script",
         )
 
 
@@ -97,7 +95,7 @@ class CheckpointFit:
     target: ResumeTarget
     answer: ResumeAnswer
     is_converted: bool
-    """Whether there is a universal checkpoint beside it."""
+    """Whether there is a universal checkpoint beside it that the job can load."""
     loads_universal: bool
     """Whether DeepSpeed looks for that."""
 
@@ -110,10 +108,9 @@ def fit_of(plan: LaunchPlan) -> CheckpointFit | None:
         return None
     saved = plan.resume.resumption.saved
     stage = whole(plan.values[("zero_optimization", "stage")])
-    is_bf16 = None if plan.precision is None else plan.precision == "bf16"
     offload = plan.values[("zero_optimization", "offload_optimizer", "device")] or "none"
-    target = ResumeTarget(plan.topology.world_size, stage, is_bf16, offload)
-    is_converted = converted(saved.checkpoint) is not None
+    target = ResumeTarget(plan.topology.world_size, stage, plan.precision, offload)
+    is_converted = converted_for(saved, target) is not None
     loads_universal = plan.values[("checkpoint", "load_universal")] is True
     return CheckpointFit(target, can_resume(saved, target), is_converted, loads_universal)
 
@@ -126,8 +123,8 @@ def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
     answer, is_converted, loads_universal = fit.answer, fit.is_converted, fit.loads_universal
     if answer.way is ResumeWay.UNIVERSAL and not (is_converted and loads_universal):
         place = universal_folder(saved.checkpoint, None).parent
-        first = [] if is_converted else [f"`zlaunch checkpoint reshard {_typed(folder)}{fit.target.options}`"]
-        named = [] if place == resumption.directory else [f"`--resume {_typed(place)}`"]
+        first = [] if is_converted else [f"`zlaunch checkpoint reshard {typed(folder)}{fit.target.options}`"]
+        named = [] if place == resumption.directory else [f"`--resume {typed(place)}`"]
         key = [] if loads_universal else ["`--set checkpoint.load_universal=true`"]
         then = " and ".join([*named, *key])
         hint = ", then ".join([*first, *([f"add {then}"] if then else [])])
@@ -138,7 +135,7 @@ def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
         yield from _wrong_key(resumption, loads_universal, is_converted)
     elif answer.way is ResumeWay.WEIGHTS:
         hint = (
-            f"`--stage {saved.stage}`; or `zlaunch checkpoint export {_typed(folder)} OUT`, and begin anew "
+            f"`--stage {saved.stage}`; or `zlaunch checkpoint export {typed(folder)} OUT`, and begin anew "
             "from the model OUT"
         )
     if hint:
@@ -160,7 +157,3 @@ def _wrong_key(resumption: Resumption, loads_universal: bool, is_converted: bool
 
 def _cannot(message: str, hint: str) -> Finding:
     return Finding("unfit-checkpoint", message, hint, where=_OPTION, severity=Severity.FAILS_LATER)
-
-
-def _typed(path: Path) -> str:
-    return shlex.quote(shown(path))

@@ -392,7 +392,7 @@ NOTES = [
     ("torchrun --max_restarts 3 t.py", "--max_restarts 3", "`--max-restarts 3`"),
     ("torchrun --max_restarts 0 t.py", "--max_restarts 0", "left out: it is the default"),
     ("torchrun --nproc_per_node cpu t.py", "--nproc_per_node cpu", "lost: "),
-    ("deepspeed t.py", "--local_rank", "LOCAL_RANK"),
+    ("deepspeed t.py", "--local_rank", "needs it"),
     ("deepspeed t.py", "deepspeed", "--ds-config FILE"),
     ("deepspeed t.py --deepspeed", "--deepspeed", "left out: "),
     ("deepspeed --num_gpus -1 t.py", "--num_gpus -1", "left out: it is the default"),

@@ -157,7 +157,7 @@ def _pieces(command: Command, uses_deepspeed: bool) -> Iterator[Piece]:
         yield Note("script", "none is given, so zlaunch trains its own small model; append yours")
     unless = command.launcher.passes_local_rank
     if unless and unless not in [one.flag for one in command.given]:
-        yield Note("--local_rank", "left out: the script can read LOCAL_RANK")
+        yield Note("--local_rank", "passed only to a script that needs it")
 
 
 def _without_idle(command: Command, uses_deepspeed: bool) -> tuple[dict[Role, GivenFlag], list[Note]]:

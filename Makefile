@@ -32,7 +32,7 @@ test: .venv/installed-for-tests system-packages
 	$(BIN)/python -m tools.run_tests
 
 fast: .venv/installed-for-tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not job and not hosts"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not job and not hosts and not packages"
 
 check: .venv/installed-for-tests
 	$(BIN)/ruff check
@@ -45,6 +45,7 @@ docs: .venv/installed
 	$(BIN)/python -m tools.write_errors
 	$(BIN)/python -m tools.write_endings
 	$(BIN)/python -m tools.write_speed
+	$(BIN)/python -m tools.write_models
 
 deaths: .venv/installed-for-tests system-packages
 	$(BIN)/python -m tools.build_ops

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tests.abilities import unable
-from tests.distribution import Units, seconds
+from tests.distribution import PACKAGES, Units, seconds, unit_of
 from tests.running import end_servers
 from tools.run_tests import PART
 
@@ -32,6 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put first what takes longest, and tell the report which part of the tests each belongs to."""
     items.sort(key=lambda item: -seconds(item.nodeid))
     for item in items:
+        if unit_of(item.nodeid) == PACKAGES:
+            item.add_marker(PACKAGES)
         item.user_properties.append((PART, part_of(item)))
 
 
@@ -39,7 +41,7 @@ def part_of(item: pytest.Item) -> str:
     if item.get_closest_marker("hosts"):
         return "hosts"
     if not item.get_closest_marker("job"):
-        return "fast"
+        return PACKAGES if item.get_closest_marker(PACKAGES) else "fast"
     return "deaths" if item.nodeid.startswith("tests/deaths/") else "jobs"
 
 
@@ -56,7 +58,7 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def libaio() -> None:
     """NVMe offload needs the headers of libaio; `make test` installs them where it can."""
     if not Path("/usr/include/libaio.h").exists():

@@ -44,11 +44,13 @@ class Request:
 def preload() -> set[str]:
     """Import the modules that a start may import; return the environment variables that were read meanwhile."""
     import zlaunch
+    from zlaunch.dsconfig.schema.root import DsConfig
 
     with variables_read() as read:
         for found in pkgutil.walk_packages(zlaunch.__path__, "zlaunch."):
             if not f"{found.name}.".startswith(OTHER_PROGRAMS):
                 importlib.import_module(found.name)
+        DsConfig.model_rebuild()
     assert not filled_caches()
     assert threading.active_count() == 1
     gc.collect()

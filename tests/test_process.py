@@ -98,7 +98,8 @@ process.subprocess.Popen = slowly
 child = start(Child, 5.0)
 print(child.wait(lambda: None), child.stopped_by.name)
 """
-    assert told(PLAIN, body) == "-2 SIGINT"
+    status, by = told(PLAIN, body).split()
+    assert (status in ("-2", "1"), by) == (True, "SIGINT")  # 1 if Python itself was still starting
 
 
 def test_a_signal_before_the_wait_reaches_the_program() -> None:

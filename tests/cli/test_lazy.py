@@ -53,7 +53,12 @@ def test_the_help_of_a_command_imports_that_command_only() -> None:
 
 @pytest.mark.parametrize(
     ("words", "answer"),
-    [("zlaunch co", "config"), ("zlaunch runs st", "stop"), ("zlaunch config diff --al", "--all")],
+    [
+        ("zlaunch co", "config"),
+        ("zlaunch runs st", "stop"),
+        ("zlaunch config diff --al", "--all"),
+        ("zlaunch plan gpt2-x", "gpt2-xl"),
+    ],
 )
 def test_the_shell_completes_commands_and_their_options(
     words: str, answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

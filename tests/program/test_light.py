@@ -12,6 +12,8 @@ from tests.environments import LIGHT, python_with
 from tests.running import CONFIGS, ROOT, Result, run, zlaunch
 from zlaunch.cli import program
 
+pytestmark = pytest.mark.job
+
 FAULTY = (
     '{"zero_optimisation": {"stage": "2"}, "train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true},}\n'
 )
@@ -146,7 +148,6 @@ def test_a_missing_light_package_is_named_too(
     assert (result.status, len(result.err.splitlines())) == (69, 2)
 
 
-@pytest.mark.job
 def test_a_script_without_deepspeed_trains_where_deepspeed_is_not_installed(tmp_path: Path) -> None:
     python = python_with([*LIGHT, "torch"], tmp_path / "home")
     (tmp_path / "ddp.py").write_text(DDP)

@@ -225,9 +225,16 @@ def _package(name: str) -> Package | None:
     folder = str((*(spec.submodule_search_locations or ()), spec.origin)[0])
     with suppress(importlib.metadata.PackageNotFoundError):
         found = importlib.metadata.distribution(name)
-        record = Path(str(found.locate_file(f"{name}-{found.version}.dist-info/RECORD")))
-        return Package(folder, found.version, record.stat().st_mtime if record.exists() else 0.0)
+        version = _version(found)
+        record = Path(str(found.locate_file(f"{name}-{version}.dist-info/RECORD")))
+        return Package(folder, version, record.stat().st_mtime if record.exists() else 0.0)
     return Package(folder, None)
+
+
+def _version(found: importlib.metadata.Distribution) -> str:
+    """Read the one header; `found.version` parses the long description below the headers too."""
+    header = re.search(r"^Version: *(\S+)", found.read_text("METADATA") or "", re.MULTILINE)
+    return header[1] if header else found.version
 
 
 def _ninja(scripts: str) -> str | None:

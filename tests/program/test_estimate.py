@@ -179,6 +179,18 @@ def test_a_model_on_the_hub_is_estimated_from_its_config_alone(tmp_path: Path) -
     assert "model      org/small: " in done.out
 
 
+def test_offline_a_public_model_is_estimated_from_the_bundled_config(tmp_path: Path) -> None:
+    env = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    words = ("estimate", "HuggingFaceTB/SmolLM2-135M", *ON, *QUICK, "--stage", "1", "--no-levers")
+    done = zlaunch(*words, cwd=tmp_path, env=env)
+    assert done.status == 0, done.err
+    assert done.out.startswith("model      HuggingFaceTB/SmolLM2-135M: 135 M parameters, all trained\n")
+    assert "\n           config.json as bundled with zlaunch\n" in done.out
+    told = json.loads(zlaunch(*words, "--json", cwd=tmp_path, env=env).out)
+    assert told["model"] == "HuggingFaceTB/SmolLM2-135M/config.json"
+    assert told["model_is_bundled"] is True
+
+
 def test_a_picture_is_written_and_never_over_another(folder: Path) -> None:
     words = ("estimate", "small", *ON, *QUICK, "--stage", "3", "--plot", "two-steps.png")
     assert zlaunch(*words, cwd=folder).status == 0

@@ -144,7 +144,7 @@ def _check_known(query: EstimateQuery) -> None:
         read_transformer(query.model.value)
     except Refused:
         check_countable(query, apply_strategy(query, STRATEGIES[0]).resolve())
-        name = shlex.quote(query.model.source.removesuffix("/config.json"))
+        name = shlex.quote(query.model.name)
         raise Unavailable(
             "`zlaunch plan` does not support this model: the closed form does not know its type",
             f"`zlaunch estimate {name}` may estimate it at each stage and offload",

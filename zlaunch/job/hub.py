@@ -1,12 +1,16 @@
 """Download a model's `config.json` and its custom code from the model hub; never its weights."""
 
 import contextlib
+import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 from zlaunch.errors import InputMissing, Unavailable, ZlaunchError
 from zlaunch.job.model import ModelConfig, parse_model
+from zlaunch.job.public_models import find_public, nearest_public
 
 HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 
@@ -24,10 +28,25 @@ _HINTS = {
 def fetch_model(model_id: str) -> ModelConfig:
     """Download a config.json with `huggingface_hub`, which has the cache, tokens and settings.
 
-    Raise InputMissing if the user can see no such model, Unavailable if the hub cannot be reached.
+    If the hub does not give it, take the one that is bundled with zlaunch. Without one, raise InputMissing if
+    the user can see no such model, Unavailable if the hub cannot be reached.
     """
+    try:
+        file = _fetch(model_id)
+    except ZlaunchError as error:
+        return _bundled(model_id, error)
     name = f"{model_id}/config.json"
-    return parse_model(_fetch(model_id).read_bytes(), name, name)
+    return parse_model(file.read_bytes(), name, name)
+
+
+def _bundled(model_id: str, error: ZlaunchError) -> ModelConfig:
+    """Return the bundled config.json; without one, raise the error, with the name that may be meant."""
+    if model := find_public(model_id):
+        text = json.dumps(model.config, indent=2)
+        return ModelConfig(model.config, text, f"{model_id}/config.json", error)
+    if meant := nearest_public(model_id):
+        error.hint = f"did you mean `{meant}`? Otherwise, {error.hint}"
+    raise error from None
 
 
 def fetch_code(model_id: str) -> Path:
@@ -43,19 +62,43 @@ def fetch_code(model_id: str) -> Path:
 def _fetch(model_id: str) -> Path:
     """Download config.json, or use the cached one; a metadata request fails faster than a download."""
     try:
-        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+        from huggingface_hub.constants import HF_HUB_ETAG_TIMEOUT
     except ImportError:
         raise Unavailable(
             f"`{model_id}` cannot be looked up: huggingface_hub is not installed in {sys.prefix}",
             f"`{sys.executable} -m pip install huggingface_hub`, or {_DIRECTORY}",
         ) from None
     try:
-        get_hf_file_metadata(hf_hub_url(model_id, "config.json"))
+        _limited(lambda: get_hf_file_metadata(hf_hub_url(model_id, "config.json")), HF_HUB_ETAG_TIMEOUT)
         return Path(hf_hub_download(model_id, "config.json"))
     except _hub_errors() as error:
-        with contextlib.suppress(*_hub_errors()):
-            return Path(hf_hub_download(model_id, "config.json", local_files_only=True))
+        cached = try_to_load_from_cache(model_id, "config.json")  # `hf_hub_download` would ask the hub again
+        if isinstance(cached, str):
+            return Path(cached)
         raise _translated(model_id, error) from None
+
+
+def _limited(ask: Callable[[], object], seconds: float) -> None:
+    """Wait for an answer for this time at most; raise what `ask` raises, or TimeoutError.
+
+    A timeout of HTTP counts again for each address of the hub, and name resolution has none.
+    """
+    failed: list[Exception] = []
+
+    def work() -> None:
+        try:
+            ask()
+        except _hub_errors() as error:
+            failed.append(error)
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    if failed:
+        raise failed[0]
 
 
 def _hub_errors() -> tuple[type[Exception], ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.dsconfig.text.parser import parse
-from zlaunch.errors import Finding, InputMissing, Place, Refused
+from zlaunch.errors import Finding, InputMissing, Place, Refused, ZlaunchError
 from zlaunch.job.trainer_args import flags
 
 MODEL_FLAGS = ("model", "model_name_or_path", "model_id", "model_name", "model_path", "base_model")
@@ -26,8 +26,25 @@ class ModelConfig:
 
     value: Mapping[str, Any]
     text: str
-    source: str
-    """Its file or hub id, for messages."""
+    file: str
+    """Its file, or the one of that name on the hub."""
+    hub_error: ZlaunchError | None = None
+    """Why it is the one that is bundled with zlaunch, and not the hub's; None if it is not bundled."""
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether it comes with zlaunch."""
+        return self.hub_error is not None
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, for messages."""
+        return f"{self.file} as bundled with zlaunch" if self.is_bundled else self.file
+
+    @property
+    def name(self) -> str:
+        """The directory or the hub id of the model."""
+        return self.file.removesuffix("/config.json")
 
     @property
     def kind(self) -> str:
@@ -77,7 +94,7 @@ class ModelConfig:
 
     def locate(self, finding: Finding) -> Finding:
         """Add the position in the file to a finding."""
-        return parse(self.text, self.source).locate(finding)
+        return parse(self.text, self.file).locate(finding)
 
 
 def model_flag(argv: Sequence[str]) -> str | None:

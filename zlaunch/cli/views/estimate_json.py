@@ -43,7 +43,8 @@ def _job(query: EstimateQuery) -> Json:
         "usable_bytes": cluster.gpu.usable_bytes(cluster.world_size),
     }
     return {
-        "model": query.model.source,
+        "model": query.model.file,
+        "model_is_bundled": query.model.is_bundled,
         "sequence": {"tokens": training.seq_len.value, "source": str(training.seq_len.source)},
         "attention": training.attention,
         "activation_checkpointing": training.activation_checkpointing,

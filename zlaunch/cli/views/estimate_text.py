@@ -85,8 +85,10 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
     """Write what the numbers are about: model, ranks and sequence length."""
     query = estimate.query
     seq_len = query.training.seq_len
+    bundled = [("", "config.json as bundled with zlaunch")] if query.model.is_bundled else []
     return [
         ("model", _model(query, estimate.forecast)),
+        *bundled,
         ("ranks", _ranks(query.cluster)),
         ("sequence", f"{seq_len.value} tokens ({seq_len.source})"),
     ]
@@ -130,17 +132,13 @@ def origin(forecast: Forecast) -> str:
 
 def title(estimate: Estimate) -> str:
     """Name a job in one line."""
-    return f"{_name(estimate.query)}, {zero_words(estimate.resolved.values)}"
-
-
-def _name(query: EstimateQuery) -> str:
-    return query.model.source.removesuffix("/config.json")
+    return f"{estimate.query.model.name}, {zero_words(estimate.resolved.values)}"
 
 
 def _model(query: EstimateQuery, forecast: Forecast) -> str:
     is_whole = forecast.trainable == forecast.parameters
     trained = "all trained" if is_whole else f"{count(forecast.trainable)} trained"
-    return f"{_name(query)}: {count(forecast.parameters)} parameters, {trained}"
+    return f"{query.model.name}: {count(forecast.parameters)} parameters, {trained}"
 
 
 def _ranks(cluster: Cluster) -> str:

@@ -740,6 +740,25 @@ def _can_resume(make: Maker) -> list[str]:
     return [make.checkpoint(), *make.options(known)]
 
 
+def _reshard(make: Maker) -> list[str]:
+    known = {
+        "--ranks": ("1", "2"),
+        "--stage": ("0", "1", "3"),
+        "--precision": ("bf16", "fp32"),
+        "--offload": ("none", "cpu", "nvme"),
+        "--ds-config": (make.ds_config(),),
+    }
+    return [make.checkpoint(), *_out(make), *make.options(known)]
+
+
+def _universal(make: Maker) -> list[str]:
+    return [make.checkpoint(), *_out(make)]
+
+
+def _out(make: Maker) -> list[str]:
+    return [make.value("converted", "out", "no/such/x")] if make.often() else []
+
+
 def _prune(make: Maker) -> list[str]:
     return [make.checkpoint(), *make.options({"--keep": ("1", "2"), "--yes": ()})]
 
@@ -774,6 +793,8 @@ VERBS: Mapping[str, tuple[int, Callable[[Maker], list[str]]]] = {
     "checkpoint verify": (4, _checkpoint),
     "checkpoint export": (4, _export),
     "checkpoint can-resume": (2, _can_resume),
+    "checkpoint reshard": (2, _reshard),
+    "checkpoint universal": (1, _universal),
     "checkpoint prune": (1, _prune),
     "": (2, _any),
 }

@@ -2,9 +2,10 @@
 
     python -m bench.save_kills [--kills N] [--seed N] [--only NAME…]
 
-Two real ranks train with DeepSpeed on the CPU and save at each step. Both are killed (SIGKILL) at a random
-moment during a save. Then a complete checkpoint has to be there, and the training that goes on from the
-newest one has to have the losses of one that was not killed.
+Two real ranks train with DeepSpeed on the CPU and save at each step. At a random moment during a save they
+get SIGKILL: both at once, or one a while after the other, as if a launcher had ended it. Then a complete
+checkpoint has to be there, zlaunch has to find the newest one, and the training that goes on from it has to
+have the losses of one that was not killed.
 """
 
 import argparse
@@ -17,21 +18,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.running import ACTIVATED, ROOT
-from zlaunch.checkpoint.find import LATEST, CheckpointFolder, SavedBy, find, latest_tag
-from zlaunch.checkpoint.verify import verify
+from tests.running import ACTIVATED, ROOT, zlaunch
+from zlaunch.checkpoint.find import LATEST, find, latest_tag
+from zlaunch.checkpoint.newest import newest_complete
+from zlaunch.checkpoint.summary import Summary, summarize
 
 STEPS, RANKS = 5, 2
 FIRST, LAST = 2, 4
 """Saves during which a training is killed."""
-MARGIN = 1.1
-"""Kills are that much later than the end of the longest save, at most."""
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 def zero(stage: int, optimizer: str = "none", parameters: str = "none") -> dict[str, Any]:
@@ -43,26 +44,43 @@ def zero(stage: int, optimizer: str = "none", parameters: str = "none") -> dict[
     return section
 
 
-CASES: Mapping[str, dict[str, Any]] = {
-    "stage 1": zero(1),
-    "stage 1, CPU": zero(1, "cpu"),
-    "stage 2": zero(2),
-    "stage 2, CPU": zero(2, "cpu"),
-    "stage 3": zero(3),
-    "stage 3, CPU": zero(3, "cpu", "cpu"),
-    "stage 3, NVMe": zero(3, "nvme", "cpu"),
+@dataclass(frozen=True)
+class Case:
+    """One kind of training."""
+
+    zero: dict[str, Any]
+    program: str = "engine"
+    in_memory: dict[str, Any] | None = None
+    """With what it goes on after a conversion, where DeepSpeed cannot load its checkpoints."""
+
+    @property
+    def needs(self) -> list[str]:
+        """What the process has to load from which its ranks are forked."""
+        on_nvme = [] if self.in_memory is None else ["nvme"]
+        return [self.program, *on_nvme]
+
+
+CASES: Mapping[str, Case] = {
+    "stage 1": Case(zero(1)),
+    "stage 1, CPU": Case(zero(1, "cpu")),
+    "stage 2": Case(zero(2)),
+    "stage 2, CPU": Case(zero(2, "cpu")),
+    "stage 3": Case(zero(3)),
+    "stage 3, CPU": Case(zero(3, "cpu", "cpu")),
+    "stage 3, NVMe": Case(zero(3, "nvme", "cpu"), in_memory=zero(3, "cpu", "cpu")),
+    "Trainer, stage 2": Case(zero(2), "trainer"),
+    "Trainer, stage 3": Case(zero(3), "trainer"),
 }
-"""Name → the settings of ZeRO."""
 
 
 class Host:
     """A process that has imported DeepSpeed, and forks ranks."""
 
-    def __init__(self, *devices: str) -> None:
+    def __init__(self, *needs: str) -> None:
         """Start it, and wait until it has imported everything."""
         environment = {**os.environ, **ACTIVATED, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
         environment |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        argv = [sys.executable, "-m", "bench.save_kills_ranks", *devices]
+        argv = [sys.executable, "-m", "bench.save_kills_ranks", *needs]
         self._process = subprocess.Popen(
             argv, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -94,9 +112,10 @@ class Host:
         self._process.wait()
 
 
-def train(host: Host, folder: Path, case: str, resume: Path | None = None) -> list[int]:
+def train(host: Host, folder: Path, case: Case, resume: Path | None = None) -> list[int]:
     """Start a training in a folder, from a checkpoint or the beginning."""
-    section = CASES[case]
+    universal = None if resume is None or case.in_memory is None else converted(resume)
+    section = case.zero if universal is None or case.in_memory is None else case.in_memory
     drive = folder / "drive"
     drive.mkdir(parents=True, exist_ok=True)
     section = {
@@ -105,10 +124,19 @@ def train(host: Host, folder: Path, case: str, resume: Path | None = None) -> li
     }
     return host.start(
         folder=str(folder),
+        program=case.program,
         zero=section,
         steps=STEPS,
-        resume=None if resume is None else str(resume),
+        resume=None if resume is None else str(universal or resume),
+        universal=universal is not None,
     )
+
+
+def converted(checkpoint: Path) -> Path:
+    """Convert a checkpoint as a user would, so that it can be loaded into memory."""
+    result = zlaunch("checkpoint", "reshard", checkpoint, "--offload", "cpu", cwd=checkpoint.parent)
+    assert result.status == 0, result.err
+    return checkpoint.with_name(f"{checkpoint.name}_universal")
 
 
 def events(folder: Path, rank: int) -> list[dict[str, Any]]:
@@ -129,45 +157,72 @@ def losses(folder: Path) -> dict[tuple[int, int], str]:
     }
 
 
-def save_seconds(folder: Path) -> float:
-    """Read how long the longest save took."""
-    saves: dict[int, list[float]] = {}
-    for one in events(folder, 0):
-        if "save" in one:
-            saves.setdefault(one["step"], []).append(one["at"])
-    return max(times[-1] - times[0] for times in saves.values())
+def has(folder: Path, rank: int, step: int, moment: str) -> bool:
+    """Whether a rank has begun or ended to save a step."""
+    return any(one.get("save") == moment and one["step"] == step for one in events(folder, rank))
 
 
-def kill_during_save(pids: Sequence[int], folder: Path, step: int, delay: float) -> None:
-    """Kill all ranks a moment after rank 0 has begun to save a step."""
+def last_save_seconds(folder: Path) -> float:
+    """Read how long the last whole save of a training took."""
+    began, ended = (
+        {one["step"]: one["at"] for one in events(folder, 0) if one.get("save") == moment}
+        for moment in ("begins", "ends")
+    )
+    return float(ended[max(ended)] - began[max(ended)])
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a training is killed; delays are in parts of the duration of a save."""
+
+    step: int
+    delay: float
+    """From the begin of the save in rank 0 to the first kill."""
+    later: float
+    """From there to the kill of the other rank."""
+    first: int
+    """The rank that is killed first."""
+
+    @classmethod
+    def at_random(cls, chance: random.Random) -> "Moment":
+        """Choose one; in half of them, both ranks are killed at once."""
+        later = chance.uniform(0, 0.5) if chance.random() < 0.5 else 0.0
+        return cls(chance.randint(FIRST, LAST), chance.uniform(0, 0.95), later, chance.randrange(RANKS))
+
+
+def kill_during_save(pids: Sequence[int], folder: Path, moment: Moment) -> None:
+    """Kill all ranks after rank 0 has begun to save a step."""
+    wait_until(lambda: has(folder, 0, moment.step, "begins"))
+    duration = last_save_seconds(folder)
+    time.sleep(moment.delay * duration)
+    kill(pids[moment.first])
+    if moment.later:
+        time.sleep(moment.later * duration)
+    kill(pids[1 - moment.first])
+
+
+def wait_until(happens: Callable[[], bool]) -> None:
+    """Wait for something that a training does."""
     end = time.monotonic() + PATIENCE
-    while not any(one.get("save") == "begins" and one["step"] == step for one in events(folder, 0)):
-        assert time.monotonic() < end, "no save has begun"
-        time.sleep(0.001)
-    time.sleep(delay)
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    while not happens():
+        assert time.monotonic() < end, "a training does not go on"
+        time.sleep(0.002)
 
 
-def newest_complete(folder: Path) -> Path | None:
-    """Find the checkpoint to go on from."""
-    complete = [one for one in find(folder) if one.saved_by is SavedBy.ENGINE and not _broken(one)]
-    return max(complete, key=lambda one: one.named_step or 0).folder if complete else None
+def kill(pid: int) -> None:
+    """Kill a rank, unless it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
-def _broken(checkpoint: CheckpointFolder) -> bool:
-    """Whether a tag has problems; those of the file `latest` concern no tag."""
-    return any(one.file.name != LATEST for one in verify(checkpoint))
-
-
-def state_of_latest(folder: Path) -> str:
-    """Say what DeepSpeed would load by itself."""
-    named = latest_tag(folder)
+def state_of_latest(folder: Path, found: Mapping[Path, Summary]) -> str:
+    """Say what DeepSpeed would load by itself from the directory of the tags, or a Trainer's newest."""
+    base = max(found, default=folder) if not (folder / LATEST).exists() else folder
+    named = latest_tag(base)
     if not named:
         return "empty" if named == "" else "missing"
-    found = [one for one in find(folder) if one.tag == named]
-    return "complete" if found and not _broken(found[0]) else "half-written"
+    one = found.get(base / named) or found.get(base)
+    return "complete" if one is not None and not one.problems else "half-written"
 
 
 @dataclass(frozen=True)
@@ -175,55 +230,63 @@ class Kill:
     """What came of one kill."""
 
     was_saving: bool
-    half_written: int
-    """Checkpoints that are not complete."""
+    problems: Mapping[str, Sequence[str]]
+    """By the name of a checkpoint that is not complete."""
     latest: str
     resumed: int | None
     """Step of the newest complete checkpoint."""
-    statuses: Sequence[int]
-    is_equal: bool
-    difference: float
+    statuses: Sequence[int] = ()
+    is_equal: bool = False
+    difference: float = float("nan")
     """Largest difference of a loss, relative."""
 
 
-def one_kill(host: Host, folder: Path, case: str, reference: Path, chance: random.Random) -> Kill:
-    """Kill one training, and go on."""
-    step, delay = chance.randint(FIRST, LAST), chance.uniform(0, save_seconds(reference) * MARGIN)
-    saves = folder / "saves"
-    kill_during_save(train(host, folder, case), folder, step, delay)
+def one_kill(
+    host: Host, folder: Path, case: Case, reference: Path, attack: Callable[[Sequence[int], Path], None]
+) -> Kill:
+    """Kill one training, and go on; `attack` kills the ranks that save to a folder."""
+    attack(train(host, folder, case), folder)
     host.wait()
-    ended = [
-        any(one.get("save") == "ends" and one["step"] == step for one in events(folder, rank))
-        for rank in (0, 1)
-    ]
-    latest, found = state_of_latest(saves), find(saves)
+    step = max(one["step"] for one in events(folder, 0) if one.get("save") == "begins")
+    was_saving = not all(has(folder, rank, step, "ends") for rank in range(RANKS))
+    saves = folder / "saves"
+    found = {one.folder: summarize(one) for one in find(saves)}
+    latest = state_of_latest(saves, found)
     newest = newest_complete(saves)
-    half = sum(map(_broken, found))
-    step_of = {one.folder: one.named_step for one in found}
-    if newest is None:
-        return Kill(not all(ended), half, latest, None, [], False, float("nan"))
+    problems = {
+        path.name: [f"{problem.file.name}: {problem.message}" for problem in one.problems]
+        for path, one in found.items()
+        if one.problems
+    }
+    if newest is None or newest.step is None:
+        return Kill(was_saving, problems, latest, None)
     for rank in range(RANKS):
         (folder / f"rank{rank}.jsonl").unlink()
-    train(host, folder, case, newest)
+    train(host, folder, case, newest.checkpoint.folder)
     statuses = host.wait()
     told, wanted = losses(folder), losses(reference)
-    resumed = step_of[newest] or 0
-    due = {(rank, one) for rank in range(RANKS) for one in range(resumed + 1, STEPS + 1)}
+    due = {(rank, one) for rank in range(RANKS) for one in range(newest.step + 1, STEPS + 1)}
     away = [
         abs(float.fromhex(told[key]) - float.fromhex(wanted[key])) / abs(float.fromhex(wanted[key]))
         for key in due & told.keys()
     ]
     is_equal = all(told.get(key) == wanted[key] for key in due)
-    return Kill(not all(ended), half, latest, resumed, statuses, is_equal, max(away, default=float("nan")))
+    most = max(away, default=float("nan"))
+    return Kill(was_saving, problems, latest, newest.step, statuses, is_equal, most)
 
 
-def kills(case: str, count: int, chance: random.Random, base: Path, host: Host) -> Iterator[Kill]:
+def not_killed(host: Host, folder: Path, case: Case) -> Path:
+    """Train to the end; return the folder."""
+    train(host, folder, case)
+    assert host.wait() == [0] * RANKS, (folder / "rank0.log").read_text("utf-8")[-2000:]
+    return folder
+
+
+def kills(case: Case, moments: Sequence[Moment], base: Path, host: Host) -> Iterator[Kill]:
     """Kill trainings of one case."""
-    reference = base / "reference"
-    train(host, reference, case)
-    assert host.wait() == [0] * RANKS, "the training that is not killed fails"
-    for number in range(count):
-        yield one_kill(host, base / str(number), case, reference, chance)
+    reference = not_killed(host, base / "reference", case)
+    for number, moment in enumerate(moments):
+        yield one_kill(host, base / str(number), case, reference, partial(kill_during_save, moment=moment))
 
 
 def main() -> None:
@@ -233,32 +296,32 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=list(CASES), metavar="NAME")
     arguments = parser.parse_args()
-    chance = random.Random(arguments.seed)
-    print("| case | kills | during a save | half-written | `latest` | none complete | resumed | equal |")
-    print("|---|---|---|---|---|---|---|---|")
-    for case in arguments.only:
-        host = Host(*(["nvme"] if "NVMe" in case else []))
+    print("| case | kills | during a save | half-written | `latest` names | lost | resumed | equal | most |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name in arguments.only:
+        chance = random.Random(f"{arguments.seed} {name}")
+        moments = [Moment.at_random(chance) for _ in range(arguments.kills)]
+        host = Host(*CASES[name].needs)
         try:
             with tempfile.TemporaryDirectory(prefix="zlaunch-kills-", ignore_cleanup_errors=True) as base:
-                done = list(kills(case, arguments.kills, chance, Path(base), host))
+                done = list(kills(CASES[name], moments, Path(base), host))
         finally:
             host.close()
         latest = [one.latest for one in done]
         named = ", ".join(f"{latest.count(one)} {one}" for one in dict.fromkeys(latest))
-        went_on = [one for one in done if one.resumed is not None and not any(one.statuses)]
         cells = (
             len(done),
             sum(one.was_saving for one in done),
-            sum(bool(one.half_written) for one in done),
+            sum(bool(one.problems) for one in done),
             named,
             sum(one.resumed is None for one in done),
-            len(went_on),
+            sum(one.resumed is not None and not any(one.statuses) for one in done),
             sum(one.is_equal for one in done),
+            f"{max((one.difference for one in done), default=float('nan')):.2%}",
         )
-        print(f"| {case} | {' | '.join(map(str, cells))} |", flush=True)
-        for one in done:
-            if not one.is_equal:
-                print(f"    {one}", flush=True)
+        print(f"| {name} | {' | '.join(map(str, cells))} |", flush=True)
+        for moment, one in zip(moments, done, strict=True):
+            print(f"    {moment} {one}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,18 @@ class Net(nn.Module):  # type: ignore[misc]
         for layer in self.layers:
             x = torch.tanh(layer(x))
         return (x - 0.5).pow(2).mean()
+
+
+class Dropping(nn.Module):  # type: ignore[misc]
+    """A net whose losses depend on the state of the random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return a loss, as a Trainer takes it."""
+        return {"loss": self.net(nn.functional.dropout(x, 0.5)) + 0 * labels.sum()}
 
 
 class Log:
@@ -56,6 +69,7 @@ def config(job: dict[str, Any]) -> dict[str, Any]:
         "bf16": {"enabled": True},
         "optimizer": {"type": "Adam", "params": parameters},
         "zero_allow_untested_optimizer": True,
+        "checkpoint": {"load_universal": job.get("universal", False)},
     }
 
 
@@ -88,6 +102,49 @@ def engine(job: dict[str, Any], rank: int) -> None:
         log.save(step, "ends")
 
 
+def trainer(job: dict[str, Any], rank: int) -> None:
+    """Train with a Trainer, which keeps the two newest checkpoints."""
+    import deepspeed
+    from transformers import Trainer, TrainingArguments
+
+    log = Log(job, rank)
+
+    class Recorded(Trainer):  # type: ignore[misc]
+        def compute_loss(self, *args: Any, **options: Any) -> Any:
+            loss = super().compute_loss(*args, **options)
+            log.write(loss=float(loss).hex(), step=self.state.global_step + 1)
+            return loss
+
+        def _save_checkpoint(self, *args: Any, **options: Any) -> None:
+            log.save(self.state.global_step, "begins")
+            super()._save_checkpoint(*args, **options)
+            log.save(self.state.global_step, "ends")
+
+    settings = {**config(job), "train_micro_batch_size_per_gpu": "auto"}
+    arguments = TrainingArguments(
+        output_dir=str(Path(job["folder"]) / "saves"),
+        deepspeed=settings,
+        use_cpu=True,
+        bf16=True,
+        max_steps=job["steps"],
+        save_steps=1,
+        save_total_limit=2,
+        per_device_train_batch_size=4,
+        learning_rate=0.001,
+        lr_scheduler_type="constant",
+        report_to=[],
+        disable_tqdm=True,
+    )
+    torch.manual_seed(0)
+    if job["zero"]["stage"] == 3:
+        with deepspeed.zero.Init(config_dict_or_path=config(job)):
+            net = Dropping()
+    else:
+        net = Dropping()
+    data = [{"x": torch.randn(INPUTS), "labels": torch.zeros(1)} for _ in range(64)]
+    Recorded(net, arguments, train_dataset=data).train(resume_from_checkpoint=job["resume"])
+
+
 def started(job: dict[str, Any]) -> list[int]:
     """Fork the ranks of a job."""
     pids = []
@@ -103,7 +160,7 @@ def started(job: dict[str, Any]) -> list[int]:
             with (Path(job["folder"]) / f"rank{rank}.log").open("ab") as said:
                 os.dup2(said.fileno(), 1)
                 os.dup2(said.fileno(), 2)
-            engine(job, rank)
+            PROGRAMS[job["program"]](job, rank)
             status = 0
         except Exception:  # noqa: BLE001 - a rank ends with a traceback
             traceback.print_exc()
@@ -111,6 +168,9 @@ def started(job: dict[str, Any]) -> list[int]:
             sys.stderr.flush()
             os._exit(status)
     return pids
+
+
+PROGRAMS: Mapping[str, Callable[[dict[str, Any], int], None]] = {"engine": engine, "trainer": trainer}
 
 
 def main() -> None:
@@ -121,6 +181,10 @@ def main() -> None:
     from deepspeed.ops.op_builder.cpu import AsyncIOBuilder, CPUAdamBuilder, ShareMemCommBuilder
 
     assert deepspeed
+    if "trainer" in sys.argv:
+        import transformers
+
+        assert transformers.Trainer
     needed = [ShareMemCommBuilder, CPUAdamBuilder, *([AsyncIOBuilder] if "nvme" in sys.argv else [])]
     for builder in needed:  # a fork has what is loaded here
         builder().load(verbose=False)

@@ -2,12 +2,15 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from bench.cli_fuzz import VERBS, inputs, run
 
 SLOW = {"plan", "estimate"}
 """Verbs that may rehearse."""
 
 
+@pytest.mark.job
 def test_malformed_inputs_end_without_a_traceback() -> None:
     verbs = [verb for verb in VERBS if verb not in SLOW]
     with ThreadPoolExecutor(2) as pool:

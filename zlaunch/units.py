@@ -4,6 +4,7 @@ from fractions import Fraction
 from typing import Final
 
 _GIB: Final = 1 << 30
+_KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _TOO_LARGE: Final[int] = 1 << 63
 
@@ -94,7 +95,8 @@ def count(number: float) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Format bytes with their unit: `120 B`, `35 MiB`, `5.2 GiB`."""
+    """Format bytes with their unit: `120 B`, `12 KiB`, `35 MiB`, `5.2 GiB`."""
     if num_bytes >= _GIB - _MIB:
         return f"{gib(num_bytes)} GiB"
-    return f"{num_bytes / _MIB:.0f} MiB" if num_bytes >= _MIB else f"{num_bytes:.0f} B"
+    small, divisor = next((unit for unit in (("MiB", _MIB), ("KiB", _KIB)) if num_bytes >= unit[1]), ("B", 1))
+    return f"{num_bytes / divisor:.0f} {small}"

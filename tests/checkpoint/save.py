@@ -4,8 +4,12 @@ Every checkpoint gets `DIR/NAME/`; for those of an engine, `DIR/NAME.safetensors
 DeepSpeed's own conversion makes of it.
 """
 
+import contextlib
+import json
 import os
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,42 +139,53 @@ SIZES = {
 }
 
 
-def save_models(out: Path) -> None:
-    """Save models of transformers as a Trainer does, and what they answer."""
+@contextlib.contextmanager
+def trained(
+    make: Callable[[], nn.Module], stage: int, more: dict[str, Any] | None = None
+) -> Iterator[tuple[Any, torch.Tensor]]:
+    """Train a model of transformers for two steps; yield the engine, and what it answers."""
     import deepspeed
-    import transformers
-    from safetensors.torch import save_file
     from transformers.integrations import HfDeepSpeedConfig
 
+    config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
+        "zero_optimization": {"stage": stage},
+        **(more or {}),
+    }
+    kept_alive = HfDeepSpeedConfig(config)
+    model = make()
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    made, *_ = deepspeed.initialize(model=model, model_parameters=parameters, config=config)
+    for step in range(2):
+        torch.manual_seed(step * 2 + get_rank())
+        tokens = torch.randint(0, 96, (2, 8))
+        made.backward(made(input_ids=tokens, labels=tokens).loss)
+        made.step()
+    made.eval()
+    with torch.no_grad():
+        yield made, made(input_ids=torch.arange(12)[None]).logits.contiguous()
+    barrier()
+    made.destroy()
+    del kept_alive
+
+
+def save_models(out: Path) -> None:
+    """Save models of transformers as a Trainer does, and what they answer."""
+    import transformers
+    from safetensors.torch import save_file
+
     for name, (config_class, stage, settings) in MODELS.items():
-        config = {
-            "train_micro_batch_size_per_gpu": 2,
-            "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
-            "zero_optimization": {"stage": stage},
-            "bf16": {"enabled": True},
-        }
-        kept_alive = HfDeepSpeedConfig(config)
         torch.manual_seed(0)
-        model_config = getattr(transformers, config_class)(**SIZES, **settings)
-        model = transformers.AutoModelForCausalLM.from_config(model_config, dtype=torch.bfloat16)
-        made, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
-        for step in range(2):
-            torch.manual_seed(step * 2 + get_rank())
-            tokens = torch.randint(0, 96, (2, 8))
-            made.backward(made(input_ids=tokens, labels=tokens).loss)
-            made.step()
-        made.eval()
-        with torch.no_grad():
-            logits = made(input_ids=torch.arange(12)[None]).logits
-        folder = out / "models" / name
-        made.save_checkpoint(str(folder))
-        if get_rank() == 0:
-            model_config.architectures = [type(model).__name__]
-            model_config.save_pretrained(folder)
-            save_file({"logits": logits.contiguous()}, out / "models" / f"{name}.safetensors")
-        barrier()
-        made.destroy()
-        del kept_alive
+        sizes = getattr(transformers, config_class)(**SIZES, **settings)
+        make = partial(transformers.AutoModelForCausalLM.from_config, sizes, dtype=torch.bfloat16)
+        with trained(make, stage, {"bf16": {"enabled": True}}) as (made, logits):
+            folder = out / "models" / name
+            made.save_checkpoint(str(folder))
+            if get_rank() == 0:
+                sizes.architectures = [type(made.module).__name__]
+                sizes.save_pretrained(folder)
+                save_file({"logits": logits}, out / "models" / f"{name}.safetensors")
 
 
 ADAPTERS: dict[str, tuple[int, bool, dict[str, Any]]] = {
@@ -183,79 +198,121 @@ ADAPTERS: dict[str, tuple[int, bool, dict[str, Any]]] = {
 
 def save_adapters(out: Path) -> None:
     """Save LoRA adapters in fp32, and what the adapted model answers; the model under them is `base`."""
-    import deepspeed
     import peft
     import transformers
     from safetensors.torch import save_file
-    from transformers.integrations import HfDeepSpeedConfig
 
-    folder = out / "adapters"
+    folder, auto = out / "adapters", transformers.AutoModelForCausalLM
     if get_rank() == 0:
         torch.manual_seed(0)
         sizes = transformers.LlamaConfig(**SIZES, tie_word_embeddings=False, attention_bias=True)
-        transformers.AutoModelForCausalLM.from_config(sizes).save_pretrained(folder / "base")
+        auto.from_config(sizes).save_pretrained(folder / "base")
     barrier()
     for name, (stage, with_frozen, settings) in ADAPTERS.items():
-        config = {
-            "train_micro_batch_size_per_gpu": 2,
-            "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
-            "zero_optimization": {"stage": stage},
-        }
-        kept_alive = HfDeepSpeedConfig(config)
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32)
         lora = peft.LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"], **settings)
-        adapted = peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
-        trained = [one for one in adapted.parameters() if one.requires_grad]
-        made, *_ = deepspeed.initialize(model=adapted, model_parameters=trained, config=config)
-        for step in range(2):
-            torch.manual_seed(step * 2 + get_rank())
-            tokens = torch.randint(0, 96, (2, 8))
-            made.backward(made(input_ids=tokens, labels=tokens).loss)
-            made.step()
-        made.eval()
-        with torch.no_grad():
-            logits = made(input_ids=torch.arange(12)[None]).logits
-        made.save_checkpoint(str(folder / name), exclude_frozen_parameters=not with_frozen)
-        if get_rank() == 0:
-            lora.save_pretrained(folder / name)
-            save_file({"logits": logits.contiguous()}, folder / f"{name}.safetensors")
-        barrier()
-        made.destroy()
-        del kept_alive
+
+        def make(lora: Any = lora) -> Any:
+            model = auto.from_pretrained(folder / "base", dtype=torch.float32)
+            return peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
+
+        with trained(make, stage) as (made, logits):
+            made.save_checkpoint(str(folder / name), exclude_frozen_parameters=not with_frozen)
+            if get_rank() == 0:
+                lora.save_pretrained(folder / name)
+                save_file({"logits": logits}, folder / f"{name}.safetensors")
+
+
+class Experts(nn.Module):  # type: ignore[misc]
+    """A model with DeepSpeed's own MoE layer, whose experts are shared out among so many ranks."""
+
+    def __init__(self, ranks: int) -> None:
+        from deepspeed.moe.layer import MoE
+
+        super().__init__()
+        self.first = nn.Linear(7, 8)
+        room = {"eval_capacity_factor": 4.0}  # for every sample in one expert, so that none is left out
+        self.moe = MoE(8, nn.Linear(8, 8), num_experts=4, ep_size=ranks, k=1, **room)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what the layer answers."""
+        hidden, *_ = self.moe(self.first(x))
+        return hidden
+
+
+EXPERTS_ASKED = torch.linspace(-1, 1, 56).reshape(8, 7).to(torch.bfloat16)
+EXPERTS: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 2,
+    "bf16": {"enabled": True},
+    "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
+    "zero_optimization": {"stage": 2},
+}
+
+
+def experts_engine(ranks: int) -> Any:
+    """Make an engine for such a model."""
+    import deepspeed
+    from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+
+    torch.manual_seed(0)
+    model = Experts(ranks)
+    groups = {"params": [*model.parameters()], "name": "all"}
+    parameters = split_params_into_different_moe_groups_for_optimizer(groups)
+    made, *_ = deepspeed.initialize(model=model, model_parameters=parameters, config=EXPERTS)
+    return made
 
 
 def save_experts(out: Path) -> None:
-    """Save a model with DeepSpeed's own MoE layer, whose experts are shared out among the ranks."""
-    import deepspeed
-    from deepspeed.moe.layer import MoE
-    from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+    """Save a model whose experts are shared out among the ranks, and what it answers."""
     from safetensors.torch import save_file
 
-    class Experts(nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(7, 8)
-            self.moe = MoE(8, nn.Linear(8, 8), num_experts=4, ep_size=2, k=1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            hidden, *_ = self.moe(self.first(x))
-            return hidden.float().pow(2).mean()
-
-    torch.manual_seed(0)
-    model = Experts()
-    groups = {"params": [*model.parameters()], "name": "all"}
-    common = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}}
-    optimizer = {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}}
-    made, *_ = deepspeed.initialize(
-        model=model,
-        model_parameters=split_params_into_different_moe_groups_for_optimizer(groups),
-        config={**common, "optimizer": optimizer, "zero_optimization": {"stage": 2}},
-    )
-    made.backward(made(torch.randn(8, 7).to(torch.bfloat16)))
+    made = experts_engine(ranks=2)
+    made.backward(made(torch.randn(8, 7).to(torch.bfloat16)).float().pow(2).mean())
     made.step()
     made.save_checkpoint(str(out / "experts"))
     here = {name: one.contiguous() for name, one in made.module.state_dict().items()}
     save_file(here, out / f"experts-{get_rank()}.safetensors")
+    made.eval()
+    with torch.no_grad():
+        answer = made(EXPERTS_ASKED).float()
+    if get_rank() == 0:
+        (out / "experts-answer.json").write_text(json.dumps(answer.flatten().tolist()))
+    barrier()
+    made.destroy()
+
+
+def save_parallel(out: Path) -> None:
+    """Save a pipeline of two stages, and a model that tensor parallelism cuts in two, with its whole weights."""
+    import deepspeed
+    import transformers
+    from deepspeed.pipe import PipelineModule
+    from safetensors.torch import save_file
+
+    common = {"optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}}}
+    config = {
+        **common,
+        "train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "zero_optimization": {"stage": 1},
+    }
+    layers = PipelineModule([nn.Linear(8, 8) for _ in range(4)], num_stages=2, loss_fn=nn.MSELoss())
+    made, *_ = deepspeed.initialize(model=layers, model_parameters=[*layers.parameters()], config=config)
+    made.train_batch(iter(lambda: (torch.ones(2, 8), torch.ones(2, 8)), None))
+    made.save_checkpoint(str(out / "pipeline"))
+    made.destroy()
+    torch.manual_seed(0)
+    config = {**common, "train_batch_size": 2, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+    sizes = transformers.LlamaConfig(**SIZES, tie_word_embeddings=False)
+    model = transformers.AutoModelForCausalLM.from_config(sizes, dtype=torch.bfloat16)
+    config |= {"tensor_parallel": {"autotp_size": 2}}
+    made, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    tokens = torch.arange(16).reshape(2, 8)
+    made.backward(made(input_ids=tokens, labels=tokens).loss)
+    made.step()
+    made.save_checkpoint(str(out / "tensor-parallel"))
+    whole = made._consolidated_16bit_state_dict()
+    if get_rank() == 0:
+        here = {name: one.clone() for name, one in whole.items()}
+        save_file(here, out / "tensor-parallel.safetensors")
     barrier()
     made.destroy()
 
@@ -269,8 +326,11 @@ def save_dcp(out: Path) -> None:
 
 def save_accelerate(out: Path) -> None:
     """Save as accelerate's `save_state` does."""
-    from accelerate import Accelerator, DeepSpeedPlugin
+    from accelerate import Accelerator, DeepSpeedPlugin, state
 
+    from zlaunch.worker.hook.accelerate_cpu import allow_deepspeed
+
+    allow_deepspeed(state)  # else both ranks write the random numbers of rank 0 at once
     config = {
         "train_micro_batch_size_per_gpu": 2,
         "zero_optimization": {"stage": 2},
@@ -307,6 +367,9 @@ def main(out: Path, names: list[str]) -> None:
         save_dcp(out)
     if not names or "accelerate" in names:
         save_accelerate(out)
+    if not names or "parallel" in names:
+        save_parallel(out)
+    torch.distributed.barrier()  # a rank that ends early ends those that are still busy
     torch.distributed.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -12,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.checkpoint.save import ENGINES, MODELS
+from tests.checkpoint.swapping import put_on_nvme
 from tests.running import zlaunch
+from zlaunch.checkpoint.dtypes import convert
 from zlaunch.checkpoint.export import plan_export, write_export
 from zlaunch.checkpoint.find import checkpoint_at
-from zlaunch.checkpoint.numbers import convert
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.process import Stopped
 
@@ -46,6 +48,16 @@ def test_the_weights_are_those_of_the_conversion_that_comes_with_deepspeed(
     more = {"tied.weight"} if ENGINES[name]["zero_optimization"]["stage"] < 3 else set()
     more |= {"frozen.weight", "frozen.bias"} if name == "zero1" else set()
     assert ours.keys() - theirs.keys() == more
+
+
+def test_weights_that_were_on_nvme_are_those_that_were_in_memory(
+    copied: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = copied("zero3")
+    before = exported(folder, tmp_path / "before", "float32")
+    put_on_nvme(folder / "global_step3")
+    after = exported(folder, tmp_path / "after", "float32")
+    assert [name for name in before if not before[name].equal(after[name])] == []
 
 
 @pytest.mark.parametrize("name", ["zero2", "zero3"])
@@ -110,9 +122,41 @@ def test_an_expert_that_is_missing_is_found(copied: Callable[[str], Path], tmp_p
 def test_tensor_parallelism_is_refused_with_a_way_out(copied: Callable[[str], Path], tmp_path: Path) -> None:
     folder = copied("zero2") / "global_step3"
     shutil.copy(folder / "mp_rank_00_model_states.pt", folder / "mp_rank_01_model_states.pt")
-    with pytest.raises(Unavailable, match="tensor or pipeline parallelism") as caught:
+    with pytest.raises(Unavailable, match="cut by tensor parallelism") as caught:
         exported(folder, tmp_path / "out")
-    assert "save_16bit_model" in str(caught.value.hint)
+    assert "`engine._consolidated_16bit_state_dict()`" in str(caught.value.hint)
+
+
+def test_what_tensor_parallelism_has_cut_is_exported_once_it_is_converted(
+    saved: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
+
+    folder = saved / "tensor-parallel"
+    refused = zlaunch("checkpoint", "export", folder, "out", cwd=tmp_path)
+    assert refused.status == 69
+    (command,) = re.findall("`zlaunch (checkpoint universal .*) OUT`", " ".join(refused.err.split()))
+    result = zlaunch(*command.split(), "converted", cwd=tmp_path)
+    assert result.status == 0, result.err
+    ours, whole = exported(tmp_path / "converted", tmp_path / "out"), load_file(f"{folder}.safetensors")
+    assert ours.keys() == whole.keys()
+    assert [name for name, one in whole.items() if not one.equal(ours[name])] == []
+
+
+def test_a_pipeline_is_not_exported_and_its_layers_are_named(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="is a pipeline") as caught:
+        exported(saved / "pipeline", tmp_path / "out")
+    assert "`layer_00-model_states.pt`" in str(caught.value.hint)
+
+
+def test_experts_of_stage_0_are_exported_too(copied: Callable[[str], Path], tmp_path: Path) -> None:
+    import torch
+
+    folder = copied("experts") / "global_step1"
+    for file in folder.glob("*zero_pp_rank_*"):
+        file.unlink()
+    torch.save({"optimizer": None}, folder / "expp_rank_0_mp_rank_00_optim_states.pt")  # as stage 0 names it
+    assert len(exported(folder, tmp_path / "out")) == 11
 
 
 def test_a_large_model_is_written_in_several_files_with_an_index(saved: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from tests.checkpoint.save import ADAPTERS
 from tests.running import zlaunch
 from zlaunch.checkpoint.export import plan_export, write_export
 from zlaunch.checkpoint.find import checkpoint_at
+from zlaunch.checkpoint.safetensors import write_header
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage
 
 pytestmark = pytest.mark.job
@@ -138,6 +139,16 @@ def test_another_model_is_not_merged_into(copied: Callable[[str], Path], tmp_pat
     (other / "config.json").write_text("{}")
     with pytest.raises(Unavailable, match=r"has no `model.layers.0.self_attn.q_proj.weight`"):
         write(folder / "lora1-alone", tmp_path / "out", merge_lora=True, model=other)
+
+
+def test_a_model_with_a_damaged_header_is_not_merged_into(
+    copied: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = copied("adapters")
+    described = {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}
+    (folder / "base" / "model.safetensors").write_bytes(write_header(described))
+    with pytest.raises(Unavailable, match=r"the header of `model.safetensors` is damaged"):
+        write(folder / "lora1-alone", tmp_path / "out", merge_lora=True, model=folder / "base")
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,16 @@ def test_the_tag_that_latest_names_stays(saved: Path, tmp_path: Path) -> None:
     assert {"global_step3", "global_step4"} <= set(left(folder))
 
 
+def test_what_an_interrupted_deletion_left_is_deleted(saved: Path, tmp_path: Path) -> None:
+    save(tmp_path / "out", saved / "zero2", 200)
+    save(tmp_path / "out", saved / "zero2", 100).rename(tmp_path / "out" / ".checkpoint-100.77.deleted")
+    said = "out/.checkpoint-100.77.deleted: left of a deletion that was interrupted\n"
+    assert zlaunch("checkpoint", "prune", "out", "--keep", "1", cwd=tmp_path).out == said
+    assert len(left(tmp_path / "out")) == 2
+    assert zlaunch("checkpoint", "prune", "out", "--keep", "1", "--yes", cwd=tmp_path).out == said
+    assert left(tmp_path / "out") == ["checkpoint-200"]
+
+
 def test_a_link_is_no_checkpoint_of_its_own_and_what_it_leads_to_stays(saved: Path, tmp_path: Path) -> None:
     for step in (100, 200, 300):
         save(tmp_path / "out", saved / "zero2", step)

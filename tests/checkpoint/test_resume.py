@@ -3,8 +3,10 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +17,15 @@ import pytest
 
 from tests.checkpoint.ranks import run_ranks
 from tests.checkpoint.save import ENGINES
+from tests.checkpoint.swapping import put_on_nvme
 from tests.checkpoint.trainers import trainers
-from tests.running import ACTIVATED, ROOT, start, zlaunch
-from zlaunch.checkpoint.archive import Archive
+from tests.running import ACTIVATED, ROOT, run, start, zlaunch
 from zlaunch.checkpoint.find import checkpoint_at
-from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume, newest_to_resume
+from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume, nearest_that_fits
 from zlaunch.checkpoint.summary import summarize
-from zlaunch.checkpoint.universal import make_universal
+from zlaunch.checkpoint.torch_file import Archive
+from zlaunch.checkpoint.universal import CONVERSION, disk_need_of, plan_universal
+from zlaunch.checkpoint.universal_files import has_int_steps
 from zlaunch.errors import Refused, WrongUsage
 
 pytestmark = pytest.mark.job
@@ -37,6 +41,8 @@ RESHARDED = {
     "zero2-of-4": ("--ranks", "2"),
     "zero3-of-4": ("--ranks", "2"),
     "accelerate": ("--ranks", "1", "--stage", "3"),
+    "zero3-nvme": ("--offload", "cpu"),
+    "zero2-cpu+1": ("--ranks", "1"),
 }
 """Checkpoint → how it is converted."""
 
@@ -72,11 +78,19 @@ def bed(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("zero2", "zero3"):
         (folder / "of-4" / name).rename(folder / f"{name}-of-4")
         shutil.copytree(saved / f"{name}-cpu", folder / f"{name}-cpu")
+    shutil.copytree(
+        saved / "zero2-cpu", folder / "zero2-cpu+1"
+    )  # no pattern that DeepSpeed makes of it matches
     shutil.copytree(saved / "zero3", folder / "zero3-to-cpu")
+    shutil.copytree(saved / "zero3-cpu", folder / "zero3-nvme")
+    put_on_nvme(folder / "zero3-nvme" / "global_step3")
     for name in (*NAMES, "accelerate"):
         shutil.copytree(saved / name, folder / name)
+    shutil.copytree(saved / "zero0-bf16", folder / "zero0[1]")
+    (folder / "zero0_1_").symlink_to(folder / "zero0[1]")
     commands: list[tuple[str, ...]] = [("universal", name) for name in CONVERTED]
     commands += [("reshard", name, *options) for name, options in RESHARDED.items()]
+    commands += [("export", str(saved / "experts"), "experts")]
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda command: zlaunch("checkpoint", *command, cwd=folder), commands))
     assert [result.err for result in results if result.status] == []
@@ -93,14 +107,20 @@ def answers(bed: Path) -> Answers:
         ("zero2", "zero2-cpu+universal"),
         ("zero3-to-cpu", "zero3-cpu+universal"),
         ("zero3-to-cpu", "zero2-cpu+universal"),
+        ("zero3-nvme", "zero3-cpu+universal"),
     ]
     from_four = [("zero2-of-4", "zero2+universal"), ("zero3-of-4", "zero3+universal")]
     to_four = [("zero2", "zero2+universal"), ("zero3", "zero3+universal"), ("zero2", "zero3+universal")]
     to_one = [
         ("zero2-cpu", "zero2+universal"),
+        ("zero2-cpu+1", "zero2-cpu+universal"),
+        ("zero2-cpu+1", "zero3-cpu+universal"),
         ("zero3-cpu", "zero2+universal"),
         ("zero3-cpu", "zero3+universal"),
         ("accelerate_universal", "zero3+universal"),
+        ("experts", "experts"),
+        ("zero0[1]", "zero0-bf16"),
+        ("zero0_1_", "zero0-bf16"),
     ]
     return {
         **load(1, as_it_is + universal + to_one, bed),
@@ -140,11 +160,12 @@ def test_the_next_losses_are_the_same_on_other_ranks_at_other_stages_and_in_othe
 ) -> None:
     as_it_was = {name: answers[name, name, 2] for name in (*CONVERTED, "zero2-cpu", "zero3-cpu")}
     as_it_was["accelerate_universal"] = answers["accelerate", "zero2", 2]
-    as_it_was["zero3-to-cpu"] = as_it_was["zero3"]
+    as_it_was |= {"zero3-to-cpu": as_it_was["zero3"], "zero3-nvme": as_it_was["zero3-cpu"]}
+    as_it_was["zero2-cpu+1"] = as_it_was["zero2-cpu"]
     as_it_was |= {f"{name}-of-4": answers[f"{name}-of-4", name, 4] for name in ("zero2", "zero3")}
     wrong = {}
     for (name, into, ranks), losses in answers.items():
-        if into.endswith("+universal") and isinstance(losses, list):
+        if into.endswith("+universal") and into != "zero0-bf16+universal":  # stage 0 loads none
             expected = [pytest.approx(one, rel=LATER) for one in as_it_was[name]]
             expected[0] = pytest.approx(as_it_was[name][0], rel=FIRST)
             if losses != expected:
@@ -156,19 +177,31 @@ def test_all_next_losses_are_equal_if_only_the_conversion_is_different(answers: 
     assert answers["zero2", "zero2+universal", 2] == answers["zero2", "zero2", 2]
     assert answers["zero2-fp32", "zero2-fp32+universal", 2] == answers["zero2-fp32", "zero2-fp32", 2]
     assert answers["zero3-to-cpu", "zero3-cpu+universal", 2] == answers["zero3-cpu", "zero3-cpu", 2]
+    assert answers["zero3-nvme", "zero3-cpu+universal", 2] == answers["zero3-cpu", "zero3-cpu", 2]
 
 
-def test_the_newest_checkpoint_that_is_complete_and_fits_is_found(saved: Path, tmp_path: Path) -> None:
-    nine, ten = (trainers(tmp_path, step, saved / "zero2") for step in (9, 10))
-    trainers(tmp_path, 11, saved / "zero3")
-    (trainers(tmp_path, 12, saved / "zero2") / "latest").unlink()
-    (tmp_path / "checkpoint-best").mkdir()
-    target = ResumeTarget(2, 2)
-    assert newest_to_resume(tmp_path, target) == ten
-    next(ten.glob("*/*rank_1*")).write_bytes(b"PK")
-    assert newest_to_resume(tmp_path, target) == nine
-    assert newest_to_resume(tmp_path, ResumeTarget(4, 2)) is None
-    assert newest_to_resume(tmp_path / "none", target) is None
+def test_exported_experts_of_several_ranks_answer_in_one_as_they_did(saved: Path, answers: Answers) -> None:
+    live = json.loads((saved / "experts-answer.json").read_text())
+    assert all(live)
+    assert answers["experts", "experts", 1] == pytest.approx(live, rel=FIRST, abs=1e-3)
+
+
+def test_a_path_that_deepspeed_takes_for_a_pattern_is_refused_with_a_link_that_it_reads(
+    bed: Path, answers: Answers, tmp_path: Path
+) -> None:
+    assert isinstance(answers["zero0[1]", "zero0-bf16", 1], str)
+    assert answers["zero0_1_", "zero0-bf16", 1] == answers["zero0-bf16", "zero0-bf16", 1]
+    base = Path(shutil.copytree(bed / "zero0-bf16", tmp_path / "lr[1]" / "zero0"))
+    result = zlaunch("checkpoint", "can-resume", base, cwd=tmp_path)
+    assert result.status == 65
+    (command,) = re.findall("`(ln -s .*?)`", " ".join(result.out.split()))
+    assert run("sh", "-c", command, cwd=tmp_path).status == 0
+    assert "and name it" not in zlaunch("checkpoint", "verify", tmp_path / "lr_1_", cwd=tmp_path).err
+    assert zlaunch("checkpoint", "can-resume", tmp_path / "lr_1_" / "zero0", cwd=tmp_path).status == 0
+    again = zlaunch("checkpoint", "can-resume", base, cwd=tmp_path).out
+    assert "name it `lr_1_/zero0/global_step3`" in again
+    assert "ln -s" not in again
+    assert zlaunch("checkpoint", "can-resume", "zero0", cwd=base.parent).status == 0  # the path that is given
 
 
 def test_the_command_says_what_to_do(saved: Path, tmp_path: Path) -> None:
@@ -183,6 +216,22 @@ def test_the_command_says_what_to_do(saved: Path, tmp_path: Path) -> None:
         (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
         result = zlaunch("checkpoint", "can-resume", folder, "--ds-config", "ds.json", "--json", cwd=tmp_path)
         assert json.loads(result.out)["way"] == way
+
+
+def test_a_job_with_its_optimizer_on_nvme_is_told_to_go_on_with_the_cpu(
+    copied: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = copied("zero3-cpu") / "global_step3"
+    as_before = nearest_that_fits(summarize(checkpoint_at(folder)), ResumeTarget(offload="nvme"))
+    assert as_before == ResumeTarget(offload="cpu")
+    put_on_nvme(folder)
+    result = zlaunch("checkpoint", "can-resume", folder, cwd=tmp_path)
+    said = " ".join(result.out.split())
+    assert result.status == 65
+    assert (
+        "DeepSpeed loads no moments of Adam to NVMe, and not all weights a job with `--offload cpu` can go on: `zlaunch"
+        in said
+    )
 
 
 def test_nothing_is_written_where_nothing_has_to_be_converted_or_can_be(saved: Path, tmp_path: Path) -> None:
@@ -258,6 +307,52 @@ def test_what_was_converted_before_is_not_converted_again(bed: Path, tmp_path: P
     (folder / "latest_universal").write_text("global_step2_universal")  # DeepSpeed would load that
     result = zlaunch("checkpoint", "can-resume", "zero2", "--ranks", "4", cwd=tmp_path)
     assert "zlaunch checkpoint reshard zero2/global_step3 --ranks 4" in " ".join(result.out.split())
+    result = zlaunch("checkpoint", "reshard", "zero2", "--ranks", "4", cwd=tmp_path)
+    assert result.status == 0, result.err
+    assert "zero2/global_step3_universal: was converted before" in result.err
+    assert (folder / "latest_universal").read_text() == "global_step3_universal"
+    assert sorted(folder.rglob("*")) == before
+    (folder / "global_step3_universal" / "zero" / "last.weight" / "fp32.pt").unlink()
+    result = zlaunch("checkpoint", "reshard", "zero2", "--ranks", "4", cwd=tmp_path)
+    assert (result.status, "fp32.pt: it is missing" in result.err) == (2, True)
+    assert "`rm -r zero2/global_step3_universal`" in result.err
+
+
+def test_the_step_has_the_form_of_the_adam_that_saved_it_or_the_one_that_is_asked_for(
+    bed: Path, tmp_path: Path
+) -> None:
+    assert has_int_steps(bed / "zero2" / "global_step3_universal") is False
+    folder = Path(shutil.copytree(bed / "zero2-cpu+1", tmp_path / "saved"))
+    assert has_int_steps(folder / "global_step3_universal") is True
+    result = zlaunch("checkpoint", "reshard", folder, "--stage", 3, "--offload", "none", cwd=tmp_path)
+    assert result.status == 0, result.err
+    assert has_int_steps(folder / "global_step3_universal") is False
+
+
+def test_experts_of_other_ranks_are_not_merged(saved: Path, tmp_path: Path) -> None:
+    result = zlaunch("checkpoint", "can-resume", saved / "experts", "--ranks", 4, cwd=tmp_path)
+    assert (result.status, "its ranks trained different experts" in result.out) == (65, True)
+    result = zlaunch("checkpoint", "universal", saved / "experts", cwd=tmp_path)
+    assert (result.status, "its ranks trained different experts" in result.err) == (69, True)
+
+
+@pytest.mark.parametrize("name", ["zero2", "zero3"])
+def test_the_disk_that_a_conversion_takes_is_known_before(name: str, bed: Path, tmp_path: Path) -> None:
+    engine = bed / name / "global_step3"
+    need = disk_need_of(checkpoint_at(engine))
+    words = (
+        "--input_folder",
+        engine,
+        "--output_folder",
+        "out",
+        "--inject_missing_state",
+        "--keep_temp_folder",
+    )
+    argv = (sys.executable, "-m", CONVERSION, *words)
+    assert run(*argv, cwd=tmp_path, env={"DS_ACCELERATOR": "cpu"}).status == 0
+    written = [file for file in tmp_path.rglob("*") if not file.match("*_model_states.pt")]  # these come last
+    taken = sum(file.lstat().st_blocks * 512 for file in written)
+    assert need.certain <= taken <= need.peak <= 1.5 * taken
 
 
 def test_a_conversion_writes_into_no_directory_that_exists(bed: Path, tmp_path: Path) -> None:
@@ -300,7 +395,7 @@ def test_a_conversion_that_fails_leaves_nothing(bed: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_conversion_leaves_nothing_that_looks_like_a_checkpoint(
+def test_a_conversion_that_is_stopped_or_killed_leaves_nothing(
     end: signal.Signals, copied: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = copied("zero3")
@@ -311,26 +406,26 @@ def test_an_interrupted_conversion_leaves_nothing_that_looks_like_a_checkpoint(
         time.sleep(0.01)
     program.send_signal(end)
     status = program.wait(60)
-    if end is signal.SIGKILL:  # a moment later, at the latest
-        shutil.copytree(folder / "global_step3", folder / ".global_step3_universal.1.partial")
     found = zlaunch("checkpoint", "list", "zero3", cwd=tmp_path)
     assert [line.split()[0] for line in found.out.splitlines()[1:]] == ["zero3/global_step3"]
-    if end is signal.SIGINT:
-        assert (status, sorted(folder.rglob("*"))) == (130, before)
+    end_of_cleaning = time.monotonic() + 60 * (end is signal.SIGKILL)  # by the reaper
+    while sorted(folder.rglob("*")) != before and time.monotonic() < end_of_cleaning:
+        time.sleep(0.1)
+    assert (status, sorted(folder.rglob("*"))) == (130 if end is signal.SIGINT else -9, before)
 
 
 def test_a_damaged_checkpoint_is_not_converted(bed: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(bed / "zero1", tmp_path / "zero1"))
     next(folder.glob("*/*rank_1*")).unlink()
     with pytest.raises(Refused):
-        make_universal(checkpoint_at(folder), None, lambda: None)
+        plan_universal(checkpoint_at(folder), None)
 
 
 def test_what_needs_no_conversion_is_said_to_need_none(bed: Path) -> None:
     with pytest.raises(WrongUsage, match="stage 0, which any number of ranks can load"):
-        make_universal(checkpoint_at(bed / "zero0-bf16"), None, lambda: None)
+        plan_universal(checkpoint_at(bed / "zero0-bf16"), None)
     with pytest.raises(WrongUsage, match="universal already"):
-        make_universal(checkpoint_at(bed / "zero2" / "global_step3_universal"), None, lambda: None)
+        plan_universal(checkpoint_at(bed / "zero2" / "global_step3_universal"), None)
 
 
 def test_a_universal_checkpoint_is_exported_with_what_was_not_trained(bed: Path, tmp_path: Path) -> None:

@@ -1,16 +1,23 @@
 """Checkpoints that real ranks have saved, damaged in every way that a save or a copy can go wrong."""
 
+import itertools
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.checkpoint.save import ENGINES
+from tests.checkpoint.swapping import put_on_nvme
 from tests.checkpoint.trainers import trainers
 from tests.running import zlaunch
 from zlaunch.checkpoint.find import SavedBy, find, recognize
+from zlaunch.checkpoint.newest import newest_complete
+from zlaunch.checkpoint.safetensors import write_header
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.checkpoint.verify import verify
 
@@ -28,7 +35,16 @@ OPTIM_0, OPTIM_1 = (f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for r
 def test_what_real_ranks_saved_is_complete(saved: Path) -> None:
     found = [one for one in find(saved) if one.folder.parent.name != "others"]
     names = {one.folder.relative_to(saved).parts[0] for one in found}
-    assert names == {*ENGINES, "dcp", "accelerate", "models", "adapters", "experts"}
+    assert names == {
+        *ENGINES,
+        "dcp",
+        "accelerate",
+        "models",
+        "adapters",
+        "experts",
+        "pipeline",
+        "tensor-parallel",
+    }
     assert {str(one.folder): verify(one, complete=True) for one in found if verify(one, complete=True)} == {}
 
 
@@ -55,6 +71,11 @@ def flip(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
+
+
+def other_number(file: Path) -> None:
+    """Change the first tensor of ones: around the tensors, a file has bytes that nobody reads."""
+    file.write_bytes(file.read_bytes().replace(np.ones(1, "f4").tobytes(), bytes(4), 1))
 
 
 def empty(file: Path) -> None:
@@ -113,8 +134,6 @@ DAMAGE = {
         "of another save: this one has 2 ranks",
     ),
     "a model file instead of an optimizer": (f"{Z2}{OPTIM_1}", take("later/" + MODEL), "no named parts"),
-    "latest is empty": ("zero2/latest", empty, "it names ``"),
-    "latest names what is not there": ("zero2/latest", write("global_step4"), "it names `global_step4`"),
     "the model of a rank is missing": (f"{Z3}{MODEL_1}", nothing, "the model of rank 1 of 2 is missing"),
     "the model of rank 0 is missing": (f"{Z3}{MODEL_0}", nothing, "the model of rank 0 of 2 is missing"),
     "the optimizer at stage 3 is of another model": (
@@ -123,15 +142,32 @@ DAMAGE = {
         "and the model 811 in this rank",
     ),
     "the optimizer at stage 3 is cut": (f"{Z3}{OPTIM_0}", cut, "its end is missing"),
+    "a layer of a pipeline is missing": (
+        "pipeline/global_step1/layer_02-model_states.pt",
+        nothing,
+        "1 layer of a pipeline is missing",
+    ),
+    "the optimizer of a stage of a pipeline is cut": (
+        "pipeline/global_step1/zero_pp_rank_0_mp_rank_01_optim_states.pt",
+        cut,
+        "its end is missing",
+    ),
     "a part of an interrupted save": (
         f"{Z2}model.safetensors.tmp",
         write("x"),
-        "a save that was interrupted",
+        "left over from an interrupted save",
     ),
     "a DCP file is missing": ("dcp/__0_0.distcp", nothing, "it is missing"),
     "a DCP file is cut": ("dcp/__0_0.distcp", cut, "of at least"),
     "the DCP metadata are missing": ("dcp/.metadata", nothing, "the save was interrupted"),
     "the DCP metadata are cut": ("dcp/.metadata", cut, "its structure is damaged"),
+    "a number of a DCP file is wrong": ("dcp/__0_0.distcp", other_number, "does not match its checksum"),
+    "the random numbers of accelerate are cut": ("accelerate/random_states_0.pkl", cut, "its end is missing"),
+    "a bit of the random numbers of accelerate is wrong": (
+        "accelerate/random_states_0.pkl",
+        flip,
+        "its structure is damaged",
+    ),
     "a shard of accelerate's is missing": (
         f"accelerate/pytorch_model/{OPTIM_0}",
         nothing,
@@ -153,6 +189,42 @@ def test_damage_is_found(kind: str, saved: Path, tmp_path: Path) -> None:
     assert any(said in one for one in told), told
 
 
+COMMANDS = {
+    "show": ((), 0),
+    "verify": (("--full",), 65),
+    "export": (("out",), 65),
+    "can-resume": (("--ranks", 4), 65),
+    "reshard": (("--ranks", 4), 65),
+    "universal": (("out",), 65),
+    "prune": (("--keep", 1, "--yes"), 0),
+}
+"""Verb → its arguments, and its exit status for a damaged checkpoint."""
+
+IN_NUMBERS = {kind for kind in DAMAGE if kind.startswith(("a bit", "a number"))}
+"""Only `verify --full` finds these."""
+
+
+def test_every_command_says_what_is_wrong_with_a_damaged_checkpoint(saved: Path, tmp_path: Path) -> None:
+    kinds = [
+        kind for kind, (name, *_) in DAMAGE.items() if name.startswith("zero") and kind not in IN_NUMBERS
+    ]
+    wrong = []
+    for kind, verb in zip(kinds, itertools.cycle(COMMANDS), strict=False):  # each kind with one of them
+        name, damage, said = DAMAGE[kind]
+        place = tmp_path / kind
+        shutil.copytree(saved / name.partition("/")[0], place / name.partition("/")[0])
+        (place / "others").symlink_to(saved / "others")
+        damage(place / name)
+        (place / "others").unlink()
+        words, status = COMMANDS[verb]
+        result = zlaunch("checkpoint", verb, name.partition("/")[0], *words, cwd=place)
+        text = " ".join((result.out + result.err).split())
+        if result.status != status or "Traceback" in text or (said not in text and verb != "prune"):
+            wrong.append((kind, verb, result))
+    assert wrong == []
+    assert len(kinds) > 2 * len(COMMANDS)
+
+
 def told(folder: Path) -> list[str]:
     return [
         f"{one.file.name}: {one.message}" for found in find(folder) for one in verify(found, complete=True)
@@ -162,8 +234,31 @@ def told(folder: Path) -> list[str]:
 def test_a_trainer_finds_its_checkpoint_by_the_file_latest_alone(saved: Path, tmp_path: Path) -> None:
     checkpoint = trainers(tmp_path, 3, saved / "zero2")
     assert told(checkpoint) == []
-    (checkpoint / "latest").unlink()
-    assert told(checkpoint) == ["latest: it is missing or not text, and DeepSpeed finds the checkpoint by it"]
+    for damage in (empty, nothing):
+        damage(checkpoint / "latest")
+        said = "latest: it is missing, empty or not text, and DeepSpeed finds the checkpoint by it"
+        assert told(checkpoint) == [said]
+    (checkpoint / "latest").write_text("global_step4")
+    assert told(checkpoint) == ["latest: it names `global_step4`, which is not there"]
+
+
+@pytest.mark.parametrize("named", ["", "global_step4", "global_step5"])
+def test_a_latest_that_names_no_complete_tag_damages_none_of_them(
+    named: str, copied: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = copied("zero2")
+    half = Path(shutil.copytree(folder / "global_step3", folder / "global_step4"))
+    (half / OPTIM_1).unlink()
+    (folder / "latest").write_text(named)
+    newest = newest_complete(folder)
+    assert newest is not None
+    assert newest.checkpoint.tag == "global_step3"
+    result = zlaunch("checkpoint", "verify", folder, cwd=tmp_path)
+    said = " ".join(result.out.split())
+    assert (result.status, "zero2/global_step3: complete" in said) == (65, True)
+    assert "`echo global_step3 > zero2/latest` mends it" in said
+    (folder / "latest").write_text("global_step3")
+    assert "latest" not in zlaunch("checkpoint", "verify", folder, cwd=tmp_path).out
 
 
 def test_a_tag_may_have_any_name_and_be_copied_alone(saved: Path, tmp_path: Path) -> None:
@@ -194,12 +289,28 @@ def test_a_trainer_needs_its_scheduler_unless_the_engine_has_it(saved: Path, tmp
 
     checkpoint = trainers(tmp_path, 3, saved / "zero2")
     (checkpoint / "scheduler.pt").unlink()
-    assert told(checkpoint) == ["scheduler.pt: it is missing, and the Trainer loads its scheduler from it"]
-    model = checkpoint / "global_step3" / "mp_rank_00_model_states.pt"
+    model = checkpoint / "global_step3" / MODEL
     state = torch.load(model, weights_only=False)
-    state["ds_config"]["scheduler"] = {"type": "WarmupLR", "params": {}}
-    torch.save(state, model)
+    del state["ds_config"]["optimizer"]
+    missing = "scheduler.pt: it is missing, and the Trainer loads its scheduler from it"
+    for section, problems in (({}, [missing]), ({"optimizer": {}}, []), ({"scheduler": {}}, [])):
+        torch.save({**state, "ds_config": {**state["ds_config"], **section}}, model)
+        assert told(checkpoint) == problems
+
+
+def test_random_numbers_that_a_rank_of_a_trainer_has_not_written_are_found(
+    saved: Path, tmp_path: Path
+) -> None:
+    import torch
+
+    checkpoint = trainers(tmp_path, 3, saved / "zero2")
+    first, second = (checkpoint / f"rng_state_{rank}.pth" for rank in (0, 1))
+    torch.save({"cpu": torch.get_rng_state()}, first)
+    assert told(checkpoint) == ["rng_state_1.pth: the random numbers of rank 1 of 2 are missing"]
+    second.write_bytes(first.read_bytes())
     assert told(checkpoint) == []
+    cut(second)
+    assert told(checkpoint) == ["rng_state_1.pth: it is incomplete: its end is missing"]
 
 
 @pytest.mark.parametrize("verb", ["show", "verify", "export", "can-resume"])
@@ -221,6 +332,22 @@ def test_a_link_to_a_checkpoint_is_followed(saved: Path, tmp_path: Path) -> None
     assert [one.folder for one in find(tmp_path)] == [tmp_path / "scratch" / "global_step3"]
 
 
+@pytest.mark.parametrize("change", [{"shape": [2, 4]}, {"dtype": "F16"}, {"data_offsets": [8, 20]}])
+def test_a_header_of_safetensors_that_does_not_fit_its_tensors_is_found(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    tensors: dict[str, dict[str, Any]] = {
+        "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+        "b": {"dtype": "F32", "shape": [3], "data_offsets": [8, 20]},
+    }
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(write_header(tensors) + bytes(20))
+    assert told(tmp_path) == []
+    tensors["a"] |= change
+    file.write_bytes(write_header(tensors) + bytes(20))
+    assert len(told(tmp_path)) == 1
+
+
 def test_a_bit_of_a_bin_file_is_looked_at_too(saved: Path, tmp_path: Path) -> None:
     checkpoint = trainers(tmp_path, 3, saved / "zero2")
     weights = checkpoint / "pytorch_model.bin"
@@ -236,6 +363,18 @@ def test_parts_of_model_parallelism_that_are_missing_are_found(copied: Callable[
     state = torch.load(file, weights_only=False)
     torch.save({**state, "mp_world_size": 2}, file)
     assert "global_step3: the model has 1 of 2 parts of model parallelism" in told(file.parent)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_part_of_model_parallelism_that_is_too_many_is_found(
+    parts: int, copied: Callable[[str], Path]
+) -> None:
+    import torch
+
+    file = copied("zero2") / "global_step3" / MODEL
+    state = torch.load(file, weights_only=False)
+    torch.save({**state, "mp_world_size": parts}, file.with_name("mp_rank_01_model_states.pt"))
+    assert any("it is of another save: " in one for one in told(file.parent))
 
 
 def test_the_command_ends_with_65_and_names_the_file(copied: Callable[[str], Path], tmp_path: Path) -> None:
@@ -265,26 +404,8 @@ def test_a_directory_without_a_checkpoint_is_said_to_have_none(tmp_path: Path) -
 
 @pytest.fixture
 def swapped(copied: Callable[[str], Path]) -> Path:
-    """A checkpoint as the engine leaves it with the optimizer on NVMe: its numbers are in files of their own."""
-    import torch
-
     folder = copied("zero3") / "global_step3"
-    for rank in (0, 1):
-        optim = folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
-        model = folder / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt"
-        state, described = torch.load(optim, weights_only=False), torch.load(model, weights_only=False)
-        described["ds_config"]["zero_optimization"]["offload_optimizer"] = {"device": "nvme"}
-        torch.save(described, model)
-        inner, none = state["optimizer_state_dict"], torch.empty(0)
-        drive = folder / "offloaded_tensors" / f"rank{rank:02}"
-        drive.mkdir(parents=True)
-        for number, group in enumerate(inner["fp32_flat_groups"]):
-            for name in ("", "exp_avg-", "exp_avg_sq-"):
-                (drive / f"{name}0_{number}.tensor.swp").write_bytes(group.detach().numpy().tobytes())
-            inner["fp32_flat_groups"][number] = none
-        for one in inner["optimizer_state_dict"]["state"].values():
-            one |= {"exp_avg": none, "exp_avg_sq": none}
-        torch.save(state, optim)
+    put_on_nvme(folder)
     return folder
 
 
@@ -292,9 +413,19 @@ def test_an_optimizer_that_was_on_nvme_is_in_its_files(swapped: Path) -> None:
     assert told(swapped) == []
 
 
-def test_a_file_of_nvme_that_is_missing_is_found(swapped: Path) -> None:
-    (swapped / "offloaded_tensors" / "rank01" / "exp_avg_sq-0_0.tensor.swp").unlink()
-    assert any(one.startswith("rank01: the optimizer on NVMe has") for one in told(swapped))
+def test_a_file_of_nvme_that_is_missing_is_found_even_if_another_is_there(swapped: Path) -> None:
+    rank = swapped / "offloaded_tensors" / "rank01"
+    (rank / "exp_avg_sq-9_20.tensor.swp").rename(rank / "exp_avg_sq-9_99.tensor.swp")
+    said = "exp_avg_sq-9_20.tensor.swp: it is missing: the optimizer was on NVMe, and this is a part of it"
+    assert told(swapped) == [said]
+
+
+def test_a_file_of_nvme_that_was_copied_in_part_is_found(swapped: Path) -> None:
+    file = swapped / "offloaded_tensors" / "rank00" / "9_20.tensor.swp"
+    os.truncate(file, 1024)
+    assert [one.partition("bytes")[0] for one in told(swapped)] == [
+        "9_20.tensor.swp: it has 1024 of at least 3108 "
+    ]
 
 
 def test_a_tag_of_an_engine_hides_no_other_checkpoint_beside_it(saved: Path, tmp_path: Path) -> None:

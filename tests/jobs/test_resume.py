@@ -35,9 +35,10 @@ def record(folder: Path, *names: str) -> dict[str, Any]:
 def test_a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted(tmp_path: Path) -> None:
     whole = train(tmp_path, "--save", "whole", "--run-dir", "a")
     assert "saves   a checkpoint every 4 steps to whole, 50 MiB each, 2 in all: 99 MiB; " in whole.err
-    *_, model, checkpoint = whole.err.splitlines()
-    assert model == "model: whole, for `from_pretrained`"
-    assert checkpoint == "checkpoint: `zlaunch train --resume whole/checkpoint-6 …` goes on from step 6"
+    end = " ".join(whole.err.partition("model: ")[2].split())
+    typed = "`zlaunch train --resume whole/checkpoint-6 --stage 2 --save whole -- --max_steps 6 "
+    assert end.startswith(f"whole, for `from_pretrained` checkpoint: {typed}")
+    assert end.endswith("` goes on from step 6")
     shown = zlaunch("runs", "show", "a", cwd=tmp_path)
     assert "model       whole, for `from_pretrained`" in shown.out
     again = train(tmp_path, "--resume", "whole/checkpoint-4", "--save", "again", "--run-dir", "b")
@@ -51,8 +52,10 @@ def test_a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted(tmp_path:
     one = train(
         tmp_path, "--resume", "whole/checkpoint-4", *alone, more=("--gradient_accumulation_steps", "2")
     )
+    said = " ".join(one.err.split())
     why = "its optimizer is cut for 2 ranks, not for 1"
-    assert re.search(rf"whole/checkpoint-4 is converted in .*: {why}", one.err)
+    assert re.search(rf"convert before the start, to whole/checkpoint-4/\S+, about .* of disk: {why}", said)
+    assert "the checkpoint was converted in" in said
     assert [*map(float, losses(tmp_path, "c"))] == pytest.approx(
         [*map(float, losses(tmp_path, "a")[4:])], abs=0.1
     )

@@ -103,26 +103,52 @@ def test_the_script_it_leaves_repeats_the_run_by_hand(training: Train) -> None:
     assert last < first
 
 
-@pytest.mark.usefixtures("libaio")
-def test_nvme_offload_swaps_to_a_directory_of_its_own_and_cleans_it_up(
-    swapped_model: Path, tmp_path: Path
-) -> None:
-    drive = tmp_path / "drive"
+@dataclass(frozen=True)
+class Swapping:
+    """A training with offload to NVMe."""
+
+    folder: Path
+    most: int
+    """Bytes on the drive."""
+
+
+@pytest.fixture(scope="module")
+def swapping(swapped_model: Path, tmp_path_factory: pytest.TempPathFactory, libaio: None) -> Swapping:
+    folder = tmp_path_factory.mktemp("swapping")
+    drive = folder / "drive"
     drive.mkdir()
-    preset = ["--ds-config", CONFIGS / "zero3_nvme.json", "--nvme", drive]
+    preset = ["--ds-config", CONFIGS / "zero3_nvme.json", "--nvme", drive, "--save", "out", "--run-dir", "r"]
     model = ["--model", swapped_model, "--from_scratch", "--per_device_train_batch_size", "2"]
-    job = start("train", *preset, "--run-dir", tmp_path / "r", "--", *model, *SHORT, cwd=tmp_path)
+    job = start("train", *preset, "--", *model, *SHORT, cwd=folder)
     most = 0
     while job.poll() is None:
         most = max(most, bytes_in(drive))
         time.sleep(0.05)
-    assert job.returncode == 0, (tmp_path / "r" / "logs" / "rank-0.log").read_text()[-2000:]
-    first, last = losses((tmp_path / "r" / "logs" / "rank-0.log").read_text())
+    assert job.returncode == 0, (folder / "r" / "logs" / "rank-0.log").read_text()[-2000:]
+    return Swapping(folder, most)
+
+
+def test_nvme_offload_swaps_to_a_directory_of_its_own_and_cleans_it_up(swapping: Swapping) -> None:
+    first, last = losses((swapping.folder / "r" / "logs" / "rank-0.log").read_text())
     assert last < first
     num_parameters = 2 * 1024 * 1024 + 2 * 1024 * 512 + 3 * 1024 * 1024
     adam_bytes_of_the_swapped_matrices = 12 * num_parameters
-    assert most > adam_bytes_of_the_swapped_matrices * 0.8
-    assert list(drive.iterdir()) == []
+    assert swapping.most > adam_bytes_of_the_swapped_matrices * 0.8
+    assert list((swapping.folder / "drive").iterdir()) == []
+
+
+def test_the_weights_of_a_checkpoint_of_nvme_are_those_of_the_saved_model(
+    swapping: Swapping, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
+
+    checkpoint = swapping.folder / "out" / "checkpoint-10"
+    result = zlaunch("checkpoint", "export", checkpoint, "exported", cwd=tmp_path)
+    assert result.status == 0, result.err
+    saved, ours = (
+        load_file(one / "model.safetensors") for one in (swapping.folder / "out", tmp_path / "exported")
+    )
+    assert [name for name in saved if not saved[name].equal(ours[name])] == []
 
 
 @pytest.mark.usefixtures("libaio")

@@ -1,6 +1,7 @@
 """A run that is repeated: the same plan in another directory, and what is no longer as it was."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.launch.resuming import LOOP, resumption
 from tests.making import CPU_MACHINE, PYTHON, SHAPE, TWO_GPUS, local, over_ssh, script
 from zlaunch.cli.views.launch_plan import plan_lines
 from zlaunch.errors import Unavailable
@@ -241,3 +243,17 @@ def test_a_script_with_another_hash_or_without_one_counts_as_changed(
 )
 def test_secrets_and_what_concerns_no_job_are_not_recorded(environ: dict[str, str]) -> None:
     assert {*inherited(environ)} == {*environ} - {"HF_TOKEN", "HOME"}
+
+
+@pytest.mark.job
+def test_a_repeated_run_goes_on_from_the_same_tag_whatever_latest_names_by_then(
+    saved: Path, tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(saved / "zero2", tmp_path / "base"))
+    told = resumption(base, LOOP)
+    first = recorded(replace(inputs(tmp_path), script=LOOP, resume=told))
+    assert first.environment["ZLAUNCH_RESUME"].value == str(base)
+    (base / "latest").write_text("another")
+    again = repeated(first, replace(inputs(tmp_path), script=LOOP, resume=told))
+    assert again.environment["ZLAUNCH_RESUME"].value == str(again.layout.resume)
+    assert (again.layout.resume / "latest").read_text() == "global_step3"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.diagnosis.diagnose import SIGNATURES
-from zlaunch.diagnosis.evidence import Evidence, JobEvidence, RankEvidence
+from zlaunch.diagnosis.evidence import Evidence, JobEvidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.job.script import ConfigInterface, Handover
@@ -22,7 +22,6 @@ from zlaunch.launch.restart_policy import (
     Retry,
     can_heal,
     propose_retries,
-    resume_note,
     resumed,
     smaller_jobs,
 )
@@ -59,18 +58,17 @@ def test_what_may_heal_is_started_again(code: str) -> None:
 
 
 def test_a_job_that_diverged_goes_back_to_before_its_last_finite_loss_once_unless_more_is_allowed() -> None:
-    rank = RankEvidence(0, heartbeat={"finite_loss_step": 11})
-    lost = Evidence(job=ON_GPU, ranks=(rank,), is_diverged=True)
+    lost = Evidence(job=ON_GPU, is_diverged=True)
 
-    def tried(policy: RestartPolicy, times: int) -> list[int | None]:
+    def tried(policy: RestartPolicy, times: int) -> list[bool]:
         failures = [failed(DIVERGED)] * times
-        return [one.before for one in propose_retries(JOB, lost, failures, policy)]
+        return [one.needs_checkpoint for one in propose_retries(JOB, lost, failures, policy)]
 
     assert tried(RestartPolicy(max_restarts=3), 1) == []
     assert tried(RestartPolicy(max_restarts=3, on_nan="stop"), 1) == []
-    assert tried(RestartPolicy(on_nan="rollback"), 1) == [11]
+    assert tried(RestartPolicy(on_nan="rollback"), 1) == [True]
     assert tried(RestartPolicy(on_nan="rollback"), 2) == []
-    assert tried(RestartPolicy(max_restarts=2, on_nan="rollback"), 2) == [11]
+    assert tried(RestartPolicy(max_restarts=2, on_nan="rollback"), 2) == [True]
     (proposal,) = propose_retries(JOB, lost, [failed(DIVERGED)], RestartPolicy(on_nan="rollback"))
     assert resumed(JOB, proposal, None) is None
 
@@ -92,6 +90,21 @@ def test_a_job_without_memory_is_not_started_again_as_it_was(code: str) -> None:
 
 def test_an_exception_at_the_first_step_is_not_started_again() -> None:
     assert not can_heal([failed("script-exception", step=0)])
+
+
+def test_an_exception_at_the_first_step_after_a_checkpoint_is_not_started_again() -> None:
+    assert not can_heal([replace(failed("script-exception", step=7), began=7)])
+
+
+def test_a_checkpoint_from_after_the_last_finite_loss_may_have_lost_weights_until_it_is_written_anew() -> (
+    None
+):
+    diverged = replace(failed(DIVERGED), last_finite=11, ended=100.0)
+    assert diverged.may_have_lost(11, 90.0)
+    assert diverged.may_have_lost(None, 90.0)
+    assert not diverged.may_have_lost(10, 90.0)
+    assert not diverged.may_have_lost(12, 110.0)
+    assert not failed("killed").may_have_lost(12, 90.0)
 
 
 def test_an_exception_later_on_may_have_had_to_do_with_the_moment() -> None:
@@ -223,9 +236,3 @@ def test_a_job_that_began_with_a_universal_checkpoint_goes_on_from_what_it_saved
     first_again = resumed(begun, Retry(second, "again"), None)
     assert first_again is not None
     assert (first_again.resume, first_again.overrides) == ("mine", begun.overrides)
-
-
-def test_it_is_said_what_is_lost() -> None:
-    assert resume_note(None, 7) == "starting over, 7 steps lost"
-    assert resume_note(None, 0) == "starting over"
-    assert resume_note(Path("out/checkpoint-3"), 7) == "resuming from out/checkpoint-3"

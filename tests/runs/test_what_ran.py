@@ -58,6 +58,8 @@ def test_a_script_that_did_not_load_its_checkpoint_is_told() -> None:
     begun: Any = {0: {"first_step": 0, "step": 4}}
     files = replace(run(engine=ENGINE), job={"interface": "trainer", "resumed_step": 8}, heartbeats=begun)
     assert differences(files) == ["the script began at step 0, not at step 8 of its checkpoint"]
+    begun[0]["first_step"] = 12
+    assert differences(files) == ["the script began at step 12, not at step 8 of its checkpoint"]
     begun[0]["first_step"] = 8
     assert differences(files) == []
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zlaunch.checkpoint.archive import ITEM_BYTES, BadArchive
-from zlaunch.checkpoint.directory import new_directory, refuse_existing
+from zlaunch.checkpoint.dtypes import BLOCK, FLOATS, convert
 from zlaunch.checkpoint.find import CheckpointFolder
 from zlaunch.checkpoint.lora import (
     ADAPTER_CONFIG,
@@ -23,9 +22,10 @@ from zlaunch.checkpoint.lora import (
     most_common_type,
     read_object,
 )
-from zlaunch.checkpoint.numbers import BLOCK, FLOATS, convert
+from zlaunch.checkpoint.new_directory import new_directory, refuse_existing
 from zlaunch.checkpoint.safetensors import NAMES, write_header
 from zlaunch.checkpoint.summary import trained_type
+from zlaunch.checkpoint.torch_file import ITEM_BYTES, BadArchive
 from zlaunch.checkpoint.weights import StoredWeight, aliases, weights
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage
 

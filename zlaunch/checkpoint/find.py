@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from zlaunch.checkpoint.states import engine_files
+from zlaunch.checkpoint.engine_files import engine_files
 from zlaunch.errors import InputMissing
 
 LATEST = "latest"
@@ -19,12 +19,18 @@ LATEST_UNIVERSAL = "latest_universal"
 
 TRAINER_STATE = "trainer_state.json"
 
+ACCELERATE_TAG = "pytorch_model"
+"""The tag by which accelerate's `save_state` saves an engine."""
+
 WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+
+_WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")
+"""Files of a model, whole or in parts, and of an adapter."""
 
 _TRAINER_NAME = re.compile(r"checkpoint-(\d+)")
 _STEP = re.compile(r"(?:global_step|checkpoint-|step[_-]?|epoch[_-]?)(\d+)")
@@ -117,9 +123,15 @@ def checkpoint_at(folder: Path) -> CheckpointFolder:
     raise InputMissing(f"there are {len(found)} checkpoints in `{folder}`", f"name one, such as {names}")
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """List the files in a directory that have weights of a model or an adapter."""
+    return [file for pattern in _WEIGHT_FILES for file in sorted(folder.glob(pattern))]
+
+
 def checkpoint_parent(saved: Path) -> Path:
     """Return the directory with all checkpoints of a training, given the one of its last save."""
-    is_one = _TRAINER_NAME.fullmatch(saved.name) or _at(saved) is not None
+    one = _at(saved)  # an engine may save beside the model
+    is_one = _TRAINER_NAME.fullmatch(saved.name) or (one and one.saved_by is not SavedBy.WEIGHTS)
     return saved.parent if is_one else saved
 
 
@@ -169,7 +181,7 @@ def _by_files(folder: Path) -> CheckpointFolder | None:
     engine: Path | None = None
     if (folder / TRAINER_STATE).is_file():
         saved_by, engine = SavedBy.TRAINER, _engine_in(folder)
-    elif (inner := folder / "pytorch_model").is_dir() or any(folder.glob("random_states_*.pkl")):
+    elif (inner := folder / ACCELERATE_TAG).is_dir() or any(folder.glob("random_states_*.pkl")):
         saved_by, engine = SavedBy.ACCELERATE, inner if engine_files(inner) is not None else None
     elif _TRAINER_NAME.fullmatch(folder.name):
         saved_by, engine = SavedBy.TRAINER, _engine_in(folder)
@@ -182,8 +194,8 @@ def _by_files(folder: Path) -> CheckpointFolder | None:
     else:
         return None
     if engine is not None and _saved_by(engine) is SavedBy.UNIVERSAL:  # what surrounds it is a copy
-        return CheckpointFolder(engine, SavedBy.UNIVERSAL, engine, _step_in(engine.name))
-    return CheckpointFolder(folder, saved_by, engine, _step_in(folder.name))
+        return CheckpointFolder(engine, SavedBy.UNIVERSAL, engine, step_in(engine.name))
+    return CheckpointFolder(folder, saved_by, engine, step_in(folder.name))
 
 
 def _has_weights(folder: Path) -> bool:
@@ -197,9 +209,9 @@ def _saved_by(folder: Path) -> SavedBy:
 def _tags(folder: Path) -> Iterator[CheckpointFolder]:
     """Find the tags of an engine: directories with its files, or the one that `latest` names."""
     named = {latest_tag(folder), latest_tag(folder, LATEST_UNIVERSAL)} - {None}
-    for inner in sorted(_folders(folder), key=lambda one: (_step_in(one.name) or 0, one.name)):
+    for inner in sorted(_folders(folder), key=lambda one: (step_in(one.name) or 0, one.name)):
         if engine_files(inner) is not None or inner.name in named:
-            yield CheckpointFolder(inner, _saved_by(inner), inner, _step_in(inner.name))
+            yield CheckpointFolder(inner, _saved_by(inner), inner, step_in(inner.name))
 
 
 def _engine_in(folder: Path) -> Path | None:
@@ -218,6 +230,7 @@ def _folders(folder: Path) -> list[Path]:
     return []
 
 
-def _step_in(name: str) -> int | None:
+def step_in(name: str) -> int | None:
+    """Read the step in the name of a checkpoint."""
     named = _STEP.fullmatch(name)
     return None if named is None else int(named[1])

@@ -13,17 +13,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zlaunch.checkpoint.archive import Archive, BadArchive, Tensor
-from zlaunch.checkpoint.numbers import BLOCK, FLOATS, convert
+from zlaunch.checkpoint.dtypes import BLOCK, FLOATS, convert
+from zlaunch.checkpoint.find import weight_files
 from zlaunch.checkpoint.safetensors import SafetensorsFile
-from zlaunch.checkpoint.weights import Flat, StoredWeight
+from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor
+from zlaunch.checkpoint.weights import StoredWeight
 from zlaunch.errors import InputMissing, Unavailable
 
 if TYPE_CHECKING:
     import numpy as np
 
 ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER_FILE = "adapter_model.safetensors"
+_ADAPTER_MODEL = "adapter_model"
+"""How the names of files of an adapter begin."""
 
 _PREFIX = "base_model.model."
 """Before the name that a parameter has in the model itself."""
@@ -116,7 +118,7 @@ def kept(adapter: Adapter, stored: Sequence[StoredWeight]) -> list[StoredWeight]
     biases = {
         "all": {one.name for one in stored if one.name.endswith(".bias")},
         "lora_only": {f"{part['module']}.base_layer.bias" for part in parts.values()},
-    }.get(adapter.config.get("bias", "none"), set())
+    }.get(str(adapter.config.get("bias")), set())
     found = []
     for one in stored:
         part = parts.get(one.name)
@@ -264,14 +266,13 @@ def most_common_type(found: Sequence[StoredWeight]) -> str:
 
 def _model_in(folder: Path) -> dict[str, StoredWeight]:
     """Find the weights of a model directory."""
-    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    files = [file for file in weight_files(folder) if not file.name.startswith(_ADAPTER_MODEL)]
+    safe = [file for file in files if file.suffix == ".safetensors"]
     found = {}
-    for path in files:
-        if path.name == ADAPTER_FILE:
-            continue
+    for path in safe or files:
         file = SafetensorsFile(path) if path.suffix == ".safetensors" else Archive(path)
         tensors = file.tensors if isinstance(file, SafetensorsFile) else file.value
         for name, one in tensors.items() if isinstance(tensors, Mapping) else ():
             if isinstance(one, Tensor):
-                found[name] = StoredWeight(name, one.shape, one.dtype, [(Flat([(file, one)]), 0, one.numel)])
+                found[name] = StoredWeight.whole(name, one, file)
     return found

@@ -1,14 +1,19 @@
 """Delete old checkpoints, and never the last one that can be used."""
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
 from zlaunch.checkpoint.find import LATEST, CheckpointFolder, SavedBy, latest_tag, trainer_state
+from zlaunch.checkpoint.newest import written
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.errors import Unavailable
+
+_DOOMED = re.compile(r"\..+\.\d+\.deleted")
+"""The name of a checkpoint while it is deleted."""
 
 _PRUNED = (SavedBy.TRAINER, SavedBy.ENGINE, SavedBy.ACCELERATE, SavedBy.DCP)
 """What a training saves again and again; a universal checkpoint or a model was made on purpose."""
@@ -59,8 +64,7 @@ def _superfluous(run: Sequence[Summary], keep: int) -> list[Summary]:
 
 
 def _written(one: Summary) -> float:
-    """When the last of its files was written."""
-    return max((file.stat().st_mtime for file in one.checkpoint.files()), default=0.0)
+    return written(one.checkpoint)
 
 
 def _best(one: Summary) -> str:
@@ -76,15 +80,29 @@ def _is_latest(checkpoint: CheckpointFolder) -> bool:
     )
 
 
+def half_deleted(found: Sequence[Summary]) -> list[Path]:
+    """Find what is left of deletions beside checkpoints that were interrupted."""
+    parents = sorted({one.checkpoint.folder.parent for one in found})
+    return [one for folder in parents for one in sorted(folder.iterdir()) if _DOOMED.fullmatch(one.name)]
+
+
 def delete(checkpoint: CheckpointFolder) -> None:
     """Delete a checkpoint; from the first moment it is not taken for one. Raise Unavailable if that fails."""
     folder = checkpoint.folder
     doomed = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
     try:
         folder.rename(doomed)
+    except OSError as error:
+        raise Unavailable(f"`{folder}` cannot be deleted: {error.strerror}") from None
+    delete_rest(doomed)
+
+
+def delete_rest(doomed: Path) -> None:
+    """Delete what has the name of a deleted checkpoint. Raise Unavailable if that fails."""
+    try:
         if doomed.is_symlink():
             doomed.unlink()
         else:
             shutil.rmtree(doomed)
     except OSError as error:
-        raise Unavailable(f"`{folder}` cannot be deleted: {error.strerror}") from None
+        raise Unavailable(f"`{doomed}` cannot be deleted: {error.strerror}") from None

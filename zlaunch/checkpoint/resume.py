@@ -4,15 +4,16 @@ The rules were measured with DeepSpeed 0.19.8: tests/checkpoint/test_resume.py l
 every engine.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from typing import NamedTuple
 
-from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, find
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
+from zlaunch.checkpoint.pattern_path import is_misread
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.checkpoint.universal import converted
+from zlaunch.checkpoint.universal_files import has_int_steps
 
 
 class ResumeWay(Enum):
@@ -25,6 +26,21 @@ class ResumeWay(Enum):
     """Only the weights can be used, after `zlaunch checkpoint export`."""
     REPAIR = "repair"
     """The checkpoint has problems."""
+    OTHER_PATH = "other path"
+    """DeepSpeed does not find its files by this path."""
+
+
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+class ResumeMismatch(NamedTuple):
+    """What of a job is not as it was when a checkpoint was saved."""
+
+    way: ResumeWay
+    """What makes it fit."""
+    option: str
+    """The member of ResumeTarget."""
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -43,6 +59,11 @@ class ResumeTarget:
         """The options of `zlaunch checkpoint reshard` that describe it, each after a space."""
         named = vars(self)
         return "".join(f" --{name} {value}" for name, value in named.items() if value is not None)
+
+    def changes_to(self, other: "ResumeTarget") -> "ResumeTarget":
+        """What of another job is not as in this one."""
+        mine = vars(self)
+        return ResumeTarget(**{key: one for key, one in vars(other).items() if one != mine[key]})
 
     def int_steps(self, saved: Summary) -> bool | None:
         """Whether its Adam counts steps in an int, if that is not the one that has saved a checkpoint."""
@@ -64,75 +85,103 @@ def can_resume(saved: Summary, target: ResumeTarget) -> ResumeAnswer:
             ResumeWay.REPAIR, tuple(f"{one.file.name}: {one.message}" for one in saved.problems)
         )
     if saved.stage is None:
-        return ResumeAnswer(ResumeWay.AS_IT_IS)
+        return _without_engine(saved)
+    if is_misread(saved.checkpoint):
+        reason = "DeepSpeed takes its path for a pattern, by which it finds other files, or none"
+        return ResumeAnswer(ResumeWay.OTHER_PATH, (reason,))
     differences = list(_differences(saved, target))
     if not differences or _fits_anyway(saved, target):
         return ResumeAnswer(ResumeWay.AS_IT_IS)
-    way = max((way for way, _ in differences), key=list(ResumeWay).index)
-    if way is ResumeWay.UNIVERSAL and not saved.can_convert:
-        way, why = ResumeWay.WEIGHTS, "it has no moments of Adam, or NVMe has them, so it cannot be converted"
-        differences.append((way, why))
-    return ResumeAnswer(way, tuple(reason for _, reason in differences))
+    way = max((one.way for one in differences), key=list(ResumeWay).index)
+    said = [one.reason for one in differences]
+    if way is ResumeWay.UNIVERSAL and saved.obstacle:
+        return ResumeAnswer(ResumeWay.WEIGHTS, (*said, saved.obstacle))
+    return ResumeAnswer(way, tuple(said))
+
+
+def _without_engine(saved: Summary) -> ResumeAnswer:
+    if saved.checkpoint.saved_by is SavedBy.WEIGHTS:
+        return ResumeAnswer(ResumeWay.WEIGHTS, ("it is a model, without the state of a training",))
+    return ResumeAnswer(ResumeWay.AS_IT_IS)
+
+
+def nearest_that_fits(saved: Summary, target: ResumeTarget) -> ResumeTarget | None:
+    """The job most like this one that can go on from a checkpoint, if this one can only use its weights.
+
+    What no conversion changes is then as it was, and NVMe becomes the CPU. None if there is no such job.
+    """
+    offload = "cpu" if saved.offload == "nvme" else saved.offload
+    before = ResumeTarget(saved.all_ranks, saved.stage, _PRECISIONS.get(saved.dtype or ""), offload)
+    differences = list(_differences(saved, target))
+    kept = [one.option for one in differences if one.way is ResumeWay.WEIGHTS or saved.obstacle]
+    other = ResumeTarget(**{**vars(target), **{option: vars(before)[option] for option in kept}})
+    if can_resume(saved, other).way in (ResumeWay.AS_IT_IS, ResumeWay.UNIVERSAL):
+        return other
+    return nearest_that_fits(saved, other) if other != target else None
 
 
 def converted_for(saved: Summary, target: ResumeTarget) -> CheckpointFolder | None:
     """Find what an earlier conversion wrote beside a checkpoint, if the job can load it."""
-    done = converted(saved.checkpoint)
-    fits = done is not None and can_resume(summarize(done), target).way is ResumeWay.AS_IT_IS
-    return done if fits else None
+    done, stage = converted(saved.checkpoint), saved.stage if target.stage is None else target.stage
+    if done is None or can_resume(summarize(done), target).way is not ResumeWay.AS_IT_IS:
+        return None
+    needed = target.int_steps(saved) if stage == 3 else None
+    return done if needed in (None, has_int_steps(done.folder)) else None
 
 
 def _fits_anyway(saved: Summary, target: ResumeTarget) -> bool:
     """Whether it is universal: what DeepSpeed alone converts is for one kind of stage. None is for NVMe."""
-    if saved.checkpoint.saved_by is not SavedBy.UNIVERSAL or target.offload == "nvme":
+    stage = saved.stage if target.stage is None else target.stage
+    if saved.checkpoint.saved_by is not SavedBy.UNIVERSAL or _place(target.offload, stage) == "nvme":
         return False
+    return bool(stage) and (saved.fits_all_stages or _layout(stage) == _layout(saved.stage))
+
+
+def _differences(saved: Summary, target: ResumeTarget) -> Iterator[ResumeMismatch]:
     stage = saved.stage if target.stage is None else target.stage
-    return bool(stage) and (saved.can_convert or _layout(stage) == _layout(saved.stage))
-
-
-def newest_to_resume(output_dir: Path, target: ResumeTarget, before: float = math.inf) -> Path | None:
-    """Find the newest checkpoint of a Trainer, from before a step, that a job can go on from as it is."""
-    found = [
-        one
-        for one in find(output_dir)
-        if one.saved_by is SavedBy.TRAINER and one.named_step is not None and one.named_step < before
-    ]
-    for one in sorted(found, key=lambda one: one.named_step or 0, reverse=True):
-        if can_resume(summarize(one), target).way is ResumeWay.AS_IT_IS:
-            return one.folder
-    return None
-
-
-def _differences(saved: Summary, target: ResumeTarget) -> Iterator[tuple[ResumeWay, str]]:
-    stage = saved.stage if target.stage is None else target.stage
-    if _layout(stage) != _layout(saved.stage):
-        yield (
-            ResumeWay.UNIVERSAL if stage and saved.stage else ResumeWay.WEIGHTS,
-            f"it was saved at stage {saved.stage}, and stage {stage} keeps its optimizer differently",
-        )
+    if stage == 3 and saved.has_experts:
+        reason = "DeepSpeed does not train its own MoE layer at stage 3"
+        yield ResumeMismatch(ResumeWay.WEIGHTS, "stage", reason)
+    elif _layout(stage) != _layout(saved.stage):
+        way = ResumeWay.UNIVERSAL if stage and saved.stage else ResumeWay.WEIGHTS
+        reason = f"it was saved at stage {saved.stage}, and stage {stage} keeps its optimizer differently"
+        yield ResumeMismatch(way, "stage", reason)
     if not saved.stage:  # every rank has all of it
         return
-    if target.ranks not in (None, saved.ranks):
-        yield ResumeWay.UNIVERSAL, f"its optimizer is cut for {saved.ranks} ranks, not for {target.ranks}"
+    if target.ranks not in (None, saved.all_ranks):
+        reason = f"its optimizer is cut for {saved.all_ranks} ranks, not for {target.ranks}"
+        yield ResumeMismatch(ResumeWay.UNIVERSAL, "ranks", reason)
     was_bf16 = saved.dtype == "bfloat16"
-    if target.precision is not None and (target.precision == "bf16") != was_bf16:
+    if None not in (target.precision, saved.dtype) and (target.precision == "bf16") != was_bf16:
         names = ("bf16", "fp32 or fp16")
         before, after = names if was_bf16 else names[::-1]
-        yield ResumeWay.UNIVERSAL, f"it was saved in {before}, and the files of {after} have other names"
-    yield from _other_place(saved, target.offload)
+        reason = f"it was saved in {before}, and the files of {after} have other names"
+        yield ResumeMismatch(ResumeWay.UNIVERSAL, "precision", reason)
+    yield from _other_place(saved, _place(target.offload or saved.offload, stage))
 
 
-def _other_place(saved: Summary, offload: str | None) -> Iterator[tuple[ResumeWay, str]]:
-    """Offload to the CPU replaces torch's Adam by DeepSpeed's, and NVMe has files that nothing converts.
+def _place(offload: str | None, stage: int | None) -> str | None:
+    """Where the optimizer is: below stage 3, DeepSpeed takes NVMe for the CPU."""
+    return "cpu" if offload == "nvme" and stage != 3 else offload
+
+
+def _other_place(saved: Summary, offload: str | None) -> Iterator[ResumeMismatch]:
+    """Offload to the CPU replaces torch's Adam by DeepSpeed's, and NVMe has files of its own.
 
     torch's Adam takes the state of DeepSpeed's as it is: `Adam.__setstate__` makes tensors of its steps.
+    To NVMe, `load_checkpoint` copies those files, but not the steps; the first `step` then makes new moments
+    (`_get_state_tensors` in runtime/swap_tensor/optimizer_utils.py), and groups below 1 MiB, which are not
+    swapped, keep the weights that the script gives them.
     """
-    if offload in (None, saved.offload):
-        return
-    if "nvme" in (offload, saved.offload):
-        yield ResumeWay.WEIGHTS, "an optimizer on NVMe is saved in files that only the same ranks can load"
-    elif offload == "cpu" and not saved.has_int_steps:
-        yield ResumeWay.UNIVERSAL, "torch's Adam has saved it, and offload uses DeepSpeed's Adam"
+    if offload == "nvme":
+        reason = "DeepSpeed loads no moments of Adam to NVMe, and not all weights"
+        yield ResumeMismatch(ResumeWay.WEIGHTS, "offload", reason)
+    elif saved.is_swapped:
+        reason = "its optimizer was on NVMe, and DeepSpeed cannot load it from there"
+        yield ResumeMismatch(ResumeWay.UNIVERSAL, "offload", reason)
+    elif offload == "cpu" and offload != saved.offload and not saved.is_deepspeeds_adam:
+        reason = "torch's Adam has saved it, and offload uses DeepSpeed's Adam"
+        yield ResumeMismatch(ResumeWay.UNIVERSAL, "offload", reason)
 
 
 def _layout(stage: int | None) -> int:

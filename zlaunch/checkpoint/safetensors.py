@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zlaunch.checkpoint.archive import NUMPY, BadArchive, Storage, Tensor
+from zlaunch.checkpoint.torch_file import ITEM_BYTES, NUMPY, BadArchive, Storage, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +29,9 @@ NAMES: Mapping[str, str] = {
     "bool": "BOOL",
 }
 """Data type → its name in the header."""
+
+WIDTHS = {theirs: ITEM_BYTES[ours] for ours, theirs in NAMES.items()}
+"""Name of a data type in the header → bytes of one element; of other types, nothing is known."""
 
 _TYPES = {theirs: ours for ours, theirs in NAMES.items()}
 
@@ -67,8 +70,9 @@ class SafetensorsFile:
         """Read the header."""
         self.file = file
         try:
-            self._begin, self._header = read_header(file)
-            self.tensors = {name: _tensor(name, one) for name, one in self._header.items()}
+            self._begin, header = read_header(file)
+            self.tensors = {name: _tensor(name, one) for name, one in header.items()}
+            self._places = {name: _place(one) for name, one in header.items()}
         except DAMAGED:
             raise BadArchive(f"the header of `{file.name}` is damaged") from None
 
@@ -77,12 +81,17 @@ class SafetensorsFile:
         import numpy as np
 
         dtype = np.dtype(NUMPY.get(tensor.dtype, tensor.dtype))
-        begin, end = self._header[tensor.storage.key]["data_offsets"]
+        begin, end = self._places[tensor.storage.key]
         if end - begin != tensor.nbytes or self._begin + end > self.file.stat().st_size:
             raise BadArchive(f"`{self.file.name}` is incomplete")
         if not tensor.numel:
             return np.empty(0, dtype)
         return np.memmap(self.file, dtype, "r", self._begin + begin, (tensor.numel,))
+
+
+def _place(described: Mapping[str, Any]) -> tuple[int, int]:
+    begin, end = map(int, described["data_offsets"])
+    return begin, end
 
 
 def _tensor(name: str, described: Mapping[str, Any]) -> Tensor:

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from zlaunch.checkpoint.archive import BadArchive
+from zlaunch.checkpoint.dtypes import FLOATS
+from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, OptimFile, engine_files
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, trainer_step
 from zlaunch.checkpoint.safetensors import DAMAGED, NAMES, read_header
-from zlaunch.checkpoint.states import ModelFile, OptimFile, engine_files
+from zlaunch.checkpoint.torch_file import BadArchive
 from zlaunch.checkpoint.verify import Problem, verify
 
 State = TypeVar("State")
 
-_FLOATS = {NAMES[dtype]: dtype for dtype in ("float64", "float32", "float16", "bfloat16")}
+_OF_DEEPSPEED = "DeepSpeed alone has converted it, which is for one kind of stage"
+"""Obstacle of a universal checkpoint; other files without an optimizer have nothing to convert."""
+
+_FLOATS = {NAMES[dtype]: dtype for dtype in FLOATS}
 
 
 @dataclass(frozen=True)
@@ -37,17 +41,28 @@ class Summary:
     """The version of DeepSpeed."""
     offload: str | None
     """Where the optimizer was while it trained: none, cpu or nvme."""
-    has_int_steps: bool | None
-    """Whether DeepSpeed's Adam has saved it, and not torch's; None if it is universal, which fits both."""
-    can_convert: bool
-    """Whether it is a universal one for all stages, or can be made one."""
+    is_swapped: bool
+    """Whether numbers of the optimizer are in files of NVMe."""
+    is_deepspeeds_adam: bool
+    """Whether the optimizer has what DeepSpeed's Adam needs, and torch's does not save."""
+    has_experts: bool
+    """Whether the model has DeepSpeed's own MoE layers."""
+    fits_all_stages: bool
+    """Whether it is a universal one that stages 1, 2 and 3 can load."""
+    obstacle: str | None
+    """Why it cannot be converted for other ranks and stages, if that is certain."""
     nbytes: int
     problems: tuple[Problem, ...]
+
+    @property
+    def all_ranks(self) -> int | None:
+        """Ranks of the job, of data and of model parallelism."""
+        return None if self.ranks is None else self.ranks * (self.model_ranks or 1)
 
 
 def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
     """Read and verify a checkpoint; `complete` as for `verify`."""
-    model = _model(checkpoint)
+    model, is_universal = _model(checkpoint), checkpoint.saved_by is SavedBy.UNIVERSAL
     files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
     shard = None if files is None else _first(OptimFile, files.optim.values())
     step = trainer_step(checkpoint.folder)
@@ -61,17 +76,24 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
         ranks=(model and model.ranks) or (shard and shard.ranks) or None,
         model_ranks=None if model is None else model.model_ranks,
         dtype=_dtype(checkpoint, model),
-        num_parameters=None if model is None else _num_parameters(model),
-        has_optimizer=bool(shard)
-        or checkpoint.saved_by is SavedBy.UNIVERSAL
-        or _has_optimizer(checkpoint, model),
+        num_parameters=None if model is None or model.is_of_pipeline else _num_parameters(model),
+        has_optimizer=bool(shard) or is_universal or _has_optimizer(checkpoint, model),
         release=None if model is None else model.release,
         offload=None if model is None else model.offload,
-        has_int_steps=None if shard is None else shard.has_int_steps,
-        can_convert=(files is not None and files.fits_all_stages) if shard is None else shard.has_adam_states,
+        is_swapped=shard is not None and shard.is_swapped,
+        is_deepspeeds_adam=shard is not None and shard.is_deepspeeds_adam,
+        has_experts=model is not None and bool(model.num_experts),
+        fits_all_stages=is_universal and files is not None and files.fits_all_stages,
+        obstacle=_obstacle(files, model, shard),
         nbytes=checkpoint.nbytes,
         problems=tuple(verify(checkpoint, complete)),
     )
+
+
+def _obstacle(files: EngineFiles | None, model: ModelFile | None, shard: OptimFile | None) -> str | None:
+    if files is None or model is None or shard is None:
+        return _OF_DEEPSPEED
+    return files.obstacle(model, shard)
 
 
 def _first(read: "Callable[[Path], State]", files: Iterable[Path]) -> "State | None":

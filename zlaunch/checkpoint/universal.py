@@ -1,20 +1,21 @@
 """Convert a checkpoint to DeepSpeed's universal format, which other ranks and stages can load.
 
 DeepSpeed's own conversion does the work, in its own directory. The checkpoint is verified before, and the
-result before it gets its name, so an interrupted conversion leaves nothing that looks like a checkpoint.
+result before it gets its name, so an interrupted conversion leaves nothing that looks like a checkpoint. If
+zlaunch is killed, its reaper ends the conversion and deletes what there is of it.
 """
 
 import os
-import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zlaunch import files
-from zlaunch.checkpoint.any_stage import fit_all_stages
-from zlaunch.checkpoint.archive import BadArchive
-from zlaunch.checkpoint.directory import new_directory, refuse_existing
+from zlaunch.checkpoint.disk_need import DiskNeed, disk_need
+from zlaunch.checkpoint.engine_files import EngineFiles, OptimFile, engine_files
 from zlaunch.checkpoint.find import (
     LATEST,
     LATEST_UNIVERSAL,
@@ -22,19 +23,25 @@ from zlaunch.checkpoint.find import (
     SavedBy,
     latest_tag,
     recognize,
+    weight_files,
 )
-from zlaunch.checkpoint.states import ModelFile, OptimFile, engine_files
+from zlaunch.checkpoint.new_directory import new_directory, refuse_existing
+from zlaunch.checkpoint.torch_file import BadArchive
+from zlaunch.checkpoint.universal_files import has_int_steps
 from zlaunch.checkpoint.verify import require_engine, verify
+from zlaunch.checkpoint.weights import how_to_take_weights
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.process import Foreground, Stopped, heed_signals
+from zlaunch.process import SAFE_PATH, Foreground, Stopped, heed_signals, ours
 
 CONVERSION = "deepspeed.checkpoint.ds_to_universal"
+_SWAP_IN = "zlaunch.checkpoint.swap_in"
+_FOR_ALL_STAGES = "zlaunch.checkpoint.universal_files"
 
 SUFFIX = "_universal"
 """After the tag, in the name of the directory beside the checkpoint."""
 
 GRACE_SECONDS = 5.0
-_LOG = "log"
+_LOG, _RESULT, _IN_MEMORY = "log", "result", "in-memory"
 _LOG_BYTES = 2000
 """How much of the end of the log is shown after a failure."""
 
@@ -52,8 +59,14 @@ def universal_folder(checkpoint: CheckpointFolder, out: Path | None) -> Path:
     return base / f"{checkpoint.engine.name}{SUFFIX}"
 
 
+def written_folder(checkpoint: CheckpointFolder, out: Path | None) -> Path:
+    """Name what a conversion creates: the universal checkpoint, or the directory around it."""
+    folder = universal_folder(checkpoint, out)
+    return folder if folder.parent == checkpoint.base else folder.parent
+
+
 def converted(checkpoint: CheckpointFolder) -> CheckpointFolder | None:
-    """Find the universal checkpoint that DeepSpeed would load in place of one: what `make_universal` wrote.
+    """Find the universal checkpoint that DeepSpeed would load in place of one: what `write_universal` wrote.
 
     It finds a universal checkpoint by its name in a file, and only one for each directory.
     """
@@ -66,42 +79,151 @@ def converted(checkpoint: CheckpointFolder) -> CheckpointFolder | None:
     return recognize(folder) if latest_tag(folder.parent, LATEST_UNIVERSAL) == folder.name else None
 
 
-def make_universal(
-    checkpoint: CheckpointFolder, out: Path | None, wait: Callable[[], None], int_steps: bool | None = None
-) -> Path:
-    """Convert a checkpoint; return the directory. `wait` is called again and again meanwhile.
+@dataclass(frozen=True)
+class UniversalPlan:
+    """What will be written."""
 
-    `int_steps` as for `fit_all_stages`. Raise Refused for a checkpoint with problems, Unavailable if it
-    cannot be converted, WrongUsage if there is nothing to convert.
+    checkpoint: CheckpointFolder
+    found: EngineFiles
+    """Its files."""
+    folder: Path
+    """The universal checkpoint."""
+    disk: DiskNeed
+    is_done: bool
+    """Whether it was written before, and only has to be named to DeepSpeed."""
+
+    @property
+    def target(self) -> Path:
+        """The directory that appears when all is written."""
+        return self.folder if self.folder.parent == self.checkpoint.base else self.folder.parent
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether it is beside the checkpoint, and not in a directory of its own."""
+        return self.target == self.folder
+
+
+def plan_universal(checkpoint: CheckpointFolder, out: Path | None) -> UniversalPlan:
+    """Plan what to write.
+
+    Raise Refused for a checkpoint with problems, Unavailable if it cannot be converted, WrongUsage if there
+    is nothing to convert, or something else in its place.
     """
-    stage, folder = _convertible(checkpoint), universal_folder(checkpoint, out)
-    is_beside = folder.parent == checkpoint.base
-    target = folder if is_beside else folder.parent
-    refuse_existing(target)
-    _require_adam(checkpoint)
-    with new_directory(target, checkpoint.nbytes) as partial:
-        # The conversion writes a file beside its result, so the result is one level deeper at first.
-        result = partial / folder.name
-        _run(checkpoint, result, stage, wait)
-        try:
-            fit_all_stages(result, int_steps, wait)
-        except BadArchive as error:
+    found, folder = _convertible(checkpoint), universal_folder(checkpoint, out)
+    plan = UniversalPlan(checkpoint, found, folder, _disk_need(checkpoint, found), is_done=False)
+    if not (plan.is_beside and folder.is_dir()):
+        refuse_existing(plan.target)
+        return plan
+    if said := _incomplete(found, folder):
+        raise WrongUsage(
+            f"`{folder}` is no complete conversion of `{checkpoint.folder}`: {said}",
+            f"delete it first: `rm -r {files.typed(folder)}`",
+        )
+    return replace(plan, is_done=True)
+
+
+def disk_need_of(checkpoint: CheckpointFolder) -> DiskNeed:
+    """Compute the disk space that the conversion of a checkpoint without problems takes."""
+    return _disk_need(checkpoint, _convertible(checkpoint))
+
+
+def _disk_need(checkpoint: CheckpointFolder, found: EngineFiles) -> DiskNeed:
+    try:
+        return disk_need(found)
+    except BadArchive as error:
+        raise Unavailable(f"`{checkpoint.folder}` cannot be read: {error}") from None
+
+
+def is_in_the_way(checkpoint: CheckpointFolder) -> bool:
+    """Whether there is something where a conversion would write, and no conversion of this checkpoint."""
+    try:
+        plan_universal(checkpoint, None)
+    except WrongUsage:
+        return True
+    return False
+
+
+def write_universal(
+    plan: UniversalPlan, wait: Callable[[], None], int_steps: bool | None = None, python: str = sys.executable
+) -> None:
+    """Convert a checkpoint. `wait` is called again and again meanwhile; `int_steps` as for `fit_all_stages`.
+
+    `python` has torch and DeepSpeed. Raise Unavailable if that is impossible, and leave nothing then.
+    """
+    if not plan.is_done:
+        with new_directory(plan.target, plan.disk.certain) as partial:
+            _write(plan, _Steps(partial, wait, python), int_steps)
+    elif int_steps is not None and has_int_steps(plan.folder) is not int_steps:
+        with tempfile.TemporaryDirectory(prefix="zlaunch-") as log:
+            _Steps(Path(log), wait, python).fit(plan.folder, int_steps)
+    if plan.is_beside:
+        files.write_whole(plan.folder.parent / LATEST_UNIVERSAL, plan.folder.name)
+
+
+def _write(plan: UniversalPlan, steps: "_Steps", int_steps: bool | None) -> None:
+    # The conversion writes a file beside its result, so the result is one level deeper at first.
+    partial, result = steps.partial, steps.partial / _RESULT
+    steps.convert(plan.found)
+    steps.fit(result, int_steps)
+    if said := _incomplete(plan.found, result):
+        raise Unavailable(f"DeepSpeed's conversion is incomplete: {said}")
+    for name in (_LOG, LATEST_UNIVERSAL):
+        (partial / name).unlink(missing_ok=True)
+    if plan.is_beside:
+        for one in result.iterdir():
+            one.rename(partial / one.name)
+        result.rmdir()
+    else:
+        result.rename(partial / plan.folder.name)
+        _copy_companions(plan.checkpoint, partial)
+        files.write_whole(partial / LATEST_UNIVERSAL, plan.folder.name)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The programs that convert a checkpoint, which run in a directory that is not complete yet."""
+
+    partial: Path
+    wait: Callable[[], None]
+    python: str
+
+    def convert(self, found: EngineFiles) -> None:
+        """Run DeepSpeed's conversion, which takes paths for patterns: links have no special characters."""
+        engine = found.folder.absolute()
+        with tempfile.TemporaryDirectory(prefix="zlaunch-") as links:
+            if any(OptimFile(file).is_swapped for file in found.optim.values()):
+                in_memory = self.partial / _IN_MEMORY
+                self._run(ours(_SWAP_IN, str(engine), str(in_memory), python=self.python), links)
+                engine = in_memory
+            source, out = Path(links, "in"), Path(links, "out")
+            source.symlink_to(engine)
+            out.symlink_to(self.partial)
+            folders = ["--input_folder", str(source), "--output_folder", str(out / _RESULT)]
+            # Below stage 3 the conversion stops at frozen parameters and buffers, unless it may add them.
+            inject = ["--inject_missing_state"] if (found.first_model.stage or 0) < 3 else []
+            self._run([self.python, "-m", CONVERSION, *folders, *inject], links)
+        shutil.rmtree(self.partial / _IN_MEMORY, ignore_errors=True)
+
+    def fit(self, folder: Path, int_steps: bool | None) -> None:
+        """Make the result fit all stages, or change the form of its steps."""
+        argument = "" if int_steps is None else str(int(int_steps))
+        self._run(ours(_FOR_ALL_STAGES, str(folder), argument, python=self.python))
+
+    def _run(self, argv: list[str], *temporary: str) -> None:
+        environment = {**os.environ, **SAFE_PATH, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        log = self.partial / _LOG
+        if_killed = ["rm", "-rf", "--", str(self.partial), *temporary]
+        with log.open("wb") as output:
+            child = Foreground(argv, environment, output, GRACE_SECONDS, if_killed=if_killed)
+            returncode = child.wait(self.wait)
+        heed_signals()  # after a wait they are deferred, and the rest takes time, too
+        if child.stopped_by is not None:
+            raise Stopped(child.stopped_by)
+        if returncode:
+            said = log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
             raise Unavailable(
-                f"DeepSpeed's conversion wrote files that are not understood: {error}"
-            ) from None
-        _check(checkpoint, result)
-        for name in (_LOG, LATEST_UNIVERSAL):
-            (partial / name).unlink(missing_ok=True)
-        if is_beside:
-            for one in result.iterdir():
-                one.rename(partial / one.name)
-            result.rmdir()
-        else:
-            _copy_companions(checkpoint, partial)
-            files.write_whole(partial / LATEST_UNIVERSAL, folder.name)
-    if is_beside:
-        files.write_whole(folder.parent / LATEST_UNIVERSAL, folder.name)
-    return folder
+                f"DeepSpeed's conversion failed: {said[-1] if said else f'exit status {returncode}'}"
+            )
 
 
 def not_restored(checkpoint: CheckpointFolder) -> list[str]:
@@ -110,77 +232,48 @@ def not_restored(checkpoint: CheckpointFolder) -> list[str]:
     `load_checkpoint` of 0.19.8 does not load the module then; they keep the values that the script has set.
     """
     found = None if checkpoint.engine is None else engine_files(checkpoint.engine)
-    return [] if found is None else ModelFile(next(iter(found.model.values()))).not_restored
+    return [] if found is None else found.first_model.not_restored
 
 
 def _copy_companions(checkpoint: CheckpointFolder, out: Path) -> None:
     """Copy what a Trainer or accelerate has beside the engine's files, such as its step; not the weights."""
-    for file in () if checkpoint.folder == checkpoint.engine else checkpoint.folder.iterdir():
-        is_weights = file.suffix == ".safetensors" or re.fullmatch(
-            r"(pytorch|adapter)_model.*\.bin", file.name
-        )
-        if file.is_file() and file.name != LATEST and not is_weights:
+    if checkpoint.folder == checkpoint.engine:
+        return
+    left_out = {checkpoint.folder / LATEST, *weight_files(checkpoint.folder)}
+    for file in checkpoint.folder.iterdir():
+        if file.is_file() and file not in left_out and not file.name.endswith(".index.json"):
             shutil.copy2(file, out / file.name)
 
 
-def _convertible(checkpoint: CheckpointFolder) -> int:
-    """Return the stage. Raise WrongUsage for a checkpoint that any ranks can load."""
+def _convertible(checkpoint: CheckpointFolder) -> EngineFiles:
+    """Return its files. Raise WrongUsage for a checkpoint that any ranks can load."""
     if checkpoint.saved_by is SavedBy.UNIVERSAL:
         raise WrongUsage(f"`{checkpoint.folder}` is universal already")
     found = None if checkpoint.engine is None else engine_files(checkpoint.engine)
-    if found is None or not found.model:
+    if found is None:
         raise WrongUsage(f"`{checkpoint.folder}` has no files of DeepSpeed's engine")
     require_engine(checkpoint)
-    stage = next(iter(map(ModelFile, found.model.values()))).stage
-    if not stage:
+    model = found.first_model
+    if not model.stage:
         raise WrongUsage(f"`{checkpoint.folder}` is of stage 0, which any number of ranks can load as it is")
-    return stage
-
-
-def _require_adam(checkpoint: CheckpointFolder) -> None:
-    """DeepSpeed converts what is in the files of the optimizer, and of that only the moments of Adam."""
-    assert checkpoint.engine is not None
-    found = engine_files(checkpoint.engine)
-    assert found is not None
     for file in found.optim.values():
-        if not OptimFile(file).has_adam_states:
-            raise Unavailable(
-                f"`{file.name}` has no moments of Adam, and DeepSpeed converts no other optimizer",
-                f"`zlaunch checkpoint export {files.typed(checkpoint.folder)} OUT` exports the weights",
-            )
+        if obstacle := found.obstacle(model, OptimFile(file)):
+            hint = how_to_take_weights(checkpoint)
+            raise Unavailable(f"`{checkpoint.folder}` cannot be converted: {obstacle}", hint)
+    return found
 
 
-def _run(checkpoint: CheckpointFolder, result: Path, stage: int, wait: Callable[[], None]) -> None:
-    # Below stage 3 the conversion stops at frozen parameters and buffers, unless it may add what it misses.
-    inject = ["--inject_missing_state"] if stage < 3 else []
-    argv = [sys.executable, "-m", CONVERSION, "--input_folder", str(checkpoint.engine)]
-    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    log = result.parent / _LOG
-    with log.open("wb") as output:
-        child = Foreground(
-            [*argv, "--output_folder", str(result), *inject], environment, output, GRACE_SECONDS
-        )
-        returncode = child.wait(wait)
-    heed_signals()  # after a wait they are deferred, and the rest takes time, too
-    if child.stopped_by is not None:
-        raise Stopped(child.stopped_by)
-    if returncode:
-        said = log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
-        raise Unavailable(
-            f"DeepSpeed's conversion failed: {said[-1] if said else f'exit status {returncode}'}"
-        )
-
-
-def _check(checkpoint: CheckpointFolder, result: Path) -> None:
-    """Raise Unavailable unless the result has every parameter that was trained, whole."""
-    assert checkpoint.engine is not None
-    found = engine_files(checkpoint.engine)
-    assert found is not None
-    wanted = {name for group in ModelFile(next(iter(found.model.values()))).shapes for name in group}
-    missing = sorted(name for name in wanted if not (result / "zero" / name / "fp32.pt").is_file())
-    found_bad = verify(CheckpointFolder(result, SavedBy.UNIVERSAL, result))
-    problems = [one for one in found_bad if one.file.name != LATEST_UNIVERSAL]  # it is written last
-    if missing or problems:
-        named = [f"{one.file.name}: {one.message}" for one in problems]
-        said = named[0] if named else f"`{missing[0]}` is missing in the result"
-        raise Unavailable(f"DeepSpeed's conversion is incomplete: {said}")
+def _incomplete(found: EngineFiles, folder: Path) -> str | None:
+    """Say what a universal checkpoint lacks of the one that it was made of; None if it has all of it."""
+    made = engine_files(folder)
+    if made is None or not made.model or not (folder / "zero").is_dir():
+        return "it has no files of a conversion"
+    for one in verify(CheckpointFolder(folder, SavedBy.UNIVERSAL, folder)):
+        if one.file.name != LATEST_UNIVERSAL:  # it is written last
+            return f"{one.file.name}: {one.message}"
+    before, after = found.first_model, made.first_model
+    if before.step != after.step:
+        return f"it is of step {after.step}, and not {before.step}"
+    wanted = {name for group in before.shapes for name in group}
+    missing = sorted(name for name in wanted if not (folder / "zero" / name / "fp32.pt").is_file())
+    return f"`{missing[0]}` is missing in it" if missing else None

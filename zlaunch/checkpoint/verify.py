@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from zlaunch.checkpoint.archive import Archive, BadArchive, Unknown, read_pickle
+from zlaunch.checkpoint.dcp import dcp_damage
+from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, OptimFile, engine_files
 from zlaunch.checkpoint.find import (
     LATEST,
     LATEST_UNIVERSAL,
@@ -18,17 +19,23 @@ from zlaunch.checkpoint.find import (
     SavedBy,
     latest_tag,
     trainer_step,
+    weight_files,
 )
-from zlaunch.checkpoint.safetensors import DAMAGED, IncompleteHeader, read_header
-from zlaunch.checkpoint.states import OFFLOADED, EngineFiles, ModelFile, OptimFile, Shapes, engine_files
+from zlaunch.checkpoint.safetensors import DAMAGED, WIDTHS, IncompleteHeader, read_header
+from zlaunch.checkpoint.swap_files import partition_numel, swap_files
+from zlaunch.checkpoint.torch_file import Archive, BadArchive
 from zlaunch.errors import Finding, Refused
-from zlaunch.files import typed
+from zlaunch.files import read_from, typed
 from zlaunch.units import plural
 
 Key = TypeVar("Key", bound=Hashable)
 State = TypeVar("State", ModelFile, OptimFile)
 
 SCHEDULER = "scheduler.pt"
+
+_OF_TRAINER = (SCHEDULER, "optimizer.pt", "rng_state*.pth")
+_OF_ACCELERATE = ("scheduler*.bin", "optimizer*.bin", "sampler*.bin", "random_states_*.pkl")
+"""Files of `torch.save` beside those of the engine."""
 
 MOST_NAMES = 4
 """Maximum number of ranks or files named in one problem."""
@@ -55,9 +62,22 @@ def require_engine(checkpoint: CheckpointFolder) -> None:
 def verify(checkpoint: CheckpointFolder, complete: bool = False) -> list[Problem]:
     """Find all problems; with `complete`, read every byte and compare the checksums."""
     problems = list(_verified(checkpoint, complete))
-    for file in _torch_files(checkpoint) if complete else ():
-        problems += _damage(file, complete=True)
+    for file in checkpoint.files() if complete else ():
+        problems += _read_whole(file)
     return list(dict.fromkeys(problems))
+
+
+def _read_whole(file: Path) -> list[Problem]:
+    """Compare checksums, if the file has any; a part of a disk that cannot be read is found anyway."""
+    try:
+        if file.suffix in (".pt", ".pth", ".bin", ".pkl") and _is_zip(file):
+            return _damage(file, complete=True)
+        if file.suffix == ".safetensors":
+            for _ in read_from(file, 0):
+                pass
+    except OSError as error:
+        return [Problem(file, _unreadable(error))]
+    return []
 
 
 def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]:
@@ -67,11 +87,14 @@ def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]
         case SavedBy.UNIVERSAL:
             yield from _universal(checkpoint, complete)
         case SavedBy.DCP:
-            yield from _dcp(checkpoint)
+            found = dcp_damage(checkpoint.folder, complete)
+            yield from (Problem(file, damage) for file, damage in found)
+        case SavedBy.ACCELERATE:
+            yield from _structures(checkpoint.folder, _OF_ACCELERATE)
     yield from _partial_files(checkpoint)
     yield from _weights(checkpoint.folder)
     if checkpoint.engine is not None and checkpoint.saved_by is not SavedBy.UNIVERSAL:
-        if checkpoint.saved_by is not SavedBy.ACCELERATE:
+        if checkpoint.saved_by is SavedBy.TRAINER:
             yield from _latest(checkpoint, LATEST)
         files = engine_files(checkpoint.engine)
         if files is None:
@@ -81,22 +104,23 @@ def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]
 
 
 def _latest(checkpoint: CheckpointFolder, name: str) -> Iterator[Problem]:
+    """A Trainer's and a universal checkpoint are found by this file alone; a script may name another tag."""
     base = checkpoint.base
     if base is None:
         return
     named = latest_tag(base, name)
-    if named is None:
-        # A script may name the tag; a Trainer, and a universal checkpoint, are found by this file alone.
-        if checkpoint.saved_by is not SavedBy.ENGINE:
-            yield Problem(base / name, "it is missing or not text, and DeepSpeed finds the checkpoint by it")
-    elif not named or not (base / named).is_dir():
+    if not named:
+        yield Problem(
+            base / name, "it is missing, empty or not text, and DeepSpeed finds the checkpoint by it"
+        )
+    elif not (base / named).is_dir():
         yield Problem(base / name, f"it names `{named}`, which is not there")
 
 
 def _partial_files(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     for file in checkpoint.files():
         if file.name.endswith((".tmp", ".partial", ".incomplete")):
-            yield Problem(file, "it is left of a save that was interrupted")
+            yield Problem(file, "it is left over from an interrupted save")
         elif file.suffix in (".pt", ".pth", ".bin", ".safetensors") and not file.stat().st_size:
             yield Problem(file, "it is empty")
 
@@ -135,6 +159,7 @@ def _engine(checkpoint: CheckpointFolder, files: EngineFiles) -> Iterator[Proble
     yield from _different_saves(checkpoint, save)
     if checkpoint.saved_by is SavedBy.TRAINER:
         yield from _scheduler(checkpoint, save)
+        yield from _random_states(checkpoint, save)
     if save.is_whole and not files.other:
         yield from _sizes(save)
         yield from _sizes_together(save)
@@ -176,11 +201,17 @@ def _missing_models(save: _Save) -> Iterator[Problem]:
     files = save.files
     if not files.model:
         yield Problem(files.folder, "the model is missing: there is no `*_model_states.pt`")
+    yield from _missing_layers(save)
     present = {mp for _, mp in files.model}
     parallel = max((one.model_ranks or 0 for one in save.models.values()), default=0)
     if len(present) < parallel and not files.other:  # a pipeline writes a file for each layer
         said = f"the model has {len(present)} of {parallel} parts of model parallelism"
         yield Problem(files.folder, said)
+    for (_, mp), file in files.model.items() if parallel else ():
+        if mp >= parallel:  # DeepSpeed merges all that it finds
+            yield Problem(
+                file, f"it is of another save: this one has {plural(parallel, 'part')} of model parallelism"
+            )
     if not any(dp is not None for dp, _ in files.model):
         return
     known = [*(one.ranks for one in save.models.values()), *(one.ranks for one in save.shards.values())]
@@ -190,6 +221,20 @@ def _missing_models(save: _Save) -> Iterator[Problem]:
         if missing:
             name = f"zero_pp_rank_{missing[0]}_mp_rank_{mp:02}_model_states.pt"
             yield Problem(files.folder / name, f"the model of {_ranks(missing)} of {ranks} is missing")
+
+
+def _missing_layers(save: _Save) -> Iterator[Problem]:
+    """A pipeline names its parameters by the number of their layer."""
+    of_pipeline = [one for one in save.models.values() if one.is_of_pipeline]
+    present = save.files.layers
+    if of_pipeline and not present:
+        message = "the layers of a pipeline are missing: there is no `layer_*-model_states.pt`"
+        yield Problem(save.files.folder, message)
+    named = {name.partition(".")[0] for one in of_pipeline for group in one.shapes for name in group}
+    missing = sorted({int(one) for one in named if one.isdecimal()} - present.keys()) if present else []
+    if missing:
+        said = f"{plural(len(missing), 'layer')} of a pipeline {'is' if len(missing) == 1 else 'are'} missing"
+        yield Problem(save.files.folder / f"layer_{missing[0]:02}-model_states.pt", said)
 
 
 def _missing_experts(save: _Save) -> Iterator[Problem]:
@@ -230,6 +275,7 @@ def _different_saves(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Prob
     shards = {save.files.optim[key]: one for key, one in save.shards.items()}
     yield from _odd({file: one.step for file, one in models.items()}, "step {}")
     yield from _odd({file: one.ranks for file, one in models.items()}, "{} ranks")
+    yield from _odd({file: one.model_ranks for file, one in models.items()}, "{} parts of model parallelism")
     yield from _odd({file: one.ranks for file, one in shards.items()}, "{} ranks")
     yield from _odd({file: one.stage for file, one in shards.items()}, "stage {}")
     yield from _odd({file: one.optimizer_step for file, one in shards.items()}, "optimizer step {:.0f}")
@@ -267,30 +313,25 @@ def _sizes(save: _Save) -> Iterator[Problem]:
         except BadArchive as error:
             yield Problem(file, str(error))
             continue
-        if shard.stage == 3:  # a group may be split by sub_group_size, so the sum counts
-            wanted = sum(_partitioned(shapes, shard.ranks) for shapes in model.shapes)
-            if model.swaps_optimizer and sum(groups) < wanted:
-                yield from _swapped(save, dp, 4 * (wanted - sum(groups)) * (1 + shard.moments))
-            elif sum(groups) != wanted:
-                yield Problem(
-                    file, f"it has {sum(groups)} fp32 parameters, and the model {wanted} in this rank"
-                )
+        if shard.stage == 3:
+            yield from _partitioned_sizes(model, shard, dp, sum(groups))
         elif len(groups) != len(model.shapes):
             yield Problem(
                 file, f"it has {len(groups)} groups of parameters, and the model {len(model.shapes)}"
             )
 
 
-def _swapped(save: _Save, rank: int, wanted: int) -> Iterator[Problem]:
-    """Compare the size of what a rank had on NVMe: fp32 parameters and states, which may be padded."""
-    folder = save.files.folder / OFFLOADED / f"rank{rank:02}"
-    size = sum(file.stat().st_size for file in folder.glob("*.swp"))
-    if size < wanted:
-        yield Problem(folder, f"the optimizer on NVMe has {size} of {wanted} bytes in this rank")
-
-
-def _partitioned(shapes: Shapes, ranks: int) -> int:
-    return sum(math.ceil(math.prod(shape) / ranks) for shape in shapes.values())
+def _partitioned_sizes(model: ModelFile, shard: OptimFile, rank: int, numel: int) -> Iterator[Problem]:
+    """Compare the fp32 parameters of a rank at stage 3, of which a part may have been on NVMe."""
+    if shard.is_swapped and not model.has_fp32_master:
+        return  # the form of the files is not known
+    swapped = list(swap_files(model, shard, rank)) if shard.is_swapped else []
+    yield from (Problem(one.path, one.problem) for one in swapped if one.problem is not None)
+    together = numel + sum(one.tensor.numel for one in swapped if not one.state)
+    wanted = sum(partition_numel(shapes, shard.ranks or 1) for shapes in model.shapes)
+    if together != wanted:
+        message = f"it has {together} fp32 parameters, and the model {wanted} in this rank"
+        yield Problem(shard.archive.file, message)
 
 
 def _sizes_together(save: _Save) -> Iterator[Problem]:
@@ -325,20 +366,37 @@ def _trainer(checkpoint: CheckpointFolder) -> Iterator[Problem]:
         yield Problem(state, "it is missing: the save was interrupted")
     elif trainer_step(checkpoint.folder) is None:
         yield Problem(state, "it is damaged, or has no `global_step`")
-    has_weights = any(any(checkpoint.folder.glob(name)) for name in ("*.safetensors", "*model*.bin"))
-    if checkpoint.engine is None and not has_weights:
+    if checkpoint.engine is None and not weight_files(checkpoint.folder):
         yield Problem(checkpoint.folder, "it has neither a model nor a `global_step` directory of DeepSpeed")
-    for name in (SCHEDULER, "optimizer.pt"):
-        if (checkpoint.folder / name).is_file():
-            yield from _damage(checkpoint.folder / name)
+    yield from _structures(checkpoint.folder, _OF_TRAINER)
+
+
+def _structures(folder: Path, patterns: Iterable[str]) -> Iterator[Problem]:
+    for pattern in patterns:
+        for file in sorted(folder.glob(pattern)):
+            yield from _damage(file)
 
 
 def _scheduler(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Problem]:
-    """A Trainer keeps and loads its own scheduler, unless the ds_config has one: then the engine does."""
+    """A Trainer keeps its own scheduler; the engine does if the ds_config has one, or an optimizer.
+
+    Source: `deepspeed_optim_sched` in transformers/integrations/deepspeed.py.
+    """
     file = checkpoint.folder / SCHEDULER
     configs = [model.config for model in save.models.values() if model.config]
-    if configs and not any("scheduler" in config for config in configs) and not file.is_file():
+    is_engines = any(config.keys() & {"optimizer", "scheduler"} for config in configs)
+    if configs and not is_engines and not file.is_file():
         yield Problem(file, "it is missing, and the Trainer loads its scheduler from it")
+
+
+def _random_states(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Problem]:
+    """Each rank of a Trainer writes its own, and rank 0 does not wait for the others before it goes on."""
+    folder, models = checkpoint.folder, save.models.values()
+    ranks = max(((one.ranks or 0) * (one.model_ranks or 1) for one in models), default=0)
+    missing = [rank for rank in range(ranks) if not (folder / f"rng_state_{rank}.pth").is_file()]
+    if ranks > 1 and 0 < len(missing) < ranks:
+        file = folder / f"rng_state_{missing[0]}.pth"
+        yield Problem(file, f"the random numbers of {_ranks(missing)} of {ranks} are missing")
 
 
 def _universal(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]:
@@ -348,12 +406,9 @@ def _universal(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem
     if not parameters:
         yield Problem(folder / "zero", "it has no parameters")
     files = engine_files(folder)
-    trained: set[str] = set()
-    for file in () if files is None else files.model.values():
-        if damage := _damage(file):
-            yield from damage
-        else:
-            trained |= {name for group in ModelFile(file).shapes for name in group}
+    models, damaged = _opened({} if files is None else files.model, ModelFile)
+    yield from damaged
+    trained = {name for model in models.values() for group in model.shapes for name in group}
     for name in sorted(trained - {inner.name for inner in parameters}):
         yield Problem(folder / "zero" / name, "it is missing: the conversion was interrupted")
     states = {file.name for inner in parameters if inner.name in trained for file in inner.glob("*.pt")}
@@ -369,41 +424,6 @@ def _parameter(folder: Path, wanted: set[str], complete: bool) -> Iterator[Probl
             yield from _damage(folder / name)
 
 
-def _dcp(checkpoint: CheckpointFolder) -> Iterator[Problem]:
-    """Compare the files with `.metadata`, which torch writes last."""
-    file = checkpoint.folder / ".metadata"
-    if not file.is_file():
-        yield Problem(file, "it is missing: the save was interrupted")
-        return
-    try:
-        ends = dcp_ends(file)
-    except BadArchive as error:
-        yield Problem(file, str(error))
-        return
-    for name, end in ends.items():
-        shard = checkpoint.folder / name
-        if not shard.is_file():
-            yield Problem(shard, "it is missing")
-        elif shard.stat().st_size < end:
-            yield Problem(shard, f"it has {shard.stat().st_size} of at least {end} bytes")
-
-
-def dcp_ends(file: Path) -> dict[str, int]:
-    """Read how long each file of a torch DCP checkpoint has to be, in bytes."""
-    metadata = read_pickle(file)
-    state = metadata.state if isinstance(metadata, Unknown) else None
-    stored = state.get("storage_data") if isinstance(state, dict) else None
-    if not isinstance(stored, dict):
-        raise BadArchive("it does not say what is stored where")
-    ends: dict[str, int] = {}
-    for one in stored.values():
-        where = one.state if isinstance(one, Unknown) and isinstance(one.state, dict) else {}
-        name, offset, length = (where.get(key) for key in ("relative_path", "offset", "length"))
-        if isinstance(name, str) and isinstance(offset, int) and isinstance(length, int):
-            ends[name] = max(ends.get(name, 0), offset + length)
-    return ends
-
-
 def _weights(folder: Path) -> Iterator[Problem]:
     """Check model files in safetensors, and that an index names files that are there."""
     for index in sorted(folder.glob("*.index.json")):
@@ -415,28 +435,30 @@ def _weights(folder: Path) -> Iterator[Problem]:
         for name in sorted(str(one) for one in names):
             if not (folder / name).is_file():
                 yield Problem(folder / name, f"it is missing, and `{index.name}` names it")
-    for file in sorted(folder.glob("*.safetensors")):
-        if (damage := safetensors_damage(file)) is not None:
+    for file in weight_files(folder):
+        if file.suffix == ".bin":
+            yield from _damage(file)
+        elif (damage := safetensors_damage(file)) is not None:
             yield Problem(file, damage)
-    for file in sorted(folder.glob("pytorch_model*.bin")):
-        yield from _damage(file)
 
 
 def safetensors_damage(file: Path) -> str | None:
-    """Compare the length of a file with its header."""
+    """Compare a file with its header: its length, and the length of each tensor with its shape."""
     size = file.stat().st_size
     try:
         begin, tensors = read_header(file)
-        wanted = begin + max((one["data_offsets"][1] for one in tensors.values()), default=0)
+        end = begin
+        for name, one in sorted(tensors.items(), key=lambda item: item[1]["data_offsets"]):
+            first, last = one["data_offsets"]
+            numel, width = math.prod(one["shape"]), WIDTHS.get(one["dtype"])
+            if begin + first != end or (width is not None and last - first != numel * width):
+                return f"its header gives `{name}` a wrong place"
+            end = begin + last
     except IncompleteHeader:
         return "its header is incomplete"
     except DAMAGED:
         return "its header is damaged"
-    return None if size == wanted else f"it has {size} bytes, and its header says {wanted}"
-
-
-def _torch_files(checkpoint: CheckpointFolder) -> list[Path]:
-    return [file for file in checkpoint.files() if file.suffix in (".pt", ".pth", ".bin") and _is_zip(file)]
+    return None if size == end else f"it has {size} bytes, and its header says {end}"
 
 
 def _is_zip(file: Path) -> bool:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zlaunch.checkpoint.archive import Archive, BadArchive, Tensor
+from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, OptimFile, Shapes, engine_files
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, find
-from zlaunch.checkpoint.states import ModelFile, OptimFile, Shapes, engine_files
+from zlaunch.checkpoint.swap_files import swap_files
+from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor
 from zlaunch.errors import Unavailable
+from zlaunch.files import typed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,6 +59,11 @@ class StoredWeight:
     dtype: str
     pieces: Sequence[tuple[Flat, int, int]]
 
+    @staticmethod
+    def whole(name: str, tensor: Tensor, file: TensorFile) -> "StoredWeight":
+        """One whose numbers are a tensor of one file."""
+        return StoredWeight(name, tensor.shape, tensor.dtype, [(Flat([(file, tensor)]), 0, tensor.numel)])
+
     @property
     def numel(self) -> int:
         """Number of elements."""
@@ -79,25 +86,10 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
         below = [one for one in find(checkpoint.folder) if one.engine is not None]
         hint = f"name one of its checkpoints, such as `{below[-1].folder}`" if below else None
         raise Unavailable(f"`{checkpoint.folder}` has no files of DeepSpeed's engine to export", hint)
-    if len(files.experts) < len(files.other):
-        raise Unavailable(
-            f"`{next(one for one in files.other if one not in files.experts.values()).name}` is a part of a "
-            "pipeline or of AutoEP, which cannot be exported",
-            "write the model from the training itself, with `engine.save_16bit_model(DIR)`",
-        )
-    if len({mp for _, mp in files.model}) > 1:
-        raise Unavailable(
-            "the parameters are cut by tensor or pipeline parallelism, which cannot be exported",
-            "write the model from the training itself, with `engine.save_16bit_model(DIR)`",
-        )
+    is_universal = checkpoint.saved_by is SavedBy.UNIVERSAL
+    _require_known(checkpoint, files, is_universal)
     models = [ModelFile(files.model[key]) for key in sorted(files.model, key=lambda key: key[0] or 0)]
     shards = [OptimFile(files.optim[key]) for key in sorted(files.optim)]
-    is_universal = checkpoint.saved_by is SavedBy.UNIVERSAL
-    if not is_universal and models and models[0].swaps_optimizer:
-        raise Unavailable(
-            "the fp32 weights were on NVMe, and cannot be read from its files",
-            "write the model from the training itself, with `engine.save_16bit_model(DIR)`",
-        )
     found: dict[str, StoredWeight] = {}
     stored: Iterator[StoredWeight]
     if is_universal:
@@ -111,31 +103,70 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
     return list(found.values())
 
 
+def _require_known(checkpoint: CheckpointFolder, files: EngineFiles, is_universal: bool) -> None:
+    """Raise Unavailable for parameters that are cut, or are in files of an unknown form."""
+    if files.layers:
+        raise Unavailable(
+            "the model is a pipeline, which cannot be exported",
+            f"`torch.load` reads each of its layers, such as `{next(iter(files.layers.values())).name}`",
+        )
+    if files.unknown:
+        raise Unavailable(f"`{files.unknown[0].name}` has a part of the model in a form that is not known")
+    if len({mp for _, mp in files.model}) > 1 and not (is_universal and not files.first_model.frozen):
+        said = "the parameters are cut by tensor parallelism"
+        if is_universal or not files.first_model.says_how_it_is_cut or not files.optim:
+            raise Unavailable(
+                f"{said}, and the files do not say how",
+                "in the training, `engine._consolidated_16bit_state_dict()` returns them whole in all ranks",
+            )
+        raise Unavailable(
+            f"{said}; a conversion puts them together",
+            f"`zlaunch checkpoint universal {typed(checkpoint.folder)} OUT`, and then export OUT",
+        )
+
+
+def how_to_take_weights(checkpoint: CheckpointFolder) -> str:
+    """Say what to type for a training that begins anew from the weights of a checkpoint."""
+    if checkpoint.saved_by is SavedBy.WEIGHTS:
+        return "name it to the script as its model; a training from it starts with a new optimizer"
+    try:
+        weights(checkpoint)
+    except (Unavailable, BadArchive) as error:
+        hint = error.hint if isinstance(error, Unavailable) else None
+        return f"{error}: {hint}" if hint else f"its weights cannot be exported: {error}"
+    export = f"`zlaunch checkpoint export {typed(checkpoint.folder)} OUT`"
+    return f"{export} exports the weights; a training from them starts with a new optimizer"
+
+
 def _expert(file: Path) -> Iterator[StoredWeight]:
     """The parameters of an expert, whole, in the type of the training: the optimizer has parts of several."""
     archive = Archive(file)
     value = archive.value
     for name, one in value.items() if isinstance(value, Mapping) else ():
         if isinstance(name, str) and isinstance(one, Tensor):
-            yield StoredWeight(name, one.shape, one.dtype, [(Flat([(archive, one)]), 0, one.numel)])
+            yield StoredWeight.whole(name, one, archive)
 
 
 def _all(models: Sequence[ModelFile], shards: Sequence[OptimFile]) -> Iterator[StoredWeight]:
     if shards and shards[0].stage == 3:
-        yield from _partitioned(_together(models[0].shapes), [_row(one) for one in shards])
-        rows = [
+        rows = [_row(models[0], one, rank) for rank, one in enumerate(shards)]
+        yield from _partitioned(_together(models[0].shapes), rows)
+        frozen = [
             {name: Flat([(one.archive, part)]) for name, part in one.frozen_fragments.items()}
             for one in models
         ]
         for name, shape in models[0].frozen.items():
-            yield from _partitioned({name: shape}, [row[name] for row in rows])
+            yield from _partitioned({name: shape}, [row[name] for row in frozen])
     elif shards:
         yield from _in_groups(models[0].shapes, shards)
     yield from _as_saved(models[0])
 
 
-def _row(shard: OptimFile) -> Flat:
-    return Flat([(shard.archive, group) for group in shard.groups])
+def _row(model: ModelFile, shard: OptimFile, rank: int) -> Flat:
+    """The fp32 parameters of a rank, in the file of the optimizer or in files of NVMe."""
+    swapped = swap_files(model, shard, rank) if shard.is_swapped else ()
+    on_nvme = {one.group: (one, one.tensor) for one in swapped if not one.state}
+    return Flat([on_nvme.get(number, (shard.archive, group)) for number, group in enumerate(shard.groups)])
 
 
 def _together(groups: Sequence[Shapes]) -> Shapes:
@@ -172,9 +203,7 @@ def _as_saved(model: ModelFile) -> Iterator[StoredWeight]:
     partitioned = set() if not model.is_partitioned else {*_together(model.shapes), *model.frozen}
     for name, tensor in {**model.module, **model.frozen_fragments}.items():
         if name not in partitioned and (tensor.numel or not model.is_partitioned):
-            yield StoredWeight(
-                name, tensor.shape, tensor.dtype, [(Flat([(model.archive, tensor)]), 0, tensor.numel)]
-            )
+            yield StoredWeight.whole(name, tensor, model.archive)
 
 
 def _universal(folder: Path) -> Iterator[StoredWeight]:
@@ -184,9 +213,7 @@ def _universal(folder: Path) -> Iterator[StoredWeight]:
         tensor = value.get("param") if isinstance(value, Mapping) else value
         if not isinstance(tensor, Tensor):
             raise BadArchive(f"`{file.parent.name}/{file.name}` has no parameter in it")
-        yield StoredWeight(
-            file.parent.name, tensor.shape, tensor.dtype, [(Flat([(archive, tensor)]), 0, tensor.numel)]
-        )
+        yield StoredWeight.whole(file.parent.name, tensor, archive)
 
 
 def aliases(checkpoint: CheckpointFolder) -> dict[str, str]:

@@ -8,9 +8,20 @@ import typer
 MOST_GPUS, MOST_NODES, MOST_SAMPLES, MOST_TOKENS, MOST_BATCH = 1 << 10, 1 << 17, 1 << 20, 1 << 27, 1 << 30
 """Larger values are refused as typing mistakes."""
 
+
+def _complete_model() -> list[str]:
+    from zlaunch.job.public_models import public_names  # which reads a file; only a shell asks for it
+
+    return list(public_names())
+
+
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL [-- ARGS]", help="Model directory, config.json, or a model on the Hub."),
+    typer.Argument(
+        metavar="MODEL [-- ARGS]",
+        help="Model directory, config.json, or a model on the Hub.",
+        autocompletion=_complete_model,
+    ),
 ]
 
 Gpus = Annotated[int | None, typer.Option(min=1, max=MOST_GPUS, metavar="N", help="GPUs per host.")]

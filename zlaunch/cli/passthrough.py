@@ -39,9 +39,10 @@ class ScriptCommand(TyperCommand):
             own_options = [name for option in self.params for name in option.opts]
             name = str(script).partition("=")[0]
             meant = get_close_matches(name, own_options, 1)
-            raise no_such_option(
-                ctx.command_path, name, meant, "options of the script go after it, or after `--`; "
+            hint = (
+                f"options of the script go after `--`: `{ctx.command_path} -- {shlex.quote(str(script))} …`"
             )
+            raise no_such_option(ctx.command_path, name, meant, hint)
         ctx.args = [*ctx.args, *after]
         return result
 
@@ -104,8 +105,11 @@ def trainer_args(argv: Sequence[str], python: Path | None) -> tuple[list[str], s
 
 def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides: str = "") -> WrongUsage:
     """Report an unknown option, with a similar one if there is any."""
-    hint = f"did you mean `{meant[0]}`?" if meant else f"{besides}see `{command} --help`"
-    return WrongUsage(f"{command} has no option `{name}`", hint)
+    similar = [f"did you mean `{meant[0]}`?"] if meant else []
+    more = [f"{besides[0].upper() if similar else besides[0]}{besides[1:]}"] if besides else []
+    return WrongUsage(
+        f"{command} has no option `{name}`", " ".join([*similar, *more]) or f"see `{command} --help`"
+    )
 
 
 def _follows_module(word: str, words: list[str]) -> bool:

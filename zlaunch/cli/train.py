@@ -28,7 +28,6 @@ from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.prepare import ds_config_of, prepare
 from zlaunch.launch.run import run
-from zlaunch.launch.saving import saving
 
 
 def train(
@@ -146,11 +145,8 @@ def train(
     """
     script_args, ds_config = ds_config_of(context.args, ds_config)
     named = () if script_args == tuple(context.args) else config_flags(context.args)
-    if resume is not None and (given := dict(flags(script_args)).get(RESUME.removeprefix("--"))):
-        raise WrongUsage(f"`--resume {resume}` and `{RESUME} {given}` both name a checkpoint", "keep one")
+    _check_resume(resume, allow_reshard, dict(flags(script_args)).get(RESUME.removeprefix("--")))
     program = _program(script, module, python)
-    if save is not None:
-        script_args = (*saving(save, program, script_args), *script_args)
     job = JobSpec(
         script=program,
         python=python,
@@ -169,6 +165,7 @@ def train(
         module=module,
         debug=None if debug is None else parse_debug(debug),
         resume=resume,
+        save=save,
         may_ask=not no_ask,
         config_flags=named,
         wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom, on_nan)),
@@ -186,6 +183,14 @@ def train(
     )
     view = LaunchView()
     raise typer.Exit(run(prepare(job, run_dir, view), launch, view))
+
+
+def _check_resume(resume: str | None, allow_reshard: bool, given: str | None) -> None:
+    if resume is not None and given:
+        raise WrongUsage(f"`--resume {resume}` and `{RESUME} {given}` both name a checkpoint", "keep one")
+    if allow_reshard and resume is None:
+        instead = f"`--resume {given}` instead of `{RESUME} {given}`" if given else "`--resume DIR` too"
+        raise WrongUsage("`--allow-reshard` converts only what `--resume` names", f"write {instead}")
 
 
 def _program(script: str | None, module: str | None, python: Path | None) -> Path:

@@ -43,6 +43,8 @@ ELSEWHERE: Mapping[str, str] = {
     "bad-checkpoint": "A file of a checkpoint is missing, damaged or of another save.",
     "unfit-checkpoint": "`--resume`: the job cannot go on from the checkpoint, or its script would "
     "not load it.",
+    "kept-argument": "`--resume`: a Trainer takes the argument from its checkpoint.",
+    "nothing-to-train": "`--resume`: the checkpoint is at the end of the training.",
     "bad-argument": "A Trainer argument has a value of the wrong type.",
     "removed-argument": "The installed transformers no longer has the Trainer argument.",
     "newer-argument": "The installed transformers does not have the Trainer argument yet.",
@@ -63,6 +65,8 @@ ELSEWHERE: Mapping[str, str] = {
     "no-equivalent": "`config translate`: zlaunch has no equivalent option.",
     "no-model-type": "The `config.json` of the model has no `model_type`, so the architecture is unknown.",
     "unknown-model-type": "The installed transformers does not have this model type.",
+    "no-access": "Preflight: the script loads a model from the hub that does not exist there, or that your "
+    "token has no access to.",
     "own-code": "The model has custom code. The estimate uses the transformers class of the same type, "
     "which a script without `trust_remote_code` loads.",
     "absurd-size": "The `config.json` of the model has an impossible size.",
@@ -86,6 +90,10 @@ ELSEWHERE: Mapping[str, str] = {
     "or data offloaded to NVMe.",
     "not-shared": "Preflight: another host does not have the script, the NVMe directory or the run "
     "directory. Advice if its directory seems to be a different one.",
+    "nvme-saved-before": "Preflight: a job with its optimizer on NVMe would save over a checkpoint of "
+    "another, which DeepSpeed ends with `FileExistsError`. Advice if its steps are not known.",
+    "mixed-checkpoint": "Preflight: a job would save over a checkpoint of more ranks or another stage, and "
+    "leave some of its files.",
     "build-lock": "Preflight: a build of a native op was killed on another host and left its lock.",
     "monitor-missing": "Preflight: the package of an enabled monitor is not installed.",
     "unknown-monitor": "transformers has no integration of the name given with `--report_to`.",

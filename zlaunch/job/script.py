@@ -10,7 +10,7 @@ from typing import Any, Literal
 from zlaunch.errors import Finding, Place
 from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import Argument, TrainerArgs, flags, read_arguments
-from zlaunch.job.trainer_releases import TrainerRelease
+from zlaunch.job.trainer_releases import TrainerRelease, Value
 
 
 class ConfigInterface(Enum):
@@ -97,6 +97,8 @@ class Script:
     """Where it creates and trains an engine without an optimizer, from a ds_config that it receives."""
     without_deepspeed: str = ""
     """What it trains with instead of DeepSpeed, if that is known."""
+    constants: Mapping[str, Value] = field(default_factory=dict)
+    """Arguments of the Trainer that it names once, to set them."""
     own_output_dir: str | None = None
     """Default of `output_dir`, if it sets one."""
     has_other_modules: bool = False
@@ -145,7 +147,16 @@ class Script:
 
     def mentions(self, word: str) -> bool:
         """Whether the source contains a word or flag, with `-` and `_` as the same."""
-        return re.search(rf"(?<![\w-])-{{0,2}}{_spelling(word)}(?![\w-])", self.source) is not None
+        return num_mentions(word, self.source) > 0
+
+    def said(self, argv: Sequence[str], name: str, default: str) -> str | None:
+        """Return an argument of its Trainer as text, or the default; None if only the script knows it."""
+        given = dict(flags(self.trainer_flags(argv))).get(name)
+        if given is not None:
+            return given
+        if self.reported is not None or not self.mentions(name):
+            return default
+        return str(self.constants[name]) if name in self.constants else None
 
     @property
     def divides_ranks(self) -> bool:
@@ -163,6 +174,11 @@ class Script:
         return Path(
             dict(flags(self.trainer_flags(argv))).get("output_dir") or self.own_output_dir or "trainer_output"
         )
+
+
+def num_mentions(word: str, source: str) -> int:
+    """Count a word or flag in a source, with `-` and `_` as the same."""
+    return len(re.findall(rf"(?<![\w-])-{{0,2}}{_spelling(word)}(?![\w-])", source))
 
 
 def _spelling(word: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
 from zlaunch.job.file_kinds import refuse_other_files, refuse_other_languages, similar_scripts
-from zlaunch.job.script import RESUME, ConfigInterface, OwnConfig, Script
+from zlaunch.job.script import RESUME, ConfigInterface, OwnConfig, Script, num_mentions
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import MATCHED, Argument
 from zlaunch.job.trainer_releases import DEFAULTS, Value
@@ -55,6 +55,7 @@ def read_script(path: Path) -> Script:
             for name, value, line in arguments
             if name in DEFAULTS
         },
+        constants={name: value for name, value, _ in arguments if num_mentions(name, source) == 1},
         own_config=_own_ds_config(code) or _own_engine_config(code),
         config_flags=config_flags,
         default_config=_default_config(code, config_flags),

@@ -1,23 +1,22 @@
 """Run a job: start it, wait for its end, and restart it after a failure."""
 
-import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zlaunch.checkpoint.resume import ResumeTarget, newest_to_resume
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.execute import execute
 from zlaunch.launch.finish import FinishedRun
-from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.plan import LaunchPlan, PlanInputs
 from zlaunch.launch.preflight.preflight import Preflight
 from zlaunch.launch.prepare import Prepared, prepare
-from zlaunch.launch.restart_policy import FailedAttempt, Retry, propose_retries, resume_note, resumed
-from zlaunch.launch.resume import told_by
+from zlaunch.launch.restart_checkpoint import beginning, newest_for_restart
+from zlaunch.launch.restart_policy import FailedAttempt, propose_retries, resumed
 from zlaunch.process import defer_signals, heed_signals, signals_as_exceptions
 from zlaunch.rundir.record import Lineage
 
@@ -33,8 +32,21 @@ def run_attempts(prepared: Prepared, preflight: Preflight) -> int:
 @dataclass(frozen=True)
 class _Attempt:
     prepared: Prepared
-    run: Path
+    plan: LaunchPlan
     ended: FinishedRun
+
+    @property
+    def failure(self) -> FailedAttempt:
+        """Its failure, as the restart policy judges it."""
+        ranks, resume = self.ended.evidence.ranks, self.prepared.inputs.resume
+        finite = ranks[0].heartbeat.get("finite_loss_step", 0) if ranks else 0
+        return FailedAttempt(
+            self.ended.outcome,
+            max((rank.step for rank in ranks), default=0),
+            0 if resume is None else resume.saved.step or 0,
+            time.time(),
+            finite if self.ended.evidence.is_diverged else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class _Attempts:
         )
         plan = self._reserve(prepared, lineage)
         self.preflight.reporter.starting(plan, shows_output=bool(monitor.show_ranks))
-        return _Attempt(prepared, plan.layout.root, execute(plan, monitor, self.preflight.reporter))
+        return _Attempt(prepared, plan, execute(plan, monitor, self.preflight.reporter))
 
     def _reserve(self, prepared: Prepared, lineage: Lineage) -> LaunchPlan:
         """Plan for a free run directory and write it; take the next one if another run was faster.
@@ -79,12 +91,11 @@ class _Attempts:
 
     def restart(self, attempt: _Attempt) -> _Attempt:
         """Start again as long as the policy allows and it may help; return the last attempt."""
-        asked = attempt.prepared.inputs.job
+        first = attempt.prepared.inputs
         failures: list[FailedAttempt] = []
         while True:
-            step = max((rank.step for rank in attempt.ended.evidence.ranks), default=0)
-            failures.append(FailedAttempt(attempt.ended.outcome, step))
-            for job, lineage, note in self._retries(asked, attempt, failures):
+            failures.append(attempt.failure)
+            for job, lineage, note in self._retries(first, attempt, failures):
                 directory = _run_directory(attempt.prepared.run_dir, lineage.attempt)
                 heed_signals()
                 try:
@@ -101,21 +112,21 @@ class _Attempts:
                 return attempt
 
     def _retries(
-        self, asked: JobSpec, attempt: _Attempt, failures: Sequence[FailedAttempt]
+        self, first: PlanInputs, attempt: _Attempt, failures: Sequence[FailedAttempt]
     ) -> Iterator[tuple[JobSpec, Lineage, str]]:
         """List the jobs to try next, their lineage, and a note for the user."""
-        job, evidence = attempt.prepared.inputs.job, attempt.ended.evidence
-        for proposal in propose_retries(job, evidence, failures, asked.wishes.policy):
-            checkpoint = _checkpoint(attempt, proposal)
-            section = evidence.job.config.get("checkpoint")
-            loads_universal = isinstance(section, Mapping) and section.get("load_universal") is True
-            following = resumed(asked, proposal, checkpoint, loads_universal)
+        job, asked = attempt.prepared.inputs.job, first.job
+        for proposal in propose_retries(job, attempt.ended.evidence, failures, asked.wishes.policy):
+            root, ran = attempt.plan.layout.root, attempt.ended.evidence.job
+            found = newest_for_restart(attempt.prepared.inputs, root, ran, proposal, failures)
+            folder = None if found is None else found.checkpoint.folder
+            following = resumed(asked, proposal, folder, attempt.plan.loads_universal)
             if following is None:
                 why = f"{proposal.why}: there is no checkpoint to go on from"
                 self.preflight.reporter.restarting(f"not tried, {why}")
                 continue
-            lineage = Lineage(len(failures) + 1, continues=attempt.run.name, why=proposal.why)
-            yield following, lineage, f"{proposal.why}; {resume_note(checkpoint, failures[-1].step)}"
+            lineage = Lineage(len(failures) + 1, continues=root.name, why=proposal.why)
+            yield following, lineage, f"{proposal.why}; {beginning(first, found, failures[-1].step)}"
 
 
 def _run_directory(run_dir: Path | None, number: int) -> Path | None:
@@ -124,17 +135,3 @@ def _run_directory(run_dir: Path | None, number: int) -> Path | None:
         return None
     stem = run_dir.name.rpartition("-attempt-")[0] or run_dir.name
     return run_dir.with_name(f"{stem}-attempt-{number}")
-
-
-def _checkpoint(attempt: _Attempt, proposal: Retry) -> Path | None:
-    """Find a checkpoint to resume from, for scripts that have a flag for it."""
-    inputs, ran = attempt.prepared.inputs, attempt.ended.evidence.job
-    flag, is_read, _ = told_by(inputs.script)
-    if not (proposal.resumes and flag and is_read):
-        return None
-    directory = inputs.script.output_dir(inputs.job.script_args)
-    asked = proposal.job.offload
-    offload = (asked and asked.optimizer) or ran.offload.get("optimizer", "none")
-    target = ResumeTarget(ran.world_size, ran.stage, offload=offload)
-    before = math.inf if proposal.before is None else proposal.before
-    return newest_to_resume(directory.absolute(), target, before)

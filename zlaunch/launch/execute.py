@@ -1,4 +1,4 @@
-"""Carry out a plan: compile ops, start the launcher, follow it to its end."""
+"""Carry out a plan: convert its checkpoint, compile ops, start the launcher, follow it to its end."""
 
 import gc
 import os
@@ -18,6 +18,7 @@ from zlaunch.launch.monitoring.monitor import JobMonitor
 from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reshard import convert
 from zlaunch.process import SAFE_PATH, Foreground, Stopped, defer_signals, heed_signals, ours
 from zlaunch.rundir import control
 from zlaunch.rundir.read import read_rank_records
@@ -58,6 +59,7 @@ def _build_and_run(
     if_killed = ours("zlaunch.worker.lost", str(plan.layout.root), *op_cache)
     try:
         heed_signals()
+        convert(plan, reporter)
         stopped_by = build_missing(plan, environment, reporter, if_killed)
         heed_signals()
         if stopped_by is None:

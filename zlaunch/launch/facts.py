@@ -12,7 +12,7 @@ from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document
-from zlaunch.errors import InputMissing, Refused, Unavailable
+from zlaunch.errors import InputMissing, Refused, Unavailable, ZlaunchError
 from zlaunch.files import nearest
 from zlaunch.hosts.interpreter import RECIPE, TRAINING, check_packages, inspect_python
 from zlaunch.hosts.placement import assign_ranks, choose_slots
@@ -58,8 +58,8 @@ class Facts:
     sources: Sources
     model: ModelConfig | None
     """The model the script will load, if it is known."""
-    model_error: str | None
-    """Why the model's config.json could not be fetched."""
+    model_error: ZlaunchError | None
+    """Why the model's config.json could not be fetched; InputMissing if the script cannot load the model."""
     here: HostSurvey
     hosts: HostSurveys
     environ: Mapping[str, str]
@@ -144,10 +144,11 @@ def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyReq
     )
 
 
-def _model(job: JobSpec, script: Script) -> tuple[ModelConfig | None, str | None]:
+def _model(job: JobSpec, script: Script) -> tuple[ModelConfig | None, ZlaunchError | None]:
     """Find the config.json of the model the script will load, or why it could not be fetched.
 
-    Raises InputMissing or Refused for a model that the script certainly cannot load.
+    Raises InputMissing or Refused for a model that the script certainly cannot load, unless its config.json
+    is bundled with zlaunch.
     """
     name = model_flag(script.trainer_flags(job.script_args))
     if name is None:
@@ -162,9 +163,11 @@ def _model(job: JobSpec, script: Script) -> tuple[ModelConfig | None, str | None
             return None, None
         if not HUB_ID.fullmatch(name):
             raise InputMissing(f"there is no model directory `{name}`")
-        return fetch_model(name), None
+        model = fetch_model(name)
+        is_lost = isinstance(model.hub_error, InputMissing)
+        return model, None if is_lost and not is_certain else model.hub_error
     except Unavailable as error:
-        return None, error.message
+        return None, error
     except (InputMissing, Refused):
         if is_certain:
             raise

@@ -13,6 +13,7 @@ from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, script_argum
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
 from zlaunch.dsconfig.text.document import Document, dotted
 from zlaunch.errors import Finding, Severity, WrongUsage, refuse_fatal
 from zlaunch.estimate.splits import split_by_arguments
@@ -31,6 +32,7 @@ from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, fsdp_flag, s
 from zlaunch.launch.backends import BACKENDS, launcher_of
 from zlaunch.launch.backends.target import Target
 from zlaunch.launch.resume import DataPosition, Resumption, data_position
+from zlaunch.launch.saves import SavePlan, plan_saves
 from zlaunch.process import RANK_PROGRAM, ours
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import whole
@@ -67,7 +69,7 @@ class PlanInputs:
     @property
     def trainer_flags(self) -> tuple[str, ...]:
         """The arguments of the script as flags of the Trainer."""
-        words = () if self.resume is None else self.resume.words
+        words = () if self.resume is None else self.resume.words(self.layout)
         return (*self.script.trainer_flags(self.job.script_args), *words)
 
     def read_args(self) -> tuple[TrainerArgs, list[Finding]]:
@@ -139,8 +141,8 @@ class LaunchPlan:
     """Where native ops are kept; None without torch."""
     resume: DataPosition | None = None
     """The checkpoint that it goes on from, and where in its data."""
-    saves: str | None = None
-    """What its Trainer saves, in words; None if that is not known."""
+    saves: SavePlan | None = None
+    """When its Trainer saves checkpoints; None if it saves none."""
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -172,6 +174,11 @@ class LaunchPlan:
         return (*self.python.module(module), *words)
 
     @property
+    def loads_universal(self) -> bool:
+        """Whether its engine loads universal checkpoints, and no others."""
+        return self.values[LOAD_UNIVERSAL] is True
+
+    @property
     def swap_dirs(self) -> tuple[Path, ...]:
         """Directories on NVMe that belong to this run alone."""
         used = [name for name in OFFLOADS if self.values[(ZERO, name, "device")] == "nvme"]
@@ -188,8 +195,10 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
     config = resolve_config(job, inputs.context(args), [*findings, *_absent(inputs), *_no_optimizer(inputs)])
     resolved = _leave_total(_in_own_swap_dirs(config.values, inputs.layout), config.left, inputs)
     words, handed = _handed_over(inputs, config)
-    resumed = inputs.resume
-    variables = {**_op_cache(inputs), **handed, **(resumed.variables if resumed else {})}
+    resumed = () if inputs.resume is None else inputs.resume.words(inputs.layout)
+    told = {} if inputs.resume is None else inputs.resume.variables(inputs.layout)
+    variables = {**_op_cache(inputs), **handed, **told}
+    position = position_of(inputs, resolved.values)
     return LaunchPlan(
         layout=inputs.layout,
         python=inputs.python,
@@ -203,7 +212,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         if script.reported is not None
         else resolved.values,
         left=resolved.left,
-        script=(str(script.path), *job.script_args, *(resumed.words if resumed else ()), *words),
+        script=(str(script.path), *job.script_args, *resumed, *words),
         environment=job_environment(inputs.machine, topology, inputs.environ, variables, inputs.python),
         ops=_ops(inputs, config),
         precision=config.precision,
@@ -211,7 +220,8 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         module=job.module,
         debug=None if job.debug is None else listener(job.debug, topology),
         op_cache=inputs.op_cache,
-        resume=position_of(inputs, resolved.values),
+        resume=position,
+        saves=plan_saves(script, job.script_args, position),
     )
 
 

@@ -24,10 +24,11 @@ from zlaunch.job.script import Handover, OwnConfig
 from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.job.trainer_args import take_ds_config
 from zlaunch.launch import rundir_writer
+from zlaunch.launch.chosen_checkpoint import find_resumption, nothing_yet
 from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
 from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, listener, make_plan
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.resume import find_resumption
+from zlaunch.launch.saving import told_where_to_save
 from zlaunch.rundir.layout import RUNS, RunDir
 
 if TYPE_CHECKING:  # often nothing is estimated
@@ -80,6 +81,7 @@ def prepare(job: JobSpec, run_dir: Path | None, reporter: Reporter, beside: Path
     """Inspect and check a job; the command line is checked before anything slow is inspected."""
     refuse_contradictions(job)
     sources = read_sources(job)
+    job = told_where_to_save(job, sources.script)
     check_script_args(sources.script, job.script_args)
     layout = next(rundir_writer.candidates(run_dir, job.name, beside))
     _check_directories(job, run_dir, layout)
@@ -88,6 +90,9 @@ def prepare(job: JobSpec, run_dir: Path | None, reporter: Reporter, beside: Path
     if (resumption := find_resumption(job, facts.sources.script)) is not None:
         found = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
         inputs = replace(inputs, job=replace(job, resume=found), resume=resumption)
+    elif job.resume is not None:
+        reporter.note(nothing_yet(job, facts.sources.script), "resume")
+        inputs = replace(inputs, job=replace(job, resume=None))
     if untested := list(inputs.stack.untested()):
         reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
     return Prepared(inputs, facts, run_dir, beside)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -23,6 +23,7 @@ from zlaunch.launch import rundir_writer
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, position_of, swap_name
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.saves import plan_saves
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord
 from zlaunch.rundir.run_files import RunFiles
@@ -111,11 +112,13 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
     """
     job, old, run_dir = files.job, _recorded_root(files), inputs.layout
     moved = {str(RunDir(old).ds_config): str(run_dir.ds_config)}
+    arguments, variables = _resume_words(inputs), _resume_variables(inputs)
     with _enough_is_recorded(files):
         expected, ds_config = (
             _own_swap_dirs(_values(files, config), old, run_dir)
             for config in (files.provenance.get("expected", files.config), files.config)
         )
+        position = position_of(inputs, expected)
         return LaunchPlan(
             layout=run_dir,
             python=inputs.python,
@@ -127,16 +130,21 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             values=expected,
             ds_config=ds_config,
             left=files.provenance["left"],
-            script=tuple(moved.get(word, word) for word in job["script"]),
+            script=tuple(
+                arguments.get(before, moved.get(word, word))
+                for before, word in pairwise(("", *job["script"]))
+            ),
             environment={
-                name: _variable(name, moved.get(value, value)) for name, value in job["environment"].items()
+                **{name: _variable(name, moved.get(one, one)) for name, one in job["environment"].items()},
+                **variables,
             },
             ops=tuple(OPS[name] for name in job["native_ops"]),
             precision=job.get("precision"),
             warnings=(),
             module=job.get("module"),
             op_cache=inputs.op_cache,
-            resume=position_of(inputs, expected),
+            resume=position,
+            saves=plan_saves(inputs.script, inputs.job.script_args, position),
         )
 
 
@@ -152,6 +160,16 @@ def _enough_is_recorded(files: RunFiles) -> Iterator[None]:
             "it is damaged, or from another release of zlaunch",
             "use its `run.sh`",
         ) from None
+
+
+def _resume_words(inputs: PlanInputs) -> dict[str, str]:
+    """Return the argument for the checkpoint and its value now: `latest` may name another tag than it did."""
+    words = () if inputs.resume is None else inputs.resume.words(inputs.layout)
+    return dict([words]) if words else {}
+
+
+def _resume_variables(inputs: PlanInputs) -> dict[str, Variable]:
+    return {} if inputs.resume is None else inputs.resume.variables(inputs.layout)
 
 
 def _recorded_root(files: RunFiles) -> Path:

@@ -1,48 +1,59 @@
-"""`--allow-reshard`: convert the checkpoint that a job goes on from, if it needs that."""
+"""`--allow-reshard`: convert the checkpoint that a job goes on from, if it needs that.
+
+The conversion is planned before all checks, and done after them, when the job starts.
+"""
 
 import time
 from dataclasses import replace
 
 from zlaunch.checkpoint.resume import ResumeWay
-from zlaunch.checkpoint.universal import make_universal, universal_folder
-from zlaunch.files import shown
+from zlaunch.checkpoint.summary import summarize
+from zlaunch.checkpoint.universal import (
+    disk_need_of,
+    plan_universal,
+    universal_folder,
+    write_universal,
+    written_folder,
+)
+from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
+from zlaunch.dsconfig.text.document import dotted
+from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
 from zlaunch.launch.preflight.resume import fit_of
-from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.resume import find_resumption
+from zlaunch.launch.resume import Conversion
 from zlaunch.units import duration
 
-_KEY = "checkpoint.load_universal"
 
-
-def resharded(prepared: Prepared, reporter: Reporter, *, write: bool) -> Prepared:
-    """Convert the checkpoint for the ranks, the stage and the offload of the job, and let the job load that.
-
-    Without `write`, nothing is converted, and the job is shown as it would start. Raise what `make_universal`
-    raises.
-    """
-    plan = prepared.plan()
-    if plan.resume is None:
-        return prepared
+def with_conversion(inputs: PlanInputs) -> PlanInputs:
+    """Let a job load a universal checkpoint, one that has to be made first, if no other fits it."""
+    plan = make_plan(inputs)
     fit = fit_of(plan)
-    if fit is None or fit.answer.way is not ResumeWay.UNIVERSAL or (fit.is_converted and fit.loads_universal):
-        return prepared
-    saved, job = plan.resume.resumption.saved, prepared.inputs.job
-    began = time.monotonic()
-    if not fit.is_converted and write:
-        make_universal(
-            saved.checkpoint,
-            None,
-            lambda: reporter.busy("converting the checkpoint", duration(time.monotonic() - began)),
-            fit.target.int_steps(saved),
-        )
-    keys = job.overrides if fit.loads_universal else (*job.overrides, (_KEY, True))
-    named = str(universal_folder(saved.checkpoint, None)) if write or fit.is_converted else job.resume
-    job = replace(job, overrides=keys, resume=named)
-    found = find_resumption(job, prepared.inputs.script)
-    assert found is not None
-    if not fit.is_converted:
-        took = f"converted in {duration(time.monotonic() - began)}" if write else "converted before the start"
-        reporter.note(f"{shown(saved.checkpoint.folder)} is {took}: {'; '.join(fit.answer.reasons)}")
-        found = replace(found, is_to_convert=not write)
-    return replace(prepared, inputs=replace(prepared.inputs, job=job, resume=found))
+    if plan.resume is None or fit is None or fit.answer.way is not ResumeWay.UNIVERSAL:
+        return inputs
+    found, job = plan.resume.resumption, inputs.job
+    one = found.saved.checkpoint
+    folder = universal_folder(one, None)
+    key = () if plan.loads_universal else ((dotted(LOAD_UNIVERSAL), True),)
+    job = replace(job, overrides=(*job.overrides, *key), resume=str(folder))  # so that a rerun takes the same
+    if fit.converted is not None:
+        found = replace(found, saved=summarize(fit.converted))
+    else:
+        target, steps = written_folder(one, None), fit.target.int_steps(found.saved)
+        conversion = Conversion(target, folder, disk_need_of(one), fit.answer.reasons, steps)
+        found = replace(found, conversion=conversion)
+    return replace(inputs, job=job, resume=found)
+
+
+def convert(plan: LaunchPlan, reporter: Reporter) -> None:
+    """Convert the checkpoint of a plan, if it needs that. Raise what `write_universal` raises."""
+    found = None if plan.resume is None else plan.resume.resumption
+    if found is None or found.conversion is None:
+        return
+    began, how = time.monotonic(), found.conversion
+    write_universal(
+        plan_universal(found.saved.checkpoint, None),
+        lambda: reporter.busy("converting the checkpoint", duration(time.monotonic() - began)),
+        how.int_steps,
+        plan.python.executable,
+    )
+    reporter.note(f"the checkpoint was converted in {duration(time.monotonic() - began)}")

@@ -7,10 +7,12 @@ from pathlib import Path
 from zlaunch.diagnosis.advice import state_of
 from zlaunch.diagnosis.evidence import Evidence, JobEvidence
 from zlaunch.diagnosis.outcome import Outcome
+from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
+from zlaunch.dsconfig.text.document import dotted
 from zlaunch.estimate.changes import memory_changes
 from zlaunch.job.script import RESUME
 from zlaunch.job.spec import JobSpec, RestartPolicy
-from zlaunch.units import plural
+from zlaunch.job.trainer_args import flags
 
 HEALS = frozenset(
     {
@@ -29,9 +31,9 @@ HEALS = frozenset(
 """Failures that may not recur: a lost rank, a fault of the network or of a device."""
 
 DETERMINED = frozenset({"script-exception"})
-"""Failures that recur, unless a transient condition caused them: never restarted at step 0."""
+"""Failures that recur, unless a transient condition caused them: never restarted at the first step."""
 
-_NOT_UNIVERSAL = ("checkpoint.load_universal", False)
+_NOT_UNIVERSAL = (dotted(LOAD_UNIVERSAL), False)
 
 DIVERGED = "loss-not-a-number"
 
@@ -44,17 +46,29 @@ class FailedAttempt:
 
     outcome: Outcome
     step: int
+    began: int = 0
+    """The step of the checkpoint that it began with."""
+    ended: float = 0.0
+    """Seconds since 1970."""
+    last_finite: int | None = None
+    """The step of its last finite loss, if the loss then stayed NaN or infinite."""
+
+    def may_have_lost(self, step: int | None, saved: float) -> bool:
+        """Whether a checkpoint of a step, written at a time, may have the weights that gave such a loss."""
+        if self.last_finite is None or saved > self.ended:
+            return False
+        return step is None or step >= self.last_finite
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A job to try next, and why; it can resume from a checkpoint if the stage is the same."""
+    """A job to try next, and why."""
 
     job: JobSpec
     why: str
     resumes: bool = True
-    before: int | None = None
-    """The step before which the checkpoint has to be from; without one, the job is not tried."""
+    """Whether it can go on from a checkpoint: not at another stage."""
+    needs_checkpoint: bool = False
 
 
 def propose_retries(
@@ -70,7 +84,7 @@ def propose_retries(
         return
     if evidence.is_diverged:
         if policy.on_nan == "rollback":
-            yield from _rollback(job, evidence, failures, policy)
+            yield from _rollback(job, failures, policy)
         return
     codes = [failed.outcome.verdict and failed.outcome.verdict.code for failed in failures]
     restarts = sum(1 for code in codes if code not in OUT_OF_MEMORY)
@@ -78,9 +92,7 @@ def propose_retries(
         yield Retry(job, f"restart {restarts} of {policy.max_restarts}: {last.verdict.cause}")
 
 
-def _rollback(
-    job: JobSpec, evidence: Evidence, failures: Sequence[FailedAttempt], policy: RestartPolicy
-) -> Iterator[Retry]:
+def _rollback(job: JobSpec, failures: Sequence[FailedAttempt], policy: RestartPolicy) -> Iterator[Retry]:
     """Propose to go on from before the last finite loss, after which the weights may have been lost.
 
     What a job computes from the same checkpoint and data may be lost at the same step, so once is enough
@@ -88,9 +100,8 @@ def _rollback(
     """
     count = sum(one.outcome.verdict is not None and one.outcome.verdict.code == DIVERGED for one in failures)
     most, cause = max(1, policy.max_restarts), failures[-1].outcome.verdict
-    steps = [rank.heartbeat.get("finite_loss_step", 0) for rank in evidence.ranks[:1]]
-    if count <= most and steps and cause is not None:
-        yield Retry(job, f"rollback {count} of {most}: {cause.cause}", before=steps[0])
+    if count <= most and cause is not None:
+        yield Retry(job, f"rollback {count} of {most}: {cause.cause}", needs_checkpoint=True)
 
 
 def can_heal(failures: Sequence[FailedAttempt]) -> bool:
@@ -106,7 +117,7 @@ def can_heal(failures: Sequence[FailedAttempt]) -> bool:
         and (failed.outcome.verdict.cause, failed.step) == (verdict.cause, last.step)
         for failed in failures[:-1]
     )
-    return verdict.code in DETERMINED and last.step > 0 and not again
+    return verdict.code in DETERMINED and last.step > last.began and not again
 
 
 def smaller_jobs(job: JobSpec, ran: JobEvidence, code: str) -> Iterator[Retry]:
@@ -134,8 +145,8 @@ def resumed(
     A checkpoint that the user asked for stays; one that an earlier attempt was given is replaced. A job that
     began with a universal checkpoint saves others, which DeepSpeed finds without `load_universal`.
     """
-    was_asked = asked.resume is not None or RESUME in asked.script_args
-    is_needed = proposal.before is not None or (was_asked and not proposal.resumes)
+    was_asked = asked.resume is not None or RESUME.removeprefix("--") in dict(flags(asked.script_args))
+    is_needed = proposal.needs_checkpoint or (was_asked and not proposal.resumes)
     if checkpoint is None and is_needed:
         return None
     job = replace(proposal.job, resume=asked.resume if checkpoint is None else str(checkpoint))
@@ -143,10 +154,3 @@ def resumed(
     began_universal = loads_universal or overrides != job.overrides
     added = (_NOT_UNIVERSAL,) if began_universal and checkpoint is not None else ()
     return replace(job, overrides=(*overrides, *added))
-
-
-def resume_note(checkpoint: Path | None, step: int) -> str:
-    """Say where the next attempt begins."""
-    if checkpoint is not None:
-        return f"resuming from {checkpoint}"
-    return f"starting over, {plural(step, 'step')} lost" if step else "starting over"

@@ -1,8 +1,11 @@
 """Launch a job, or show how it would be launched."""
 
+from dataclasses import replace
+
 from zlaunch.launch.preflight.preflight import LaunchOptions, Preflight
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reshard import with_conversion
 
 
 def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
@@ -13,9 +16,7 @@ def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
     preflight = Preflight(options, reporter)
     prepared = preflight.estimate(prepared, options.auto_stage)
     if options.allow_reshard:
-        from zlaunch.launch.reshard import resharded  # few jobs need a conversion
-
-        prepared = resharded(prepared, reporter, write=not options.dry_run)
+        prepared = replace(prepared, inputs=with_conversion(prepared.inputs))
     if options.dry_run:
         plan = preflight.plan(prepared)
         reporter.dry_run(plan, prepared.estimate)

@@ -101,9 +101,10 @@ def release(plan: LaunchPlan) -> None:
     """Delete the directories of a run that does not start, with their contents."""
     run_dir = plan.layout
     with contextlib.suppress(OSError):
-        for file in run_dir.first_files:
+        links = run_dir.resume.iterdir() if run_dir.resume.is_dir() else ()
+        for file in (*run_dir.first_files, *links):
             file.unlink(missing_ok=True)
-    for directory in (*plan.swap_dirs, run_dir.ranks, run_dir.logs, run_dir.root):
+    for directory in (*plan.swap_dirs, run_dir.ranks, run_dir.logs, run_dir.resume, run_dir.root):
         with contextlib.suppress(OSError):
             directory.rmdir()
 
@@ -127,6 +128,8 @@ def write_run_files(
         hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
         run_dir.hostfile.write_text("".join(hosts))
     write_whole(run_dir.command, command_script(plan), mode=PRIVATE | stat.S_IXUSR)
+    if plan.resume is not None:
+        plan.resume.resumption.link(run_dir)
     run_dir.reserve.write_bytes(b"\n" * RESERVE_BYTES)
 
 

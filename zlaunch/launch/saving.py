@@ -1,12 +1,14 @@
-"""Where a training saves: the arguments by which a program is told."""
+"""`--save`: the arguments by which a script is told where to save."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from zlaunch.errors import WrongUsage
-from zlaunch.job.script_reader import read_script
+from zlaunch.job.script import Script
+from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import flags
 from zlaunch.launch.facts import default_recipe
+from zlaunch.launch.rundir_writer import check_writable
 
 OUTPUT = "--output_dir"
 
@@ -14,23 +16,32 @@ _OF_THE_RECIPE = ("--save_strategy", "epoch", "--save_total_limit", "2")
 """The recipe saves nothing by default; a checkpoint has seven times the bytes of the model."""
 
 
-def saving(directory: str, program: Path, argv: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments by which a program saves to a directory; those of the user come after them.
+def told_where_to_save(job: JobSpec, script: Script) -> JobSpec:
+    """Add the arguments for `--save` to those of a script; those of the user come after them.
 
-    Raise WrongUsage if the program is not known to take any, or the user named another directory.
+    Raise WrongUsage if the script is not known to take any, or the user named another directory, Unavailable
+    if the directory cannot be written.
     """
-    if (given := dict(flags(argv)).get("output_dir")) is not None:
+    if job.save is None:
+        return job
+    words = _words(job.save, job, script)
+    if words[0] == OUTPUT:  # what a script does with an argument of its own is unknown
+        check_writable(Path(job.save), "--save")
+    return replace(job, save=None, script_args=(*words, *job.script_args))
+
+
+def _words(directory: str, job: JobSpec, script: Script) -> tuple[str, ...]:
+    if (given := dict(flags(job.script_args)).get("output_dir")) is not None:
         raise WrongUsage(
             f"`--save {directory}` and `{OUTPUT} {given}` both name a directory", "keep one of them"
         )
-    if program == default_recipe():
+    if job.script == default_recipe():
         return (OUTPUT, directory, *_OF_THE_RECIPE)
-    script = read_script(program)
     if script.save_flag:
         return (script.save_flag, directory)
     if script.takes_trainer_args:
         return (OUTPUT, directory)
     raise WrongUsage(
-        f"`--save {directory}`: {program.name} decides itself where it saves",
+        f"`--save {directory}`: {script.path.name} decides itself where it saves",
         "pass the argument that it has for this after `--`",
     )

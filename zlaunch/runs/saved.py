@@ -1,13 +1,16 @@
 """What a run has saved, and where."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from zlaunch.checkpoint.find import WEIGHTS, checkpoint_parent
+from zlaunch.checkpoint.find import WEIGHTS, SavedBy, checkpoint_parent
 from zlaunch.checkpoint.newest import newest_complete
 from zlaunch.checkpoint.summary import Summary
+from zlaunch.job.script import RESUME
 from zlaunch.job.trainer_args import flags
-from zlaunch.rundir.run_files import RunFiles
+from zlaunch.rundir.run_files import RunFiles, read_run_files
 from zlaunch.runs.what_ran import program_of
 
 _ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -20,31 +23,103 @@ class SavedByRun:
     model: Path | None = None
     """A directory for `from_pretrained`."""
     checkpoint: Summary | None = None
+    asked: tuple[str, ...] = ()
+    """The words after `zlaunch train` that started the run in this directory, without a checkpoint; empty if
+    it was started otherwise."""
 
 
 def saved_by_run(files: RunFiles) -> SavedByRun:
-    """Look for what the script of a run has recorded as saved."""
-    program, place = program_of(files), Path(files.job.get("working_directory", ""))
-    model, engine = program.get("saved_model"), program.get("saved_checkpoint")
+    """Look for what the script of a run, or of an earlier attempt of its job, has recorded as saved.
+
+    The newest checkpoint of a run that has saved none is the one that it went on from.
+    """
+    model, folder = _recorded(files, "saved_model"), _saved_to(files)
     try:
-        return SavedByRun(
-            _with_weights(place / model) if model else None,
-            newest_complete(checkpoint_parent(place / engine)) if engine else None,
-        )
+        newest = None if folder is None else newest_of_run(files, folder)
+        found = None if model is None else _with_weights(model, began(files))
+        return SavedByRun(found, newest or _went_on_from(files), _asked(files))
     except OSError:  # the directory is on another host, or not ours to read
         return SavedByRun()
 
 
-def _with_weights(folder: Path) -> Path | None:
-    return folder if any((folder / name).is_file() for name in (*WEIGHTS, *_ADAPTERS)) else None
+def _asked(files: RunFiles) -> tuple[str, ...]:
+    """Return what may be typed again: not what names a checkpoint, or a run directory that exists now."""
+    _, *words = files.job.get("asked", [""])
+    if words[:1] != ["train"] or _place(files) != Path.cwd():
+        return ()
+    end = words.index("--") if "--" in words else len(words)
+    own = _without([*_without(words[1:end], "--resume")], "--run-dir")
+    return (*own, *_without(words[end:], RESUME))
+
+
+def _without(words: list[str], flag: str) -> Iterator[str]:
+    """Leave out an argument of the script and its value."""
+    rest = iter(words)
+    for word in rest:
+        name, is_given, _ = word.replace("_", "-").partition("=")
+        if name != flag.replace("_", "-"):
+            yield word
+        elif not is_given:
+            next(rest, None)
+
+
+def newest_of_run(
+    files: RunFiles, folder: Path, fits: Callable[[Summary], bool] = lambda _: True
+) -> Summary | None:
+    """Read the newest complete checkpoint that the job of a run has saved to a directory, and that fits."""
+    return newest_complete(folder, began(files), fits)
 
 
 def output_dir_of(files: RunFiles) -> Path | None:
-    """Find the directory in which a run saved checkpoints; None if it is not recorded."""
-    job, program = files.job, program_of(files)
-    place = Path(job.get("working_directory", ""))
-    if saved := program.get("saved_checkpoint"):
-        return checkpoint_parent(place / saved)
-    told = program.get("trainer_args", {}).get("output_dir")
-    given = told or dict(flags(job.get("script", []))).get("output_dir")
-    return place / given if isinstance(given, str) else None
+    """Find the directory in which the job of a run saves checkpoints; None if it is not recorded."""
+    told = program_of(files).get("trainer_args", {}).get("output_dir")
+    given = told or dict(flags(files.job.get("script", []))).get("output_dir")
+    return _saved_to(files) or (_place(files) / given if isinstance(given, str) else None)
+
+
+def began(files: RunFiles) -> float:
+    """When the job of a run was started: its first attempt, if others followed."""
+    *_, first = _attempts(files)
+    return first.job.get("started", 0.0)
+
+
+def resumed_of(files: RunFiles) -> Path | None:
+    """Return the checkpoint that the job of a run went on from; None if it began anew."""
+    *_, first = _attempts(files)
+    resumed = first.job.get("spec", {}).get("resume")
+    return Path(resumed) if isinstance(resumed, str) else None
+
+
+def _went_on_from(files: RunFiles) -> Summary | None:
+    """Read it, unless it is universal, which `--resume` alone does not load."""
+    folder = resumed_of(files)
+    if folder is None:
+        return None
+    return newest_complete(folder, fits=lambda one: one.checkpoint.saved_by is not SavedBy.UNIVERSAL)
+
+
+def _attempts(files: RunFiles) -> Iterator[RunFiles]:
+    """Read a run and the attempts of its job before it."""
+    yield files
+    if (before := files.job.get("continues")) and (root := files.root.with_name(before)).is_dir():
+        yield from _attempts(read_run_files(root))
+
+
+def _recorded(files: RunFiles, name: Literal["saved_model", "saved_checkpoint"]) -> Path | None:
+    """Find where the last attempt that saved has done so."""
+    places = ((_place(one), program_of(one).get(name)) for one in _attempts(files))
+    return next((place / saved for place, saved in places if saved), None)
+
+
+def _saved_to(files: RunFiles) -> Path | None:
+    saved = _recorded(files, "saved_checkpoint")
+    return None if saved is None else checkpoint_parent(saved)
+
+
+def _place(files: RunFiles) -> Path:
+    return Path(files.job.get("working_directory", ""))
+
+
+def _with_weights(folder: Path, since: float) -> Path | None:
+    found = [folder / name for name in (*WEIGHTS, *_ADAPTERS)]
+    return folder if any(one.is_file() and one.stat().st_mtime >= since for one in found) else None

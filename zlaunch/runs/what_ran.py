@@ -64,7 +64,7 @@ def _other_beginning(files: RunFiles) -> Iterator[str]:
     """Find a script that did not load the checkpoint that it was told of."""
     wanted, steps = files.job.get("resumed_step"), files.heartbeats.get(0, {})
     began = steps.get("first_step")
-    if wanted and began is not None and began < wanted:
+    if wanted and began not in (None, wanted):
         yield f"the script began at step {began}, not at step {wanted} of its checkpoint"
 
 

@@ -1,23 +1,18 @@
-"""What a Trainer is said to save before it starts."""
+"""What is found wrong, before a start, with what a Trainer will save."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.each import each
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Severity
 from zlaunch.hosts.machine import Disk, FreeResources
-from zlaunch.job.script import ConfigInterface
-from zlaunch.job.spec import JobSpec
-from zlaunch.launch.facts import default_recipe
-from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
+from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.launch.plan import PlanInputs, make_plan
 from zlaunch.launch.preflight.checks import check_resources
-from zlaunch.launch.preflight.requirements import DiskUse, ResourceRequirements, saves_of
-from zlaunch.launch.preflight.saves import SavePlan, check_loadable, save_note
+from zlaunch.launch.preflight.requirements import DiskUse, ResourceRequirements
+from zlaunch.launch.preflight.saves import check_saves
 
 MIB = 1 << 20
 
@@ -37,73 +32,6 @@ def inputs(*argv: str, source: str = "", config: str | None = None, **asked: Any
     )
 
 
-@each(
-    ("argv", "when", "count", "most"),
-    [
-        ("", "every 500 steps", None, None),
-        ("--max_steps 1200", "every 500 steps", 3, 3),
-        ("--max_steps 1000 --save_steps 250", "every 250 steps", 4, 4),
-        ("--max_steps 1000 --save_steps 0.1", "every 100 steps", 10, 10),
-        ("--max_steps 1000 --save_steps 1", "every 1 step", 1000, 1000),
-        ("--save_total_limit 2", "every 500 steps", None, 3),
-        ("--max_steps 600 --save_total_limit 5", "every 500 steps", 2, 2),
-        ("--save_strategy epoch --max_steps 9", "after each epoch", None, None),
-        ("--save_strategy best", "when the metric is best", None, None),
-        ("--save_steps x", "when the script says", None, None),
-    ],
-)
-def test_arguments_say_when_a_trainer_saves(
-    argv: str, when: str, count: int | None, most: int | None
-) -> None:
-    found = saves_of(inputs(*argv.split()))
-    assert found is not None
-    assert (found.when, found.count, found.most) == (when, count, most)
-
-
-def test_what_the_source_may_set_is_not_taken_for_a_default() -> None:
-    found = saves_of(inputs("--max_steps", "1000", source="save_steps: int = 10"))
-    assert found is not None
-    assert (found.when, found.most) == ("when the script says", None)
-
-
-@pytest.mark.parametrize("argv", [("--save_strategy", "no"), ("--save_strategy=no",)])
-def test_a_trainer_that_saves_nothing_has_no_plan_for_it(argv: tuple[str, ...]) -> None:
-    assert saves_of(inputs(*argv)) is None
-
-
-def test_a_loop_decides_itself_when_it_saves() -> None:
-    loop = replace(inputs(), script=script(interface=ConfigInterface.DEEPSPEED))
-    assert saves_of(loop) is None
-    assert save_note(make_plan(loop), None, None) is None
-
-
-def planned(*argv: str, **asked: Any) -> LaunchPlan:
-    return make_plan(inputs(*argv, **asked))
-
-
-def test_the_note_says_how_much_is_on_the_disk_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    saves = SavePlan(tmp_path / "out", "every 5 steps", 4, None)
-    said = save_note(planned(), saves, 50 * MIB)
-    assert said is not None
-    assert said.startswith("a checkpoint every 5 steps to out, 50 MiB each, 4 in all: 200 MiB; ")
-    limited = save_note(planned(), replace(saves, limit=1), 50 * MIB)
-    assert limited is not None
-    assert "at most 2 at once: 100 MiB" in limited
-    unknown = save_note(planned(), replace(saves, count=None), None)
-    assert unknown is not None
-    assert "every 5 steps to out, all of them kept; " in unknown
-
-
-def test_a_recipe_that_saves_nothing_says_what_to_type() -> None:
-    plan = planned()
-    assert save_note(plan, None, None) == "no checkpoints"
-    recipe = replace(plan, program=replace(plan.program, path=default_recipe()))
-    assert save_note(recipe, None, None) == "nothing; `--save DIR` keeps the model"
-
-
 ALONE = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}'
 
 
@@ -120,9 +48,49 @@ def test_a_model_that_could_not_be_loaded_is_told_before_the_start(
     asked: dict[str, Any], hinted: int
 ) -> None:
     given = inputs(**asked)
-    found = list(check_loadable(make_plan(given), saves_of(given)))
+    found = list(check_saves(make_plan(given)))
     assert [one.severity for one in found] == [Severity.ADVICE] * hinted
     assert all("stage3_gather_16bit_weights_on_model_save=true`" in (one.hint or "") for one in found)
+
+
+@each(
+    ("argv", "asked", "severities"),
+    [
+        ("--save_steps 4 --max_steps 8", {"offload": Offload("nvme")}, [Severity.FAILS_LATER]),
+        ("--save_steps 4 --max_steps 7", {"offload": Offload("nvme")}, [Severity.ADVICE]),
+        ("--save_steps 4", {"offload": Offload("nvme")}, [Severity.ADVICE]),
+        ("--save_steps 4 --max_steps 8", {"offload": Offload("cpu")}, []),
+    ],
+)
+def test_an_optimizer_on_nvme_is_not_saved_over_an_earlier_one(
+    argv: str, asked: dict[str, Any], severities: list[Severity], tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoint-8" / "global_step8" / "offloaded_tensors").mkdir(parents=True, exist_ok=True)
+    given = inputs(*argv.split(), "--output_dir", str(tmp_path), stage=3, nvme_dir=Path("/nvme"), **asked)
+    found = list(check_saves(make_plan(given)))
+    assert [one.severity for one in found] == severities
+    assert all("/checkpoint-8 --offload cpu --allow-reshard`" in (one.hint or "") for one in found)
+
+
+@each(
+    ("argv", "asked", "codes"),
+    [
+        ("--save_steps 4 --max_steps 8", {"stage": 2}, ["mixed-checkpoint"]),
+        ("--save_steps 4 --max_steps 7", {"stage": 2}, []),
+        ("--save_steps 4 --max_steps 8", {"stage": 3}, ["mixed-checkpoint"]),
+    ],
+)
+def test_a_checkpoint_of_more_ranks_or_another_stage_is_not_silently_saved_over(
+    argv: str, asked: dict[str, Any], codes: list[str], tmp_path: Path
+) -> None:
+    ranks = 2 if asked["stage"] == 3 else 3  # this job has 2
+    folder = tmp_path / f"of-{ranks}" / "checkpoint-8" / "global_step8"
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in range(ranks):
+        (folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+    (folder / "mp_rank_00_model_states.pt").touch()
+    plan = make_plan(inputs(*argv.split(), "--output_dir", str(folder.parents[1]), **asked))
+    assert [one.code for one in check_saves(plan)] == codes
 
 
 def test_a_disk_with_room_for_one_checkpoint_of_many_is_worth_a_warning() -> None:

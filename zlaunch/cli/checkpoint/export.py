@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch import console
-from zlaunch.checkpoint.directory import refuse_existing
 from zlaunch.checkpoint.export import (
     BLOCK_BYTES,
     ModelExport,
@@ -15,6 +14,7 @@ from zlaunch.checkpoint.export import (
     write_export,
 )
 from zlaunch.checkpoint.find import checkpoint_at
+from zlaunch.checkpoint.new_directory import refuse_existing
 from zlaunch.checkpoint.verify import require_engine
 from zlaunch.cli.options import CheckpointDir
 from zlaunch.cli.views.checkpoint import shown

@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.checkpoint.find import find
-from zlaunch.checkpoint.prune import delete, superfluous
+from zlaunch.checkpoint.find import checkpoints_at
+from zlaunch.checkpoint.prune import delete, delete_rest, half_deleted, superfluous
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.cli.views.checkpoint import shown, state
-from zlaunch.errors import InputMissing
 from zlaunch.units import plural, size
 
 
@@ -24,14 +23,16 @@ def prune(
     Checkpoints are counted in each directory apart. Those that are not complete are deleted too, unless they
     are newer than all complete ones. Universal checkpoints and models stay.
     """
-    found = [summarize(one) for one in find(folder)]
-    if not found:
-        raise InputMissing(f"there is no checkpoint in `{folder}`", "name the directory that was saved to")
+    found = list(map(summarize, checkpoints_at(folder)))
     old = superfluous(found, keep)
     for one in old:
         if yes:
             delete(one.checkpoint)
         console.data(f"{shown(one.checkpoint.folder)}: step {one.step}, {state(one)}, {size(one.nbytes)}")
+    for rest in half_deleted(found):
+        if yes:
+            delete_rest(rest)
+        console.data(f"{shown(rest)}: left of a deletion that was interrupted")
     count, total = plural(len(old), "checkpoint"), size(sum(one.nbytes for one in old))
     if not old:
         console.say("nothing to delete")

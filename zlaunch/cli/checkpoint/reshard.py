@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.checkpoint.find import checkpoint_at
+from zlaunch.checkpoint.newest import to_go_on_from
 from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume, converted_for
-from zlaunch.checkpoint.summary import summarize
 from zlaunch.cli.checkpoint.can_resume import answer_lines
 from zlaunch.cli.checkpoint.target import DsConfig, Place, Precision, Ranks, Stage, target_of
 from zlaunch.cli.checkpoint.universal import convert
@@ -34,13 +33,13 @@ def reshard(
     `universal`, with the steps of Adam in the form that the job needs. The exit status is 65 if it cannot be
     converted.
     """
-    found = summarize(checkpoint_at(folder))
+    found = to_go_on_from(folder)
     target = target_of(ResumeTarget(ranks, stage, precision, offload), ds_config)
     answer = can_resume(found, target)
-    is_done = out is None and converted_for(found, target) is not None
-    if answer.way is ResumeWay.UNIVERSAL and not is_done:
+    done = converted_for(found, target) if out is None else None
+    if answer.way is ResumeWay.UNIVERSAL and done is None:
         convert(found.checkpoint, out, target.int_steps(found))
         return
-    console.say(*answer_lines(found, target, answer))
-    if answer.way is not ResumeWay.AS_IT_IS and not is_done:
+    console.say(*answer_lines(found, target, answer, done))
+    if answer.way is not ResumeWay.AS_IT_IS and done is None:
         raise typer.Exit(ExitStatus.REFUSED)

@@ -1,5 +1,6 @@
 """`zlaunch checkpoint universal`: convert a checkpoint so that other ranks and stages can load it."""
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,12 @@ import typer
 
 from zlaunch import console
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, checkpoint_at
-from zlaunch.checkpoint.universal import make_universal, not_restored
+from zlaunch.checkpoint.universal import not_restored, plan_universal, write_universal
 from zlaunch.cli.options import CheckpointDir
 from zlaunch.cli.views.checkpoint import shown, typed
-from zlaunch.units import duration, plural
+from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL
+from zlaunch.files import nearest
+from zlaunch.units import duration, plural, size
 
 _LOADING = {
     SavedBy.TRAINER: "--resume_from_checkpoint {1}",
@@ -38,14 +41,17 @@ def universal(
 
 
 def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | None) -> None:
-    """Convert a checkpoint, and say how to load the result. Raise what `make_universal` raises."""
+    """Convert a checkpoint, and say how to load the result. Raise what `plan_universal` raises."""
+    plan = plan_universal(checkpoint, out)
     line, began = console.ProgressLine(), time.monotonic()
-    written = make_universal(
-        checkpoint, out, lambda: line.show("converting", duration(time.monotonic() - began)), int_steps
-    )
+    if not plan.is_done:
+        free = shutil.disk_usage(nearest(plan.folder)).free
+        console.say(f"disk: about {size(plan.disk.peak)} while it converts, of {size(free)} free")
+    write_universal(plan, lambda: line.show("converting", duration(time.monotonic() - began)), int_steps)
     line.clear()
-    console.say(f"wrote {shown(written)} in {duration(time.monotonic() - began)}")
-    for text in how_to_load(checkpoint, written):
+    took = "was converted before" if plan.is_done else f"written in {duration(time.monotonic() - began)}"
+    console.say(f"{shown(plan.folder)}: {took}")
+    for text in how_to_load(checkpoint, plan.folder):
         console.say(*console.paragraph(text))
 
 
@@ -53,7 +59,7 @@ def how_to_load(checkpoint: CheckpointFolder, written: Path) -> Iterator[str]:
     """Say how a job goes on from the universal checkpoint of another one."""
     place, lost = written.parent, not_restored(checkpoint)
     loading = _LOADING[checkpoint.saved_by].format(shown(place), typed(place))
-    yield f"to go on from it, train with `--set checkpoint.load_universal=true` and `{loading}`"
+    yield f"to go on from it, train with `{SET_LOAD_UNIVERSAL}` and `{loading}`"
     yield "what that job saves is not universal: leave the key out again to go on from there"
     if lost:
         count, names = plural(len(lost), "tensor"), ", ".join(f"`{name}`" for name in lost[:2])

@@ -8,9 +8,12 @@ import typer
 
 from zlaunch import console
 from zlaunch.checkpoint.find import checkpoints_at
+from zlaunch.checkpoint.newest import wrong_latest
+from zlaunch.checkpoint.pattern_path import how_to_rename, is_misread
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import members, problem_lines, shown
+from zlaunch.console import visible
 from zlaunch.errors import ExitStatus
 from zlaunch.units import plural
 
@@ -26,6 +29,7 @@ def verify(
     The exit status is 65 if there is a problem.
     """
     found = [summarize(one, full) for one in checkpoints_at(folder)]
+    beside = list(wrong_latest(found))
     if as_json:
         console.data(json.dumps([members(one) for one in found], indent=2))
     else:
@@ -34,5 +38,10 @@ def verify(
             console.data(f"{shown(one.checkpoint.folder)}: {count}")
             for line in problem_lines(one.problems, one.checkpoint.folder):
                 console.data(*console.paragraph(line, "    "))
-    if any(one.problems for one in found):
+            if is_misread(one.checkpoint):
+                link = visible(how_to_rename(one.checkpoint))
+                console.say(*console.paragraph(f"DeepSpeed takes its path for a pattern: {link}"))
+        for problem in beside:
+            console.data(*console.paragraph(f"{shown(problem.file)}: {problem.message}"))
+    if beside or any(one.problems for one in found):
         raise typer.Exit(ExitStatus.REFUSED)

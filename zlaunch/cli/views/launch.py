@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
 PLAIN_SECONDS = 30.0
 """Time between two lines about the progress where there is no terminal."""
 
-_LABEL_WIDTHS = {"model": 9, "stage": 6}
+_LABEL_WIDTHS = {"model": 9, "stage": 6, "resume": 6}
 """Label of a note → the width of the labels in the summary below it."""
 
 

@@ -17,9 +17,11 @@ from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine import local_names
 from zlaunch.hosts.ports import LOOPBACK
 from zlaunch.job.script import ConfigInterface, Handover
+from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.resume import DataPosition
-from zlaunch.units import plural
+from zlaunch.launch.saves import SavePlan
+from zlaunch.units import plural, size
 from zlaunch.worker.hook.debug import PATIENT
 
 
@@ -48,10 +50,10 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
             yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {plan.environment['ZLAUNCH_DS_CONFIG'].why}"
         case Handover.ACCELERATE if not plan.program.is_sure:
             yield "ds_config", "passed in accelerate's environment variables, which the Trainer also reads"
-    if plan.saves is not None:
-        yield "saves", plan.saves
+    if plan.program.interface is ConfigInterface.TRAINER:
+        yield "saves", _saves(plan)
     if plan.resume is not None:
-        yield "resume", _resumed(plan.resume)
+        yield from _resume_rows(plan.resume)
     if plan.debug is not None:
         host = f" of {plan.debug.host}" if plan.topology.over_ssh else ""
         waits = f"rank {plan.debug.rank} waits for a debugger on {LOOPBACK}:{plan.debug.port}{host}"
@@ -70,6 +72,38 @@ def _job(plan: LaunchPlan) -> str:
         return f"the ds_config of the script itself ({program.own_config.where}){known}"
     unsure = "" if program.is_sure else ", if the script takes this ds_config"
     return f"{zero_words(plan.values)}, {plan.precision or 'precision of the script'}{unsure}"
+
+
+_WHEN = {"epoch": "after each epoch", "best": "when the metric is best"}
+
+
+def _saves(plan: LaunchPlan) -> str:
+    """Write what a Trainer will save, and what of the disk that takes."""
+    saves = plan.saves
+    if saves is None:
+        is_recipe = plan.program.path == default_recipe()
+        return "nothing; `--save DIR` keeps the model" if is_recipe else "no checkpoints"
+    when = _WHEN.get(saves.strategy, "when the script says")
+    if saves.every:
+        when = f"every {plural(saves.every, 'step')}{', as in the checkpoint,' if saves.is_kept else ''}"
+    each = "" if saves.each is None else f", {size(saves.each)} each"
+    free = "" if saves.free is None else f"; {size(saves.free)} are free"
+    return f"a checkpoint {when} to {shown(saves.directory)}{each}{_how_many(saves)}{free}"
+
+
+def _how_many(saves: SavePlan) -> str:
+    if saves.most is None:
+        return ", all of them kept" if saves.limit == 0 else ""
+    is_all = saves.limit is not None and saves.most == saves.count
+    how_many = f"{saves.most} in all" if is_all else f"at most {saves.most} at once"
+    return f", {how_many}{'' if saves.each is None else f': {size(saves.most * saves.each)}'}"
+
+
+def _resume_rows(position: DataPosition) -> Iterator[tuple[str, str]]:
+    yield "resume", _resumed(position)
+    if (conversion := position.resumption.conversion) is not None:
+        takes = f"to {shown(conversion.folder)}, about {size(conversion.disk.peak)} of disk"
+        yield "convert", f"before the start, {takes}: {'; '.join(conversion.reasons)}"
 
 
 def _resumed(position: DataPosition) -> str:

@@ -71,8 +71,9 @@ def saved_rows(saved: SavedByRun) -> Iterator[tuple[str, str]]:
         yield "model", f"{shown(saved.model)}, for `from_pretrained`"
     if (found := saved.checkpoint) is not None:
         typed = shlex.quote(shown(found.checkpoint.folder))
-        export = f"; `zlaunch checkpoint export {typed} DIR` takes its model away"
-        resume = f"`zlaunch train --resume {typed} …` goes on from step {found.step}"
+        export = f"; `zlaunch checkpoint export {typed} DIR` exports its model"
+        rest = shlex.join(saved.asked) or "…"
+        resume = f"`zlaunch train --resume {typed} {rest}` goes on from step {found.step}"
         yield "checkpoint", f"{resume}{export if saved.model is None else ''}"
 
 

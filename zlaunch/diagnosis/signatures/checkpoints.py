@@ -6,6 +6,7 @@ from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line, tidy
 from zlaunch.diagnosis.signature import quotes, signature
+from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL
 from zlaunch.rundir import phases
 
 _FILE = r"['\"`]?((?:/|\./)?[\w./+-]*\.(?:pt|pth|bin|safetensors|json|ckpt))\b"
@@ -20,7 +21,7 @@ def other_world_size(case: Case) -> Reading | None:
     then, now = found.groups()
     advice = (
         f"use {then} ranks again",
-        f"or `zlaunch checkpoint reshard DIR --ranks {now}`, then `--set checkpoint.load_universal=true`",
+        f"or `zlaunch checkpoint reshard DIR --ranks {now}`, then `{SET_LOAD_UNIVERSAL}`",
     )
     return Reading(
         f"the checkpoint was saved with {then} ranks, but the job has {now}",

@@ -4,6 +4,12 @@ from typing import Literal
 
 from zlaunch.dsconfig.schema.section import AnyCase, Positive, Section
 
+LOAD_UNIVERSAL = ("checkpoint", "load_universal")
+"""The key with which an engine loads universal checkpoints, and no others."""
+
+SET_LOAD_UNIVERSAL = f"--set {'.'.join(LOAD_UNIVERSAL)}=true"
+"""The option of `zlaunch train` for it."""
+
 
 class Aio(Section):
     """Asynchronous reads and writes for NVMe offload."""

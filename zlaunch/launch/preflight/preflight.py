@@ -1,15 +1,19 @@
 """Check a job before its start: choose its stage, estimate its memory, find missing resources."""
 
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zlaunch.errors import FATAL, Refused, Unavailable
+from zlaunch.errors import FATAL, Finding, InputMissing, Refused, Severity, Unavailable
+from zlaunch.files import nearest
 from zlaunch.job.script import ConfigInterface
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.all_hosts import check_all_hosts
-from zlaunch.launch.preflight.requirements import likely_checkpoint_bytes, saves_of
+from zlaunch.launch.preflight.requirements import likely_checkpoint_bytes
 from zlaunch.launch.preflight.resume import check_resume
-from zlaunch.launch.preflight.saves import check_loadable, save_note
+from zlaunch.launch.preflight.saves import check_saves
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir.layout import RunDir
@@ -45,9 +49,7 @@ class Preflight:
     def estimate(self, prepared: Prepared, auto_stage: bool = False) -> Prepared:
         """Choose a stage and estimate the memory in one rehearsal process; refuse a job that cannot fit."""
         if prepared.facts.model_error is not None:
-            is_trainer = prepared.inputs.script.interface is ConfigInterface.TRAINER
-            later = "; the Trainer fills in the keys that depend on the model" if is_trainer else ""
-            self.reporter.note(f"{prepared.facts.model_error}{later}", "model")
+            self.reporter.note(f"{prepared.facts.model_error.message}{_instead(prepared)}", "model")
         if not (auto_stage or self._must_fit(prepared)):
             return prepared
         from zlaunch.estimate.estimator import Estimator
@@ -79,17 +81,41 @@ class Preflight:
         return replace(prepared, estimate=estimate)
 
     def plan(self, prepared: Prepared, layout: RunDir | None = None) -> LaunchPlan:
-        """Plan a job, and say what it saves."""
+        """Plan a job, and estimate the disk that its checkpoints take."""
         plan = prepared.plan(layout)
+        if plan.saves is None:
+            return plan
         forecast = None if prepared.estimate is None else prepared.estimate.forecast
-        size = likely_checkpoint_bytes(plan, prepared.inputs, prepared.facts.model, forecast)
-        return replace(plan, saves=save_note(plan, saves_of(prepared.inputs), size))
+        each = likely_checkpoint_bytes(plan, prepared.inputs, prepared.facts.model, forecast)
+        return replace(plan, saves=replace(plan.saves, each=each, free=_free_bytes(plan.saves.directory)))
 
     def check(self, prepared: Prepared, plan: LaunchPlan) -> None:
         """Report what is short; raise Refused, unless forced, if the job cannot work."""
-        loadable = check_loadable(plan, saves_of(prepared.inputs))
-        findings = [*check_resume(plan), *check_all_hosts(prepared, plan), *loadable]
+        of_job = [*_check_access(prepared), *check_resume(plan)]
+        findings = [*of_job, *check_all_hosts(prepared, plan), *check_saves(plan)]
         wrong = [finding for finding in findings if finding.severity in FATAL and not self.options.force]
         self.reporter.warn([finding for finding in findings if finding not in wrong])
         if wrong:
             raise Refused(wrong, "`--force` starts it anyway")
+
+
+def _free_bytes(path: Path) -> int | None:
+    try:
+        return shutil.disk_usage(nearest(path)).free
+    except OSError:
+        return None
+
+
+def _instead(prepared: Prepared) -> str:
+    """Say what is used instead of the config.json on the hub."""
+    if prepared.facts.model is not None:
+        return "; config.json as bundled with zlaunch"
+    is_trainer = prepared.inputs.script.interface is ConfigInterface.TRAINER
+    return "; the Trainer fills in the keys that depend on the model" if is_trainer else ""
+
+
+def _check_access(prepared: Prepared) -> Iterator[Finding]:
+    """Find out that the hub does not give the script its model."""
+    error = prepared.facts.model_error
+    if isinstance(error, InputMissing):
+        yield Finding("no-access", error.message, error.hint, severity=Severity.FAILS_LATER)

@@ -3,7 +3,6 @@
 Sizes are lower bounds, so a job that is refused for them could not have worked.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.trainer_args import flags, switched_on
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
-from zlaunch.launch.preflight.saves import SavePlan, plan_saves
 from zlaunch.launch.preflight.tracking import Tracker, reporters_of
 from zlaunch.units import count, plural
 
@@ -40,9 +38,6 @@ PARTLY_TRAINED = (
     *("BitsAndBytesConfig", "load_in_4bit", "load_in_8bit"),
 )
 """Words in scripts that train only a part of a model, or quantize it."""
-
-_SAVES_NOTHING = re.compile(r"""\bsave_strategy\b[^\n]{0,40}=\s*["']no["']""")
-"""In a script that saves nothing by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +222,15 @@ def _locked(job: _Job) -> int:
 
 def _writes(job: _Job) -> Iterator[DiskUse]:
     yield DiskUse(job.plan.layout.root, RUN_BYTES, "the run directory", "`--run-dir DIR`")
+    if job.inputs.resume is not None and (conversion := job.inputs.resume.conversion) is not None:
+        where = "`zlaunch checkpoint reshard DIR OUT`"
+        yield DiskUse(conversion.target, conversion.disk.certain, "the converted checkpoint", where)
     if job.expected is None:
         return
     for directory in job.plan.swap_dirs[:1]:
         if num_bytes := job.ranks * job.at_least(job.expected.peak("nvme")):
             yield DiskUse(directory.parent, num_bytes, "offload to NVMe", "`--nvme DIR`")
-    saves = saves_of(job.inputs)
+    saves = job.plan.saves
     if saves is not None and job.ranks:
         trainable, per_element = job.expected.trainable, _bytes_per_element(job)
         each = job.at_least(per_element * trainable)
@@ -240,21 +238,13 @@ def _writes(job: _Job) -> Iterator[DiskUse]:
             saves.directory,
             each,
             f"a checkpoint of {count(trainable)} parameters, {per_element} bytes each",
-            "`-- --output_dir DIR`",
-            over_run=each * (saves.most or 0),
+            "`--save DIR`" if job.inputs.job.save else "`-- --output_dir DIR`",
+            over_run=0 if saves.limit is None else each * (saves.most or 0),
         )
 
 
 def _bytes_per_element(job: _Job) -> int:
     return checkpoint_bytes(job.settings, bool(switched_on(job.inputs.trainer_flags, "save_only_model")))
-
-
-def saves_of(inputs: PlanInputs) -> SavePlan | None:
-    """Read when a Trainer writes checkpoints, as it does by default; None if it does not, or is unknown."""
-    argv, script = inputs.trainer_flags, inputs.script
-    said = dict(flags(argv)).get("save_strategy")
-    saves = not _SAVES_NOTHING.search(script.source) if said is None else said != "no"
-    return plan_saves(script, argv, saves)
 
 
 def likely_checkpoint_bytes(

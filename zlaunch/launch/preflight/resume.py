@@ -1,17 +1,33 @@
 """Check that a job can go on from the checkpoint that `--resume` names."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from zlaunch.checkpoint.find import TRAINER_STATE, SavedBy
-from zlaunch.checkpoint.resume import ResumeAnswer, ResumeTarget, ResumeWay, can_resume, converted_for
-from zlaunch.checkpoint.universal import universal_folder
+from zlaunch.checkpoint.engine_files import engine_files
+from zlaunch.checkpoint.find import ACCELERATE_TAG, TRAINER_STATE, CheckpointFolder, SavedBy
+from zlaunch.checkpoint.pattern_path import how_to_rename
+from zlaunch.checkpoint.resume import (
+    ResumeAnswer,
+    ResumeTarget,
+    ResumeWay,
+    can_resume,
+    converted_for,
+    nearest_that_fits,
+)
+from zlaunch.checkpoint.summary import Summary
+from zlaunch.checkpoint.universal import is_in_the_way, universal_folder
+from zlaunch.checkpoint.weights import how_to_take_weights
+from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL, SET_LOAD_UNIVERSAL
+from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Finding, Severity
 from zlaunch.files import shown, typed
+from zlaunch.job.checkpoint_handover import VARIABLE, CheckpointReading
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.resume import TAG_VARIABLE, VARIABLE, Resumption
-from zlaunch.units import whole
+from zlaunch.launch.preflight.resumed_trainer import check_resumed_trainer
+from zlaunch.launch.resume import Conversion, Resumption
+from zlaunch.units import plural, whole
 
 _OPTION = "--resume"
 
@@ -29,7 +45,8 @@ def check_resume(plan: LaunchPlan) -> list[Finding]:
     resumption = plan.resume.resumption
     if resumption.saved.problems:
         return list(_damage(resumption))
-    return [*_untold(resumption, plan.program), *_other_kind(resumption, plan), *_unfit(resumption, plan)]
+    found = [*_untold(resumption, plan.program), *_other_kind(resumption, plan), *_unfit(resumption, plan)]
+    return [*found, *check_resumed_trainer(plan, plan.resume)]
 
 
 def _damage(resumption: Resumption) -> Iterator[Finding]:
@@ -40,41 +57,39 @@ def _damage(resumption: Resumption) -> Iterator[Finding]:
 
 
 def _untold(resumption: Resumption, script: Script) -> Iterator[Finding]:
-    """Find scripts that would begin anew without a word."""
-    if not resumption.is_read:
-        certain = resumption.is_certain
-        name = script.path.name
-        if resumption.flag:
-            said = f"{name} does not pass `resume_from_checkpoint` to its Trainer"
-            hint = "write `trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)`"
-        else:
-            said = f"{name} does not read `${VARIABLE}`, by which it is told the checkpoint"
-            loader = _LOADERS.get(script.interface)
-            hint = f"write `{loader}` in it" if loader else f"load `${VARIABLE}` in it"
-        so = "so it would begin anew" if certain else "as far as its source shows; else it begins anew"
-        yield Finding(
-            "unfit-checkpoint",
-            f"{said}, {so}",
-            hint,
-            where=_OPTION,
-            severity=Severity.FAILS_LATER if certain else Severity.ADVICE,
-        )
-    if resumption.loads_latest and not resumption.is_latest:
-        tag, latest = resumption.checkpoint.tag, resumption.directory / "latest"
-        yield _cannot(
-            f"the script loads the checkpoint that {shown(latest)} names, which is not `{tag}`",
-            f"`echo {tag} > {typed(latest)}`, or read `${TAG_VARIABLE}` in the script",
-        )
+    """Find scripts that would begin anew, or go on from another checkpoint."""
+    handover, name = resumption.handover, script.path.name
+    if handover.flag:
+        untold = f"{name} does not pass `resume_from_checkpoint` to its Trainer"
+        hint = "write `trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)`"
+    else:
+        untold = f"{name} does not read `${VARIABLE}`, by which it is told the checkpoint"
+        loader = _LOADERS.get(script.interface)
+        hint = f"write `{loader}` in it" if loader else f"load `${VARIABLE}` in it"
+    own = f"loads a checkpoint that it chooses itself ({handover.place})"
+    said = {
+        CheckpointReading.NO: f"{untold}, so it would begin anew",
+        CheckpointReading.OWN: f"{untold}, and {own}",
+        CheckpointReading.UNKNOWN: f"{untold}, unless another module does; without that, it begins anew",
+    }
+    if handover.reading in said:
+        severity = Severity.FAILS_LATER if handover.reading is CheckpointReading.NO else Severity.ADVICE
+        message = said[handover.reading]
+        yield Finding("unfit-checkpoint", message, hint, where=_OPTION, severity=severity)
 
 
 def _other_kind(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
-    one, program = resumption.checkpoint, plan.program
+    one, program = resumption.saved.checkpoint, plan.program
     if one.saved_by is SavedBy.WEIGHTS:
         yield _cannot(
             f"{shown(one.folder)} is a model, without the state of a training",
             "name it to the script as its model, such as `-- --model DIR`",
         )
-    elif program.interface is not ConfigInterface.TRAINER or not program.is_sure:
+    elif not program.is_sure:
+        return
+    elif program.interface is ConfigInterface.ACCELERATE:
+        yield from _not_of_accelerate(resumption, program)
+    elif program.interface is not ConfigInterface.TRAINER:
         return
     elif one.saved_by is not SavedBy.TRAINER and not (resumption.directory / TRAINER_STATE).is_file():
         yield _cannot(
@@ -88,16 +103,37 @@ def _other_kind(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
         )
 
 
+def _not_of_accelerate(resumption: Resumption, script: Script) -> Iterator[Finding]:
+    """With DeepSpeed, `load_state` calls `load_checkpoint(DIR, ACCELERATE_TAG)`, which needs its files."""
+    is_certain = script.mentions("load_state") and not script.has_other_modules
+    if not is_certain or script.mentions("load_checkpoint") or script.handover is Handover.NOT:
+        return
+    folder = resumption.directory / ACCELERATE_TAG
+    is_made = resumption.conversion is not None and resumption.checkpoint.folder == folder
+    if not is_made and engine_files(folder) is None:
+        yield _cannot(
+            f"`accelerator.load_state` loads `{ACCELERATE_TAG}`, and {shown(resumption.directory)} has none "
+            "from a training with DeepSpeed",
+            "name a directory that `accelerator.save_state` has written",
+        )
+
+
 @dataclass(frozen=True)
 class CheckpointFit:
     """Whether a job can go on from its checkpoint."""
 
+    saved: Summary
     target: ResumeTarget
-    answer: ResumeAnswer
-    is_converted: bool
-    """Whether there is a universal checkpoint beside it that the job can load."""
-    loads_universal: bool
-    """Whether DeepSpeed looks for that."""
+
+    @cached_property
+    def answer(self) -> ResumeAnswer:
+        """How the job can use it."""
+        return can_resume(self.saved, self.target)
+
+    @cached_property
+    def converted(self) -> CheckpointFolder | None:
+        """The universal checkpoint beside it that the job can load."""
+        return converted_for(self.saved, self.target)
 
 
 def fit_of(plan: LaunchPlan) -> CheckpointFit | None:
@@ -109,51 +145,82 @@ def fit_of(plan: LaunchPlan) -> CheckpointFit | None:
     saved = plan.resume.resumption.saved
     stage = whole(plan.values[("zero_optimization", "stage")])
     offload = plan.values[("zero_optimization", "offload_optimizer", "device")] or "none"
-    target = ResumeTarget(plan.topology.world_size, stage, plan.precision, offload)
-    is_converted = converted_for(saved, target) is not None
-    loads_universal = plan.values[("checkpoint", "load_universal")] is True
-    return CheckpointFit(target, can_resume(saved, target), is_converted, loads_universal)
+    return CheckpointFit(saved, ResumeTarget(plan.topology.world_size, stage, plan.precision, offload))
 
 
 def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
-    fit, saved = fit_of(plan), resumption.saved
-    if fit is None or resumption.is_to_convert:
+    fit = fit_of(plan)
+    if fit is None:
         return
-    folder, hint = saved.checkpoint.folder, ""
-    answer, is_converted, loads_universal = fit.answer, fit.is_converted, fit.loads_universal
-    if answer.way is ResumeWay.UNIVERSAL and not (is_converted and loads_universal):
-        place = universal_folder(saved.checkpoint, None).parent
-        first = [] if is_converted else [f"`zlaunch checkpoint reshard {typed(folder)}{fit.target.options}`"]
-        named = [] if place == resumption.directory else [f"`--resume {typed(place)}`"]
-        key = [] if loads_universal else ["`--set checkpoint.load_universal=true`"]
-        then = " and ".join([*named, *key])
-        hint = ", then ".join([*first, *([f"add {then}"] if then else [])])
-        hint = f"add `--allow-reshard`, or {hint}" if first else hint
-        if saved.ranks is not None and saved.ranks != plan.topology.world_size:
-            hint += f"; or use {saved.ranks} ranks again"
-    elif answer.way is ResumeWay.AS_IT_IS:
-        yield from _wrong_key(resumption, loads_universal, is_converted)
-    elif answer.way is ResumeWay.WEIGHTS:
-        hint = (
-            f"`--stage {saved.stage}`; or `zlaunch checkpoint export {typed(folder)} OUT`, and begin anew "
-            "from the model OUT"
-        )
-    if hint:
-        for reason in answer.reasons:
-            yield _cannot(reason, hint)
+    match fit.answer.way:
+        case _ if resumption.conversion is not None:
+            yield from _in_the_way(resumption.conversion, fit)
+        case ResumeWay.AS_IT_IS:
+            yield from _wrong_key(resumption, plan, fit)
+        case ResumeWay.UNIVERSAL if hint := _convert_first(resumption, plan, fit):
+            yield from _misfits(fit, hint)
+        case ResumeWay.OTHER_PATH:
+            yield from _misfits(fit, how_to_rename(fit.saved.checkpoint))
+        case ResumeWay.WEIGHTS:
+            yield from _misfits(fit, "; or ".join(_other_jobs(fit)))
 
 
-def _wrong_key(resumption: Resumption, loads_universal: bool, is_converted: bool) -> Iterator[Finding]:
-    """DeepSpeed looks only for universal checkpoints, or only for others."""
-    name = shown(resumption.directory)
-    if resumption.checkpoint.saved_by is SavedBy.UNIVERSAL and not loads_universal:
-        yield _cannot(f"{name} has a universal checkpoint", "add `--set checkpoint.load_universal=true`")
-    elif loads_universal and not is_converted:
+def _misfits(fit: CheckpointFit, hint: str) -> Iterator[Finding]:
+    """Say every reason, and after the last one what to do about all of them."""
+    *others, last = fit.answer.reasons
+    yield from (_cannot(reason, None) for reason in others)
+    yield _cannot(last, hint)
+
+
+def _in_the_way(conversion: Conversion, fit: CheckpointFit) -> Iterator[Finding]:
+    """Find what is where the conversion would write."""
+    if is_in_the_way(fit.saved.checkpoint):
+        folder, target = fit.saved.checkpoint.folder, conversion.target
         yield _cannot(
-            f"`checkpoint.load_universal` is true, and {name} has no universal checkpoint",
+            f"{shown(folder)} has to be converted, but {shown(target)} exists, and is no conversion of it",
+            f"`zlaunch checkpoint reshard {typed(folder)} OUT{fit.target.options}`, then `--resume OUT "
+            f"{SET_LOAD_UNIVERSAL}`; or delete {shown(target)}",
+        )
+
+
+def _convert_first(resumption: Resumption, plan: LaunchPlan, fit: CheckpointFit) -> str:
+    """Say what to type so that the job loads a converted checkpoint; nothing if it does."""
+    saved, place = fit.saved, universal_folder(fit.saved.checkpoint, None).parent
+    reshard = f"`zlaunch checkpoint reshard {typed(saved.checkpoint.folder)}{fit.target.options}`"
+    first = [] if fit.converted is not None else [reshard]
+    named = [] if place == resumption.directory else [f"`--resume {typed(place)}`"]
+    key = [] if plan.loads_universal else [f"`{SET_LOAD_UNIVERSAL}`"]
+    then = [f"add {' and '.join([*named, *key])}"] if named or key else []
+    hint = ", then ".join([*first, *then])
+    is_only_cut = saved.ranks not in (None, plan.topology.world_size) and len(fit.answer.reasons) == 1
+    others = f"; or use {plural(saved.ranks or 0, 'rank')} again" if is_only_cut else ""
+    return hint and f"{'add `--allow-reshard`; or convert it yourself: ' if first else ''}{hint}{others}"
+
+
+def _other_jobs(fit: CheckpointFit) -> Iterator[str]:
+    """Say which jobs can use a checkpoint of which this one could only use the weights."""
+    other = nearest_that_fits(fit.saved, fit.target)
+    if other is not None:
+        changed = fit.target.changes_to(other)
+        options = replace(changed, ranks=None).options.strip()
+        if can_resume(fit.saved, other).way is ResumeWay.UNIVERSAL:
+            options += " --allow-reshard"
+        ranks = f"{changed.ranks} ranks" if changed.ranks else ""
+        yield f"train with {' and '.join(filter(None, [ranks, options and f'`{options.strip()}`']))}"
+    yield how_to_take_weights(fit.saved.checkpoint)
+
+
+def _wrong_key(resumption: Resumption, plan: LaunchPlan, fit: CheckpointFit) -> Iterator[Finding]:
+    """DeepSpeed looks only for universal checkpoints, or only for others."""
+    name, is_universal = shown(resumption.directory), resumption.checkpoint.saved_by is SavedBy.UNIVERSAL
+    if is_universal and not plan.loads_universal:
+        yield _cannot(f"{name} has a universal checkpoint", f"add `{SET_LOAD_UNIVERSAL}`")
+    elif plan.loads_universal and not is_universal and fit.converted is None:
+        yield _cannot(
+            f"`{dotted(LOAD_UNIVERSAL)}` is true, and {name} has no universal checkpoint",
             "leave the key out: DeepSpeed can load this checkpoint as it is",
         )
 
 
-def _cannot(message: str, hint: str) -> Finding:
+def _cannot(message: str, hint: str | None) -> Finding:
     return Finding("unfit-checkpoint", message, hint, where=_OPTION, severity=Severity.FAILS_LATER)

@@ -2,6 +2,7 @@ import contextlib
 import io
 import os
 import pickle
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.checkpoint.archive import Archive, BadArchive, Tensor, Unknown
+from tests.running import ROOT, run
+from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor, Unknown
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "uint8", "bool", "float8_e4m3fn")
 
@@ -28,6 +30,29 @@ def test_the_numbers_are_those_that_torch_reads(dtype: str, tmp_path: Path) -> N
     assert archive.read(part).tobytes() == tensor[1].view(torch.uint8).numpy().tobytes()
     assert archive.value["parameter"] == 3.5
     assert archive.problem(complete=True) is None
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "int32"])
+def test_one_number_is_read_as_torch_reads_it(dtype: str, tmp_path: Path) -> None:
+    import torch
+
+    tensor = torch.tensor([1, 3, 5]).to(getattr(torch, dtype))
+    torch.save({"all": tensor, "last": tensor[2:], "none": tensor[3:]}, tmp_path / "a.pt")
+    archive = Archive(tmp_path / "a.pt")
+    assert (archive.first(archive.value["all"]), archive.first(archive.value["last"])) == (1, 5)
+    with pytest.raises(BadArchive, match="it has no number"):
+        archive.first(archive.value["none"])
+
+
+def test_a_checkpoint_is_summarized_where_neither_torch_nor_numpy_is_installed(saved: Path) -> None:
+    hidden = "import sys; sys.modules.update(torch=None, numpy=None); from pathlib import Path"
+    used = (
+        "from zlaunch.checkpoint.find import checkpoint_at; from zlaunch.checkpoint.summary import summarize"
+    )
+    said = "print([summarize(checkpoint_at(Path(one))).problems for one in sys.argv[1:]])"
+    names = [saved / name for name in ("zero2", "zero3", "accelerate", "dcp")]
+    result = run(sys.executable, "-c", f"{hidden}; {used}; {said}", *names, cwd=ROOT)
+    assert result.out == "[(), (), (), ()]\n", result.err
 
 
 def test_a_tensor_that_is_stored_in_another_order_is_read_in_its_own(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a run has left: found by its records, and only if it can be used."""
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.checkpoint.trainers import trainers
 from zlaunch.cli.views.run import saved_rows
+from zlaunch.rundir.record import JobRecord
 from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.saved import output_dir_of, saved_by_run
 
@@ -50,6 +52,20 @@ def test_a_model_without_weights_is_none(saved: Path, tmp_path: Path) -> None:
     assert saved_by_run(run).model == model
 
 
+def test_a_run_that_saved_nothing_has_the_checkpoint_that_it_went_on_from(
+    saved: Path, tmp_path: Path
+) -> None:
+    five = trainers(tmp_path / "out", 5, saved / "zero2")
+    job: JobRecord = {
+        "working_directory": str(tmp_path),
+        "started": time.time(),
+        "spec": {"resume": str(five)},
+    }
+    found = saved_by_run(RunFiles(tmp_path / "run", job=job)).checkpoint
+    assert found is not None
+    assert found.checkpoint.folder == five
+
+
 def test_a_run_that_saved_nothing_has_nothing_to_say(tmp_path: Path) -> None:
     assert list(saved_rows(saved_by_run(files(tmp_path)))) == []
     gone = files(tmp_path, saved_checkpoint=str(tmp_path / "gone"), saved_model="gone")
@@ -64,4 +80,27 @@ def test_the_commands_are_told_as_they_are_typed(
     rows = list(saved_rows(saved_by_run(files(tmp_path, saved_checkpoint="my out/checkpoint-9"))))
     typed = "'my out/checkpoint-9'"
     resume = f"`zlaunch train --resume {typed} …` goes on from step 9"
-    assert rows == [("checkpoint", f"{resume}; `zlaunch checkpoint export {typed} DIR` takes its model away")]
+    assert rows == [("checkpoint", f"{resume}; `zlaunch checkpoint export {typed} DIR` exports its model")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "typed"),
+    [
+        (
+            "train train.py --stage 2 --run-dir r -- --lr 3",
+            "--resume out/checkpoint-9 train.py --stage 2 -- --lr 3",
+        ),
+        ("train --resume=old --run_dir=r -- --resume x", "--resume out/checkpoint-9 -- --resume x"),
+        ("train t.py -- --resume_from_checkpoint old --lr 3", "--resume out/checkpoint-9 t.py -- --lr 3"),
+        ("runs rerun last", "--resume out/checkpoint-9 …"),
+    ],
+)
+def test_the_command_that_goes_on_is_the_one_that_was_typed(
+    asked: str, typed: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainers(tmp_path / "out", 9, saved / "zero2")
+    run = files(tmp_path, saved_checkpoint="out/checkpoint-9")
+    run.job["asked"] = ["/bin/zlaunch", *asked.split()]
+    ((_, said),) = saved_rows(saved_by_run(run))
+    assert said.startswith(f"`zlaunch train {typed}` goes on from step 9")

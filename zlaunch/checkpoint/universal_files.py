@@ -4,16 +4,19 @@ DeepSpeed's conversion writes what a job of the same stage reads. Sources, for 0
 `load_hp_checkpoint_state_from_checkpoint_dir` in runtime/base_optimizer.py and `load_hp_checkpoint_state` in
 checkpoint/universal_checkpoint.py for stages 1 and 2, `load_hp_checkpoint_state_from_checkpoint_dir_stage3`
 in runtime/zero/stage3.py, and `_get_ckpt_name` in runtime/engine.py for the name of the model's file.
+
+A Python with torch runs it: `zlaunch.checkpoint.universal_files FOLDER INT_STEPS`; the last is 0, 1 or empty.
 """
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zlaunch.checkpoint.archive import Archive, BadArchive, Tensor, Unknown
-from zlaunch.checkpoint.states import EngineFiles, ModelFile, engine_files
+from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, engine_files
+from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor, Unknown
 
 OPTIMIZER = "optimizer_state.pt"
 """In `zero/`: what the parameters of the optimizer have in common."""
@@ -22,22 +25,21 @@ _STEP = "step.pt"
 _SCALERS = {"loss_scaler", "dynamic_loss_scale"}
 
 
-def fit_all_stages(folder: Path, int_steps: bool | None, wait: Callable[[], None]) -> None:
+def fit_all_stages(folder: Path, int_steps: bool | None) -> None:
     """Rewrite the files of a conversion. Raise BadArchive if they are not what DeepSpeed 0.19 writes.
 
-    `int_steps`: whether the Adam that will load it counts steps in an int, as DeepSpeed's do, or in a tensor,
-    as torch's do; None if it is the one that has saved it. `wait` is called for each parameter.
+    `int_steps`: whether the Adam that will load it at stage 3 counts steps in an int, as DeepSpeed's do, or
+    in a tensor, as torch's do; None if it is the one that has saved it.
     """
     found = engine_files(folder)
     assert found is not None
     _name_for_all_stages(found)
-    model = ModelFile(next(iter(found.model.values())))
+    model = found.first_model
     try:
         step = _rewrite_optimizer(folder / "zero" / OPTIMIZER, model, int_steps)
         for group in model.shapes:
             for name, shape in group.items():
-                wait()
-                _rewrite_parameter(folder / "zero" / name, shape, step, int_steps)
+                _rewrite_parameter(folder / "zero" / name, shape, step)
     except (KeyError, TypeError, ValueError, RuntimeError, StopIteration) as error:
         raise BadArchive(f"its form is unknown ({error})") from None
 
@@ -60,10 +62,9 @@ def _rewrite_optimizer(file: Path, model: ModelFile, int_steps: bool | None) -> 
     archive = Archive(file)
     state: Mapping[str, Any] = archive.value
     groups = [_plain(group) for group in state["param_groups"]]
-    saved_step = _saved_step(archive, file.parent)
+    saved_step, was_int = _saved_step(archive, file.parent)
     # Stage 3 shares one tensor between all groups, and each of them counts it up. No file prevents that.
-    is_int = isinstance(_step_in(state), int) if int_steps is None else int_steps
-    step = int(saved_step) if is_int else torch.tensor(saved_step)
+    step = _step(saved_step, was_int if int_steps is None else int_steps)
     # Stage 3 gives the settings of the first group to all of them: those that differ are left to the job.
     common = {key: value for key, value in groups[0].items() if all(one.get(key) == value for one in groups)}
     whole = {
@@ -80,18 +81,47 @@ def _rewrite_optimizer(file: Path, model: ModelFile, int_steps: bool | None) -> 
     return saved_step
 
 
+def _step(step: float, is_int: bool) -> object:
+    import torch
+
+    return int(step) if is_int else torch.tensor(step)
+
+
 def _step_in(state: Mapping[str, Any]) -> object:
     inner = state.get("optimizer_state_dict")
     return inner["state"][0]["step"] if isinstance(inner, dict) else None
 
 
-def _saved_step(archive: Archive, zero: Path) -> float:
-    """Read the step of Adam: stage 3 has it here, the others beside each parameter."""
+def _saved_step(archive: Archive, zero: Path) -> tuple[float, bool]:
+    """Read the step of Adam, and whether it is an int. Below stage 3 it is beside each parameter."""
     step = _step_in(archive.value)
     if step is None:
         archive = Archive(next(zero.glob(f"*/{_STEP}")))
         step = archive.value
-    return float(archive.read(step)[0]) if isinstance(step, Tensor) else float(str(step))
+    if isinstance(step, Tensor):
+        return archive.first(step), False
+    return float(str(step)), True
+
+
+def has_int_steps(folder: Path) -> bool | None:
+    """Whether a universal checkpoint has the step of stage 3 in an int; None if that cannot be read."""
+    try:
+        return isinstance(_step_in(Archive(folder / "zero" / OPTIMIZER).value), int)
+    except (BadArchive, OSError, KeyError, TypeError, AttributeError, IndexError):
+        return None
+
+
+def _set_int_steps(folder: Path, int_steps: bool) -> None:
+    """Change the form in which a universal checkpoint has the step of stage 3."""
+    import torch
+
+    file = folder / "zero" / OPTIMIZER
+    whole = torch.load(file, "cpu", weights_only=False)
+    state = whole["optimizer_state_dict"]["state"][0]
+    state["step"] = _step(float(state["step"]), int_steps)
+    new = file.with_name(f".{file.name}")
+    torch.save(whole, new)
+    new.replace(file)
 
 
 def _scaler(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,8 +147,11 @@ def _is_plain(value: object) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def _rewrite_parameter(folder: Path, shape: tuple[int, ...], step: float, int_steps: bool | None) -> None:
-    """Stage 3 reads flat tensors too, the others only dicts with whole shapes, and a step for each."""
+def _rewrite_parameter(folder: Path, shape: tuple[int, ...], step: float) -> None:
+    """Stage 3 reads flat tensors too, the others only dicts with whole shapes, and a step for each.
+
+    Below stage 3, every Adam takes this step as a tensor.
+    """
     import torch
 
     for file in folder.glob("*.pt"):
@@ -126,4 +159,20 @@ def _rewrite_parameter(folder: Path, shape: tuple[int, ...], step: float, int_st
         if isinstance(value, torch.Tensor):
             torch.save({"param": value.detach().reshape(shape), "cat_dim": 0}, file)
     if folder.is_dir():
-        torch.save(int(step) if int_steps else torch.tensor(step), folder / _STEP)
+        torch.save(_step(step, is_int=False), folder / _STEP)
+
+
+def main(folder: Path, int_steps: bool | None) -> None:
+    """Make a conversion fit all stages, or change the form of its step if it does already."""
+    found = engine_files(folder)
+    if found is None or not found.fits_all_stages:
+        fit_all_stages(folder, int_steps)
+    elif int_steps is not None:
+        _set_int_steps(folder, int_steps)
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), None if not sys.argv[2] else sys.argv[2] == "1")
+    except BadArchive as problem:
+        sys.exit(f"it wrote files that are not understood: {problem}")

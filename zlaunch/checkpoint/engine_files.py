@@ -12,13 +12,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zlaunch.checkpoint.archive import Archive, BadArchive, Tensor, Unknown
+from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor, Unknown
 from zlaunch.units import whole
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)(?:_\d+)?_model_states\.pt")
 _OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_optim_states\.pt")
 _EXPERT = re.compile(r"layer_(?P<layer>\d+)_expert_(?P<expert>\d+)_mp_rank_00_model_states\.pt")
-_OTHER = re.compile(r"(layer_.*|expp_rank_.*|.*expert.*)_(model|optim)_states\.pt")
+_EXPERT_OPTIM = re.compile(r"expp_rank_\d+_mp_rank_00_optim_states\.pt")
+_LAYER = re.compile(r"layer_(?P<layer>\d+)-(?:.+-)?model_states\.pt")
+_OTHER = re.compile(r"(layer_.*|expp_rank_.*|.*expert.*)[_-](model|optim)_states\.pt")
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 Shapes = Mapping[str, tuple[int, ...]]
 Part = TypeVar("Part")
@@ -45,6 +49,31 @@ class EngineFiles:
     def fits_all_stages(self) -> bool:
         """Whether the model's file has the names that all stages look for, as `fit_all_stages` gives them."""
         return {dp for dp, _ in self.model} >= {None, 0}
+
+    @property
+    def first_model(self) -> "ModelFile":
+        """What one of the files says of the model; raise StopIteration if there is none."""
+        return ModelFile(next(iter(self.model.values())))
+
+    @property
+    def layers(self) -> dict[int, Path]:
+        """The files of the layers of a pipeline; of several parts of a layer, one."""
+        named = {file: _LAYER.fullmatch(file.name) for file in self.other}
+        return {int(one["layer"]): file for file, one in named.items() if one}
+
+    @property
+    def unknown(self) -> list[Path]:
+        """Files that are neither of experts nor of layers."""
+        known = (_EXPERT, _EXPERT_OPTIM, _LAYER)
+        return [file for file in self.other if not any(one.fullmatch(file.name) for one in known)]
+
+    def obstacle(self, model: "ModelFile", shard: "OptimFile") -> str | None:
+        """Say why its optimizer cannot be converted."""
+        if self.layers:
+            return "it is of a pipeline, and zlaunch converts none"
+        if len({mp for _, mp in self.model}) > 1 and not model.says_how_it_is_cut:
+            return "it does not say how model parallelism has cut its parameters"
+        return shard.obstacle
 
     @property
     def experts(self) -> dict[tuple[int, int], Path]:
@@ -76,13 +105,23 @@ class ModelFile:
         """Read the structure, not the numbers."""
         self.archive = Archive(file)
         self._state: Mapping[str, Any] = _dict(self.archive.value, file)
-        if not isinstance(self._state.get("module"), dict):
+        if not isinstance(self._state.get("module"), dict) and not self.is_of_pipeline:
             raise BadArchive("it has no model in it")
 
     @property
     def module(self) -> Mapping[str, Tensor]:
         """All parameters and buffers, empty ones where stage 3 has partitioned them."""
         return _named(self._state["module"], Tensor)
+
+    @property
+    def is_of_pipeline(self) -> bool:
+        """Whether the parameters are in files of layers."""
+        return "dp_world_size" in self._state and self._state.get("module", ()) is None
+
+    @property
+    def says_how_it_is_cut(self) -> bool:
+        """Whether DeepSpeed can put together what tensor parallelism has cut."""
+        return isinstance(self._state.get("universal_checkpoint_info"), dict)
 
     @cached_property
     def shapes(self) -> list[Shapes]:
@@ -154,6 +193,7 @@ class ModelFile:
         zero = self.config.get("zero_optimization")
         offload = zero.get("offload_optimizer") if isinstance(zero, dict) else None
         device = offload.get("device", "none") if isinstance(offload, dict) else "none"
+        device = "cpu" if device == "nvme" and self.stage != 3 else device  # as DeepSpeed takes it
         return device if isinstance(device, str) else "none"
 
     @property
@@ -162,17 +202,22 @@ class ModelFile:
         return [*self.buffers, *self.frozen]
 
     @property
-    def swaps_optimizer(self) -> bool:
-        """Whether the optimizer was on NVMe: its numbers are then files of `OFFLOADED`."""
-        zero = self.config.get("zero_optimization")
-        offload = zero.get("offload_optimizer") if isinstance(zero, dict) else None
-        return isinstance(offload, dict) and offload.get("device") == "nvme"
+    def has_fp32_master(self) -> bool:
+        """Whether the optimizer trains in fp32, as it does unless the ds_config says otherwise."""
+        sections = [(name, self.config.get(name)) for name in ("bf16", "fp16")]
+        return not any(
+            isinstance(one, dict) and one.get(f"{name}_master_weights_and_grads") for name, one in sections
+        )
 
     @property
     def is_partitioned(self) -> bool:
         """Whether the parameters are in the files of the optimizer, as at stage 3, and only empty here."""
-        return bool(self.shapes) and not any(
-            one.numel for group in self.shapes for name, one in self.module.items() if name in group
+        return (
+            not self.is_of_pipeline
+            and bool(self.shapes)
+            and not any(
+                one.numel for group in self.shapes for name, one in self.module.items() if name in group
+            )
         )
 
     @property
@@ -196,11 +241,24 @@ class OptimFile:
         self.stage = int(stage)
 
     @cached_property
+    def _partition_counts(self) -> list[int]:
+        count = self._state.get("partition_count")
+        counts = map(_ranks, count if isinstance(count, list) else [count])
+        return [one for one in counts if one is not None]
+
+    @property
     def ranks(self) -> int | None:
         """Ranks of data parallelism, among which the optimizer is partitioned; the most, if groups differ."""
-        count = self._state.get("partition_count")
-        counts = [_ranks(one) for one in (count if isinstance(count, list) else [count])]
-        return max((one for one in counts if one is not None), default=None)
+        return max(self._partition_counts, default=None)
+
+    @property
+    def obstacle(self) -> str | None:
+        """Say why DeepSpeed cannot convert it."""
+        if not self.has_adam_states:
+            return "it has no moments of Adam, and DeepSpeed converts no other optimizer"
+        if len(set(self._partition_counts)) > 1:  # then the experts of different ranks have the same names
+            return "its ranks trained different experts, which DeepSpeed takes for parts of the same ones"
+        return None
 
     @cached_property
     def groups(self) -> list[Tensor]:
@@ -211,12 +269,17 @@ class OptimFile:
         return found
 
     @property
-    def moments(self) -> int:
-        """How many states of each parameter were on NVMe, and are empty here."""
+    def is_swapped(self) -> bool:
+        """Whether numbers of it were on NVMe, and are files of `OFFLOADED`."""
+        groups = _listed(self._state.get("fp32_flat_groups"), Tensor)
+        return any(not group.numel and group.ds_id for group in groups)
+
+    def empty_states(self, group: int) -> list[str]:
+        """Name the states of a group of parameters that were on NVMe, and are empty here."""
         base = self._state.get("optimizer_state_dict")
         states = base.get("state") if isinstance(base, dict) else None
-        first = next(iter(states.values()), None) if isinstance(states, dict) else None
-        return sum(not one.numel for one in _named(first, Tensor).values())
+        state = states.get(group) if isinstance(states, dict) else None
+        return [name for name, one in _named(state, Tensor).items() if not one.numel]
 
     @cached_property
     def paddings(self) -> list[list[int]] | None:
@@ -225,10 +288,15 @@ class OptimFile:
         return [_listed(group, int) for group in _listed(found, list)] if isinstance(found, list) else None
 
     @cached_property
+    def _optimizer(self) -> Mapping[str, Any]:
+        """What the optimizer itself has saved."""
+        saved = self._state.get("base_optimizer_state") or self._state.get("optimizer_state_dict")
+        return saved if isinstance(saved, dict) else {}
+
+    @cached_property
     def _states(self) -> list[Mapping[str, Any]]:
         """What the optimizer keeps for each group, or each part of one at stage 3."""
-        base = self._state.get("base_optimizer_state") or self._state.get("optimizer_state_dict")
-        states = base.get("state") if isinstance(base, dict) else None
+        states = self._optimizer.get("state")
         return _listed(list(states.values()), dict) if isinstance(states, dict) else []
 
     @cached_property
@@ -237,22 +305,30 @@ class OptimFile:
         for state in self._states:
             step = state.get("step")
             if isinstance(step, Tensor):
-                with contextlib.suppress(BadArchive, IndexError):
-                    return float(self.archive.read(step)[0])
+                with contextlib.suppress(BadArchive):
+                    return self.archive.first(step)
             if isinstance(step, int | float) and abs(step) < MOST_STEPS:
                 return float(step)
         return None
 
     @property
-    def has_int_steps(self) -> bool:
-        """Whether it is DeepSpeed's Adam, which counts steps in an int, and not torch's."""
-        return any(isinstance(state.get("step"), int) for state in self._states)
+    def is_deepspeeds_adam(self) -> bool:
+        """Whether DeepSpeed's Adam can load it: it needs a setting that torch's does not have."""
+        groups = _listed(self._optimizer.get("param_groups"), dict)
+        return any("bias_correction" in group for group in groups)
 
     @property
     def has_adam_states(self) -> bool:
-        """Whether both moments of Adam are in this file: those of NVMe are in files of their own."""
-        moments = [state.get(name) for state in self._states for name in ("exp_avg", "exp_avg_sq")]
-        return bool(moments) and all(isinstance(one, Tensor) and one.numel > 0 for one in moments)
+        """Whether both moments of Adam are in this file, or in those of `OFFLOADED`."""
+        moments = [state.get(name) for state in self._states for name in _MOMENTS]
+        known = [one for one in moments if isinstance(one, Tensor) and (one.numel or self.is_swapped)]
+        return bool(moments) and len(known) == len(moments)
+
+    @property
+    def state_types(self) -> list[str]:
+        """The types of the parameters and of both moments of Adam."""
+        moments = [state.get(name) for state in self._states[:1] for name in _MOMENTS]
+        return [one.dtype for one in (*self.groups[:1], *_listed(moments, Tensor))]
 
 
 def _dict(value: object, file: Path) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -120,6 +120,8 @@ class Tensor:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: str
+    ds_id: str = ""
+    """The name that ZeRO-3 gives to a part of the optimizer."""
 
     @property
     def numel(self) -> int:
@@ -176,10 +178,12 @@ def _first(value: object, *_: object) -> object:
 
 
 def _rebuild_typed(
-    rebuild: Callable[..., object], _: object, args: tuple[object, ...], *rest: object
+    rebuild: Callable[..., object], _: object, args: tuple[object, ...], attributes: object = None
 ) -> object:
     """Build a tensor with attributes, as ZeRO-3 has them; `rebuild` is known below, or Unknown."""
-    return rebuild(*args)
+    built = rebuild(*args)
+    ds_id = attributes.get("ds_id") if isinstance(attributes, dict) else None
+    return replace(built, ds_id=ds_id) if isinstance(built, Tensor) and isinstance(ds_id, str) else built
 
 
 _KNOWN: Mapping[tuple[str, str], Callable[..., object]] = {
@@ -231,6 +235,20 @@ def read_pickle(file: Path) -> Any:
         return _unpickled(stream)
 
 
+def damage_of_zip(file: Path | IO[bytes], complete: bool) -> str | None:
+    """Say what is damaged in a zip archive; with `complete`, read all bytes and compare their checksums."""
+    name = ""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for name in archive.namelist() if complete else ():
+                with archive.open(name) as stream:
+                    while stream.read(_BLOCK_BYTES):
+                        pass
+    except _DAMAGED_ZIP:
+        return f"`{name}` in it does not match its checksum" if name else "its list of entries is damaged"
+    return None
+
+
 class Archive:
     """One file of `torch.save`. Raise BadArchive if it cannot be read, OSError if it cannot be opened."""
 
@@ -275,18 +293,7 @@ class Archive:
                 return f"the numbers of a tensor are missing (storage {tensor.storage.key})"
             if entry.file_size < tensor.storage.nbytes or tensor.end > tensor.storage.numel:
                 return f"a tensor is longer than its numbers (storage {tensor.storage.key})"
-        return self._wrong_checksum() if complete else None
-
-    def _wrong_checksum(self) -> str | None:
-        try:
-            with zipfile.ZipFile(self.file) as archive:
-                for name in self._entries:
-                    with archive.open(name) as stream:
-                        while stream.read(_BLOCK_BYTES):
-                            pass
-        except _DAMAGED_ZIP:
-            return f"`{name}` in it does not match its checksum"
-        return None
+        return damage_of_zip(self.file, complete)
 
     def _entry(self, storage: Storage) -> str:
         return f"{self._root}data/{storage.key}"
@@ -295,13 +302,7 @@ class Archive:
         """Map the numbers of a tensor, flat; those that numpy has no type for as integers."""
         import numpy as np
 
-        entry = self._entries[self._entry(tensor.storage)]
-        if entry.compress_type != zipfile.ZIP_STORED:
-            raise BadArchive("its numbers are compressed")
-        with self.file.open("rb") as stream:
-            stream.seek(entry.header_offset)
-            header = stream.read(_LOCAL_HEADER_BYTES)
-        begin = entry.header_offset + _LOCAL_HEADER_BYTES + sum(struct.unpack("<HH", header[26:30]))
+        begin = self._begin(tensor)
         dtype = np.dtype(NUMPY.get(tensor.dtype, tensor.dtype))
         if not tensor.numel:
             return np.empty(0, dtype)
@@ -312,6 +313,35 @@ class Archive:
         steps = [step * dtype.itemsize for step in tensor.stride]
         return np.lib.stride_tricks.as_strided(stored, tensor.shape, steps, writeable=False).reshape(-1)
 
+    def first(self, tensor: Tensor) -> float:
+        """Read the first number of a tensor, without numpy. Raise BadArchive if there is none."""
+        code = _CODES.get(tensor.dtype)
+        if code is None or not tensor.numel:
+            raise BadArchive(f"it has no number, but {tensor.numel} of {tensor.dtype}")
+        width = struct.calcsize(code)
+        with self.file.open("rb") as stream:
+            stream.seek(self._begin(tensor) + tensor.offset * width)
+            data = stream.read(width)
+        if len(data) < width:
+            raise BadArchive("its numbers are cut off")
+        return float(struct.unpack(code, data)[0])
+
+    def _begin(self, tensor: Tensor) -> int:
+        """Where the numbers of a storage begin in the file."""
+        entry = self._entries.get(self._entry(tensor.storage))
+        if entry is None:
+            raise BadArchive("its numbers are missing")
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise BadArchive("its numbers are compressed")
+        with self.file.open("rb") as stream:
+            stream.seek(entry.header_offset)
+            header = stream.read(_LOCAL_HEADER_BYTES)
+        lengths: tuple[int, int] = struct.unpack("<HH", header[26:30])
+        return entry.header_offset + _LOCAL_HEADER_BYTES + sum(lengths)
+
+
+_CODES = {"float64": "<d", "float32": "<f", "float16": "<e", "int64": "<q", "int32": "<i"}
+"""Types of single numbers, as `struct` names them."""
 
 NUMPY = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 

@@ -1,0 +1,100 @@
+"""Which checkpoint of a directory is the newest that can be used."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint.trainers import trainers
+from tests.running import zlaunch
+from zlaunch.checkpoint.find import checkpoint_parent
+from zlaunch.checkpoint.newest import newest_complete, to_go_on_from
+from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume
+from zlaunch.checkpoint.summary import Summary
+
+pytestmark = pytest.mark.job
+
+
+def newest(folder: Path, since: float = 0.0, ranks: int = 2) -> Path | None:
+    def fits(one: Summary) -> bool:
+        return can_resume(one, ResumeTarget(ranks, 2)).way is ResumeWay.AS_IT_IS
+
+    found = newest_complete(folder, since, fits)
+    return None if found is None else found.checkpoint.folder
+
+
+def model(folder: Path) -> Path:
+    """A directory for `from_pretrained`."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    save_file({"weight": torch.zeros(2)}, folder / "model.safetensors")
+    return folder
+
+
+def test_the_newest_checkpoint_that_is_complete_and_fits_is_found(saved: Path, tmp_path: Path) -> None:
+    nine, ten = (trainers(tmp_path, step, saved / "zero2") for step in (9, 10))
+    trainers(tmp_path, 11, saved / "zero3")
+    (trainers(tmp_path, 12, saved / "zero2") / "latest").unlink()
+    (tmp_path / "checkpoint-best").mkdir()
+    assert newest(tmp_path) == ten
+    next(ten.glob("*/*rank_1*")).write_bytes(b"PK")
+    assert newest(tmp_path) == nine
+    assert newest(tmp_path, ranks=4) is None
+    assert newest(tmp_path / "none") is None
+
+
+def test_what_an_earlier_training_left_does_not_count(saved: Path, tmp_path: Path) -> None:
+    five, nine = (trainers(tmp_path, step, saved / "zero2") for step in (5, 9))
+    now = time.time()
+    for folder, when in ((five, now), (nine, now - 60)):
+        for file in folder.rglob("*.*"):
+            os.utime(file, (when, when))
+    assert newest(tmp_path, since=now - 1) == five
+    assert newest(tmp_path) == nine
+    (nine / "global_step3_universal").mkdir()  # a conversion is no save
+    assert newest(tmp_path, since=now - 1) == five
+
+
+def test_a_directory_with_checkpoints_and_the_model_stands_for_the_newest_checkpoint(
+    saved: Path, tmp_path: Path
+) -> None:
+    output = model(tmp_path / "output")
+    nine, ten = (trainers(output, step, saved / "zero2") for step in (9, 10))
+    assert to_go_on_from(output).checkpoint.folder == ten
+    next(ten.glob("*/*rank_1*")).write_bytes(b"PK")
+    assert to_go_on_from(output).checkpoint.folder == nine
+    assert to_go_on_from(ten).problems
+
+
+def test_from_a_model_alone_no_training_goes_on(tmp_path: Path) -> None:
+    result = zlaunch("checkpoint", "can-resume", model(tmp_path / "model"), "--stage", 3, cwd=tmp_path)
+    assert (result.status, "it is a model, without the state of a training" in result.out) == (65, True)
+    assert "name it to the script as its model" in result.out
+
+
+def test_a_tag_that_nobody_asked_for_makes_no_problem_of_latest(saved: Path, tmp_path: Path) -> None:
+    base = Path(shutil.copytree(saved / "zero2", tmp_path / "base"))
+    shutil.copytree(base / "global_step3", base / "best")
+    result = zlaunch("checkpoint", "verify", base / "best", cwd=tmp_path)
+    assert (result.status, "names" in result.out + result.err) == (0, False)
+
+
+def test_the_newest_complete_tag_counts_and_not_a_half_written_one_that_latest_names(
+    saved: Path, tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(saved / "zero2", tmp_path / "base"))
+    shutil.copytree(base / "global_step3", base / "best")
+    next((base / "global_step3").glob("*rank_1*")).write_bytes(b"PK")
+    assert to_go_on_from(base).checkpoint.tag == "best"
+
+
+def test_tags_beside_the_model_are_those_of_their_directory(saved: Path, tmp_path: Path) -> None:
+    both = model(tmp_path / "out")
+    shutil.copytree(saved / "zero2", both, dirs_exist_ok=True)
+    assert checkpoint_parent(both) == both
+    assert to_go_on_from(both).checkpoint.tag == "global_step3"

@@ -1,0 +1,64 @@
+"""What a plan says of the checkpoints that will be saved."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.each import each
+from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
+from zlaunch.cli.views.launch_plan import plan_lines
+from zlaunch.job.script import ConfigInterface
+from zlaunch.job.spec import JobSpec
+from zlaunch.launch.facts import default_recipe
+from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
+from zlaunch.launch.saves import SavePlan
+
+MIB, GIB = 1 << 20, 1 << 30
+INPUTS = PlanInputs(
+    job=JobSpec(Path("train.py")),
+    script=script(),
+    base=None,
+    model=SHAPE,
+    machine=CPU_MACHINE,
+    topology=local(0, 1),
+    port=2950,
+    layout=LAYOUT,
+    environ={},
+    python=PYTHON,
+)
+SAVES = SavePlan(Path("/kept"), every=5, total=20, each=50 * MIB, free=512 * GIB)
+
+
+def row(plan: LaunchPlan) -> str:
+    rows = " ".join(" ".join(plan_lines(plan, complete=False)).split())
+    assert "saves" in rows
+    return rows.partition("saves ")[2].partition(" run ")[0]
+
+
+@each(
+    ("changed", "said"),
+    [
+        ({}, "a checkpoint every 5 steps to /kept, 50 MiB each, 4 in all: 200 MiB; 512.0 GiB are free"),
+        ({"limit": 1}, "a checkpoint every 5 steps to /kept, 50 MiB each, at most 2 at once: 100 MiB; 512.0 GiB are free"),
+        ({"limit": None}, "a checkpoint every 5 steps to /kept, 50 MiB each, at most 4 at once: 200 MiB; 512.0 GiB are free"),
+        ({"total": None, "each": None}, "a checkpoint every 5 steps to /kept, all of them kept; 512.0 GiB are free"),
+        ({"total": None, "limit": None, "free": None}, "a checkpoint every 5 steps to /kept, 50 MiB each"),
+        ({"every": None, "strategy": "", "limit": None, "each": None}, "a checkpoint when the script says to /kept; 512.0 GiB are free"),
+        ({"is_kept": True, "free": None, "each": None}, "a checkpoint every 5 steps, as in the checkpoint, to /kept, 4 in all"),
+    ],
+)  # fmt: skip
+def test_the_plan_says_how_much_of_the_disk_checkpoints_take(changed: dict[str, object], said: str) -> None:
+    assert row(replace(make_plan(INPUTS), saves=replace(SAVES, **changed))) == said  # type: ignore[arg-type]
+
+
+def test_a_recipe_that_saves_nothing_says_what_to_type() -> None:
+    plan = replace(make_plan(INPUTS), saves=None)
+    assert row(plan) == "no checkpoints"
+    recipe = replace(plan, program=replace(plan.program, path=default_recipe()))
+    assert row(recipe) == "nothing; `--save DIR` keeps the model"
+
+
+def test_of_a_loop_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(replace(INPUTS, script=script(interface=ConfigInterface.DEEPSPEED)))
+    assert not any(line.startswith("saves") for line in plan_lines(plan, complete=False))

@@ -1,0 +1,3 @@
+from tests.checkpoint.conftest import saved
+
+__all__ = ["saved"]

@@ -1,0 +1,75 @@
+"""Write a directory that appears when it is complete."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.files import nearest
+from zlaunch.process import signals_as_exceptions
+from zlaunch.units import size
+
+PARTIAL = ".partial"
+"""The end of the name of a directory that is being filled."""
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise WrongUsage if something has a name already, be it a link to nothing."""
+    if os.path.lexists(path):
+        raise WrongUsage(f"`{path}` exists already", "name a path that does not exist, or delete it first")
+
+
+@contextlib.contextmanager
+def new_directory(path: Path, needed: int) -> Iterator[Path]:
+    """Fill a directory that then gets its name; an error or a signal leaves nothing of it.
+
+    What a process left that was killed is deleted before. Raise Unavailable if the disk has less free space
+    than `needed` bytes, or the directory cannot be written.
+    """
+    place, path = nearest(path), path.absolute()
+    before = f".{path.name}.{os.uname().nodename}."
+    for left in list(_named(place, before)) if place == path.parent else ():
+        with _locked(left) as is_abandoned:
+            if is_abandoned:
+                shutil.rmtree(left, ignore_errors=True)
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise Unavailable(f"`{path}` needs {size(needed)}, and `{place}` has {size(free)} left")
+    partial = path.with_name(f"{before}{os.getpid()}{PARTIAL}")
+    try:
+        partial.mkdir(parents=True)
+        with _locked(partial), signals_as_exceptions():
+            yield partial
+        partial.rename(path)
+    except OSError as error:
+        raise Unavailable(f"`{path}` cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _named(folder: Path, before: str) -> Iterator[Path]:
+    """Find the directories that processes of this host fill, or have not filled to the end."""
+    with contextlib.suppress(OSError):
+        for one in folder.iterdir():
+            if one.name.startswith(before) and one.name.endswith(PARTIAL):
+                yield one
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a directory until this process ends; False if another process has locked it, or none can."""
+    opened = -1
+    try:
+        opened = os.open(folder, os.O_RDONLY)
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_locked = True
+    except OSError:
+        is_locked = False
+    try:
+        yield is_locked
+    finally:
+        if opened >= 0:
+            os.close(opened)

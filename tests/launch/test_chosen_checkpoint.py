@@ -50,6 +50,21 @@ def test_what_is_no_checkpoint_is_an_input_that_is_missing(
         resumption(tmp_path)
 
 
+def test_a_name_that_is_close_to_a_directory_or_that_of_a_file_is_answered_with_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out" / "checkpoint-5").mkdir(parents=True)
+    (tmp_path / "out" / "latest").touch()
+    for given, hint in (
+        ("out/chekpoint-5", "did you mean `--resume out/checkpoint-5`?"),
+        ("out/latest", "name the directory it is in: `--resume out`"),
+    ):
+        with pytest.raises(InputMissing) as raised:
+            resumption(given)
+        assert raised.value.hint == hint
+
+
 def test_of_two_trainings_one_has_to_be_named(saved: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         trainers(tmp_path / name, 5, saved / "zero2")

@@ -1,5 +1,6 @@
 """What a run has left: found by its records, and only if it can be used."""
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoint.trainers import trainers
+from tests.running import zlaunch
 from zlaunch.cli.views.run import saved_rows
 from zlaunch.rundir.record import JobRecord
 from zlaunch.rundir.run_files import RunFiles
@@ -104,3 +106,18 @@ def test_the_command_that_goes_on_is_the_one_that_was_typed(
     run.job["asked"] = ["/bin/zlaunch", *asked.split()]
     ((_, said),) = saved_rows(saved_by_run(run))
     assert said.startswith(f"`zlaunch train {typed}` goes on from step 9")
+
+
+def test_a_run_that_ended_shows_what_it_went_on_from_and_what_goes_on_from_it(
+    saved: Path, tmp_path: Path
+) -> None:
+    trainers(tmp_path / "out", 9, saved / "zero2")
+    ranks = tmp_path / "runs" / "first" / "ranks"
+    ranks.mkdir(parents=True)
+    job = {"working_directory": str(tmp_path), "spec": {"resume": str(tmp_path / "before")}}
+    (ranks.parent / "job.json").write_text(json.dumps(job))
+    (ranks / "rank-0.program.json").write_text(json.dumps({"saved_checkpoint": "out/checkpoint-9"}))
+    shown = zlaunch("runs", "show", cwd=tmp_path).out
+    assert "resumed     from before" in shown
+    assert "checkpoint  `zlaunch train --resume out/checkpoint-9" in shown
+    assert "`zlaunch train --resume out/checkpoint-9" in zlaunch("runs", "why", cwd=tmp_path).out

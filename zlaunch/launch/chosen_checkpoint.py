@@ -1,6 +1,7 @@
 """Find the checkpoint that `--resume` means: at a path, of a run, or the newest of this job."""
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 
 from zlaunch.checkpoint.newest import (
@@ -60,10 +61,7 @@ def _named(name: str) -> Summary:
     try:
         run = find_run(name, None)
     except InputMissing:
-        raise InputMissing(
-            f"`--resume {name}`: there is neither such a directory nor such a run",
-            "`zlaunch checkpoint list` and `zlaunch runs list` show what there is",
-        ) from None
+        raise InputMissing(*_not_found(name)) from None
     files = read_run_files(run)
     if (folder := output_dir_of(files)) is None:
         raise InputMissing(
@@ -76,6 +74,18 @@ def _named(name: str) -> Summary:
             _LIST if before is None else f"`--resume {typed(before)}` names the one that it went on from",
         )
     return found
+
+
+def _not_found(name: str) -> tuple[str, str]:
+    """Say that there is no such checkpoint, and what may be meant."""
+    path = Path(name)
+    if path.is_file():
+        return f"`--resume {name}` is a file", f"name the directory it is in: `--resume {typed(path.parent)}`"
+    said = f"`--resume {name}`: there is neither such a directory nor such a run"
+    beside = [one.name for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
+    if near := get_close_matches(path.name, beside, 1):
+        return said, f"did you mean `--resume {typed(path.with_name(near[0]))}`?"
+    return said, "`zlaunch checkpoint list` and `zlaunch runs list` show what there is"
 
 
 def _latest(job: JobSpec, script: Script) -> Summary | None:

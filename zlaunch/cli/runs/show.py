@@ -11,10 +11,11 @@ from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.runs.why import explained
 from zlaunch.cli.views.run import long_moment, members, saved_rows, steps, to_json
 from zlaunch.diagnosis.stall_text import stall_lines
+from zlaunch.files import shown
 from zlaunch.rundir.record import EnvironmentRecord, JobRecord
 from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
-from zlaunch.runs.saved import saved_by_run
+from zlaunch.runs.saved import resumed_of, saved_by_run
 from zlaunch.runs.state import RunSummary, recorded_stall
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.what_ran import differences, engine_line, program_of
@@ -42,6 +43,8 @@ def _facts(run: RunSummary) -> Iterator[tuple[str, str]]:
     yield from _asked(run.files.job)
     yield from _place(run)
     yield from _configuration(run)
+    if (resumed := resumed_of(run.files)) is not None:
+        yield "resumed", f"from {shown(resumed)}"
     if (engine := engine_line(run.files)) is not None:
         yield "engine", engine
     for one in differences(run.files):

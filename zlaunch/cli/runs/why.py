@@ -1,12 +1,13 @@
-"""`zlaunch runs why`: why a run ended, in at most ten lines."""
+"""`zlaunch runs why`: why a run ended, in at most ten lines, and what goes on from it."""
 
 import time
 from dataclasses import asdict
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, LatestRun, RunsDir
-from zlaunch.cli.views.run import members, to_json
+from zlaunch.cli.views.run import members, saved_rows, to_json
 from zlaunch.diagnosis.render import verdict_lines
+from zlaunch.runs.saved import saved_by_run
 from zlaunch.runs.state import RunSummary, recorded_stall
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.why import headline, verdict_of
@@ -21,6 +22,8 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
         console.data(to_json({**members(found), **written}))
     else:
         console.data(*explained(found))
+        if found.state.is_over and (rows := list(saved_rows(saved_by_run(found.files)))):
+            console.data(*console.table(rows))
 
 
 def explained(run: RunSummary) -> list[str]:

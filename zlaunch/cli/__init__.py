@@ -53,13 +53,9 @@ COMMANDS = (
             "checkpoint.can_resume:can_resume_from", "Say whether a job can go on from a checkpoint."
         ),
         LazyCommand("checkpoint.universal", "Convert a checkpoint so that any number of ranks can load it."),
-        LazyCommand(
-            "checkpoint.reshard", "Convert a checkpoint for other ranks, another ZeRO stage or other offload."
-        ),
+        LazyCommand("checkpoint.reshard", "Convert a checkpoint for other ranks, stage or offload."),
         LazyCommand("checkpoint.prune", "Delete all but the newest complete checkpoints."),
-        LazyCommand(
-            "checkpoint.export", "Write the weights of a checkpoint as a model that `from_pretrained` loads."
-        ),
+        LazyCommand("checkpoint.export", "Write a model for `from_pretrained` from a checkpoint."),
     ),
     group(
         "runs",

@@ -48,7 +48,7 @@ def export(
         bool, typer.Option("--merge-lora", help="Add a LoRA adapter to the weights of its model.")
     ] = False,
 ) -> None:
-    """Write the weights of a checkpoint as a model that `from_pretrained` loads.
+    """Write a model for `from_pretrained` from a checkpoint.
 
     The fp32 weights of the optimizer are read block by block, so any model fits in memory.
     """

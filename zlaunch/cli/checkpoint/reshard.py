@@ -27,7 +27,7 @@ def reshard(
     offload: Place = None,
     ds_config: DsConfig = None,
 ) -> None:
-    """Convert a checkpoint for other ranks, another ZeRO stage or other offload.
+    """Convert a checkpoint for other ranks, stage or offload.
 
     Nothing is written if the job can load it as it is, or what was converted before. Otherwise this is
     `universal`, with the steps of Adam in the form that the job needs. The exit status is 65 if it cannot be

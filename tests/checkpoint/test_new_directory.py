@@ -1,8 +1,10 @@
 """Directories that appear when they are complete, and what is left of those that a kill has interrupted."""
 
 import os
+import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,34 @@ def test_space_of_what_was_left_counts_as_free(writer: int, tmp_path: Path) -> N
     with pytest.raises(Unavailable, match="needs"), new_directory(tmp_path / "out", 1 << 60):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_another_process_begins_or_ends_to_write_just_now_stays(tmp_path: Path) -> None:
+    def write_and_look() -> None:
+        with new_directory(tmp_path / "out", 0) as partial:
+            (partial / "whole").touch()
+        shutil.rmtree(tmp_path / "out")
+
+    def delete_abandoned() -> None:
+        while True:
+            with pytest.raises(Unavailable, match="needs"), new_directory(tmp_path / "out", 1 << 60):
+                pass
+
+    others = [in_process(delete_abandoned) for _ in range(3)]
+    try:
+        assert [os.waitpid(in_process(write_and_look), 0)[1] for _ in range(200)] == [0] * 200
+    finally:
+        for other in others:
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
+
+
+def in_process(work: Callable[[], None]) -> int:
+    if not (pid := os.fork()):
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return pid

@@ -38,16 +38,19 @@ def new_directory(path: Path, needed: int) -> Iterator[Path]:
     free = shutil.disk_usage(place).free
     if free < needed:
         raise Unavailable(f"`{path}` needs {size(needed)}, and `{place}` has {size(free)} left")
-    partial = path.with_name(f"{before}{os.getpid()}{PARTIAL}")
+    unlocked = path.with_name(f"{before}{os.getpid()}")  # the name of one that is never deleted
+    partial = unlocked.with_name(f"{unlocked.name}{PARTIAL}")
     try:
-        partial.mkdir(parents=True)
-        with _locked(partial), signals_as_exceptions():
+        unlocked.mkdir(parents=True, exist_ok=True)
+        with _locked(unlocked), signals_as_exceptions():
+            unlocked.rename(partial)
             yield partial
-        partial.rename(path)
+            partial.rename(path)
     except OSError as error:
         raise Unavailable(f"`{path}` cannot be written: {error.strerror}") from None
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        for one in (unlocked, partial):
+            shutil.rmtree(one, ignore_errors=True)
 
 
 def _named(folder: Path, before: str) -> Iterator[Path]:

@@ -37,6 +37,8 @@ _OF_TRAINER = (SCHEDULER, "optimizer.pt", "rng_state*.pth")
 _OF_ACCELERATE = ("scheduler*.bin", "optimizer*.bin", "sampler*.bin", "random_states_*.pkl")
 """Files of `torch.save` beside those of the engine."""
 
+_RECOVERY_SCRIPT = "zero_to_fp32.py"
+
 MOST_NAMES = 4
 """Maximum number of ranks or files named in one problem."""
 
@@ -90,6 +92,7 @@ def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]
             found = dcp_damage(checkpoint.folder, complete)
             yield from (Problem(file, damage) for file, damage in found)
         case SavedBy.ACCELERATE:
+            yield from _missing_engine(checkpoint)
             yield from _structures(checkpoint.folder, _OF_ACCELERATE)
     yield from _partial_files(checkpoint)
     yield from _weights(checkpoint.folder)
@@ -366,9 +369,26 @@ def _trainer(checkpoint: CheckpointFolder) -> Iterator[Problem]:
         yield Problem(state, "it is missing: the save was interrupted")
     elif trainer_step(checkpoint.folder) is None:
         yield Problem(state, "it is damaged, or has no `global_step`")
+    yield from _missing_engine(checkpoint)
     if checkpoint.engine is None and not weight_files(checkpoint.folder):
         yield Problem(checkpoint.folder, "it has neither a model nor a `global_step` directory of DeepSpeed")
     yield from _structures(checkpoint.folder, _OF_TRAINER)
+
+
+def _missing_engine(checkpoint: CheckpointFolder) -> Iterator[Problem]:
+    """An engine that saves writes its own directory, and beside it `latest` and a script."""
+    folder = checkpoint.folder
+    if checkpoint.engine is not None:
+        return
+    if named := latest_tag(folder):
+        is_empty = (folder / named).is_dir()
+        said = (
+            "it has no files of DeepSpeed's engine" if is_empty else f"it is missing, and `{LATEST}` names it"
+        )
+        yield Problem(folder / named, said)
+    elif (folder / _RECOVERY_SCRIPT).is_file():
+        said = f"the files of DeepSpeed's engine are missing, with which it saves `{_RECOVERY_SCRIPT}`"
+        yield Problem(folder, said)
 
 
 def _structures(folder: Path, patterns: Iterable[str]) -> Iterator[Problem]:

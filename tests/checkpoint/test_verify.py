@@ -242,6 +242,25 @@ def test_a_trainer_finds_its_checkpoint_by_the_file_latest_alone(saved: Path, tm
     assert told(checkpoint) == ["latest: it names `global_step4`, which is not there"]
 
 
+def test_an_engine_that_was_saved_and_is_not_there_is_missed(saved: Path, tmp_path: Path) -> None:
+    model = b"\2" + bytes(7) + b"{}"
+    trained = trainers(tmp_path, 3, saved / "zero2")
+    shutil.rmtree(trained / "global_step3")
+    (trained / "model.safetensors").write_bytes(model)
+    assert told(trained) == ["global_step3: it is missing, and `latest` names it"]
+    (trained / "latest").unlink()
+    assert told(trained) == [
+        "checkpoint-3: the files of DeepSpeed's engine are missing, with which it saves `zero_to_fp32.py`"
+    ]
+    (trained / "zero_to_fp32.py").unlink()
+    assert told(trained) == []  # as with `save_only_model`
+    accelerated = Path(shutil.copytree(saved / "accelerate", tmp_path / "step_3"))
+    shutil.rmtree(accelerated / "pytorch_model")
+    assert told(accelerated) == ["pytorch_model: it is missing, and `latest` names it"]
+    (accelerated / "pytorch_model").mkdir()
+    assert told(accelerated) == ["pytorch_model: it has no files of DeepSpeed's engine"]
+
+
 @pytest.mark.parametrize("named", ["", "global_step4", "global_step5"])
 def test_a_latest_that_names_no_complete_tag_damages_none_of_them(
     named: str, copied: Callable[[str], Path], tmp_path: Path

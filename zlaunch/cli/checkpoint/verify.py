@@ -1,6 +1,7 @@
 """`zlaunch checkpoint verify`: whether checkpoints can be loaded."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +11,10 @@ from zlaunch import console
 from zlaunch.checkpoint.find import checkpoints_at
 from zlaunch.checkpoint.newest import wrong_latest
 from zlaunch.checkpoint.pattern_path import how_to_rename, is_misread
-from zlaunch.checkpoint.summary import summarize
+from zlaunch.checkpoint.summary import Summary, summarize
+from zlaunch.checkpoint.verify import Problem
 from zlaunch.cli.options import AsJson
-from zlaunch.cli.views.checkpoint import members, problem_lines, shown
+from zlaunch.cli.views.checkpoint import members, problem_lines, problem_members, shown
 from zlaunch.console import visible
 from zlaunch.errors import ExitStatus
 from zlaunch.units import plural
@@ -31,7 +33,7 @@ def verify(
     found = [summarize(one, full) for one in checkpoints_at(folder)]
     beside = list(wrong_latest(found))
     if as_json:
-        console.data(json.dumps([members(one) for one in found], indent=2))
+        console.data(json.dumps([{**members(one), **_beside(one, beside)} for one in found], indent=2))
     else:
         for one in found:
             count = plural(len(one.problems), "problem") if one.problems else "complete"
@@ -45,3 +47,9 @@ def verify(
             console.data(*console.paragraph(f"{shown(problem.file)}: {problem.message}"))
     if beside or any(one.problems for one in found):
         raise typer.Exit(ExitStatus.REFUSED)
+
+
+def _beside(one: Summary, problems: Sequence[Problem]) -> dict[str, object]:
+    """List the problems of files that concern all tags in a directory, which damage none of them."""
+    mine = [problem for problem in problems if problem.file.parent == one.checkpoint.folder.parent]
+    return {"problems_beside": list(map(problem_members, mine))}

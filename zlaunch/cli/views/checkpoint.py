@@ -82,8 +82,13 @@ def members(one: Summary) -> dict[str, object]:
         "deepspeed": one.release,
         "bytes": one.nbytes,
         "complete": not one.problems,
-        "problems": [{"file": str(problem.file), "message": problem.message} for problem in one.problems],
+        "problems": list(map(problem_members, one.problems)),
     }
+
+
+def problem_members(one: Problem) -> dict[str, str]:
+    """List the JSON members of a problem."""
+    return {"file": str(one.file), "message": one.message}
 
 
 def shown(path: Path) -> str:

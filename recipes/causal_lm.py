@@ -1,14 +1,17 @@
 """Pre-train or fine-tune any causal language model with the Hugging Face Trainer.
 
-This is an ordinary Trainer script. It does not depend on zlaunch, and also runs under `deepspeed`,
-`torchrun` and plain `python`.
+Without --model, it trains a small byte-level Llama from random weights. Without --dataset, it reads the
+source code of Python's standard library, so that no download is needed.
 
-    python causal_lm.py                                    train a small Llama on Python source
-    python causal_lm.py --dataset notes.txt                train the same model on your text
-    python causal_lm.py --model DIR_OR_HUB_ID --dataset data.jsonl --learning_rate 2e-5
+    zlaunch train causal_lm --stage 3 --offload cpu
+    zlaunch train causal_lm -- --model DIR_OR_HUB_ID --dataset data.jsonl
+    deepspeed causal_lm.py --deepspeed ds_config.json
+    torchrun --nproc_per_node 2 causal_lm.py --deepspeed ds_config.json
+    accelerate launch --use_deepspeed --num_processes 2 causal_lm.py
 
-Without --model, the script trains a small byte-level Llama from random weights. Without --dataset, it
-reads the source code of Python's standard library, so no download is needed.
+ZeRO: stages 0 to 3; optimizer and parameters on the CPU or NVMe.
+
+On GPUs: nothing has to change. `--use_cpu` keeps the launchers other than zlaunch on the CPU.
 """
 
 import atexit

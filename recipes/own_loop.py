@@ -1,11 +1,16 @@
-"""Fit a sine with a small network: a training loop with the DeepSpeed engine and without a Trainer.
+"""Train a small network in a loop of your own, with the DeepSpeed engine and without a Trainer.
 
-    zlaunch train own_loop.py --stage 2
-    zlaunch train own_loop.py --ds-config ds_config.json -- --steps 500 --output_dir out
-    zlaunch train own_loop.py --stage 2 --resume latest -- --steps 900 --output_dir out
+The network learns a sine. The ds_config arrives as `--deepspeed_config`, as with any launcher, and the
+checkpoint of `zlaunch train --resume` in a variable.
 
-The ds_config arrives as `--deepspeed_config`, as with any launcher, and `--resume` in a variable. `report`
-shows the progress in zlaunch.
+    zlaunch train own_loop --stage 2 --save out
+    zlaunch train own_loop --stage 2 --save out --resume latest -- --steps 900
+    deepspeed own_loop.py --deepspeed_config ds_config.json
+    torchrun --nproc_per_node 2 own_loop.py --deepspeed_config ds_config.json
+
+ZeRO: stages 0 to 3; CPU offload with an optimizer section in the ds_config, whose Adam is DeepSpeed's.
+
+On GPUs: nothing changes. The ranks are placed on GPUs, torch uses NCCL, and bf16 is the default of zlaunch.
 """
 
 import argparse
@@ -13,8 +18,6 @@ import os
 
 import deepspeed
 import torch
-
-from zlaunch.worker.report import report
 
 parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
 parser.add_argument("--steps", type=int, default=100, help="number of training steps")
@@ -35,7 +38,6 @@ for step in range(engine.global_steps + 1, args.steps + 1):
     loss = torch.nn.functional.mse_loss(y, x.sin())
     engine.backward(loss)
     engine.step()
-    report(step, args.steps, loss=loss.detach())
     if torch.distributed.get_rank() == 0 and step in (1, args.steps):
         print(f"step {step}: loss {loss.item():.4f}")
 if args.output_dir:

@@ -93,6 +93,7 @@ def test_few_functions_import_from_zlaunch() -> None:
         ["config", "translate", "--", "deepspeed", "train.py"],
         ["config", "write"],
         ["runs", "list"],
+        ["recipes", "show", "causal_lm"],
         pytest.param(
             ["estimate", "recipes/small_llama", "--on", "H100-80GB", "--stage", "3", "--no-levers"],
             marks=pytest.mark.job,

@@ -58,6 +58,9 @@ def test_the_help_of_a_command_imports_that_command_only() -> None:
         ("zlaunch runs st", "stop"),
         ("zlaunch config diff --al", "--all"),
         ("zlaunch plan gpt2-x", "gpt2-xl"),
+        ("zlaunch train caus", "causal_lm"),
+        ("zlaunch train zlaunch/dsconfig/re", "zlaunch/dsconfig/read.py\nzlaunch/dsconfig/releases.py"),
+        ("zlaunch recipes show own", "own_loop"),
     ],
 )
 def test_the_shell_completes_commands_and_their_options(

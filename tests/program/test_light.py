@@ -53,6 +53,7 @@ runs why failed
 runs why stalled
 runs stop finished
 config nosuch
+recipes show causal_lm
 train nosuch.py
 """.strip().splitlines()
 

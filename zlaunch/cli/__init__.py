@@ -67,6 +67,13 @@ COMMANDS = (
         LazyCommand("runs.stop", "Stop a run and wait until it has ended."),
         LazyCommand("runs.rerun", "Repeat a run exactly, in a new run directory."),
     ),
+    group(
+        "recipes",
+        "List, explain and copy training programs to begin with.",
+        LazyCommand("recipes.list:list_recipes", "List training programs, and what each shows of ZeRO."),
+        LazyCommand("recipes.show", "Show what a recipe does, its options, and how to start it."),
+        LazyCommand("recipes.copy", "Copy a recipe and the configs that it reads."),
+    ),
 )
 
 _UsageError: Any = typer.BadParameter.__base__

@@ -95,7 +95,7 @@ def trainer_args(argv: Sequence[str], python: Path | None) -> tuple[list[str], s
     Also returns what reads the ds_config of that program, as `--for` names it; None if nobody knows.
     `python` is the interpreter of the program; None for the one that runs zlaunch.
     """
-    if not argv or not (argv[0] == "-m" or argv[0].endswith(".py")):
+    if not argv or (argv[0].startswith("-") and argv[0] != "-m"):
         return list(argv), None
     from zlaunch.cli.views.launch import LaunchView  # what asks a program is rarely needed
     from zlaunch.launch.ask import ask_command

@@ -1,5 +1,6 @@
 """`zlaunch train`: plan a job, show the plan, run it."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +11,7 @@ from zlaunch.cli import options
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.interpreter import find_module_in
+from zlaunch.job.recipes import recipe_names, recipe_path
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import (
@@ -30,12 +32,22 @@ from zlaunch.launch.prepare import ds_config_of, prepare
 from zlaunch.launch.run import run
 
 
+def _complete_script(incomplete: str) -> list[str]:
+    """List recipes and, as a shell no longer does it then, scripts and directories."""
+    folder = incomplete[: incomplete.rfind("/") + 1]
+    names = [f"{one.name}/" if one.is_dir() else one.name for one in Path(folder).glob("*")]
+    files = [f"{folder}{name}" for name in sorted(names) if name.endswith(("/", ".py"))]
+    return [word for word in (*recipe_names(), *files) if word.startswith(incomplete)]
+
+
 def train(
     context: typer.Context,
     script: Annotated[
         str | None,
         typer.Argument(
-            metavar="SCRIPT [-- SCRIPT ARGS]", help="Training script (default: a small language model)."
+            metavar="SCRIPT [-- SCRIPT ARGS]",
+            help="Training script or recipe (default: a small language model).",
+            autocompletion=_complete_script,
         ),
     ] = None,
     module: Annotated[
@@ -196,4 +208,7 @@ def _check_resume(resume: str | None, allow_reshard: bool, given: str | None) ->
 def _program(script: str | None, module: str | None, python: Path | None) -> Path:
     if module is not None:
         return find_module_in(python, module)
-    return default_recipe() if script is None else Path(script)
+    if script is None:
+        return default_recipe()
+    recipe = None if os.path.lexists(script) else recipe_path(script)
+    return recipe or Path(script)

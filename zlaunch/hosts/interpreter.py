@@ -34,7 +34,6 @@ NAMES = (
 
 TRAINING = ("torch", "deepspeed")
 """Packages of every job with ZeRO; the rest is up to its script."""
-RECIPE = (*TRAINING, "transformers", "accelerate", "datasets")
 ESTIMATING = (*TRAINING, "transformers")
 
 _LAUNCHERS: Mapping[str, str] = {"torch": "torch.distributed.run", "deepspeed": "deepspeed.launcher.runner"}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.errors import WrongUsage
+from zlaunch.job.recipes import recipe_path, similar_recipe
 
 _SHELL = re.compile(r"#!.*\b(ba|da|k|z)?sh\b")
 _SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".sbatch", ".slurm")
@@ -59,11 +60,17 @@ def refuse_other_languages(path: Path) -> None:
 
 
 def similar_scripts(path: Path) -> str | None:
-    """Suggest a script for one that does not exist."""
+    """Suggest a script or a recipe for one that does not exist."""
     names = [one.name for one in path.parent.glob("*.py")]
     full = [name for name in names if name == f"{path.name}.py"]
     close = full or get_close_matches(path.name, names, 1)
-    return f"did you mean `{path.with_name(close[0])}`?" if close else None
+    if close:
+        return f"did you mean `{path.with_name(close[0])}`?"
+    recipe = None if recipe_path(path.stem) is None else path.stem
+    if recipe is not None:
+        return f"`zlaunch train {recipe}` starts the recipe, `zlaunch recipes copy {recipe}` copies it here"
+    meant = similar_recipe(path.name) if path.name == str(path) else None
+    return f"did you mean the recipe `{meant}`?" if meant else None
 
 
 def _pipe(path: Path) -> WrongUsage:

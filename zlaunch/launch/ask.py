@@ -27,6 +27,7 @@ from zlaunch.hosts.probe import trainer_arguments, trainer_optimizers, trainer_s
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.answer import AnswerRecord, apply_answer
 from zlaunch.job.moved_imports import moved_import
+from zlaunch.job.recipes import recipe_path
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
@@ -138,9 +139,16 @@ def ask_command(argv: Sequence[str], python: Path | None, reporter: Reporter) ->
 def _named_program(argv: Sequence[str], python: Path | None) -> JobSpec | None:
     if len(argv) > 1 and argv[0] == "-m":
         return JobSpec(find_module_in(python, argv[1]), tuple(argv[2:]), module=argv[1])
-    if argv and argv[0].endswith(".py"):
-        return JobSpec(Path(argv[0]), tuple(argv[1:]))
+    if argv and (script := named_script(argv[0])) is not None:
+        return JobSpec(script, tuple(argv[1:]))
     return None
+
+
+def named_script(word: str) -> Path | None:
+    """Return the script or the recipe that a word names; None for an argument."""
+    if word.endswith(".py"):
+        return Path(word)
+    return None if os.path.lexists(word) else recipe_path(word)
 
 
 def needs_asking(job: JobSpec, script: Script) -> bool:

@@ -14,7 +14,7 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import InputMissing, Refused, Unavailable, ZlaunchError
 from zlaunch.files import nearest
-from zlaunch.hosts.interpreter import RECIPE, TRAINING, check_packages, inspect_python
+from zlaunch.hosts.interpreter import TRAINING, check_packages, inspect_python
 from zlaunch.hosts.placement import assign_ranks, choose_slots
 from zlaunch.hosts.probe import probe_machine
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
@@ -22,6 +22,7 @@ from zlaunch.hosts.survey import HostSurvey, SurveyRequest, survey
 from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
+from zlaunch.job.recipes import FOLDER, recipe_of
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
@@ -68,7 +69,7 @@ class Facts:
 
 def default_recipe() -> Path:
     """Path of the training program that comes with zlaunch."""
-    return (Path(__file__).parents[1] / "recipes" / "causal_lm.py").resolve()
+    return FOLDER / "causal_lm.py"
 
 
 def read_sources(job: JobSpec) -> Sources:
@@ -120,8 +121,8 @@ def inspect(job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter) 
 
 def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:
     """List the packages without which a job certainly cannot start."""
-    if job.script == default_recipe():
-        return RECIPE
+    if (recipe := recipe_of(job.script)) is not None:
+        return tuple(dict.fromkeys((*TRAINING, *recipe.packages)))
     launcher = launcher_of(job, script, over_ssh=job.hostfile is not None)
     is_sure = script.is_sure and script.interface is not ConfigInterface.NONE
     return TRAINING if launcher == "deepspeed" or is_sure else TRAINING[:1]
@@ -152,8 +153,8 @@ def _model(job: JobSpec, script: Script) -> tuple[ModelConfig | None, ZlaunchErr
     """
     name = model_flag(script.trainer_flags(job.script_args))
     if name is None:
-        is_recipe = job.script == default_recipe()
-        return read_model(default_recipe().parent / "small_llama") if is_recipe else None, None
+        recipe = recipe_of(job.script)
+        return read_model(recipe.folders[0]) if recipe and recipe.folders else None, None
     loaded = [value for flag, value in flags(job.script_args) if flag in script.loads]
     is_certain = name in loaded and not Path(name, ADAPTER).exists()
     try:

@@ -1,0 +1,1 @@
+"""`zlaunch recipes`: list, show and copy the recipes."""

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.rundir import phases
-from zlaunch.worker.hook.heartbeat import FIRST_DESCRIPTOR, Heartbeat
+from zlaunch.worker.hook.heartbeat import Heartbeat
+from zlaunch.worker.hook.own_file import FIRST_DESCRIPTOR
 
 values = st.none() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=400)
 
@@ -95,9 +96,9 @@ def test_only_the_process_that_began_it_writes(tmp_path: Path) -> None:
 
 def test_a_file_of_the_script_is_never_written_to(tmp_path: Path) -> None:
     own = Heartbeat(tmp_path / "pulse")
-    assert own._descriptor >= FIRST_DESCRIPTOR
+    assert own._file.descriptor >= FIRST_DESCRIPTOR
     theirs = os.open(tmp_path / "theirs", os.O_CREAT | os.O_RDWR)
-    os.dup2(theirs, own._descriptor)
+    os.dup2(theirs, own._file.descriptor)
     own.note(step=5)
     assert (tmp_path / "theirs").read_bytes() == b""
 

@@ -52,6 +52,8 @@ class RunDir(_Root):
     """Leads to one tag of an engine, for a script that loads the one which `latest` names."""
     metrics = _Below("metrics.jsonl")
     """State of the job over time, one line each."""
+    steps = _Below("steps.jsonl")
+    """Loss, learning rate and phases of the first rank, one line for each step."""
     stop = _Below("stop")
     """The signal that all ranks pass on, and its sender; this also works on other hosts."""
     ask_stacks = _Below("ask-stacks")

@@ -185,6 +185,7 @@ class HeartbeatRecord(TypedDict, total=False):
     loss_step: int
     step_loss: float
     """The last loss that the engine was given, of one micro-batch."""
+    eval_loss: float | None
     seen_loss_step: int
     """The step of the loss that was last looked at: on a GPU, not every one is."""
     loss_lost: int
@@ -305,6 +306,30 @@ class MetricsRecord(TypedDict, total=False):
     seconds_left: Finite | None
     ranks: list[dict[str, int | str | None]]
     machines: dict[str, MachineSample]
+
+
+class StepRecord(TypedDict, total=False):
+    """One line of `steps.jsonl`: the first rank after a step."""
+
+    step: int
+    time: Finite
+    count: int
+    """How many steps the line stands for, if not one. With 0, it only has the times of phases."""
+    loss: float | None
+    """The last value, as are the other numbers."""
+    step_loss: float | None
+    eval_loss: float | None
+    learning_rate: float | None
+    grad_norm: float | None
+    loss_scale: float | None
+    range: dict[str, list[float]]
+    """Of several steps: number → its lowest and highest finite value, if they differ."""
+    not_finite: dict[str, int]
+    """Of several steps: number → how many values were NaN or infinite."""
+    tokens: int
+    """Tokens of this rank since the start."""
+    phases: dict[str, Finite]
+    """Seconds in each phase since the last line that has them."""
 
 
 class VerdictRecord(TypedDict, total=False):

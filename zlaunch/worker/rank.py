@@ -110,7 +110,8 @@ class _Attendant:
 
     def _flush(self) -> None:
         """Make files of the script visible on other hosts: a network file system may delay that by 30 s."""
-        files = (self._run_dir.rank_heartbeat(self._rank), self._run_dir.rank_stacks(self._rank))
+        files = [self._run_dir.rank_heartbeat(self._rank), self._run_dir.rank_stacks(self._rank)]
+        files += [self._run_dir.steps] if self._rank == 0 else []
         for file in files if self._over_ssh else ():
             with contextlib.suppress(FileNotFoundError), file.open("r+b") as written:
                 os.fsync(written.fileno())

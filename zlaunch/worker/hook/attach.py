@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
 from zlaunch.rundir.write import write_record
 from zlaunch.worker.hook import accelerate_cpu
-from zlaunch.worker.hook.heartbeat import Heartbeat, open_apart, start_heartbeat
+from zlaunch.worker.hook.heartbeat import Heartbeat, start_heartbeat
 from zlaunch.worker.hook.imports import UNSEEN
 from zlaunch.worker.hook.instrument import Instrumentation
+from zlaunch.worker.hook.own_file import open_apart
 from zlaunch.worker.hook.program_record import PARALLEL, ProgramRecorder
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _STANDARD = os.path.dirname(os.__file__)  # noqa: PTH120 - the standard library,
 def install(root: str, is_debugged: bool = False) -> None:
     """Install the hook before the script starts; if a rank is debugged, without timeouts between ranks."""
     run_dir, rank = RunDir(Path(root)), int(os.environ["RANK"])
-    heartbeat = start_heartbeat(run_dir.rank_heartbeat(rank))
+    heartbeat = start_heartbeat(run_dir.rank_heartbeat(rank), run_dir.steps if rank == 0 else None)
     with contextlib.suppress(OSError):
         _dump_stacks_to(run_dir.rank_stacks(rank))
     program = ProgramRecorder(run_dir.rank_program(rank))

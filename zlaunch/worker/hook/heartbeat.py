@@ -7,7 +7,6 @@ when the disk is full.
 import _thread
 import atexit
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -18,23 +17,23 @@ from typing import cast
 
 from zlaunch.rundir import phases
 from zlaunch.rundir.write import VERSION
+from zlaunch.worker.hook.own_file import OwnFile
+from zlaunch.worker.hook.step_history import StepHistory
 
 SIZE_BYTES = 1024
-
-FIRST_DESCRIPTOR = 200
-"""zlaunch's own file descriptors start here, so that those of the script are the same as without zlaunch."""
 
 
 class Heartbeat:
     """The phase and the progress of this process."""
 
-    def __init__(self, file: Path) -> None:
-        """Start with a file of full size: overwriting it needs no more disk space."""
+    def __init__(self, file: Path, history: Path | None = None) -> None:
+        """Start with a file of full size: overwriting it needs no more disk space.
+
+        The first rank also keeps a history of its steps.
+        """
         self._home = (os.getpid(), _thread.get_ident())
-        self._descriptor, self._identity = -1, (0, 0)
-        with contextlib.suppress(OSError):
-            self._descriptor = open_apart(file)
-            self._identity = _identity(self._descriptor)
+        self._file = OwnFile(file)
+        self._history = None if history is None else StepHistory(history)
         self._encode = json.JSONEncoder(default=str).encode
         self._size = SIZE_BYTES
         self._facts: dict[str, object] = {"version": VERSION, "step": 0}
@@ -58,12 +57,18 @@ class Heartbeat:
 
     def _exiting(self) -> None:
         self.enter(phases.EXITING)
+        if self._history is not None and self.is_here():
+            with contextlib.suppress(OSError, ValueError):
+                self._history.end()
 
     def enter(self, phase: str, **facts: object) -> str:
         """Enter a phase; return the one that ends."""
         before, self.phase = self.phase, phase
-        self._since = time.time()
+        began, self._since = self._since, time.time()
         self.note(**facts)
+        if self._history is not None and before and os.getpid() == self._home[0]:
+            with contextlib.suppress(OSError, ValueError):
+                self._history.spend(before, self._since - began, self._since)
         return before
 
     def note(self, **facts: object) -> None:
@@ -78,9 +83,9 @@ class Heartbeat:
             times = f'"since": {self._since}, "time": {time.time()}'
             text = f'{self._known[:-1]}, "phase": "{self.phase}", {times}}}'
             self._size = max(self._size, len(text))
-            # A script may close all files and open its own; those must not be written to.
-            if _identity(self._descriptor) == self._identity:
-                os.pwrite(self._descriptor, text.ljust(self._size).encode(), 0)
+            self._file.overwrite(text.ljust(self._size).encode())
+            if facts and self._history is not None:
+                self._history.note(facts, self._facts.get("tokens"))
 
     def _remember(self, facts: Mapping[str, object]) -> None:
         """Keep the first loss, the step of the last, the last finite one, and since when a number is not."""
@@ -114,27 +119,12 @@ class Heartbeat:
         return cast("int", self._facts["step"])
 
 
-def open_apart(file: Path) -> int:
-    """Open a file empty, with a descriptor that the script would not get."""
-    first = os.open(file, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC, 0o644)
-    with contextlib.suppress(OSError):  # with a low limit on open files, keep the first
-        apart = fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
-        os.close(first)
-        return apart
-    return first
-
-
-def _identity(descriptor: int) -> tuple[int, int]:
-    status = os.fstat(descriptor)
-    return status.st_dev, status.st_ino
-
-
 _current: list[Heartbeat] = []
 
 
-def start_heartbeat(file: Path) -> Heartbeat:
-    """Start the heartbeat of this process."""
-    _current.append(Heartbeat(file))
+def start_heartbeat(file: Path, history: Path | None = None) -> Heartbeat:
+    """Start the heartbeat of this process; that of the first rank keeps a history of its steps."""
+    _current.append(Heartbeat(file, history))
     return _current[-1]
 
 

@@ -10,7 +10,7 @@ from zlaunch.worker.hook.program_record import ProgramRecorder
 if TYPE_CHECKING:
     from transformers import TrainerState, TrainingArguments
 
-NUMBERS = ("loss", "learning_rate", "grad_norm", "epoch")
+NUMBERS = ("loss", "eval_loss", "learning_rate", "grad_norm", "epoch")
 
 
 def make_callback(base: type, heartbeat: Heartbeat, program: ProgramRecorder) -> type:

@@ -14,12 +14,16 @@ from tests.making import CPU_MACHINE, SHAPE, script
 from tests.running import the_run, zlaunch
 from zlaunch.checkpoint.universal import disk_need_of
 from zlaunch.job.script import RESUME, ConfigInterface
-from zlaunch.launch.plan import make_plan
+from zlaunch.launch.plan import PlanInputs, make_plan
 from zlaunch.launch.preflight.requirements import requirements_of
 from zlaunch.launch.preflight.resume import check_resume
 from zlaunch.launch.reshard import with_conversion
 
 pytestmark = pytest.mark.job
+
+
+def converting(job: PlanInputs) -> PlanInputs:
+    return with_conversion(job, make_plan(job))
 
 
 def test_the_plan_says_what_will_be_converted_and_a_dry_run_converts_nothing(
@@ -57,7 +61,7 @@ def test_allow_reshard_needs_the_checkpoint_to_be_named_to_zlaunch(tmp_path: Pat
 
 def test_the_disk_for_the_conversion_is_checked_before_the_start(saved: Path, tmp_path: Path) -> None:
     five = trainers(tmp_path, 5, saved / "zero2")
-    job = with_conversion(inputs(five, stage=3))
+    job = converting(inputs(five, stage=3))
     assert job.resume is not None
     needs = requirements_of(make_plan(job), job, SHAPE, None, CPU_MACHINE)
     asked = {one.path: one.num_bytes for one in needs.writes}
@@ -66,7 +70,7 @@ def test_the_disk_for_the_conversion_is_checked_before_the_start(saved: Path, tm
 
 def test_what_is_in_the_way_of_the_conversion_is_refused(saved: Path, tmp_path: Path) -> None:
     five = trainers(tmp_path, 5, saved / "zero2")
-    job = with_conversion(inputs(five, stage=3))
+    job = converting(inputs(five, stage=3))
     assert check_resume(make_plan(job)) == []
     (five / "global_step3_universal").mkdir()
     (found,) = check_resume(make_plan(job))
@@ -78,7 +82,7 @@ def test_a_checkpoint_of_accelerate_is_loaded_from_the_directory_it_is_converted
 ) -> None:
     loads = script('accelerator.load_state(os.environ["ZLAUNCH_RESUME"])', ConfigInterface.ACCELERATE)
     base = Path(shutil.copytree(saved / "accelerate", tmp_path / "step_3"))
-    job = with_conversion(inputs(base, loads, stage=3))
+    job = converting(inputs(base, loads, stage=3))
     plan = make_plan(job)
     assert plan.environment["ZLAUNCH_RESUME"].value == str(tmp_path / "step_3_universal")
     assert check_resume(plan) == []
@@ -95,3 +99,7 @@ def test_the_python_of_the_ranks_converts_when_the_job_starts(saved: Path, tmp_p
     assert "DeepSpeed's conversion failed: it was this one" in result.err
     ending = json.loads((the_run(tmp_path) / "how-it-ended.json").read_text())
     assert (result.status, ending["how"]) == (69, "failed")
+    assert ending["verdict"]["code"] == "conversion-failed"
+    again = zlaunch("runs", "rerun", "latest", "--dry-run", cwd=tmp_path)
+    assert again.status == 0, again.err
+    assert "convert  before the start, to out/checkpoint-5/global_step3_universal, " in again.out

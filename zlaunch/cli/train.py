@@ -177,6 +177,7 @@ def train(
         module=module,
         debug=None if debug is None else parse_debug(debug),
         resume=resume,
+        allow_reshard=allow_reshard,
         save=save,
         may_ask=not no_ask,
         config_flags=named,
@@ -191,7 +192,6 @@ def train(
         force=force,
         dry_run=dry_run,
         auto_stage=stage == "auto",
-        allow_reshard=allow_reshard,
     )
     view = LaunchView()
     raise typer.Exit(run(prepare(job, run_dir, view), launch, view))

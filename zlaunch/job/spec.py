@@ -142,6 +142,8 @@ class JobSpec:
     """Flags by which the user's command line named the ds_config, so the script knows them."""
     resume: str | None = None
     """The checkpoint to go on from: a directory, `latest`, or a run."""
+    allow_reshard: bool = False
+    """Convert this checkpoint, if that makes it fit."""
     save: str | None = None
     """The directory for the model and its checkpoints; None once the script is told it by its arguments."""
     may_ask: bool = True

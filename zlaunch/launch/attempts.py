@@ -99,7 +99,7 @@ class _Attempts:
                 directory = _run_directory(attempt.prepared.run_dir, lineage.attempt)
                 heed_signals()
                 try:
-                    prepared = self.preflight.estimate(
+                    prepared = self.preflight.complete(
                         prepare(job, directory, self.preflight.reporter, attempt.prepared.beside)
                     )
                     self.preflight.reporter.restarting(f"attempt {lineage.attempt}, {note}")

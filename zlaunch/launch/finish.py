@@ -13,6 +13,7 @@ from zlaunch.launch import rundir_writer
 from zlaunch.launch.op_build import NotBuilt
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reshard import NotConverted
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs import accuracy
@@ -20,6 +21,9 @@ from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.saved import saved_by_run
 from zlaunch.runs.store import load_run
 from zlaunch.runs.what_ran import differences
+
+_CODES: dict[type[ZlaunchError], str] = {NotBuilt: "op-build-failed", NotConverted: "conversion-failed"}
+"""Why a launcher was not started."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,9 @@ def finish_run(plan: LaunchPlan, evidence: Evidence, started: float, reporter: R
 
 def record_failed_start(plan: LaunchPlan, error: ZlaunchError, started: float, reporter: Reporter) -> None:
     """Record a job whose launcher did not start; the error itself is shown like any other."""
-    code = "op-build-failed" if isinstance(error, NotBuilt) else "launcher-failed"
-    verdict = Verdict(code, error.message, advice=(error.hint,) if error.hint else ())
+    verdict = Verdict(
+        _CODES.get(type(error), "launcher-failed"), error.message, advice=(error.hint,) if error.hint else ()
+    )
     _record(plan, Outcome("failed", error.status, error.status, verdict), started, reporter)
 
 

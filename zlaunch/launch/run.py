@@ -1,11 +1,8 @@
 """Launch a job, or show how it would be launched."""
 
-from dataclasses import replace
-
 from zlaunch.launch.preflight.preflight import LaunchOptions, Preflight
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.reshard import with_conversion
 
 
 def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
@@ -14,9 +11,7 @@ def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
     Raises a ZlaunchError if the job cannot work or cannot be started.
     """
     preflight = Preflight(options, reporter)
-    prepared = preflight.estimate(prepared, options.auto_stage)
-    if options.allow_reshard:
-        prepared = replace(prepared, inputs=with_conversion(prepared.inputs))
+    prepared = preflight.complete(prepared, options.auto_stage)
     if options.dry_run:
         plan = preflight.plan(prepared)
         reporter.dry_run(plan, prepared.estimate)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # nothing is diagnosed in a dry run
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
 RECORDED_OPTIONS = {
-    *("script_args", "resume", "config_flags", "may_ask", "stage", "offload", "precision"),
+    *("script_args", "resume", "allow_reshard", "config_flags", "may_ask", "stage", "offload", "precision"),
     *("ds_config", "overrides", "wishes"),
 }
 """Options that the plan does not show, so that the run can be planned again."""

@@ -16,6 +16,7 @@ from zlaunch.launch.preflight.resume import check_resume
 from zlaunch.launch.preflight.saves import check_saves
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reshard import with_conversion
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import FIRST, Lineage
 
@@ -34,8 +35,6 @@ class LaunchOptions:
     dry_run: bool = False
     auto_stage: bool = False
     """Choose the stage and the offload."""
-    allow_reshard: bool = False
-    """Convert the checkpoint that the job goes on from, if that makes it fit."""
     origin: Lineage = FIRST
 
 
@@ -46,7 +45,14 @@ class Preflight:
     options: LaunchOptions
     reporter: Reporter
 
-    def estimate(self, prepared: Prepared, auto_stage: bool = False) -> Prepared:
+    def complete(self, prepared: Prepared, auto_stage: bool = False) -> Prepared:
+        """Add the memory estimate, and the conversion of the checkpoint; refuse a job that cannot fit."""
+        prepared = self._estimate(prepared, auto_stage)
+        if not prepared.inputs.job.allow_reshard:
+            return prepared
+        return replace(prepared, inputs=with_conversion(prepared.inputs, prepared.plan()))
+
+    def _estimate(self, prepared: Prepared, auto_stage: bool) -> Prepared:
         """Choose a stage and estimate the memory in one rehearsal process; refuse a job that cannot fit."""
         if prepared.facts.model_error is not None:
             self.reporter.note(f"{prepared.facts.model_error.message}{_instead(prepared)}", "model")

@@ -218,6 +218,25 @@ def test_the_command_says_what_to_do(saved: Path, tmp_path: Path) -> None:
         assert json.loads(result.out)["way"] == way
 
 
+def test_an_offload_that_train_refuses_at_a_stage_is_refused_in_the_same_words(
+    saved: Path, tmp_path: Path
+) -> None:
+    zero = {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "DIR"}}
+    (tmp_path / "nvme.json").write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
+    for options in ("--stage 2 --offload nvme", "--stage 0 --offload cpu"):
+        words = options.split()
+        trained = zlaunch("train", "--gpus", 2, "--nvme", ".", "--dry-run", *words, cwd=tmp_path)
+        asked = zlaunch("checkpoint", "can-resume", saved / "zero2-cpu", *words, cwd=tmp_path)
+        assert (asked.status, asked.err) == (65, trained.err)
+    assert zlaunch("checkpoint", "reshard", saved / "zero2-cpu", *words, cwd=tmp_path).err == asked.err
+    implied = zlaunch("checkpoint", "can-resume", saved / "zero2", "--offload", "nvme", cwd=tmp_path)
+    assert "[nvme-needs-stage-3]" in implied.err
+    # in a file it is only a warning: DeepSpeed takes it for the CPU
+    words = ("--ds-config", "nvme.json", "--ranks", 4)
+    result = zlaunch("checkpoint", "can-resume", saved / "zero2-cpu", *words, cwd=tmp_path)
+    assert "--stage 2 --precision bf16 --offload cpu` converts it" in " ".join(result.out.split())
+
+
 def test_a_job_with_its_optimizer_on_nvme_is_told_to_go_on_with_the_cpu(
     copied: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -57,7 +57,7 @@ class ResumeTarget:
     @property
     def options(self) -> str:
         """The options of `zlaunch checkpoint reshard` that describe it, each after a space."""
-        named = vars(self)
+        named = {**vars(self), "offload": _place(self.offload, self.stage)}
         return "".join(f" --{name} {value}" for name, value in named.items() if value is not None)
 
     def changes_to(self, other: "ResumeTarget") -> "ResumeTarget":
@@ -161,8 +161,8 @@ def _differences(saved: Summary, target: ResumeTarget) -> Iterator[ResumeMismatc
 
 
 def _place(offload: str | None, stage: int | None) -> str | None:
-    """Where the optimizer is: below stage 3, DeepSpeed takes NVMe for the CPU."""
-    return "cpu" if offload == "nvme" and stage != 3 else offload
+    """Where the optimizer is: at stages 1 and 2, DeepSpeed takes NVMe for the CPU."""
+    return "cpu" if offload == "nvme" and stage in (1, 2) else offload
 
 
 def _other_place(saved: Summary, offload: str | None) -> Iterator[ResumeMismatch]:

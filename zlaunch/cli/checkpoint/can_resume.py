@@ -43,7 +43,7 @@ def can_resume_from(
     65 if something has to be done first.
     """
     found = to_go_on_from(folder)
-    target = target_of(ResumeTarget(ranks, stage, precision, offload), ds_config)
+    target = target_of(ResumeTarget(ranks, stage, precision, offload), ds_config, found)
     answer = can_resume(found, target)
     if as_json:
         members = {"way": answer.way.value, "reasons": list(answer.reasons)}

@@ -34,7 +34,7 @@ def reshard(
     converted.
     """
     found = to_go_on_from(folder)
-    target = target_of(ResumeTarget(ranks, stage, precision, offload), ds_config)
+    target = target_of(ResumeTarget(ranks, stage, precision, offload), ds_config, found)
     answer = can_resume(found, target)
     done = converted_for(found, target) if out is None else None
     if answer.way is ResumeWay.UNIVERSAL and done is None:

@@ -6,7 +6,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from zlaunch.checkpoint.resume import ResumeTarget
+from zlaunch.checkpoint.summary import Summary
 from zlaunch.config.report import load_config
+from zlaunch.config.validate import validate_mapping
+from zlaunch.errors import FATAL, Finding, Refused, Severity
 
 Ranks = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks of the job.")]
 Stage = Annotated[int | None, typer.Option(min=0, max=3, help="ZeRO stage of the job.")]
@@ -22,10 +25,29 @@ DsConfig = Annotated[
 ]
 
 
-def target_of(given: ResumeTarget, ds_config: Path | None) -> ResumeTarget:
-    """Describe the job; options win over the ds_config. Raise Refused if that cannot be read."""
-    if ds_config is None:
-        return given
+def target_of(given: ResumeTarget, ds_config: Path | None, saved: Summary) -> ResumeTarget:
+    """Describe the job; options win over the ds_config.
+
+    Raise Refused if that cannot be read, or `train` would refuse the offload at this stage.
+    """
+    target = given if ds_config is None else _with_config(given, ds_config)
+    stage = saved.stage if target.stage is None else target.stage
+    # As `train` does, refuse what DeepSpeed ignores only if an option asks for it.
+    severities = FATAL | {Severity.IGNORED} if given.offload else FATAL
+    found = [] if stage is None or target.offload is None else _about_offload(stage, target.offload)
+    if wrong := [one for one in found if one.severity in severities]:
+        raise Refused(wrong)
+    return target
+
+
+def _about_offload(stage: int, device: str) -> list[Finding]:
+    path = {"nvme_path": "DIR"} if device == "nvme" else {}
+    section = {"offload_optimizer": {"device": device, **path}}
+    found = validate_mapping({"zero_optimization": {"stage": stage, **section}})
+    return [one for one in found if "offload_optimizer" in one.where]
+
+
+def _with_config(given: ResumeTarget, ds_config: Path) -> ResumeTarget:
     config: Any = load_config(str(ds_config)).needed(str(ds_config)).value
     zero = _section(config, "zero_optimization")
     device = _section(zero, "offload_optimizer").get("device", "none")

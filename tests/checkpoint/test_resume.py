@@ -232,8 +232,8 @@ def test_an_offload_that_train_refuses_at_a_stage_is_refused_in_the_same_words(
     implied = zlaunch("checkpoint", "can-resume", saved / "zero2", "--offload", "nvme", cwd=tmp_path)
     assert "[nvme-needs-stage-3]" in implied.err
     # in a file it is only a warning: DeepSpeed takes it for the CPU
-    words = ("--ds-config", "nvme.json", "--ranks", 4)
-    result = zlaunch("checkpoint", "can-resume", saved / "zero2-cpu", *words, cwd=tmp_path)
+    given = ("--ds-config", "nvme.json", "--ranks", 4)
+    result = zlaunch("checkpoint", "can-resume", saved / "zero2-cpu", *given, cwd=tmp_path)
     assert "--stage 2 --precision bf16 --offload cpu` converts it" in " ".join(result.out.split())
 
 

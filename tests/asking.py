@@ -1,7 +1,7 @@
 """Questions of estimates, made from a few words."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from zlaunch.estimate.query import (
     workload_of,
 )
 from zlaunch.estimate.request import _machine_with
+from zlaunch.estimate.strategies import STRATEGIES, StrategyTable, apply_strategy
 from zlaunch.hosts.gpu_catalog import GPUS
 from zlaunch.job.model import ModelConfig, parse_model
 from zlaunch.job.source import Source
@@ -67,6 +68,14 @@ def forecast(gpu: float, reserved: float | None = None, pageable: float = 0, **c
     phases = tuple(Phase(name, held, held) for name in PHASES)
     plain = Forecast("rehearsal", phases, {"gpu": {"activations": held["gpu"]}}, 100, 100, "FusedAdam")
     return replace(plain, **changes)
+
+
+def by_formula(config: Mapping[str, Any], micro: int = 8, seq_len: int = 1024) -> StrategyTable:
+    """Compare all strategies for a model on eight GPUs, in closed form."""
+    one = parse_model(json.dumps(config).encode(), "m/config.json", "m/config.json")
+    asked = replace(question(options=Options(seq_len=seq_len), micro=micro), model=one)
+    results = Estimator().closed_form([apply_strategy(asked, strategy) for strategy in STRATEGIES])
+    return StrategyTable(tuple(zip(STRATEGIES, results, strict=True)))
 
 
 def speed(seconds: float) -> Speed:

@@ -1,6 +1,6 @@
 """The memory forecast of a job: the use of each pool in each phase of a run."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -8,6 +8,10 @@ from zlaunch.rundir.record import ForecastRecord
 
 PHASES = ("load", "initialize", "forward", "backward", "step", "second step", "save")
 """`forward`, `backward` and `step` are those of the first step; the second has all three."""
+STATES: Final = ("parameters", "master weights", "optimizer states", "gradients")
+"""Parts that ZeRO partitions or offloads."""
+ACTIVATIONS: Final = ("activations", "logits")
+"""Parts that depend on the size of a micro-batch, and that no stage partitions."""
 RESUME = "resume"
 """The phase after `initialize` of a run that resumes from a checkpoint."""
 
@@ -31,6 +35,8 @@ class Phase:
     name: str
     peak: Mapping[str, int]
     end: Mapping[str, int]
+    parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Pool → what it held at its peak in this phase, by part; the parts add up to the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +111,20 @@ class Forecast:
 
     def scaled(self, ratios: Mapping[str, float]) -> "Forecast":
         """Multiply what the named pools hold."""
-        return self._with_amounts(
-            lambda held: {pool: int(size * ratios.get(pool, 1.0)) for pool, size in held.items()}
+
+        def scale(held: Mapping[str, int], pool: str | None = None) -> dict[str, int]:
+            return {name: int(size * ratios.get(pool or name, 1.0)) for name, size in held.items()}
+
+        phases = (
+            Phase(
+                one.name,
+                scale(one.peak),
+                scale(one.end),
+                {pool: scale(parts, pool) for pool, parts in one.parts.items()},
+            )
+            for one in self.phases
         )
+        return replace(self, phases=tuple(phases))
 
     @property
     def on_gpu(self) -> bool:
@@ -116,15 +133,35 @@ class Forecast:
 
     def with_pool(self, pool: Pool, nbytes: int) -> "Forecast":
         """Add a pool with a constant size, unless it is 0."""
-        return self._with_amounts(lambda held: {**held, pool: nbytes}) if nbytes else self
+        added: dict[str, int] = {pool: nbytes}
+        phases = (replace(one, peak={**one.peak, **added}, end={**one.end, **added}) for one in self.phases)
+        return replace(self, phases=tuple(phases)) if nbytes else self
 
-    def _with_amounts(self, change: Callable[[Mapping[str, int]], Mapping[str, int]]) -> "Forecast":
-        phases = (Phase(one.name, change(one.peak), change(one.end)) for one in self.phases)
-        return replace(self, phases=tuple(phases))
+    @property
+    def tensor_pool(self) -> Pool:
+        """The pool of the tensors of a step: without a GPU they are in host memory."""
+        return "gpu" if self.on_gpu else "pageable"
+
+    @property
+    def states(self) -> int | None:
+        """Bytes of parameters, gradients and optimizer in the first optimizer step; None if unknown."""
+        steps = (phase.parts.get(self.tensor_pool) for phase in self.phases if phase.name == "step")
+        step = next(steps, None)
+        return None if step is None else sum(step.get(part, 0) for part in STATES)
 
     def peak_phase(self, pool: Pool) -> str:
         """Phase in which a pool is fullest."""
         return max(self.phases, key=lambda phase: phase.peak.get(pool, 0)).name
+
+
+def parts_at_peak(phases: Sequence[Phase]) -> dict[str, Mapping[str, int]]:
+    """Return the parts of each pool in the phase in which it is fullest."""
+    found = {}
+    for pool in dict.fromkeys(pool for phase in phases for pool in phase.parts):
+        fullest = max(phases, key=lambda phase: phase.peak.get(pool, 0))
+        if fullest.peak.get(pool):
+            found[pool] = fullest.parts[pool]
+    return found
 
 
 def written_peak(forecast: ForecastRecord, pools: Iterable[str], phase: str | None = None) -> int | None:

@@ -1,11 +1,15 @@
 """What an estimate says, over answers that are made up."""
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.asking import answer, forecast, question
+from tests.asking import answer, by_formula, forecast, question
+from tests.running import RECIPE
 from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.speed import time_lines
 from zlaunch.cli.views.strategies import nothing_fits, table_lines
@@ -17,13 +21,19 @@ from zlaunch.estimate.rehearse import Done
 from zlaunch.estimate.rehearse import Found as Told
 from zlaunch.estimate.strategies import STRATEGIES, StrategyTable, apply_strategy
 from zlaunch.estimate.workload import Workload
+from zlaunch.job.public_models import find_public
 
 REHEARSED = forecast(10.0, seconds=1.0)
 KEPT = replace(REHEARSED, kept=True)
 
 
-def by_formula(why: str) -> Forecast:
+def not_rehearsed(why: str) -> Forecast:
     return replace(REHEARSED, method="closed form", error=0.15, why_not_rehearsed=why)
+
+
+def small_llama() -> Mapping[str, Any]:
+    config: dict[str, Any] = json.loads(RECIPE.with_name("small_llama").joinpath("config.json").read_bytes())
+    return config
 
 
 def table(*forecasts: Forecast) -> str:
@@ -36,17 +46,36 @@ def table(*forecasts: Forecast) -> str:
 
 
 def test_a_table_says_for_which_strategies_the_numbers_come_from_elsewhere() -> None:
-    said = table(by_formula("too large"), REHEARSED, KEPT)
+    said = table(not_rehearsed("too large"), REHEARSED, KEPT)
     assert "method rehearsed: two steps of DeepSpeed on fake tensors but `--stage 0`: " in said
     assert "but `--stage 0`: closed form, up to 15% off; no rehearsal: too large" in said
     assert "but `--stage 2`: rehearsed by an earlier command; " in said
 
 
 def test_a_table_gives_one_of_many_reasons_not_to_rehearse_and_says_whose_it_is() -> None:
-    said = table(*(by_formula(f"it takes {number}") for number in range(len(STRATEGIES))))
+    said = table(*(not_rehearsed(f"it takes {number}") for number in range(len(STRATEGIES))))
     assert "up to 15% off; no rehearsal of `--stage 0`: it takes 0 (`--json` has the reasons" in said
     assert "it takes 1" not in said
     assert "but " not in said
+
+
+def test_a_table_in_which_stages_seem_to_save_nothing_says_what_they_partition() -> None:
+    said = " ".join(" ".join(table_lines(by_formula(small_llama()))).split())
+    assert "stage offload states used process" in said
+    assert re.search(
+        r"ZeRO partitions `states`: .* 50 MiB without ZeRO\. Most of `used` is activations", said
+    )
+
+
+def test_a_table_in_which_stages_save_most_of_the_memory_needs_no_explanation() -> None:
+    public = find_public("meta-llama/Llama-3.1-8B")
+    assert public is not None
+    assert "partitions" not in " ".join(table_lines(by_formula(public.config, micro=1)))
+
+
+def test_states_without_zero_are_sixteen_bytes_for_each_parameter() -> None:
+    _, plain = by_formula(small_llama()).estimates[0]
+    assert plain.forecast.states == pytest.approx(16 * plain.forecast.parameters, rel=0.001)
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,39 @@ def test_a_freed_block_serves_no_other_size() -> None:
     assert host.malloc(3 * GIB) == 4 * GIB
 
 
+def test_each_phase_has_the_parts_that_it_held_at_its_own_peak() -> None:
+    log = AllocationLog()
+    with log.in_phase("load"):
+        log.allocate("gpu", "parameters", 2 * MIB)
+    with log.in_phase("forward"):
+        activations = log.allocate("gpu", "activations", 4 * MIB)
+    with log.in_phase("step"):
+        log.free(activations)
+        log.allocate("gpu", "optimizer step", 2 * MIB)
+    assert {phase.name: phase.parts["gpu"] for phase in log.phases()} == {
+        "load": {"parameters": 2 * MIB},
+        "forward": {"activations": 4 * MIB, "parameters": 2 * MIB},
+        "step": {"activations": 4 * MIB, "parameters": 2 * MIB},  # before any of it is freed
+    }
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.integers(1, 9 * MIB), st.booleans()),
+        max_size=40,
+    )
+)
+def test_the_parts_of_each_phase_add_up_to_its_peak(asked: list[tuple[str, str, int, bool]]) -> None:
+    log = AllocationLog()
+    for phase, category, nbytes, freed in asked:
+        with log.in_phase(phase):
+            block = log.allocate("gpu", category, nbytes)
+            if freed:
+                log.free(block)
+    for one in log.phases():
+        assert {pool: sum(parts.values()) for pool, parts in one.parts.items()} == one.peak
+
+
 def test_the_buffers_of_aio_are_neither_rounded_nor_kept() -> None:
     log = AllocationLog()
     log.free(log.allocate("locked", "swap buffers", 5 * GIB))

@@ -59,6 +59,9 @@ def _job(query: EstimateQuery) -> Json:
 
 def _estimate(estimate: Estimate, *, with_curve: bool = True) -> Json:
     forecast = asdict(estimate.forecast)
+    later = forecast["resume"] and forecast["resume"]["phase"]
+    for phase in (*forecast["phases"], *([later] if later else [])):
+        del phase["parts"]  # of each phase, for pictures; `parts` has those at the peak
     if not with_curve:
         del forecast["curve"]
     return {

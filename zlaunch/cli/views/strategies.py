@@ -7,13 +7,14 @@ from zlaunch.cli.views.estimate_text import FITS, job_rows, origin, trained, unc
 from zlaunch.cli.views.settings_text import batch_rows
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Fit
+from zlaunch.estimate.forecast import ACTIVATIONS
 from zlaunch.estimate.query import Estimate, Rejected
 from zlaunch.estimate.strategies import Strategy, StrategyTable
-from zlaunch.units import brief, in_gib
+from zlaunch.units import brief, in_gib, memory
 
 HEADERS = (
     ("GiB", "GPU:", "", "", "host:", "of it", "", "", ""),
-    ("stage offload", "used", "reserved", "process", "all", "pinned", "NVMe", "step", "fits"),
+    ("stage offload", "states", "used", "process", "all", "pinned", "NVMe", "step", "fits"),
 )
 WIDEST = 78
 """Columns for a row beside its mark."""
@@ -32,6 +33,7 @@ def table_lines(table: StrategyTable) -> Iterator[str]:
     marks = ["  "] * len(HEADERS) + ["> " if strategy == chosen else "  " for strategy, _ in table.rows]
     yield from (f"{mark}{line}" for mark, line in zip(marks, lines, strict=True))
     yield ""
+    yield from _hidden_savings(table)
     yield from _conclusion(table)
 
 
@@ -70,9 +72,27 @@ def _row(strategy: Strategy, result: Estimate | Rejected) -> tuple[str, ...]:
     if isinstance(result, Rejected):
         return (name, *("-",) * 6, "-", "no")
     need = result.need
-    amounts = (need.allocated, need.reserved, need.process[1], need.host, need.pinned, need.nvme)
+    states = "-" if result.forecast.states is None else in_gib(result.forecast.states)
+    amounts = (need.allocated, need.process[1], need.host, need.pinned, need.nvme)
     seconds = "-" if result.seconds is None else brief(result.seconds)
-    return (name, *map(in_gib, amounts), seconds, FITS[result.fit])
+    return (name, states, *map(in_gib, amounts), seconds, FITS[result.fit])
+
+
+def _hidden_savings(table: StrategyTable) -> Iterator[str]:
+    """Explain a table in which stages seem to save nothing: ZeRO partitions only a small part of it."""
+    strategy, first = table.estimates[0]
+    states, parts = first.forecast.states, first.forecast.parts.get(first.forecast.tensor_pool, {})
+    activations = sum(parts.get(part, 0) for part in ACTIVATIONS)
+    if strategy.stage or not states or 2 * activations < first.need.allocated:
+        return
+    overhead = memory(first.need.process[1] - first.need.reserved)
+    yield from console.paragraph(
+        f"ZeRO partitions `states`: parameters, gradients and optimizer, {memory(states)} without ZeRO. Most "
+        f"of `used` is activations, {memory(activations)}, which no stage partitions; they grow with the "
+        f"micro-batch and the sequence. `process` adds the allocator's cache, and {overhead} for CUDA and "
+        "NCCL"
+    )
+    yield ""
 
 
 def _conclusion(table: StrategyTable) -> Iterator[str]:

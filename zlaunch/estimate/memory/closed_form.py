@@ -56,9 +56,7 @@ def forecast(workload: Workload) -> Forecast:
     optimizer, passes = optimizer_memory(job.settings, job.weights), _passes_of(job)
     peaks = _peaks(passes, optimizer)
     on_host, categories_on_host = host_memory(job)
-    phases = tuple(
-        _phase(name, [_total(peak) for peak in during], on_host[name]) for name, during in peaks.items()
-    )
+    phases = tuple(_phase(name, during, on_host[name]) for name, during in peaks.items())
     highest = max((peak for during in peaks.values() for peak in during), key=_total)
     trainable = job.weights.total
     flops = activations.step_flops(
@@ -71,7 +69,7 @@ def forecast(workload: Workload) -> Forecast:
     return Forecast(
         method="closed form",
         phases=phases,
-        parts={"gpu": {name: nbytes for name, nbytes in highest.items() if nbytes}, **categories_on_host},
+        parts={"gpu": _parts(highest), **categories_on_host},
         parameters=job.model.parameters,
         trainable=trainable,
         optimizer=optimizer_class(job.settings),
@@ -172,13 +170,19 @@ def _accumulated(job: TrainingJob, gradients: Gradients) -> Breakdown:
     return {"gradients": gradients.owned_bytes if settings.optimizer_on == "gpu" else 0}
 
 
-def _phase(name: str, totals: Sequence[int], on_host: tuple[Mapping[str, int], Mapping[str, int]]) -> Phase:
-    peak, end = max(totals), totals[-1]
+def _phase(name: str, during: Peaks, on_host: tuple[Mapping[str, int], Mapping[str, int]]) -> Phase:
+    highest = max(during, key=_total)
+    peak, end = _total(highest), _total(during[-1])
     return Phase(
         name,
         peak={"gpu": peak, "reserved": int(RESERVED * peak), **on_host[0]},
         end={"gpu": end, "reserved": int(RESERVED * peak), **on_host[1]},
+        parts={"gpu": _parts(highest)},
     )
+
+
+def _parts(held: Breakdown) -> dict[str, int]:
+    return {name: nbytes for name, nbytes in held.items() if nbytes}
 
 
 def _total(parts: Breakdown) -> int:

@@ -1,8 +1,8 @@
 """The allocation log of a rehearsal, and its summary by phase and category."""
 
 import contextlib
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
@@ -89,33 +89,34 @@ class AllocationLog:
         yield
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return the peak and the end of each pool in each phase; a repeated phase is continued."""
+        """Return the peak and end of each pool in each phase, in which repeated ones are merged."""
         now: Counter[str] = Counter()
         found: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
+        reached: dict[tuple[str, str], int] = {}  # phase, pool → entries until its peak
         for name, start, end in self._intervals():
-            peak, _ = found.setdefault(name, (dict(now), {}))
+            peak, _ = found.setdefault(name, ({}, {}))
             for pool, nbytes in now.items():
-                peak[pool] = max(peak.get(pool, 0), nbytes)
-            for pool, _, nbytes in self.entries[start:end]:
+                if nbytes > peak.get(pool, -1):
+                    peak[pool], reached[name, pool] = nbytes, start
+            for index, (pool, _, nbytes) in enumerate(self.entries[start:end], start + 1):
                 now[pool] += nbytes
                 if now[pool] > peak.get(pool, 0):
-                    peak[pool] = now[pool]
+                    peak[pool], reached[name, pool] = now[pool], index
             found[name] = (peak, dict(now))
-        return tuple(Phase(name, peak, end) for name, (peak, end) in found.items())
+        parts = self._parts_after(reached)
+        return tuple(Phase(name, peak, end, parts.get(name, {})) for name, (peak, end) in found.items())
 
-    def categories_at_peak(self) -> dict[str, dict[str, int]]:
-        """Return the bytes in each category at the peak of each pool."""
-        now: Counter[str] = Counter()
-        peaks: dict[str, tuple[int, int]] = {}
-        for index, (pool, _, nbytes) in enumerate(self.entries):
-            now[pool] += nbytes
-            if now[pool] > peaks.get(pool, (0, 0))[0]:
-                peaks[pool] = (now[pool], index)
-        sums: dict[str, Counter[str]] = {pool: Counter() for pool in peaks}
-        for index, (pool, category, nbytes) in enumerate(self.entries):
-            if pool in peaks and index <= peaks[pool][1]:
-                sums[pool][category] += nbytes
-        return {pool: {name: n for name, n in sizes.most_common() if n} for pool, sizes in sums.items()}
+    def _parts_after(self, reached: Mapping[tuple[str, str], int]) -> dict[str, dict[str, dict[str, int]]]:
+        """Return what a pool held by category in a phase, after so many entries."""
+        now: dict[str, Counter[str]] = defaultdict(Counter)
+        found: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
+        done = 0
+        for (phase, pool), index in sorted(reached.items(), key=lambda item: item[1]):
+            for held, category, nbytes in self.entries[done:index]:
+                now[held][category] += nbytes
+            done = index
+            found[phase][pool] = {name: n for name, n in now[pool].most_common() if n}
+        return found
 
     def curve(self) -> tuple[CurvePoint, ...]:
         """Return GPU memory over time, as the highest points of about `_CURVE_POINTS` intervals."""

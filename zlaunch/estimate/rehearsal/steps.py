@@ -15,7 +15,7 @@ import torch
 import transformers
 from deepspeed.accelerator import real_accelerator
 
-from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.forecast import Forecast, parts_at_peak
 from zlaunch.estimate.rehearsal import (
     accelerator,
     checkpoints,
@@ -53,8 +53,9 @@ class Rehearsal:
 
     def forecast(self, seconds: float) -> Forecast:
         """Summarize the rehearsal, which took so many seconds."""
-        parts, curve = self.log.categories_at_peak(), self.log.curve()
-        return replace(self.found, phases=self.log.phases(), parts=parts, curve=curve, seconds=seconds)
+        phases, curve = self.log.phases(), self.log.curve()
+        parts = parts_at_peak(phases)
+        return replace(self.found, phases=phases, parts=parts, curve=curve, seconds=seconds)
 
 
 def describe_error(error: BaseException, phase: str) -> str:

@@ -73,6 +73,12 @@ def run(*argv: object, cwd: Path, env: Mapping[str, str] | None = None, timeout:
     )
 
 
+def on_terminal(*argv: object, cwd: Path) -> Result:
+    """Run any program on a terminal of its own, which shows both streams."""
+    spawn = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    return run(sys.executable, "-c", spawn, *argv, cwd=cwd)
+
+
 def start(
     *args: object,
     cwd: Path,

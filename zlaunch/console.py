@@ -170,10 +170,11 @@ def notes(rows: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
 
 
 class ProgressLine:
-    """One line that is rewritten on a terminal; in a pipe, one line for each milestone."""
+    """One line that is rewritten on a terminal; in a pipe, one line for each milestone, or none."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_pipes: bool = True) -> None:
         self._live = sys.stderr.isatty()
+        self._in_pipes = in_pipes
         self._milestone: str | None = None
 
     def show(self, milestone: str, detail: str = "") -> None:
@@ -181,7 +182,7 @@ class ProgressLine:
         if self._live:
             line = _shown(f"{milestone} {detail}".rstrip())
             _write(f"\r\033[K{line[: width() - 1]}")
-        elif milestone != self._milestone:
+        elif self._in_pipes and milestone != self._milestone:
             say(milestone)
         self._milestone = milestone
 

@@ -30,13 +30,13 @@ class EstimateView:
 
 
 class RehearsalLine:
-    """A line on the terminal with the progress of a batch of rehearsals."""
+    """A line on the terminal with the progress of a batch of rehearsals; nothing in a pipe."""
 
     def __init__(self, milestone: str | None = None) -> None:
         """Without a milestone, name the number of jobs."""
         self.noun = "job"
         self._milestone = milestone
-        self._line = console.ProgressLine()
+        self._line = console.ProgressLine(in_pipes=False)
 
     def __call__(self, progress: RehearsalProgress) -> None:
         """Show the progress; remove the line at the end."""

@@ -443,3 +443,33 @@ def test_arguments_that_the_installed_torch_does_not_know_or_lacks_are_found(tmp
     assert done.status == 65
     assert "torch's SGD has no argument `momentums`\n  hint: did you mean `momentum`?" in done.out
     assert "torch's CosineAnnealingLR needs the argument `T_max`" in done.out
+
+
+def test_without_a_file_it_checks_what_it_finds_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "ds_config.json").write_text(GOOD)
+    (tmp_path / "configs" / "zero2.json").write_text(BAD)
+    done = validate(tmp_path)
+    head, *_, total = done.err.splitlines()
+    assert head == "found 2 ds_configs: ds_config.json, configs/zero2.json"
+    assert (done.status, total) == (65, "2 checked: 1 valid, 1 refused")
+
+
+def test_without_a_file_arguments_of_the_trainer_count(tmp_path: Path) -> None:
+    (tmp_path / "ds_config.json").write_text(GOOD)
+    assert "[differs-from-argument]" in validate(tmp_path, "--", "--per_device_train_batch_size", "4").out
+
+
+def test_where_nothing_is_found_the_error_says_what_to_type(tmp_path: Path) -> None:
+    done = validate(tmp_path)
+    assert done.status == 66
+    assert "hint: `zlaunch config validate FILE`" in done.err
+
+
+def test_json_is_a_short_form_of_the_format(folder: Path) -> None:
+    assert validate(folder, "bad.json", "--json").out == validate(folder, "bad.json", "--format", "json").out
+
+
+def test_json_and_another_format_are_refused(folder: Path) -> None:
+    done = validate(folder, "bad.json", "--json", "--format", "sarif")
+    assert (done.status, done.out) == (2, "")

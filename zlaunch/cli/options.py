@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from zlaunch.errors import WrongUsage
+
 MOST_GPUS, MOST_NODES, MOST_SAMPLES, MOST_TOKENS, MOST_BATCH = 1 << 10, 1 << 17, 1 << 20, 1 << 27, 1 << 30
 """Larger values are refused as typing mistakes."""
 
@@ -107,6 +109,14 @@ TrustRemoteCode = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the complete plan; start no job.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def json_format(asked: str) -> Literal["json"]:
+    """Choose the format for `--json`; raise WrongUsage if `--format` asks for another one."""
+    if asked not in ("text", "json"):
+        raise WrongUsage(f"`--json` and `--format {asked}` contradict each other", "keep one of them")
+    return "json"
+
 
 A_CONFIG = "ds_config file, accelerate YAML, - for stdin, or base64."
 

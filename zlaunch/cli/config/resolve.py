@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch import console
-from zlaunch.cli.options import A_CONFIG, ModelDir, Python, Runner, WorldSize
+from zlaunch.cli.options import A_CONFIG, AsJson, ModelDir, Python, Runner, WorldSize, json_format
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.resolved_config import REPORTS
 from zlaunch.config.report import context_of, load_config
@@ -25,6 +25,7 @@ def resolve(
     runner: Runner = None,
     python: Python = None,
     output: Annotated[Literal["text", "json"], typer.Option("--format", help="Output format.")] = "text",
+    as_json: AsJson = False,
 ) -> None:
     """Show what every "auto" in a ds_config becomes, and why.
 
@@ -42,7 +43,8 @@ def resolve(
     agreed = context if context.args is None else replace(context, args=resolved.agreement.args)
     refuse_fatal(map(document.locate, validate_mapping(resolved.values.config(), agreed)))
     schedule = schedule_of(resolved, context.interface, argv)
-    console.data(*REPORTS[output](resolved, batch_equation(resolved.values, context), schedule))
+    view = REPORTS[json_format(output) if as_json else output]
+    console.data(*view(resolved, batch_equation(resolved.values, context), schedule))
     if findings:
         console.say(
             f"{plural(len(findings), 'finding')} not shown here: see `zlaunch config validate {file}`"

@@ -5,18 +5,28 @@ from typing import Annotated, Literal
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli import options
 from zlaunch.cli.options import A_CONFIG, ModelDir, Release, Runner, WorldSize
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.findings import REPORTS
+from zlaunch.config.find_configs import find_configs
 from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
-from zlaunch.errors import WrongUsage
+from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.spec import JobSpec
+from zlaunch.units import plural
 
 
 def validate(
     trainer: typer.Context,
-    files: Annotated[list[str], typer.Argument(metavar="FILE… [-- ARGS]", help=A_CONFIG)],
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE…] [-- ARGS]",
+            help=f"{A_CONFIG} Default: the ds_configs of this directory.",
+            show_default=False,
+        ),
+    ] = None,
     world_size: WorldSize = None,
     model: ModelDir = None,
     runner: Runner = None,
@@ -43,18 +53,23 @@ def validate(
     output: Annotated[
         Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Format of the findings.")
     ] = "text",
+    as_json: options.AsJson = False,
 ) -> None:
     """Check ds_config files and report every mistake with its line.
 
+    Without a file, checks the ds_configs of this directory and of folders such as configs/.
     error: DeepSpeed refuses the file. fails later: the job fails after the model is loaded.
     ignored: DeepSpeed does something else. advice: there is a better way.
     """
     if no_backup and not fix:
         raise WrongUsage("`--no-backup` has no effect without `--fix`", "leave it out")
+    if as_json:
+        output = options.json_format(output)
+    names = files or _found_here()
     argv, reader = trainer_args(trainer.args, python)
     context, wrong = context_of(argv, world_size, model, runner or reader, deepspeed, python=python)
     wanted = ReportOptions(context, deep=deep, fix=fix, show_diff=diff, backup=not no_backup, python=python)
-    reports = [inspect_config(name, wanted) for name in files]
+    reports = [inspect_config(name, wanted) for name in names]
     if rehearse:  # what estimates need would make every other check slower
         from zlaunch.estimate.rehearsed_check import add_rehearsal_findings
 
@@ -64,3 +79,17 @@ def validate(
         reports.insert(0, Report("the Trainer's arguments", wrong))
     REPORTS[output](reports, strict)
     raise typer.Exit(max(report.status(strict) for report in reports))
+
+
+def _found_here() -> list[str]:
+    """Find the ds_configs of this directory, and say which; raise InputMissing if there is none."""
+    names = [str(file) for file in find_configs(Path())]
+    if not names:
+        raise InputMissing(
+            "found no ds_config in this directory, nor in a folder such as configs/",
+            "`zlaunch config validate FILE` checks another, "
+            "`zlaunch config write --stage 3 -o ds_config.json` writes one",
+        )
+    head = f"found {plural(len(names), 'ds_config')}: "
+    console.say(*console.paragraph(head + ", ".join(names)))
+    return names

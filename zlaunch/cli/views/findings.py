@@ -1,6 +1,7 @@
 """Reports about ds_configs as text, JSON, GitHub annotations or SARIF."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -42,6 +43,10 @@ def as_text(reports: Sequence[Report], strict: bool) -> None:
             deletions = [f"`{one.key}`, which {was} {one.state}" for one in fixes.deletions]
             console.say(*(f"{report.name}: {does} {deletion}" for deletion in deletions))
         console.say(f"{report.name}: {'; '.join(filter(None, [_done(fixes), _summary(report)]))}")
+    if len(reports) > 1:
+        verdicts = Counter(_verdict(report, strict) for report in reports)
+        counts = [f"{verdicts[one]} {one}" for one in ("valid", "refused", "unreadable") if verdicts[one]]
+        console.say(f"{len(reports)} checked: {', '.join(counts)}")
 
 
 def _done(fixes: Fixes | None) -> str:
@@ -87,9 +92,19 @@ def _file(report: Report, strict: bool) -> dict[str, Any]:
     counts = dict.fromkeys((severity.value for severity in Severity), 0)
     for finding in report.all_findings:
         counts[finding.severity.value] += 1
-    verdict = "valid" if status is ExitStatus.OK else "unreadable" if report.trouble else "refused"
-    members = {"file": report.name, "verdict": verdict, "exit_status": int(status), "counts": counts}
+    members = {
+        "file": report.name,
+        "verdict": _verdict(report, strict),
+        "exit_status": int(status),
+        "counts": counts,
+    }
     return members if report.fixes is None else {**members, "fixes": _fixes(report.fixes)}
+
+
+def _verdict(report: Report, strict: bool) -> str:
+    if report.status(strict) is ExitStatus.OK:
+        return "valid"
+    return "unreadable" if report.trouble else "refused"
 
 
 def _fixes(fixes: Fixes) -> dict[str, Any]:

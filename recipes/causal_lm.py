@@ -1,22 +1,22 @@
 """Pre-train or fine-tune any causal language model with the Hugging Face Trainer.
 
 Without --model, it trains a small byte-level Llama from random weights. Without --dataset, it reads the
-source code of Python's standard library, so that no download is needed.
+source code of Python's standard library, so that no download is needed. Documents are packed: they are
+joined and cut into samples of equal length, without padding. The model is saved to --output_dir.
 
     zlaunch train causal_lm --stage 3 --offload cpu
     zlaunch train causal_lm -- --model DIR_OR_HUB_ID --dataset data.jsonl
+    zlaunch train causal_lm -- --model DIR_OR_HUB_ID --lora_rank 16
     deepspeed causal_lm.py --deepspeed ds_config.json
     torchrun --nproc_per_node 2 causal_lm.py --deepspeed ds_config.json
-    accelerate launch --use_deepspeed --num_processes 2 causal_lm.py
+    accelerate launch --num_processes 2 causal_lm.py --deepspeed ds_config.json
 
 ZeRO: stages 0 to 3; optimizer and parameters on the CPU or NVMe.
 
-On GPUs: nothing has to change. `--use_cpu` keeps the launchers other than zlaunch on the CPU.
+On GPUs: nothing has to change. For real models, add `--gradient_checkpointing True`, and fine-tune with a
+`--learning_rate` of about 2e-5, or 2e-4 with LoRA. Without a GPU, give other launchers `--use_cpu --bf16`.
 """
 
-import atexit
-import os
-import sys
 import sysconfig
 from dataclasses import dataclass, field
 from itertools import chain
@@ -38,29 +38,27 @@ SMALL_LLAMA = Path(__file__).parent / "small_llama"
 READERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
-def has_weights(directory: str) -> bool:
-    """Whether a directory contains model weights or an adapter."""
-    return any(any(Path(directory).glob(pattern)) for pattern in ("*.safetensors", "*model*.bin"))
-
-
 @dataclass
 class RecipeArguments:
     """Model and dataset."""
 
     model: str | None = field(default=None, metadata={"help": "model on the Hub, or a local directory"})
+    from_scratch: bool = field(default=False, metadata={"help": "initialize --model with random weights"})
+    lora_rank: int = field(default=0, metadata={"help": "train LoRA adapters of this rank only, with peft"})
     dataset: str | None = field(default=None, metadata={"help": "dataset on the Hub, or a local file"})
     text_column: str = field(default="text", metadata={"help": "column with the text"})
+    streaming: bool = field(default=False, metadata={"help": "read --dataset while training"})
     sequence_length: int = field(default=128, metadata={"help": "tokens per sample"})
-    from_scratch: bool = field(default=False, metadata={"help": "initialize --model with random weights"})
+    eval_fraction: float = field(default=0.0, metadata={"help": "share of the samples to evaluate with"})
 
     def __post_init__(self) -> None:
-        """Check the paths before anything is loaded."""
         if self.dataset and Path(self.dataset).suffix in READERS and not Path(self.dataset).is_file():
             raise SystemExit(f"no such dataset: {self.dataset}")
-        if self.model and not self.from_scratch and Path(self.model).is_dir() and not has_weights(self.model):
-            raise SystemExit(
-                f"no weights in `{self.model}`; `--from_scratch True` initializes random ones from its config"
-            )
+        if self.streaming and (self.dataset is None or self.eval_fraction):
+            raise SystemExit("--streaming needs a --dataset, and cannot split it for --eval_fraction")
+        is_local = self.model and not self.from_scratch and Path(self.model).is_dir()
+        if is_local and not {file.suffix for file in Path(self.model).iterdir()} & {".safetensors", ".bin"}:
+            raise SystemExit(f"no weights in `{self.model}`; `--from_scratch True` initializes random ones")
 
 
 @dataclass
@@ -69,39 +67,29 @@ class Arguments(TrainingArguments):
 
     output_dir: str = "trainer_output"
     learning_rate: float = 1e-3
-    warmup_steps: float = 10
+    warmup_steps: int = 10
     num_train_epochs: float = 1
     logging_steps: float = 5
     save_strategy: str = "no"
 
-    def __post_init__(self) -> None:
-        """Before release 5, transformers takes only an int for a number of steps."""
-        if self.warmup_steps == int(self.warmup_steps):
-            self.warmup_steps = int(self.warmup_steps)
-        super().__post_init__()
-
-
-def python_sources() -> Dataset:
-    """Read 128 KiB of the standard library; one epoch takes about a minute on two cores."""
-    files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-z]*.py"))
-    text = "".join(file.read_text("utf-8", "replace") for file in files[:20])
-    return Dataset.from_dict({"text": [text[: 128 * 1024]]})
-
 
 def read_dataset(recipe: RecipeArguments) -> Dataset:
-    """Read a local file, a dataset on the Hub, or the source of the standard library."""
+    """Read a local file, a dataset on the Hub, or 128 KiB of the standard library."""
     if recipe.dataset is None:
-        return python_sources()
-    if reader := READERS.get(Path(recipe.dataset).suffix):
-        return load_dataset(reader, data_files=recipe.dataset, split="train")
-    return load_dataset(recipe.dataset, split="train")
+        files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-z]*.py"))
+        text = "".join(file.read_text("utf-8", "replace") for file in files[:20])
+        return Dataset.from_dict({"text": [text[: 128 * 1024]]})
+    reader = READERS.get(Path(recipe.dataset).suffix)
+    source = {"path": reader, "data_files": recipe.dataset} if reader else {"path": recipe.dataset}
+    return load_dataset(**source, split="train", streaming=recipe.streaming)
 
 
 def into_blocks(dataset: Dataset, tokenizer, recipe: RecipeArguments) -> Dataset:
-    """Tokenize and concatenate all documents, and split them into samples of equal length."""
+    """Pack: tokenize and concatenate all documents, and split them into samples of equal length."""
     length = recipe.sequence_length
-    if recipe.text_column not in dataset.column_names:
-        raise SystemExit(f"no column {recipe.text_column!r}; the dataset has {dataset.column_names}")
+    columns = dataset.column_names or list(next(iter(dataset)))
+    if recipe.text_column not in columns:
+        raise SystemExit(f"no column {recipe.text_column!r}; the dataset has {columns}")
 
     def cut(batch):
         ids = tokenizer(batch[recipe.text_column], add_special_tokens=False)["input_ids"]
@@ -109,73 +97,54 @@ def into_blocks(dataset: Dataset, tokenizer, recipe: RecipeArguments) -> Dataset
         whole = len(tokens) // length * length
         return {"input_ids": [tokens[i : i + length] for i in range(0, whole, length)]}
 
-    blocks = dataset.map(cut, batched=True, remove_columns=dataset.column_names, desc="tokenizing")
-    if len(blocks) == 0:
-        raise SystemExit(f"the dataset has fewer than {length} tokens; reduce `--sequence_length`")
+    blocks = dataset.map(cut, batched=True, remove_columns=columns)
+    if not recipe.streaming and len(blocks) < (2 if recipe.eval_fraction else 1):
+        raise SystemExit(f"the dataset has too few tokens for samples of {length}: `--sequence_length`")
     return blocks
 
 
 def load_model(recipe: RecipeArguments):
-    """Load the model and its tokenizer.
-
-    Create the TrainingArguments first: under ZeRO-3 they make `from_pretrained` and `from_config`
-    partition each layer when it is created, so that no rank ever holds the whole model.
-    """
-    if recipe.model is None:
-        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(SMALL_LLAMA)), ByT5Tokenizer()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(recipe.model)
-    except ValueError as error:
-        print(error, file=sys.stderr)  # several lines; the last one alone is not helpful
-        raise SystemExit(f"no tokenizer in `{recipe.model}` that transformers can read") from None
-    if recipe.from_scratch:
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(recipe.model))
-    else:
+    """Load the model; under ZeRO-3, TrainingArguments that exist already partition each layer at once."""
+    tokenizer = AutoTokenizer.from_pretrained(recipe.model) if recipe.model else ByT5Tokenizer()
+    if recipe.model and not recipe.from_scratch:
         model = AutoModelForCausalLM.from_pretrained(recipe.model)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
+    else:
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(recipe.model or SMALL_LLAMA))
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    if recipe.lora_rank:
+        from peft import LoraConfig, get_peft_model
+
+        lora = LoraConfig(r=recipe.lora_rank, target_modules="all-linear", task_type="CAUSAL_LM")
+        model.enable_input_require_grads()  # for --gradient_checkpointing, as the embedding is frozen
+        model = get_peft_model(model, lora)
     return model, tokenizer
 
 
-def join_deepspeed_on_cpu(args: TrainingArguments) -> None:
-    """Initialize DeepSpeed's communication on a CPU, where transformers initializes only torch's.
-
-    Without this call, DeepSpeed would assume one rank while it creates the model, and reject the
-    batch sizes. On GPUs, the TrainingArguments initialize both.
-    """
-    if args.deepspeed and args.use_cpu:
+def main() -> None:
+    """Train the model, save it, and evaluate it."""
+    recipe, args = HfArgumentParser((RecipeArguments, Arguments)).parse_args_into_dataclasses()
+    if args.deepspeed and args.use_cpu:  # without a GPU, transformers leaves this out, which ZeRO-3 needs
         import deepspeed
 
         deepspeed.init_distributed(dist_backend="gloo")
-
-
-def main() -> None:
-    """Train the model."""
-    recipe, args = HfArgumentParser((RecipeArguments, Arguments)).parse_args_into_dataclasses()
-    join_deepspeed_on_cpu(args)
     model, tokenizer = load_model(recipe)
     with args.main_process_first(desc="tokenizing"):
-        dataset = into_blocks(read_dataset(recipe), tokenizer, recipe)
+        blocks = into_blocks(read_dataset(recipe), tokenizer, recipe)
+    split = blocks.train_test_split(recipe.eval_fraction, seed=args.seed) if recipe.eval_fraction else {}
     trainer = Trainer(
         model=model,
         args=args,
-        train_dataset=dataset,
+        train_dataset=split.get("train", blocks),
+        eval_dataset=split.get("test"),
         processing_class=tokenizer,
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
     )
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    if args.save_strategy != "no":
-        trainer.save_model()
-
-
-def leave() -> None:
-    """Exit without Python's teardown, in which native threads of torch sometimes abort a finished run."""
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    trainer.save_model()
+    if split:
+        trainer.log_metrics("eval", trainer.evaluate())
+    trainer.accelerator.end_training()  # gloo's threads would race with the end of Python
 
 
 if __name__ == "__main__":
     main()
-    leave()

@@ -11,7 +11,7 @@ import pytest
 from tests.running import ROOT
 
 PACKAGE = ROOT / "zlaunch"
-MODULES = sorted(file for file in PACKAGE.rglob("*.py") if "recipes" not in file.parts)
+MODULES = sorted(file for file in PACKAGE.rglob("*.py") if file.relative_to(PACKAGE).parts[0] != "recipes")
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "manager"}
 HEAVY = ("torch", "transformers", "accelerate", "datasets", "deepspeed", "huggingface_hub", "numpy", "rich")
 MOST_INNER_IMPORTS = 40

@@ -30,9 +30,9 @@ def test_every_document_ends_with_the_token_that_ends_texts(tmp_path: Path) -> N
         (["--dataset", "nosuch.txt"], "no such dataset: nosuch.txt"),
         (
             ["--model", "."],
-            "no weights in `.`; `--from_scratch True` initializes random ones from its config",
+            "no weights in `.`; `--from_scratch True` initializes random ones",
         ),
-        (["--model", ".", "--from_scratch", "True"], "no tokenizer in `.` that transformers can read"),
+        (["--streaming"], "--streaming needs a --dataset, and cannot split it for --eval_fraction"),
     ],
 )
 def test_the_recipe_ends_with_a_line_about_what_is_missing(

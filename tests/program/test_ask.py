@@ -116,11 +116,11 @@ def test_a_program_in_an_archive_is_asked(folder: Path) -> None:
     assert "ZeRO stage 1" in plan(folder, "train.pyz").out
 
 
-@pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_the_help_of_a_program_is_shown_and_nothing_is_started(flag: str, folder: Path) -> None:
+@pytest.mark.parametrize("asked", [["--help"], ["-h"], ["-h", "--lr", "1"]], ids=" ".join)
+def test_the_help_of_a_program_is_shown_and_nothing_is_started(asked: list[str], folder: Path) -> None:
     parser = "import argparse\nargparse.ArgumentParser(prog='mine').parse_args()\n"
     (folder / "train.py").write_text(parser)
-    told = zlaunch("train", "train.py", "--", flag, cwd=folder)
+    told = zlaunch("train", "train.py", "--", *asked, cwd=folder)
     assert (told.status, told.out.splitlines()[0]) == (0, "usage: mine [-h]")
     assert not (folder / "runs").exists()
 

@@ -183,8 +183,7 @@ def train(
         config_flags=named,
         wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom, on_nan)),
     )
-    if "--help" in script_args or script_args[-1:] == ("-h",):
-        read_script(job.script)  # a file of another kind is an error
+    if _asks_for_help(job):
         raise typer.Exit(show_help(job))
     launch = LaunchOptions(
         interactive=console.is_interactive(),
@@ -203,6 +202,15 @@ def _check_resume(resume: str | None, allow_reshard: bool, given: str | None) ->
     if allow_reshard and resume is None:
         instead = f"`--resume {given}` instead of `{RESUME} {given}`" if given else "`--resume DIR` too"
         raise WrongUsage("`--allow-reshard` converts only what `--resume` names", f"write {instead}")
+
+
+def _asks_for_help(job: JobSpec) -> bool:
+    """Whether a script would show its help; `-h` among others may be an argument that it defines."""
+    if not {"--help", "-h"} & {*job.script_args}:
+        return False
+    source = read_script(job.script).source  # a file of another kind is an error
+    is_own = "'-h'" in source or '"-h"' in source
+    return "--help" in job.script_args or job.script_args[-1] == "-h" or not is_own
 
 
 def _program(script: str | None, module: str | None, python: Path | None) -> Path:

@@ -56,6 +56,11 @@ class Recipe:
         return next(line.strip() for line in self.text.splitlines() if line.startswith("    "))
 
     @property
+    def saves_model_only(self) -> bool:
+        """Whether its Trainer saves the model at the end, and checkpoints only if it is told."""
+        return (self.trainer_defaults or {}).get("save_strategy") == "no"
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """All files that a copy needs."""
         inside = (file for folder in self.folders for file in sorted(folder.rglob("*")) if file.is_file())

@@ -4,16 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from zlaunch.errors import WrongUsage
+from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import flags
-from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.rundir_writer import check_writable
 
 OUTPUT = "--output_dir"
 
-_OF_THE_RECIPE = ("--save_strategy", "epoch", "--save_total_limit", "2")
-"""The recipe saves nothing by default; a checkpoint has seven times the bytes of the model."""
+_OF_A_RECIPE = ("--save_strategy", "epoch", "--save_total_limit", "2")
+"""By default, recipes save the model alone; a checkpoint has seven times its bytes."""
 
 
 def told_where_to_save(job: JobSpec, script: Script) -> JobSpec:
@@ -35,8 +35,9 @@ def _words(directory: str, job: JobSpec, script: Script) -> tuple[str, ...]:
         raise WrongUsage(
             f"`--save {directory}` and `{OUTPUT} {given}` both name a directory", "keep one of them"
         )
-    if job.script == default_recipe():
-        return (OUTPUT, directory, *_OF_THE_RECIPE)
+    recipe = recipe_of(job.script)
+    if recipe is not None and recipe.saves_model_only:
+        return (OUTPUT, directory, *_OF_A_RECIPE)
     if script.save_flag:
         return (script.save_flag, directory)
     if script.takes_trainer_args:

@@ -52,11 +52,11 @@ def test_the_plan_says_how_much_of_the_disk_checkpoints_take(changed: dict[str, 
     assert row(replace(make_plan(INPUTS), saves=replace(SAVES, **changed))) == said  # type: ignore[arg-type]
 
 
-def test_a_recipe_that_saves_nothing_says_what_to_type() -> None:
+def test_a_recipe_that_saves_its_model_alone_says_what_to_type() -> None:
     plan = replace(make_plan(INPUTS), saves=None)
     assert row(plan) == "no checkpoints"
     recipe = replace(plan, program=replace(plan.program, path=default_recipe()))
-    assert row(recipe) == "nothing; `--save DIR` keeps the model"
+    assert row(recipe) == "the model at the end; `--save DIR` adds checkpoints"
 
 
 def test_of_a_loop_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from zlaunch.files import shown
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine import local_names
 from zlaunch.hosts.ports import LOOPBACK
+from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Handover
-from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.resume import DataPosition
 from zlaunch.launch.saves import SavePlan
@@ -81,8 +81,9 @@ def _saves(plan: LaunchPlan) -> str:
     """Write what a Trainer will save, and what of the disk that takes."""
     saves = plan.saves
     if saves is None:
-        is_recipe = plan.program.path == default_recipe()
-        return "nothing; `--save DIR` keeps the model" if is_recipe else "no checkpoints"
+        recipe = recipe_of(plan.program.path)
+        saves_model = recipe is not None and recipe.saves_model_only
+        return "the model at the end; `--save DIR` adds checkpoints" if saves_model else "no checkpoints"
     when = _WHEN.get(saves.strategy, "when the script says")
     if saves.every:
         when = f"every {plural(saves.every, 'step')}{', as in the checkpoint,' if saves.is_kept else ''}"

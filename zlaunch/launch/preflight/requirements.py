@@ -21,6 +21,7 @@ from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.gpu_catalog import overhead_bytes
 from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.job.model import ModelConfig
+from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.trainer_args import flags, switched_on
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
@@ -169,7 +170,8 @@ def trains_all(script: Script, argv: Sequence[str]) -> bool:
     """Whether the whole model seems to be trained, neither adapters alone nor quantized."""
     words = ("lora", "peft", "4bit", "8bit", "freeze")
     named = any(word in name for name, _ in flags(argv) for word in words)
-    return not named and not any(script.mentions(word) for word in PARTLY_TRAINED)
+    is_recipe = recipe_of(script.path) is not None  # whose argument `--lora_rank` decides
+    return not named and (is_recipe or not any(script.mentions(word) for word in PARTLY_TRAINED))
 
 
 def _on_each_gpu(job: _Job) -> int | None:

@@ -26,12 +26,10 @@ def test_a_trainer_goes_on_with_one_rank_at_stage_3_where_two_at_stage_2_have_st
     result = zlaunch("checkpoint", "reshard", *options, cwd=tmp_path, env=ACTIVATED)
     assert result.status == 0, result.err
     asked = " ".join(result.err.split())
-    assert "`--set checkpoint.load_universal=true` and `--resume_from_checkpoint moved`" in asked
-    one_rank = ("--gpus", 1, "--stage", 3, "--run-dir", "one", "--set", "checkpoint.load_universal=true")
-    resuming = ("--resume_from_checkpoint", "moved", "--per_device_train_batch_size", 4)
-    one = zlaunch(
-        "train", *one_rank, "--", *STEPS, *resuming, "--output_dir", "out-2", cwd=tmp_path, env=ACTIVATED
-    )
+    (typed,) = re.findall("`zlaunch (train --resume moved .*?) …` goes on from it", asked)
+    one_rank = ("--gpus", 1, "--stage", 3, "--run-dir", "one", "--save", "out-2")
+    batch = ("--per_device_train_batch_size", 4)
+    one = zlaunch(*typed.split(), *one_rank, "--", *STEPS, *batch, cwd=tmp_path, env=ACTIVATED)
     assert one.status == 0, one.err
     # bf16 has 8 bits, and one rank adds up in another order
     assert losses(tmp_path / "one") == pytest.approx(losses(tmp_path / "two")[2:], rel=2e-2)

@@ -17,13 +17,6 @@ from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL
 from zlaunch.files import nearest
 from zlaunch.units import duration, plural, size
 
-_LOADING = {
-    SavedBy.TRAINER: "--resume_from_checkpoint {1}",
-    SavedBy.ACCELERATE: 'accelerator.load_state("{0}")',
-    SavedBy.ENGINE: 'engine.load_checkpoint("{0}")',
-}
-"""How a script loads the result, by what has saved the checkpoint."""
-
 
 def universal(
     folder: CheckpointDir,
@@ -57,9 +50,10 @@ def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | No
 
 def how_to_load(checkpoint: CheckpointFolder, written: Path) -> Iterator[str]:
     """Say how a job goes on from the universal checkpoint of another one."""
-    place, lost = written.parent, not_restored(checkpoint)
-    loading = _LOADING[checkpoint.saved_by].format(shown(place), typed(place))
-    yield f"to go on from it, train with `{SET_LOAD_UNIVERSAL}` and `{loading}`"
+    lost = not_restored(checkpoint)
+    # Of several tags of an engine, their directory stands for the newest.
+    named = typed(written if checkpoint.saved_by is SavedBy.ENGINE else written.parent)
+    yield f"`zlaunch train --resume {named} {SET_LOAD_UNIVERSAL} …` goes on from it"
     yield "what that job saves is not universal: leave the key out again to go on from there"
     if lost:
         count, names = plural(len(lost), "tensor"), ", ".join(f"`{name}`" for name in lost[:2])

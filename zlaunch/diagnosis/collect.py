@@ -138,6 +138,7 @@ def _job(files: RunFiles) -> JobEvidence:
         gradient_checkpointing=_recomputes(script[1:], source),
         forecast=files.forecast or None,
         config=files.config,
+        forced=tuple(job.get("forced", ())),
     )
 
 

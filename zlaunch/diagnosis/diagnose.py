@@ -5,7 +5,7 @@ from types import ModuleType
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.log_text import tidy
-from zlaunch.diagnosis.render import shorten
+from zlaunch.diagnosis.render import MOST_FACTS, shorten
 from zlaunch.diagnosis.root_cause import root_cause
 from zlaunch.diagnosis.signature import Signature
 from zlaunch.diagnosis.signatures import (
@@ -21,6 +21,7 @@ from zlaunch.diagnosis.signatures import (
 )
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.rundir import phases
+from zlaunch.units import plural
 
 
 def signatures_in(module: ModuleType) -> tuple[Signature, ...]:
@@ -50,6 +51,9 @@ def diagnose(evidence: Evidence) -> Verdict:
 
 def _verdict(code: str, reading: Reading, case: Case) -> Verdict:
     facts = tuple(dict.fromkeys(text for fact in reading.facts if fact and (text := tidy(fact))))
+    if (known := case.job.forced) and case.rank is not None:
+        forced = f"`--force` started it with {plural(len(known), 'known problem')}: {'; '.join(known)}"
+        facts = (*facts[: MOST_FACTS - 1], tidy(forced))
     cause, advice = tidy(reading.cause), tuple(map(tidy, filter(None, reading.advice)))
     rank = (reading.rank or case.rank) if reading.is_local else None
     if rank is None:

@@ -106,6 +106,8 @@ class JobEvidence:
     """Whether activations are recomputed; None if unknown."""
     config: Mapping[str, object] = field(default_factory=dict)
     """The ds_config."""
+    forced: tuple[str, ...] = ()
+    """Why it would have been refused without `--force`."""
 
     @property
     def setting(self) -> Setting | None:

@@ -70,11 +70,11 @@ class _Attempts:
         """
         for layout in rundir_writer.candidates(prepared.run_dir, prepared.inputs.job.name, prepared.beside):
             plan = self.preflight.plan(prepared, layout)
-            self.preflight.check(prepared, plan)
+            forced = self.preflight.check(prepared, plan)
             defer_signals()  # until an end can be recorded in the run directory
             try:
                 rundir_writer.claim(plan)
-                rundir_writer.write_run_files(plan, prepared.inputs, sys.argv, lineage)
+                rundir_writer.write_run_files(plan, prepared.inputs, sys.argv, lineage, forced)
                 if prepared.estimate is not None:
                     rundir_writer.write_forecast(layout, prepared.estimate.forecast)
             except FileExistsError:

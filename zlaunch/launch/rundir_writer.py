@@ -17,7 +17,7 @@ from zlaunch import __version__
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.compose import OFFLOADS, to_json
 from zlaunch.dsconfig.schema.section import ZERO
-from zlaunch.errors import Unavailable
+from zlaunch.errors import Finding, Unavailable
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.files import PRIVATE, nearest, write_whole
 from zlaunch.hosts.environment import inherited
@@ -110,9 +110,13 @@ def release(plan: LaunchPlan) -> None:
 
 
 def write_run_files(
-    plan: LaunchPlan, inputs: PlanInputs, asked: Sequence[str], lineage: Lineage = FIRST
+    plan: LaunchPlan,
+    inputs: PlanInputs,
+    asked: Sequence[str],
+    lineage: Lineage = FIRST,
+    forced: Sequence[Finding] = (),
 ) -> None:
-    """Write the records of a run before it starts."""
+    """Write the records of a run before it starts; `forced` is why it would have been refused."""
     run_dir = plan.layout
     run_dir.ranks.mkdir()
     if plan.ds_config.leaves:
@@ -121,7 +125,8 @@ def write_run_files(
     if plan.ds_config != plan.values:
         provenance["expected"] = plan.values.config()
     write_record(run_dir.provenance, provenance)
-    job = {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict()}
+    why_not = [one.message for one in forced]
+    job = {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict(), "forced": why_not}
     write_record(run_dir.job, job, mode=PRIVATE)
     write_record(run_dir.environment, environment_of(inputs))
     if plan.topology.over_ssh:

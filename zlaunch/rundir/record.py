@@ -96,6 +96,8 @@ class JobRecord(TypedDict, total=False):
     continues: str | None
     repeats: str | None
     why: str | None
+    forced: list[str]
+    """Why it would have been refused without `--force`."""
 
 
 class GitRecord(TypedDict, total=False):

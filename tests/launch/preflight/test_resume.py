@@ -10,7 +10,7 @@ from tests.checkpoint.trainers import trainers
 from tests.each import each
 from tests.launch.resuming import LOOP, planned
 from tests.making import script
-from tests.running import zlaunch
+from tests.running import ACTIVATED, zlaunch
 from zlaunch.errors import Finding, Severity
 from zlaunch.job.script import RESUME, ConfigInterface, Script
 from zlaunch.job.spec import Offload
@@ -90,6 +90,17 @@ def test_a_script_that_would_begin_anew_is_refused_with_the_line_to_write(
     found = only(plan)
     assert (found.code, found.severity, found.hint) == ("unfit-checkpoint", Severity.FAILS_LATER, hint)
     assert found.message.endswith("so it would begin anew")
+
+
+def test_the_end_of_a_run_recalls_what_was_forced(saved: Path, tmp_path: Path) -> None:
+    lines = ("import deepspeed, os", "os.environ['ZLAUNCH_DS_CONFIG']", "raise ValueError('no such step')")
+    (tmp_path / "loop.py").write_text("\n".join(lines))
+    words = ("train", "loop.py", "--resume", saved / "zero2", "--gpus", 2, "--stage", 2, "--force")
+    result = zlaunch(*words, cwd=tmp_path, env=ACTIVATED)
+    assert result.status == 1, result.err
+    told = "`--force` started it with 1 known problem: loop.py does not read `$ZLAUNCH_RESUME`, by which"
+    assert told in " ".join(result.err.split())
+    assert told in " ".join(zlaunch("runs", "why", cwd=tmp_path).out.split())
 
 
 def test_a_script_that_may_be_told_in_another_module_is_not_refused(saved: Path, tmp_path: Path) -> None:

@@ -95,14 +95,16 @@ class Preflight:
         each = likely_checkpoint_bytes(plan, prepared.inputs, prepared.facts.model, forecast)
         return replace(plan, saves=replace(plan.saves, each=each, free=_free_bytes(plan.saves.directory)))
 
-    def check(self, prepared: Prepared, plan: LaunchPlan) -> None:
-        """Report what is short; raise Refused, unless forced, if the job cannot work."""
+    def check(self, prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
+        """Report what is short; raise Refused if the job cannot work, or return why if it starts anyway."""
         of_job = [*_check_access(prepared), *check_resume(plan)]
         findings = [*of_job, *check_all_hosts(prepared, plan), *check_saves(plan)]
-        wrong = [finding for finding in findings if finding.severity in FATAL and not self.options.force]
-        self.reporter.warn([finding for finding in findings if finding not in wrong])
-        if wrong:
+        wrong = [finding for finding in findings if finding.severity in FATAL]
+        is_refused = wrong and not self.options.force
+        self.reporter.warn([one for one in findings if not (is_refused and one in wrong)])
+        if is_refused:
             raise Refused(wrong, "`--force` starts it anyway")
+        return wrong
 
 
 def _free_bytes(path: Path) -> int | None:

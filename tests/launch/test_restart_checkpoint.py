@@ -44,6 +44,16 @@ def test_a_loop_that_is_told_by_a_variable_goes_on_from_the_newest_that_it_saved
     assert found.checkpoint.tag == "global_step3"
 
 
+def test_a_loop_that_recorded_nothing_has_saved_where_it_was_told_to(saved: Path, tmp_path: Path) -> None:
+    kept = Path(shutil.copytree(saved / "zero2", tmp_path / "kept"))
+    told = replace(LOOP, save_flag="--ckpt-dir")
+    job, run = inputs(kept, told, 2, "--ckpt-dir", str(kept)), record(tmp_path, kept)
+    (run / "ranks" / "rank-0.program.json").unlink()
+    found = newest_for_restart(job, run, RAN, Retry(job.job, ""), [KILLED])
+    assert found is not None
+    assert found.checkpoint.folder == kept / "global_step3"
+
+
 def test_a_checkpoint_with_weights_that_may_be_lost_is_passed_over(saved: Path, tmp_path: Path) -> None:
     nine, twelve = (trainers(tmp_path / "out", step, saved / "zero2") for step in (9, 12))
     job, run = inputs(nine), record(tmp_path, twelve)

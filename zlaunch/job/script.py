@@ -175,6 +175,15 @@ class Script:
             dict(flags(self.trainer_flags(argv))).get("output_dir") or self.own_output_dir or "trainer_output"
         )
 
+    def known_output_dir(self, argv: Sequence[str]) -> Path | None:
+        """Return where it certainly saves, given its command line; None if only the script knows."""
+        given = dict(flags(self.trainer_flags(argv)))
+        own = given.get(self.save_flag.removeprefix("--").replace("-", "_"))
+        if own is not None:
+            return Path(own).absolute()
+        is_known = given.get("output_dir") or self.own_output_dir or self.interface is ConfigInterface.TRAINER
+        return self.output_dir(argv).absolute() if is_known else None
+
 
 def num_mentions(word: str, source: str) -> int:
     """Count a word or flag in a source, with `-` and `_` as the same."""

@@ -15,9 +15,8 @@ from zlaunch.checkpoint.summary import Summary
 from zlaunch.errors import InputMissing
 from zlaunch.files import shown, typed
 from zlaunch.job.checkpoint_handover import TAG_VARIABLE, checkpoint_handover
-from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.script import Script
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import flags
 from zlaunch.launch.resume import Resumption
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.run_files import RunFiles, read_run_files
@@ -44,7 +43,7 @@ def find_resumption(job: JobSpec, script: Script) -> Resumption | None:
 
 def nothing_yet(job: JobSpec, script: Script) -> str:
     """Say that a job begins anew for want of a newest checkpoint."""
-    folder = _output_dir(job, script)
+    folder = script.known_output_dir(job.script_args)
     if folder is None:
         return f"no run of {script.path.name} has a complete checkpoint yet: the training begins anew"
     said = f"there is no complete checkpoint in `{shown(folder)}` yet: the training begins anew"
@@ -93,7 +92,7 @@ def _latest(job: JobSpec, script: Script) -> Summary | None:
 
     There may be none yet, so that a job which is requeued can always be started in the same way.
     """
-    folder = _output_dir(job, script)
+    folder = script.known_output_dir(job.script_args)
     for files in _runs_before():
         where = output_dir_of(files)
         if where is None or not (_is_same_job(files, job) if folder is None else _is_same(where, folder)):
@@ -111,16 +110,6 @@ def _latest(job: JobSpec, script: Script) -> Summary | None:
             f"`--resume {other.root.name}` goes on from one with others; or name a directory: `--resume DIR`",
         )
     return None
-
-
-def _output_dir(job: JobSpec, script: Script) -> Path | None:
-    """Find the directory that a job certainly saves to; None if only its script knows."""
-    given = dict(flags(script.trainer_flags(job.script_args)))
-    own = given.get(script.save_flag.removeprefix("--").replace("-", "_"))
-    if own is not None:
-        return Path(own).absolute()
-    is_known = given.get("output_dir") or script.own_output_dir or script.interface is ConfigInterface.TRAINER
-    return script.output_dir(job.script_args).absolute() if is_known else None
 
 
 def _runs_before() -> Iterator[RunFiles]:

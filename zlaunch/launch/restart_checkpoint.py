@@ -36,8 +36,8 @@ def newest_for_restart(
         return not is_lost and can_resume(one, target).way is ResumeWay.AS_IT_IS
 
     files = read_run_files(run)
-    folder = output_dir_of(files) or inputs.script.output_dir(inputs.job.script_args).absolute()
-    return newest_of_run(files, folder, fits)
+    folder = output_dir_of(files) or inputs.script.known_output_dir(inputs.job.script_args)
+    return None if folder is None else newest_of_run(files, folder, fits)
 
 
 def beginning(first: PlanInputs, found: Summary | None, reached: int) -> str:

@@ -163,6 +163,13 @@ def test_a_trainer_does_not_go_on_from_what_no_trainer_saved(saved: Path, tmp_pa
     assert hint.startswith("save without `--save_only_model`")
 
 
+def test_a_model_is_refused_once(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")
+    found = only(planned(tmp_path))
+    assert found.message.endswith("is a model, without the state of a training")
+    assert found.hint == "name it to the script as its model, such as `-- --model DIR`"
+
+
 def test_load_state_is_not_given_what_it_cannot_load(saved: Path, tmp_path: Path) -> None:
     loads = script('accelerator.load_state(os.environ["ZLAUNCH_RESUME"])', ConfigInterface.ACCELERATE)
     assert refused(planned(saved / "accelerate", loads)) == []

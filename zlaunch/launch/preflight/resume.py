@@ -45,6 +45,8 @@ def check_resume(plan: LaunchPlan) -> list[Finding]:
     resumption = plan.resume.resumption
     if resumption.saved.problems:
         return list(_damage(resumption))
+    if resumption.saved.checkpoint.saved_by is SavedBy.WEIGHTS:
+        return [*_untold(resumption, plan.program), _only_weights(resumption)]
     found = [*_untold(resumption, plan.program), *_other_kind(resumption, plan), *_unfit(resumption, plan)]
     return [*found, *check_resumed_trainer(plan, plan.resume)]
 
@@ -78,14 +80,16 @@ def _untold(resumption: Resumption, script: Script) -> Iterator[Finding]:
         yield Finding("unfit-checkpoint", message, hint, where=_OPTION, severity=severity)
 
 
+def _only_weights(resumption: Resumption) -> Finding:
+    return _cannot(
+        f"{shown(resumption.saved.checkpoint.folder)} is a model, without the state of a training",
+        "name it to the script as its model, such as `-- --model DIR`",
+    )
+
+
 def _other_kind(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
     one, program = resumption.saved.checkpoint, plan.program
-    if one.saved_by is SavedBy.WEIGHTS:
-        yield _cannot(
-            f"{shown(one.folder)} is a model, without the state of a training",
-            "name it to the script as its model, such as `-- --model DIR`",
-        )
-    elif not program.is_sure:
+    if not program.is_sure:
         return
     elif program.interface is ConfigInterface.ACCELERATE:
         yield from _not_of_accelerate(resumption, program)

@@ -59,9 +59,8 @@ def universal_folder(checkpoint: CheckpointFolder, out: Path | None) -> Path:
     return base / f"{checkpoint.engine.name}{SUFFIX}"
 
 
-def written_folder(checkpoint: CheckpointFolder, out: Path | None) -> Path:
+def written_folder(checkpoint: CheckpointFolder, folder: Path) -> Path:
     """Name what a conversion creates: the universal checkpoint, or the directory around it."""
-    folder = universal_folder(checkpoint, out)
     return folder if folder.parent == checkpoint.base else folder.parent
 
 
@@ -95,7 +94,7 @@ class UniversalPlan:
     @property
     def target(self) -> Path:
         """The directory that appears when all is written."""
-        return self.folder if self.folder.parent == self.checkpoint.base else self.folder.parent
+        return written_folder(self.checkpoint, self.folder)
 
     @property
     def is_beside(self) -> bool:

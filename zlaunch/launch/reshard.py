@@ -13,7 +13,6 @@ from zlaunch.checkpoint.universal import (
     plan_universal,
     universal_folder,
     write_universal,
-    written_folder,
 )
 from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
 from zlaunch.dsconfig.text.document import dotted
@@ -40,9 +39,8 @@ def with_conversion(inputs: PlanInputs, plan: LaunchPlan) -> PlanInputs:
     if fit.converted is not None:
         found = replace(found, saved=summarize(fit.converted))
     else:
-        target, folder = written_folder(one, None), universal_folder(one, None)
-        steps = fit.target.int_steps(found.saved)
-        conversion = Conversion(target, folder, disk_need_of(one), fit.answer.reasons, steps)
+        folder, steps = universal_folder(one, None), fit.target.int_steps(found.saved)
+        conversion = Conversion(folder, disk_need_of(one), fit.answer.reasons, steps)
         found = replace(found, conversion=conversion)
     return replace(inputs, job=replace(job, overrides=(*job.overrides, *key)), resume=found)
 

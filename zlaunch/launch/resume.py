@@ -27,10 +27,8 @@ _TRAINING_ARGS = "training_args.bin"
 class Conversion:
     """What makes a checkpoint fit a job: it is converted before the ranks start, and they load the result."""
 
-    target: Path
-    """The directory that is written, unless it was before."""
     folder: Path
-    """Where the result will be: this directory, or one in it."""
+    """Where the result will be."""
     disk: DiskNeed
     reasons: tuple[str, ...]
     int_steps: bool | None

@@ -226,7 +226,7 @@ def _writes(job: _Job) -> Iterator[DiskUse]:
     yield DiskUse(job.plan.layout.root, RUN_BYTES, "the run directory", "`--run-dir DIR`")
     if job.inputs.resume is not None and (conversion := job.inputs.resume.conversion) is not None:
         where = "`zlaunch checkpoint reshard DIR OUT`"
-        yield DiskUse(conversion.target, conversion.disk.certain, "the converted checkpoint", where)
+        yield DiskUse(conversion.folder, conversion.disk.certain, "the converted checkpoint", where)
     if job.expected is None:
         return
     for directory in job.plan.swap_dirs[:1]:

@@ -16,7 +16,7 @@ from zlaunch.checkpoint.resume import (
     nearest_that_fits,
 )
 from zlaunch.checkpoint.summary import Summary
-from zlaunch.checkpoint.universal import is_in_the_way, universal_folder
+from zlaunch.checkpoint.universal import is_in_the_way, universal_folder, written_folder
 from zlaunch.checkpoint.weights import how_to_take_weights
 from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL, SET_LOAD_UNIVERSAL
 from zlaunch.dsconfig.text.document import dotted
@@ -179,7 +179,7 @@ def _misfits(fit: CheckpointFit, hint: str) -> Iterator[Finding]:
 def _in_the_way(conversion: Conversion, fit: CheckpointFit) -> Iterator[Finding]:
     """Find what is where the conversion would write."""
     if is_in_the_way(fit.saved.checkpoint):
-        folder, target = fit.saved.checkpoint.folder, conversion.target
+        folder, target = fit.saved.checkpoint.folder, written_folder(fit.saved.checkpoint, conversion.folder)
         yield _cannot(
             f"{shown(folder)} has to be converted, but {shown(target)} exists, and is no conversion of it",
             f"`zlaunch checkpoint reshard {typed(folder)} OUT{fit.target.options}`, then `--resume OUT "

@@ -24,7 +24,7 @@ from zlaunch.runs.saved import began, newest_of_run, output_dir_of, resumed_of
 
 _LIST = "`zlaunch checkpoint list DIR` shows what a directory has"
 
-NEWEST = "latest"
+RESUME_LATEST = "latest"
 """The value of `--resume` for the newest complete checkpoint of this job, if there is one."""
 
 
@@ -35,7 +35,7 @@ def find_resumption(job: JobSpec, script: Script) -> Resumption | None:
     """
     if job.resume is None:
         return None
-    saved = _latest(job, script) if job.resume == NEWEST else _named(job.resume)
+    saved = _latest(job, script) if job.resume == RESUME_LATEST else _named(job.resume)
     if saved is None:
         return None
     return Resumption(saved, checkpoint_handover(script), script.mentions(TAG_VARIABLE))

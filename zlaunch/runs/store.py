@@ -17,7 +17,7 @@ from zlaunch.rundir.record import StartRecord
 from zlaunch.rundir.run_files import read_run_files
 from zlaunch.runs.state import RunSummary, State, summarize
 
-LATEST = "latest"
+LATEST_RUN = "latest"
 
 _RUN = RunDir(Path())
 _NAMES = {file.name for file in (_RUN.job, _RUN.ending, _RUN.ds_config, _RUN.logs, _RUN.ranks)}
@@ -43,13 +43,13 @@ def find_run(name: str, directory: Path | None) -> Path:
             raise InputMissing(f"there is no run directory `{name}`")
         return named.absolute()
     folder, runs = RUNS if directory is None else directory, all_runs(directory)
-    if name == LATEST and runs:
+    if name == LATEST_RUN and runs:
         return runs[0].absolute()
     matching = [root for root in runs if root.name == name] or [
         root for root in runs if name and root.name.startswith(name)
     ]
     if not matching:
-        what = "no run" if name == LATEST else f"no run `{name}`"
+        what = "no run" if name == LATEST_RUN else f"no run `{name}`"
         raise InputMissing(f"there is {what} in `{folder}`", "see `zlaunch runs list`, or name `--runs-dir`")
     if len(matching) > 1:
         names = ", ".join(f"`{root.name}`" for root in matching[:4])

@@ -20,7 +20,7 @@ from zlaunch.job.spec import JobSpec
 from zlaunch.launch.resume import Resumption
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.run_files import RunFiles, read_run_files
-from zlaunch.runs.saved import began, newest_of_run, output_dir_of, resumed_of
+from zlaunch.runs.saved_by_run import began, newest_of_run, output_dir_of, resumed_of
 
 _LIST = "`zlaunch checkpoint list DIR` shows what a directory has"
 

@@ -18,7 +18,7 @@ from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
-from zlaunch.runs.saved import saved_by_run
+from zlaunch.runs.saved_by_run import saved_by_run
 from zlaunch.runs.store import load_run
 from zlaunch.runs.what_ran import differences
 

@@ -32,7 +32,7 @@ from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, fsdp_flag, s
 from zlaunch.launch.backends import BACKENDS, launcher_of
 from zlaunch.launch.backends.target import Target
 from zlaunch.launch.resume import DataPosition, Resumption, data_position
-from zlaunch.launch.saves import SavePlan, plan_saves
+from zlaunch.launch.save_plan import SavePlan, plan_saves
 from zlaunch.process import RANK_PROGRAM, ours
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import whole

@@ -28,7 +28,7 @@ from zlaunch.launch.chosen_checkpoint import find_resumption, nothing_yet
 from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
 from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, listener, make_plan
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.saving import told_where_to_save
+from zlaunch.launch.save_option import told_where_to_save
 from zlaunch.rundir.layout import RUNS, RunDir
 
 if TYPE_CHECKING:  # often nothing is estimated

@@ -23,7 +23,7 @@ from zlaunch.launch import rundir_writer
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, position_of, swap_name
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.saves import plan_saves
+from zlaunch.launch.save_plan import plan_saves
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord
 from zlaunch.rundir.run_files import RunFiles

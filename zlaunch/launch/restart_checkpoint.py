@@ -14,7 +14,7 @@ from zlaunch.job.trainer_args import flags
 from zlaunch.launch.plan import PlanInputs
 from zlaunch.launch.restart_policy import FailedAttempt, Retry
 from zlaunch.rundir.run_files import read_run_files
-from zlaunch.runs.saved import newest_of_run, output_dir_of
+from zlaunch.runs.saved_by_run import newest_of_run, output_dir_of
 from zlaunch.units import plural
 
 

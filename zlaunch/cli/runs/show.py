@@ -15,7 +15,7 @@ from zlaunch.files import shown
 from zlaunch.rundir.record import EnvironmentRecord, JobRecord
 from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
-from zlaunch.runs.saved import resumed_of, saved_by_run
+from zlaunch.runs.saved_by_run import resumed_of, saved_by_run
 from zlaunch.runs.state import RunSummary, recorded_stall
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.what_ran import differences, engine_line, program_of

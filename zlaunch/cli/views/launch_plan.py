@@ -20,7 +20,7 @@ from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.resume import DataPosition
-from zlaunch.launch.saves import SavePlan
+from zlaunch.launch.save_plan import SavePlan
 from zlaunch.units import plural, size
 from zlaunch.worker.hook.debug import PATIENT
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from zlaunch.files import shown
 from zlaunch.job.script import ConfigInterface
-from zlaunch.runs.saved import SavedByRun
+from zlaunch.runs.saved_by_run import SavedByRun
 from zlaunch.runs.state import RunSummary
 
 

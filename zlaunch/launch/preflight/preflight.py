@@ -13,7 +13,7 @@ from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.all_hosts import check_all_hosts
 from zlaunch.launch.preflight.requirements import likely_checkpoint_bytes
 from zlaunch.launch.preflight.resume import check_resume
-from zlaunch.launch.preflight.saves import check_saves
+from zlaunch.launch.preflight.save_plan import check_saves
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.reshard import with_conversion

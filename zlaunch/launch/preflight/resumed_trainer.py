@@ -8,7 +8,7 @@ from zlaunch.files import typed
 from zlaunch.job.trainer_args import flags
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.resume import DataPosition
-from zlaunch.launch.saves import kept_arguments, number, steps_of, total_steps
+from zlaunch.launch.save_plan import kept_arguments, number, steps_of, total_steps
 
 
 def check_resumed_trainer(plan: LaunchPlan, resume: DataPosition) -> Iterator[Finding]:

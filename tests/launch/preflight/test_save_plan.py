@@ -12,7 +12,7 @@ from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.plan import PlanInputs, make_plan
 from zlaunch.launch.preflight.checks import check_resources
 from zlaunch.launch.preflight.requirements import DiskUse, ResourceRequirements
-from zlaunch.launch.preflight.saves import check_saves
+from zlaunch.launch.preflight.save_plan import check_saves
 
 MIB = 1 << 20
 

@@ -11,7 +11,7 @@ from zlaunch.errors import Finding, Severity
 from zlaunch.files import shown, typed
 from zlaunch.job.script import Handover
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.saves import SavePlan
+from zlaunch.launch.save_plan import SavePlan
 
 
 def check_saves(plan: LaunchPlan) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import default_recipe
-from zlaunch.launch.saving import told_where_to_save
+from zlaunch.launch.save_option import told_where_to_save
 
 TRAINER = """
 from transformers import HfArgumentParser, Trainer, TrainingArguments

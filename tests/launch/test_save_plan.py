@@ -11,7 +11,7 @@ from tests.launch.resuming import TRAINER, planned
 from tests.making import script
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.script_reader import read_script
-from zlaunch.launch.saves import SavePlan, plan_saves
+from zlaunch.launch.save_plan import SavePlan, plan_saves
 
 
 def saves(argv: str, source: str = "") -> SavePlan:

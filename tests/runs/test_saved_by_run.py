@@ -13,7 +13,7 @@ from tests.running import zlaunch
 from zlaunch.cli.views.run import saved_rows
 from zlaunch.rundir.record import JobRecord
 from zlaunch.rundir.run_files import RunFiles
-from zlaunch.runs.saved import output_dir_of, saved_by_run
+from zlaunch.runs.saved_by_run import output_dir_of, saved_by_run
 
 pytestmark = pytest.mark.job
 
